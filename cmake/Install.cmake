@@ -1,0 +1,1 @@
+# find_package(uccl_p2p), pkg-config and headers.

@@ -1,0 +1,7 @@
+# p2p_warnings(TARGET): the project's own warning level; errors only where P2P_WERROR is on.
+function(p2p_warnings target)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wthread-safety>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${P2P_WERROR}>>:-Werror>)
+endfunction()

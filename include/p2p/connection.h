@@ -1,0 +1,106 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "p2p/memory.h"
+#include "p2p/result.h"
+#include "p2p/stats.h"
+#include "p2p/transfer.h"
+
+namespace p2p {
+
+namespace engine {
+class Connection;
+}
+
+/// Names a connection within its endpoint. Starts at 0.
+enum class ConnectionId : std::uint64_t {};
+
+/// What the other side said of itself, proven by the key where one is set.
+struct Peer {
+  std::string address;  ///< numeric, of the control connection
+  std::uint16_t port = 0;
+  Incarnation incarnation = 0;
+  std::string note;  ///< the bytes that its application gave to `connect` or `set_note`
+};
+
+enum class ConnectionState { kConnecting, kOpen, kClosing, kClosed };
+
+/// A handle on a live session with one peer. Either side may use every call, from any number of threads.
+/// Copies share the session; dropping them does not close it (`close` or the endpoint's end does).
+///
+/// Calls that start a transfer never block and never fail themselves: what is wrong, also with the
+/// arguments, is the transfer's outcome. While the connection is being made, transfers wait for it.
+class Connection {
+ public:
+  Connection() = default;
+  explicit Connection(std::shared_ptr<engine::Connection> connection);
+
+  bool valid() const { return connection_ != nullptr; }
+  ConnectionId id() const;
+  ConnectionState state() const;
+
+  /// Success while usable, else why it ended.
+  Status status() const;
+
+  /// Waits until the handshake and the channels are done; kTimedOut leaves it connecting.
+  Status wait_open(std::chrono::nanoseconds timeout) const;
+
+  /// Known once open.
+  Peer peer() const;
+
+  /// Makes a peer's region usable here; idempotent. kPermissionDenied for a descriptor of another
+  /// incarnation (once open). What needs the peer's word is asked in the background; transfers wait for it.
+  Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor) const;
+
+  /// Moves each local span to the remote span of the same index. Sizes must agree pair by pair.
+  Transfer write(std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
+                 const PostOptions& options = {}) const;
+  Transfer write(const LocalSpan& local, const RemoteSpan& remote, const PostOptions& options = {}) const;
+
+  /// The reverse: each remote span into the local span of the same index.
+  Transfer read(std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
+                const PostOptions& options = {}) const;
+  Transfer read(const LocalSpan& local, const RemoteSpan& remote, const PostOptions& options = {}) const;
+
+  /// Checks, merges and keeps a list for many posts.
+  Result<PreparedTransfer> prepare_write(std::span<const LocalSpan> local,
+                                         std::span<const RemoteSpan> remote) const;
+  Result<PreparedTransfer> prepare_read(std::span<const LocalSpan> local,
+                                        std::span<const RemoteSpan> remote) const;
+
+  /// The n-th send of one side meets the n-th recv of the other. With equally many spans on both sides they
+  /// meet span by span; otherwise the message is a stream of bytes that fills the receive from its start.
+  Transfer send(std::span<const LocalSpan> message) const;
+  Transfer send(const LocalSpan& message) const;
+
+  /// Takes at most the spans' size; `Transfer::bytes` says what came. A longer message fails both sides.
+  Transfer recv(std::span<const LocalSpan> into) const;
+  Transfer recv(const LocalSpan& into) const;
+
+  /// Sends bytes of any length to the peer's application. Done when the peer's engine has them all.
+  Transfer notify(std::string_view payload) const;
+
+  /// Takes all notifications that have come, oldest first.
+  std::vector<std::string> take_notifications() const;
+
+  std::vector<Route> routes() const;
+  Stats stats() const;
+
+  /// Lets transfers under way finish, tells the peer and closes, within `timeout`; what is still under way
+  /// then is cancelled. Idempotent. Success if all of it drained.
+  Status close(std::chrono::nanoseconds timeout) const;
+
+ private:
+  std::shared_ptr<engine::Connection> connection_;
+};
+
+}  // namespace p2p

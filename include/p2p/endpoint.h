@@ -1,0 +1,73 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "p2p/connection.h"
+#include "p2p/memory.h"
+#include "p2p/options.h"
+#include "p2p/result.h"
+#include "p2p/stats.h"
+
+namespace p2p {
+
+namespace engine {
+class Endpoint;
+}
+
+/// All that this process needs to move bytes: transports, regions, engine threads, a listener.
+/// Owns them; its end closes every connection (transfers under way end as cancelled) within the keepalive
+/// time. Movable; every call may come from any thread. Several endpoints may live in one process.
+class Endpoint {
+ public:
+  static Result<Endpoint> create(const Options& options);
+
+  Endpoint(Endpoint&&) noexcept;
+  Endpoint& operator=(Endpoint&&) noexcept;
+  ~Endpoint();
+
+  /// The address to give to peers, numeric; never a wildcard.
+  std::string address() const;
+  std::uint16_t port() const;
+  Incarnation incarnation() const;
+
+  /// The bytes that peers get as `Peer::note` in handshakes from now on. At most 64 KiB.
+  void set_note(std::string note);
+
+  /// Makes `size` bytes at `data` usable in transfers and, with its descriptor, by peers. The kind of memory
+  /// is found from the pointer. The same and overlapping ranges may be registered any number of times.
+  /// Fails here, with the reason, if no transport can move this memory.
+  Result<MemoryRegion> register_memory(void* data, std::size_t size);
+
+  /// Connects and waits until the connection is open.
+  Result<Connection> connect(const std::string& host, std::uint16_t port,
+                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+
+  /// Starts to connect and returns at once; the connection tells how it went.
+  Connection connect_async(const std::string& host, std::uint16_t port,
+                           std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+
+  /// The next connection that a peer opened. Peers are served whether or not this is ever called.
+  Result<Connection> accept(std::chrono::nanoseconds timeout);
+
+  /// Connections that are connecting or open, accepted ones included.
+  std::vector<Connection> connections() const;
+
+  /// The usable transports and, for each that is not, why: pairs of name and reason (empty: usable).
+  std::vector<std::pair<std::string, std::string>> transports() const;
+
+  Stats stats() const;
+
+ private:
+  explicit Endpoint(std::unique_ptr<engine::Endpoint> endpoint);
+  std::unique_ptr<engine::Endpoint> endpoint_;
+};
+
+}  // namespace p2p

@@ -1,0 +1,72 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "p2p/result.h"
+
+namespace p2p {
+
+/// All that can be set, with the defaults that apply. `from_environment` maps UCCL_P2P_* onto it;
+/// docs/options.md lists every variable.
+struct Options {
+  /// Address to listen on and to announce; empty: 0.0.0.0 with a key, else the address of the default route's
+  /// interface, else loopback.
+  std::string listen_address;
+
+  /// TCP port of the listener; 0 lets the system choose.
+  std::uint16_t port = 0;
+
+  /// Transports in order of preference; empty: all that can be used, best first.
+  std::vector<std::string> transports;
+
+  /// With `transports` set: refuse a transfer rather than take a route that is not listed.
+  bool require_transport = true;
+
+  /// Engine threads; 0: one a core, at most 8.
+  unsigned workers = 0;
+
+  /// TCP streams a connection and interface; 0: chosen from cores and link speed.
+  unsigned streams = 0;
+
+  /// Interfaces for TCP data, by name or address; empty: the one that the route to the peer takes.
+  std::vector<std::string> interfaces;
+
+  /// A peer that is not heard of for this long is gone, and its transfers fail.
+  std::chrono::milliseconds keepalive{3000};
+
+  /// Bound on connect, handshake included, where the call names none.
+  std::chrono::milliseconds connect_timeout{10000};
+
+  /// How long engine threads and waits poll before they sleep; 0: they never poll.
+  std::chrono::microseconds spin{50};
+
+  /// File with the pre-shared key (any bytes, surrounding white space ignored); empty: no authentication.
+  std::string key_file;
+
+  /// Bytes of one batch, the unit of scheduling.
+  std::size_t batch_bytes = std::size_t{1} << 20;
+
+  /// MSG_ZEROCOPY for TCP sends of at least this many bytes; dropped where the kernel copies anyway. 0:
+  /// never.
+  std::size_t zerocopy_bytes = std::size_t{256} << 10;
+
+  /// Defaults overridden by the environment; an unreadable value is an error that names the variable.
+  static Result<Options> from_environment();
+};
+
+/// One row of the table behind `Options::from_environment` and docs/options.md.
+struct OptionRow {
+  const char* variable;       ///< UCCL_P2P_...
+  const char* meaning;        ///< one sentence
+  std::string default_value;  ///< as it would be written in the environment
+};
+
+/// Every variable the library reads, in the order of docs/options.md.
+std::vector<OptionRow> option_rows();
+
+}  // namespace p2p

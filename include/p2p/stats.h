@@ -1,0 +1,34 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "p2p/memory.h"
+
+namespace p2p {
+
+/// Counters since the connection (or endpoint) was made. Cheap enough to stay on.
+struct Stats {
+  std::uint64_t transfers_started = 0;
+  std::uint64_t transfers_completed = 0;
+  std::uint64_t transfers_failed = 0;
+  std::uint64_t bytes_written = 0;  ///< by my write and send, acknowledged
+  std::uint64_t bytes_read = 0;     ///< by my read, landed
+  std::uint64_t messages_received = 0;
+  std::uint64_t notifications_sent = 0;
+  std::uint64_t notifications_received = 0;
+  std::uint64_t batches_retried = 0;  ///< sent again on another channel after one was lost
+};
+
+/// Which transport moves bytes between two kinds of memory, and why not a better one.
+struct Route {
+  MemoryKind local = MemoryKind::kHost;
+  MemoryKind remote = MemoryKind::kHost;
+  std::string transport;  ///< empty: no route
+  std::string reason;     ///< one sentence: why this one, and why each better one is not used
+  std::string detail;     ///< the channels: addresses, devices, count
+};
+
+}  // namespace p2p

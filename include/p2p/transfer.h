@@ -1,0 +1,88 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "p2p/result.h"
+
+namespace p2p {
+
+namespace engine {
+class TransferState;
+class PreparedList;
+}  // namespace engine
+
+/// A handle on one submitted operation. Copies share the operation; dropping all of them does not end it.
+/// Any thread may use it.
+///
+/// Done means: the bytes are visible at the destination (write, send), or here (read, recv), or the
+/// operation failed or was cancelled and neither side touches its memory for it any more.
+class Transfer {
+ public:
+  Transfer() = default;
+  explicit Transfer(std::shared_ptr<engine::TransferState> state);
+
+  bool valid() const { return state_ != nullptr; }
+
+  /// Never blocks.
+  bool done() const;
+
+  /// The outcome once done; kTimedOut if the time passed first, and the operation goes on.
+  Status wait(std::chrono::nanoseconds timeout) const;
+
+  /// The outcome; success while not yet done.
+  Status status() const;
+
+  /// Asks for an early end and returns at once. Bytes not yet under way never leave; the transfer is done
+  /// (kCancelled, or its true outcome if that came first) when those under way have landed or died.
+  void cancel() const;
+
+  /// Bytes of the operation; for `recv`, the bytes that came, once done.
+  std::uint64_t bytes() const;
+
+  /// Runs `callback` once when done, at once if it already is. It runs on an engine thread and must not
+  /// block.
+  void on_done(std::function<void()> callback) const;
+
+ private:
+  std::shared_ptr<engine::TransferState> state_;
+};
+
+/// What accompanies a posted transfer.
+struct PostOptions {
+  /// Delivered to the peer once, after the bytes are visible there. For a read: once they are visible here.
+  bool has_notification = false;
+  std::string notification;
+
+  /// CUDA stream (cudaStream_t) whose work so far must finish before local device memory is touched;
+  /// null: the memory is ready now.
+  void* cuda_stream = nullptr;
+};
+
+/// A list of descriptors that was checked, merged and kept, to be posted any number of times.
+class PreparedTransfer {
+ public:
+  PreparedTransfer() = default;
+  explicit PreparedTransfer(std::shared_ptr<engine::PreparedList> list);
+
+  bool valid() const { return list_ != nullptr; }
+
+  /// Starts the transfer; the cost does not depend on the number of descriptors. One post at a time or
+  /// several at once are both fine.
+  Transfer post(const PostOptions& options = {}) const;
+
+  std::uint64_t bytes() const;
+
+  /// Pieces left after neighbours on both sides were merged.
+  std::size_t segments() const;
+
+ private:
+  std::shared_ptr<engine::PreparedList> list_;
+};
+
+}  // namespace p2p

@@ -1,0 +1,22 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "p2p/result.h"
+
+namespace p2p {
+
+/// An unexpected Error with a formatted sentence, ready to be returned from a function with a Result.
+template <class... Args>
+tl::unexpected<Error> fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+  return tl::unexpected<Error>(Error{code, fmt::format(format, std::forward<Args>(args)...)});
+}
+
+/// "<what>: <text of errno>", as kSystem, or kPermissionDenied for EPERM and EACCES.
+Error system_error(std::string_view what, int error_number = errno);
+
+}  // namespace p2p

@@ -1,0 +1,46 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "p2p/result.h"
+
+namespace p2p::engine {
+
+/// The session thread: one epoll loop with timers and an inbox, in which everything about control
+/// connections happens. Handlers and tasks run on it, one at a time, and must not block. `post` may be called
+/// from any thread; the rest from the reactor's thread (or before `start`).
+class Reactor {
+ public:
+  using Clock = std::chrono::steady_clock;
+  enum class TimerId : std::uint64_t {};
+
+  static Result<std::unique_ptr<Reactor>> start();
+
+  /// Runs what was posted so far, then stops and joins the thread.
+  ~Reactor();
+
+  /// Runs `task` on the reactor's thread, in the order of the posts.
+  void post(std::function<void()> task);
+
+  bool on_thread() const;
+
+  /// `handler` gets the epoll events of `fd`. The caller keeps `fd` open until `unwatch`.
+  Status watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> handler);
+  void change(int fd, std::uint32_t events);
+  void unwatch(int fd);
+
+  /// Runs `task` once, not before `delay`.
+  TimerId after(Clock::duration delay, std::function<void()> task);
+  void cancel(TimerId timer);
+
+ private:
+  struct Loop;
+  explicit Reactor(std::unique_ptr<Loop> loop);
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace p2p::engine

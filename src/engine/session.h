@@ -1,0 +1,74 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/unique_fd.h"
+#include "engine/reactor.h"
+#include "p2p/memory.h"
+#include "p2p/result.h"
+#include "transport/transport.h"
+#include "wire/messages.h"
+
+namespace p2p::engine {
+
+/// What this side brings into the handshake.
+struct SessionConfig {
+  Incarnation incarnation = 0;
+  Bytes key;  ///< pre-shared; empty: none
+  wire::Introduction introduction;
+  std::chrono::milliseconds keepalive{3000};
+};
+
+/// What the handshake gave.
+struct SessionPeer {
+  Incarnation incarnation = 0;
+  wire::Introduction introduction;
+  std::array<std::byte, 32> secret{};  ///< the same on both sides, new for each session
+  PeerPath path;
+  std::uint16_t port = 0;  ///< the peer's, of the control connection
+};
+
+/// One control connection: hello, proof, introduction, then messages both ways with keepalive. Lives on the
+/// reactor's thread; `send` and `close` may be called from any. Handlers run on the reactor's thread;
+/// `closed` is called exactly once, last.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  struct Handlers {
+    std::function<void(const SessionPeer&)> opened;
+    std::function<void(wire::Message)> message;
+    std::function<void(const Error&)> closed;
+  };
+
+  /// Connects to host and port (a numeric address or a name) and shakes hands before `deadline`.
+  static std::shared_ptr<Session> dial(Reactor& reactor, std::string host, std::uint16_t port,
+                                       SessionConfig config, Handlers handlers,
+                                       std::chrono::steady_clock::time_point deadline);
+
+  /// Takes an accepted socket and shakes hands before `deadline`.
+  static std::shared_ptr<Session> accept(Reactor& reactor, UniqueFd socket, SessionConfig config,
+                                         Handlers handlers, std::chrono::steady_clock::time_point deadline);
+
+  /// Queues a message; ignored once closed. Order is kept.
+  void send(wire::Message message);
+
+  /// Sends what is queued (for at most the keepalive time), then closes; `closed` gets `reason`.
+  void close(Error reason);
+
+  class Core;  // session.cc
+  explicit Session(std::shared_ptr<Core> core);
+  ~Session();
+
+ private:
+  std::shared_ptr<Core> core_;
+};
+
+}  // namespace p2p::engine

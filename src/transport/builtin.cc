@@ -1,0 +1,17 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/cma/cma.h"
+#include "transport/loopback/loopback.h"
+#include "transport/registry.h"
+#include "transport/tcp/tcp.h"
+
+namespace p2p {
+
+TransportRegistry builtin_transports() {
+  return {{
+      {"loopback", loopback::make},
+      {"cma", cma::make},
+      {"tcp", tcp::make},
+  }};
+}
+
+}  // namespace p2p

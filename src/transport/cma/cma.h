@@ -1,0 +1,12 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "transport/transport.h"
+
+namespace p2p::cma {
+
+std::unique_ptr<Transport> make(const Options& options);
+
+}  // namespace p2p::cma

@@ -1,0 +1,90 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "p2p/memory.h"
+#include "p2p/result.h"
+
+namespace p2p {
+
+/// A registered range as every layer sees it.
+struct RegionInfo {
+  RegionId id{};
+  RegionKey key{};
+  std::byte* base = nullptr;
+  std::uint64_t size = 0;  ///< bytes
+  MemoryPlace place;
+};
+
+/// A transport's handle on my memory; transports derive from it to keep what they need (an ibv_mr, an IPC
+/// handle). Shared by the region, the transfers under way on it and peers' accesses. Thread-safe.
+class Registration {
+ public:
+  explicit Registration(const RegionInfo& info) : info_(info) {}
+  virtual ~Registration() = default;
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+
+  const RegionInfo& info() const { return info_; }
+
+  /// What a peer's `Transport::import_region` needs besides the region's info; sent over the session to
+  /// peers that hold the key.
+  virtual std::vector<std::byte> export_key() const { return {}; }
+
+  /// True if `size` bytes at `address` lie within the range. Safe against overflow.
+  bool contains(std::uint64_t address, std::uint64_t size) const;
+
+  /// A peer's bytes may be moved only between a `begin_access` that returned true and `end_access`. Keep it
+  /// short (one system call, one kernel launch and its end): `revoke` waits for it.
+  bool begin_access() const;
+  void end_access() const;
+
+  /// No access begins after this returns, and none is going on.
+  void revoke() const;
+
+ private:
+  RegionInfo info_;
+  mutable std::atomic<std::uint32_t> accesses_{0};  // top bit: revoked
+};
+
+/// The regions that peers may name to one transport. Thread-safe.
+class RegistrationTable {
+ public:
+  void add(std::shared_ptr<Registration> registration);
+
+  /// After this `find` does not return it.
+  void remove(RegionId id);
+
+  /// The registration if `key` is its key and the range lies within it; kNotFound, kPermissionDenied or
+  /// kOutOfRange, naming region and range, otherwise.
+  Result<std::shared_ptr<Registration>> find(RegionId id, const RegionKey& key, std::uint64_t address,
+                                             std::uint64_t size) const;
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<std::uint32_t, std::shared_ptr<Registration>> registrations_;
+};
+
+/// A transport's handle on a peer's region. Transports derive from it to keep what they need (an rkey, an
+/// opened IPC handle). `base` is null and `size` 0 in `info` where the peer was not asked.
+class RemoteKey {
+ public:
+  explicit RemoteKey(const RegionInfo& info) : info_(info) {}
+  virtual ~RemoteKey() = default;
+  RemoteKey(const RemoteKey&) = delete;
+  RemoteKey& operator=(const RemoteKey&) = delete;
+
+  const RegionInfo& info() const { return info_; }
+
+ private:
+  RegionInfo info_;
+};
+
+}  // namespace p2p

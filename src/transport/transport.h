@@ -1,0 +1,160 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "p2p/memory.h"
+#include "p2p/options.h"
+#include "p2p/result.h"
+#include "transport/batch.h"
+#include "transport/registration.h"
+
+namespace p2p {
+
+/// Which side of the handshake a channel is: the connector's channels dial, the acceptor's are dialled.
+enum class Role : std::uint8_t { kConnector, kAcceptor };
+
+/// How far a transport carries.
+enum class Reach : std::uint8_t { kProcess, kHost, kNetwork };
+
+/// What the engine must know of a transport before it uses it.
+struct Capabilities {
+  Reach reach = Reach::kNetwork;
+
+  /// The peer's engine takes no part in a write or read and its hardware does not check keys. Regions are
+  /// then imported with the owner's base, size and exported key, and revoked with the peer's word.
+  bool unaided = false;
+
+  /// `import_region` needs the owner's base, size and exported key (always true when `unaided`).
+  bool needs_exported_key = false;
+
+  std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
+  std::size_t max_batch_segments = 1024;
+};
+
+/// A NIC, or whatever else limits a path: the engine opens a set of channels for each.
+struct Rail {
+  std::string name;     ///< "eth1", "mlx5_0:1"; shown in routes
+  std::string address;  ///< for network transports, numeric
+};
+
+/// The control connection's two ends, from which a transport finds the rails towards a peer. Numeric
+/// addresses.
+struct PeerPath {
+  std::string local_address;
+  std::string remote_address;
+};
+
+/// Carries small messages (at most 64 KiB) to the channel at the other end over the session: reliable, in
+/// order, slower than the channel. Thread-safe; the channel gets them in `on_control`.
+class ControlLink {
+ public:
+  virtual ~ControlLink() = default;
+  virtual void send(std::span<const std::byte> message) = 0;
+};
+
+/// What a channel is made with.
+struct ChannelSetup {
+  Role role = Role::kConnector;
+  Rail rail;
+  PeerPath path;
+  Incarnation local_incarnation = 0;
+  Incarnation peer_incarnation = 0;
+
+  /// Known to both sides of the session only: a channel that accepts a stranger's connection asks for proof.
+  std::array<std::byte, 32> secret{};
+
+  /// Outlives the channel.
+  ControlLink* control = nullptr;
+};
+
+enum class ChannelState : std::uint8_t { kConnecting, kReady, kFailed };
+
+/// One path to one peer over one rail. Owned and called by one worker at a time, never concurrently.
+///
+/// Life: made by `open_channel`; `address` goes to the peer over the session; `connect` gets the peer's;
+/// `progress` until the state is kReady; then `post` and `progress`. Destroying a channel ends its work:
+/// after that it touches no memory.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  /// What the other side's `connect` needs.
+  virtual std::vector<std::byte> address() const = 0;
+
+  /// Starts to connect to the channel whose `address` this is. The bytes came from the peer: check them.
+  virtual Status connect(std::span<const std::byte> peer_address) = 0;
+
+  virtual ChannelState state() const = 0;
+
+  /// Why the state is kFailed.
+  virtual Error error() const = 0;
+
+  /// Takes the batch, or answers false when full: try again after a completion. Only in kReady. Whatever
+  /// goes wrong later is a completion.
+  virtual bool post(const Batch& batch) = 0;
+
+  /// Moves what can be moved without blocking and appends the batches that ended. Returns true if anything
+  /// moved (bytes or states), so that the caller knows whether to poll on. A channel that fails completes all
+  /// its batches.
+  virtual bool progress(std::vector<Completion>& completions) = 0;
+
+  /// Asks that the local memory of a posted batch be left alone as soon as possible; its completion
+  /// (kCancelled, or the true outcome) still follows, without delay if only the local side is concerned.
+  virtual void abandon(BatchId id) = 0;
+
+  /// Readable while `progress` has something to do; -1 if nothing can tell and `progress` must be polled
+  /// while `busy`.
+  virtual int ready_fd() const = 0;
+
+  /// Something is under way that `ready_fd` does not announce.
+  virtual bool busy() const { return false; }
+
+  /// A message from the peer channel's ControlLink.
+  virtual Status on_control(std::span<const std::byte> /*message*/) { return {}; }
+
+  /// For people: "127.0.0.1:4001 -> 127.0.0.1:4002".
+  virtual std::string describe() const = 0;
+};
+
+/// One fabric in this process. Every call is thread-safe.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual Capabilities capabilities() const = 0;
+
+  /// Success if it can be used on this machine, else the reason in one sentence.
+  virtual Status probe() const = 0;
+
+  /// True if it moves bytes between these places, given that a channel is up.
+  virtual bool carries(MemoryPlace local, MemoryPlace remote) const = 0;
+
+  /// The rails towards a peer, most preferred first; at least one.
+  virtual std::vector<Rail> rails(const PeerPath& path) const = 0;
+
+  /// Channels to open on one rail.
+  virtual unsigned channels_per_rail(const Rail& rail) const = 0;
+
+  /// Takes memory into use; the transport keeps it findable for peers until `revoke_memory`.
+  virtual Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) = 0;
+
+  /// Peers can no longer use it when this returns.
+  virtual void revoke_memory(const Registration& registration) = 0;
+
+  /// Makes a peer's region usable. `exported` came from the peer: check it.
+  virtual Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
+                                                           std::span<const std::byte> exported) = 0;
+
+  virtual Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) = 0;
+};
+
+}  // namespace p2p

@@ -1,0 +1,165 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/bytes.h"
+#include "p2p/memory.h"
+
+/// What crosses a control connection: a closed set of messages. Each struct lists its fields once, in wire
+/// order, and the codec walks that list both ways (encode.cc, decode.cc; byte tables in docs/wire.md).
+namespace p2p::wire {
+
+inline constexpr std::uint16_t kVersion = 1;
+
+/// Longest frame either side accepts, its header included. Longer things are sent in pieces.
+inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
+
+using Nonce = std::array<std::byte, 32>;
+using Mac = std::array<std::byte, 32>;
+
+/// First from both sides, connector first. Tells nothing that a stranger must not know.
+struct Hello {
+  std::uint16_t version = kVersion;
+  std::uint64_t incarnation = 0;
+  Nonce nonce{};
+  std::uint8_t authenticated = 0;  ///< 1: I have a key and demand a Proof
+};
+
+/// HMAC over role and both hellos; connector first. Sent only where both have a key.
+struct Proof {
+  Mac mac{};
+};
+
+struct TransportStatus {
+  std::string name;
+  std::string reason;  ///< why it cannot be used; empty: it can
+};
+
+/// After the proofs, from both sides.
+struct Introduction {
+  std::string note;
+  std::vector<TransportStatus> transports;
+};
+
+/// Connector: my channels of one transport, in order. One offer for each transport that both can use.
+struct ChannelOffer {
+  std::string transport;
+  std::vector<Bytes> addresses;
+};
+
+/// Acceptor: as many of mine, or why not.
+struct ChannelAnswer {
+  std::string transport;
+  std::string reason;  ///< empty: accepted
+  std::vector<Bytes> addresses;
+};
+
+/// From both sides, once an offered transport's channels are all ready here, or one failed.
+struct ChannelsReady {
+  std::string transport;
+  std::string reason;  ///< empty: ready
+};
+
+/// Bytes of a ControlLink.
+struct ChannelControl {
+  std::string transport;
+  std::uint32_t channel = 0;
+  Bytes message;
+};
+
+/// Asks the owner for what transports need to reach a region.
+struct RegionQuery {
+  std::uint64_t query = 0;
+  std::uint32_t region = 0;
+  RegionKey key{};
+};
+
+struct ExportedKey {
+  std::string transport;
+  Bytes key;
+};
+
+struct RegionAnswer {
+  std::uint64_t query = 0;
+  std::uint16_t error = 0;  ///< 0, or 1 + the ErrorCode
+  std::string message;
+  std::uint64_t base = 0;
+  std::uint64_t size = 0;
+  std::vector<ExportedKey> keys;
+};
+
+/// The region is gone: use it no more, and say when nothing of yours is on its way to it.
+struct RegionRevoke {
+  std::uint64_t revocation = 0;
+  std::uint32_t region = 0;
+};
+
+struct RegionRevoked {
+  std::uint64_t revocation = 0;
+};
+
+struct ReceiveSpan {
+  std::uint32_t region = 0;
+  RegionKey key{};
+  std::uint8_t kind = 0;  ///< MemoryKind
+  std::int32_t device = -1;
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+};
+
+/// My receive number `sequence` (from 0) is ready. A long list comes in several messages; `more` marks all
+/// but the last.
+struct ReceivePosted {
+  std::uint64_t sequence = 0;
+  std::uint8_t more = 0;
+  std::vector<ReceiveSpan> spans;
+};
+
+/// The sender is through with receive `sequence`: its bytes are there, or why they are not.
+struct ReceiveDone {
+  std::uint64_t sequence = 0;
+  std::uint64_t bytes = 0;
+  std::uint16_t error = 0;  ///< 0, or 1 + the ErrorCode
+  std::string message;
+};
+
+/// The receiver gives receive `sequence` up; answered by its ReceiveDone.
+struct ReceiveWithdrawn {
+  std::uint64_t sequence = 0;
+};
+
+/// A piece of a notification. Pieces of one come in order and are not mixed with another's.
+struct Notify {
+  std::uint64_t notification = 0;
+  std::uint64_t total = 0;  ///< bytes of the whole
+  std::uint64_t offset = 0;
+  Bytes piece;
+};
+
+/// All of it has come.
+struct NotifyDone {
+  std::uint64_t notification = 0;
+};
+
+/// Says that this side lives, and how far it is.
+struct Heartbeat {
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t landed_bytes = 0;
+};
+
+/// I start nothing more. The connection closes when both have said so.
+struct Bye {
+  std::string reason;
+};
+
+using Message =
+    std::variant<Hello, Proof, Introduction, ChannelOffer, ChannelAnswer, ChannelsReady, ChannelControl,
+                 RegionQuery, RegionAnswer, RegionRevoke, RegionRevoked, ReceivePosted, ReceiveDone,
+                 ReceiveWithdrawn, Notify, NotifyDone, Heartbeat, Bye>;
+
+}  // namespace p2p::wire
