@@ -1,0 +1,89 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/registration.h"
+
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+
+namespace p2p {
+
+namespace {
+
+constexpr std::uint32_t kRevoked = std::uint32_t{1} << 31;
+
+// Looks at every byte whatever the first ones are, so that timing does not tell how much of a key is right.
+bool same_key(const RegionKey& left, const RegionKey& right) {
+  std::byte difference{};
+  for (std::size_t i = 0; i < left.size(); ++i) difference |= left[i] ^ right[i];
+  return difference == std::byte{};
+}
+
+}  // namespace
+
+bool Registration::contains(std::uint64_t address, std::uint64_t size) const {
+  const auto base = reinterpret_cast<std::uint64_t>(info_.base);
+  if (address < base) return false;
+  const std::uint64_t offset = address - base;
+  return offset <= info_.size && size <= info_.size - offset;
+}
+
+bool Registration::begin_access() const {
+  std::uint32_t accesses = accesses_.load(std::memory_order_relaxed);
+  do {
+    if ((accesses & kRevoked) != 0) return false;
+  } while (!accesses_.compare_exchange_weak(accesses, accesses + 1, std::memory_order_acquire,
+                                            std::memory_order_relaxed));
+  return true;
+}
+
+void Registration::end_access() const {
+  if (accesses_.fetch_sub(1, std::memory_order_release) == (kRevoked | 1)) accesses_.notify_all();
+}
+
+void Registration::revoke() const {
+  std::uint32_t accesses = accesses_.fetch_or(kRevoked, std::memory_order_acquire) | kRevoked;
+  while (accesses != kRevoked) {
+    accesses_.wait(accesses, std::memory_order_acquire);
+    accesses = accesses_.load(std::memory_order_acquire);
+  }
+}
+
+void RegistrationTable::add(std::shared_ptr<Registration> registration) {
+  const auto id = static_cast<std::uint32_t>(registration->info().id);
+  const std::unique_lock lock(mutex_);
+  registrations_.insert_or_assign(id, std::move(registration));
+}
+
+void RegistrationTable::remove(RegionId id) {
+  const std::unique_lock lock(mutex_);
+  registrations_.erase(static_cast<std::uint32_t>(id));
+}
+
+Result<std::shared_ptr<Registration>> RegistrationTable::find(RegionId id, const RegionKey& key,
+                                                              std::uint64_t address,
+                                                              std::uint64_t size) const {
+  const auto number = static_cast<std::uint32_t>(id);
+  std::shared_ptr<Registration> registration;
+  {
+    const std::shared_lock lock(mutex_);
+    const auto found = registrations_.find(number);
+    if (found != registrations_.end()) registration = found->second;
+  }
+  if (!registration) {
+    return fail(ErrorCode::kNotFound, "access {} bytes at {:#x} of region {}: no such region (any more)",
+                size, address, number);
+  }
+  if (!same_key(registration->info().key, key)) {
+    return fail(ErrorCode::kPermissionDenied, "access {} bytes at {:#x} of region {}: the key is wrong", size,
+                address, number);
+  }
+  if (!registration->contains(address, size)) {
+    const RegionInfo& info = registration->info();
+    return fail(ErrorCode::kOutOfRange, "access {} bytes at {:#x} of region {}: it has {} bytes at {:#x}",
+                size, address, number, info.size, reinterpret_cast<std::uint64_t>(info.base));
+  }
+  return registration;
+}
+
+}  // namespace p2p
