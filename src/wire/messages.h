@@ -10,8 +10,8 @@
 #include "base/bytes.h"
 #include "p2p/memory.h"
 
-/// What crosses a control connection: a closed set of messages. Each struct lists its fields once, in wire
-/// order, and the codec walks that list both ways (encode.cc, decode.cc; byte tables in docs/wire.md).
+/// What crosses a control connection: a closed set of messages. fields.h lists each struct's fields once, in
+/// wire order, and the codec walks that list both ways (encode.cc, decode.cc; byte tables in docs/wire.md).
 namespace p2p::wire {
 
 inline constexpr std::uint16_t kVersion = 1;
@@ -22,34 +22,40 @@ inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
 using Nonce = std::array<std::byte, 32>;
 using Mac = std::array<std::byte, 32>;
 
-/// First from both sides, connector first. Tells nothing that a stranger must not know.
+/// First from both sides. Tells nothing that a stranger must not know. `version` comes first in every
+/// version, so that two sides that do not understand each other can still say so.
 struct Hello {
   std::uint16_t version = kVersion;
   std::uint64_t incarnation = 0;
   Nonce nonce{};
   std::uint8_t authenticated = 0;  ///< 1: I have a key and demand a Proof
+  friend bool operator==(const Hello&, const Hello&) = default;
 };
 
 /// HMAC over role and both hellos; connector first. Sent only where both have a key.
 struct Proof {
   Mac mac{};
+  friend bool operator==(const Proof&, const Proof&) = default;
 };
 
 struct TransportStatus {
   std::string name;
   std::string reason;  ///< why it cannot be used; empty: it can
+  friend bool operator==(const TransportStatus&, const TransportStatus&) = default;
 };
 
 /// After the proofs, from both sides.
 struct Introduction {
   std::string note;
   std::vector<TransportStatus> transports;
+  friend bool operator==(const Introduction&, const Introduction&) = default;
 };
 
 /// Connector: my channels of one transport, in order. One offer for each transport that both can use.
 struct ChannelOffer {
   std::string transport;
   std::vector<Bytes> addresses;
+  friend bool operator==(const ChannelOffer&, const ChannelOffer&) = default;
 };
 
 /// Acceptor: as many of mine, or why not.
@@ -57,12 +63,14 @@ struct ChannelAnswer {
   std::string transport;
   std::string reason;  ///< empty: accepted
   std::vector<Bytes> addresses;
+  friend bool operator==(const ChannelAnswer&, const ChannelAnswer&) = default;
 };
 
 /// From both sides, once an offered transport's channels are all ready here, or one failed.
 struct ChannelsReady {
   std::string transport;
   std::string reason;  ///< empty: ready
+  friend bool operator==(const ChannelsReady&, const ChannelsReady&) = default;
 };
 
 /// Bytes of a ControlLink.
@@ -70,6 +78,7 @@ struct ChannelControl {
   std::string transport;
   std::uint32_t channel = 0;
   Bytes message;
+  friend bool operator==(const ChannelControl&, const ChannelControl&) = default;
 };
 
 /// Asks the owner for what transports need to reach a region.
@@ -77,11 +86,13 @@ struct RegionQuery {
   std::uint64_t query = 0;
   std::uint32_t region = 0;
   RegionKey key{};
+  friend bool operator==(const RegionQuery&, const RegionQuery&) = default;
 };
 
 struct ExportedKey {
   std::string transport;
   Bytes key;
+  friend bool operator==(const ExportedKey&, const ExportedKey&) = default;
 };
 
 struct RegionAnswer {
@@ -91,16 +102,19 @@ struct RegionAnswer {
   std::uint64_t base = 0;
   std::uint64_t size = 0;
   std::vector<ExportedKey> keys;
+  friend bool operator==(const RegionAnswer&, const RegionAnswer&) = default;
 };
 
 /// The region is gone: use it no more, and say when nothing of yours is on its way to it.
 struct RegionRevoke {
   std::uint64_t revocation = 0;
   std::uint32_t region = 0;
+  friend bool operator==(const RegionRevoke&, const RegionRevoke&) = default;
 };
 
 struct RegionRevoked {
   std::uint64_t revocation = 0;
+  friend bool operator==(const RegionRevoked&, const RegionRevoked&) = default;
 };
 
 struct ReceiveSpan {
@@ -110,6 +124,7 @@ struct ReceiveSpan {
   std::int32_t device = -1;
   std::uint64_t address = 0;
   std::uint64_t size = 0;
+  friend bool operator==(const ReceiveSpan&, const ReceiveSpan&) = default;
 };
 
 /// My receive number `sequence` (from 0) is ready. A long list comes in several messages; `more` marks all
@@ -118,6 +133,7 @@ struct ReceivePosted {
   std::uint64_t sequence = 0;
   std::uint8_t more = 0;
   std::vector<ReceiveSpan> spans;
+  friend bool operator==(const ReceivePosted&, const ReceivePosted&) = default;
 };
 
 /// The sender is through with receive `sequence`: its bytes are there, or why they are not.
@@ -126,11 +142,13 @@ struct ReceiveDone {
   std::uint64_t bytes = 0;
   std::uint16_t error = 0;  ///< 0, or 1 + the ErrorCode
   std::string message;
+  friend bool operator==(const ReceiveDone&, const ReceiveDone&) = default;
 };
 
 /// The receiver gives receive `sequence` up; answered by its ReceiveDone.
 struct ReceiveWithdrawn {
   std::uint64_t sequence = 0;
+  friend bool operator==(const ReceiveWithdrawn&, const ReceiveWithdrawn&) = default;
 };
 
 /// A piece of a notification. Pieces of one come in order and are not mixed with another's.
@@ -139,22 +157,26 @@ struct Notify {
   std::uint64_t total = 0;  ///< bytes of the whole
   std::uint64_t offset = 0;
   Bytes piece;
+  friend bool operator==(const Notify&, const Notify&) = default;
 };
 
 /// All of it has come.
 struct NotifyDone {
   std::uint64_t notification = 0;
+  friend bool operator==(const NotifyDone&, const NotifyDone&) = default;
 };
 
 /// Says that this side lives, and how far it is.
 struct Heartbeat {
   std::uint64_t sent_bytes = 0;
   std::uint64_t landed_bytes = 0;
+  friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
 /// I start nothing more. The connection closes when both have said so.
 struct Bye {
   std::string reason;
+  friend bool operator==(const Bye&, const Bye&) = default;
 };
 
 using Message =

@@ -1,0 +1,51 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include "wire/messages.h"
+
+/// Every message's fields, once, in wire order. `walk` is called with all of them: the encoder appends them,
+/// the decoder fills them in, tests draw them at random.
+namespace p2p::wire {
+
+template <class Self, class Type>
+concept Is = std::same_as<std::remove_const_t<Self>, Type>;
+
+void fields(Is<Hello> auto& m, auto&& walk) { walk(m.version, m.incarnation, m.nonce, m.authenticated); }
+void fields(Is<Proof> auto& m, auto&& walk) { walk(m.mac); }
+void fields(Is<TransportStatus> auto& m, auto&& walk) { walk(m.name, m.reason); }
+void fields(Is<Introduction> auto& m, auto&& walk) { walk(m.note, m.transports); }
+void fields(Is<ChannelOffer> auto& m, auto&& walk) { walk(m.transport, m.addresses); }
+void fields(Is<ChannelAnswer> auto& m, auto&& walk) { walk(m.transport, m.reason, m.addresses); }
+void fields(Is<ChannelsReady> auto& m, auto&& walk) { walk(m.transport, m.reason); }
+void fields(Is<ChannelControl> auto& m, auto&& walk) { walk(m.transport, m.channel, m.message); }
+void fields(Is<RegionQuery> auto& m, auto&& walk) { walk(m.query, m.region, m.key); }
+void fields(Is<ExportedKey> auto& m, auto&& walk) { walk(m.transport, m.key); }
+void fields(Is<RegionAnswer> auto& m, auto&& walk) {
+  walk(m.query, m.error, m.message, m.base, m.size, m.keys);
+}
+void fields(Is<RegionRevoke> auto& m, auto&& walk) { walk(m.revocation, m.region); }
+void fields(Is<RegionRevoked> auto& m, auto&& walk) { walk(m.revocation); }
+void fields(Is<ReceiveSpan> auto& m, auto&& walk) {
+  walk(m.region, m.key, m.kind, m.device, m.address, m.size);
+}
+void fields(Is<ReceivePosted> auto& m, auto&& walk) { walk(m.sequence, m.more, m.spans); }
+void fields(Is<ReceiveDone> auto& m, auto&& walk) { walk(m.sequence, m.bytes, m.error, m.message); }
+void fields(Is<ReceiveWithdrawn> auto& m, auto&& walk) { walk(m.sequence); }
+void fields(Is<Notify> auto& m, auto&& walk) { walk(m.notification, m.total, m.offset, m.piece); }
+void fields(Is<NotifyDone> auto& m, auto&& walk) { walk(m.notification); }
+void fields(Is<Heartbeat> auto& m, auto&& walk) { walk(m.sent_bytes, m.landed_bytes); }
+void fields(Is<Bye> auto& m, auto&& walk) { walk(m.reason); }
+
+/// A struct with a list of fields above.
+template <class T>
+concept Fielded = requires(T& value) { fields(value, [](auto&...) {}); };
+
+/// A frame begins with the length of what follows (u32) and the type (u16), which is the message's place in
+/// `Message`, counted from 1.
+inline constexpr std::size_t kLengthBytes = 4;
+inline constexpr std::size_t kTypeBytes = 2;
+
+}  // namespace p2p::wire
