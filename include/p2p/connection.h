@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "p2p/api.h"
 #include "p2p/memory.h"
 #include "p2p/result.h"
 #include "p2p/stats.h"
@@ -39,7 +40,7 @@ enum class ConnectionState { kConnecting, kOpen, kClosing, kClosed };
 ///
 /// Calls that start a transfer never block and never fail themselves: what is wrong, also with the
 /// arguments, is the transfer's outcome. While the connection is being made, transfers wait for it.
-class Connection {
+class P2P_API Connection {
  public:
   Connection() = default;
   explicit Connection(std::shared_ptr<engine::Connection> connection);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "p2p/api.h"
 #include "p2p/connection.h"
 #include "p2p/memory.h"
 #include "p2p/options.h"
@@ -25,7 +26,7 @@ class Endpoint;
 /// All that this process needs to move bytes: transports, regions, engine threads, a listener.
 /// Owns them; its end closes every connection (transfers under way end as cancelled) within the keepalive
 /// time. Movable; every call may come from any thread. Several endpoints may live in one process.
-class Endpoint {
+class P2P_API Endpoint {
  public:
   static Result<Endpoint> create(const Options& options);
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "p2p/api.h"
 #include "p2p/result.h"
 
 namespace p2p {
@@ -58,7 +59,7 @@ struct RemoteSpan {
 /// Byte layout, little endian: 0 address u64; 8 size u32 (0xffffffff: see 48); 12 kind u8; 13 zero;
 /// 14 device i16; 16 region u32; 20 zero u32; 24 key 16 bytes; 40 incarnation u64; 48 size u64;
 /// 56 zero u32; 60 magic u32. Address and size stand first, where users of the 64-byte "FifoItem" edit them.
-struct RegionDescriptor {
+struct P2P_API RegionDescriptor {
   static constexpr std::size_t kBytes = 64;
 
   std::uint64_t address = 0;
@@ -77,7 +78,7 @@ struct RegionDescriptor {
 /// Owns one registration: while it lives, peers that hold its descriptor may read and write the range.
 /// Dropping it revokes the peers' access at once (returns when none of them touches the memory any more)
 /// and releases the registration when the last local transfer on it has ended. Movable, any thread.
-class MemoryRegion {
+class P2P_API MemoryRegion {
  public:
   MemoryRegion() = default;
   explicit MemoryRegion(std::shared_ptr<engine::Region> region);

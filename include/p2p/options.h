@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "p2p/api.h"
 #include "p2p/result.h"
 
 namespace p2p {
 
 /// All that can be set, with the defaults that apply. `from_environment` maps UCCL_P2P_* onto it;
 /// docs/options.md lists every variable.
-struct Options {
+struct P2P_API Options {
   /// Address to listen on and to announce; empty: 0.0.0.0 with a key, else the address of the default route's
   /// interface, else loopback.
   std::string listen_address;
@@ -56,6 +57,7 @@ struct Options {
   std::size_t zerocopy_bytes = std::size_t{256} << 10;
 
   /// Defaults overridden by the environment; an unreadable value is an error that names the variable.
+  /// UCCL_P2P_LOG_LEVEL takes effect at once, for the process.
   static Result<Options> from_environment();
 };
 
@@ -67,6 +69,6 @@ struct OptionRow {
 };
 
 /// Every variable the library reads, in the order of docs/options.md.
-std::vector<OptionRow> option_rows();
+P2P_API std::vector<OptionRow> option_rows();
 
 }  // namespace p2p

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <tl/expected.hpp>
 
+#include "p2p/api.h"
+
 namespace p2p {
 
 /// What kind of failure it was, for programs; `Error::message` is for people.
@@ -23,7 +25,7 @@ enum class ErrorCode {
 };
 
 /// The name of a code without its `k`, in snake case: "peer_gone".
-std::string_view to_string(ErrorCode code);
+P2P_API std::string_view to_string(ErrorCode code);
 
 /// Says what was attempted, on what, and the cause, in one sentence.
 struct Error {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "p2p/api.h"
 #include "p2p/result.h"
 
 namespace p2p {
@@ -22,7 +23,7 @@ class PreparedList;
 ///
 /// Done means: the bytes are visible at the destination (write, send), or here (read, recv), or the
 /// operation failed or was cancelled and neither side touches its memory for it any more.
-class Transfer {
+class P2P_API Transfer {
  public:
   Transfer() = default;
   explicit Transfer(std::shared_ptr<engine::TransferState> state);
@@ -65,7 +66,7 @@ struct PostOptions {
 };
 
 /// A list of descriptors that was checked, merged and kept, to be posted any number of times.
-class PreparedTransfer {
+class P2P_API PreparedTransfer {
  public:
   PreparedTransfer() = default;
   explicit PreparedTransfer(std::shared_ptr<engine::PreparedList> list);

@@ -1,0 +1,232 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "p2p/options.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "p2p/log.h"
+
+namespace p2p {
+namespace {
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+/// The bounds keep sums and products of options within their types; both are allowed.
+struct Bounds {
+  std::uint64_t least = 0;
+  std::uint64_t most = 0;
+};
+
+Result<std::uint64_t> parse_number(std::string_view text, Bounds bounds) {
+  std::uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end || value < bounds.least || value > bounds.most) {
+    return fail(ErrorCode::kInvalidArgument, "not a whole number from {} to {}", bounds.least, bounds.most);
+  }
+  return value;
+}
+
+template <class Field>
+Status read_number(std::string_view text, Bounds bounds, Field& field) {
+  return parse_number(text, bounds).map([&](std::uint64_t value) { field = Field(value); });
+}
+
+/// A number of bytes, with K, M or G for powers of 1024.
+Status read_size(std::string_view text, Bounds bounds, std::size_t& field) {
+  unsigned shift = 0;
+  switch (text.empty() ? '\0' : text.back()) {
+    case 'K':
+    case 'k': shift = 10; break;
+    case 'M':
+    case 'm': shift = 20; break;
+    case 'G':
+    case 'g': shift = 30; break;
+    default: break;
+  }
+  const auto count = parse_number(shift == 0 ? text : text.substr(0, text.size() - 1),
+                                  {0, std::numeric_limits<std::uint64_t>::max() >> shift});
+  if (!count || *count << shift < bounds.least || *count << shift > bounds.most) {
+    return fail(ErrorCode::kInvalidArgument, "not a size from {} to {} bytes (4096, 64K, 1M, 1G)",
+                bounds.least, bounds.most);
+  }
+  field = *count << shift;
+  return {};
+}
+
+std::string show_size(std::size_t size) {
+  constexpr std::array<std::pair<unsigned, char>, 3> kUnits{{{30, 'G'}, {20, 'M'}, {10, 'K'}}};
+  for (const auto& [shift, letter] : kUnits) {
+    if (size != 0 && size % (std::size_t{1} << shift) == 0) return fmt::format("{}{}", size >> shift, letter);
+  }
+  return std::to_string(size);
+}
+
+Status read_flag(std::string_view text, bool& field) {
+  for (const std::string_view yes : {"1", "true", "yes", "on"}) {
+    if (text == yes) return field = true, Status{};
+  }
+  for (const std::string_view no : {"0", "false", "no", "off"}) {
+    if (text == no) return field = false, Status{};
+  }
+  return fail(ErrorCode::kInvalidArgument, "neither 1 (true, yes, on) nor 0 (false, no, off)");
+}
+
+/// Comma-separated words; empty ones are an error, as they are mostly a typing mistake.
+Status read_list(std::string_view text, std::vector<std::string>& field) {
+  std::vector<std::string> words;
+  for (std::size_t start = 0; start <= text.size();) {
+    const std::size_t end = std::min(text.find(',', start), text.size());
+    const std::string_view word = trim(text.substr(start, end - start));
+    if (word.empty()) return fail(ErrorCode::kInvalidArgument, "an empty name in a comma-separated list");
+    words.emplace_back(word);
+    start = end + 1;
+  }
+  field = std::move(words);
+  return {};
+}
+
+std::string show_list(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, ","));
+}
+
+Status read_transports(std::string_view text, Options& options) {
+  if (text == "auto") {
+    options.transports.clear();
+    return {};
+  }
+  std::vector<std::string> names;
+  if (auto status = read_list(text, names); !status) return status;
+  for (std::string& name : names) {
+    if (name == "auto") return fail(ErrorCode::kInvalidArgument, "\"auto\" stands alone, not in a list");
+    if (name == "ib") name = "rdma";
+    if (name == "tcpx") name = "nccl_net";
+  }
+  options.transports = std::move(names);
+  return {};
+}
+
+Status read_log_level(std::string_view text, Options& /*options*/) {
+  constexpr std::array<std::pair<std::string_view, LogLevel>, 6> kLevels{{{"trace", LogLevel::kTrace},
+                                                                          {"debug", LogLevel::kDebug},
+                                                                          {"info", LogLevel::kInfo},
+                                                                          {"warning", LogLevel::kWarning},
+                                                                          {"error", LogLevel::kError},
+                                                                          {"off", LogLevel::kOff}}};
+  for (const auto& [name, level] : kLevels) {
+    if (text == name) return set_log_level(level), Status{};
+  }
+  return fail(ErrorCode::kInvalidArgument, "none of trace, debug, info, warning, error, off");
+}
+
+/// A variable: how its text becomes an option, and how the option would be written as text.
+struct Variable {
+  const char* name;
+  const char* meaning;
+  Status (*read)(std::string_view text, Options& options);
+  std::string (*show)(const Options& options);
+};
+
+using Text = std::string_view;
+
+constexpr Bounds kDay{1, 86'400'000};  // in milliseconds
+constexpr Bounds kBatch{4096, std::uint64_t{1} << 30};
+
+constexpr Variable kVariables[] = {
+    {"UCCL_P2P_LISTEN_ADDRESS",
+     "Address to listen on and to announce to peers. Empty: all addresses if a key file is set, else the "
+     "address of the default route's interface, else loopback.",
+     [](Text text, Options& o) { return o.listen_address = text, Status{}; },
+     [](const Options& o) { return o.listen_address; }},
+    {"UCCL_P2P_PORT", "TCP port of the listener. 0: the system chooses.",
+     [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); },
+     [](const Options& o) { return std::to_string(o.port); }},
+    {"UCCL_P2P_TRANSPORT",
+     "Transports that may be used, in order of preference, comma-separated. `auto`: all that work here, best "
+     "first. `ib` stands for `rdma`, `tcpx` for `nccl_net`.",
+     read_transports,
+     [](const Options& o) { return o.transports.empty() ? "auto" : show_list(o.transports); }},
+    {"UCCL_P2P_REQUIRE",
+     "With UCCL_P2P_TRANSPORT set, 1 fails a transfer for which no listed transport works; 0 takes another "
+     "and says so.",
+     [](Text text, Options& o) { return read_flag(text, o.require_transport); },
+     [](const Options& o) { return std::string(o.require_transport ? "1" : "0"); }},
+    {"UCCL_P2P_WORKERS", "Engine threads. 0: one for each core, at most 8.",
+     [](Text text, Options& o) { return read_number(text, {0, 256}, o.workers); },
+     [](const Options& o) { return std::to_string(o.workers); }},
+    {"UCCL_P2P_STREAMS",
+     "TCP streams for each connection and interface. 0: chosen from cores and link speed.",
+     [](Text text, Options& o) { return read_number(text, {0, 256}, o.streams); },
+     [](const Options& o) { return std::to_string(o.streams); }},
+    {"UCCL_P2P_INTERFACES",
+     "Interfaces for TCP data, by name or address, comma-separated. Empty: the one that the route to the "
+     "peer takes.",
+     [](Text text, Options& o) { return read_list(text, o.interfaces); },
+     [](const Options& o) { return show_list(o.interfaces); }},
+    {"UCCL_P2P_KEEPALIVE_MS",
+     "A peer that is silent for this many milliseconds is gone, and its transfers fail.",
+     [](Text text, Options& o) { return read_number(text, kDay, o.keepalive); },
+     [](const Options& o) { return std::to_string(o.keepalive.count()); }},
+    {"UCCL_P2P_CONNECT_TIMEOUT_MS",
+     "Milliseconds for connecting, the handshake included, where the call names no limit.",
+     [](Text text, Options& o) { return read_number(text, kDay, o.connect_timeout); },
+     [](const Options& o) { return std::to_string(o.connect_timeout.count()); }},
+    {"UCCL_P2P_SPIN_US",
+     "Microseconds for which engine threads and waits poll before they sleep. 0: they never poll.",
+     [](Text text, Options& o) { return read_number(text, {0, 1'000'000}, o.spin); },
+     [](const Options& o) { return std::to_string(o.spin.count()); }},
+    {"UCCL_P2P_KEY_FILE",
+     "File with the pre-shared key that both sides must have; white space around it is ignored. Empty: no "
+     "authentication.",
+     [](Text text, Options& o) { return o.key_file = text, Status{}; },
+     [](const Options& o) { return o.key_file; }},
+    {"UCCL_P2P_BATCH_BYTES", "Bytes of one batch, the unit of scheduling. K, M and G are powers of 1024.",
+     [](Text text, Options& o) { return read_size(text, kBatch, o.batch_bytes); },
+     [](const Options& o) { return show_size(o.batch_bytes); }},
+    {"UCCL_P2P_ZEROCOPY_BYTES",
+     "TCP sends of at least this many bytes use MSG_ZEROCOPY, unless the kernel turns out to copy anyway. 0: "
+     "never.",
+     [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 40}, o.zerocopy_bytes); },
+     [](const Options& o) { return show_size(o.zerocopy_bytes); }},
+    {"UCCL_P2P_LOG_LEVEL", "Least severe lines to log: trace, debug, info, warning, error or off.",
+     read_log_level, [](const Options& /*options*/) { return std::string("warning"); }},
+};
+
+}  // namespace
+
+Result<Options> Options::from_environment() {
+  Options options;
+  for (const Variable& variable : kVariables) {
+    const char* set = std::getenv(variable.name);
+    const std::string_view text = set == nullptr ? std::string_view{} : trim(set);
+    if (text.empty()) continue;
+    if (const Status status = variable.read(text, options); !status) {
+      return fail(ErrorCode::kInvalidArgument, "read {}=\"{}\": {}", variable.name, text,
+                  status.error().message);
+    }
+  }
+  return options;
+}
+
+std::vector<OptionRow> option_rows() {
+  const Options defaults;
+  std::vector<OptionRow> rows;
+  for (const Variable& variable : kVariables) {
+    rows.push_back({variable.name, variable.meaning, variable.show(defaults)});
+  }
+  return rows;
+}
+
+}  // namespace p2p

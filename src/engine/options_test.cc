@@ -1,0 +1,151 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "p2p/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+
+namespace p2p {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Starts each test without any of the variables, and leaves none behind.
+class OptionsTest : public ::testing::Test {
+ protected:
+  OptionsTest() { clear(); }
+  ~OptionsTest() override {
+    clear();
+    set_log_level(LogLevel::kWarning);
+  }
+
+  static void set(const std::string& name, const std::string& value) {
+    ASSERT_EQ(::setenv(("UCCL_P2P_" + name).c_str(), value.c_str(), 1), 0);
+  }
+
+  static Options read() {
+    const Result<Options> options = Options::from_environment();
+    EXPECT_TRUE(options) << options.error().message;
+    return options.value_or(Options{});
+  }
+
+  static std::string refusal() {
+    const Result<Options> options = Options::from_environment();
+    if (options) return "accepted";
+    EXPECT_EQ(options.error().code, ErrorCode::kInvalidArgument);
+    return options.error().message;
+  }
+
+ private:
+  static void clear() {
+    for (const OptionRow& row : option_rows()) ::unsetenv(row.variable);
+  }
+};
+
+TEST_F(OptionsTest, DefaultsWithoutVariables) {
+  const Options options = read();
+  const Options defaults;
+  EXPECT_EQ(options.port, defaults.port);
+  EXPECT_EQ(options.keepalive, milliseconds(3000));
+  EXPECT_EQ(options.batch_bytes, defaults.batch_bytes);
+  EXPECT_THAT(options.transports, IsEmpty());
+  EXPECT_TRUE(options.require_transport);
+}
+
+TEST_F(OptionsTest, EveryVariableReachesItsField) {
+  set("LISTEN_ADDRESS", " 127.0.0.1 ");
+  set("PORT", "65535");
+  set("TRANSPORT", "cma, tcp");
+  set("REQUIRE", "off");
+  set("WORKERS", "3");
+  set("STREAMS", "7");
+  set("INTERFACES", "eth1,10.0.0.4");
+  set("KEEPALIVE_MS", "250");
+  set("CONNECT_TIMEOUT_MS", "5000");
+  set("SPIN_US", "0");
+  set("KEY_FILE", "/etc/key");
+  set("BATCH_BYTES", "512K");
+  set("ZEROCOPY_BYTES", "2M");
+  set("LOG_LEVEL", "debug");
+  const Options options = read();
+  EXPECT_EQ(options.listen_address, "127.0.0.1");
+  EXPECT_EQ(options.port, 65535);
+  EXPECT_THAT(options.transports, ElementsAre("cma", "tcp"));
+  EXPECT_FALSE(options.require_transport);
+  EXPECT_EQ(options.workers, 3u);
+  EXPECT_EQ(options.streams, 7u);
+  EXPECT_THAT(options.interfaces, ElementsAre("eth1", "10.0.0.4"));
+  EXPECT_EQ(options.keepalive, milliseconds(250));
+  EXPECT_EQ(options.connect_timeout, milliseconds(5000));
+  EXPECT_EQ(options.spin, microseconds(0));
+  EXPECT_EQ(options.key_file, "/etc/key");
+  EXPECT_EQ(options.batch_bytes, std::size_t{512} << 10);
+  EXPECT_EQ(options.zerocopy_bytes, std::size_t{2} << 20);
+  EXPECT_TRUE(log_enabled(LogLevel::kDebug));
+}
+
+TEST_F(OptionsTest, TransportAliasesAndAuto) {
+  set("TRANSPORT", "ib,tcpx");
+  EXPECT_THAT(read().transports, ElementsAre("rdma", "nccl_net"));
+  set("TRANSPORT", "auto");
+  EXPECT_THAT(read().transports, IsEmpty());
+  set("TRANSPORT", "");
+  EXPECT_THAT(read().transports, IsEmpty());
+}
+
+TEST_F(OptionsTest, UnreadableValuesNameTheVariable) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"PORT", "65536"},
+      {"PORT", "-1"},
+      {"PORT", "80x"},
+      {"TRANSPORT", "tcp,,"},
+      {"TRANSPORT", "a,auto"},
+      {"REQUIRE", "perhaps"},
+      {"WORKERS", "257"},
+      {"STREAMS", "many"},
+      {"INTERFACES", ","},
+      {"KEEPALIVE_MS", "0"},
+      {"CONNECT_TIMEOUT_MS", "99999999999"},
+      {"SPIN_US", "1000001"},
+      {"BATCH_BYTES", "1K"},
+      {"BATCH_BYTES", "2G"},
+      {"BATCH_BYTES", "K"},
+      {"ZEROCOPY_BYTES", "99999999999999999999"},
+      {"ZEROCOPY_BYTES", "18446744073709551615G"},
+      {"LOG_LEVEL", "loud"},
+  };
+  for (const auto& [name, value] : cases) {
+    set(name, value);
+    EXPECT_THAT(refusal(), HasSubstr(std::string("UCCL_P2P_") + name + "=\"" + value + "\"")) << name;
+    ::unsetenv((std::string("UCCL_P2P_") + name).c_str());
+  }
+}
+
+TEST_F(OptionsTest, RowsAreDistinctAndTheirDefaultsReadBack) {
+  std::set<std::string> seen;
+  for (const OptionRow& row : option_rows()) {
+    EXPECT_TRUE(seen.insert(row.variable).second) << row.variable;
+    EXPECT_THAT(row.variable, HasSubstr("UCCL_P2P_"));
+    EXPECT_NE(row.meaning[0], '\0') << row.variable;
+    ASSERT_EQ(::setenv(row.variable, row.default_value.c_str(), 1), 0);
+  }
+  const Options options = read();
+  const Options defaults;
+  EXPECT_EQ(options.batch_bytes, defaults.batch_bytes);
+  EXPECT_EQ(options.zerocopy_bytes, defaults.zerocopy_bytes);
+  EXPECT_EQ(options.connect_timeout, defaults.connect_timeout);
+  EXPECT_THAT(options.transports, IsEmpty());
+}
+
+}  // namespace
+}  // namespace p2p
