@@ -20,7 +20,8 @@ class Reactor {
 
   static Result<std::unique_ptr<Reactor>> start();
 
-  /// Runs what was posted so far, then stops and joins the thread.
+  /// Runs what was posted so far, then stops and joins the thread; handlers and timers left are dropped.
+  /// Not on the reactor's own thread.
   ~Reactor();
 
   /// Runs `task` on the reactor's thread, in the order of the posts.
@@ -28,12 +29,14 @@ class Reactor {
 
   bool on_thread() const;
 
-  /// `handler` gets the epoll events of `fd`. The caller keeps `fd` open until `unwatch`.
+  /// `handler` gets the epoll events of `fd` (level-triggered). The caller keeps `fd` open until `unwatch`;
+  /// a handler may unwatch any descriptor, its own included, and gets no event after that.
   Status watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> handler);
   void change(int fd, std::uint32_t events);
   void unwatch(int fd);
 
-  /// Runs `task` once, not before `delay`.
+  /// Runs `task` once, not before `delay`; timers run in the order in which they fall due. Ids start at 1 and
+  /// are not used again; cancelling one that ran or was cancelled does nothing.
   TimerId after(Clock::duration delay, std::function<void()> task);
   void cancel(TimerId timer);
 
