@@ -1,0 +1,68 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// The whole of drivers/cuda where the CUDA toolkit was missing at build time.
+#include "base/error.h"
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/error.h"
+#include "drivers/cuda/ipc.h"
+#include "drivers/cuda/memory.h"
+#include "drivers/cuda/place.h"
+#include "drivers/cuda/stream.h"
+
+namespace p2p::cuda {
+namespace {
+
+tl::unexpected<Error> absent() { return fail(ErrorCode::kUnavailable, "built without CUDA"); }
+
+}  // namespace
+
+Error error_of(int /*code*/, std::string_view what) {
+  return Error{ErrorCode::kUnavailable, fmt::format("{}: built without CUDA", what)};
+}
+Status check(int code, std::string_view what) {
+  if (code == 0) return {};
+  return tl::unexpected<Error>(error_of(code, what));
+}
+
+Status available() { return absent(); }
+int device_count() { return 0; }
+Result<DeviceUuid> uuid_of(int /*device*/) { return absent(); }
+std::optional<int> find_device(const DeviceUuid& /*uuid*/) { return std::nullopt; }
+std::vector<int> active_devices() { return {}; }
+bool reaches(int /*device*/, int /*peer*/) { return false; }
+Status enable_peer(int /*device*/, int /*peer*/) { return absent(); }
+DeviceGuard::DeviceGuard(int /*device*/) : status_(absent()) {}
+DeviceGuard::~DeviceGuard() = default;
+
+Result<MemoryPlace> place_of(const void* /*pointer*/) { return MemoryPlace{}; }
+Result<Allocation> allocation_of(const void* /*pointer*/) { return absent(); }
+bool pinned(const void* /*pointer*/) { return false; }
+
+Result<HostBuffer> HostBuffer::allocate(std::size_t /*bytes*/) { return absent(); }
+HostBuffer::~HostBuffer() = default;
+Result<HostPin> HostPin::pin(std::byte* /*data*/, std::size_t /*bytes*/) { return absent(); }
+HostPin::~HostPin() = default;
+Result<DeviceBuffer> DeviceBuffer::allocate(int /*device*/, std::size_t /*bytes*/, bool /*zero*/) {
+  return absent();
+}
+DeviceBuffer::~DeviceBuffer() = default;
+Status copy_now(void* /*target*/, const void* /*source*/, std::size_t /*bytes*/) { return absent(); }
+
+Result<Stream> Stream::open(int /*device*/, Priority /*priority*/) { return absent(); }
+Stream::~Stream() = default;
+Status Stream::copy(void* /*target*/, const void* /*source*/, std::size_t /*bytes*/) const {
+  return absent();
+}
+Status Stream::signal(std::uint32_t* /*word*/, std::uint32_t /*value*/) const { return absent(); }
+Status Stream::wait_for(const Event& /*event*/) const { return absent(); }
+Result<bool> Stream::idle() const { return absent(); }
+Status Stream::synchronize() const { return absent(); }
+Result<Event> Event::open(int /*device*/) { return absent(); }
+Event::~Event() = default;
+Status Event::record(void* /*stream*/) const { return absent(); }
+Result<bool> Event::done() const { return absent(); }
+
+Result<IpcHandle> ipc_handle_of(const void* /*pointer*/) { return absent(); }
+Result<IpcMapping> IpcMapping::open(const IpcHandle& /*handle*/, int /*device*/) { return absent(); }
+IpcMapping::~IpcMapping() = default;
+
+}  // namespace p2p::cuda

@@ -1,0 +1,155 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/error.h"
+#include "drivers/cuda/ipc.h"
+#include "drivers/cuda/memory.h"
+#include "drivers/cuda/place.h"
+#include "drivers/cuda/stream.h"
+
+namespace p2p::cuda {
+namespace {
+
+TEST(CudaPlace, OrdinaryMemoryIsHostMemory) {
+  std::vector<std::byte> memory(64);
+  const auto place = place_of(memory.data());
+  ASSERT_TRUE(place) << place.error().message;
+  EXPECT_EQ(*place, MemoryPlace{});
+  EXPECT_FALSE(allocation_of(memory.data()));
+  EXPECT_FALSE(pinned(memory.data()));
+}
+
+TEST(CudaDevice, SaysWhyThereIsNone) {
+  const Status status = available();
+  if (status) {
+    EXPECT_GT(device_count(), 0);
+    return;
+  }
+  EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+  EXPECT_FALSE(status.error().message.empty());
+  EXPECT_EQ(device_count(), 0);
+  EXPECT_FALSE(find_device(DeviceUuid{}));
+  const auto stream = Stream::open(0, Stream::Priority::kHigh);
+  ASSERT_FALSE(stream);
+  EXPECT_EQ(stream.error().code, ErrorCode::kUnavailable);
+  EXPECT_FALSE(HostBuffer::allocate(4096));
+  EXPECT_FALSE(DeviceBuffer::allocate(0, 4096));
+}
+
+TEST(CudaError, NamesAttemptAndCause) {
+  EXPECT_TRUE(check(0, "nothing"));
+  const Error error = error_of(2, "allocate 5 bytes");
+  EXPECT_NE(error.message.find("allocate 5 bytes: "), std::string::npos) << error.message;
+}
+
+class OnDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Status status = available(); !status) GTEST_SKIP() << status.error().message;
+  }
+};
+
+TEST_F(OnDevice, FindsAllocationsAroundPointers) {
+  auto buffer = DeviceBuffer::allocate(0, 1 << 20);
+  ASSERT_TRUE(buffer) << buffer.error().message;
+  const std::byte* inside = buffer->data() + 4097;
+  EXPECT_EQ(*place_of(inside), (MemoryPlace{MemoryKind::kCuda, 0}));
+  const auto allocation = allocation_of(inside);
+  ASSERT_TRUE(allocation) << allocation.error().message;
+  EXPECT_EQ(allocation->base, buffer->data());
+  EXPECT_GE(allocation->size, buffer->size());
+  EXPECT_EQ(allocation->device, 0);
+  EXPECT_TRUE(allocation->shareable);
+  EXPECT_TRUE(ipc_handle_of(inside));
+}
+
+TEST_F(OnDevice, FreedMemoryIsNotTakenForTheOldAllocation) {
+  auto first = DeviceBuffer::allocate(0, 1 << 22);
+  ASSERT_TRUE(first);
+  const auto before = allocation_of(first->data());
+  ASSERT_TRUE(before);
+  std::byte* const address = first->data();
+  *first = DeviceBuffer();
+  const auto gone = allocation_of(address);
+  EXPECT_TRUE(!gone || gone->buffer_id != before->buffer_id);
+  auto second = DeviceBuffer::allocate(0, 1 << 22);
+  ASSERT_TRUE(second);
+  EXPECT_NE(allocation_of(second->data())->buffer_id, before->buffer_id);
+}
+
+TEST_F(OnDevice, PinnedMemoryIsHostMemory) {
+  const auto buffer = HostBuffer::allocate(1 << 16);
+  ASSERT_TRUE(buffer) << buffer.error().message;
+  EXPECT_EQ(*place_of(buffer->data()), MemoryPlace{});
+  EXPECT_TRUE(pinned(buffer->data()));
+  std::vector<std::byte> plain(1 << 16);
+  {
+    const auto pin = HostPin::pin(plain.data(), plain.size());
+    ASSERT_TRUE(pin) << pin.error().message;
+    EXPECT_TRUE(pinned(plain.data()));
+  }
+  EXPECT_FALSE(pinned(plain.data()));
+}
+
+TEST_F(OnDevice, SignalFollowsTheCopy) {
+  auto device = DeviceBuffer::allocate(0, 1 << 24);
+  auto host = HostBuffer::allocate(1 << 24);
+  auto words = HostBuffer::allocate(64);
+  auto stream = Stream::open(0, Stream::Priority::kHigh);
+  ASSERT_TRUE(device && host && words && stream);
+  std::memset(host->data(), 0x5a, host->size());
+  auto* const word = reinterpret_cast<std::uint32_t*>(words->data());
+  *word = 0;
+  ASSERT_TRUE(stream->copy(device->data(), host->data(), host->size()));
+  std::vector<std::byte> back(1 << 24);
+  ASSERT_TRUE(stream->signal(word, 7));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (std::atomic_ref<std::uint32_t>(*word).load(std::memory_order_acquire) != 7) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  }
+  ASSERT_TRUE(copy_now(back.data(), device->data(), back.size()));
+  EXPECT_EQ(std::memcmp(back.data(), host->data(), back.size()), 0);
+  EXPECT_TRUE(*stream->idle());
+}
+
+TEST_F(OnDevice, GuardLeavesThreadsWithoutAContextAsTheyWere) {
+  std::thread([] {
+    for (int device = 0; device < device_count(); ++device) {
+      const DeviceGuard guard(device);
+      EXPECT_TRUE(guard.status());
+    }
+  }).join();
+  EXPECT_FALSE(active_devices().empty());
+}
+
+TEST_F(OnDevice, DevicesAreFoundByUuid) {
+  for (int device = 0; device < device_count(); ++device) {
+    const auto uuid = uuid_of(device);
+    ASSERT_TRUE(uuid);
+    EXPECT_EQ(find_device(*uuid), device);
+  }
+}
+
+TEST_F(OnDevice, EventsTellWhenWorkIsDone) {
+  auto stream = Stream::open(0, Stream::Priority::kNormal);
+  auto event = Event::open(0);
+  auto device = DeviceBuffer::allocate(0, 1 << 20, true);
+  auto host = HostBuffer::allocate(1 << 20);
+  ASSERT_TRUE(stream && event && device && host);
+  ASSERT_TRUE(stream->copy(host->data(), device->data(), 1 << 20));
+  ASSERT_TRUE(event->record(stream->handle()));
+  ASSERT_TRUE(stream->wait_for(*event));
+  ASSERT_TRUE(stream->synchronize());
+  EXPECT_TRUE(*event->done());
+  EXPECT_EQ(host->data()[12345], std::byte{0});
+}
+
+}  // namespace
+}  // namespace p2p::cuda

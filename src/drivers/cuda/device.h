@@ -1,0 +1,54 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "p2p/result.h"
+
+namespace p2p::cuda {
+
+/// The same for one GPU in every process, whatever CUDA_VISIBLE_DEVICES makes of its ordinal.
+using DeviceUuid = std::array<std::byte, 16>;
+
+/// Success if this build has CUDA and this process sees a device, else the reason. Makes no context.
+Status available();
+
+/// 0 where `available` fails.
+int device_count();
+
+Result<DeviceUuid> uuid_of(int device);
+
+/// The ordinal of the device here; none if this process cannot see it.
+std::optional<int> find_device(const DeviceUuid& uuid);
+
+/// Devices on which this process already has a primary context, so that using them costs no memory of GPUs
+/// that the program left alone.
+std::vector<int> active_devices();
+
+/// True if kernels and copies of `device` reach the memory of `peer` directly.
+bool reaches(int device, int peer);
+
+/// Lets kernels of `device` touch the memory that `peer` has in this process. Repeating it is fine.
+Status enable_peer(int device, int peer);
+
+/// Makes `device` current on this thread for a scope. On the way out it puts back the context that was
+/// current, or none, and so never makes one on another device.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+  const Status& status() const { return status_; }
+
+ private:
+  void* previous_ = nullptr;  // CUcontext
+  bool restore_ = false;
+  Status status_;
+};
+
+}  // namespace p2p::cuda

@@ -1,0 +1,59 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/cuda/driver.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <string_view>
+
+#include "base/error.h"
+#include "drivers/cuda/error.h"
+
+namespace p2p::cuda {
+namespace {
+
+constexpr const char* kLibrary = "libcuda.so.1";
+
+template <class Function>
+bool find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));
+  return function != nullptr;
+}
+
+// The versioned names are those that cuda.h's macros stand for.
+bool find_all(void* library, Driver& driver) {
+  return find(library, "cuCtxGetCurrent", driver.get_current) &&
+         find(library, "cuCtxSetCurrent", driver.set_current) &&
+         find(library, "cuDevicePrimaryCtxGetState", driver.primary_state) &&
+         find(library, "cuPointerGetAttributes", driver.pointer_attributes) &&
+         find(library, "cuStreamWriteValue32_v2", driver.write_value);
+}
+
+// The library stays loaded for the life of the process, as it does once the CUDA runtime has been used; the
+// table is written once and then only read.
+const Driver* open(int flags) {
+  static std::atomic<const Driver*> known{nullptr};
+  if (const Driver* driver = known.load(std::memory_order_acquire)) return driver;
+  void* library = ::dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL | flags);
+  if (library == nullptr) return nullptr;
+  static const Driver found = [library] {
+    Driver driver;
+    return find_all(library, driver) ? driver : Driver{};
+  }();
+  if (found.write_value == nullptr) return nullptr;
+  known.store(&found, std::memory_order_release);
+  return &found;
+}
+
+}  // namespace
+
+const Driver* loaded_driver() { return open(RTLD_NOLOAD); }
+
+Result<const Driver*> load_driver() {
+  if (const Driver* driver = open(0)) return driver;
+  const char* reason = ::dlerror();
+  return fail(ErrorCode::kUnavailable, "no usable CUDA driver: {}",
+              reason != nullptr ? reason : "libcuda.so.1 lacks functions of CUDA 12");
+}
+
+}  // namespace p2p::cuda

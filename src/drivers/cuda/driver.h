@@ -1,0 +1,25 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include "p2p/result.h"
+
+namespace p2p::cuda {
+
+/// The driver's functions that the runtime has no equal for. Only for .cc files of this folder.
+struct Driver {
+  decltype(&cuCtxGetCurrent) get_current = nullptr;
+  decltype(&cuCtxSetCurrent) set_current = nullptr;
+  decltype(&cuDevicePrimaryCtxGetState) primary_state = nullptr;
+  decltype(&cuPointerGetAttributes) pointer_attributes = nullptr;
+  decltype(&cuStreamWriteValue32) write_value = nullptr;
+};
+
+/// The driver if this process has loaded it by now, else null: then no pointer can be CUDA's.
+const Driver* loaded_driver();
+
+/// Loads it where that has not happened yet.
+Result<const Driver*> load_driver();
+
+}  // namespace p2p::cuda

@@ -1,0 +1,87 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/cuda/place.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "drivers/cuda/driver.h"
+
+namespace p2p::cuda {
+namespace {
+
+struct Attributes {
+  CUmemorytype type = CUmemorytype(0);  // 0: unknown to CUDA
+  int device = -1;
+  unsigned managed = 0;
+  CUdeviceptr base = 0;
+  std::size_t size = 0;
+  std::uint64_t buffer_id = 0;
+  unsigned legacy_ipc = 0;
+  CUmemoryPool pool = nullptr;
+};
+
+CUresult attributes_of(const Driver& driver, const void* pointer, Attributes& out) {
+  std::array<CUpointer_attribute, 8> names = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                              CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                              CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                              CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                              CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                              CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                              CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                              CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  std::array<void*, 8> values = {&out.type, &out.device,    &out.managed,    &out.base,
+                                 &out.size, &out.buffer_id, &out.legacy_ipc, &out.pool};
+  return driver.pointer_attributes(names.size(), names.data(), values.data(),
+                                   reinterpret_cast<CUdeviceptr>(pointer));
+}
+
+// CUDA answers for memory that it does not know with type 0 or, before it is set up, with an error.
+bool means_unknown(CUresult code) {
+  return code == CUDA_ERROR_NOT_INITIALIZED || code == CUDA_ERROR_NO_DEVICE ||
+         code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_INVALID_CONTEXT;
+}
+
+bool on_device(const Attributes& attributes) {
+  return attributes.type == CU_MEMORYTYPE_DEVICE && attributes.managed == 0;
+}
+
+}  // namespace
+
+Result<MemoryPlace> place_of(const void* pointer) {
+  const Driver* driver = loaded_driver();
+  if (driver == nullptr) return MemoryPlace{};
+  Attributes attributes;
+  const CUresult code = attributes_of(*driver, pointer, attributes);
+  if (means_unknown(code)) return MemoryPlace{};
+  if (code != CUDA_SUCCESS) {
+    return fail(ErrorCode::kSystem, "ask CUDA what memory {} is: driver error {}", pointer,
+                static_cast<int>(code));
+  }
+  if (!on_device(attributes)) return MemoryPlace{};
+  return MemoryPlace{MemoryKind::kCuda, attributes.device};
+}
+
+Result<Allocation> allocation_of(const void* pointer) {
+  const Driver* driver = loaded_driver();
+  Attributes attributes;
+  const CUresult code =
+      driver != nullptr ? attributes_of(*driver, pointer, attributes) : CUDA_ERROR_NOT_INITIALIZED;
+  if (code != CUDA_SUCCESS || !on_device(attributes)) {
+    return fail(ErrorCode::kNotFound, "{} is no CUDA device memory", pointer);
+  }
+  return Allocation{.base = reinterpret_cast<std::byte*>(attributes.base),
+                    .size = attributes.size,
+                    .buffer_id = attributes.buffer_id,
+                    .device = attributes.device,
+                    .shareable = attributes.legacy_ipc != 0 && attributes.pool == nullptr,
+                    .pooled = attributes.pool != nullptr};
+}
+
+bool pinned(const void* pointer) {
+  const Driver* driver = loaded_driver();
+  Attributes attributes;
+  return driver != nullptr && attributes_of(*driver, pointer, attributes) == CUDA_SUCCESS &&
+         attributes.type == CU_MEMORYTYPE_HOST;
+}
+
+}  // namespace p2p::cuda

@@ -1,0 +1,73 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace p2p::kernels {
+
+/// One contiguous run to copy. Both ends are memory that the device reaches: its own, a peer device's, pinned
+/// host memory. Any size, any alignment.
+struct CopyBlock {
+  const std::byte* source = nullptr;
+  std::byte* target = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// Blocks of one launch. Their order means nothing and targets do not overlap.
+struct CopyList {
+  /// Read by the host where there are at most kInlineBlocks, else by the device: then they lie in pinned or
+  /// device memory and stay until the end.
+  const CopyBlock* blocks = nullptr;
+  std::size_t count = 0;
+  std::uint64_t total = 0;    ///< bytes of all blocks
+  std::uint64_t largest = 0;  ///< bytes of the largest one
+};
+
+/// So many blocks travel with the launch itself, which spares the device a read over PCIe.
+inline constexpr std::size_t kInlineBlocks = 64;
+
+/// How the end of a launch is told to a host that polls.
+struct Signal {
+  std::uint32_t* word = nullptr;  ///< pinned host memory; null: no signal
+  std::uint32_t value = 0;        ///< stored there once all bytes are visible to hosts and devices
+
+  /// Device memory, zero before the launch and again after it; for one launch at a time.
+  std::uint32_t* arrivals = nullptr;
+};
+
+/// Limits of one launch's appetite.
+struct Grid {
+  unsigned ctas = 0;  ///< thread blocks of 512 at most; 0: as many as the bytes are worth
+};
+
+/// Copies all blocks on `stream` (cudaStream_t) of the current device. Returns the CUDA runtime's code, 0
+/// when launched; failures while running are the stream's.
+int launch_copy(const CopyList& list, const Grid& grid, const Signal& signal, void* stream);
+
+/// How the work of a list is dealt out.
+struct CopyShape {
+  unsigned ctas = 1;
+  std::uint64_t split = 1;  ///< warps that share one block
+};
+
+/// The choice that `launch_copy` makes on a device of `processors` multiprocessors.
+CopyShape shape_of(const CopyList& list, const Grid& grid, unsigned processors);
+
+/// What `launch_copy` does, on the processor; the reference that it is tested against.
+void copy_on_host(std::span<const CopyBlock> blocks);
+
+/// One contiguous run of a scattered list.
+struct Run {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// Writes runs.size() blocks to `out` that pack the runs back to back from `packed` on; returns their list.
+CopyList gather(std::span<const Run> runs, std::byte* packed, CopyBlock* out);
+
+/// The reverse: blocks that deal `packed` out to the runs.
+CopyList scatter(std::span<const Run> runs, const std::byte* packed, CopyBlock* out);
+
+}  // namespace p2p::kernels

@@ -1,0 +1,264 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "kernels/copy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/error.h"
+#include "drivers/cuda/memory.h"
+#include "drivers/cuda/stream.h"
+
+namespace p2p::kernels {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes random_bytes(std::size_t size, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  Bytes bytes(size);
+  std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
+  return bytes;
+}
+
+/// A run inside a buffer.
+struct Place {
+  std::uint64_t source = 0;
+  std::uint64_t target = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Runs of `size` bytes with gaps, sources in shuffled order, off alignment by the given bytes.
+std::vector<Place> places(std::size_t count, std::uint64_t size, unsigned source_off, unsigned target_off) {
+  const std::uint64_t pitch = (size + 16 + 15) / 16 * 16 + 16;
+  std::vector<std::uint64_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(1));
+  std::vector<Place> all;
+  for (std::size_t i = 0; i < count; ++i) {
+    all.push_back({order[i] * pitch + source_off, i * pitch + target_off, size});
+  }
+  return all;
+}
+
+std::uint64_t extent(const std::vector<Place>& all) {
+  std::uint64_t end = 16;
+  for (const Place& place : all)
+    end = std::max({end, place.source + place.bytes, place.target + place.bytes});
+  return end;
+}
+
+std::vector<CopyBlock> blocks_at(const std::vector<Place>& all, const std::byte* source, std::byte* target) {
+  std::vector<CopyBlock> blocks;
+  for (const Place& place : all) {
+    blocks.push_back({source + place.source, target + place.target, place.bytes});
+  }
+  return blocks;
+}
+
+CopyList list_of(const std::vector<CopyBlock>& blocks, const CopyBlock* at) {
+  CopyList list{.blocks = at, .count = blocks.size()};
+  for (const CopyBlock& block : blocks) {
+    list.total += block.bytes;
+    list.largest = std::max(list.largest, block.bytes);
+  }
+  return list;
+}
+
+TEST(CopyReference, GatherThenScatterRestoresEveryRun) {
+  Bytes memory = random_bytes(10000, 3);
+  const Bytes original = memory;
+  const std::vector<kernels::Run> runs = {{memory.data() + 5000, 1},
+                                          {memory.data(), 4097},
+                                          {memory.data() + 9000, 0},
+                                          {memory.data() + 7001, 333}};
+  Bytes packed(1 + 4097 + 333);
+  std::vector<CopyBlock> blocks(runs.size());
+  const CopyList gathered = gather(runs, packed.data(), blocks.data());
+  EXPECT_EQ(gathered.count, 4u);
+  EXPECT_EQ(gathered.total, packed.size());
+  EXPECT_EQ(gathered.largest, 4097u);
+  copy_on_host(blocks);
+  EXPECT_EQ(packed[0], original[5000]);
+  EXPECT_EQ(packed[1], original[0]);
+  EXPECT_EQ(packed.back(), original[7001 + 332]);
+  std::fill(memory.begin(), memory.end(), std::byte{0});
+  const CopyList dealt = scatter(runs, packed.data(), blocks.data());
+  EXPECT_EQ(dealt.total, packed.size());
+  copy_on_host(blocks);
+  for (const kernels::Run& run : runs) {
+    const auto offset = run.data - memory.data();
+    EXPECT_EQ(std::memcmp(run.data, original.data() + offset, run.bytes), 0) << "at " << offset;
+  }
+  EXPECT_EQ(memory[4999], std::byte{0});
+  EXPECT_EQ(memory[5001], std::byte{0});
+}
+
+TEST(CopyShape, SpreadsOneBlockAndLeavesLongListsAlone) {
+  const CopyShape one =
+      shape_of({.blocks = nullptr, .count = 1, .total = 1 << 20, .largest = 1 << 20}, {}, 132);
+  EXPECT_EQ(one.split, 256u);
+  EXPECT_EQ(one.ctas, 64u);
+  const CopyShape many =
+      shape_of({.blocks = nullptr, .count = 40960, .total = 40960ull * 4096, .largest = 4096}, {}, 132);
+  EXPECT_EQ(many.split, 1u);
+  EXPECT_EQ(many.ctas, 132u);
+  EXPECT_EQ(shape_of({.blocks = nullptr, .count = 9, .total = 9, .largest = 1}, {}, 132).ctas, 3u);
+  EXPECT_EQ(shape_of({.blocks = nullptr, .count = 0, .total = 0, .largest = 0}, {}, 132).ctas, 1u);
+  const CopyShape small =
+      shape_of({.blocks = nullptr, .count = 40960, .total = 1 << 28, .largest = 8192}, {.ctas = 8}, 132);
+  EXPECT_EQ(small.ctas, 8u);
+}
+
+TEST(CopyShape, OneLargeBlockAmongSmallOnesKeepsWarpsBusy) {
+  const CopyShape mixed =
+      shape_of({.blocks = nullptr, .count = 10001, .total = (10000ull << 12) + (1 << 20), .largest = 1 << 20},
+               {}, 132);
+  EXPECT_GT(mixed.split, 1u);
+  EXPECT_LE(mixed.split, 8u);
+}
+
+TEST(CopyLaunch, SaysWhyItCannotRun) {
+  if (cuda::available()) GTEST_SKIP() << "there is a CUDA device";
+  CopyBlock block;
+  const int code = launch_copy({.blocks = &block, .count = 1, .total = 0, .largest = 0}, {}, {}, nullptr);
+  ASSERT_NE(code, 0);
+  EXPECT_EQ(cuda::error_of(code, "copy").code, ErrorCode::kUnavailable);
+}
+
+class CopyKernel : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
+    stream_ = cuda::Stream::open(0, cuda::Stream::Priority::kHigh).value();
+    words_ = cuda::HostBuffer::allocate(64).value();
+    arrivals_ = cuda::DeviceBuffer::allocate(0, 64, true).value();
+    std::memset(words_.data(), 0, words_.size());
+  }
+
+  /// Launches and waits for the word.
+  void run(const std::vector<CopyBlock>& blocks, const Grid& grid = {}) {
+    auto listed =
+        cuda::HostBuffer::allocate(std::max<std::size_t>(1, blocks.size()) * sizeof(CopyBlock)).value();
+    if (!blocks.empty()) std::memcpy(listed.data(), blocks.data(), blocks.size() * sizeof(CopyBlock));
+    auto* const word = reinterpret_cast<std::uint32_t*>(words_.data());
+    const Signal signal{word, ++turn_, reinterpret_cast<std::uint32_t*>(arrivals_.data())};
+    const cuda::DeviceGuard guard(0);
+    const CopyList list = list_of(blocks, reinterpret_cast<const CopyBlock*>(listed.data()));
+    ASSERT_TRUE(cuda::check(launch_copy(list, grid, signal, stream_.handle()), "launch"));
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (std::atomic_ref<std::uint32_t>(*word).load(std::memory_order_acquire) != turn_) {
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      const auto idle = stream_.idle();
+      FAIL() << (idle ? "no signal" : idle.error().message);
+    }
+    ASSERT_TRUE(stream_.synchronize());
+  }
+
+  /// Copies `all` from `source` to `target` and compares the whole target with the reference.
+  void expect_same(const std::vector<Place>& all, std::byte* source, std::byte* target,
+                   const Grid& grid = {}) {
+    const std::size_t size = extent(all);
+    const Bytes from = random_bytes(size, 11);
+    Bytes expected = random_bytes(size, 12);
+    ASSERT_TRUE(cuda::copy_now(source, from.data(), size));
+    ASSERT_TRUE(cuda::copy_now(target, expected.data(), size));
+    ASSERT_NO_FATAL_FAILURE(run(blocks_at(all, source, target), grid));
+    copy_on_host(blocks_at(all, from.data(), expected.data()));
+    Bytes got(size);
+    ASSERT_TRUE(cuda::copy_now(got.data(), target, size));
+    EXPECT_TRUE(got == expected);
+  }
+
+  cuda::Stream stream_;
+  cuda::HostBuffer words_;
+  cuda::DeviceBuffer arrivals_;
+  std::uint32_t turn_ = 0;
+};
+
+TEST_F(CopyKernel, AnySizeAndAlignment) {
+  auto source = cuda::DeviceBuffer::allocate(0, 1 << 20).value();
+  auto target = cuda::DeviceBuffer::allocate(0, 1 << 20).value();
+  for (const std::uint64_t size : {1, 2, 3, 15, 16, 17, 31, 255, 4095, 4096, 4097, 5003, 70001}) {
+    for (const unsigned source_off : {0u, 1u, 2u, 4u, 8u, 13u}) {
+      for (const unsigned target_off : {0u, 1u, 4u, 8u, 15u}) {
+        SCOPED_TRACE(testing::Message() << size << " bytes, off by " << source_off << " and " << target_off);
+        expect_same(places(3, size, source_off, target_off), source.data(), target.data());
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(CopyKernel, AnyNumberOfBlocks) {
+  auto source = cuda::DeviceBuffer::allocate(0, std::size_t{1} << 26).value();
+  auto target = cuda::DeviceBuffer::allocate(0, std::size_t{1} << 26).value();
+  for (const std::size_t count : {0, 1, 63, 64, 65, 1000, 10000, 100000}) {
+    SCOPED_TRACE(count);
+    expect_same(places(count, 500, 0, 0), source.data(), target.data());
+    expect_same(places(count, 77, 3, 5), source.data(), target.data(), {.ctas = 4});
+  }
+}
+
+TEST_F(CopyKernel, MixedSizesInOneList) {
+  std::vector<Place> all;
+  std::uint64_t at = 0;
+  std::mt19937 random(9);
+  for (int i = 0; i < 3000; ++i) {
+    const std::uint64_t size = i % 100 == 0 ? 100000 + random() % 100000 : random() % 3000;
+    all.push_back({at + random() % 8, at + random() % 8, size});
+    at += size + 16;
+  }
+  auto source = cuda::DeviceBuffer::allocate(0, at + 16).value();
+  auto target = cuda::DeviceBuffer::allocate(0, at + 16).value();
+  expect_same(all, source.data(), target.data());
+}
+
+TEST_F(CopyKernel, ToAndFromPinnedMemory) {
+  auto device = cuda::DeviceBuffer::allocate(0, 1 << 24).value();
+  auto host = cuda::HostBuffer::allocate(1 << 24).value();
+  for (const std::uint64_t size : {4096, 16384, 1001}) {
+    const std::vector<Place> all = places(500, size, 0, 0);
+    expect_same(all, device.data(), host.data(), {.ctas = 8});
+    expect_same(all, host.data(), device.data(), {.ctas = 8});
+  }
+}
+
+TEST_F(CopyKernel, BetweenDevices) {
+  if (cuda::device_count() < 2 || !cuda::reaches(0, 1))
+    GTEST_SKIP() << "needs two devices that reach each other";
+  ASSERT_TRUE(cuda::enable_peer(0, 1));
+  auto here = cuda::DeviceBuffer::allocate(0, 1 << 24).value();
+  auto there = cuda::DeviceBuffer::allocate(1, 1 << 24).value();
+  const std::vector<Place> all = places(2000, 4096, 0, 0);
+  expect_same(all, here.data(), there.data());
+  expect_same(all, there.data(), here.data());
+}
+
+TEST_F(CopyKernel, OneGigabyte) {
+  const std::size_t size = (std::size_t{1} << 30) + 5;
+  auto source = cuda::DeviceBuffer::allocate(0, size).value();
+  auto target = cuda::DeviceBuffer::allocate(0, size, true).value();
+  // Content that cannot be mistaken for a neighbour's, made in pieces to spare the host's memory.
+  const Bytes piece = random_bytes((1 << 24) + 1, 5);
+  for (std::size_t at = 0; at < size; at += piece.size()) {
+    ASSERT_TRUE(cuda::copy_now(source.data() + at, piece.data(), std::min(piece.size(), size - at)));
+  }
+  ASSERT_NO_FATAL_FAILURE(run({{source.data(), target.data(), size}}));
+  Bytes got(piece.size());
+  for (std::size_t at = 0; at < size; at += piece.size()) {
+    const std::size_t part = std::min(piece.size(), size - at);
+    ASSERT_TRUE(cuda::copy_now(got.data(), target.data() + at, part));
+    ASSERT_EQ(std::memcmp(got.data(), piece.data(), part), 0) << "at " << at;
+  }
+}
+
+}  // namespace
+}  // namespace p2p::kernels
