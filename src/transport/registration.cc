@@ -21,11 +21,11 @@ bool same_key(const RegionKey& left, const RegionKey& right) {
 
 }  // namespace
 
-bool Registration::contains(std::uint64_t address, std::uint64_t size) const {
-  const auto base = reinterpret_cast<std::uint64_t>(info_.base);
-  if (address < base) return false;
-  const std::uint64_t offset = address - base;
-  return offset <= info_.size && size <= info_.size - offset;
+bool RegionInfo::contains(std::uint64_t address, std::uint64_t length) const {
+  const auto begin = reinterpret_cast<std::uint64_t>(base);
+  if (address < begin) return false;
+  const std::uint64_t offset = address - begin;
+  return offset <= size && length <= size - offset;
 }
 
 bool Registration::begin_access() const {

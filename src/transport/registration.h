@@ -21,6 +21,9 @@ struct RegionInfo {
   std::byte* base = nullptr;
   std::uint64_t size = 0;  ///< bytes
   MemoryPlace place;
+
+  /// True if `length` bytes at `address` lie within the range. Safe against overflow.
+  bool contains(std::uint64_t address, std::uint64_t length) const;
 };
 
 /// A transport's handle on my memory; transports derive from it to keep what they need (an ibv_mr, an IPC
@@ -38,8 +41,7 @@ class Registration {
   /// peers that hold the key.
   virtual std::vector<std::byte> export_key() const { return {}; }
 
-  /// True if `size` bytes at `address` lie within the range. Safe against overflow.
-  bool contains(std::uint64_t address, std::uint64_t size) const;
+  bool contains(std::uint64_t address, std::uint64_t size) const { return info_.contains(address, size); }
 
   /// A peer's bytes may be moved only between a `begin_access` that returned true and `end_access`. Keep it
   /// short (one system call, one kernel launch and its end): `revoke` waits for it.

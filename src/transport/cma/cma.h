@@ -7,6 +7,7 @@
 
 namespace p2p::cma {
 
+/// Processes of one host: process_vm_readv and process_vm_writev ("cross memory attach").
 std::unique_ptr<Transport> make(const Options& options);
 
 }  // namespace p2p::cma

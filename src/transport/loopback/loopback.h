@@ -7,6 +7,7 @@
 
 namespace p2p::loopback {
 
+/// Endpoints of one process: a copy. channel.cc is the shortest complete channel; read it first.
 std::unique_ptr<Transport> make(const Options& options);
 
 }  // namespace p2p::loopback

@@ -1,0 +1,216 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/cma/channel.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/error.h"
+#include "drivers/crypto/crypto.h"
+
+namespace p2p::cma {
+
+namespace {
+
+// Copies are made by the caller of `post`; a deeper queue would keep a batch from the other worker.
+constexpr std::size_t kMaxUnreported = 4;
+
+// More connections that say nothing than this push the oldest out.
+constexpr std::size_t kMaxStrangers = 8;
+
+}  // namespace
+
+Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup) {
+  auto host = Host::here();
+  if (!host) return tl::unexpected(host.error());
+  std::unique_ptr<CmaChannel> channel(new CmaChannel(setup));
+  channel->address_ = {.host = *host, .pid = static_cast<std::uint32_t>(::getpid())};
+  channel->mine_ = std::make_unique<Proof>();
+  Proof& proof = *channel->mine_;
+  proof.token_address = reinterpret_cast<std::uint64_t>(proof.token.data());
+  if (const Status drawn = crypto::random_bytes(proof.token); !drawn) return tl::unexpected(drawn.error());
+
+  channel->events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!channel->events_) return tl::unexpected(system_error("open a cma channel: epoll_create1"));
+  if (setup.role == Role::kAcceptor) {
+    Token& name = channel->address_.listener;
+    if (const Status drawn = crypto::random_bytes(name); !drawn) return tl::unexpected(drawn.error());
+    auto listener = listen_at(name);
+    if (!listener) return tl::unexpected(listener.error());
+    channel->listener_ = *std::move(listener);
+    channel->listener_name_ = name;
+    if (const Status watched = channel->watch(channel->listener_); !watched) {
+      return tl::unexpected(watched.error());
+    }
+  }
+  return channel;
+}
+
+Status CmaChannel::connect(std::span<const std::byte> peer_address) {
+  const auto peer = Address::parse(peer_address);
+  if (!peer) return tl::unexpected(peer.error());
+  if (const Status same = check_host(peer->host); !same) return same;
+  if (setup_.role == Role::kAcceptor) return {};
+  listener_name_ = peer->listener;
+  auto socket = connect_to(listener_name_);
+  if (!socket) return tl::unexpected(socket.error());
+  socket_ = *std::move(socket);
+  if (const Status sent = send_proof(); !sent) return sent;
+  return watch(socket_);
+}
+
+Status CmaChannel::check_host(const Host& peer) const {
+  const Host& mine = address_.host;
+  if (peer.boot != mine.boot) {
+    return fail(ErrorCode::kUnavailable, "connect with cma: the peer is on another host");
+  }
+  if (peer.pid_namespace != mine.pid_namespace) {
+    return fail(ErrorCode::kUnavailable, "connect with cma: the peer is in another PID namespace");
+  }
+  if (peer.net_namespace != mine.net_namespace) {
+    return fail(ErrorCode::kUnavailable, "connect with cma: the peer is in another network namespace");
+  }
+  return {};
+}
+
+Status CmaChannel::watch(const UniqueFd& fd) const {
+  epoll_event event{.events = EPOLLIN, .data = {.fd = fd.get()}};
+  if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0) return {};
+  return tl::unexpected(system_error("watch a cma peer: epoll_ctl"));
+}
+
+bool CmaChannel::shake_hands() {
+  if (setup_.role == Role::kAcceptor) {
+    accept_strangers();
+    for (std::size_t i = 0; i < strangers_.size() && state_ == ChannelState::kConnecting; ++i) {
+      hear(strangers_[i]);
+    }
+    std::erase_if(strangers_, [](const UniqueFd& socket) { return !socket; });
+  } else if (socket_) {
+    hear(socket_);
+    if (!socket_ && state_ == ChannelState::kConnecting) {
+      fail_with(
+          {ErrorCode::kPeerGone, "connect with cma: the peer closed, or another answered in its place"});
+    }
+  }
+  return state_ != ChannelState::kConnecting;
+}
+
+void CmaChannel::accept_strangers() {
+  while (true) {
+    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) return;
+    if (!watch(socket)) continue;
+    if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
+    strangers_.push_back(std::move(socket));
+  }
+}
+
+// Only the peer can end an acceptor's handshake, well or badly: whoever else connects is dropped without a
+// word.
+void CmaChannel::hear(UniqueFd& from) {
+  Bytes message(Proof::kBytes + 1);
+  const ssize_t size = ::recv(from.get(), message.data(), message.size(), 0);
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  UniqueFd socket = std::move(from);
+  const auto pid = process_at(socket);
+  if (size <= 0 || !pid) return;
+  message.resize(static_cast<std::size_t>(size));
+  const auto proof = Proof::parse(message, setup_, listener_name_, *pid);
+  if (!proof) return;
+  socket_ = std::move(socket);
+  pid_ = *pid;
+  if (const Status met = meet(*proof); !met) fail_with(met.error());
+}
+
+Status CmaChannel::meet(const Proof& proof) {
+  process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  if (!process_) return tl::unexpected(system_error(fmt::format("watch process {}: pidfd_open", pid_)));
+  // The peer's socket is open after the pidfd was made, so the pidfd is of the process that opened it.
+  if (!peer_is_alive()) return fail(ErrorCode::kPeerGone, "connect with cma: process {} has ended", pid_);
+  if (const Status access = check_access(pid_, proof); !access) return access;
+  if (setup_.role == Role::kAcceptor) {
+    if (const Status sent = send_proof(); !sent) return sent;
+    listener_.reset();
+  }
+  if (const Status watched = watch(process_); !watched) return watched;
+  state_ = ChannelState::kReady;
+  return {};
+}
+
+Status CmaChannel::send_proof() const {
+  const Bytes proof = mine_->serialize(setup_, listener_name_);
+  if (::send(socket_.get(), proof.data(), proof.size(), MSG_NOSIGNAL) >= 0) return {};
+  return tl::unexpected(system_error("send a cma channel's proof"));
+}
+
+// Nothing is said after the handshake, so the socket is readable only at its end: the peer closed its
+// channel, died, or became another program.
+bool CmaChannel::peer_is_alive() const {
+  std::array<pollfd, 2> fds{pollfd{.fd = process_.get(), .events = POLLIN, .revents = 0},
+                            pollfd{.fd = socket_.get(), .events = POLLIN, .revents = 0}};
+  return ::poll(fds.data(), fds.size(), 0) == 0;
+}
+
+bool CmaChannel::post(const Batch& batch) {
+  if (state_ != ChannelState::kReady || done_.size() >= kMaxUnreported) return false;
+  Status status = check_bounds(batch);
+  // Looked at before every batch, so that a number which the system gave to a new process is never used.
+  if (!peer_is_alive()) {
+    fail_with(gone());
+    status = tl::unexpected(gone());
+  }
+  if (status) {
+    status = copier_.copy(pid_, batch);
+    if (!status && !peer_is_alive()) status = tl::unexpected(gone());
+  }
+  done_.push_back({batch.id, std::move(status)});
+  return true;
+}
+
+// The system checks no keys: a range that the owner did not name must not be touched.
+Status CmaChannel::check_bounds(const Batch& batch) const {
+  Status status;
+  batch.for_each_piece([&](const Segment& piece) {
+    const RegionInfo& region = piece.key->info();
+    if (!status || region.contains(piece.remote, piece.size)) return;
+    status = fail(ErrorCode::kOutOfRange, "access {} bytes at {:#x} of region {}: it has {} bytes at {}",
+                  piece.size, piece.remote, static_cast<std::uint32_t>(region.id), region.size,
+                  static_cast<const void*>(region.base));
+  });
+  return status;
+}
+
+bool CmaChannel::progress(std::vector<Completion>& completions) {
+  if (state_ == ChannelState::kConnecting) return shake_hands();
+  if (done_.empty()) {
+    if (state_ != ChannelState::kReady || peer_is_alive()) return false;
+    fail_with(gone());
+    return true;
+  }
+  for (Completion& completion : done_) completions.push_back(std::move(completion));
+  done_.clear();
+  return true;
+}
+
+Error CmaChannel::gone() const {
+  return {ErrorCode::kPeerGone, fmt::format("process {} ended or closed its cma channel", pid_)};
+}
+
+void CmaChannel::fail_with(Error error) {
+  state_ = ChannelState::kFailed;
+  error_ = std::move(error);
+  // Closed, they leave `events_`, which nothing more is to wake.
+  listener_.reset();
+  strangers_.clear();
+  socket_.reset();
+  process_.reset();
+}
+
+std::string CmaChannel::describe() const { return fmt::format("process {} -> {}", ::getpid(), pid_); }
+
+}  // namespace p2p::cma

@@ -1,0 +1,69 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/cma/copy.h"
+#include "transport/cma/handshake.h"
+#include "transport/transport.h"
+
+namespace p2p::cma {
+
+/// Bytes of one batch: long enough to make the system call cheap, short enough that two workers share a
+/// transfer evenly.
+inline constexpr std::uint64_t kMaxBatchBytes = std::uint64_t{512} << 10;
+inline constexpr std::size_t kMaxBatchSegments = 1024;
+
+/// A path to one process of this host. `post` copies at once; `progress` reports it and watches the peer.
+/// A socket stays open between the two channels only so that each learns of the other's end.
+class CmaChannel : public Channel {
+ public:
+  static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup);
+
+  std::vector<std::byte> address() const override { return address_.serialize(); }
+  Status connect(std::span<const std::byte> peer_address) override;
+  ChannelState state() const override { return state_; }
+  Error error() const override { return error_; }
+  bool post(const Batch& batch) override;
+  bool progress(std::vector<Completion>& completions) override;
+  void abandon(BatchId) override {}  // What was posted is already copied.
+  int ready_fd() const override { return events_.get(); }
+  bool busy() const override { return !done_.empty(); }
+  std::string describe() const override;
+
+ private:
+  explicit CmaChannel(const ChannelSetup& setup) : setup_(setup) {}
+
+  Status check_host(const Host& peer) const;
+  Status watch(const UniqueFd& fd) const;
+  bool shake_hands();
+  void accept_strangers();
+  void hear(UniqueFd& from);
+  Status meet(const Proof& proof);
+  Status send_proof() const;
+  bool peer_is_alive() const;
+  Status check_bounds(const Batch& batch) const;
+  Error gone() const;
+  void fail_with(Error error);
+
+  const ChannelSetup setup_;
+  Address address_;
+  Token listener_name_{};  ///< of whichever side listens
+  ChannelState state_ = ChannelState::kConnecting;
+  Error error_;
+
+  UniqueFd events_;  ///< epoll over the descriptors below
+  UniqueFd listener_;
+  std::vector<UniqueFd> strangers_;  ///< accepted, yet to prove themselves
+  UniqueFd socket_;
+  UniqueFd process_;  ///< pidfd: the number cannot be taken over unnoticed
+  pid_t pid_ = 0;
+
+  std::unique_ptr<Proof> mine_;  ///< on the heap: the peer reads `token` there
+  Copier copier_;
+  std::vector<Completion> done_;
+};
+
+}  // namespace p2p::cma

@@ -1,0 +1,191 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/cma/handshake.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "drivers/crypto/crypto.h"
+
+namespace p2p::cma {
+
+namespace {
+
+constexpr std::string_view kPurpose = "p2p cma channel";
+
+Result<std::uint64_t> namespace_inode(const char* path) {
+  struct stat status{};
+  if (::stat(path, &status) != 0) {
+    return tl::unexpected(system_error(fmt::format("find this process's namespaces: stat {}", path)));
+  }
+  return status.st_ino;
+}
+
+crypto::Digest authenticate(const ChannelSetup& setup, Role sender_role, pid_t sender, const Token& listener,
+                            const Proof& proof) {
+  Bytes message;
+  ByteWriter writer(message);
+  writer.put(as_bytes(kPurpose));
+  writer.put(static_cast<std::uint8_t>(sender_role));
+  writer.put(static_cast<std::uint32_t>(sender));
+  writer.put(ByteView(listener));
+  writer.put(proof.token_address);
+  writer.put(ByteView(proof.token));
+  return crypto::hmac_sha256(setup.secret, message);
+}
+
+// An abstract name: gone with its socket, no file to clean up.
+struct SocketName {
+  sockaddr_un address{};
+  socklen_t size = 0;
+
+  explicit SocketName(const Token& token) {
+    constexpr std::string_view kPrefix = "p2p-cma-";
+    address.sun_family = AF_UNIX;
+    char* out = std::ranges::copy(kPrefix, address.sun_path + 1).out;
+    for (const std::byte byte : token) out = fmt::format_to(out, "{:02x}", std::to_integer<unsigned>(byte));
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + (out - address.sun_path));
+  }
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+Result<UniqueFd> open_socket() {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return tl::unexpected(system_error("open a Unix socket for a cma channel"));
+  return socket;
+}
+
+}  // namespace
+
+Result<Host> Host::here() {
+  Host host;
+  constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
+  const UniqueFd file(::open(kBootId, O_RDONLY | O_CLOEXEC));
+  if (!file || ::read(file.get(), host.boot.data(), host.boot.size()) != ssize_t{sizeof host.boot}) {
+    return tl::unexpected(system_error(fmt::format("identify this host: read {}", kBootId)));
+  }
+  const auto pid = namespace_inode("/proc/self/ns/pid");
+  if (!pid) return tl::unexpected(pid.error());
+  const auto net = namespace_inode("/proc/self/ns/net");
+  if (!net) return tl::unexpected(net.error());
+  host.pid_namespace = *pid;
+  host.net_namespace = *net;
+  return host;
+}
+
+Bytes Address::serialize() const {
+  Bytes bytes;
+  ByteWriter writer(bytes);
+  writer.put(as_bytes(std::string_view(host.boot.data(), host.boot.size())));
+  writer.put(host.pid_namespace);
+  writer.put(host.net_namespace);
+  writer.put(pid);
+  writer.put(ByteView(listener));
+  return bytes;
+}
+
+Result<Address> Address::parse(ByteView bytes) {
+  Address address;
+  ByteReader reader(bytes);
+  const std::string boot = to_string(reader.take(address.host.boot.size()));
+  address.host.pid_namespace = reader.get<std::uint64_t>();
+  address.host.net_namespace = reader.get<std::uint64_t>();
+  address.pid = reader.get<std::uint32_t>();
+  const ByteView listener = reader.take(address.listener.size());
+  if (!reader.ok() || reader.left() != 0) {
+    return fail(ErrorCode::kProtocol, "connect with cma: the peer's address has {} bytes, not {}",
+                bytes.size(), Address{}.serialize().size());
+  }
+  std::ranges::copy(boot, address.host.boot.begin());
+  std::ranges::copy(listener, address.listener.begin());
+  return address;
+}
+
+Bytes Proof::serialize(const ChannelSetup& setup, const Token& listener) const {
+  Bytes bytes;
+  ByteWriter writer(bytes);
+  writer.put(ByteView(authenticate(setup, setup.role, ::getpid(), listener, *this)));
+  writer.put(token_address);
+  writer.put(ByteView(token));
+  return bytes;
+}
+
+std::optional<Proof> Proof::parse(ByteView bytes, const ChannelSetup& setup, const Token& listener,
+                                  pid_t sender) {
+  Proof proof;
+  ByteReader reader(bytes);
+  const ByteView mac = reader.take(sizeof(crypto::Digest));
+  proof.token_address = reader.get<std::uint64_t>();
+  const ByteView token = reader.take(proof.token.size());
+  if (!reader.ok() || reader.left() != 0) return std::nullopt;
+  std::ranges::copy(token, proof.token.begin());
+  const Role sender_role = setup.role == Role::kConnector ? Role::kAcceptor : Role::kConnector;
+  if (!crypto::equal(mac, authenticate(setup, sender_role, sender, listener, proof))) return std::nullopt;
+  return proof;
+}
+
+Result<UniqueFd> listen_at(const Token& name) {
+  auto socket = open_socket();
+  if (!socket) return socket;
+  const SocketName address(name);
+  if (::bind(socket->get(), address.get(), address.size) != 0 || ::listen(socket->get(), 8) != 0) {
+    return tl::unexpected(system_error("listen at a Unix socket for a cma channel"));
+  }
+  return socket;
+}
+
+Result<UniqueFd> connect_to(const Token& name) {
+  auto socket = open_socket();
+  if (!socket) return socket;
+  const SocketName address(name);
+  if (::connect(socket->get(), address.get(), address.size) != 0) {
+    return tl::unexpected(system_error("connect to the peer's Unix socket for a cma channel"));
+  }
+  return socket;
+}
+
+Result<pid_t> process_at(const UniqueFd& socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return tl::unexpected(system_error("ask the kernel for a cma peer's process"));
+  }
+  if (credentials.pid <= 0) {
+    return fail(ErrorCode::kUnavailable,
+                "connect with cma: the peer's process is not visible here (another PID namespace)");
+  }
+  return credentials.pid;
+}
+
+Status check_access(pid_t pid, const Proof& proof) {
+  Token seen{};
+  const iovec local{seen.data(), seen.size()};
+  const iovec remote{reinterpret_cast<void*>(proof.token_address), seen.size()};
+  const ssize_t size = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
+  const int error_number = errno;
+  if (size == static_cast<ssize_t>(seen.size()) && seen == proof.token) return {};
+  if (size >= 0) {
+    return fail(ErrorCode::kProtocol, "read the memory of process {}: the bytes there are not the peer's",
+                pid);
+  }
+  if (error_number == EPERM) {
+    return fail(ErrorCode::kPermissionDenied,
+                "read the memory of process {}: not permitted; both processes must run as the same user, and "
+                "kernel.yama.ptrace_scope must be 0 (or one have CAP_SYS_PTRACE)",
+                pid);
+  }
+  if (error_number == ESRCH) {
+    return fail(ErrorCode::kPeerGone, "read the memory of process {}: it has ended", pid);
+  }
+  return tl::unexpected(system_error(fmt::format("read the memory of process {}", pid), error_number));
+}
+
+}  // namespace p2p::cma

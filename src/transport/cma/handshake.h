@@ -1,0 +1,67 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <compare>
+#include <optional>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/unique_fd.h"
+#include "p2p/result.h"
+#include "transport/transport.h"
+
+/// How two processes find each other and prove, over a Unix socket, who they are. The kernel vouches for the
+/// process at the socket's other end; nothing that a peer merely says decides whose memory is touched.
+namespace p2p::cma {
+
+/// Where a process runs: equal for two processes that can name each other by number and meet at a socket.
+struct Host {
+  std::array<char, 36> boot{};  ///< /proc/sys/kernel/random/boot_id
+  std::uint64_t pid_namespace = 0;
+  std::uint64_t net_namespace = 0;
+
+  static Result<Host> here();
+  friend bool operator==(const Host&, const Host&) = default;
+};
+
+/// Random bytes: the name of a listening socket, or the proof that the right memory was read.
+using Token = std::array<std::byte, 16>;
+
+/// What a channel tells the other through the session.
+struct Address {
+  Host host;
+  std::uint32_t pid = 0;
+  Token listener{};  ///< of the acceptor
+
+  Bytes serialize() const;
+  static Result<Address> parse(ByteView bytes);
+};
+
+/// The first and only message on the socket, the connector's before the acceptor's.
+struct Proof {
+  static constexpr std::size_t kBytes = 32 + 8 + sizeof(Token);
+
+  std::uint64_t token_address = 0;  ///< where in the sender's memory `token` lies
+  Token token{};
+
+  Bytes serialize(const ChannelSetup& setup, const Token& listener) const;
+
+  /// The proof, if these bytes were made by process `sender` as the other end of the session of `setup`.
+  static std::optional<Proof> parse(ByteView bytes, const ChannelSetup& setup, const Token& listener,
+                                    pid_t sender);
+};
+
+/// Listens at / connects to a name that only this host and network namespace knows. Non-blocking.
+Result<UniqueFd> listen_at(const Token& name);
+Result<UniqueFd> connect_to(const Token& name);
+
+/// The process that opened the other end, as the kernel knows it.
+Result<pid_t> process_at(const UniqueFd& socket);
+
+/// Reads the token in the memory of `pid` as transfers will; an error says what forbids it.
+Status check_access(pid_t pid, const Proof& proof);
+
+}  // namespace p2p::cma
