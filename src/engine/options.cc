@@ -209,7 +209,7 @@ constexpr Variable kVariables[] = {
 Result<Options> Options::from_environment() {
   Options options;
   for (const Variable& variable : kVariables) {
-    const char* set = std::getenv(variable.name);
+    const char* set = std::getenv(variable.name);  // NOLINT(concurrency-mt-unsafe): nothing here calls setenv
     const std::string_view text = set == nullptr ? std::string_view{} : trim(set);
     if (text.empty()) continue;
     if (const Status status = variable.read(text, options); !status) {

@@ -154,5 +154,40 @@ class Sizes(Repository):
         self.assert_finds("a.py:1: error: f has 81 lines", 1)
 
 
+class Docs(Repository):
+    def assert_docs(self, expected, code):
+        got, output = self.check("check_docs.py")
+        self.assertIn(expected, output)
+        self.assertEqual(got, code, output)
+
+    def test_true_page_passes(self):
+        self.write("src/base/a.h", "#pragma once\n")
+        self.write("examples/a.cc", "int main() {\n  return 0;\n}\n")
+        self.write("docs/a.md", "[page](../src/base/a.h) `src/base/a.h` [web](https://example.org/x)\n"
+                   "```cpp\nint main() {\n  return 0;\n```\n")
+        self.assert_docs("nothing wrong", 0)
+
+    def test_dead_link(self):
+        self.write("docs/a.md", "[page](b.md)\n")
+        self.assert_docs("docs/a.md:2: links to b.md", 1)
+
+    def test_path_that_moved(self):
+        self.write("docs/a.md", "See `src/base/gone.h`.\n")
+        self.assert_docs("names src/base/gone.h", 1)
+
+    def test_example_that_nobody_compiles(self):
+        self.write("examples/a.cc", "int main() {}\n")
+        self.write("README.md", "```cpp\nint f();\n```\n")
+        self.assert_docs("README.md:2: shows C++", 1)
+
+    def test_long_readme_of_a_folder(self):
+        self.write("src/base/README.md", "x\n" * 40)
+        self.assert_docs("src/base/README.md:1: has 41 lines", 1)
+
+    def test_license(self):
+        (self.root / "a.sh").write_text("#!/bin/sh\ntrue\n", encoding="utf-8")
+        self.assert_docs("a.sh:1: does not begin with the license line", 1)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/lint.sh [BUILD_FOLDER]
+# All static checks; BUILD_FOLDER is one that the preset `lint` configured (made if absent). Every check runs,
+# also after one that failed; the exit status is 1 if any did.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+build=${1:-build/lint}
+jobs=$(nproc)
+failed=()
+
+step() {
+  local name=$1 log start=$SECONDS
+  shift
+  log=$(mktemp)
+  if "$@" >"$log" 2>&1; then
+    printf '  %-14s ok     (%d s)\n' "$name" $((SECONDS - start))
+  else
+    printf '  %-14s FAILED (%d s)\n' "$name" $((SECONDS - start))
+    grep -v -e 'warnings generated' -e '^Suppressed ' -e '^Use -header-filter' -e '^\[ *[0-9]*/[0-9]*\]' "$log" | tail -n 60
+    failed+=("$name")
+  fi
+  rm -f "$log"
+}
+
+sources() {
+  git ls-files --cached --others --exclude-standard "$@" | while read -r f; do if [ -f "$f" ]; then echo "$f"; fi; done
+}
+
+check_format() { sources '*.cc' '*.h' '*.cu' '*.cuh' | xargs -r clang-format-19 --dry-run -Werror; }
+
+check_spelling() {
+  sources '*.cc' '*.h' '*.cu' '*.md' '*.py' '*.sh' '*.cmake' '*CMakeLists.txt' Makefile |
+    xargs -r codespell --ignore-words scripts/spelling_allowed.txt
+}
+
+check_shell() {
+  sources '*.sh' scripts .ci tests | xargs -r grep -lE '^#!.*[/ ](ba)?sh$' | xargs -r shellcheck
+}
+
+# The files that clang compiles: those of the compilation database that git knows of.
+compiled() {
+  python3 - "$build/compile_commands.json" "$1" <<'PY'
+import json, os, re, subprocess, sys
+known = set(subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+                           capture_output=True, text=True, check=True).stdout.splitlines())
+files = {os.path.relpath(os.path.realpath(os.path.join(c["directory"], c["file"])))
+         for c in json.load(open(sys.argv[1]))}
+test = re.compile(r"(_test\.cc$|^tests/|^bench/)")
+for file in sorted(f for f in files & known if bool(test.search(f)) == (sys.argv[2] == "tests")):
+    print(os.path.realpath(file))
+PY
+}
+
+tidy() { xargs -r run-clang-tidy-19 -quiet -j "$jobs" -p "$build" "$@"; }
+
+# Tests are compiled with clang's warnings and the thread-safety analysis; the shipped code is also tidied.
+check_tests() {
+  compiled tests | tidy -checks='-*,clang-diagnostic-*,bugprone-use-after-move' -config='{WarningsAsErrors: "*"}'
+}
+check_code() { compiled code | tidy; }
+
+[ -f "$build/compile_commands.json" ] || cmake --preset lint -B "$build" >/dev/null || exit 1
+echo "lint:"
+step layers python3 scripts/check_layers.py
+step sizes python3 scripts/check_sizes.py
+step docs python3 scripts/check_docs.py
+step format check_format
+step spelling check_spelling
+step shell check_shell
+step clang-tests check_tests
+step clang-tidy check_code
+if [ ${#failed[@]} -ne 0 ]; then
+  echo "lint: FAILED: ${failed[*]}"
+  exit 1
+fi
+echo "lint: clean"
