@@ -47,7 +47,7 @@ known = set(subprocess.run(["git", "ls-files", "--cached", "--others", "--exclud
 files = {os.path.relpath(os.path.realpath(os.path.join(c["directory"], c["file"])))
          for c in json.load(open(sys.argv[1]))}
 test = re.compile(r"(_test\.cc$|^tests/|^bench/)")
-for file in sorted(f for f in files & known if bool(test.search(f)) == (sys.argv[2] == "tests")):
+for file in sorted(f for f in files & known if f.endswith(".cc") and bool(test.search(f)) == (sys.argv[2] == "tests")):
     print(os.path.realpath(file))
 PY
 }
