@@ -6,18 +6,18 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build/lint}
-jobs=$(nproc)
 failed=()
 
-step() {
+# Unlike in scripts/steps.sh a failed check shows all that it found, and its commands are functions.
+check() {
   local name=$1 log start=$SECONDS
   shift
   log=$(mktemp)
   if "$@" >"$log" 2>&1; then
-    printf '  %-14s ok     (%d s)\n' "$name" $((SECONDS - start))
+    printf '  %-12s ok      %4d s\n' "$name" $((SECONDS - start))
   else
-    printf '  %-14s FAILED (%d s)\n' "$name" $((SECONDS - start))
-    grep -v -e 'warnings generated' -e '^Suppressed ' -e '^Use -header-filter' -e '^\[ *[0-9]*/[0-9]*\]' "$log" | tail -n 60
+    printf '  %-12s FAILED  %4d s\n' "$name" $((SECONDS - start))
+    grep -vE 'warnings generated|^Suppressed |^Use -(header|system)|^\[ *[0-9]+/[0-9]+\]|^$' "$log" | head -n 400
     failed+=("$name")
   fi
   rm -f "$log"
@@ -52,7 +52,7 @@ for file in sorted(f for f in files & known if f.endswith(".cc") and bool(test.s
 PY
 }
 
-tidy() { xargs -r run-clang-tidy-19 -quiet -j "$jobs" -p "$build" "$@"; }
+tidy() { xargs -r run-clang-tidy-19 -quiet -j "$(nproc)" -p "$build" "$@"; }
 
 # Tests are compiled with clang's warnings and the thread-safety analysis; the shipped code is also tidied.
 check_tests() {
@@ -62,14 +62,14 @@ check_code() { compiled code | tidy; }
 
 [ -f "$build/compile_commands.json" ] || cmake --preset lint -B "$build" >/dev/null || exit 1
 echo "lint:"
-step layers python3 scripts/check_layers.py
-step sizes python3 scripts/check_sizes.py
-step docs python3 scripts/check_docs.py
-step format check_format
-step spelling check_spelling
-step shell check_shell
-step clang-tests check_tests
-step clang-tidy check_code
+check layers python3 scripts/check_layers.py
+check sizes python3 scripts/check_sizes.py
+check docs python3 scripts/check_docs.py
+check format check_format
+check spelling check_spelling
+check shell check_shell
+check clang-tests check_tests
+check clang-tidy check_code
 if [ ${#failed[@]} -ne 0 ]; then
   echo "lint: FAILED: ${failed[*]}"
   exit 1

@@ -1,0 +1,24 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+.PHONY: demo test lint fuzz clean help
+
+help:
+	@echo "make demo   build, and measure transfers between two processes of this machine"
+	@echo "make test   all tests; 'make test PART=dev' only one part (see scripts/test.sh)"
+	@echo "make lint   static checks"
+	@echo "make fuzz   every fuzzer for a minute"
+	@echo "make clean  remove what was built"
+
+demo:
+	@scripts/demo.sh
+
+test:
+	@scripts/test.sh $(PART)
+
+lint:
+	@scripts/test.sh lint
+
+fuzz:
+	@scripts/test.sh fuzz
+
+clean:
+	@rm -rf build

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# `make demo`: builds p2p-perf and shows what this machine does between two processes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source-path=SCRIPTDIR
+source scripts/steps.sh
+
+scripts/setup.sh demo
+use_compiler_cache
+echo "build (release, in build/demo):"
+step configure 300 cmake --preset release -B build/demo -DP2P_TESTS=OFF
+step compile 1800 cmake --build build/demo --target p2p-perf
+
+perf=$(find build/demo -name p2p-perf -type f -perm -u+x | head -n 1)
+seconds=${DEMO_SECONDS:-0.5}
+show() {
+  echo
+  echo "\$ p2p-perf $*"
+  timeout 300 "$perf" "$@"
+}
+show local --transport cma,tcp --op write,read --size 4K,64K,1M,64M --duration "$seconds"
+show local --transport cma,tcp --op write --size 4K --blocks 8192 --duration "$seconds"

@@ -1,0 +1,43 @@
+# shellcheck shell=bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Sourced by the scripts that show a newcomer short lines: a step's output goes to a log, of which only the
+# closing lines of test runners are shown, or the end if the step fails.
+
+log_folder=build/logs
+failed_steps=()
+
+# The lines with which ctest, pytest, unittest and scripts/lint.sh sum up.
+closing_lines='% tests passed|tests failed out of|^=+ .*(passed|failed|error).* =+$|^(OK|FAILED)( \(.*\))?$|^Ran [0-9]+ tests|^lint: |^fuzz_'
+
+# step NAME SECONDS COMMAND...: runs COMMAND for at most SECONDS; returns its status and notes a failure.
+step() {
+  local name=$1 limit=$2 start=$SECONDS log status=0
+  shift 2
+  mkdir -p "$log_folder"
+  log=$log_folder/$name.log
+  if [ -t 1 ]; then printf '  %-14s ...\r' "$name"; fi
+  timeout --kill-after=20 "$limit" "$@" >"$log" 2>&1 </dev/null || status=$?
+  if [ "$status" -eq 0 ]; then
+    printf '  %-14s ok      %4d s\n' "$name" $((SECONDS - start))
+    grep -E "$closing_lines" "$log" || true
+    return 0
+  fi
+  failed_steps+=("$name")
+  if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
+    printf '  %-14s FAILED  %4d s: not done within %d s\n' "$name" $((SECONDS - start)) "$limit"
+  else
+    printf '  %-14s FAILED  %4d s: exit status %d\n' "$name" $((SECONDS - start)) "$status"
+  fi
+  grep -E "$closing_lines" "$log" || true
+  echo "  --- the end of $log"
+  tail -n "${STEP_TAIL:-40}" "$log" | sed 's/^/  | /'
+  return "$status"
+}
+
+# Compilers' results are kept outside of the repository, and shared by its clones.
+use_compiler_cache() {
+  if command -v ccache >/dev/null; then
+    export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+    export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
+  fi
+}
