@@ -38,14 +38,24 @@ struct SessionPeer {
 };
 
 /// One control connection: hello, proof, introduction, then messages both ways with keepalive. Lives on the
-/// reactor's thread; `send` and `close` may be called from any. Handlers run on the reactor's thread;
-/// `closed` is called exactly once, last.
+/// reactor's thread; `send` and `close` may be called from any. Handlers run on the reactor's thread, never
+/// within `dial` or `accept`; `closed` is called exactly once, last. The reactor outlives it.
+///
+/// Errors that `closed` gets by itself: kTimedOut (the handshake's deadline), kPermissionDenied (keys),
+/// kUnavailable (nobody listens, versions differ, the peer refused), kNotFound (no such host), kProtocol, and
+/// kPeerGone: the peer closed, its connection broke, or it was silent for the keepalive time.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Handlers {
     std::function<void(const SessionPeer&)> opened;
+
+    /// Gets all messages after the handshake, Heartbeats included.
     std::function<void(wire::Message)> message;
+
     std::function<void(const Error&)> closed;
+
+    /// What the next Heartbeat says; may be null.
+    std::function<wire::Heartbeat()> heartbeat = nullptr;
   };
 
   /// Connects to host and port (a numeric address or a name) and shakes hands before `deadline`.
@@ -57,14 +67,18 @@ class Session : public std::enable_shared_from_this<Session> {
   static std::shared_ptr<Session> accept(Reactor& reactor, UniqueFd socket, SessionConfig config,
                                          Handlers handlers, std::chrono::steady_clock::time_point deadline);
 
-  /// Queues a message; ignored once closed. Order is kept.
+  /// Queues a message, also before the session is open; ignored once closed or closing. Order is kept. A
+  /// message over wire::kMaxFrameBytes closes the session.
   void send(wire::Message message);
 
-  /// Sends what is queued (for at most the keepalive time), then closes; `closed` gets `reason`.
+  /// Sends what is queued (for at most the keepalive time), then closes; `closed` gets `reason`. From here on
+  /// no more messages are given out.
   void close(Error reason);
 
-  class Core;  // session.cc
+  class Core;  // session_core.h
   explicit Session(std::shared_ptr<Core> core);
+
+  /// Closes as kCancelled if it is not closed yet.
   ~Session();
 
  private:

@@ -1,0 +1,321 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/session.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "drivers/crypto/crypto.h"
+#include "engine/session_core.h"
+#include "wire/encode.h"
+
+namespace p2p::engine {
+namespace {
+
+/// Heartbeats within a keepalive time: five may be lost or late before a live peer counts as gone.
+constexpr int kBeats = 6;
+
+/// Buffers read for one event, so that one busy peer leaves others their turn.
+constexpr int kReadsPerEvent = 16;
+
+}  // namespace
+
+Session::Core::Core(Reactor& reactor, SessionConfig config, Handlers handlers, Clock::time_point deadline)
+    : reactor_(reactor), config_(std::move(config)), handlers_(std::move(handlers)), deadline_(deadline) {}
+
+void Session::Core::start_deadline() {
+  timer_ = reactor_.after(deadline_ - Clock::now(), [self = shared_from_this()] {
+    const std::string at =
+        self->dialer_ ? self->dialer_->describe() : fmt::format("wait for {}", self->handshake_->awaits());
+    self->finish(self->explain(Error{ErrorCode::kTimedOut, at + ": the deadline passed first"}));
+  });
+}
+
+void Session::Core::dial(std::string host, std::uint16_t port) {
+  if (state_ == State::kClosed) return;
+  peer_name_ = fmt::format("{}:{}", host, port);
+  dialer_ = std::make_shared<Dialer>(reactor_, std::move(host), port);
+  start_deadline();
+  dialer_->start([self = shared_from_this()](Result<UniqueFd> socket) {
+    self->dialer_ = nullptr;
+    if (!socket) return self->finish(self->explain(std::move(socket).error()));
+    self->reactor_.cancel(self->timer_);
+    self->adopt(std::move(*socket), Role::kConnector);
+  });
+}
+
+void Session::Core::adopt(UniqueFd socket, Role role) {
+  if (state_ == State::kClosed) return;
+  state_ = State::kHandshake;
+  socket_.emplace(std::move(socket));
+  if (peer_name_.empty()) peer_name_ = socket_->peer();
+  Handshake::Setup setup{.role = role, .hello = {}, .key = config_.key, .introduction = config_.introduction};
+  setup.hello.incarnation = config_.incarnation;
+  Status ready = crypto::random_bytes(setup.hello.nonce);
+  if (ready) ready = socket_->prepare(config_.keepalive);
+  if (ready) {
+    interest_ = EPOLLIN | EPOLLRDHUP;
+    ready = reactor_.watch(socket_->fd(), interest_,
+                           [self = shared_from_this()](std::uint32_t events) { self->on_events(events); });
+  }
+  if (!ready) return finish(explain(std::move(ready).error()));
+  handshake_.emplace(std::move(setup));
+  start_deadline();
+  for (wire::Message& message : handshake_->start().send) socket_->push(wire::encode(message));
+  flush();
+}
+
+void Session::Core::on_events(std::uint32_t events) {
+  if ((events & EPOLLOUT) != 0) flush();
+  // What the peer said before its end is read first, whatever else the event tells.
+  if (state_ != State::kClosed && (events & ~std::uint32_t{EPOLLOUT}) != 0) receive();
+}
+
+void Session::Core::receive() {
+  for (int reads = 0; reads < kReadsPerEvent && state_ != State::kClosed; ++reads) {
+    const auto got = socket_->receive(reader_);
+    if (!got) return finish(explain(got.error()));
+    if (got->bytes == 0 && !got->end) return;
+    if (silence_) silence_->moved(Clock::now());
+    if (got->end) return take_end();
+    take_messages();
+  }
+}
+
+void Session::Core::take_end() {
+  peer_finished_ = true;
+  if (closing_requested()) run_scheduled();
+  if (state_ == State::kLingering) return finish(*reason_);
+  if (state_ == State::kClosing) return update_interest();
+  const std::string when = state_ == State::kHandshake
+                               ? fmt::format(" during the handshake, before {}", handshake_->awaits())
+                               : "";
+  finish(explain(Error{ErrorCode::kPeerGone, "the peer closed the connection" + when}));
+}
+
+void Session::Core::take_messages() {
+  while (state_ == State::kHandshake || (state_ == State::kOpen && !closing_requested())) {
+    if (state_ == State::kHandshake) reader_.set_max_frame_bytes(handshake_->max_frame_bytes());
+    auto message = reader_.next();
+    if (!message) return finish(explain(std::move(message).error()));
+    if (!*message) return;
+    if (state_ == State::kHandshake) {
+      shake_hands(std::move(**message));
+    } else if ((*message)->index() <= wire::Message(wire::Introduction{}).index()) {
+      finish(explain(
+          Error{ErrorCode::kProtocol, fmt::format("a {} came after the handshake", wire::name(**message))}));
+    } else if (handlers_.message) {
+      handlers_.message(std::move(**message));
+    }
+  }
+  // Closed or closing: what still comes is of no use to anyone.
+  reader_ = wire::FrameReader();
+}
+
+void Session::Core::shake_hands(wire::Message message) {
+  Handshake::Step step = handshake_->take(std::move(message));
+  for (const wire::Message& each : step.send) socket_->push(wire::encode(each));
+  if (step.error && step.send.empty()) return finish(explain(std::move(*step.error)));
+  if (step.error) return begin_close(explain(std::move(*step.error)));
+  if (handshake_->done()) return open();
+  flush();
+}
+
+void Session::Core::open() {
+  reactor_.cancel(timer_);
+  state_ = State::kOpen;
+  reader_.set_max_frame_bytes(wire::kMaxFrameBytes);
+  start_keepalive();
+  const SessionPeer peer{.incarnation = handshake_->peer_hello().incarnation,
+                         .introduction = handshake_->peer_introduction(),
+                         .secret = handshake_->secret(),
+                         .path = socket_->path(),
+                         .port = socket_->peer_port()};
+  handshake_.reset();
+  if (handlers_.opened) handlers_.opened(peer);
+  run_scheduled();
+}
+
+void Session::Core::flush() {
+  if (broken_) return;
+  const bool was_idle = socket_->idle();
+  const auto sent = socket_->flush();
+  if (!sent) {
+    // The peer's last words may still wait to be read, but not from within a handler.
+    broken_ = true;
+    reactor_.post([self = shared_from_this(), error = explain(sent.error())] {
+      if (self->state_ != State::kClosed) self->receive();
+      self->finish(error);
+    });
+    return;
+  }
+  if (congestion_ && (*sent > 0 || was_idle)) congestion_->moved(Clock::now());
+  if (state_ == State::kClosing && socket_->idle()) return linger();
+  update_interest();
+}
+
+void Session::Core::update_interest() {
+  std::uint32_t interest = 0;
+  if (!peer_finished_) interest |= EPOLLIN | EPOLLRDHUP;
+  if (!socket_->idle()) interest |= EPOLLOUT;
+  if (interest != interest_) reactor_.change(socket_->fd(), interest);
+  interest_ = interest;
+}
+
+void Session::Core::start_keepalive() {
+  const auto now = Clock::now();
+  const Clock::duration beat = config_.keepalive / kBeats;
+  silence_.emplace(now, 2 * beat);
+  congestion_.emplace(now, 2 * beat);
+  timer_ = reactor_.after(beat, [self = shared_from_this()] { self->tick(); });
+}
+
+/// Judges, says that this side lives, and comes again.
+void Session::Core::tick() {
+  const Clock::duration limit = config_.keepalive;
+  auto silence = silence_->tick(Clock::now());
+  if (silence >= limit) {
+    // What came while this thread was kept from running is life too.
+    receive();
+    if (state_ != State::kOpen) return;
+    silence = silence_->tick(Clock::now());
+  }
+  if (silence >= limit) {
+    return finish(explain(
+        Error{ErrorCode::kPeerGone, fmt::format("not heard of for {} ms", config_.keepalive.count())}));
+  }
+  if (socket_->idle()) congestion_->moved(Clock::now());
+  if (congestion_->tick(Clock::now()) >= limit) {
+    return finish(explain(Error{ErrorCode::kPeerGone, fmt::format("took nothing that it was sent for {} ms",
+                                                                  config_.keepalive.count())}));
+  }
+  // With frames waiting, those tell the peer as much as a heartbeat behind them would.
+  if (socket_->idle()) {
+    socket_->push(wire::encode(handlers_.heartbeat ? handlers_.heartbeat() : wire::Heartbeat{}));
+    flush();
+  }
+  const auto next = std::min<Clock::duration>(limit / kBeats, limit - silence);
+  timer_ = reactor_.after(next, [self = shared_from_this()] { self->tick(); });
+}
+
+void Session::Core::enqueue(const wire::Message& message) {
+  Bytes frame = wire::encode(message);
+  if (frame.size() > wire::kMaxFrameBytes) {
+    return request_close(Error{ErrorCode::kMessageTooLong,
+                               fmt::format("send a {} of {} bytes: frames have at most {}",
+                                           wire::name(message), frame.size(), wire::kMaxFrameBytes)});
+  }
+  MutexLock lock(mutex_);
+  if (!accepting_) return;
+  outbox_.push_back(std::move(frame));
+  schedule();
+}
+
+void Session::Core::request_close(Error reason) {
+  MutexLock lock(mutex_);
+  if (!accepting_) return;
+  accepting_ = false;
+  close_request_ = std::move(reason);
+  schedule();
+}
+
+void Session::Core::schedule() {
+  if (scheduled_) return;
+  scheduled_ = true;
+  reactor_.post([self = shared_from_this()] { self->run_scheduled(); });
+}
+
+bool Session::Core::closing_requested() {
+  MutexLock lock(mutex_);
+  return close_request_.has_value();
+}
+
+/// Moves what other threads left to the socket.
+void Session::Core::run_scheduled() {
+  std::deque<Bytes> frames;
+  std::optional<Error> request;
+  {
+    MutexLock lock(mutex_);
+    scheduled_ = false;
+    request = close_request_;
+    if (state_ == State::kOpen) frames.swap(outbox_);
+  }
+  for (Bytes& frame : frames) socket_->push(std::move(frame));
+  if (request && state_ < State::kOpen) return finish(std::move(*request));
+  if (request && state_ == State::kOpen) return begin_close(std::move(*request));
+  if (!frames.empty()) flush();
+}
+
+void Session::Core::begin_close(Error reason) {
+  state_ = State::kClosing;
+  reason_ = std::move(reason);
+  reactor_.cancel(timer_);
+  timer_ = reactor_.after(config_.keepalive, [self = shared_from_this()] { self->finish(*self->reason_); });
+  flush();
+}
+
+/// Everything is on its way. Closing now, with bytes of the peer unread, would make the system drop it; so
+/// the peer gets a moment to close first.
+void Session::Core::linger() {
+  if (peer_finished_) return finish(*reason_);
+  state_ = State::kLingering;
+  socket_->finish_sending();
+  update_interest();
+  reactor_.cancel(timer_);
+  timer_ = reactor_.after(config_.keepalive / kBeats,
+                          [self = shared_from_this()] { self->finish(*self->reason_); });
+}
+
+void Session::Core::finish(Error reason) {
+  if (state_ == State::kClosed) return;
+  const auto self = shared_from_this();
+  state_ = State::kClosed;
+  {
+    MutexLock lock(mutex_);
+    accepting_ = false;
+    outbox_.clear();
+    if (close_request_) reason = *close_request_;
+  }
+  if (reason_) reason = *reason_;
+  reactor_.cancel(timer_);
+  if (dialer_) dialer_->stop();
+  dialer_ = nullptr;
+  if (socket_) reactor_.unwatch(socket_->fd());
+  socket_.reset();
+  const Handlers handlers = std::exchange(handlers_, {});
+  if (handlers.closed) handlers.closed(reason);
+}
+
+Error Session::Core::explain(Error error) const {
+  return {error.code, fmt::format("session with {}: {}", peer_name_, error.message)};
+}
+
+Session::Session(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+
+Session::~Session() { core_->request_close(Error{ErrorCode::kCancelled, "the session was dropped"}); }
+
+std::shared_ptr<Session> Session::dial(Reactor& reactor, std::string host, std::uint16_t port,
+                                       SessionConfig config, Handlers handlers,
+                                       std::chrono::steady_clock::time_point deadline) {
+  auto core = std::make_shared<Core>(reactor, std::move(config), std::move(handlers), deadline);
+  reactor.post([core, host = std::move(host), port] { core->dial(host, port); });
+  return std::make_shared<Session>(std::move(core));
+}
+
+std::shared_ptr<Session> Session::accept(Reactor& reactor, UniqueFd socket, SessionConfig config,
+                                         Handlers handlers, std::chrono::steady_clock::time_point deadline) {
+  auto core = std::make_shared<Core>(reactor, std::move(config), std::move(handlers), deadline);
+  // Tasks are copyable; a descriptor is not.
+  reactor.post([core, held = std::make_shared<UniqueFd>(std::move(socket))] {
+    core->adopt(std::move(*held), Role::kAcceptor);
+  });
+  return std::make_shared<Session>(std::move(core));
+}
+
+void Session::send(wire::Message message) { core_->enqueue(message); }
+
+void Session::close(Error reason) { core_->request_close(std::move(reason)); }
+
+}  // namespace p2p::engine

@@ -1,0 +1,83 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/mutex.h"
+#include "engine/control_socket.h"
+#include "engine/dialer.h"
+#include "engine/handshake.h"
+#include "engine/keepalive.h"
+#include "engine/reactor.h"
+#include "engine/session.h"
+#include "wire/decode.h"
+
+namespace p2p::engine {
+
+/// What a Session does. Kept alive by the session and, until it has closed, by the reactor. All on the
+/// reactor's thread but `enqueue` and `request_close`.
+class Session::Core : public std::enable_shared_from_this<Core> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Core(Reactor& reactor, SessionConfig config, Handlers handlers, Clock::time_point deadline);
+
+  void dial(std::string host, std::uint16_t port);
+  void adopt(UniqueFd socket, Role role);
+
+  void enqueue(const wire::Message& message);
+  void request_close(Error reason);
+
+ private:
+  enum class State { kDialing, kHandshake, kOpen, kClosing, kLingering, kClosed };
+
+  void start_deadline();
+  void on_events(std::uint32_t events);
+  void receive();
+  void take_end();
+  void take_messages();
+  void shake_hands(wire::Message message);
+  void open();
+  void flush();
+  void update_interest();
+  void begin_close(Error reason);
+  void linger();
+  void finish(Error reason);
+
+  void start_keepalive();
+  void tick();
+
+  bool closing_requested();
+  void schedule() P2P_REQUIRES(mutex_);
+  void run_scheduled();
+  Error explain(Error error) const;
+
+  Reactor& reactor_;
+  SessionConfig config_;
+  Handlers handlers_;
+  Clock::time_point deadline_;
+  std::string peer_name_;
+  State state_ = State::kDialing;
+  std::shared_ptr<Dialer> dialer_;
+  std::optional<ControlSocket> socket_;
+  std::optional<Handshake> handshake_;
+  wire::FrameReader reader_{Handshake::kStrangerFrameBytes};
+  std::uint32_t interest_ = 0;
+  bool peer_finished_ = false;
+  bool broken_ = false;          // a write failed; what can still be read comes first
+  std::optional<Error> reason_;  // of a close under way
+  Reactor::TimerId timer_{};     // the handshake's deadline, then keepalive, then the close's limit
+  std::optional<Patience> silence_;
+  std::optional<Patience> congestion_;
+
+  Mutex mutex_;
+  std::deque<Bytes> outbox_ P2P_GUARDED_BY(mutex_);
+  std::optional<Error> close_request_ P2P_GUARDED_BY(mutex_);
+  bool accepting_ P2P_GUARDED_BY(mutex_) = true;  // neither closed nor asked to close
+  bool scheduled_ P2P_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace p2p::engine
