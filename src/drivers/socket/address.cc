@@ -1,0 +1,93 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/socket/address.h"
+
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <cstring>
+
+#include "base/error.h"
+
+namespace p2p::socket {
+namespace {
+
+const in_addr& ipv4(const sockaddr_storage& storage) {
+  return reinterpret_cast<const sockaddr_in&>(storage).sin_addr;
+}
+
+const in6_addr& ipv6(const sockaddr_storage& storage) {
+  return reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr;
+}
+
+}  // namespace
+
+Result<Address> Address::parse(std::string_view text, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  const int failure = ::getaddrinfo(std::string(text).c_str(), nullptr, &hints, &found);
+  if (failure != 0) {
+    return fail(ErrorCode::kInvalidArgument, "'{}' is not a numeric address: {}", text,
+                ::gai_strerror(failure));
+  }
+  Result<Address> address = from(found->ai_addr, found->ai_addrlen);
+  ::freeaddrinfo(found);
+  if (address) address->set_port(port);
+  return address;
+}
+
+Result<Address> Address::from(const sockaddr* address, socklen_t size) {
+  const bool known = address != nullptr && ((address->sa_family == AF_INET && size >= sizeof(sockaddr_in)) ||
+                                            (address->sa_family == AF_INET6 && size >= sizeof(sockaddr_in6)));
+  if (!known) return fail(ErrorCode::kInvalidArgument, "an address that is neither IPv4 nor IPv6");
+  Address result;
+  result.size_ = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  std::memcpy(&result.storage_, address, result.size_);
+  return result;
+}
+
+std::string Address::text() const {
+  char host[INET6_ADDRSTRLEN + IF_NAMESIZE + 1] = "";
+  if (::getnameinfo(raw(), size_, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) return "?";
+  return host;
+}
+
+std::uint16_t Address::port() const {
+  if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(storage_).sin_port);
+  if (family() == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(storage_).sin6_port);
+  return 0;
+}
+
+void Address::set_port(std::uint16_t port) {
+  if (family() == AF_INET) reinterpret_cast<sockaddr_in&>(storage_).sin_port = htons(port);
+  if (family() == AF_INET6) reinterpret_cast<sockaddr_in6&>(storage_).sin6_port = htons(port);
+}
+
+std::string Address::describe() const {
+  return family() == AF_INET6 ? fmt::format("[{}]:{}", text(), port()) : fmt::format("{}:{}", text(), port());
+}
+
+bool Address::is_loopback() const {
+  if (family() == AF_INET) return (ntohl(ipv4(storage_).s_addr) >> 24) == 127;
+  return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&ipv6(storage_));
+}
+
+bool Address::is_link_local() const { return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&ipv6(storage_)); }
+
+void Address::take_scope(const Address& other) {
+  if (family() != AF_INET6 || other.family() != AF_INET6) return;
+  reinterpret_cast<sockaddr_in6&>(storage_).sin6_scope_id =
+      reinterpret_cast<const sockaddr_in6&>(other.storage_).sin6_scope_id;
+}
+
+bool Address::same_host(const Address& other) const {
+  if (family() != other.family()) return false;
+  if (family() == AF_INET) return ipv4(storage_).s_addr == ipv4(other.storage_).s_addr;
+  return family() == AF_INET6 && std::memcmp(&ipv6(storage_), &ipv6(other.storage_), sizeof(in6_addr)) == 0;
+}
+
+}  // namespace p2p::socket

@@ -1,0 +1,51 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "p2p/result.h"
+
+namespace p2p::socket {
+
+/// A numeric IPv4 or IPv6 address with a port. A value; an address of IPv6 may carry a scope
+/// ("fe80::1%eth0").
+class Address {
+ public:
+  Address() = default;
+
+  /// kInvalidArgument unless `text` is a numeric address.
+  static Result<Address> parse(std::string_view text, std::uint16_t port);
+
+  /// From the system's form; kInvalidArgument for families other than IPv4 and IPv6.
+  static Result<Address> from(const sockaddr* address, socklen_t size);
+
+  const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+  socklen_t raw_size() const { return size_; }
+  int family() const { return storage_.ss_family; }
+
+  std::string text() const;  ///< without the port
+  std::uint16_t port() const;
+  void set_port(std::uint16_t port);
+
+  /// "127.0.0.1:4001", "[::1]:4001".
+  std::string describe() const;
+
+  bool is_loopback() const;
+  bool is_link_local() const;
+
+  /// Takes the scope of `other`: a peer's name for its own interface means nothing here.
+  void take_scope(const Address& other);
+
+  /// Same family and host; ports and scopes do not matter.
+  bool same_host(const Address& other) const;
+
+ private:
+  sockaddr_storage storage_{};
+  socklen_t size_ = 0;
+};
+
+}  // namespace p2p::socket

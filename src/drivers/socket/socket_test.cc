@@ -1,0 +1,164 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/socket/socket.h"
+
+#include <gmock/gmock.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+
+#include "drivers/socket/interfaces.h"
+#include "drivers/socket/poll_set.h"
+
+namespace p2p::socket {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+Address loopback(std::uint16_t port = 0) { return *Address::parse("127.0.0.1", port); }
+
+bool wait_for(const PollSet& set, int timeout_ms = 5000) {
+  epoll_event event{};
+  return ::epoll_wait(set.fd(), &event, 1, timeout_ms) == 1;
+}
+
+struct Connected {
+  UniqueFd dialled;
+  UniqueFd accepted;
+};
+
+Connected connect_pair(const Address& address) {
+  Connected pair;
+  const UniqueFd listener = *open_listener(address, 4);
+  PollSet set = *PollSet::open();
+  EXPECT_TRUE(set.add(listener.get(), EPOLLIN));
+  pair.dialled = *start_dial(address, *local_address(listener.get()));
+  EXPECT_TRUE(wait_for(set));
+  pair.accepted = *try_accept(listener.get());
+  EXPECT_TRUE(pair.accepted);
+  EXPECT_TRUE(dial_finished(pair.dialled.get()).value_or(false));
+  return pair;
+}
+
+TEST(Address, KeepsTextAndPort) {
+  const Address four = *Address::parse("10.1.2.3", 77);
+  EXPECT_EQ(four.describe(), "10.1.2.3:77");
+  const Address six = *Address::parse("fd00::1", 78);
+  EXPECT_EQ(six.describe(), "[fd00::1]:78");
+  EXPECT_FALSE(four.is_loopback());
+  EXPECT_TRUE(Address::parse("127.9.9.9", 0)->is_loopback());
+  EXPECT_TRUE(Address::parse("::1", 0)->is_loopback());
+}
+
+TEST(Address, ComparesHostsOnly) {
+  EXPECT_TRUE(Address::parse("10.1.2.3", 1)->same_host(*Address::parse("10.1.2.3", 2)));
+  EXPECT_FALSE(Address::parse("10.1.2.3", 1)->same_host(*Address::parse("10.1.2.4", 1)));
+  EXPECT_FALSE(Address::parse("::1", 1)->same_host(*Address::parse("127.0.0.1", 1)));
+}
+
+TEST(Address, RefusesNames) {
+  for (const char* text : {"localhost", "1.2.3.4.5", "host.invalid", "1.2.3.4:80"}) {
+    const Result<Address> address = Address::parse(text, 0);
+    ASSERT_FALSE(address) << text;
+    EXPECT_EQ(address.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(Interfaces, HaveLoopbackAndKnowTheirOwn) {
+  const auto found = interfaces();
+  ASSERT_TRUE(found);
+  EXPECT_THAT(*found, testing::Contains(testing::Field(&Interface::loopback, true)));
+  for (const Interface& mine : *found) EXPECT_TRUE(is_local(mine.address)) << mine.name;
+  EXPECT_FALSE(is_local(*Address::parse("192.0.2.1", 0)));
+  EXPECT_EQ(link_speed("../../etc"), 0U);
+  EXPECT_EQ(link_speed("no-such-interface"), 0U);
+}
+
+TEST(Socket, MovesBytesAndSeesTheEnd) {
+  Connected pair = connect_pair(loopback());
+  ASSERT_TRUE(tune_stream(pair.dialled.get(), {.user_timeout = milliseconds(3000), .buffer_bytes = 1 << 20}));
+  std::array<std::byte, 16> buffer{};
+  Result<Moved> moved = try_receive(pair.accepted.get(), buffer);
+  ASSERT_TRUE(moved);
+  EXPECT_TRUE(moved->blocked);
+  EXPECT_FALSE(moved->ended);
+
+  const std::array<std::byte, 4> sent{std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
+  ASSERT_EQ(try_send(pair.dialled.get(), sent)->bytes, 4U);
+  EXPECT_TRUE(readable_now(pair.accepted.get()));
+  moved = try_receive(pair.accepted.get(), buffer);
+  EXPECT_EQ(moved->bytes, 4U);
+  EXPECT_EQ(buffer[3], std::byte{4});
+
+  pair.dialled.reset();
+  PollSet set = *PollSet::open();
+  ASSERT_TRUE(set.add(pair.accepted.get(), EPOLLIN));
+  ASSERT_TRUE(wait_for(set));
+  EXPECT_TRUE(try_receive(pair.accepted.get(), buffer)->ended);
+}
+
+TEST(Socket, LowWaterHoldsBackReadiness) {
+  Connected pair = connect_pair(loopback());
+  set_receive_low_water(pair.accepted.get(), 8);
+  const std::array<std::byte, 4> part{};
+  ASSERT_TRUE(try_send(pair.dialled.get(), part));
+  EXPECT_FALSE(readable_now(pair.accepted.get()));
+  ASSERT_TRUE(try_send(pair.dialled.get(), part));
+  EXPECT_TRUE(readable_now(pair.accepted.get()));
+}
+
+TEST(Socket, TellsWhyADialFailed) {
+  UniqueFd listener = *open_listener(loopback(), 1);
+  const Address gone = *local_address(listener.get());
+  listener.reset();
+  const Result<UniqueFd> fd = start_dial(loopback(), gone);
+  if (!fd) return;  // refused at once
+  PollSet set = *PollSet::open();
+  ASSERT_TRUE(set.add(fd->get(), EPOLLOUT));
+  ASSERT_TRUE(wait_for(set));
+  EXPECT_FALSE(dial_finished(fd->get()));
+}
+
+TEST(Socket, WorksOverIpv6) {
+  const Address six = *Address::parse("::1", 0);
+  if (!open_listener(six, 1)) GTEST_SKIP() << "no IPv6 here";
+  Connected pair = connect_pair(six);
+  EXPECT_EQ(peer_address(pair.dialled.get())->text(), "::1");
+}
+
+TEST(Socket, ReportsZerocopySends) {
+  Connected pair = connect_pair(loopback());
+  if (!allow_zerocopy(pair.dialled.get())) GTEST_SKIP() << "no SO_ZEROCOPY here";
+  EXPECT_EQ(next_zerocopy_range(pair.dialled.get())->count, 0U);
+  std::vector<std::byte> bytes(64 << 10);
+  iovec piece{bytes.data(), bytes.size()};
+  const Result<Moved> moved = try_send(pair.dialled.get(), std::span(&piece, 1), MSG_ZEROCOPY);
+  ASSERT_TRUE(moved);
+  ASSERT_TRUE(moved->zerocopy);
+  std::vector<std::byte> into(bytes.size());
+  const auto deadline = steady_clock::now() + std::chrono::seconds(5);
+  ZerocopyRange range;
+  while (range.count == 0 && steady_clock::now() < deadline) {
+    ASSERT_TRUE(try_receive(pair.accepted.get(), into));
+    range = *next_zerocopy_range(pair.dialled.get());
+  }
+  EXPECT_EQ(range.first, 0U);
+  EXPECT_EQ(range.count, 1U);
+  EXPECT_TRUE(range.copied);  // as always on loopback
+}
+
+TEST(PollSet, AlarmMakesItReadable) {
+  PollSet set = *PollSet::open();
+  EXPECT_FALSE(wait_for(set, 0));
+  set.set_alarm(steady_clock::now() + milliseconds(10));
+  EXPECT_TRUE(wait_for(set));
+  set.clear_alarm();
+  EXPECT_FALSE(wait_for(set, 0));
+  set.set_alarm(steady_clock::time_point());
+  EXPECT_TRUE(wait_for(set));
+}
+
+}  // namespace
+}  // namespace p2p::socket
