@@ -1,0 +1,295 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <vector>
+
+#include "drivers/socket/socket.h"
+#include "transport/tcp/channel_pair.h"
+#include "transport/tcp/descriptors.h"
+#include "transport/tcp/frame.h"
+
+namespace p2p::tcp {
+namespace {
+
+using std::chrono::seconds;
+
+TEST_F(ChannelTest, RefusesBadKeysAndRangesAndGoesOn) {
+  open();
+  Memory here = left_.memory(100'000, *right_.transport);
+  Memory there = right_.memory(100'000, *left_.transport);
+  here.fill(3);
+  RegionInfo forged = there.registration->info();
+  forged.key.fill(std::byte{99});
+  const auto wrong_key = *left_.transport->import_region(forged, {});
+  forged = there.registration->info();
+  forged.id = RegionId{77};
+  const auto unknown = *left_.transport->import_region(forged, {});
+
+  std::uint64_t id = 0;
+  for (const Operation operation : {Operation::kWrite, Operation::kRead}) {
+    const auto expect = [&](const Segment& segment, ErrorCode code) {
+      const std::vector<Segment> segments{segment};
+      ASSERT_TRUE(left_.channel->post(batch_of(++id, segments, operation)));
+      const Status status = outcome(left_, id);
+      ASSERT_FALSE(status);
+      EXPECT_EQ(status.error().code, code) << status.error().message;
+    };
+    const Segment good = whole(here, there);
+    Segment bad = good;
+    bad.key = wrong_key.get();
+    expect(bad, ErrorCode::kPermissionDenied);
+    bad.key = unknown.get();
+    expect(bad, ErrorCode::kNotFound);
+    bad = good;
+    bad.remote += 1;
+    expect(bad, ErrorCode::kOutOfRange);
+    bad = good;
+    bad.size = 1;
+    bad.remote -= 1;
+    expect(bad, ErrorCode::kOutOfRange);
+  }
+  EXPECT_EQ(there.bytes, std::vector<std::byte>(there.bytes.size()));
+  const std::vector<Segment> segments{whole(here, there)};
+  ASSERT_TRUE(left_.channel->post(batch_of(++id, segments)));
+  ASSERT_TRUE(outcome(left_, id));
+  EXPECT_EQ(here.bytes, there.bytes);
+}
+
+TEST_F(ChannelTest, RevokedInTheMiddleOfAWriteIsNotTouchedAgain) {
+  open();
+  Memory here = left_.memory(32 * kMiB, *right_.transport);
+  Memory there = right_.memory(32 * kMiB, *left_.transport);
+  here.fill(5);
+  const std::vector<Segment> segments{whole(here, there)};
+  ASSERT_TRUE(left_.channel->post(batch_of(1, segments)));
+  ASSERT_TRUE(
+      drive([&] { return there.bytes[0] == here.bytes[0] && there.bytes[kMiB] == here.bytes[kMiB]; }));
+  right_.transport->revoke_memory(*there.registration);
+  const std::vector<std::byte> at_revocation = there.bytes;
+  ASSERT_NE(at_revocation, here.bytes);
+  const Status status = outcome(left_, 1);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kNotFound) << status.error().message;
+  EXPECT_EQ(there.bytes, at_revocation);
+}
+
+TEST_F(ChannelTest, RevokedInTheMiddleOfAReadFailsIt) {
+  open();
+  Memory here = left_.memory(32 * kMiB, *right_.transport);
+  Memory there = right_.memory(32 * kMiB, *left_.transport);
+  there.fill(6);
+  const std::vector<Segment> segments{whole(here, there)};
+  ASSERT_TRUE(left_.channel->post(batch_of(1, segments, Operation::kRead)));
+  ASSERT_TRUE(
+      drive([&] { return here.bytes[kMiB] == there.bytes[kMiB] && here.bytes[0] == there.bytes[0]; }));
+  right_.transport->revoke_memory(*there.registration);
+  const Status status = outcome(left_, 1);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kNotFound) << status.error().message;
+  ASSERT_TRUE(left_.channel->post(batch_of(2, {})));
+  EXPECT_TRUE(outcome(left_, 2));
+}
+
+TEST_F(ChannelTest, AbandonedWriteIsSentFromACopy) {
+  open();
+  Memory here = left_.memory(32 * kMiB, *right_.transport);
+  Memory there = right_.memory(32 * kMiB, *left_.transport);
+  here.fill(9);
+  const std::vector<std::byte> sent = here.bytes;
+  const std::vector<Segment> segments{whole(here, there)};
+  ASSERT_TRUE(left_.channel->post(batch_of(1, segments)));
+  left_.channel->abandon(BatchId{1});
+  std::fill(here.bytes.begin(), here.bytes.end(), std::byte{0});
+  ASSERT_TRUE(outcome(left_, 1));
+  EXPECT_EQ(there.bytes, sent);
+}
+
+TEST_F(ChannelTest, AbandonedWriteThatWaitsNeverLeaves) {
+  open();
+  Memory here = left_.memory(kMiB, *right_.transport);
+  Memory there = right_.memory(kMiB, *left_.transport);
+  Memory untouched = right_.memory(kMiB, *left_.transport);
+  here.fill(2);
+  const std::vector<Segment> segments{whole(here, there)};
+  const std::vector<Segment> late{whole(here, untouched)};
+  std::uint64_t posted = 0;
+  // The last of those that fit waits for the socket.
+  while (posted != 1000 && left_.channel->post(batch_of(posted + 1, posted < 2 ? segments : late))) ++posted;
+  left_.channel->abandon(static_cast<BatchId>(posted));
+  EXPECT_TRUE(left_.channel->busy());
+  ASSERT_TRUE(left_.progress());
+  ASSERT_NE(left_.find(posted), nullptr);
+  EXPECT_EQ(left_.find(posted)->status.error().code, ErrorCode::kCancelled);
+  ASSERT_TRUE(drive([&] { return left_.completions.size() == posted; }));
+  ASSERT_TRUE(left_.channel->post(batch_of(5000, segments)));
+  EXPECT_TRUE(outcome(left_, 5000));
+}
+
+TEST_F(ChannelTest, AbandonedReadIsNotTouchedAgain) {
+  open();
+  Memory here = left_.memory(32 * kMiB, *right_.transport);
+  Memory there = right_.memory(32 * kMiB, *left_.transport);
+  there.fill(7);
+  const std::vector<Segment> segments{whole(here, there)};
+  ASSERT_TRUE(left_.channel->post(batch_of(1, segments, Operation::kRead)));
+  ASSERT_TRUE(
+      drive([&] { return here.bytes[kMiB] == there.bytes[kMiB] && here.bytes[0] == there.bytes[0]; }));
+  left_.channel->abandon(BatchId{1});
+  std::fill(here.bytes.begin(), here.bytes.end(), std::byte{1});
+  ASSERT_TRUE(left_.progress());
+  ASSERT_NE(left_.find(1), nullptr);
+  EXPECT_EQ(left_.find(1)->status.error().code, ErrorCode::kCancelled);
+  // There is room for the next once the rest of the answer has come and gone.
+  ASSERT_TRUE(drive([&] { return left_.channel->post(batch_of(2, {}, Operation::kRead)); }));
+  ASSERT_TRUE(outcome(left_, 2));
+  EXPECT_EQ(here.bytes, std::vector<std::byte>(here.bytes.size(), std::byte{1}));
+  ASSERT_TRUE(left_.channel->post(batch_of(3, segments, Operation::kRead)));
+  ASSERT_TRUE(outcome(left_, 3));
+  EXPECT_EQ(here.bytes, there.bytes);
+  EXPECT_EQ(std::count_if(left_.completions.begin(), left_.completions.end(),
+                          [](const Completion& completion) { return completion.id == BatchId{1}; }),
+            1);
+}
+
+TEST_F(ChannelTest, PeerThatClosesInTheMiddleFailsEverything) {
+  open();
+  Memory here = left_.memory(32 * kMiB, *right_.transport);
+  Memory there = right_.memory(32 * kMiB, *left_.transport);
+  const std::vector<Segment> segments{whole(here, there)};
+  const std::vector<Segment> small{
+      {here.bytes.data(), there.address(), 10, here.registration.get(), there.key.get()}};
+  ASSERT_TRUE(left_.channel->post(batch_of(1, segments)));
+  ASSERT_TRUE(left_.channel->post(batch_of(2, small, Operation::kRead)));
+  right_.progress();
+  right_.channel.reset();
+  for (const std::uint64_t id : {1U, 2U}) {
+    const Status status = outcome(left_, id);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kPeerGone) << status.error().message;
+  }
+  EXPECT_EQ(left_.channel->state(), ChannelState::kFailed);
+  EXPECT_FALSE(left_.channel->error().message.empty());
+  EXPECT_FALSE(left_.channel->post(batch_of(3, small)));
+}
+
+// Speaks to an acceptor's channel by hand, after a proper handshake.
+class PeerByHandTest : public ChannelTest {
+ protected:
+  static Options options() {
+    Options made;
+    made.connect_timeout = seconds(60);
+    return made;
+  }
+  PeerByHandTest() : ChannelTest(options()) {}
+
+  void connect() {
+    right_.channel = *right_.transport->open_channel(setup(Role::kAcceptor));
+    socket::PollSet polls = *socket::PollSet::open();
+    Dialer dialer = *Dialer::dial(*socket::Address::parse("127.0.0.1", 0),
+                                  *ChannelAddress::decode(right_.channel->address()),
+                                  setup(Role::kAcceptor).secret, polls);
+    ASSERT_TRUE(serve([&] {
+      if (!fd_) fd_ = *dialer.advance();
+      return right_.channel->state() == ChannelState::kReady;
+    }));
+  }
+
+  template <class Done>
+  bool serve(Done done) {
+    const auto deadline = Clock::now() + seconds(60);
+    while (!done() && Clock::now() < deadline) right_.progress();
+    return done();
+  }
+
+  void send(const FrameHeader& header, ByteView rest = {}) {
+    Bytes bytes(FrameHeader::kBytes);
+    header.write_to(bytes.data());
+    bytes.insert(bytes.end(), rest.begin(), rest.end());
+    ASSERT_EQ(socket::try_send(fd_.get(), bytes)->bytes, bytes.size());
+  }
+
+  void expect_protocol_error() {
+    ASSERT_TRUE(serve([&] { return right_.channel->state() == ChannelState::kFailed; }));
+    EXPECT_EQ(right_.channel->error().code, ErrorCode::kProtocol) << right_.channel->error().message;
+  }
+
+  UniqueFd fd_;
+};
+
+TEST_F(PeerByHandTest, RandomBytesEndTheStream) {
+  std::mt19937_64 random(17);
+  for (int round = 0; round != 20; ++round) {
+    fd_.reset();
+    connect();
+    Bytes noise(200);
+    for (auto& byte : noise) byte = static_cast<std::byte>(random());
+    ASSERT_TRUE(socket::try_send(fd_.get(), noise));
+    expect_protocol_error();
+  }
+}
+
+TEST_F(PeerByHandTest, AcknowledgementOfWhatWasNotSentEndsTheStream) {
+  connect();
+  send({.type = FrameType::kAck, .acknowledged = 1});
+  expect_protocol_error();
+}
+
+TEST_F(PeerByHandTest, BytesThatWereNotAskedForEndTheStream) {
+  connect();
+  send({.type = FrameType::kReadResponse, .payload_bytes = 10, .number = 1}, Bytes(10));
+  expect_protocol_error();
+}
+
+TEST_F(PeerByHandTest, WritesOutOfOrderEndTheStream) {
+  connect();
+  send({.type = FrameType::kWrite, .number = 2});
+  expect_protocol_error();
+}
+
+TEST_F(PeerByHandTest, TooManyReadsEndTheStream) {
+  connect();
+  // More than the socket takes, so that the answers wait.
+  Memory memory = right_.memory(32 * kMiB, *left_.transport);
+  const std::vector<Segment> segments{{nullptr, memory.address(), 32 * kMiB, nullptr, memory.key.get()}};
+  RangeList ranges;
+  collect_ranges(batch_of(1, segments), ranges);
+  Bytes descriptors;
+  encode_ranges(ranges, descriptors);
+  for (std::uint64_t number = 1; number != kMaxReads + 2; ++number) {
+    send({.type = FrameType::kReadRequest,
+          .descriptor_bytes = static_cast<std::uint32_t>(descriptors.size()),
+          .length = 32 * kMiB,
+          .number = number},
+         descriptors);
+  }
+  expect_protocol_error();
+}
+
+TEST_F(PeerByHandTest, FrameByteByByte) {
+  connect();
+  Memory memory = right_.memory(1000, *left_.transport);
+  const std::vector<Segment> segments{{nullptr, memory.address() + 100, 50, nullptr, memory.key.get()}};
+  RangeList ranges;
+  collect_ranges(batch_of(1, segments), ranges);
+  Bytes frame(FrameHeader::kBytes);
+  encode_ranges(ranges, frame);
+  FrameHeader header{.type = FrameType::kWrite, .payload_bytes = 50, .number = 1};
+  header.descriptor_bytes = static_cast<std::uint32_t>(frame.size() - FrameHeader::kBytes);
+  header.write_to(frame.data());
+  frame.resize(frame.size() + 50, std::byte{0x77});
+  for (const std::byte& byte : frame) {
+    ASSERT_TRUE(socket::try_send(fd_.get(), ByteView(&byte, 1)));
+    right_.progress();
+  }
+  ASSERT_TRUE(serve([&] { return memory.bytes[149] == std::byte{0x77}; }));
+  EXPECT_EQ(memory.bytes[100], std::byte{0x77});
+  EXPECT_EQ(memory.bytes[99], std::byte{0});
+  EXPECT_EQ(memory.bytes[150], std::byte{0});
+  EXPECT_EQ(right_.channel->state(), ChannelState::kReady);
+}
+
+}  // namespace
+}  // namespace p2p::tcp

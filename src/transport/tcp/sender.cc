@@ -1,0 +1,314 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/sender.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "drivers/socket/socket.h"
+
+namespace p2p::tcp {
+namespace {
+
+// Enough to fill a long fat pipe, little enough that one slow stream does not hold a transfer back.
+constexpr std::uint64_t kWindowBytes = 32U << 20;
+// A channel that has this much waiting for its socket leaves the rest to others.
+constexpr std::uint64_t kUnsentBytes = 2U << 20;
+// A send of less than this takes further frames along: calls with 64 KiB are the slowest of all sizes.
+constexpr std::size_t kSendBytes = std::size_t{256} << 10;
+constexpr std::size_t kFlushBytes = std::size_t{2} << 20;
+constexpr std::size_t kSpareFrames = 64;
+
+}  // namespace
+
+Sender::~Sender() = default;
+
+bool Sender::takes_write(std::uint64_t bytes) const {
+  return queued_writes_ + writes_.size() + unreleased_.size() < kMaxWrites &&
+         (bytes_in_flight_ == 0 || bytes_in_flight_ + bytes <= kWindowBytes) &&
+         (bytes_unsent_ == 0 || bytes_unsent_ + bytes <= kUnsentBytes);
+}
+
+OutFrame& Sender::make_frame(Urgency urgency, const FrameHeader& header) {
+  FramePtr frame;
+  if (spare_.empty()) {
+    frame = std::make_unique<OutFrame>();
+  } else {
+    frame = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  frame->header = header;
+  frame->head.resize(FrameHeader::kBytes);
+  queues_[urgency].push_back(std::move(frame));
+  return *queues_[urgency].back();
+}
+
+void Sender::post_write(const Batch& batch) {
+  OutFrame& frame = make_frame(
+      kBulk, {.type = FrameType::kWrite, .payload_bytes = static_cast<std::uint32_t>(batch.bytes)});
+  collect_ranges(batch, ranges_);
+  encode_ranges(ranges_, frame.head);
+  frame.header.descriptor_bytes = static_cast<std::uint32_t>(frame.head.size() - FrameHeader::kBytes);
+  batch.for_each_piece([&](const Segment& piece) {
+    if (!frame.body.empty()) {
+      iovec& last = frame.body.back();
+      if (static_cast<std::byte*>(last.iov_base) + last.iov_len == piece.local) {
+        last.iov_len += piece.size;
+        return;
+      }
+    }
+    frame.body.push_back({piece.local, piece.size});
+  });
+  frame.batch = batch.id;
+  frame.of_batch = true;
+  ++queued_writes_;
+  bytes_in_flight_ += batch.bytes;
+  bytes_unsent_ += batch.bytes;
+}
+
+void Sender::post_read_request(std::uint64_t number, const Batch& batch) {
+  OutFrame& frame = make_frame(
+      kRequests,
+      {.type = FrameType::kReadRequest, .length = static_cast<std::uint32_t>(batch.bytes), .number = number});
+  collect_ranges(batch, ranges_);
+  encode_ranges(ranges_, frame.head);
+  frame.header.descriptor_bytes = static_cast<std::uint32_t>(frame.head.size() - FrameHeader::kBytes);
+}
+
+bool Sender::withdraw_read_request(std::uint64_t number) {
+  auto& queue = queues_[kRequests];
+  const auto found = std::find_if(queue.begin(), queue.end(), [number](const FramePtr& frame) {
+    return frame->header.type == FrameType::kReadRequest && frame->header.number == number;
+  });
+  if (found == queue.end()) return false;
+  queue.erase(found);
+  return true;
+}
+
+void Sender::respond(std::uint64_t number, std::vector<iovec>& pieces,
+                     std::vector<std::shared_ptr<Registration>>& guards) {
+  std::uint64_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  OutFrame& frame = make_frame(kBulk, {.type = FrameType::kReadResponse,
+                                       .payload_bytes = static_cast<std::uint32_t>(bytes),
+                                       .number = number});
+  frame.body.swap(pieces);
+  frame.guards.swap(guards);
+  append_outcome(frame.end, {.type = FrameType::kReadEnd, .number = number}, {});
+  ++peer_reads_;
+}
+
+void Sender::end_read(std::uint64_t number, const Status& outcome) {
+  FrameHeader header{.type = FrameType::kReadEnd, .number = number};
+  OutFrame& frame = make_frame(kRequests, header);
+  if (!outcome) {
+    frame.head.clear();
+    header.code = wire_code(outcome.error().code);
+    append_outcome(frame.head, header, outcome.error().message);
+    header.descriptor_bytes = static_cast<std::uint32_t>(frame.head.size() - FrameHeader::kBytes);
+    frame.header = header;
+  }
+  ++peer_reads_;
+}
+
+Status Sender::write_done(const Status& outcome) {
+  ++done_;
+  if (outcome) return {};
+  if (queues_[kRefusals].size() >= kMaxWrites) {
+    return p2p::fail(ErrorCode::kProtocol, "the peer has more than {} writes under way", kMaxWrites);
+  }
+  FrameHeader header{.type = FrameType::kRefusal, .code = wire_code(outcome.error().code), .number = done_};
+  OutFrame& frame = make_frame(kRefusals, header);
+  frame.head.clear();
+  append_outcome(frame.head, header, outcome.error().message);
+  frame.header.descriptor_bytes = static_cast<std::uint32_t>(frame.head.size() - FrameHeader::kBytes);
+  return {};
+}
+
+bool Sender::start_next() {
+  const auto waiting =
+      std::find_if(queues_.begin(), queues_.end(), [](const auto& queue) { return !queue.empty(); });
+  if (waiting == queues_.end()) {
+    if (!acknowledgement_wanted_ || announced_ == done_) return false;
+    make_frame(kRequests, {.type = FrameType::kAck});
+    return start_next();
+  }
+  started_.push_back(std::move(waiting->front()));
+  waiting->pop_front();
+  OutFrame& frame = *started_.back();
+  FrameHeader& header = frame.header;
+  if (header.type == FrameType::kWrite) {
+    --queued_writes_;
+    header.number = first_write_ + writes_.size();
+    writes_.push_back({.id = frame.batch, .bytes = header.payload_bytes});
+  }
+  // Refusals go first, so none that this covers is still to come, but those behind this very frame.
+  header.acknowledged = queues_[kRefusals].empty() ? done_ : queues_[kRefusals].front()->header.number - 1;
+  announced_ = header.acknowledged;
+  if (announced_ == done_) acknowledgement_wanted_ = false;
+  frame.seal();
+  if (!frame.end.empty()) {
+    FrameHeader end{.type = FrameType::kReadEnd, .number = header.number};
+    end.acknowledged = header.acknowledged;
+    end.write_to(frame.end.data());
+  }
+  return true;
+}
+
+bool Sender::guard(OutFrame& frame) {
+  const std::size_t before = accesses_.size();
+  for (const std::shared_ptr<Registration>& registration : frame.guards) {
+    if (registration->begin_access()) {
+      accesses_.push_back(registration.get());
+      continue;
+    }
+    for (; accesses_.size() != before; accesses_.pop_back()) accesses_.back()->end_access();
+    frame.blank({ErrorCode::kNotFound, fmt::format("region {} was deregistered during the read",
+                                                   static_cast<std::uint32_t>(registration->info().id))});
+    return false;
+  }
+  return true;
+}
+
+// The pieces of one send: of the frame at the front and, as long as they are small, of those behind it.
+std::size_t Sender::gather(int& flags) {
+  if (started_.empty() && !start_next()) return 0;
+  OutFrame& front = *started_.front();
+  if (front.of_batch && zerocopy_.worthwhile(front.body_left())) {
+    // The header lives shorter than the kernel would hold it: it goes by copy.
+    if (front.head_sent != front.head.size()) {
+      flags = MSG_MORE;
+      pieces_[0] = {front.head.data() + front.head_sent, front.head.size() - front.head_sent};
+      return 1;
+    }
+    flags = MSG_ZEROCOPY;
+    return front.gather(pieces_);
+  }
+  std::size_t used = 0;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; used != pieces_.size() && bytes < kSendBytes; ++i) {
+    if (i == started_.size() && !start_next()) break;
+    OutFrame& frame = *started_[i];
+    const std::size_t body = frame.body_left();
+    if (frame.of_batch && zerocopy_.worthwhile(body)) break;
+    if (body != 0) guard(frame);
+    used += frame.gather(std::span(pieces_).subspan(used));
+    bytes += body + FrameHeader::kBytes;
+  }
+  return used;
+}
+
+void Sender::advance(std::size_t bytes) {
+  while (!started_.empty()) {
+    OutFrame& frame = *started_.front();
+    const std::size_t before = frame.header.type == FrameType::kWrite ? frame.body_left() : 0;
+    bytes -= frame.advance(bytes);
+    if (before != 0) bytes_unsent_ -= before - frame.body_left();
+    if (!frame.sent()) break;
+    finish_front();
+  }
+}
+
+void Sender::finish_front() {
+  FramePtr frame = std::move(started_.front());
+  started_.pop_front();
+  if (frame->header.type == FrameType::kWrite) sent_writes_ = frame->header.number;
+  if (frame->header.type == FrameType::kReadResponse || frame->header.type == FrameType::kReadEnd)
+    --peer_reads_;
+  if (spare_.size() == kSpareFrames) return;
+  frame->clear();
+  spare_.push_back(std::move(frame));
+}
+
+Result<bool> Sender::flush(int fd) {
+  std::size_t total = 0;
+  while (total < kFlushBytes) {
+    int flags = 0;
+    const std::size_t used = gather(flags);
+    if (used == 0) break;
+    const Result<socket::Moved> moved = socket::try_send(fd, std::span(pieces_).first(used), flags);
+    for (; !accesses_.empty(); accesses_.pop_back()) accesses_.back()->end_access();
+    if (!moved) return tl::unexpected(moved.error());
+    if (moved->zerocopy) {
+      const std::uint64_t number = started_.front()->header.number;
+      writes_[number - first_write_].released_by = zerocopy_.count_send();
+    }
+    total += moved->bytes;
+    advance(moved->bytes);
+    if (moved->blocked) break;
+  }
+  if (zerocopy_.outstanding()) {
+    if (Status status = zerocopy_.collect(fd); !status) return tl::unexpected(status.error());
+    complete_released();
+  }
+  return total != 0;
+}
+
+bool Sender::pending() const {
+  return !started_.empty() || (acknowledgement_wanted_ && announced_ != done_) ||
+         std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return !queue.empty(); });
+}
+
+Status Sender::acknowledged(std::uint64_t number) {
+  if (number > sent_writes_) {
+    return p2p::fail(ErrorCode::kProtocol, "the peer acknowledges write {} of {}", number, sent_writes_);
+  }
+  for (; first_write_ <= number; ++first_write_) {
+    unreleased_.push_back(std::move(writes_.front()));
+    writes_.pop_front();
+  }
+  complete_released();
+  return {};
+}
+
+void Sender::complete_released() {
+  while (!unreleased_.empty() && unreleased_.front().released_by <= zerocopy_.released()) {
+    Write& write = unreleased_.front();
+    bytes_in_flight_ -= write.bytes;
+    completions_.push_back({write.id, std::move(write.outcome)});
+    unreleased_.pop_front();
+  }
+}
+
+Status Sender::refused(std::uint64_t number, const Error& why) {
+  if (number < first_write_ || number > sent_writes_) {
+    return p2p::fail(ErrorCode::kProtocol, "the peer refuses write {}, which is not under way", number);
+  }
+  writes_[number - first_write_].outcome = tl::unexpected(why);
+  return {};
+}
+
+bool Sender::abandon(BatchId id) {
+  const auto of_batch = [id](const FramePtr& frame) { return frame->of_batch && frame->batch == id; };
+  auto& waiting = queues_[kBulk];
+  if (const auto found = std::find_if(waiting.begin(), waiting.end(), of_batch); found != waiting.end()) {
+    const std::uint64_t bytes = (*found)->header.payload_bytes;
+    --queued_writes_;
+    bytes_in_flight_ -= bytes;
+    bytes_unsent_ -= bytes;
+    waiting.erase(found);
+    completions_.push_back({id, p2p::fail(ErrorCode::kCancelled, "cancelled before any of it was sent")});
+    return true;
+  }
+  if (const auto found = std::find_if(started_.begin(), started_.end(), of_batch); found != started_.end()) {
+    (*found)->detach();
+    return true;
+  }
+  return std::any_of(writes_.begin(), writes_.end(), [id](const Write& write) { return write.id == id; });
+}
+
+void Sender::fail(const Error& why) {
+  for (Write& write : unreleased_) completions_.push_back({write.id, std::move(write.outcome)});
+  for (Write& write : writes_) completions_.push_back({write.id, tl::unexpected(why)});
+  for (const FramePtr& frame : queues_[kBulk]) {
+    if (frame->of_batch) completions_.push_back({frame->batch, tl::unexpected(why)});
+  }
+  unreleased_.clear();
+  writes_.clear();
+  started_.clear();
+  for (auto& queue : queues_) queue.clear();
+  spare_.clear();
+}
+
+}  // namespace p2p::tcp

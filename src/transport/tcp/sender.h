@@ -1,0 +1,114 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "transport/batch.h"
+#include "transport/tcp/descriptors.h"
+#include "transport/tcp/out_frame.h"
+#include "transport/tcp/zerocopy.h"
+
+namespace p2p::tcp {
+
+/// The outgoing half of a stream: frames in order of urgency, writes until the peer has acknowledged them,
+/// and the count of the peer's writes that this side acknowledges. Belongs to a channel, on its thread.
+/// What ended goes to the vector given at construction.
+class Sender {
+ public:
+  explicit Sender(std::vector<Completion>& completions) : completions_(completions) {}
+  ~Sender();
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  /// See Zerocopy::enable.
+  void enable_zerocopy(int fd, std::size_t least_bytes) { zerocopy_.enable(fd, least_bytes); }
+  bool zerocopy_outstanding() const { return zerocopy_.outstanding(); }
+
+  /// Room for a write of so many bytes.
+  bool takes_write(std::uint64_t bytes) const;
+  void post_write(const Batch& batch);
+  void post_read_request(std::uint64_t number, const Batch& batch);
+
+  /// True if the request had not been started, so that the peer will never hear of it.
+  bool withdraw_read_request(std::uint64_t number);
+
+  /// Answers a peer's read with memory of mine that `guards` cover.
+  void respond(std::uint64_t number, std::vector<iovec>& pieces,
+               std::vector<std::shared_ptr<Registration>>& guards);
+  void end_read(std::uint64_t number, const Status& outcome);
+
+  /// The peer's reads that are not answered to the end.
+  std::uint64_t peer_reads() const { return peer_reads_; }
+
+  /// The peer's next write was dealt with: it landed, or not. kProtocol if the peer has more of them on its
+  /// way than it may.
+  Status write_done(const Status& outcome);
+  std::uint64_t writes_done() const { return done_; }
+  void want_acknowledgement() { acknowledgement_wanted_ = true; }
+
+  /// Sends what the socket takes, up to a bound. Answers whether anything went.
+  Result<bool> flush(int fd);
+
+  /// Something is to be sent still.
+  bool pending() const;
+
+  /// The peer has dealt with all my writes up to `number`; kProtocol if that cannot be.
+  Status acknowledged(std::uint64_t number);
+  Status refused(std::uint64_t number, const Error& why);
+
+  /// False if no write of mine has this id.
+  bool abandon(BatchId id);
+
+  /// Ends all writes and sends no more.
+  void fail(const Error& why);
+
+ private:
+  struct Write {
+    BatchId id{};
+    std::uint64_t bytes = 0;
+    std::uint64_t released_by = 0;  // the last zero-copy send of it
+    Status outcome;
+  };
+  using FramePtr = std::unique_ptr<OutFrame>;
+  enum Urgency : std::size_t { kRefusals, kRequests, kBulk, kUrgencies };
+
+  OutFrame& make_frame(Urgency urgency, const FrameHeader& header);
+  bool start_next();
+  std::size_t gather(int& flags);
+  bool guard(OutFrame& frame);
+  void advance(std::size_t bytes);
+  void finish_front();
+  void complete_released();
+
+  std::vector<Completion>& completions_;
+  std::array<std::deque<FramePtr>, kUrgencies> queues_;  // not started
+  std::deque<FramePtr> started_;                         // in the order of the stream
+  std::vector<FramePtr> spare_;
+  std::array<iovec, 1024> pieces_;
+  std::vector<const Registration*> accesses_;  // begun for the send under way
+  RangeList ranges_;                           // scratch
+
+  std::deque<Write> writes_;      // started; the front has number first_write_
+  std::deque<Write> unreleased_;  // acknowledged, but the kernel still holds their memory
+  std::uint64_t first_write_ = 1;
+  std::uint64_t sent_writes_ = 0;      // the last write that is out altogether
+  std::uint64_t queued_writes_ = 0;    // not started
+  std::uint64_t bytes_in_flight_ = 0;  // of all writes
+  std::uint64_t bytes_unsent_ = 0;
+  std::uint64_t peer_reads_ = 0;
+
+  std::uint64_t done_ = 0;       // of the peer's writes
+  std::uint64_t announced_ = 0;  // of those, in a frame that was started
+  bool acknowledgement_wanted_ = false;
+
+  Zerocopy zerocopy_;
+};
+
+}  // namespace p2p::tcp

@@ -1,0 +1,120 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "drivers/socket/interfaces.h"
+#include "transport/tcp/channel.h"
+#include "transport/tcp/tcp.h"
+
+namespace p2p::tcp {
+namespace {
+
+// What one flow of copies carries on current machines.
+constexpr unsigned kStreamSpeed = 60'000;  // Mb/s
+constexpr unsigned kMaxStreams = 8;
+constexpr std::size_t kLeastBatchBytes = std::size_t{64} << 10;
+
+class TcpTransport final : public Transport {
+ public:
+  explicit TcpTransport(const Options& options)
+      : options_(options), registrations_(std::make_shared<RegistrationTable>()) {}
+
+  std::string_view name() const override { return "tcp"; }
+
+  Capabilities capabilities() const override {
+    return {.reach = Reach::kNetwork,
+            .max_batch_bytes =
+                std::clamp<std::uint64_t>(options_.batch_bytes, kLeastBatchBytes, kMaxPayloadBytes),
+            .max_batch_segments = kMaxRanges};
+  }
+
+  Status probe() const override;
+
+  bool carries(MemoryPlace local, MemoryPlace remote) const override {
+    return local.kind == MemoryKind::kHost && remote.kind == MemoryKind::kHost;
+  }
+
+  std::vector<Rail> rails(const PeerPath& path) const override;
+  unsigned channels_per_rail(const Rail& rail) const override;
+
+  Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
+    auto registration = std::make_shared<Registration>(region);
+    registrations_->add(registration);
+    return registration;
+  }
+
+  void revoke_memory(const Registration& registration) override {
+    registrations_->remove(registration.info().id);
+    registration.revoke();
+  }
+
+  Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
+                                                   std::span<const std::byte> /*exported*/) override {
+    return std::make_unique<RemoteKey>(region);
+  }
+
+  Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override {
+    return StreamChannel::open(setup, {.registrations = registrations_,
+                                       .connect_timeout = options_.connect_timeout,
+                                       .keepalive = options_.keepalive,
+                                       .zerocopy_bytes = options_.zerocopy_bytes});
+  }
+
+ private:
+  const Options options_;
+  std::shared_ptr<RegistrationTable> registrations_;
+};
+
+Status TcpTransport::probe() const {
+  const Result<std::vector<socket::Interface>> found = socket::interfaces();
+  if (!found) return tl::unexpected(found.error());
+  for (const std::string& wanted : options_.interfaces) {
+    const bool exists = std::any_of(found->begin(), found->end(), [&](const socket::Interface& candidate) {
+      return candidate.name == wanted || candidate.address.text() == wanted;
+    });
+    if (!exists)
+      return fail(ErrorCode::kUnavailable, "no interface that is up has name or address '{}'", wanted);
+  }
+  return {};
+}
+
+std::vector<Rail> TcpTransport::rails(const PeerPath& path) const {
+  const Result<std::vector<socket::Interface>> found = socket::interfaces();
+  const Result<socket::Address> local = socket::Address::parse(path.local_address, 0);
+  std::vector<Rail> rails;
+  if (found && local) {
+    for (const std::string& wanted : options_.interfaces) {
+      const auto match = std::find_if(found->begin(), found->end(), [&](const socket::Interface& candidate) {
+        return candidate.address.text() == wanted ||
+               (candidate.name == wanted && candidate.address.family() == local->family());
+      });
+      if (match != found->end()) rails.push_back({match->name, match->address.text()});
+    }
+  }
+  if (!rails.empty()) return rails;
+
+  std::string name = path.local_address;
+  if (found && local) {
+    const auto match = std::find_if(found->begin(), found->end(), [&](const socket::Interface& candidate) {
+      return candidate.address.same_host(*local);
+    });
+    if (match != found->end()) name = match->name;
+  }
+  return {{name, path.local_address}};
+}
+
+unsigned TcpTransport::channels_per_rail(const Rail& rail) const {
+  if (options_.streams != 0) return std::min(options_.streams, 64U);
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  const unsigned speed = socket::link_speed(rail.name);
+  const unsigned by_link = speed == 0 ? kMaxStreams : (speed + kStreamSpeed - 1) / kStreamSpeed;
+  return std::clamp(std::min(cores / 2, by_link), 1U, kMaxStreams);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make(const Options& options) { return std::make_unique<TcpTransport>(options); }
+
+}  // namespace p2p::tcp
