@@ -1,0 +1,312 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/connection.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/futex.h"
+#include "base/log.h"
+
+namespace p2p::engine {
+
+std::shared_ptr<Connection> Connection::make(std::shared_ptr<Context> context, ConnectionId id, Role role,
+                                             Observer observer) {
+  std::shared_ptr<Connection> connection(new Connection(std::move(context), id, role, std::move(observer)));
+  connection->wire_up();
+  return connection;
+}
+
+Connection::Connection(std::shared_ptr<Context> context, ConnectionId id, Role role, Observer observer)
+    : context_(std::move(context)), id_(id), role_(role), observer_(std::move(observer)) {}
+
+void Connection::wire_up() {
+  const std::weak_ptr<Connection> weak = weak_from_this();
+  const SendMessage send = [weak](wire::Message message) {
+    if (const auto self = weak.lock()) self->say(std::move(message));
+  };
+  lanes_ = std::make_shared<Lanes>(context_, send, [weak] {
+    if (const auto self = weak.lock()) self->on_lanes_changed();
+  });
+  imports_ = std::make_shared<Imports>(context_, lanes_, send, [weak] {
+    if (const auto self = weak.lock()) self->retry_parked();
+  });
+  notifications_ = std::make_shared<Notifications>(send);
+  messages_ = std::make_shared<Messages>(
+      context_, Messages::Link{send,
+                               [weak](const wire::ReceiveSpan& span) -> Result<RemoteSpan> {
+                                 if (const auto self = weak.lock()) return self->import_receive(span);
+                                 return fail(ErrorCode::kPeerGone, "the connection is gone");
+                               },
+                               [weak](std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
+                                      std::function<void(Status)> done) {
+                                 const auto self = weak.lock();
+                                 auto state =
+                                     self ? self->transfer(Operation::kWrite, local, remote, {})
+                                          : failed_transfer({ErrorCode::kPeerGone, "the connection is gone"});
+                                 state->on_done([state = state.get(), done = std::move(done)] {
+                                   done(state->status());
+                                 });
+                                 return state;
+                               }});
+}
+
+void Connection::dial(std::string host, std::uint16_t port, SessionConfig config,
+                      Clock::time_point deadline) {
+  MutexLock lock(mutex_);
+  session_ = Session::dial(*context_->reactor, std::move(host), port, std::move(config), handlers(deadline),
+                           deadline);
+}
+
+void Connection::accept(UniqueFd socket, SessionConfig config, Clock::time_point deadline) {
+  MutexLock lock(mutex_);
+  session_ =
+      Session::accept(*context_->reactor, std::move(socket), std::move(config), handlers(deadline), deadline);
+}
+
+// The session keeps the connection alive until it has closed.
+Session::Handlers Connection::handlers(Clock::time_point deadline) {
+  const auto self = shared_from_this();
+  return {[self, deadline](const SessionPeer& peer) { self->on_opened(peer, deadline); },
+          [self](wire::Message message) { self->on_message(std::move(message)); },
+          [self](const Error& error) { self->end(error); }};
+}
+
+void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) {
+  {
+    MutexLock lock(mutex_);
+    peer_ = peer;
+  }
+  const auto left = std::max(deadline - Clock::now(), Clock::duration::zero());
+  timer_ = context_->reactor->after(left, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->timer_.reset();
+    self->lanes_->expire({ErrorCode::kTimedOut, "not connected in time"});
+  });
+  lanes_->start(role_, peer);
+}
+
+void Connection::on_lanes_changed() {
+  if (state() == ConnectionState::kConnecting && lanes_->settled()) {
+    if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
+    if (!lanes_->any_usable()) {
+      const Route host = lanes_->routes().front();
+      std::shared_ptr<Session> session;
+      {
+        MutexLock lock(mutex_);
+        session = session_;
+      }
+      if (session)
+        session->close({ErrorCode::kUnavailable, "no transport works between the two sides: " + host.reason});
+      return;
+    }
+    Incarnation incarnation = 0;
+    {
+      MutexLock lock(mutex_);
+      incarnation = peer_.incarnation;
+    }
+    state_.store(ConnectionState::kOpen, std::memory_order_release);
+    imports_->start(incarnation);
+    for (const Route& route : lanes_->routes()) {
+      if (route.transport.empty()) continue;
+      log(LogLevel::kInfo, "connection {}: {} to {} memory by {}: {}", static_cast<std::uint64_t>(id_),
+          route.local == MemoryKind::kHost ? "host" : "CUDA",
+          route.remote == MemoryKind::kHost ? "host" : "CUDA", route.transport, route.reason);
+    }
+    observer_.opened(shared_from_this());
+  }
+  changed();
+  retry_parked();
+}
+
+void Connection::on_message(wire::Message message) {
+  const Status taken = dispatch(message);
+  if (taken) return;
+  std::shared_ptr<Session> session;
+  {
+    MutexLock lock(mutex_);
+    session = session_;
+  }
+  if (session) session->close({taken.error().code, "the peer broke the protocol: " + taken.error().message});
+}
+
+Status Connection::dispatch(wire::Message& message) {
+  struct Visitor {
+    Connection& self;
+    Status operator()(wire::ChannelOffer& m) { return self.lanes_->on(m); }
+    Status operator()(wire::ChannelAnswer& m) { return self.lanes_->on(m); }
+    Status operator()(wire::ChannelsReady& m) { return self.lanes_->on(m); }
+    Status operator()(wire::ChannelControl& m) { return self.lanes_->on(std::move(m)); }
+    Status operator()(wire::RegionQuery& m) { return self.imports_->on(m), Status{}; }
+    Status operator()(wire::RegionAnswer& m) { return self.imports_->on(m); }
+    Status operator()(wire::RegionRevoke& m) { return self.imports_->on(m), Status{}; }
+    Status operator()(wire::RegionRevoked& m) { return self.imports_->on(m), Status{}; }
+    Status operator()(wire::ReceivePosted& m) { return self.messages_->on(std::move(m)); }
+    Status operator()(wire::ReceiveDone& m) { return self.messages_->on(m); }
+    Status operator()(wire::ReceiveWithdrawn& m) { return self.messages_->on(m); }
+    Status operator()(wire::Notify& m) { return self.notifications_->on(m); }
+    Status operator()(wire::NotifyDone& m) { return self.notifications_->on(m), Status{}; }
+    Status operator()(wire::Bye& m) { return self.on_bye(m), Status{}; }
+    Status operator()(wire::Heartbeat&) { return {}; }
+    Status operator()(wire::Hello&) { return fail(ErrorCode::kProtocol, "a second hello"); }
+    Status operator()(wire::Proof&) { return fail(ErrorCode::kProtocol, "a second proof"); }
+    Status operator()(wire::Introduction&) { return fail(ErrorCode::kProtocol, "a second introduction"); }
+  };
+  Status status = std::visit(Visitor{*this}, message);
+  changed();
+  return status;
+}
+
+void Connection::on_bye(const wire::Bye& bye) {
+  const Error error{ErrorCode::kPeerGone, "the peer closed the connection: " + bye.reason};
+  {
+    MutexLock lock(mutex_);
+    bye_heard_ = true;
+    if (error_.message.empty()) error_ = error;
+    auto expected = ConnectionState::kOpen;
+    state_.compare_exchange_strong(expected, ConnectionState::kClosing);
+  }
+  messages_->stop(error);
+}
+
+// Something happened that a closing side, or a waiting caller, may be waiting for.
+void Connection::changed() {
+  if (state() == ConnectionState::kClosing && drained()) {
+    bool say_bye = false;
+    {
+      MutexLock lock(mutex_);
+      say_bye = bye_heard_ && !std::exchange(bye_said_, bye_said_ || bye_heard_);
+    }
+    if (say_bye) say(wire::Bye{"nothing is left to do"});
+  }
+  changes_.fetch_add(1, std::memory_order_release);
+  futex_wake_all(changes_);
+}
+
+bool Connection::drained() const {
+  return under_way_.load(std::memory_order_acquire) == 0 && messages_->receives_open() == 0 &&
+         notifications_->open() == 0;
+}
+
+void Connection::end(const Error& reason) {
+  Error error;
+  std::shared_ptr<Session> session;
+  std::vector<Parked> parked;
+  {
+    MutexLock lock(mutex_);
+    if (error_.message.empty()) error_ = reason;
+    error = error_;
+    session.swap(session_);
+    parked.swap(parked_);
+    state_.store(ConnectionState::kClosed, std::memory_order_release);
+  }
+  if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
+  lanes_->close(error);
+  imports_->close(error);
+  messages_->close(error);
+  notifications_->close(error);
+  for (const Parked& one : parked) finish({}, one.state, {}, tl::unexpected(error));
+  changed();
+  observer_.closed(shared_from_this());
+}
+
+void Connection::say(wire::Message message) {
+  std::shared_ptr<Session> session;
+  {
+    MutexLock lock(mutex_);
+    session = session_;
+  }
+  if (session) session->send(std::move(message));
+}
+
+Status Connection::status() const {
+  MutexLock lock(mutex_);
+  return refusal();
+}
+
+Status Connection::refusal() const {
+  if (error_.message.empty()) return {};
+  return tl::unexpected(error_);
+}
+
+Status Connection::wait_open(std::chrono::nanoseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  while (true) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    if (state() != ConnectionState::kConnecting) return status();
+    if (Clock::now() >= deadline)
+      return fail(ErrorCode::kTimedOut, "connect: the handshake is not done in time");
+    futex_wait(changes_, seen, deadline);
+  }
+}
+
+Peer Connection::peer() const {
+  MutexLock lock(mutex_);
+  return {peer_.path.remote_address, peer_.port, peer_.incarnation, peer_.introduction.note};
+}
+
+Stats Connection::stats() const {
+  Stats stats;
+  stats.transfers_started = started_.load(std::memory_order_relaxed);
+  stats.transfers_completed = completed_.load(std::memory_order_relaxed);
+  stats.transfers_failed = failed_.load(std::memory_order_relaxed);
+  stats.bytes_written = written_.load(std::memory_order_relaxed);
+  stats.bytes_read = read_.load(std::memory_order_relaxed);
+  stats.messages_received = messages_->received();
+  stats.notifications_sent = notifications_->sent();
+  stats.notifications_received = notifications_->received();
+  stats.batches_retried = lanes_->retried();
+  return stats;
+}
+
+Status Connection::close(std::chrono::nanoseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  const Error error{ErrorCode::kCancelled, "the connection was closed by this side"};
+  bool say_bye = false;
+  {
+    MutexLock lock(mutex_);
+    if (state() == ConnectionState::kClosed) return {};
+    if (error_.message.empty()) error_ = error;
+    if (state() == ConnectionState::kOpen) state_.store(ConnectionState::kClosing);
+    say_bye = state() == ConnectionState::kClosing && !std::exchange(bye_said_, true);
+  }
+  if (state() == ConnectionState::kConnecting) {
+    abort(error);
+    return {};
+  }
+  messages_->stop(error);
+  if (say_bye) say(wire::Bye{"closed by its application"});
+  while (Clock::now() < deadline && state() != ConnectionState::kClosed) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    bool heard = false;
+    {
+      MutexLock lock(mutex_);
+      heard = bye_heard_;
+    }
+    if (heard && drained()) break;
+    futex_wait(changes_, seen, deadline);
+  }
+  const bool complete = drained();
+  abort(error);
+  if (complete) return {};
+  return fail(ErrorCode::kTimedOut, "close: transfers were still under way and are cancelled");
+}
+
+void Connection::abort(const Error& error) {
+  std::shared_ptr<Session> session;
+  bool say_bye = false;
+  {
+    MutexLock lock(mutex_);
+    if (error_.message.empty()) error_ = error;
+    session = session_;
+    say_bye = state() != ConnectionState::kConnecting && !std::exchange(bye_said_, true);
+    auto expected = ConnectionState::kOpen;
+    state_.compare_exchange_strong(expected, ConnectionState::kClosing);
+  }
+  if (!session) return;
+  lanes_->close(error);
+  if (say_bye) session->send(wire::Bye{error.message});
+  session->close(error);
+}
+
+}  // namespace p2p::engine

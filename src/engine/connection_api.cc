@@ -1,0 +1,69 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/connection.h"
+#include "engine/prepared_list.h"
+#include "p2p/connection.h"
+
+namespace p2p {
+
+Connection::Connection(std::shared_ptr<engine::Connection> connection) : connection_(std::move(connection)) {}
+ConnectionId Connection::id() const { return connection_->id(); }
+ConnectionState Connection::state() const { return connection_->state(); }
+Status Connection::status() const { return connection_->status(); }
+Status Connection::wait_open(std::chrono::nanoseconds timeout) const {
+  return connection_->wait_open(timeout);
+}
+Peer Connection::peer() const { return connection_->peer(); }
+
+Result<RemoteRegionId> Connection::import_region(const RegionDescriptor& descriptor) const {
+  return connection_->import_region(descriptor);
+}
+
+Transfer Connection::write(std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
+                           const PostOptions& options) const {
+  return Transfer(connection_->transfer(Operation::kWrite, local, remote, options));
+}
+
+Transfer Connection::write(const LocalSpan& local, const RemoteSpan& remote,
+                           const PostOptions& options) const {
+  return write(std::span(&local, 1), std::span(&remote, 1), options);
+}
+
+Transfer Connection::read(std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
+                          const PostOptions& options) const {
+  return Transfer(connection_->transfer(Operation::kRead, local, remote, options));
+}
+
+Transfer Connection::read(const LocalSpan& local, const RemoteSpan& remote,
+                          const PostOptions& options) const {
+  return read(std::span(&local, 1), std::span(&remote, 1), options);
+}
+
+Result<PreparedTransfer> Connection::prepare_write(std::span<const LocalSpan> local,
+                                                   std::span<const RemoteSpan> remote) const {
+  auto list = engine::PreparedList::make(connection_, Operation::kWrite, local, remote);
+  if (!list) return tl::unexpected(list.error());
+  return PreparedTransfer(std::move(*list));
+}
+
+Result<PreparedTransfer> Connection::prepare_read(std::span<const LocalSpan> local,
+                                                  std::span<const RemoteSpan> remote) const {
+  auto list = engine::PreparedList::make(connection_, Operation::kRead, local, remote);
+  if (!list) return tl::unexpected(list.error());
+  return PreparedTransfer(std::move(*list));
+}
+
+Transfer Connection::send(std::span<const LocalSpan> message) const {
+  return Transfer(connection_->send(message));
+}
+Transfer Connection::send(const LocalSpan& message) const { return send(std::span(&message, 1)); }
+Transfer Connection::recv(std::span<const LocalSpan> into) const {
+  return Transfer(connection_->receive(into));
+}
+Transfer Connection::recv(const LocalSpan& into) const { return recv(std::span(&into, 1)); }
+Transfer Connection::notify(std::string_view payload) const { return Transfer(connection_->notify(payload)); }
+std::vector<std::string> Connection::take_notifications() const { return connection_->take_notifications(); }
+std::vector<Route> Connection::routes() const { return connection_->routes(); }
+Stats Connection::stats() const { return connection_->stats(); }
+Status Connection::close(std::chrono::nanoseconds timeout) const { return connection_->close(timeout); }
+
+}  // namespace p2p

@@ -1,0 +1,220 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include "base/error.h"
+#include "engine/connection.h"
+
+// How a connection's transfers start, wait for the peer's word, and end.
+namespace p2p::engine {
+namespace {
+
+// Up to this size a waiting caller moves the bytes itself rather than sleep and be woken.
+constexpr std::uint64_t kAssistBytes = std::uint64_t{256} << 10;
+
+}  // namespace
+
+Result<std::shared_ptr<const SegmentList>> Connection::build(Operation operation,
+                                                             std::span<const LocalSpan> local,
+                                                             std::span<const RemoteSpan> remote) {
+  if (state() != ConnectionState::kOpen) {
+    if (Status usable = status(); !usable) return tl::unexpected(usable.error());
+    if (state() == ConnectionState::kConnecting) return std::shared_ptr<const SegmentList>();
+  }
+  const ListContext context{
+      *context_->regions, [this](RemoteRegionId id) { return imports_->find(id); },
+      [this](const Region& here, const RemoteRegion& there) { return lanes_->route(here, there); }};
+  return build_list(operation, local, remote, context);
+}
+
+std::shared_ptr<TransferState> Connection::transfer(Operation operation, std::span<const LocalSpan> local,
+                                                    std::span<const RemoteSpan> remote,
+                                                    const PostOptions& options) {
+  std::uint64_t bytes = 0;
+  for (const LocalSpan& span : local) bytes += span.size;
+  auto state = std::make_shared<TransferState>(bytes);
+  started_.fetch_add(1, std::memory_order_relaxed);
+  under_way_.fetch_add(1, std::memory_order_acq_rel);
+  while (true) {
+    const std::uint64_t epoch = this->epoch();
+    auto list = build(operation, local, remote);
+    if (!list) {
+      finish({}, state, {}, tl::unexpected(list.error()));
+      break;
+    }
+    if (*list) {
+      launch(std::move(*list), state, options);
+      break;
+    }
+    Parked parked{operation, {local.begin(), local.end()}, {remote.begin(), remote.end()}, options, state};
+    if (park(parked, epoch)) break;
+  }
+  return state;
+}
+
+std::shared_ptr<TransferState> Connection::post(std::shared_ptr<const SegmentList> list,
+                                                const PostOptions& options) {
+  auto state = std::make_shared<TransferState>(list->bytes);
+  started_.fetch_add(1, std::memory_order_relaxed);
+  under_way_.fetch_add(1, std::memory_order_acq_rel);
+  launch(std::move(list), state, options);
+  return state;
+}
+
+std::uint64_t Connection::epoch() const {
+  MutexLock lock(mutex_);
+  return epoch_;
+}
+
+// False: what the transfer waits for may have come since `epoch`; try again.
+bool Connection::park(Parked& parked, std::uint64_t epoch) {
+  const auto state = parked.state;
+  {
+    MutexLock lock(mutex_);
+    if (epoch != epoch_ || this->state() == ConnectionState::kClosed) return false;
+    parked_.push_back(std::move(parked));
+  }
+  state->set_cancel([weak = weak_from_this(), weak_state = std::weak_ptr(state)] {
+    const auto self = weak.lock();
+    const auto one = weak_state.lock();
+    if (!self || !one) return;
+    bool mine = false;
+    {
+      MutexLock lock(self->mutex_);
+      mine = std::erase_if(self->parked_, [&](const Parked& other) { return other.state == one; }) != 0;
+    }
+    if (mine)
+      self->finish({}, one, {}, fail(ErrorCode::kCancelled, "transfer of {} bytes: cancelled", one->bytes()));
+  });
+  return true;
+}
+
+void Connection::retry_parked() {
+  std::vector<Parked> parked;
+  {
+    MutexLock lock(mutex_);
+    ++epoch_;
+    parked.swap(parked_);
+  }
+  for (Parked& one : parked) {
+    while (true) {
+      const std::uint64_t epoch = this->epoch();
+      auto list = build(one.operation, one.local, one.remote);
+      if (list && !*list) {
+        if (park(one, epoch)) break;
+        continue;
+      }
+      if (list) {
+        launch(std::move(*list), one.state, one.options);
+      } else {
+        finish({}, one.state, {}, tl::unexpected(list.error()));
+      }
+      break;
+    }
+  }
+}
+
+void Connection::launch(std::shared_ptr<const SegmentList> list, const std::shared_ptr<TransferState>& state,
+                        const PostOptions& options) {
+  if (Status entered = enter(*list); !entered) return finish({}, state, {}, std::move(entered));
+  auto end = [self = shared_from_this(), list, state, options](Status status) {
+    leave(*list);
+    self->finish(*list, state, options, std::move(status));
+  };
+  if (list->portions.empty()) return end({});
+  if (list->bytes <= kAssistBytes && list->portions.size() == 1 && context_->options.spin.count() > 0) {
+    state->set_poll(
+        [lane = lanes_->lane(list->portions.front().transport)](const TransferState& one, auto deadline) {
+          if (lane) lane->assist(one, deadline);
+        });
+  }
+  state->set_cancel([lanes = lanes_, list, weak = std::weak_ptr(state)] {
+    const auto one = weak.lock();
+    if (!one) return;
+    for (const auto& portion : list->portions) {
+      if (const auto lane = lanes->lane(portion.transport)) lane->wake_all();
+    }
+    lanes->abandon(*one);
+  });
+  const auto submission = std::make_shared<Submission>(list, state, options.cuda_stream, std::move(end));
+  Ended ended;
+  for (const auto& portion : list->portions) {
+    auto part = std::make_shared<Part>();
+    part->submission = submission;
+    part->portion = &portion;
+    if (const auto lane = lanes_->lane(portion.transport)) {
+      lane->submit(std::move(part), ended);
+    } else {
+      submission->set_error({ErrorCode::kPeerGone, "the connection is closed"});
+      part->close_one(ended);
+    }
+  }
+  end_all(ended);
+}
+
+Status Connection::enter(const SegmentList& list) {
+  for (std::size_t i = 0; i < list.remotes.size(); ++i) {
+    if (list.remotes[i]->add_user()) continue;
+    const Error error = list.remotes[i]->error();
+    while (i-- > 0) list.remotes[i]->remove_user();
+    return tl::unexpected(error);
+  }
+  for (const auto& local : list.locals) local->add_user();
+  return {};
+}
+
+void Connection::leave(const SegmentList& list) {
+  for (const auto& remote : list.remotes) remote->remove_user();
+  for (const auto& local : list.locals) local->remove_user();
+}
+
+void Connection::finish(const SegmentList& list, const std::shared_ptr<TransferState>& state,
+                        const PostOptions& options, Status status) {
+  if (status) {
+    completed_.fetch_add(1, std::memory_order_relaxed);
+    (list.operation == Operation::kWrite ? written_ : read_).fetch_add(list.bytes, std::memory_order_relaxed);
+    if (options.has_notification) {
+      notifications_->send(options.notification,
+                           std::make_shared<TransferState>(options.notification.size()));
+    }
+  } else {
+    failed_.fetch_add(1, std::memory_order_relaxed);
+  }
+  state->finish(std::move(status));
+  under_way_.fetch_sub(1, std::memory_order_acq_rel);
+  if (this->state() != ConnectionState::kOpen) changed();
+}
+
+std::shared_ptr<TransferState> Connection::send(std::span<const LocalSpan> message) {
+  if (Status usable = status(); !usable) return failed_transfer(usable.error());
+  return messages_->send(message);
+}
+
+std::shared_ptr<TransferState> Connection::receive(std::span<const LocalSpan> into) {
+  if (Status usable = status(); !usable) return failed_transfer(usable.error());
+  return messages_->receive(into);
+}
+
+std::shared_ptr<TransferState> Connection::notify(std::string_view payload) {
+  auto state = std::make_shared<TransferState>(payload.size());
+  if (Status usable = status(); !usable) {
+    state->finish(std::move(usable));
+  } else {
+    notifications_->send(payload, state);
+  }
+  return state;
+}
+
+Result<RemoteSpan> Connection::import_receive(const wire::ReceiveSpan& span) {
+  RegionDescriptor descriptor{
+      span.address,          span.size, {static_cast<MemoryKind>(span.kind), span.device},
+      RegionId{span.region}, span.key,  0};
+  {
+    MutexLock lock(mutex_);
+    descriptor.incarnation = peer_.incarnation;
+  }
+  auto region = imports_->import(descriptor);
+  if (!region) return tl::unexpected(region.error());
+  return RemoteSpan{*region, span.address, span.size};
+}
+
+}  // namespace p2p::engine

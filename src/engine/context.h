@@ -1,0 +1,40 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/reactor.h"
+#include "engine/region.h"
+#include "engine/worker.h"
+#include "p2p/options.h"
+#include "wire/messages.h"
+
+namespace p2p::engine {
+
+/// What the connections of an endpoint share. The endpoint owns it and outlives their work.
+struct Context {
+  Options options;
+  std::shared_ptr<RegionTable> regions;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::unique_ptr<Reactor> reactor;
+
+  const TransportList& transports() const { return regions->transports(); }
+};
+
+using SendMessage = std::function<void(wire::Message)>;
+
+/// An Error as it travels: 0, or 1 + its code.
+inline std::uint16_t wire_code(ErrorCode code) {
+  return static_cast<std::uint16_t>(1 + static_cast<int>(code));
+}
+
+/// The reverse; an unknown number is a protocol error.
+inline ErrorCode code_from_wire(std::uint16_t code) {
+  return code >= 1 && code <= wire_code(ErrorCode::kSystem) ? static_cast<ErrorCode>(code - 1)
+                                                            : ErrorCode::kProtocol;
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,273 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/endpoint.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/futex.h"
+#include "base/log.h"
+#include "base/underlying.h"
+#include "drivers/crypto/crypto.h"
+#include "drivers/socket/default_address.h"
+#include "drivers/socket/socket.h"
+#include "engine/key_file.h"
+
+namespace p2p::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kBacklog = 1024;
+constexpr unsigned kMaxDefaultWorkers = 8;
+
+// What `transports` may call a transport, besides its name.
+std::string canonical(const std::string& name) {
+  if (name == "ib" || name == "efa") return "rdma";
+  if (name == "tcpx" || name == "nccl") return "nccl_net";
+  return name;
+}
+
+void add_to(Stats& sum, const Stats& one) {
+  sum.transfers_started += one.transfers_started;
+  sum.transfers_completed += one.transfers_completed;
+  sum.transfers_failed += one.transfers_failed;
+  sum.bytes_written += one.bytes_written;
+  sum.bytes_read += one.bytes_read;
+  sum.messages_received += one.messages_received;
+  sum.notifications_sent += one.notifications_sent;
+  sum.notifications_received += one.notifications_received;
+  sum.batches_retried += one.batches_retried;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
+                                                   const TransportRegistry& registry) {
+  std::unique_ptr<Endpoint> endpoint(new Endpoint);
+  endpoint->context_->options = options;
+  if (!options.key_file.empty()) {
+    auto key = read_key_file(options.key_file);
+    if (!key) return tl::unexpected(key.error());
+    endpoint->key_ = std::move(*key);
+  }
+  std::array<std::byte, sizeof(Incarnation)> drawn{};
+  if (Status random = crypto::random_bytes(drawn); !random) return tl::unexpected(random.error());
+  std::memcpy(&endpoint->incarnation_, drawn.data(), sizeof endpoint->incarnation_);
+  if (Status loaded = endpoint->load_transports(registry); !loaded) return tl::unexpected(loaded.error());
+  if (Status started = endpoint->start_threads(); !started) return tl::unexpected(started.error());
+  if (Status listening = endpoint->listen(); !listening) return tl::unexpected(listening.error());
+  return endpoint;
+}
+
+// The transports that the options allow, in their order, each with what its probe says.
+Status Endpoint::load_transports(const TransportRegistry& registry) {
+  const Options& options = context_->options;
+  TransportList list;
+  std::vector<std::string> wanted;
+  for (const std::string& name : options.transports) wanted.push_back(canonical(name));
+  const auto load = [&](const TransportRegistry::Entry& entry) {
+    TransportSlot slot{entry.make(options), ""};
+    if (Status usable = slot.transport->probe(); !usable) slot.reason = usable.error().message;
+    log(LogLevel::kDebug, "transport {}: {}", entry.name, slot.reason.empty() ? "usable" : slot.reason);
+    list.push_back(std::move(slot));
+  };
+  std::string known;
+  for (const auto& entry : registry.entries) known += (known.empty() ? "" : ", ") + entry.name;
+  for (const std::string& name : wanted) {
+    const auto found = std::find_if(registry.entries.begin(), registry.entries.end(),
+                                    [&](const auto& entry) { return entry.name == name; });
+    if (found == registry.entries.end()) {
+      return fail(ErrorCode::kInvalidArgument, "use transport '{}': there is none of that name ({})", name,
+                  known);
+    }
+    load(*found);
+  }
+  for (const auto& entry : registry.entries) {
+    if (std::find(wanted.begin(), wanted.end(), entry.name) != wanted.end()) continue;
+    if (wanted.empty() || !options.require_transport) load(entry);
+  }
+  std::string why;
+  for (const TransportSlot& slot : list) {
+    if (slot.reason.empty()) why = "-";
+    if (why != "-")
+      why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", slot.transport->name(), slot.reason);
+  }
+  if (why != "-")
+    return fail(ErrorCode::kUnavailable, "make an endpoint: no transport can be used here ({})", why);
+  context_->regions = std::make_shared<RegionTable>(std::move(list), incarnation_, options.keepalive);
+  return {};
+}
+
+Status Endpoint::start_threads() {
+  unsigned workers = context_->options.workers;
+  if (workers == 0) workers = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxDefaultWorkers);
+  for (unsigned i = 0; i < workers; ++i) {
+    auto worker = Worker::start(context_->options.spin, i);
+    if (!worker) return tl::unexpected(worker.error());
+    context_->workers.push_back(std::move(*worker));
+  }
+  auto reactor = Reactor::start();
+  if (!reactor) return tl::unexpected(reactor.error());
+  context_->reactor = std::move(*reactor);
+  return {};
+}
+
+Status Endpoint::listen() {
+  const Options& options = context_->options;
+  std::string wanted = options.listen_address;
+  if (wanted.empty()) wanted = key_.empty() ? socket::default_address() : "0.0.0.0";
+  const auto address = socket::Address::parse(wanted, options.port);
+  if (!address) return tl::unexpected(address.error());
+  auto listener = socket::open_listener(*address, kBacklog);
+  if (!listener) return tl::unexpected(listener.error());
+  const auto bound = socket::local_address(listener->get());
+  if (!bound) return tl::unexpected(bound.error());
+  listener_ = std::move(*listener);
+  port_ = bound->port();
+  const bool wildcard = wanted == "0.0.0.0" || wanted == "::";
+  address_ = wildcard ? socket::default_address() : bound->text();
+  context_->reactor->post([this] {
+    const Status watched =
+        context_->reactor->watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { on_listener(); });
+    if (!watched) log(LogLevel::kError, "{}", watched.error().message);
+  });
+  return {};
+}
+
+Endpoint::~Endpoint() {
+  if (!context_->reactor) return;
+  // On the reactor's thread, so that no connection is accepted after the flag is up.
+  context_->reactor->post([this] { context_->reactor->unwatch(listener_.get()); });
+  std::vector<std::shared_ptr<Connection>> connections;
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+    accepted_.clear();
+    for (const auto& [id, connection] : connections_) connections.push_back(connection);
+  }
+  const Error error{ErrorCode::kCancelled, "the endpoint was closed"};
+  for (const auto& connection : connections) connection->abort(error);
+  // Sessions flush for at most the keepalive time.
+  const auto deadline = Clock::now() + 2 * context_->options.keepalive + std::chrono::seconds(1);
+  while (Clock::now() < deadline) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    {
+      MutexLock lock(mutex_);
+      if (connections_.empty()) break;
+    }
+    futex_wait(changes_, seen, deadline);
+  }
+  context_->workers.clear();  // they post to the reactor until they are gone
+  context_->reactor.reset();
+}
+
+void Endpoint::set_note(std::string note) {
+  MutexLock lock(mutex_);
+  note_ = std::move(note);
+}
+
+SessionConfig Endpoint::session_config() const {
+  SessionConfig config{incarnation_, key_, {}, context_->options.keepalive};
+  {
+    MutexLock lock(mutex_);
+    config.introduction.note = note_;
+  }
+  for (const TransportSlot& slot : context_->transports()) {
+    config.introduction.transports.push_back({std::string(slot.transport->name()), slot.reason});
+  }
+  return config;
+}
+
+std::shared_ptr<Connection> Endpoint::add(Role role) {
+  MutexLock lock(mutex_);
+  if (closing_) return nullptr;
+  const ConnectionId id{next_id_++};
+  auto connection =
+      Connection::make(context_, id, role,
+                       {[this, role](const std::shared_ptr<Connection>& one) { opened(one, role); },
+                        [this](const std::shared_ptr<Connection>& one) { closed(one); }});
+  connections_.emplace(id, connection);
+  return connection;
+}
+
+void Endpoint::on_listener() {
+  while (true) {
+    auto socket = socket::try_accept(listener_.get());
+    if (!socket) {
+      log(LogLevel::kWarning, "{}", socket.error().message);
+      return;
+    }
+    if (!*socket) return;
+    const auto connection = add(Role::kAcceptor);
+    if (!connection) return;
+    connection->accept(std::move(*socket), session_config(),
+                       Clock::now() + context_->options.connect_timeout);
+  }
+}
+
+std::shared_ptr<Connection> Endpoint::connect(const std::string& host, std::uint16_t port,
+                                              std::chrono::nanoseconds timeout) {
+  const auto connection = add(Role::kConnector);
+  if (connection) connection->dial(host, port, session_config(), deadline_after(timeout));
+  return connection;
+}
+
+Result<std::shared_ptr<Connection>> Endpoint::accept(std::chrono::nanoseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  while (true) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    {
+      MutexLock lock(mutex_);
+      if (!accepted_.empty()) {
+        auto connection = std::move(accepted_.front());
+        accepted_.pop_front();
+        return connection;
+      }
+    }
+    if (Clock::now() >= deadline) {
+      return fail(ErrorCode::kTimedOut, "accept on {}:{}: nobody connected in time", address_, port_);
+    }
+    futex_wait(changes_, seen, deadline);
+  }
+}
+
+std::vector<std::shared_ptr<Connection>> Endpoint::connections() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Connection>> connections;
+  for (const auto& [id, connection] : connections_) connections.push_back(connection);
+  return connections;
+}
+
+Stats Endpoint::stats() const {
+  MutexLock lock(mutex_);
+  Stats sum = ended_;
+  for (const auto& [id, connection] : connections_) add_to(sum, connection->stats());
+  return sum;
+}
+
+void Endpoint::opened(const std::shared_ptr<Connection>& connection, Role role) {
+  {
+    MutexLock lock(mutex_);
+    if (role == Role::kAcceptor) accepted_.push_back(connection);
+  }
+  changes_.fetch_add(1, std::memory_order_release);
+  futex_wake_all(changes_);
+}
+
+void Endpoint::closed(const std::shared_ptr<Connection>& connection) {
+  {
+    MutexLock lock(mutex_);
+    add_to(ended_, connection->stats());
+    connections_.erase(connection->id());
+  }
+  changes_.fetch_add(1, std::memory_order_release);
+  futex_wake_all(changes_);
+}
+
+}  // namespace p2p::engine

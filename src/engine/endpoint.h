@@ -1,0 +1,72 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "engine/connection.h"
+#include "engine/context.h"
+#include "p2p/options.h"
+#include "p2p/result.h"
+#include "transport/registry.h"
+
+namespace p2p::engine {
+
+/// Owns the context of all connections, the listener and the connections themselves. Thread-safe.
+class Endpoint {
+ public:
+  static Result<std::unique_ptr<Endpoint>> create(const Options& options, const TransportRegistry& registry);
+
+  /// Closes every connection and waits for that, at most a little over the keepalive time.
+  ~Endpoint();
+
+  const std::string& address() const { return address_; }
+  std::uint16_t port() const { return port_; }
+  Context& context() const { return *context_; }
+
+  void set_note(std::string note);
+  std::shared_ptr<Connection> connect(const std::string& host, std::uint16_t port,
+                                      std::chrono::nanoseconds timeout);
+  Result<std::shared_ptr<Connection>> accept(std::chrono::nanoseconds timeout);
+  std::vector<std::shared_ptr<Connection>> connections() const;
+
+  /// Sums of the open connections and of those that have ended.
+  Stats stats() const;
+
+ private:
+  Endpoint() = default;
+  Status load_transports(const TransportRegistry& registry);
+  Status start_threads();
+  Status listen();
+  void on_listener();
+  std::shared_ptr<Connection> add(Role role);
+  SessionConfig session_config() const;
+  void opened(const std::shared_ptr<Connection>& connection, Role role);
+  void closed(const std::shared_ptr<Connection>& connection);
+
+  const std::shared_ptr<Context> context_ = std::make_shared<Context>();
+  Bytes key_;
+  Incarnation incarnation_ = 0;
+  std::string address_;
+  std::uint16_t port_ = 0;
+  UniqueFd listener_;
+
+  mutable Mutex mutex_;
+  std::string note_ P2P_GUARDED_BY(mutex_);
+  std::uint64_t next_id_ P2P_GUARDED_BY(mutex_) = 0;
+  std::map<ConnectionId, std::shared_ptr<Connection>> connections_ P2P_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Connection>> accepted_ P2P_GUARDED_BY(mutex_);
+  Stats ended_ P2P_GUARDED_BY(mutex_);
+  bool closing_ P2P_GUARDED_BY(mutex_) = false;
+  std::atomic<std::uint32_t> changes_{0};  // futex: bumped when connections_ or accepted_ changed
+};
+
+}  // namespace p2p::engine

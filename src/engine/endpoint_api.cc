@@ -1,0 +1,69 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/error.h"
+#include "engine/endpoint.h"
+#include "p2p/endpoint.h"
+
+namespace p2p {
+
+Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
+Endpoint::Endpoint(Endpoint&&) noexcept = default;
+Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
+Endpoint::~Endpoint() = default;
+
+Result<Endpoint> Endpoint::create(const Options& options) {
+  auto endpoint = engine::Endpoint::create(options, builtin_transports());
+  if (!endpoint) return tl::unexpected(endpoint.error());
+  return Endpoint(std::move(*endpoint));
+}
+
+std::string Endpoint::address() const { return endpoint_->address(); }
+std::uint16_t Endpoint::port() const { return endpoint_->port(); }
+Incarnation Endpoint::incarnation() const { return endpoint_->context().regions->incarnation(); }
+void Endpoint::set_note(std::string note) { endpoint_->set_note(std::move(note)); }
+
+Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size) {
+  auto region = endpoint_->context().regions->add(data, size, MemoryPlace{});
+  if (!region) return tl::unexpected(region.error());
+  return MemoryRegion(std::move(*region));
+}
+
+Connection Endpoint::connect_async(const std::string& host, std::uint16_t port,
+                                   std::optional<std::chrono::nanoseconds> timeout) {
+  return Connection(
+      endpoint_->connect(host, port, timeout.value_or(endpoint_->context().options.connect_timeout)));
+}
+
+Result<Connection> Endpoint::connect(const std::string& host, std::uint16_t port,
+                                     std::optional<std::chrono::nanoseconds> timeout) {
+  const auto patience = timeout.value_or(endpoint_->context().options.connect_timeout);
+  const Connection connection = connect_async(host, port, patience);
+  // The session keeps the deadline; the second more is for its answer to come through.
+  const Status open = connection.wait_open(patience + std::chrono::seconds(1));
+  if (open) return connection;
+  static_cast<void>(connection.close(std::chrono::nanoseconds::zero()));
+  return fail(open.error().code, "connect to {}:{}: {}", host, port, open.error().message);
+}
+
+Result<Connection> Endpoint::accept(std::chrono::nanoseconds timeout) {
+  auto connection = endpoint_->accept(timeout);
+  if (!connection) return tl::unexpected(connection.error());
+  return Connection(std::move(*connection));
+}
+
+std::vector<Connection> Endpoint::connections() const {
+  std::vector<Connection> connections;
+  for (auto& connection : endpoint_->connections()) connections.emplace_back(std::move(connection));
+  return connections;
+}
+
+std::vector<std::pair<std::string, std::string>> Endpoint::transports() const {
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const auto& slot : endpoint_->context().transports()) {
+    rows.emplace_back(slot.transport->name(), slot.reason);
+  }
+  return rows;
+}
+
+Stats Endpoint::stats() const { return endpoint_->stats(); }
+
+}  // namespace p2p

@@ -1,0 +1,215 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/imports.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/underlying.h"
+
+namespace p2p::engine {
+
+Result<RemoteRegionId> Imports::import(const RegionDescriptor& descriptor) {
+  std::shared_ptr<RemoteRegion> remote;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return fail(ErrorCode::kPeerGone, "import a region: the connection is closed");
+    if (started_ && descriptor.incarnation != peer_) {
+      return fail(
+          ErrorCode::kPermissionDenied,
+          "import region {}: its descriptor comes from another endpoint, or from an earlier life of the peer",
+          to_underlying(descriptor.region));
+    }
+    const auto [known, fresh] =
+        known_.try_emplace({to_underlying(descriptor.region), descriptor.key},
+                           RemoteRegionId{static_cast<std::uint32_t>(remotes_.size() + 1)});
+    if (!fresh) return known->second;
+    remote = std::make_shared<RemoteRegion>(known->second, descriptor);
+    remotes_.push_back(remote);
+    if (!started_) return remote->id();
+  }
+  resolve(remote);
+  return remote->id();
+}
+
+std::shared_ptr<RemoteRegion> Imports::find(RemoteRegionId id) const {
+  MutexLock lock(mutex_);
+  const std::uint32_t index = to_underlying(id) - 1;
+  return index < remotes_.size() ? remotes_[index] : nullptr;
+}
+
+void Imports::start(Incarnation peer) {
+  std::vector<std::shared_ptr<RemoteRegion>> remotes;
+  {
+    MutexLock lock(mutex_);
+    started_ = true;
+    peer_ = peer;
+    remotes = remotes_;
+  }
+  for (const auto& remote : remotes) resolve(remote);
+  resolved_();
+}
+
+void Imports::resolve(const std::shared_ptr<RemoteRegion>& remote) {
+  const RegionDescriptor& descriptor = remote->descriptor();
+  std::uint64_t query = 0;
+  {
+    MutexLock lock(mutex_);
+    if (descriptor.incarnation != peer_) {
+      remote->set_failed({ErrorCode::kPermissionDenied,
+                          fmt::format("use region {}: its descriptor comes from another endpoint, or from an "
+                                      "earlier life of the peer",
+                                      to_underlying(descriptor.region))});
+      return;
+    }
+    query = next_++;
+    if (lanes_->wants_exported_key(descriptor.place))
+      asked_.emplace(query, remote);
+    else
+      query = ~std::uint64_t{0};
+  }
+  if (query != ~std::uint64_t{0}) {
+    send_(wire::RegionQuery{query, to_underlying(descriptor.region), descriptor.key});
+  } else {
+    // Nobody needs the owner's word: the owner checks each access by id and key.
+    make_ready(*remote, {descriptor.region, descriptor.key, nullptr, 0, descriptor.place}, {});
+  }
+}
+
+void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
+                         const std::vector<wire::ExportedKey>& exported) {
+  const TransportList& transports = context_->transports();
+  std::vector<std::unique_ptr<RemoteKey>> keys(transports.size());
+  std::vector<std::string> reasons(transports.size());
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    if (!lanes_->usable(i)) continue;
+    Transport& transport = *transports[i].transport;
+    const auto found = std::find_if(exported.begin(), exported.end(), [&](const wire::ExportedKey& key) {
+      return key.transport == transport.name();
+    });
+    if (found == exported.end() && transport.capabilities().needs_exported_key) {
+      reasons[i] = "the peer has not registered the region with it";
+      continue;
+    }
+    auto key = transport.import_region(info, found == exported.end() ? ByteView() : ByteView(found->key));
+    if (key) {
+      keys[i] = std::move(*key);
+    } else {
+      reasons[i] = key.error().message;
+    }
+  }
+  remote.set_ready(info, std::move(keys), std::move(reasons));
+}
+
+void Imports::on(const wire::RegionQuery& query) {
+  wire::RegionAnswer answer{.query = query.query};
+  const auto region = context_->regions->find(RegionId{query.region}, query.key);
+  const bool told = region && (*region)->on_revoke([weak = weak_from_this(), id = RegionId{query.region}](
+                                                       std::function<void()> through) {
+    if (const auto imports = weak.lock()) return imports->tell_revoked(id, std::move(through));
+    through();
+  });
+  if (!region) {
+    answer.error = wire_code(region.error().code);
+    answer.message = region.error().message;
+  } else if (!told) {
+    answer.error = wire_code(ErrorCode::kNotFound);
+    answer.message = fmt::format("region {}: deregistered", query.region);
+  } else {
+    const RegionInfo& info = (*region)->info();
+    answer.base = reinterpret_cast<std::uintptr_t>(info.base);
+    answer.size = info.size;
+    for (std::size_t i = 0; i < context_->transports().size(); ++i) {
+      const auto& registration = (*region)->registration(i);
+      if (!registration || !lanes_->usable(i)) continue;
+      answer.keys.push_back(
+          {std::string(context_->transports()[i].transport->name()), registration->export_key()});
+    }
+  }
+  send_(std::move(answer));
+}
+
+Status Imports::on(const wire::RegionAnswer& answer) {
+  std::shared_ptr<RemoteRegion> remote;
+  {
+    MutexLock lock(mutex_);
+    const auto asked = asked_.find(answer.query);
+    if (asked == asked_.end())
+      return fail(ErrorCode::kProtocol, "an answer about a region that was not asked");
+    remote = asked->second;
+    asked_.erase(asked);
+  }
+  if (answer.error != 0) {
+    remote->set_failed(
+        {code_from_wire(answer.error), "use a remote region: the owner says: " + answer.message});
+  } else if (answer.size == 0 || answer.base + answer.size < answer.base) {
+    return fail(ErrorCode::kProtocol, "a region of {} bytes at {:#x}", answer.size, answer.base);
+  } else {
+    RegionInfo info{remote->descriptor().region, remote->descriptor().key,
+                    reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(answer.base)), answer.size,
+                    remote->descriptor().place};
+    make_ready(*remote, info, answer.keys);
+  }
+  resolved_();
+  return {};
+}
+
+void Imports::on(const wire::RegionRevoke& revoke) {
+  std::vector<std::shared_ptr<RemoteRegion>> gone;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& remote : remotes_) {
+      if (to_underlying(remote->descriptor().region) == revoke.region) gone.push_back(remote);
+    }
+  }
+  // Answered once no transfer is on its way to any of them.
+  const auto through = std::shared_ptr<void>(
+      nullptr, [send = send_, id = revoke.revocation](void*) { send(wire::RegionRevoked{id}); });
+  for (const auto& remote : gone) {
+    remote->set_failed(
+        {ErrorCode::kNotFound, fmt::format("use remote region {}: its owner deregistered it", revoke.region)},
+        [through] {});
+  }
+  resolved_();
+}
+
+void Imports::on(const wire::RegionRevoked& revoked) {
+  std::function<void()> through;
+  {
+    MutexLock lock(mutex_);
+    const auto found = revocations_.find(revoked.revocation);
+    if (found == revocations_.end()) return;
+    through = std::move(found->second);
+    revocations_.erase(found);
+  }
+  through();
+}
+
+void Imports::tell_revoked(RegionId region, std::function<void()> through) {
+  std::uint64_t id = 0;
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) {
+      id = next_++;
+      revocations_.emplace(id, std::move(through));
+      through = nullptr;
+    }
+  }
+  if (through) return through();
+  send_(wire::RegionRevoke{id, to_underlying(region)});
+}
+
+void Imports::close(const Error& error) {
+  std::vector<std::shared_ptr<RemoteRegion>> remotes;
+  std::map<std::uint64_t, std::function<void()>> revocations;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    remotes = remotes_;
+    revocations.swap(revocations_);
+    asked_.clear();
+  }
+  for (const auto& remote : remotes) remote->set_failed(error);
+  for (const auto& [id, through] : revocations) through();
+}
+
+}  // namespace p2p::engine

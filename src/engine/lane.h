@@ -1,0 +1,79 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "engine/stripe.h"
+#include "engine/submission.h"
+#include "p2p/result.h"
+
+namespace p2p::engine {
+
+struct Slot;
+
+/// One transport of one connection: the channels that are up and the parts that wait for them. Channels pull,
+/// so that a slow one carries less. Parts take turns, piece by piece, so that a short one does not wait for
+/// a long one. Thread-safe; the mutex is never held while a channel works.
+class Lane {
+ public:
+  Lane(CutLimits limits, std::chrono::nanoseconds spin) : limits_(limits), spin_(spin) {}
+
+  /// Adds a channel that is ready.
+  void add(std::shared_ptr<Slot> slot);
+
+  /// A channel is gone; its pieces were given back. The last one closes the lane with `error`.
+  void remove(const Slot& slot, const Error& error, Ended& ended);
+
+  /// Takes the work; small work is done on the caller's thread as far as the channels go.
+  void submit(std::shared_ptr<Part> part, Ended& ended);
+
+  /// The next piece to send; parts that are doomed are dropped on the way.
+  std::optional<Piece> take(Ended& ended);
+
+  /// Puts a piece back that a channel had no room for or lost.
+  void give_back(Piece piece);
+
+  /// Lets workers look at parts that became doomed.
+  void wake_all();
+
+  /// Fails what waits and all that comes, with `error`. First call counts.
+  void close(const Error& error, Ended& ended);
+
+  /// Pieces that a lost channel gave back.
+  std::uint64_t retried() const { return retried_.load(std::memory_order_relaxed); }
+  void count_retry() { retried_.fetch_add(1, std::memory_order_relaxed); }
+
+  std::size_t channels() const;
+
+  /// Moves this lane's channels on from a waiting caller's thread until the transfer is done, nothing has
+  /// moved for the spin time, or another thread is at it.
+  void assist(const TransferState& state, std::chrono::steady_clock::time_point deadline);
+
+  /// Transfers up to this size are worth the caller's own thread.
+  static constexpr std::uint64_t kInlineBytes = std::uint64_t{64} << 10;
+
+ private:
+  std::vector<std::shared_ptr<Slot>> slots() const;
+  void drop(const std::shared_ptr<Part>& part, Ended& ended);
+
+  const CutLimits limits_;
+  const std::chrono::nanoseconds spin_;
+  std::atomic<std::uint64_t> retried_{0};
+  std::atomic<std::uint32_t> turn_{0};
+
+  mutable Mutex mutex_;
+  std::deque<std::shared_ptr<Part>> parts_ P2P_GUARDED_BY(mutex_);
+  std::deque<Piece> returned_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Slot>> slots_ P2P_GUARDED_BY(mutex_);
+  std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
+};
+
+}  // namespace p2p::engine

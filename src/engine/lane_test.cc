@@ -1,0 +1,201 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/lane.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "engine/worker.h"
+
+namespace p2p::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+// What the tests see of a channel that the worker owns.
+struct Script {
+  std::size_t window = 4;         // batches it takes
+  std::size_t fail_after = ~0UL;  // posts until it is lost
+  std::atomic<std::size_t> posts{0};
+  std::atomic<bool> hold{false};  // completes nothing
+};
+
+// Copies from local to `remote` as an address of this process.
+class CopyChannel : public Channel {
+ public:
+  explicit CopyChannel(std::shared_ptr<Script> script) : script_(std::move(script)) {}
+  std::vector<std::byte> address() const override { return {}; }
+  Status connect(std::span<const std::byte>) override { return {}; }
+  ChannelState state() const override { return failed_ ? ChannelState::kFailed : ChannelState::kReady; }
+  Error error() const override { return {ErrorCode::kPeerGone, "lost, as the test asked"}; }
+  bool post(const Batch& batch) override {
+    if (pending_.size() == script_->window) return false;
+    if (script_->posts++ >= script_->fail_after) failed_ = true;
+    if (!failed_) {
+      batch.for_each_piece([](const Segment& piece) {
+        std::memcpy(reinterpret_cast<void*>(piece.remote), piece.local, piece.size);
+      });
+    }
+    pending_.push_back(batch.id);
+    return true;
+  }
+  bool progress(std::vector<Completion>& completions) override {
+    if (pending_.empty() || script_->hold) return false;
+    while (!pending_.empty()) {
+      completions.push_back({pending_.front(), failed_ ? Status(tl::unexpected(error())) : Status()});
+      pending_.pop_front();
+    }
+    return true;
+  }
+  void abandon(BatchId id) override { abandoned_.push_back(id); }
+  int ready_fd() const override { return -1; }
+  bool busy() const override { return !pending_.empty(); }
+  std::string describe() const override { return "copy"; }
+
+ private:
+  std::shared_ptr<Script> script_;
+  std::deque<BatchId> pending_;
+  std::vector<BatchId> abandoned_;
+  bool failed_ = false;
+};
+
+class LaneTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (unsigned i = 0; i < 2; ++i) workers_.push_back(std::move(*Worker::start(50us, i)));
+  }
+
+  void TearDown() override {
+    Ended ended;
+    lane_->close({ErrorCode::kCancelled, "the test ends"}, ended);
+    end_all(ended);
+    for (const auto& slot : slots_) slot->worker->detach(*slot, {ErrorCode::kCancelled, "the test ends"});
+    workers_.clear();
+  }
+
+  std::shared_ptr<Script> add_channel() {
+    auto script = std::make_shared<Script>();
+    auto slot = std::make_shared<Slot>();
+    slot->worker = workers_[slots_.size() % workers_.size()].get();
+    slot->worker->reserve();
+    slot->lane = lane_;
+    slot->channel = std::make_unique<CopyChannel>(script);
+    auto up = std::make_shared<TransferState>();
+    slot->tell = [up](const Status& status) { up->finish(status); };
+    slots_.push_back(slot);
+    slot->worker->attach(slot);
+    EXPECT_TRUE(up->wait(10s));
+    return script;
+  }
+
+  // A write of `count` blocks of `size` bytes from source_ to target_, in reverse order there.
+  std::shared_ptr<TransferState> submit(std::size_t count, std::size_t size) {
+    source_.resize(count * size);
+    target_.assign(count * size, std::byte{0});
+    for (std::size_t i = 0; i < source_.size(); ++i) source_[i] = static_cast<std::byte>(i * 31 + i / 251);
+    auto list = std::make_shared<SegmentList>();
+    list->bytes = count * size;
+    SegmentList::Portion portion;
+    portion.bytes = list->bytes;
+    for (std::size_t i = 0; i < count; ++i) {
+      append_merged(portion.segments,
+                    {source_.data() + i * size,
+                     reinterpret_cast<std::uintptr_t>(target_.data()) + (count - 1 - i) * size, size, nullptr,
+                     nullptr});
+    }
+    list->portions.push_back(std::move(portion));
+    auto state = std::make_shared<TransferState>(list->bytes);
+    auto submission = std::make_shared<Submission>(
+        list, state, nullptr, [state](Status status) { state->finish(std::move(status)); });
+    auto part = std::make_shared<Part>();
+    part->submission = submission;
+    part->portion = &list->portions.front();
+    Ended ended;
+    lane_->submit(std::move(part), ended);
+    end_all(ended);
+    return state;
+  }
+
+  void expect_arrived(std::size_t count, std::size_t size) const {
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(std::memcmp(target_.data() + (count - 1 - i) * size, source_.data() + i * size, size), 0)
+          << i;
+    }
+  }
+
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(CutLimits{4096, 8}, 50us);
+  std::vector<std::shared_ptr<Slot>> slots_;
+  std::vector<std::byte> source_;
+  std::vector<std::byte> target_;
+};
+
+TEST_F(LaneTest, MovesSmallAndLargeOverSeveralChannels) {
+  const auto one = add_channel();
+  const auto two = add_channel();
+  for (const auto& [count, size] : std::vector<std::pair<std::size_t, std::size_t>>{
+           {1, 1}, {1, 4096}, {1, 4097}, {1000, 100}, {3, 1 << 20}}) {
+    const auto state = submit(count, size);
+    const Status status = state->wait(20s);
+    ASSERT_TRUE(status) << status.error().message;
+    expect_arrived(count, size);
+  }
+  EXPECT_GT(one->posts, 0U);
+  EXPECT_GT(two->posts, 0U);
+}
+
+TEST_F(LaneTest, SendsALostChannelsPiecesOverAnother) {
+  const auto lost = add_channel();
+  add_channel();
+  lost->fail_after = 3;
+  const auto state = submit(400, 4096);
+  const Status status = state->wait(20s);
+  ASSERT_TRUE(status) << status.error().message;
+  expect_arrived(400, 4096);
+}
+
+TEST_F(LaneTest, FailsAllWithTheLastChannel) {
+  const auto lost = add_channel();
+  lost->fail_after = 2;
+  const auto state = submit(400, 4096);
+  const Status status = state->wait(20s);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kPeerGone);
+  const auto later = submit(1, 10);
+  EXPECT_FALSE(later->wait(20s));
+}
+
+TEST_F(LaneTest, CancelDropsWhatIsNotUnderWay) {
+  const auto script = add_channel();
+  script->hold = true;
+  const auto state = submit(1000, 4096);
+  state->set_cancel([&] { lane_->wake_all(); });
+  state->cancel();
+  EXPECT_EQ(state->wait(20ms).error().code, ErrorCode::kTimedOut);  // a window's worth is under way
+  script->hold = false;
+  lane_->wake_all();
+  const Status status = state->wait(20s);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kCancelled);
+  EXPECT_LE(script->posts, script->window + 1);
+}
+
+TEST_F(LaneTest, ALongTransferDoesNotHoldUpAShortOne) {
+  const auto script = add_channel();
+  script->hold = true;
+  const auto list_long = submit(1, 16 << 20);
+  auto source = std::move(source_);
+  auto target = std::move(target_);
+  const auto list_short = submit(1, 100);
+  script->hold = false;
+  lane_->wake_all();
+  ASSERT_TRUE(list_short->wait(20s));
+  EXPECT_LT(script->posts, (16U << 20) / 4096);
+  ASSERT_TRUE(list_long->wait(20s));
+}
+
+}  // namespace
+}  // namespace p2p::engine

@@ -1,0 +1,339 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/lanes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace p2p::engine {
+namespace {
+
+// More channels than this between two processes is a mistake or an attack.
+constexpr std::size_t kMaxChannels = 64;
+
+// Carries a channel's messages over the session.
+class SessionLink : public ControlLink {
+ public:
+  SessionLink(SendMessage send, std::string transport, std::uint32_t channel)
+      : send_(std::move(send)), transport_(std::move(transport)), channel_(channel) {}
+
+  void send(std::span<const std::byte> message) override {
+    send_(wire::ChannelControl{transport_, channel_, Bytes(message.begin(), message.end())});
+  }
+
+ private:
+  const SendMessage send_;
+  const std::string transport_;
+  const std::uint32_t channel_;
+};
+
+}  // namespace
+
+Lanes::Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed)
+    : context_(std::move(context)),
+      send_(std::move(send)),
+      changed_(std::move(changed)),
+      entries_(context_->transports().size()) {}
+
+void Lanes::start(Role role, const SessionPeer& peer) {
+  {
+    MutexLock lock(mutex_);
+    role_ = role;
+    peer_ = peer;
+    started_ = true;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      Entry& entry = entries_[i];
+      const TransportSlot& own = context_->transports()[i];
+      if (!own.reason.empty()) {
+        entry.reason = own.reason;
+        continue;
+      }
+      for (const wire::TransportStatus& theirs : peer.introduction.transports) {
+        if (theirs.name != own.transport->name()) continue;
+        entry.expected = theirs.reason.empty();
+        entry.reason = entry.expected ? "not connected yet" : "the peer cannot use it: " + theirs.reason;
+      }
+      if (!entry.expected || role != Role::kConnector) continue;
+      auto addresses = open(entry, kMaxChannels);
+      if (addresses) {
+        send_(wire::ChannelOffer{std::string(own.transport->name()), std::move(*addresses)});
+      } else {
+        give_up(entry, addresses.error().message);
+      }
+    }
+    dirty_ = true;
+  }
+  sweep();
+}
+
+Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
+  const std::size_t index = index_of(entry);
+  Transport& transport = *context_->transports()[index].transport;
+  const Capabilities capabilities = transport.capabilities();
+  entry.lane = std::make_shared<Lane>(
+      CutLimits{std::min<std::uint64_t>(capabilities.max_batch_bytes, context_->options.batch_bytes),
+                capabilities.max_batch_segments},
+      context_->options.spin);
+  std::vector<Bytes> addresses;
+  for (const Rail& rail : transport.rails(peer_.path)) {
+    for (unsigned i = transport.channels_per_rail(rail); i != 0 && addresses.size() < most; --i) {
+      auto slot = std::make_shared<Slot>();
+      slot->worker = &least_loaded();
+      slot->worker->reserve();
+      slot->lane = entry.lane;
+      slot->control = std::make_unique<SessionLink>(send_, std::string(transport.name()),
+                                                    static_cast<std::uint32_t>(addresses.size()));
+      slot->tell = [weak = weak_from_this(), &reactor = *context_->reactor, index](const Status& status) {
+        reactor.post([weak, index, status] {
+          if (const auto lanes = weak.lock()) lanes->told(index, status);
+        });
+      };
+      auto channel = transport.open_channel({.role = role_,
+                                             .rail = rail,
+                                             .path = peer_.path,
+                                             .local_incarnation = context_->regions->incarnation(),
+                                             .peer_incarnation = peer_.incarnation,
+                                             .secret = peer_.secret,
+                                             .control = slot->control.get()});
+      entry.slots.push_back(slot);
+      if (!channel) return tl::unexpected(channel.error());
+      slot->channel = std::move(*channel);
+      addresses.push_back(slot->channel->address());
+    }
+  }
+  if (addresses.empty()) return fail(ErrorCode::kUnavailable, "no interface towards the peer");
+  return addresses;
+}
+
+Status Lanes::connect(Entry& entry, const std::vector<Bytes>& addresses) {
+  for (std::size_t i = 0; i < entry.slots.size(); ++i) {
+    Slot& slot = *entry.slots[i];
+    if (Status connected = slot.channel->connect(addresses[i]); !connected) return connected;
+  }
+  for (const auto& slot : entry.slots) slot->worker->attach(slot);
+  return {};
+}
+
+Status Lanes::on(const wire::ChannelOffer& offer) {
+  {
+    MutexLock lock(mutex_);
+    Entry* entry = find(offer.transport);
+    if (role_ != Role::kAcceptor || entry == nullptr || !entry->expected || !entry->slots.empty() ||
+        entry->local_done || offer.addresses.empty() || offer.addresses.size() > kMaxChannels) {
+      return fail(ErrorCode::kProtocol, "an offer of {} {} channels that was not due", offer.addresses.size(),
+                  offer.transport);
+    }
+    std::string reason;
+    auto addresses = open(*entry, offer.addresses.size());
+    if (addresses) {
+      std::vector<Bytes> theirs(offer.addresses.begin(),
+                                offer.addresses.begin() + static_cast<std::ptrdiff_t>(addresses->size()));
+      send_(wire::ChannelAnswer{offer.transport, "", *addresses});
+      if (const Status connected = connect(*entry, theirs); !connected) reason = connected.error().message;
+    } else {
+      reason = addresses.error().message;
+      send_(wire::ChannelAnswer{offer.transport, reason, {}});
+    }
+    if (!reason.empty()) give_up(*entry, reason);
+  }
+  sweep();
+  return {};
+}
+
+Status Lanes::on(const wire::ChannelAnswer& answer) {
+  {
+    MutexLock lock(mutex_);
+    Entry* entry = find(answer.transport);
+    if (role_ != Role::kConnector || entry == nullptr || !entry->expected) {
+      return fail(ErrorCode::kProtocol, "an answer about {} channels that was not due", answer.transport);
+    }
+    if (entry->local_done) return {};  // given up meanwhile
+    if (!answer.reason.empty()) {
+      give_up(*entry, "the peer could not open its channels: " + answer.reason);
+    } else if (answer.addresses.empty() || answer.addresses.size() > entry->slots.size()) {
+      give_up(*entry, "the peer answered with a wrong number of channels");
+    } else {
+      // The peer may take fewer than were offered.
+      while (entry->slots.size() > answer.addresses.size()) {
+        trash_.push_back(std::move(entry->slots.back()));
+        entry->slots.pop_back();
+      }
+      if (const Status connected = connect(*entry, answer.addresses); !connected) {
+        give_up(*entry, connected.error().message);
+      }
+    }
+  }
+  sweep();
+  return {};
+}
+
+Status Lanes::on(const wire::ChannelsReady& ready) {
+  {
+    MutexLock lock(mutex_);
+    Entry* entry = find(ready.transport);
+    if (entry == nullptr || !entry->expected) {
+      return fail(ErrorCode::kProtocol, "{} channels ready that were not due", ready.transport);
+    }
+    entry->peer_done = true;
+    if (!ready.reason.empty()) give_up(*entry, "the peer gave it up: " + ready.reason);
+    if (entry->local_done && entry->ready == entry->slots.size() && !entry->slots.empty()) {
+      entry->reason.clear();
+    }
+    dirty_ = true;
+  }
+  sweep();
+  return {};
+}
+
+Status Lanes::on(wire::ChannelControl control) {
+  MutexLock lock(mutex_);
+  Entry* entry = find(control.transport);
+  if (entry == nullptr || !entry->expected) {
+    return fail(ErrorCode::kProtocol, "a message for a {} channel that does not exist", control.transport);
+  }
+  if (control.channel < entry->slots.size()) {  // else given up meanwhile
+    const auto& slot = entry->slots[control.channel];
+    slot->worker->control(slot, std::move(control.message));
+  }
+  return {};
+}
+
+// A channel of `transport` came up or went down.
+void Lanes::told(std::size_t transport, const Status& status) {
+  {
+    MutexLock lock(mutex_);
+    Entry& entry = entries_[transport];
+    if (closed_ || entry.slots.empty()) return;
+    if (!status) {
+      // With channels left the lane lives on; its pieces went over to them.
+      if (!entry.local_done || entry.lane->channels() == 0) give_up(entry, status.error().message);
+      dirty_ = true;
+    } else if (++entry.ready == entry.slots.size() && !entry.local_done) {
+      local_done(entry);
+    }
+  }
+  sweep();
+}
+
+void Lanes::local_done(Entry& entry) {
+  const Transport& transport = *context_->transports()[index_of(entry)].transport;
+  entry.local_done = true;
+  entry.detail = fmt::format("{} channel{}: {}", entry.slots.size(), entry.slots.size() == 1 ? "" : "s",
+                             entry.slots.front()->description);
+  send_(wire::ChannelsReady{std::string(transport.name()), ""});
+  if (entry.peer_done) entry.reason.clear();
+  dirty_ = true;
+}
+
+void Lanes::give_up(Entry& entry, std::string reason) {
+  const std::string name(context_->transports()[index_of(entry)].transport->name());
+  if (entry.reason.empty()) log(LogLevel::kWarning, "{} is lost: {}", name, reason);
+  entry.reason = std::move(reason);
+  if (!std::exchange(entry.local_done, true)) send_(wire::ChannelsReady{name, entry.reason});
+  std::move(entry.slots.begin(), entry.slots.end(), std::back_inserter(trash_));
+  entry.slots.clear();
+  dirty_ = true;
+}
+
+void Lanes::expire(const Error& error) {
+  {
+    MutexLock lock(mutex_);
+    for (Entry& entry : entries_) {
+      if (!entry.expected || (entry.local_done && entry.peer_done)) continue;
+      give_up(entry, error.message);
+      entry.peer_done = true;
+    }
+  }
+  sweep();
+}
+
+void Lanes::sweep() {
+  std::vector<std::shared_ptr<Slot>> trash;
+  bool changed = false;
+  {
+    MutexLock lock(mutex_);
+    trash.swap(trash_);
+    changed = std::exchange(dirty_, false) && !closed_;
+  }
+  const Error error{ErrorCode::kPeerGone, "the channel was given up"};
+  for (const auto& slot : trash) slot->worker->detach(*slot, error);
+  if (changed) changed_();
+}
+
+void Lanes::close(const Error& error) {
+  std::vector<Entry> entries;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    entries.resize(entries_.size());
+    entries.swap(entries_);
+    for (Entry& entry : entries_) entry.reason = error.message;
+  }
+  for (const Entry& entry : entries) {
+    if (!entry.lane) continue;
+    Ended ended;
+    entry.lane->close(error, ended);
+    end_all(ended);
+    for (const auto& slot : entry.slots) slot->worker->detach(*slot, error);
+  }
+  sweep();
+}
+
+bool Lanes::settled() const {
+  MutexLock lock(mutex_);
+  return started_ && std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+           return !entry.expected || (entry.local_done && entry.peer_done);
+         });
+}
+
+bool Lanes::any_usable() const {
+  MutexLock lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.reason.empty(); });
+}
+
+bool Lanes::usable(std::size_t transport) const {
+  MutexLock lock(mutex_);
+  return entries_[transport].reason.empty();
+}
+
+std::shared_ptr<Lane> Lanes::lane(std::size_t transport) const {
+  MutexLock lock(mutex_);
+  return entries_[transport].lane;
+}
+
+std::uint64_t Lanes::retried() const {
+  MutexLock lock(mutex_);
+  std::uint64_t sum = 0;
+  for (const Entry& entry : entries_) sum += entry.lane ? entry.lane->retried() : 0;
+  return sum;
+}
+
+void Lanes::abandon(const TransferState& state) const {
+  std::vector<std::shared_ptr<Slot>> slots;
+  {
+    MutexLock lock(mutex_);
+    for (const Entry& entry : entries_) slots.insert(slots.end(), entry.slots.begin(), entry.slots.end());
+  }
+  for (const auto& slot : slots) slot->worker->abandon(slot, state);
+}
+
+Lanes::Entry* Lanes::find(const std::string& transport) {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (context_->transports()[i].transport->name() == transport) return &entries_[i];
+  }
+  return nullptr;
+}
+
+std::size_t Lanes::index_of(const Entry& entry) const {
+  return static_cast<std::size_t>(&entry - entries_.data());
+}
+
+Worker& Lanes::least_loaded() const {
+  return **std::min_element(context_->workers.begin(), context_->workers.end(),
+                            [](const auto& a, const auto& b) { return a->load() < b->load(); });
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,61 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/prepared_list.h"
+
+#include <utility>
+
+#include "p2p/transfer.h"
+
+namespace p2p::engine {
+
+Result<std::shared_ptr<PreparedList>> PreparedList::make(std::shared_ptr<Connection> connection,
+                                                         Operation operation,
+                                                         std::span<const LocalSpan> local,
+                                                         std::span<const RemoteSpan> remote) {
+  auto list = connection->build(operation, local, remote);
+  if (!list) return tl::unexpected(list.error());
+  std::shared_ptr<PreparedList> prepared(new PreparedList(std::move(connection), operation));
+  for (const LocalSpan& span : local) prepared->bytes_ += span.size;
+  MutexLock lock(prepared->mutex_);
+  prepared->list_ = std::move(*list);
+  if (!prepared->list_) {
+    prepared->local_.assign(local.begin(), local.end());
+    prepared->remote_.assign(remote.begin(), remote.end());
+  }
+  return prepared;
+}
+
+std::shared_ptr<TransferState> PreparedList::post(const PostOptions& options) {
+  std::shared_ptr<const SegmentList> list;
+  {
+    MutexLock lock(mutex_);
+    if (!list_) {
+      auto built = connection_->build(operation_, local_, remote_);
+      if (!built) return failed_transfer(built.error());
+      if (!*built) return connection_->transfer(operation_, local_, remote_, options);
+      list_ = std::move(*built);
+      local_ = {};
+      remote_ = {};
+    }
+    list = list_;
+  }
+  return connection_->post(std::move(list), options);
+}
+
+std::size_t PreparedList::segments() const {
+  MutexLock lock(mutex_);
+  if (!list_) return local_.size();
+  std::size_t segments = 0;
+  for (const auto& portion : list_->portions) segments += portion.segments.size();
+  return segments;
+}
+
+}  // namespace p2p::engine
+
+namespace p2p {
+
+PreparedTransfer::PreparedTransfer(std::shared_ptr<engine::PreparedList> list) : list_(std::move(list)) {}
+Transfer PreparedTransfer::post(const PostOptions& options) const { return Transfer(list_->post(options)); }
+std::uint64_t PreparedTransfer::bytes() const { return list_->bytes(); }
+std::size_t PreparedTransfer::segments() const { return list_->segments(); }
+
+}  // namespace p2p

@@ -1,0 +1,43 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "engine/connection.h"
+#include "engine/segment_list.h"
+
+namespace p2p::engine {
+
+/// A list kept for many posts. Built when it is made, or at the first post after the peer's word about its
+/// regions is there; until then it keeps the spans. Thread-safe.
+class PreparedList {
+ public:
+  /// Fails if the spans are wrong as far as can be told now.
+  static Result<std::shared_ptr<PreparedList>> make(std::shared_ptr<Connection> connection,
+                                                    Operation operation, std::span<const LocalSpan> local,
+                                                    std::span<const RemoteSpan> remote);
+
+  std::shared_ptr<TransferState> post(const PostOptions& options);
+  std::uint64_t bytes() const { return bytes_; }
+
+  /// Pieces after merging; the number of spans while not built.
+  std::size_t segments() const;
+
+ private:
+  PreparedList(std::shared_ptr<Connection> connection, Operation operation)
+      : connection_(std::move(connection)), operation_(operation) {}
+
+  const std::shared_ptr<Connection> connection_;
+  const Operation operation_;
+  std::uint64_t bytes_ = 0;
+  mutable Mutex mutex_;
+  std::shared_ptr<const SegmentList> list_ P2P_GUARDED_BY(mutex_);
+  std::vector<LocalSpan> local_ P2P_GUARDED_BY(mutex_);
+  std::vector<RemoteSpan> remote_ P2P_GUARDED_BY(mutex_);
+};
+
+}  // namespace p2p::engine

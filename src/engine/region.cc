@@ -1,0 +1,186 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/region.h"
+
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+#include "base/futex.h"
+#include "base/underlying.h"
+#include "drivers/crypto/crypto.h"
+
+namespace p2p::engine {
+namespace {
+
+// Sleeps until `count` is zero; whoever makes it zero wakes.
+bool wait_zero(const std::atomic<std::uint32_t>& count, std::chrono::steady_clock::time_point deadline) {
+  while (const std::uint32_t now = count.load(std::memory_order_acquire)) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    futex_wait(count, now, deadline);
+  }
+  return true;
+}
+
+}  // namespace
+
+Region::Region(std::shared_ptr<RegionTable> table, const RegionInfo& info, Incarnation incarnation,
+               std::vector<std::shared_ptr<Registration>> registrations, std::vector<std::string> reasons)
+    : table_(std::move(table)),
+      info_(info),
+      incarnation_(incarnation),
+      registrations_(std::move(registrations)),
+      reasons_(std::move(reasons)) {}
+
+std::chrono::nanoseconds Region::revoke_timeout() const { return table_->revoke_timeout(); }
+
+void Region::remove_user() {
+  if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) futex_wake_all(users_);
+}
+
+bool Region::on_revoke(Tell tell) {
+  MutexLock lock(mutex_);
+  if (revoked_) return false;
+  tells_.push_back(std::move(tell));
+  return true;
+}
+
+bool Region::revoke(std::chrono::steady_clock::time_point deadline) {
+  std::vector<Tell> tells;
+  bool first = false;
+  {
+    MutexLock lock(mutex_);
+    first = !std::exchange(revoked_, true);
+    tells.swap(tells_);
+    unanswered_->fetch_add(static_cast<std::uint32_t>(tells.size()));
+  }
+  if (first) {
+    table_->remove(info_.id);
+    for (std::size_t i = 0; i < registrations_.size(); ++i) {
+      if (registrations_[i]) table_->transports()[i].transport->revoke_memory(*registrations_[i]);
+    }
+  }
+  for (const Tell& tell : tells) {
+    tell([unanswered = unanswered_] {
+      if (unanswered->fetch_sub(1, std::memory_order_acq_rel) == 1) futex_wake_all(*unanswered);
+    });
+  }
+  return wait_zero(*unanswered_, deadline);
+}
+
+bool Region::wait_unused(std::chrono::steady_clock::time_point deadline) {
+  return wait_zero(users_, deadline);
+}
+
+RegionTable::RegionTable(TransportList transports, Incarnation incarnation,
+                         std::chrono::nanoseconds revoke_timeout)
+    : transports_(std::move(transports)), incarnation_(incarnation), revoke_timeout_(revoke_timeout) {}
+
+Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, MemoryPlace place) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  if (data == nullptr || size == 0 || address + size < address) {
+    return fail(ErrorCode::kInvalidArgument, "register {} ({} bytes): not a range of memory", data, size);
+  }
+  RegionInfo info{RegionId{next_.fetch_add(1)}, {}, static_cast<std::byte*>(data), size, place};
+  if (auto drawn = crypto::random_bytes(info.key); !drawn) return tl::unexpected(drawn.error());
+
+  std::vector<std::shared_ptr<Registration>> registrations(transports_.size());
+  std::vector<std::string> reasons(transports_.size());
+  std::string why;
+  bool any = false;
+  for (std::size_t i = 0; i < transports_.size(); ++i) {
+    if (!transports_[i].reason.empty()) {
+      reasons[i] = transports_[i].reason;
+      continue;
+    }
+    auto registration = transports_[i].transport->register_memory(info);
+    if (registration) {
+      registrations[i] = std::move(*registration);
+      any = true;
+      continue;
+    }
+    reasons[i] = registration.error().message;
+    why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", transports_[i].transport->name(), reasons[i]);
+  }
+  if (!any) {
+    return fail(ErrorCode::kUnavailable, "register {} ({} bytes): no transport takes this memory ({})", data,
+                size, why.empty() ? "none is usable" : why);
+  }
+  auto region = std::make_shared<Region>(shared_from_this(), info, incarnation_, std::move(registrations),
+                                         std::move(reasons));
+  const std::unique_lock lock(mutex_);
+  regions_.emplace(to_underlying(info.id), region);
+  return region;
+}
+
+std::shared_ptr<Region> RegionTable::find(RegionId id) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = regions_.find(to_underlying(id));
+  return found == regions_.end() ? nullptr : found->second;
+}
+
+Result<std::shared_ptr<Region>> RegionTable::find(RegionId id, const RegionKey& key) const {
+  auto region = find(id);
+  if (!region) {
+    return fail(ErrorCode::kNotFound, "region {}: not registered, or deregistered", to_underlying(id));
+  }
+  if (!crypto::equal(region->info().key, key)) {
+    return fail(ErrorCode::kPermissionDenied, "region {}: wrong key", to_underlying(id));
+  }
+  return region;
+}
+
+void RegionTable::remove(RegionId id) {
+  const std::unique_lock lock(mutex_);
+  regions_.erase(to_underlying(id));
+}
+
+}  // namespace p2p::engine
+
+namespace p2p {
+
+MemoryRegion::MemoryRegion(std::shared_ptr<engine::Region> region) : region_(std::move(region)) {}
+
+MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
+  if (this != &other) {
+    const MemoryRegion old(std::move(region_));
+    region_ = std::move(other.region_);
+  }
+  return *this;
+}
+
+MemoryRegion::~MemoryRegion() {
+  if (region_) region_->revoke(deadline_after(region_->revoke_timeout()));
+}
+
+RegionId MemoryRegion::id() const { return region_->info().id; }
+std::byte* MemoryRegion::data() const { return region_->info().base; }
+std::size_t MemoryRegion::size() const { return region_->info().size; }
+MemoryPlace MemoryRegion::place() const { return region_->info().place; }
+LocalSpan MemoryRegion::span() const { return {id(), data(), size()}; }
+LocalSpan MemoryRegion::span(std::size_t offset, std::size_t size) const {
+  return {id(), data() + offset, size};
+}
+
+RegionDescriptor MemoryRegion::descriptor() const {
+  const RegionInfo& info = region_->info();
+  return {reinterpret_cast<std::uintptr_t>(info.base),
+          info.size,
+          info.place,
+          info.id,
+          info.key,
+          region_->incarnation()};
+}
+
+Status MemoryRegion::release(std::chrono::nanoseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  if (!region_->revoke(deadline)) {
+    return fail(ErrorCode::kTimedOut, "release region {}: a peer has not let go of it", to_underlying(id()));
+  }
+  if (!region_->wait_unused(deadline)) {
+    return fail(ErrorCode::kTimedOut, "release region {}: local transfers still use it", to_underlying(id()));
+  }
+  region_.reset();
+  return {};
+}
+
+}  // namespace p2p

@@ -1,0 +1,54 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/remote_region.h"
+
+#include <utility>
+
+namespace p2p::engine {
+
+Error RemoteRegion::error() const {
+  MutexLock lock(mutex_);
+  return error_;
+}
+
+void RemoteRegion::set_ready(const RegionInfo& info, std::vector<std::unique_ptr<RemoteKey>> keys,
+                             std::vector<std::string> reasons) {
+  MutexLock lock(mutex_);
+  if (state() != State::kWaiting) return;
+  info_ = info;
+  keys_ = std::move(keys);
+  reasons_ = std::move(reasons);
+  state_.store(State::kReady, std::memory_order_release);
+}
+
+void RemoteRegion::set_failed(Error error, std::function<void()> through) {
+  {
+    MutexLock lock(mutex_);
+    if (state() != State::kFailed) {
+      error_ = std::move(error);
+      state_.store(State::kFailed, std::memory_order_release);
+    }
+    if (users_ != 0) {
+      if (through) through_.push_back(std::move(through));
+      return;
+    }
+  }
+  if (through) through();
+}
+
+bool RemoteRegion::add_user() {
+  MutexLock lock(mutex_);
+  if (state() != State::kReady) return false;
+  ++users_;
+  return true;
+}
+
+void RemoteRegion::remove_user() {
+  std::vector<std::function<void()>> through;
+  {
+    MutexLock lock(mutex_);
+    if (--users_ == 0) through.swap(through_);
+  }
+  for (const auto& call : through) call();
+}
+
+}  // namespace p2p::engine

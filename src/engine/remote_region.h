@@ -1,0 +1,73 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "p2p/memory.h"
+#include "transport/registration.h"
+
+namespace p2p::engine {
+
+/// A peer's region as one connection knows it: first only by its descriptor, then, once what the transports
+/// need is there, usable; in the end refused or revoked. Thread-safe.
+class RemoteRegion {
+ public:
+  enum class State : std::uint8_t { kWaiting, kReady, kFailed };
+
+  RemoteRegion(RemoteRegionId id, const RegionDescriptor& descriptor)
+      : id_(id),
+        descriptor_(descriptor),
+        info_{descriptor.region, descriptor.key, nullptr, 0, descriptor.place} {}
+
+  RemoteRegionId id() const { return id_; }
+  const RegionDescriptor& descriptor() const { return descriptor_; }
+  State state() const { return state_.load(std::memory_order_acquire); }
+
+  /// Base and size as the owner said; null and 0 if it was not asked. Once ready.
+  const RegionInfo& info() const { return info_; }
+
+  /// Transport `transport`'s handle; null if it cannot reach the region. Once ready.
+  const RemoteKey* key(std::size_t transport) const {
+    return transport < keys_.size() ? keys_[transport].get() : nullptr;
+  }
+
+  /// Why `key(transport)` is null. Once ready.
+  std::string reason(std::size_t transport) const {
+    return transport < reasons_.size() ? reasons_[transport] : std::string();
+  }
+
+  /// Why it failed. Once failed.
+  Error error() const;
+
+  /// kWaiting to kReady.
+  void set_ready(const RegionInfo& info, std::vector<std::unique_ptr<RemoteKey>> keys,
+                 std::vector<std::string> reasons);
+
+  /// To kFailed, from any state. `through`, if given, is called once no transfer uses the region.
+  void set_failed(Error error, std::function<void()> through = nullptr);
+
+  /// A transfer that moves bytes to or from the region. False if it failed.
+  bool add_user();
+  void remove_user();
+
+ private:
+  const RemoteRegionId id_;
+  const RegionDescriptor descriptor_;
+  RegionInfo info_;
+  std::vector<std::unique_ptr<RemoteKey>> keys_;
+  std::vector<std::string> reasons_;
+  std::atomic<State> state_{State::kWaiting};
+
+  mutable Mutex mutex_;
+  Error error_ P2P_GUARDED_BY(mutex_);
+  std::uint32_t users_ P2P_GUARDED_BY(mutex_) = 0;
+  std::vector<std::function<void()>> through_ P2P_GUARDED_BY(mutex_);
+};
+
+}  // namespace p2p::engine

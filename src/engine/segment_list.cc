@@ -1,0 +1,144 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/segment_list.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/underlying.h"
+#include "engine/stripe.h"
+
+namespace p2p::engine {
+namespace {
+
+// Builds one list. Spans of a list mostly stay in one pair of regions, so the last pair is remembered.
+class Builder {
+ public:
+  Builder(Operation operation, const ListContext& context) : context_(context) {
+    list_->operation = operation;
+  }
+
+  // False: a remote region is waiting.
+  Result<bool> add(const LocalSpan& local, const RemoteSpan& remote) {
+    if (local.size != remote.size) {
+      return refuse(ErrorCode::kInvalidArgument, local, remote,
+                    fmt::format("the remote span has {} bytes", remote.size));
+    }
+    if (!local_ || local.region != local_->info().id || !remote_ || remote.region != remote_->id()) {
+      auto known = enter(local, remote);
+      if (!known || !*known) return known;
+    }
+    if (!local_contains(local)) {
+      return refuse(ErrorCode::kOutOfRange, local, remote,
+                    fmt::format("the local region {} is [{}, +{})", to_underlying(local.region),
+                                fmt::ptr(local_->info().base), local_->info().size));
+    }
+    if (!remote_contains(remote)) {
+      return refuse(
+          ErrorCode::kOutOfRange, local, remote,
+          fmt::format("the remote region is [{:#x}, +{})",
+                      reinterpret_cast<std::uintptr_t>(remote_->info().base), remote_->info().size));
+    }
+    SegmentList::Portion& portion = list_->portions[portion_];
+    append_merged(portion.segments, {local.data, remote.address, local.size, registration_, key_});
+    portion.bytes += local.size;
+    list_->bytes += local.size;
+    return true;
+  }
+
+  std::shared_ptr<const SegmentList> take() { return std::move(list_); }
+
+ private:
+  tl::unexpected<Error> refuse(ErrorCode code, const LocalSpan& local, const RemoteSpan& remote,
+                               std::string_view why) const {
+    return fail(code, "{} {} bytes between {} and remote {:#x}: {}",
+                list_->operation == Operation::kWrite ? "write" : "read", local.size, fmt::ptr(local.data),
+                remote.address, why);
+  }
+
+  // Makes the spans' regions the current pair.
+  Result<bool> enter(const LocalSpan& local, const RemoteSpan& remote) {
+    if (!local_ || local.region != local_->info().id) {
+      local_ = context_.regions.find(local.region);
+      if (!local_) {
+        return refuse(ErrorCode::kNotFound, local, remote,
+                      fmt::format("no local region {}", to_underlying(local.region)));
+      }
+      remember(list_->locals, local_);
+    }
+    if (!remote_ || remote.region != remote_->id()) {
+      remote_ = context_.remote(remote.region);
+      if (!remote_) {
+        return refuse(ErrorCode::kNotFound, local, remote,
+                      fmt::format("no remote region {} was imported", to_underlying(remote.region)));
+      }
+      if (remote_->state() == RemoteRegion::State::kFailed) return tl::unexpected(remote_->error());
+      if (remote_->state() == RemoteRegion::State::kWaiting) return false;
+      remember(list_->remotes, remote_);
+    }
+    auto transport = context_.route(*local_, *remote_);
+    if (!transport) return refuse(transport.error().code, local, remote, transport.error().message);
+    registration_ = local_->registration(*transport).get();
+    key_ = remote_->key(*transport);
+    portion_ = portion_of(*transport);
+    return true;
+  }
+
+  template <class T>
+  static void remember(std::vector<std::shared_ptr<T>>& kept, const std::shared_ptr<T>& one) {
+    if (std::find(kept.begin(), kept.end(), one) == kept.end()) kept.push_back(one);
+  }
+
+  std::size_t portion_of(std::size_t transport) {
+    for (std::size_t i = 0; i < list_->portions.size(); ++i) {
+      if (list_->portions[i].transport == transport) return i;
+    }
+    list_->portions.push_back({transport, {}, 0});
+    return list_->portions.size() - 1;
+  }
+
+  bool local_contains(const LocalSpan& span) const {
+    const RegionInfo& info = local_->info();
+    const auto offset =
+        reinterpret_cast<std::uintptr_t>(span.data) - reinterpret_cast<std::uintptr_t>(info.base);
+    return offset <= info.size && span.size <= info.size - offset;
+  }
+
+  // What this side knows: the owner checks again, against the truth.
+  bool remote_contains(const RemoteSpan& span) const {
+    if (span.address + span.size < span.address) return false;
+    const RegionInfo& info = remote_->info();
+    if (info.size == 0) return true;
+    const std::uint64_t offset = span.address - reinterpret_cast<std::uintptr_t>(info.base);
+    return offset <= info.size && span.size <= info.size - offset;
+  }
+
+  const ListContext& context_;
+  std::shared_ptr<SegmentList> list_ = std::make_shared<SegmentList>();
+  std::shared_ptr<Region> local_;
+  std::shared_ptr<RemoteRegion> remote_;
+  const Registration* registration_ = nullptr;
+  const RemoteKey* key_ = nullptr;
+  std::size_t portion_ = 0;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const SegmentList>> build_list(Operation operation, std::span<const LocalSpan> local,
+                                                      std::span<const RemoteSpan> remote,
+                                                      const ListContext& context) {
+  if (local.size() != remote.size()) {
+    return fail(ErrorCode::kInvalidArgument, "{} a list: {} local spans, {} remote ones",
+                operation == Operation::kWrite ? "write" : "read", local.size(), remote.size());
+  }
+  Builder builder(operation, context);
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    const auto added = builder.add(local[i], remote[i]);
+    if (!added) return tl::unexpected(added.error());
+    if (!*added) return std::shared_ptr<const SegmentList>();
+  }
+  return builder.take();
+}
+
+}  // namespace p2p::engine

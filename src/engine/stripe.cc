@@ -1,0 +1,95 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/stripe.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace p2p::engine {
+
+void append_merged(std::vector<Segment>& list, const Segment& next) {
+  if (next.size == 0) return;
+  if (!list.empty()) {
+    Segment& last = list.back();
+    if (last.local + last.size == next.local && last.remote + last.size == next.remote &&
+        last.registration == next.registration && last.key == next.key) {
+      last.size += next.size;
+      return;
+    }
+  }
+  list.push_back(next);
+}
+
+Cut next_cut(std::span<const Segment> list, Cursor& cursor, const CutLimits& limits) {
+  Cut cut;
+  cut.skip = cursor.offset;
+  const std::size_t first = cursor.segment;
+  while (cursor.segment < list.size() && cursor.segment - first < limits.segments &&
+         cut.bytes < limits.bytes) {
+    const std::uint64_t left = list[cursor.segment].size - cursor.offset;
+    const std::uint64_t used = std::min(left, limits.bytes - cut.bytes);
+    cut.bytes += used;
+    if (used < left) {
+      cursor.offset += used;
+      cut.segments = list.subspan(first, cursor.segment - first + 1);
+      return cut;
+    }
+    ++cursor.segment;
+    cursor.offset = 0;
+  }
+  cut.segments = list.subspan(first, cursor.segment - first);
+  return cut;
+}
+
+namespace {
+
+template <class Span>
+std::uint64_t total(std::span<const Span> spans) {
+  std::uint64_t bytes = 0;
+  for (const Span& span : spans) bytes += span.size;
+  return bytes;
+}
+
+}  // namespace
+
+Result<Pairing> pair_message(std::span<const LocalSpan> message, std::span<const RemoteSpan> receive) {
+  Pairing pairing;
+  const bool by_span = message.size() == receive.size();
+  const std::uint64_t size = total(message);
+  if (const std::uint64_t room = total(receive); size > room) {
+    return fail(ErrorCode::kMessageTooLong, "send {} bytes: the receive takes at most {}", size, room);
+  }
+  std::size_t target = 0;
+  std::uint64_t used = 0;
+  for (std::size_t i = 0; i < message.size(); ++i) {
+    LocalSpan left = message[i];
+    if (by_span) {
+      if (left.size > receive[i].size) {
+        return fail(ErrorCode::kMessageTooLong,
+                    "send span {} of {} bytes: the receive's span takes at most {}", i, left.size,
+                    receive[i].size);
+      }
+      pairing.local.push_back(left);
+      pairing.remote.push_back({receive[i].region, receive[i].address, left.size});
+      continue;
+    }
+    while (left.size != 0) {
+      const RemoteSpan& into = receive[target];
+      const std::size_t step = std::min<std::size_t>(left.size, into.size - used);
+      if (step != 0) {
+        pairing.local.push_back({left.region, left.data, step});
+        pairing.remote.push_back({into.region, into.address + used, step});
+        left.data += step;
+        left.size -= step;
+        used += step;
+      }
+      if (used == into.size) {
+        ++target;
+        used = 0;
+      }
+    }
+  }
+  return pairing;
+}
+
+}  // namespace p2p::engine
