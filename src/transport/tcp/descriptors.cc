@@ -105,13 +105,14 @@ void encode_group(const RangeGroup& group, std::span<const Range> ranges, Bytes&
   out.resize(static_cast<std::size_t>(end - out.data()));
 }
 
-// Appends ranges and keeps the sum; false for what no honest peer sends.
+// Appends ranges and keeps the sum; false for what no honest peer sends. Where they lie is for the
+// registration to judge.
 class Collector {
  public:
   Collector(std::uint64_t total, std::vector<Range>& ranges) : left_(total), ranges_(ranges) {}
 
   bool add(std::uint64_t address, std::uint64_t size) {
-    if (size == 0 || size > left_ || address > std::numeric_limits<std::uint64_t>::max() - size) return false;
+    if (size == 0 || size > left_) return false;
     left_ -= size;
     ranges_.push_back({address, size});
     return true;
@@ -138,12 +139,10 @@ bool take_list(ByteReader& reader, std::uint64_t count, Collector& collector) {
 bool take_pages(ByteReader& reader, std::uint64_t count, Collector& collector) {
   const auto base = reader.get<std::uint64_t>();
   const std::uint64_t size = reader.get_varint();
-  // Keeps index * size within 64 bits.
   if (!reader.ok() || size == 0 || size > kMaxPayloadBytes) return false;
   for (; count != 0; --count) {
-    const std::uint64_t distance = reader.get<std::uint32_t>() * size;
-    if (!reader.ok() || distance > std::numeric_limits<std::uint64_t>::max() - base) return false;
-    if (!collector.add(base + distance, size)) return false;
+    const std::uint64_t address = base + reader.get<std::uint32_t>() * size;
+    if (!reader.ok() || !collector.add(address, size)) return false;
   }
   return true;
 }

@@ -44,8 +44,9 @@ void collect_ranges(const Batch& batch, RangeList& list);
 /// ranges are equally long and whole lengths apart, a base and indices; whichever is shorter.
 void encode_ranges(const RangeList& list, Bytes& out);
 
-/// Replaces `list` by what `bytes` say. kProtocol unless that is 1 to kMaxRanges ranges, none empty or
-/// past the end of the address space, of `total` bytes together. `list` is undefined after a failure.
+/// Replaces `list` by what `bytes` say. kProtocol unless that is 1 to kMaxRanges ranges, none empty, of
+/// `total` bytes together (or nothing for nothing). A range may lie anywhere, also across the end of the
+/// address space: who uses it checks it against the region. `list` is undefined after a failure.
 Status decode_ranges(ByteView bytes, std::uint64_t total, RangeList& list);
 
 }  // namespace p2p::tcp
