@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Usage: use_installed.sh CMAKE BUILD_FOLDER COMPILER LIBRARY_FOLDER
+# Installs BUILD_FOLDER into a fresh place, moves that, and builds and runs the examples against it: with
+# find_package and with pkg-config.
+set -euo pipefail
+cmake=$1 build=$2 compiler=$3 library_folder=$4
+examples=$(cd "$(dirname "$0")/../../examples" && pwd)
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+
+"$cmake" --install "$build" --prefix "$place/first" >/dev/null
+mv "$place/first" "$place/installed"
+prefix=$place/installed
+
+"$cmake" -S "$examples" -B "$place/build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" \
+  -DCMAKE_BUILD_TYPE=Release >/dev/null
+"$cmake" --build "$place/build" >/dev/null
+for kind in shared static; do
+  printf 'find_package, %s: ' "$kind"
+  "$place/build/hello_$kind" | grep '^hello by '
+done
+
+export PKG_CONFIG_PATH=$prefix/$library_folder/pkgconfig
+read -ra flags <<<"$(pkg-config --cflags --libs uccl_p2p)"
+"$compiler" -std=c++20 "$examples/hello.cc" "${flags[@]}" -o "$place/hello"
+printf 'pkg-config: '
+LD_LIBRARY_PATH=$prefix/$library_folder "$place/hello" | grep '^hello by '
