@@ -64,7 +64,7 @@ FOREIGN = (
     (r"nccl.*\.h", ("src/drivers/nccl_net/",)),
     (r"spdlog/.*", ("src/base/log.cc",)),
     (r"fmt/.*", ("src/", "tools/", "softnet/", "nixl/", "tests/", "bench/", "fuzz/")),
-    (r"gtest/.*|gmock/.*", ("tests/", "_test.cc")),
+    (r"gtest/.*|gmock/.*", ("tests/", "_test.cc", "_testing.h", "_pair.h")),
     (r"benchmark/.*", ("bench/",)),
     (r"CLI/.*", ("tools/", "bench/")),
     (r"nlohmann/.*", ("tools/", "tests/", "bench/")),
