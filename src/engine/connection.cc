@@ -115,8 +115,26 @@ void Connection::on_lanes_changed() {
     }
     observer_.opened(shared_from_this());
   }
+  if (state() == ConnectionState::kOpen && !lanes_->any_usable() && !timer_) watch_for_end();
   changed();
   retry_parked();
+}
+
+// Every path is lost. Mostly the session's own end, with the true cause, is a moment behind; a session that
+// outlives its paths is of no use.
+void Connection::watch_for_end() {
+  timer_ = context_->reactor->after(context_->options.keepalive / 6, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->timer_.reset();
+    const std::string reason = self->lanes_->routes().front().reason;
+    std::shared_ptr<Session> session;
+    {
+      MutexLock lock(self->mutex_);
+      session = self->session_;
+    }
+    if (session) session->close({ErrorCode::kPeerGone, "every path to the peer was lost: " + reason});
+  });
 }
 
 void Connection::on_message(wire::Message message) {
@@ -304,8 +322,8 @@ void Connection::abort(const Error& error) {
     state_.compare_exchange_strong(expected, ConnectionState::kClosing);
   }
   if (!session) return;
-  lanes_->close(error);
   if (say_bye) session->send(wire::Bye{error.message});
+  lanes_->close(error);
   session->close(error);
 }
 

@@ -93,6 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Status dispatch(wire::Message& message);
   void on_bye(const wire::Bye& bye);
   void on_lanes_changed();
+  void watch_for_end();
   void end(const Error& error);
   void say(wire::Message message);
 

@@ -229,7 +229,7 @@ void Lanes::local_done(Entry& entry) {
 
 void Lanes::give_up(Entry& entry, std::string reason) {
   const std::string name(context_->transports()[index_of(entry)].transport->name());
-  if (entry.reason.empty()) log(LogLevel::kWarning, "{} is lost: {}", name, reason);
+  if (entry.reason.empty()) log(LogLevel::kInfo, "{} is lost: {}", name, reason);
   entry.reason = std::move(reason);
   if (!std::exchange(entry.local_done, true)) send_(wire::ChannelsReady{name, entry.reason});
   std::move(entry.slots.begin(), entry.slots.end(), std::back_inserter(trash_));
