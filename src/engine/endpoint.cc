@@ -164,7 +164,7 @@ Endpoint::~Endpoint() {
     futex_wait(changes_, seen, deadline);
   }
   context_->workers.clear();  // they post to the reactor until they are gone
-  context_->reactor.reset();
+  context_->reactor->stop();
 }
 
 void Endpoint::set_note(std::string note) {

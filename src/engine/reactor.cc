@@ -173,7 +173,10 @@ Result<std::unique_ptr<Reactor>> Reactor::start() {
   return std::unique_ptr<Reactor>(new Reactor(std::move(loop)));
 }
 
-Reactor::~Reactor() {
+Reactor::~Reactor() { stop(); }
+
+void Reactor::stop() {
+  if (!loop_->thread.joinable()) return;
   {
     MutexLock lock(loop_->mutex);
     loop_->stop = true;

@@ -24,6 +24,9 @@ class Reactor {
   /// Not on the reactor's own thread.
   ~Reactor();
 
+  /// The same, for an owner whose tasks still find the reactor through it. Not on the reactor's thread.
+  void stop();
+
   /// Runs `task` on the reactor's thread, in the order of the posts.
   void post(std::function<void()> task);
 
