@@ -89,6 +89,7 @@ void Session::Core::take_end() {
   if (closing_requested()) run_scheduled();
   if (state_ == State::kLingering) return finish(*reason_);
   if (state_ == State::kClosing) return update_interest();
+  if (broken_) return finish(*broken_);
   const std::string when = state_ == State::kHandshake
                                ? fmt::format(" during the handshake, before {}", handshake_->awaits())
                                : "";
@@ -143,11 +144,12 @@ void Session::Core::flush() {
   const bool was_idle = socket_->idle();
   const auto sent = socket_->flush();
   if (!sent) {
-    // The peer's last words may still wait to be read, but not from within a handler.
-    broken_ = true;
-    reactor_.post([self = shared_from_this(), error = explain(sent.error())] {
-      if (self->state_ != State::kClosed) self->receive();
-      self->finish(error);
+    // The peer's last words may still wait to be read, but not from within a handler. The system tells an
+    // error once, so what reading finds after them is only the end.
+    broken_ = explain(sent.error());
+    reactor_.post([self = shared_from_this()] {
+      for (int i = 0; i < kReadsPerEvent && self->state_ != State::kClosed; ++i) self->receive();
+      self->finish(*self->broken_);
     });
     return;
   }

@@ -67,7 +67,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   wire::FrameReader reader_{Handshake::kStrangerFrameBytes};
   std::uint32_t interest_ = 0;
   bool peer_finished_ = false;
-  bool broken_ = false;          // a write failed; what can still be read comes first
+  std::optional<Error> broken_;  // a write failed; what can still be read comes first
   std::optional<Error> reason_;  // of a close under way
   Reactor::TimerId timer_{};     // the handshake's deadline, then keepalive, then the close's limit
   std::optional<Patience> silence_;

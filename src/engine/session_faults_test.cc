@@ -4,7 +4,7 @@
 #include <future>
 #include <random>
 
-#include "engine/session_testing.h"
+#include "support/session_ends.h"
 
 namespace p2p::engine {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "engine/session_testing.h"
+#include "support/session_ends.h"
 
 namespace p2p::engine {
 namespace {
