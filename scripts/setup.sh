@@ -43,7 +43,7 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "setup: not root and no sudo; have installed: ${missing[*]}" >&2
     exit 1
   fi
-  as_root=(sudo env)
+  as_root=(sudo env DEBIAN_FRONTEND=noninteractive)
 fi
 
 echo "setup: installing ${missing[*]}"
