@@ -35,7 +35,7 @@ check_spelling() {
 }
 
 check_shell() {
-  sources '*.sh' scripts .ci tests | xargs -r grep -lE '^#!.*[/ ](ba)?sh$' | xargs -r shellcheck
+  sources '*.sh' scripts .ci tests | xargs -r grep -lE '^#!.*[/ ](ba)?sh$' | xargs -r shellcheck -x
 }
 
 [ -f "$build/compile_commands.json" ] || cmake --preset lint -B "$build" >/dev/null || exit 1

@@ -101,7 +101,8 @@ Result<Address> Address::parse(ByteView bytes) {
   address.pid = reader.get<std::uint32_t>();
   const ByteView listener = reader.take(address.listener.size());
   if (!reader.ok() || reader.left() != 0) {
-    return fail(ErrorCode::kProtocol, "connect with cma: the peer's address of {} bytes is not one", bytes.size());
+    return fail(ErrorCode::kProtocol, "connect with cma: the peer's address of {} bytes is not one",
+                bytes.size());
   }
   std::ranges::copy(boot, address.host.boot.begin());
   std::ranges::copy(listener, address.listener.begin());
