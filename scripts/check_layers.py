@@ -18,15 +18,19 @@ VALUES = tuple(f"include/p2p/{name}.h" for name in ("api", "log", "memory", "opt
 # the including file's folder below the key: `transport/tcp/` for a file of src/transport/tcp.
 LAYERS = {
     "include/p2p/": ("include/p2p/",),
-    "include/tcpx/": ("include/tcpx/",),
+    "include/tcpx/": ("include/tcpx/", *VALUES),
     "src/base/": ("src/base/", *VALUES),
     "src/wire/": ("src/wire/", "src/base/", *VALUES),
     "src/drivers/": ("{own}", "src/base/", *VALUES),
     "src/kernels/": ("src/kernels/", *VALUES),
-    "src/transport/": ("{own}", "src/transport/*", "src/base/", "src/drivers/", "src/kernels/", *VALUES),
+    # Copying and staging of device memory, for any transport.
+    "src/device/": ("src/device/", "src/base/", "src/drivers/cuda/", "src/kernels/", *VALUES),
+    "src/transport/": ("{own}", "src/transport/*", "src/base/", "src/drivers/", "src/device/", "src/kernels/",
+                       *VALUES),
     "src/transport/*": ("src/transport/*", "src/base/", *VALUES),
     "src/engine/": ("src/engine/", "src/transport/*", "src/wire/", "src/base/", "src/drivers/socket/",
-                    "src/drivers/topology/", "src/drivers/crypto/", "include/p2p/"),
+                    "src/drivers/topology/", "src/drivers/crypto/", "include/p2p/",
+                    "src/drivers/cuda/place.h"),  # docs/decisions/cuda-place.md
     "src/tcpx/": ("src/tcpx/", "include/tcpx/", "src/drivers/nccl_net/", "src/drivers/cuda/",
                   "src/drivers/socket/", "src/kernels/", "src/base/", *VALUES),
     "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/base/", *VALUES),
@@ -72,7 +76,11 @@ FOREIGN = (
 )
 
 # The one reader of the environment for each thing that is shipped.
-GETENV_FILES = {"src/engine/options.cc", "softnet/settings.cc"}
+GETENV_FILES = {
+    "src/engine/options.cc",
+    "softnet/settings.cc",
+    "src/tcpx/environment.cc",  # judges the variables of somebody else's plugin; has no options of its own
+}
 GETENV_FOLDERS = ("include/", "src/", "softnet/", "nixl/", "tools/", "examples/")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
