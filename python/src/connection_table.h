@@ -1,0 +1,61 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "gil.h"
+#include "identity.h"
+#include "p2p/connection.h"
+#include "p2p/endpoint.h"
+#include "p2p/result.h"
+
+namespace p2p::python {
+
+/// A connection and what its peer said of itself.
+struct Link {
+  std::uint64_t id = 0;
+  Connection connection;
+  Identity peer;
+};
+
+/// The connections of an endpoint by small numbers, and the queues of accepted ones. Any thread; waits are
+/// in slices so that the caller can look for signals.
+class ConnectionTable {
+ public:
+  std::shared_ptr<const Link> add(Connection connection);
+  std::shared_ptr<const Link> find(std::uint64_t id) const;
+  std::shared_ptr<const Link> remove(std::uint64_t id);
+
+  /// The next accepted connection of this purpose, or kTimedOut after a slice without one. Whoever waits
+  /// takes from the engine for all, so any number of threads may wait for either purpose.
+  Result<std::shared_ptr<const Link>> accept(Endpoint& engine, Purpose purpose,
+                                             std::chrono::nanoseconds slice);
+
+  /// Connections made by add_remote_endpoint no longer wait for accept().
+  void serve_passively();
+
+  void clear();
+
+ private:
+  std::deque<std::shared_ptr<const Link>>& queue(Purpose purpose);
+  void sort_in(Connection connection);
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<const Link>> links_;
+
+  std::mutex accept_mutex_;
+  std::condition_variable arrived_;
+  bool taking_ = false;
+  bool passive_ = false;
+  std::deque<std::shared_ptr<const Link>> accepted_;
+  std::deque<std::shared_ptr<const Link>> accepted_local_;
+};
+
+}  // namespace p2p::python

@@ -1,0 +1,228 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "one_sided.h"
+#include "sequences.h"
+#include "spans.h"
+
+namespace p2p::python {
+namespace nb = nanobind;
+namespace {
+
+using Descriptor = std::array<std::byte, RegionDescriptor::kBytes>;
+
+/// Memory for transfer(): mine, or a peer's that came as bytes.
+struct XferDesc {
+  std::uint64_t addr = 0;
+  std::uint64_t size = 0;
+  std::uint64_t mr_id = 0;
+  Descriptor region{};  ///< names the whole registered range
+
+  std::vector<std::uint32_t> keys() const {
+    constexpr std::size_t kKeyAt = 24;
+    std::vector<std::uint32_t> words(sizeof(RegionKey) / sizeof(std::uint32_t));
+    std::memcpy(words.data(), region.data() + kKeyAt, sizeof(RegionKey));
+    return words;
+  }
+};
+
+// Serialized: mark, count, then for each address, size, region id and descriptor. Little endian.
+constexpr std::array<char, 8> kMark{'u', 'c', 'c', 'l', 'd', 's', 'c', '1'};
+constexpr std::size_t kHead = kMark.size() + sizeof(std::uint64_t);
+constexpr std::size_t kEach = 3 * sizeof(std::uint64_t) + RegionDescriptor::kBytes;
+
+constexpr std::uint64_t kUnregistered = ~std::uint64_t{0};
+constexpr std::chrono::seconds kDeregister{10};
+
+struct Memory {
+  std::uint64_t address = 0;
+  std::size_t bytes = 0;
+};
+
+/// Address and length of a torch tensor or an array; raises for one with gaps.
+Memory memory_of(nb::handle tensor) {
+  if (nb::hasattr(tensor, "data_ptr")) {
+    if (!nb::cast<bool>(tensor.attr("is_contiguous")())) {
+      throw nb::value_error("register_memory: the tensor is not contiguous");
+    }
+    return {
+        nb::cast<std::uint64_t>(tensor.attr("data_ptr")()),
+        nb::cast<std::size_t>(tensor.attr("numel")()) * nb::cast<std::size_t>(tensor.attr("element_size")())};
+  }
+  nb::ndarray<nb::ro, nb::c_contig> array;
+  if (!nb::try_cast(tensor, array)) {
+    throw nb::type_error("register_memory: neither a tensor nor a contiguous array");
+  }
+  return {reinterpret_cast<std::uint64_t>(array.data()), array.nbytes()};
+}
+
+std::vector<XferDesc> register_memory(const PyEndpoint& self, const nb::list& tensors) {
+  const auto state = self.state_or_raise();
+  std::vector<Memory> memories;
+  for (nb::handle tensor : tensors) memories.push_back(memory_of(tensor));
+  std::vector<XferDesc> out;
+  out.reserve(memories.size());
+  for (const Memory& memory : memories) {
+    XferDesc desc{.addr = memory.address, .size = memory.bytes, .mr_id = kUnregistered, .region = {}};
+    const auto id = state->memory.add_shared(state->engine, memory.address, memory.bytes);
+    if (id) {
+      desc.mr_id = *id;
+      desc.region = value_or_raise(state->memory.describe(*id, memory.address, memory.bytes)).serialize();
+    } else {
+      set_last_error(id.error().message);
+    }
+    out.push_back(desc);
+  }
+  return out;
+}
+
+bool deregister_memory(const PyEndpoint& self, const std::vector<XferDesc>& descs) {
+  const auto state = self.state_or_raise();
+  Status first;
+  Released released;
+  for (const XferDesc& desc : descs) {
+    const Status removed = state->memory.remove_shared(desc.mr_id, kDeregister);
+    if (first && !removed) first = removed;
+  }
+  if (!first) set_last_error(first.error().message);
+  return first.has_value();
+}
+
+nb::bytes serialize(const std::vector<XferDesc>& descs) {
+  std::string out(kMark.data(), kMark.size());
+  out.reserve(kHead + descs.size() * kEach);
+  const auto put = [&out](const auto& value) {
+    out.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  put(std::uint64_t{descs.size()});
+  for (const XferDesc& desc : descs) {
+    put(desc.addr);
+    put(desc.size);
+    put(desc.mr_id);
+    put(desc.region);
+  }
+  return nb::bytes(out.data(), out.size());
+}
+
+std::vector<XferDesc> deserialize(const nb::bytes& bytes) {
+  const char* at = bytes.c_str();
+  const std::size_t size = bytes.size();
+  std::uint64_t count = 0;
+  if (size >= kHead) std::memcpy(&count, at + kMark.size(), sizeof count);
+  if (size < kHead || std::memcmp(at, kMark.data(), kMark.size()) != 0 || (size - kHead) % kEach != 0 ||
+      (size - kHead) / kEach != count) {
+    raise(Error{ErrorCode::kInvalidArgument, "deserialize_descs: not what get_serialized_descs gave"});
+  }
+  at += kHead;
+  const auto get = [&at](auto& value) {
+    std::memcpy(&value, at, sizeof value);
+    at += sizeof value;
+  };
+  std::vector<XferDesc> descs(count);
+  for (XferDesc& desc : descs) {
+    get(desc.addr);
+    get(desc.size);
+    get(desc.mr_id);
+    get(desc.region);
+  }
+  return descs;
+}
+
+void check_sizes(const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote) {
+  if (local.size() != remote.size()) {
+    raise(Error{ErrorCode::kInvalidArgument, "transfer: " + std::to_string(local.size()) +
+                                                 " local descriptors, " + std::to_string(remote.size()) +
+                                                 " remote ones"});
+  }
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    if (local[i].size == remote[i].size) continue;
+    raise(Error{ErrorCode::kInvalidArgument, "transfer: pair " + std::to_string(i) + ": size mismatch, " +
+                                                 std::to_string(local[i].size) + " bytes local, " +
+                                                 std::to_string(remote[i].size) + " remote"});
+  }
+}
+
+/// The peer's range, wherever within its region the descriptor was moved to.
+Result<RemoteSpan> remote_span(Importer& importer, const XferDesc& desc) {
+  Result<RemoteSpan> span = importer(desc.region, 0);
+  if (!span) return span;
+  const std::uint64_t base = span->address;
+  const Result<RegionDescriptor> whole = RegionDescriptor::parse(desc.region);
+  const std::uint64_t offset = desc.addr - base;
+  if (desc.addr < base || offset > whole->size || desc.size > whole->size - offset) {
+    return failure(ErrorCode::kOutOfRange, "transfer: " + std::to_string(desc.size) + " bytes at " +
+                                               std::to_string(desc.addr) + " lie outside the peer's region");
+  }
+  span->address = desc.addr;
+  span->size = desc.size;
+  return span;
+}
+
+nb::tuple transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::string& op_name,
+                   const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote) {
+  if (op_name != "read" && op_name != "write") {
+    raise(Error{ErrorCode::kInvalidArgument,
+                "transfer: op_name must be 'read' or 'write', not '" + op_name + "'"});
+  }
+  Plan plan = value_or_raise(open_plan(self, conn_id));
+  check_sizes(local, remote);
+  Importer importer(plan.link->connection);
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    const Result<RemoteSpan> span = remote_span(importer, remote[i]);
+    if (!span) return not_started(span.error());
+    plan.local.push_back(local_span(local[i].mr_id, local[i].addr, local[i].size));
+    plan.remote.push_back(*span);
+  }
+  return begin(op_name == "write" ? Operation::kWrite : Operation::kRead, std::move(plan));
+}
+
+void bind_desc(nb::module_& module) {
+  nb::class_<XferDesc>(module, "XferDesc", "Memory for Endpoint.transfer().")
+      .def_rw("addr", &XferDesc::addr, "Address of the first byte, in its owner's process.")
+      .def_rw("size", &XferDesc::size, "Bytes.")
+      .def_prop_ro(
+          "mr_id", [](const XferDesc& d) { return d.mr_id; },
+          "Region id at the owner; 2**64 - 1 if it could not be registered.")
+      .def_prop_ro(
+          "lkeys", [](const XferDesc& d) { return d.keys(); }, "The region's key as four words.")
+      .def_prop_ro(
+          "rkeys", [](const XferDesc& d) { return d.keys(); }, "The region's key as four words.")
+      .def("__repr__", [](const XferDesc& d) {
+        return "<XferDesc addr=" + std::to_string(d.addr) + " size=" + std::to_string(d.size) +
+               " mr_id=" + std::to_string(d.mr_id) + ">";
+      });
+}
+
+}  // namespace
+
+void bind_descriptors(nb::module_& module, PyClass& endpoint) {
+  using namespace nb::literals;
+  bind_desc(module);
+  endpoint
+      .def("register_memory", &register_memory, "tensor_list"_a,
+           "Registers contiguous tensors or arrays: a list of XferDesc. The same memory twice is one\n"
+           "registration, which ends with the second deregister_memory().")
+      .def("deregister_memory", &deregister_memory, "desc_list"_a,
+           "Ends registrations of register_memory(). False if one was unknown or stayed in use.")
+      .def(
+          "get_serialized_descs",
+          [](const PyEndpoint&, const std::vector<XferDesc>& descs) { return serialize(descs); },
+          "desc_list"_a, "XferDescs as bytes for a peer.")
+      .def(
+          "deserialize_descs", [](const PyEndpoint&, const nb::bytes& bytes) { return deserialize(bytes); },
+          "serialized_bytes"_a, "The reverse. Raises RuntimeError for other bytes.")
+      .def("transfer", &transfer, "conn_id"_a, "op_name"_a, "local_desc_list"_a, "remote_desc_list"_a,
+           "Starts a 'read' or 'write' of each pair of XferDescs: (ok, transfer_id).\n\n"
+           "Raises RuntimeError for an unknown connection or operation and for sizes that differ.");
+}
+
+}  // namespace p2p::python

@@ -1,0 +1,169 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "options.h"
+#include "state.h"
+
+namespace p2p::python {
+namespace nb = nanobind;
+namespace {
+
+constexpr std::chrono::milliseconds kExitDrain{500};
+constexpr std::chrono::seconds kExitWait{2};
+
+/// The endpoints of this process. Guarded by the GIL, which a fork also holds.
+std::set<PyEndpoint*>& living() {
+  static auto* endpoints = new std::set<PyEndpoint*>;
+  return *endpoints;
+}
+
+nb::dict counters(const Stats& stats) {
+  nb::dict out;
+  out["transfers_started"] = stats.transfers_started;
+  out["transfers_completed"] = stats.transfers_completed;
+  out["transfers_failed"] = stats.transfers_failed;
+  out["bytes_written"] = stats.bytes_written;
+  out["bytes_read"] = stats.bytes_read;
+  out["messages_received"] = stats.messages_received;
+  out["notifications_sent"] = stats.notifications_sent;
+  out["notifications_received"] = stats.notifications_received;
+  out["batches_retried"] = stats.batches_retried;
+  return out;
+}
+
+nb::dict stats_of(const PyEndpoint& self, std::optional<std::uint64_t> conn_id) {
+  const auto state = self.state_or_raise();
+  if (!conn_id) return counters(state->engine.stats());
+  return counters(value_or_raise(find_link(*state, *conn_id))->connection.stats());
+}
+
+nb::dict transports_of(const PyEndpoint& self) {
+  const auto state = self.state_or_raise();
+  nb::dict out;
+  for (const auto& [name, reason] : state->engine.transports()) out[name.c_str()] = reason;
+  return out;
+}
+
+}  // namespace
+
+PyEndpoint::PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> cpus,
+                       const nb::kwargs& keywords) {
+  if (gpu && *gpu < 0) throw nb::value_error("local_gpu_idx must be at least 0");
+  const Options options = options_from(keywords, cpus);
+  {
+    Released released;
+    Result<Endpoint> engine = Endpoint::create(options);
+    if (engine) {
+      state_ = std::make_shared<State>(std::move(*engine));
+    } else {
+      set_last_error(engine.error().message);
+    }
+  }
+  if (!state_) raise(Error{ErrorCode::kUnavailable, last_error()});
+  state_->gpu = gpu.value_or(0);
+  state_->gpu_from_memory = !gpu;
+  const Identity identity = state_->identity();
+  state_->engine.set_note(value_or_raise(encode_note(identity)));
+  // Without an entry only connect_local from elsewhere is lost, and that call says what it looked for.
+  if (auto entry = Rendezvous::announce(identity, state_->engine.incarnation())) {
+    state_->rendezvous = std::move(*entry);
+  }
+  living().insert(this);
+}
+
+PyEndpoint::~PyEndpoint() {
+  living().erase(this);
+  close(kExitDrain);
+}
+
+Result<std::shared_ptr<State>> PyEndpoint::state() const {
+  if (!state_) return failure(ErrorCode::kNotFound, "the endpoint is closed");
+  if (state_->generation != fork_generation()) {
+    return failure(ErrorCode::kUnavailable,
+                   "the endpoint was made before fork(): make one in the child process");
+  }
+  return state_;
+}
+
+void PyEndpoint::close(std::chrono::nanoseconds timeout) {
+  if (!state_) return;
+  std::shared_ptr<State> state = std::move(state_);
+  state_ = nullptr;
+  if (state->generation != fork_generation()) {
+    // Its threads live in the parent only; what is left here can be neither used nor taken apart.
+    state->rendezvous.forget();
+    new std::shared_ptr<State>(std::move(state));
+    return;
+  }
+  Released released;
+  state->closing.store(true);
+  state->rendezvous = Rendezvous();
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (const Connection& connection : state->engine.connections()) {
+    const auto left = end - std::chrono::steady_clock::now();
+    (void)connection.close(std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{0}));
+  }
+  state->transfers.cancel_all();
+  state->connections.clear();
+  state->memory.clear();
+  state.reset();
+}
+
+void PyEndpoint::close_all() {
+  const std::set<PyEndpoint*> endpoints = living();
+  for (PyEndpoint* endpoint : endpoints) {
+    if (living().contains(endpoint)) endpoint->close(kExitDrain);
+  }
+  const auto end = std::chrono::steady_clock::now() + kExitWait;
+  while (std::chrono::steady_clock::now() < end) {
+    PyThreadState* thread = PyEval_SaveThread();  // not counted, unlike Released
+    const int away = Released::away();
+    if (away > 0) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    PyEval_RestoreThread(thread);
+    if (away == 0) return;
+  }
+}
+
+Result<std::shared_ptr<const Link>> find_link(const State& state, std::uint64_t conn_id) {
+  if (auto link = state.connections.find(conn_id)) return link;
+  return failure(ErrorCode::kNotFound, "Invalid conn_id " + std::to_string(conn_id));
+}
+
+void bind_life(PyClass& endpoint) {
+  endpoint
+      .def(
+          nb::init<std::optional<std::int32_t>, std::optional<unsigned>, const nb::kwargs&>(),
+          nb::arg("local_gpu_idx") = nb::none(), nb::arg("num_cpus") = nb::none(), nb::arg("options"),
+          "Starts the engine: listener, threads, transports.\n\n"
+          "local_gpu_idx is this process's GPU index as peers are told (any number; no GPU is needed).\n"
+          "num_cpus bounds the engine threads. Keyword options override the environment's UCCL_P2P_*:\n"
+          "listen_address, port, transports, require_transport, workers, streams, interfaces, keepalive and\n"
+          "connect_timeout (seconds), key_file, batch_bytes. Raises uccl.p2p.Error.")
+      .def("__repr__", [](const PyEndpoint&) { return "<UCCL P2P Endpoint>"; })
+      .def(
+          "close",
+          [](PyEndpoint& self, std::optional<double> timeout) {
+            const Deadline deadline = deadline_in(timeout.value_or(5.0));
+            self.close(*deadline - std::chrono::steady_clock::now());
+          },
+          nb::arg("timeout") = nb::none(),
+          "Ends every connection and transfer; what is under way has timeout seconds (default 5) to\n"
+          "finish, then it is cancelled. May be called again. The calls of other threads end as cancelled.")
+      .def_prop_ro("closed", &PyEndpoint::closed, "True after close().")
+      .def("stats", &stats_of, nb::arg("conn_id") = nb::none(),
+           "Counters of the endpoint, or of one connection, as a dict.")
+      .def("transports", &transports_of,
+           "Every transport of this build: name -> why it cannot be used here ('': it can).")
+      .def(
+          "last_error", [](const PyEndpoint&) { return last_error(); },
+          "Why this thread's latest call answered False: one sentence.");
+}
+
+}  // namespace p2p::python

@@ -1,0 +1,168 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "p2p/memory.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <vector>
+
+#include "sequences.h"
+#include "state.h"
+
+namespace p2p::python {
+namespace nb = nanobind;
+namespace {
+
+/// The element type that a registration may name; kept for callers, transfers move bytes.
+enum class FloatType { kUndefined, kFloat16, kBFloat16, kFloat32, kFloat8E4M3FN, kFloat8E5M2 };
+
+constexpr double kDeregister = 10;  // seconds
+
+/// Endpoint() takes its GPU from the first GPU memory it sees.
+void adopt_gpu(State& state, std::uint64_t mr_id) {
+  const MemoryPlace place = state.memory.place(mr_id);
+  if (!state.gpu_from_memory || place.kind != MemoryKind::kCuda) return;
+  state.gpu_from_memory = false;
+  state.gpu = place.device;
+}
+
+nb::tuple reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType) {
+  const auto state = self.state_or_raise();
+  Result<std::uint64_t> id;
+  {
+    Released released;
+    id = state->memory.add(state->engine, ptr, size);
+  }
+  if (!id) {
+    set_last_error(id.error().message);
+    return nb::make_tuple(false, 0);
+  }
+  adopt_gpu(*state, *id);
+  return nb::make_tuple(true, *id);
+}
+
+nb::tuple regv(PyEndpoint& self, const Numbers& ptrs, const Numbers& sizes) {
+  const auto state = self.state_or_raise();
+  raise_unless(same_length({ptrs.size(), sizes.size()}, std::nullopt).map([](std::size_t) {}));
+  std::vector<std::uint64_t> ids;
+  Status status;
+  {
+    Released released;
+    for (std::size_t i = 0; i < ptrs.size() && status; ++i) {
+      const Result<std::uint64_t> id = state->memory.add(state->engine, ptrs[i], sizes[i]);
+      if (id) {
+        ids.push_back(*id);
+      } else {
+        status = tl::unexpected(id.error());
+      }
+    }
+    if (!status) {
+      for (std::uint64_t id : ids) (void)state->memory.remove(id, kSlice);
+      ids.clear();
+    }
+  }
+  return nb::make_tuple(succeeded(status), ids);
+}
+
+/// Waits in slices for what still uses the region; a region that stays in use stays registered.
+Status deregister(State& state, std::uint64_t mr_id, std::optional<double> timeout) {
+  const Deadline deadline = deadline_in(timeout.value_or(kDeregister));
+  for (;;) {
+    Status status;
+    {
+      Released released;
+      status = state.memory.remove(mr_id, next_slice(deadline));
+    }
+    if (status || status.error().code != ErrorCode::kTimedOut || passed(deadline)) return status;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+nb::tuple advertise(PyEndpoint& self, std::uint64_t mr_id, std::uint64_t ptr, std::size_t size) {
+  const auto state = self.state_or_raise();
+  const Result<RegionDescriptor> descriptor = state->memory.describe(mr_id, ptr, size);
+  if (!descriptor) {
+    set_last_error(descriptor.error().message);
+    return nb::make_tuple(false, nb::bytes("", 0));
+  }
+  const auto bytes = descriptor->serialize();
+  return nb::make_tuple(true, nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+nb::tuple advertisev(PyEndpoint& self, const Numbers& ids, const Numbers& ptrs, const Numbers& sizes,
+                     std::optional<std::size_t> num_iovs) {
+  const auto state = self.state_or_raise();
+  const std::size_t count = value_or_raise(same_length({ids.size(), ptrs.size(), sizes.size()}, num_iovs));
+  nb::list blobs;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Result<RegionDescriptor> descriptor = state->memory.describe(ids[i], ptrs[i], sizes[i]);
+    if (!descriptor) {
+      set_last_error(descriptor.error().message);
+      return nb::make_tuple(false, nb::list());
+    }
+    const auto bytes = descriptor->serialize();
+    blobs.append(nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  }
+  return nb::make_tuple(true, blobs);
+}
+
+// Callers of the older form name a connection first; a descriptor does not depend on one.
+nb::tuple advertise_on(PyEndpoint& self, std::uint64_t, std::uint64_t mr_id, std::uint64_t ptr,
+                       std::size_t size) {
+  return advertise(self, mr_id, ptr, size);
+}
+
+nb::tuple advertisev_on(PyEndpoint& self, std::uint64_t, const Numbers& ids, const Numbers& ptrs,
+                        const Numbers& sizes, std::optional<std::size_t> num_iovs) {
+  return advertisev(self, ids, ptrs, sizes, num_iovs);
+}
+
+void bind_advertise(PyClass& endpoint) {
+  using namespace nb::literals;
+  constexpr const char* kAdvertise =
+      "Describes a range of a registered region for a peer's read and write: (ok, 64 bytes).\n\n"
+      "Valid until dereg(); may be narrowed by editing the address (u64 at 0) and the size (u32 at 8). The\n"
+      "conn_id of the older form is accepted and not used. (False, b'') for an unknown region or range.";
+  constexpr const char* kAdvertiseV = "advertise() for lists: (ok, list of 64-byte blobs).";
+  endpoint.def("advertise", &advertise_on, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, kAdvertise)
+      .def("advertise", &advertise_on, "conn_id"_a, "mr_id"_a, "addr"_a, "len"_a)
+      .def("advertise", &advertise, "mr_id"_a, "ptr"_a, "size"_a)
+      .def("advertisev", &advertisev_on, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a,
+           "num_iovs"_a = nb::none(), kAdvertiseV)
+      .def("advertisev", &advertisev_on, "conn_id"_a, "mr_id_list"_a, "addr_list"_a, "len_list"_a,
+           "num_iovs"_a = nb::none())
+      .def("advertisev", &advertisev, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "num_iovs"_a = nb::none());
+}
+
+}  // namespace
+
+void bind_memory(nb::module_& module, PyClass& endpoint) {
+  using namespace nb::literals;
+  nb::enum_<FloatType>(module, "FloatType",
+                       "The element type of a registration; bytes are moved whatever it says.")
+      .value("kUndefined", FloatType::kUndefined)
+      .value("kFloat16", FloatType::kFloat16)
+      .value("kBFloat16", FloatType::kBFloat16)
+      .value("kFloat32", FloatType::kFloat32)
+      .value("kFloat8E4M3FN", FloatType::kFloat8E4M3FN)
+      .value("kFloat8E5M2", FloatType::kFloat8E5M2)
+      .export_values();
+  endpoint
+      .def("reg", &reg, "ptr"_a, "size"_a, "floatType"_a = FloatType::kUndefined,
+           "Registers size bytes at ptr (host or GPU, any alignment): (ok, mr_id), ids from 1.\n\n"
+           "The memory must stay allocated until dereg(). The same range may be registered again.")
+      .def("regv", &regv, "ptrs"_a, "sizes"_a,
+           "Registers many ranges, all or none: (ok, list of ids). Raises RuntimeError if lengths differ.")
+      .def(
+          "dereg",
+          [](PyEndpoint& self, std::uint64_t mr_id, std::optional<double> timeout) {
+            return succeeded(deregister(*self.state_or_raise(), mr_id, timeout));
+          },
+          "mr_id"_a, "timeout"_a = nb::none(),
+          "Ends a registration: peers are shut out at once, and the transfers here that use it have timeout\n"
+          "seconds (default 10) to end. False for an unknown id, or if they did not.");
+  bind_advertise(endpoint);
+}
+
+}  // namespace p2p::python

@@ -1,0 +1,66 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "p2p/endpoint.h"
+#include "p2p/memory.h"
+#include "p2p/result.h"
+
+namespace p2p::python {
+
+/// The registrations of an endpoint, by the engine's region id (from 1). Any thread.
+class MemoryTable {
+ public:
+  Result<std::uint64_t> add(Endpoint& engine, std::uint64_t address, std::size_t size);
+
+  /// Deregisters; kTimedOut leaves it registered (peers are shut out already).
+  Status remove(std::uint64_t id, std::chrono::nanoseconds timeout);
+
+  /// The descriptor of a range within a region.
+  Result<RegionDescriptor> describe(std::uint64_t id, std::uint64_t address, std::size_t size) const;
+
+  MemoryPlace place(std::uint64_t id) const;
+
+  /// The bytes from `address` to the region's end; 0 outside of it or without it.
+  std::size_t room(std::uint64_t id, std::uint64_t address) const;
+
+  /// A region that holds the range: registered on first use and kept, for calls that name memory by address
+  /// alone. The oldest goes when there are more than kKept; blobs that describe it die with it.
+  Result<std::uint64_t> implicit(Endpoint& engine, std::uint64_t address, std::size_t size);
+  static constexpr std::size_t kKept = 4096;
+
+  /// Like `add`, but the same range twice is one region, which the second `remove_shared` drops.
+  Result<std::uint64_t> add_shared(Endpoint& engine, std::uint64_t address, std::size_t size);
+  Status remove_shared(std::uint64_t id, std::chrono::nanoseconds timeout);
+
+  void clear();
+
+ private:
+  struct Range {
+    std::uint64_t address;
+    std::size_t size;
+    auto operator<=>(const Range&) const = default;
+  };
+  struct Shared {
+    std::uint64_t id;
+    std::size_t users;
+  };
+  using Region = std::shared_ptr<MemoryRegion>;
+
+  Result<Region> find(std::uint64_t id) const;
+
+  mutable std::mutex mutex_;
+  std::unordered_map<std::uint64_t, Region> regions_;
+  std::map<Range, std::uint64_t> implicit_;
+  std::deque<Range> implicit_order_;
+  std::map<Range, Shared> shared_;
+};
+
+}  // namespace p2p::python

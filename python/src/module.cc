@@ -1,0 +1,35 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "state.h"
+
+NB_MODULE(_p2p, module) {
+  namespace nb = nanobind;
+  using namespace p2p::python;
+  using namespace nb::literals;
+
+  module.doc() = "The engine behind uccl.p2p. Import that module instead.";
+  // Threads of a daemon kind may hold endpoints when the interpreter ends; that is not worth a warning.
+  nb::set_leak_warnings(false);
+  module.def("get_oob_ip", &out_of_band_address, nb::call_guard<nb::gil_scoped_release>(),
+             "The address of this host that peers are given where no option names another.");
+  module.def(
+      "last_error", [] { return last_error(); },
+      "Why this thread's latest call answered False: one sentence.");
+  module.def("_close_all", &PyEndpoint::close_all, "For the interpreter's end.");
+  module.def(
+      "_name_gpus_by_bdf", [](bool on) { set_gpu_naming(on ? GpuNaming::kBdf : GpuNaming::kIndex); }, "on"_a,
+      "For uccl.p2p: how results and metadata name GPUs.");
+
+  PyClass endpoint(module, "Endpoint", nb::is_weak_referenceable(),
+                   "All that this process needs to move bytes to and from others. Any number of threads.");
+  bind_life(endpoint);
+  bind_connections(endpoint);
+  bind_memory(module, endpoint);
+  bind_two_sided(endpoint);
+  bind_one_sided(endpoint);
+  bind_ipc(endpoint);
+  bind_descriptors(module, endpoint);
+  bind_transfers(module, endpoint);
+}

@@ -1,0 +1,49 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <vector>
+
+#include "state.h"
+
+namespace p2p::python {
+
+enum class Operation { kWrite, kRead };
+
+/// All that a one-sided call needs, checked as far as it can be before the engine sees it.
+struct Plan {
+  std::shared_ptr<State> state;
+  std::shared_ptr<const Link> link;
+  std::vector<LocalSpan> local;
+  std::vector<RemoteSpan> remote;
+
+  Transfer post(Operation operation) const {
+    const Connection& connection = link->connection;
+    return operation == Operation::kWrite ? connection.write(local, remote) : connection.read(local, remote);
+  }
+};
+
+/// An empty plan for a connection; kNotFound for an unknown one.
+inline Result<Plan> open_plan(const PyEndpoint& self, std::uint64_t conn_id) {
+  Plan plan{.state = self.state_or_raise(), .link = nullptr, .local = {}, .remote = {}};
+  const auto link = find_link(*plan.state, conn_id);
+  if (!link) return tl::unexpected(link.error());
+  plan.link = *link;
+  return plan;
+}
+
+/// Carries a plan out and waits: the answer of the calls that give a bool.
+inline bool finish(Operation operation, const Result<Plan>& plan) {
+  if (!plan) return succeeded(tl::unexpected(plan.error()));
+  return succeeded(run(*plan->state, [&] { return plan->post(operation); }));
+}
+
+/// Starts a plan: the answer of the calls that give (ok, transfer_id).
+inline nanobind::tuple begin(Operation operation, const Result<Plan>& plan) {
+  if (!plan) return not_started(plan.error());
+  return start(*plan->state, [&] { return plan->post(operation); });
+}
+
+}  // namespace p2p::python

@@ -1,0 +1,117 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "connection_table.h"
+#include "errors.h"
+#include "gil.h"
+#include "identity.h"
+#include "memory_table.h"
+#include "p2p/endpoint.h"
+#include "rendezvous.h"
+#include "transfers.h"
+
+namespace p2p::python {
+
+/// What an open endpoint consists of. Calls hold it, so that closing never takes it away beneath them.
+struct State {
+  explicit State(Endpoint made) : engine(std::move(made)) {}
+
+  Endpoint engine;
+  std::int32_t gpu = 0;
+  bool gpu_from_memory = false;  ///< Endpoint(): the first registered GPU memory decides
+  std::atomic<bool> closing{false};
+  const std::uint64_t generation = fork_generation();
+  std::mutex dial_mutex;  ///< the engine reads the note when a connection starts
+  std::mutex memo_mutex;
+  std::unordered_map<std::string, std::uint64_t> by_metadata;
+  std::unordered_map<std::int64_t, std::uint64_t> by_rank;
+  Rendezvous rendezvous;
+  TransferTable transfers;
+  ConnectionTable connections;
+  MemoryTable memory;
+
+  Identity identity(Purpose purpose = Purpose::kConnect) const {
+    return {.address = engine.address(), .port = engine.port(), .gpu = gpu, .purpose = purpose};
+  }
+};
+
+inline constexpr std::uint64_t kNoConnection = ~std::uint64_t{0};
+inline constexpr std::uint64_t kNoTransfer = 0;
+
+/// `uccl.p2p.Endpoint` as C++ sees it. Every method is called with the GIL.
+class PyEndpoint {
+ public:
+  PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> cpus, const nanobind::kwargs& options);
+  ~PyEndpoint();
+  PyEndpoint(const PyEndpoint&) = delete;
+  PyEndpoint& operator=(const PyEndpoint&) = delete;
+
+  /// Fails for a closed endpoint and in a child of the process that made it.
+  Result<std::shared_ptr<State>> state() const;
+  std::shared_ptr<State> state_or_raise() const { return value_or_raise(state()); }
+
+  /// Ends transfers and connections; what is under way has until `timeout`. Never fails, may be repeated.
+  void close(std::chrono::nanoseconds timeout);
+  bool closed() const { return state_ == nullptr; }
+
+  /// For the interpreter's end: closes every endpoint and waits until no call is under way, bounded.
+  static void close_all();
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// The connection of an id; kInvalidArgument with the sentence that callers know.
+Result<std::shared_ptr<const Link>> find_link(const State& state, std::uint64_t conn_id);
+
+/// Starts a transfer without the GIL (`post` gives it) and waits for it. For calls that answer a bool.
+template <class Post>
+Status run(const State& state, Post&& post) {
+  Transfer transfer;
+  {
+    Released released;
+    transfer = post();
+    (void)transfer.wait(kSlice);
+  }
+  if (transfer.done()) return transfer.status();
+  return wait_done(transfer, std::nullopt, state.closing, OnInterrupt::kCancel);
+}
+
+/// Starts a transfer without the GIL and gives it an id; what fails at once is told at once.
+template <class Post>
+nanobind::tuple start(State& state, Post&& post) {
+  Transfer transfer;
+  {
+    Released released;
+    transfer = post();
+  }
+  if (transfer.done() && !succeeded(transfer.status())) return nanobind::make_tuple(false, kNoTransfer);
+  return nanobind::make_tuple(true, state.transfers.add(std::move(transfer)));
+}
+
+inline nanobind::tuple not_started(const Error& error) {
+  set_last_error(error.message);
+  return nanobind::make_tuple(false, kNoTransfer);
+}
+
+using PyClass = nanobind::class_<PyEndpoint>;
+void bind_life(PyClass& endpoint);
+void bind_connections(PyClass& endpoint);
+void bind_memory(nanobind::module_& module, PyClass& endpoint);
+void bind_two_sided(PyClass& endpoint);
+void bind_one_sided(PyClass& endpoint);
+void bind_ipc(PyClass& endpoint);
+void bind_descriptors(nanobind::module_& module, PyClass& endpoint);
+void bind_transfers(nanobind::module_& module, PyClass& endpoint);
+
+}  // namespace p2p::python

@@ -1,0 +1,71 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "p2p/result.h"
+#include "p2p/transfer.h"
+
+namespace p2p::python {
+
+/// The asynchronous transfers of an endpoint by small numbers, from 1. An id stays good after it was reported
+/// as done: asking again gives the same outcome. Any thread.
+class TransferTable {
+ public:
+  std::uint64_t add(Transfer transfer);
+
+  /// The transfer while it is not yet reported; otherwise its outcome, or kNotFound for an id never given.
+  struct Found {
+    Transfer transfer;  ///< invalid once reported
+    Status outcome;
+  };
+  Found find(std::uint64_t id) const;
+
+  /// Takes the outcome of a transfer that is done, and drops the transfer.
+  void report(std::uint64_t id, const Status& outcome);
+
+  /// Asks every unreported transfer to end.
+  void cancel_all() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::uint64_t next_ = 1;
+  std::unordered_map<std::uint64_t, Transfer> pending_;
+  std::unordered_map<std::uint64_t, Error> failed_;
+};
+
+/// Tells an event loop which transfers are done: a descriptor that becomes readable. Written by engine
+/// threads, which never touch the interpreter. Any thread.
+class Completions {
+ public:
+  static Result<std::shared_ptr<Completions>> create();
+  ~Completions();
+  Completions(const Completions&) = delete;
+  Completions& operator=(const Completions&) = delete;
+
+  int fd() const { return fd_; }
+
+  /// Has `id` listed once `transfer` is done.
+  static void watch(const std::shared_ptr<Completions>& self, std::uint64_t id, const Transfer& transfer);
+
+  void push(std::uint64_t id);
+
+  /// The ids that were listed since the last call; the descriptor is quiet afterwards.
+  std::vector<std::uint64_t> take();
+
+ private:
+  explicit Completions(int fd) : fd_(fd) {}
+
+  const int fd_;
+  std::mutex mutex_;
+  std::vector<std::uint64_t> done_;
+};
+
+}  // namespace p2p::python

@@ -1,0 +1,148 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""A second process with an endpoint of its own, driven from the test."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from typing import Any
+
+import numpy as np
+
+from uccl import p2p
+
+REPLY_SECONDS = 30.0
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class Worker:
+    """What the other process can be told to do. Memory goes by name."""
+
+    def __init__(self) -> None:
+        self.ep: p2p.Endpoint | None = None
+        self.arrays: dict[str, np.ndarray] = {}
+        self.regions: dict[str, int] = {}
+
+    def open(self, gpu: int = 1, **options: Any) -> bytes:
+        """A new endpoint in place of the last; its metadata."""
+        if self.ep is not None:
+            self.ep.close(0)
+        self.arrays.clear()
+        self.regions.clear()
+        self.ep = p2p.Endpoint(gpu, 2, **options)
+        return self.ep.get_metadata()
+
+    def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """A method of the endpoint."""
+        return getattr(self.ep, method)(*arguments, **keywords)
+
+    def last_error(self) -> str:
+        return p2p.last_error()
+
+    def memory(self, name: str, size: int, value: int = 0) -> tuple[int, int]:
+        """Registers ``size`` bytes: (mr_id, address)."""
+        self.arrays[name] = np.full(size, value, np.uint8)
+        ok, self.regions[name] = self.ep.reg(self.arrays[name].ctypes.data, size)
+        assert ok, p2p.last_error()
+        return self.regions[name], self.arrays[name].ctypes.data
+
+    def advertised(self, name: str) -> bytes:
+        array = self.arrays[name]
+        ok, blob = self.ep.advertise(0, self.regions[name], array.ctypes.data, array.nbytes)
+        assert ok, p2p.last_error()
+        return blob
+
+    def described(self, names: list[str]) -> bytes:
+        """XferDescs of named memory, as they travel."""
+        return self.ep.get_serialized_descs(self.ep.register_memory([self.arrays[name] for name in names]))
+
+    def fill(self, name: str, data: bytes) -> None:
+        self.arrays[name][: len(data)] = np.frombuffer(data, np.uint8)
+
+    def contents(self, name: str) -> bytes:
+        return self.arrays[name].tobytes()
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def _serve(pipe: Any) -> None:
+    # The terminal's Ctrl-C is the test runner's.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worker = Worker()
+    while True:
+        try:
+            method, arguments, keywords = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, getattr(worker, method)(*arguments, **keywords)))
+        except Exception:  # noqa: BLE001 - the test shows it
+            pipe.send((False, traceback.format_exc()))
+
+
+class Other:
+    """The handle on a second process. ``other.memory(...)`` and so on run there; ``begin`` and ``result`` in halves."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def begin(self, method: str, *arguments: Any, **keywords: Any) -> None:
+        self._pipe.send((method, arguments, keywords))
+
+    def result(self, seconds: float = REPLY_SECONDS) -> Any:
+        assert self._pipe.poll(seconds), "the other process does not answer"
+        ok, value = self._pipe.recv()
+        assert ok, value
+        return value
+
+    def run(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        self.begin(method, *arguments, **keywords)
+        return self.result()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *arguments, **keywords: self.run(name, *arguments, **keywords)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(REPLY_SECONDS)
+
+    def stop(self) -> None:
+        self._pipe.close()
+        self.process.join(5)
+        if self.process.is_alive():
+            self.kill()
+
+
+class Pair:
+    """An endpoint here, one in the other process, and a connection from here to there."""
+
+    def __init__(self, other: Other, **options: Any) -> None:
+        self.other = other
+        self.metadata = other.open(**options)
+        self.ep = p2p.Endpoint(0, 2, **options)
+        self.arrays: list[np.ndarray] = []
+        address, port, gpu = p2p.Endpoint.parse_metadata(self.metadata)
+        other.begin("call", "accept", timeout=20)
+        ok, self.conn = self.ep.connect(address, gpu, port)
+        assert ok, p2p.last_error()
+        ok, _, _, self.their_conn = other.result()
+        assert ok
+
+    def memory(self, size: int, value: int = 0) -> tuple[np.ndarray, int, int]:
+        """Registers ``size`` bytes here: (array, mr_id, address)."""
+        array = np.full(size, value, np.uint8)
+        self.arrays.append(array)  # lives as long as the endpoint that knows it
+        ok, mr_id = self.ep.reg(array.ctypes.data, size)
+        assert ok, p2p.last_error()
+        return array, mr_id, array.ctypes.data
+
+    def close(self) -> None:
+        self.ep.close(1)

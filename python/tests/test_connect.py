@@ -1,0 +1,249 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from other_process import Pair
+
+from uccl import p2p
+
+NO_CONNECTION = 2**64 - 1
+
+
+def where(metadata):
+    address, port, gpu = p2p.Endpoint.parse_metadata(metadata)
+    return address, gpu, port
+
+
+def test_accept_tells_what_the_peer_has_in_its_metadata(other, ep):
+    other.open(gpu=6)
+    theirs = other.call("get_metadata")
+    mine = ep.parse_metadata(ep.get_metadata())
+    other.begin("call", "connect", mine[0], mine[2], mine[1])
+    ok, address, gpu, conn = ep.accept()
+    assert (ok, address, gpu, conn) == (True, ep.parse_metadata(theirs)[0], 6, 0)
+    assert other.result()[0]
+    assert ep.peer(conn) == {"address": address, "port": ep.parse_metadata(theirs)[1], "gpu_idx": 6}
+
+
+@pytest.mark.parametrize("spelling", ["remote_gpu_idx", "remote_gpu_bdf"])
+def test_both_spellings(other, ep, spelling):
+    address, gpu, port = where(other.open())
+    gpu = gpu if spelling == "remote_gpu_idx" else "0000:18:00.0"
+    ok, conn = ep.connect(remote_ip_addr=address, remote_port=port, **{spelling: gpu})
+    assert ok and conn == 0
+    assert other.call("accept", timeout=10)[0]
+
+
+def test_without_a_port_finds_the_endpoint_of_that_gpu_on_this_host(other, ep):
+    address, gpu, _ = where(other.open(gpu=41))
+    ok, conn = ep.connect(address, remote_gpu_idx=gpu)
+    assert ok, p2p.last_error()
+    assert other.call("accept", timeout=10)[2] == 0
+
+
+def test_without_a_port_and_endpoint_says_what_to_do(ep):
+    ok, conn = ep.connect("192.0.2.7", remote_gpu_idx=3)
+    assert (ok, conn) == (False, NO_CONNECTION)
+    assert "UCCL_P2P_PORT" in p2p.last_error() and "UCCL_P2P_PORT" in ep.last_error()
+
+
+def test_nobody_listens(ep):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    start = time.monotonic()
+    assert ep.connect("127.0.0.1", 0, port) == (False, NO_CONNECTION)
+    assert time.monotonic() - start < 15
+    assert p2p.last_error()
+
+
+def test_a_listener_that_never_answers():
+    with socket.create_server(("127.0.0.1", 0)) as server, p2p.Endpoint(0, 1, connect_timeout=0.5) as ep:
+        start = time.monotonic()
+        assert ep.connect("127.0.0.1", 0, server.getsockname()[1]) == (False, NO_CONNECTION)
+        assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("port", [0, -2, 65536, 10**9])
+def test_ports_that_do_not_exist(ep, port):
+    assert ep.connect("127.0.0.1", 0, port) == (False, NO_CONNECTION)
+
+
+def test_accept_in_time(ep):
+    assert ep.accept(timeout=0) == (False, "", -1, NO_CONNECTION)
+    assert ep.accept_local(timeout=0.1) == (False, -1, NO_CONNECTION)
+    assert "in time" in p2p.last_error()
+    with pytest.raises(ValueError, match="timeout"):
+        ep.accept(timeout=-1)
+
+
+def test_connect_local_needs_no_accept_local(other, ep):
+    other.open(gpu=77)
+    ok, conn = ep.connect_local(77)
+    assert ok, p2p.last_error()
+    _, pointer = other.memory("target", 64)
+    blob = other.call("advertise_ipc", conn, pointer, 64)[1]
+    source = bytearray(b"x" * 64)
+    import numpy as np
+
+    array = np.frombuffer(source, np.uint8)
+    assert ep.write_ipc(conn, array.ctypes.data, 64, blob), p2p.last_error()
+    assert other.contents("target") == bytes(source)
+
+
+def test_accept_and_accept_local_get_their_own(other, ep):
+    """The queues do not mix, whichever connection came first."""
+    mine = ep.parse_metadata(ep.get_metadata())
+    other.open(gpu=5)
+    assert other.call("connect_local", 0, mine[1])[0]
+    assert other.call("connect", mine[0], 0, mine[1])[0]
+    ok, address, gpu, first = ep.accept(timeout=10)
+    assert (ok, address, gpu) == (True, mine[0], 5)
+    ok, gpu, second = ep.accept_local(timeout=10)
+    assert (ok, gpu) == (True, 5)
+    assert first != second
+
+
+def test_connect_local_by_either_spelling_and_to_nobody(other, ep):
+    other.open(gpu=78)
+    assert ep.connect_local(remote_gpu_idx=78)[0]
+    assert ep.connect_local(remote_gpu_bdf="78")[0]
+    assert ep.connect_local(60001) == (False, NO_CONNECTION)
+    assert "60001" in p2p.last_error()
+    assert ep.connect_local("0000:ff:1f.7") == (False, NO_CONNECTION)
+
+
+def test_the_newest_process_of_an_index_wins(other, ep):
+    with p2p.Endpoint(79, 1):
+        other.open(gpu=79)
+        with p2p.Endpoint(79, 1):
+            assert ep.connect_local(79)[0]
+            assert other.call("accept_local", timeout=10)[0]
+
+
+def test_a_killed_process_is_not_found():
+    from other_process import Other
+
+    other = Other()
+    other.open(gpu=80)
+    other.kill()
+    with p2p.Endpoint(0, 1) as ep:
+        assert not ep.connect_local(80)[0]
+        assert "GPU 80" in p2p.last_error()
+
+
+def test_remote_endpoints_by_metadata(other, ep):
+    metadata = other.open()
+    assert other.call("start_passive_accept") is True
+    ok, conn = ep.add_remote_endpoint(metadata)
+    assert ok, p2p.last_error()
+    assert ep.add_remote_endpoint(metadata_bytes=metadata) == (True, conn)
+    assert not other.call("accept", timeout=0.2)[0]  # it is served without
+    assert ep.remove_remote_endpoint(conn) is True
+    assert ep.remove_remote_endpoint(conn) is False
+    with pytest.raises(RuntimeError, match=f"Invalid conn_id {conn}"):
+        ep.transfer(conn, "write", [], [])
+    again = ep.add_remote_endpoint(metadata)
+    assert again[0] and again[1] != conn
+    with pytest.raises(RuntimeError):
+        ep.add_remote_endpoint(b"short")
+
+
+def test_without_passive_accept_they_wait_for_accept(other, ep):
+    assert ep.add_remote_endpoint(other.open())[0]
+    assert other.call("accept", timeout=10)[0]
+
+
+def test_connects_and_accepts_from_a_pool(other, ep):
+    count = 8
+    mine = ep.parse_metadata(ep.get_metadata())
+    theirs = where(other.open())
+    with ThreadPoolExecutor(2 * count) as pool:
+        accepts = [pool.submit(ep.accept) for _ in range(count)]
+        local = [pool.submit(ep.accept_local) for _ in range(count)]
+        connects = [pool.submit(ep.connect, *theirs) for _ in range(count)]
+        for _ in range(count):
+            assert other.call("connect", mine[0], 0, mine[1])[0]
+            assert other.call("connect_local", 0, mine[1])[0]
+        ids = [f.result(20)[1] for f in connects]
+        ids += [f.result(20)[3] for f in accepts] + [f.result(20)[2] for f in local]
+    assert len(set(ids)) == 3 * count
+
+
+def test_unknown_ids(ep):
+    assert ep.conn_id_of_rank(3) == NO_CONNECTION
+    assert ep.remove_remote_endpoint(12) is False
+    assert ep.send(12, 1, 0, 1) is False
+    assert "Invalid conn_id 12" in p2p.last_error()
+    for call in (ep.peer, ep.routes, ep.stats, ep.take_notifications):
+        with pytest.raises(p2p.NotFound, match="12"):
+            call(12)
+
+
+def test_routes_and_stats(other, fast_pair):
+    routes = fast_pair.ep.routes(fast_pair.conn)
+    host = next(row for row in routes if row["local"] == row["remote"] == "host")
+    assert host["transport"] in fast_pair.ep.transports()
+    assert host["reason"]
+    fast_pair.other.memory("m", 4096)
+    array, mr_id, pointer = fast_pair.memory(4096)
+    assert fast_pair.ep.write(fast_pair.conn, mr_id, pointer, 4096, fast_pair.other.advertised("m"))
+    assert fast_pair.ep.stats()["bytes_written"] == 4096
+    assert fast_pair.ep.stats(fast_pair.conn)["transfers_completed"] >= 1
+
+
+def test_notifications(fast_pair):
+    big = bytes(range(256)) * 20_000
+    for payload in (b"", b"hello", big):
+        assert fast_pair.ep.notify(fast_pair.conn, payload), p2p.last_error()
+    assert fast_pair.other.call("take_notifications", fast_pair.their_conn) == [b"", b"hello", big]
+    assert fast_pair.other.call("take_notifications", fast_pair.their_conn) == []
+
+
+def test_close_ends_other_threads_calls():
+    ep = p2p.Endpoint(0, 1)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(ep.accept()))
+    thread.start()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and not thread.is_alive():
+        pass
+    ep.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert results[0][0] is False
+    assert ep.closed
+    ep.close()
+    with pytest.raises(p2p.NotFound, match="closed"):
+        ep.accept()
+
+
+def test_context_manager_closes(other):
+    with p2p.Endpoint(0, 1) as ep:
+        assert repr(ep) == "<UCCL P2P Endpoint>"
+    assert ep.closed
+
+
+def test_many_connections_come_and_go(other, ep):
+    target = where(other.open())
+    for _ in range(20):
+        ok, conn = ep.connect(*target)
+        assert ok, p2p.last_error()
+        assert ep.remove_remote_endpoint(conn)
+
+
+def test_pairs_of_endpoints_in_one_process():
+    with p2p.Endpoint(0, 1) as a, p2p.Endpoint(1, 1) as b:
+        ok, conn = a.connect(*where(b.get_metadata()))
+        assert ok, p2p.last_error()
+        assert b.accept(timeout=10)[0]
+
+
+def test_options_reach_the_engine(other):
+    pair = Pair(other, transports=["tcp"])
+    assert {row["transport"] for row in pair.ep.routes(pair.conn) if row["transport"]} == {"tcp"}
+    pair.close()
+    with pytest.raises(p2p.Error, match="carrier_pigeon"):
+        p2p.Endpoint(0, 1, transports=["carrier_pigeon"])

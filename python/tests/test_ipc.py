@@ -1,0 +1,80 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+
+from uccl import p2p
+
+INFO_BYTES = 88
+
+
+@pytest.fixture
+def offered(pair):
+    """4000 bytes of the other process, unregistered there as far as it knows."""
+    _, pointer = pair.other.memory("m", 4000)
+    ok, info = pair.other.call("advertise_ipc", 12345, pointer, 4000)  # any conn_id: it is not looked at
+    assert ok
+    return pointer, info
+
+
+def test_write_and_read(pair, offered):
+    _, info = offered
+    assert isinstance(info, bytes) and len(info) == INFO_BYTES
+    array = np.arange(4000).astype(np.uint8)
+    assert pair.ep.write_ipc(pair.conn, array.ctypes.data, 4000, info) is True, p2p.last_error()
+    assert pair.other.contents("m") == array.tobytes()
+    into = np.zeros(4000, np.uint8)
+    assert pair.ep.read_ipc(pair.conn, into.ctypes.data, 4000, info) is True, p2p.last_error()
+    assert np.array_equal(into, array)
+
+
+def test_asynchronous(pair, offered):
+    _, info = offered
+    array = np.full(4000, 8, np.uint8)
+    for name in ("write_ipc_async", "read_ipc_async"):
+        ok, transfer = getattr(pair.ep, name)(pair.conn, array.ctypes.data, 4000, info)
+        assert ok, p2p.last_error()
+        assert pair.ep.wait(transfer, 20) == 4000
+    assert pair.other.contents("m") == array.tobytes()
+
+
+def test_vectors(pair, offered):
+    pointer, _ = offered
+    pointers = [pointer + index * 1000 for index in range(4)]
+    ok, infos = pair.other.call("advertisev_ipc", 0, pointers, [1000] * 4)
+    assert ok and len(infos) == 4
+    array = np.random.default_rng(0).integers(0, 256, 4000, np.uint8)
+    mine = [array.ctypes.data + index * 1000 for index in range(4)]
+    assert pair.ep.writev_ipc(pair.conn, mine, [1000] * 4, infos) is True, p2p.last_error()
+    assert pair.other.contents("m") == array.tobytes()
+    into = np.zeros(4000, np.uint8)
+    theirs = np.uint64(into.ctypes.data) + np.arange(4, dtype=np.uint64) * np.uint64(1000)
+    ok, transfer = pair.ep.readv_ipc_async(pair.conn, theirs, np.full(4, 1000), infos)
+    assert ok and pair.ep.wait(transfer, 20) == 4000
+    assert np.array_equal(into, array)
+    ok, transfer = pair.ep.writev_ipc_async(pair.conn, mine, [1000] * 4, infos)
+    assert ok and pair.ep.wait(transfer, 20) == 4000
+    assert pair.ep.readv_ipc(pair.conn, mine, [1000] * 4, infos)
+    with pytest.raises(RuntimeError, match="length"):
+        pair.ep.writev_ipc(pair.conn, mine, [1000] * 4, infos[:3])
+
+
+@pytest.mark.parametrize("size", [0, 64, 87, 89, 128, 1000])
+def test_a_wrong_length_raises(pair, size):
+    array = np.zeros(16, np.uint8)
+    for name in ("write_ipc", "read_ipc", "write_ipc_async", "read_ipc_async"):
+        with pytest.raises(RuntimeError, match="info must be exactly 88 bytes"):
+            getattr(pair.ep, name)(pair.conn, array.ctypes.data, 16, bytes(size))
+    with pytest.raises(RuntimeError, match="info must be exactly 88 bytes"):
+        pair.ep.writev_ipc(pair.conn, [array.ctypes.data], [16], [bytes(size)])
+
+
+def test_wrong_contents(pair, offered):
+    _, info = offered
+    array = np.zeros(5000, np.uint8)
+    with pytest.raises(RuntimeError, match="advertise_ipc"):
+        pair.ep.write_ipc(pair.conn, array.ctypes.data, 16, bytes(INFO_BYTES))
+    assert pair.ep.write_ipc(pair.conn, array.ctypes.data, 5000, info) is False
+    assert "4000" in p2p.last_error()
+    assert pair.ep.write_ipc(99, array.ctypes.data, 16, info) is False
+    assert pair.ep.advertise_ipc(0, 0, 4096) == (False, b"")
+    assert pair.ep.advertisev_ipc(0, [0], [4096]) == (False, [])

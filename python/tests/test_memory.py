@@ -1,0 +1,167 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from uccl import p2p
+
+UNREGISTERED = 2**64 - 1
+
+
+@pytest.fixture
+def array():
+    return np.arange(1024, dtype=np.uint8)
+
+
+def test_reg_and_dereg(ep, array):
+    ok, first = ep.reg(array.ctypes.data, array.nbytes)
+    assert ok and first >= 1
+    ok, second = ep.reg(ptr=array.ctypes.data, size=10, floatType=p2p.FloatType.kBFloat16)
+    assert ok and second != first
+    assert ep.dereg(first) is True
+    assert ep.dereg(first) is False
+    assert str(first) in p2p.last_error()
+    assert ep.dereg(mr_id=second) is True
+    assert ep.dereg(0) is False
+    assert ep.dereg(2**64 - 1) is False
+
+
+def test_float_types():
+    assert p2p.FloatType.kUndefined == p2p.kUndefined
+    names = ["kUndefined", "kFloat16", "kBFloat16", "kFloat32", "kFloat8E4M3FN", "kFloat8E5M2"]
+    assert [getattr(p2p.FloatType, name) for name in names] == [getattr(p2p, name) for name in names]
+
+
+def test_reg_of_nothing(ep):
+    ok, mr_id = ep.reg(0, 4096)
+    assert (ok, mr_id) == (False, 0)
+    assert p2p.last_error()
+    with pytest.raises(TypeError):
+        ep.reg(-1, 4096)
+    with pytest.raises(TypeError):
+        ep.reg("pointer", 4096)
+
+
+def test_regv(ep, array):
+    pointers = [array.ctypes.data, array.ctypes.data + 512]
+    ok, ids = ep.regv(pointers, [512, 512])
+    assert ok and len(ids) == 2 and ids[0] != ids[1]
+    assert all(ep.dereg(mr_id) for mr_id in ids)
+    ok, ids = ep.regv(np.array(pointers, np.uint64), np.array([512, 512]))
+    assert ok and len(ids) == 2
+    with pytest.raises(RuntimeError, match="length"):
+        ep.regv(pointers, [512])
+    assert ep.regv([array.ctypes.data, 0], [16, 4096]) == (False, [])
+
+
+def test_advertise_in_every_form(ep, array):
+    pointer = array.ctypes.data
+    _, mr_id = ep.reg(pointer, array.nbytes)
+    ok, blob = ep.advertise(0, mr_id, pointer, 100)
+    assert ok and isinstance(blob, bytes) and len(blob) == 64
+    assert struct.unpack_from("<QI", blob) == (pointer, 100)
+    assert ep.advertise(mr_id, pointer, 100) == (True, blob)
+    assert ep.advertise(conn_id=3, mr_id=mr_id, ptr=pointer, size=100) == (True, blob)
+    assert ep.advertise(conn_id=3, mr_id=mr_id, addr=pointer, len=100) == (True, blob)
+    assert ep.advertise(mr_id=mr_id, ptr=pointer, size=100) == (True, blob)
+    assert ep.advertisev(0, [mr_id], [pointer], [100], 1) == (True, [blob])
+    assert ep.advertisev([mr_id], [pointer], [100], 1) == (True, [blob])
+    assert ep.advertisev(0, [mr_id], [pointer], [100]) == (True, [blob])
+    arrays = [np.array([value], np.uint64) for value in (mr_id, pointer, 100)]
+    assert ep.advertisev(0, *arrays, 1) == (True, [blob])
+    assert ep.advertisev(
+        conn_id=0, mr_id_list=[mr_id], addr_list=[pointer], len_list=[100], num_iovs=1
+    ) == (True, [blob])
+
+
+def test_advertise_of_what_is_not_registered(ep, array):
+    pointer = array.ctypes.data
+    _, mr_id = ep.reg(pointer, array.nbytes)
+    for arguments in ((99, pointer, 1), (mr_id, pointer - 1, 1), (mr_id, pointer, 1025), (mr_id, pointer, 2**63)):
+        assert ep.advertise(0, *arguments) == (False, b"")
+        assert p2p.last_error()
+        assert ep.advertisev(0, *[[part] for part in arguments], 1) == (False, [])
+    with pytest.raises(RuntimeError, match="num_iovs"):
+        ep.advertisev(0, [mr_id], [pointer], [1], 2)
+
+
+def test_register_memory_and_transfer(pair):
+    tensors = [torch.arange(100, dtype=torch.float32), torch.arange(7, dtype=torch.int64)]
+    arrays = [np.zeros(100, np.float32), np.zeros(7, np.int64)]
+    descs = pair.ep.register_memory(tensors)
+    assert [desc.size for desc in descs] == [400, 56]
+    assert descs[0].addr == tensors[0].data_ptr()
+    assert len(descs[0].rkeys) == 4 and "XferDesc" in repr(descs[0])
+    back = pair.ep.register_memory(arrays)
+    for index, desc in enumerate(descs):
+        pair.other.memory(f"m{index}", desc.size)
+    assert pair.ep.deserialize_descs(pair.ep.get_serialized_descs([])) == []
+    blob = pair.other.run("described", ["m0", "m1"])
+    remote_descs = pair.ep.deserialize_descs(serialized_bytes=blob)
+    ok, transfer = pair.ep.transfer(pair.conn, "write", descs, remote_descs)
+    assert ok, p2p.last_error()
+    assert pair.ep.wait(transfer, 20) == 456
+    ok, transfer = pair.ep.transfer(
+        conn_id=pair.conn, op_name="read", local_desc_list=back, remote_desc_list=remote_descs
+    )
+    assert ok and pair.ep.wait(transfer, 20) == 456
+    assert np.array_equal(arrays[0], tensors[0].numpy()) and np.array_equal(arrays[1], tensors[1].numpy())
+    assert pair.ep.deregister_memory(descs) is True
+    assert pair.ep.deregister_memory(descs) is False
+
+
+def test_descriptors_may_be_moved_within_their_region(pair):
+    mine = pair.ep.register_memory([np.full(10, 5, np.uint8)])
+    pair.other.memory("m", 100)
+    (remote,) = pair.ep.deserialize_descs(pair.other.run("described", ["m"]))
+    remote.addr, remote.size = remote.addr + 50, 10
+    ok, transfer = pair.ep.transfer(pair.conn, "write", mine, [remote])
+    assert ok and pair.ep.wait(transfer, 20) == 10
+    assert pair.other.contents("m") == bytes(50) + b"\x05" * 10 + bytes(40)
+    remote.addr += 50
+    assert pair.ep.transfer(pair.conn, "write", mine, [remote]) == (False, 0)
+
+
+def test_transfer_raises_for_wrong_calls(pair):
+    array = np.zeros(10, np.uint8)
+    descs = pair.ep.register_memory([array])
+    short = pair.ep.register_memory([array[:5]])
+    with pytest.raises(RuntimeError, match="Invalid conn_id 99"):
+        pair.ep.transfer(99, "write", descs, descs)
+    with pytest.raises(RuntimeError, match="WRITE"):
+        pair.ep.transfer(pair.conn, "WRITE", descs, descs)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        pair.ep.transfer(pair.conn, "write", descs, short)
+    with pytest.raises(RuntimeError, match="1 local"):
+        pair.ep.transfer(pair.conn, "write", descs, [])
+
+
+def test_same_memory_is_registered_once(ep):
+    array = np.zeros(64, np.uint8)
+    first, second = ep.register_memory([array, array])
+    assert first.mr_id == second.mr_id
+    assert ep.deregister_memory([first])
+    assert ep.advertise(second.mr_id, array.ctypes.data, 64)[0]
+    assert ep.deregister_memory([second])
+    assert not ep.advertise(second.mr_id, array.ctypes.data, 64)[0]
+
+
+def test_memory_that_cannot_be_registered(ep):
+    with pytest.raises(ValueError, match="contiguous"):
+        ep.register_memory([torch.zeros(4, 4).t()])
+    with pytest.raises(TypeError, match="contiguous"):
+        ep.register_memory([np.zeros((4, 4))[:, 1]])
+    with pytest.raises(TypeError):
+        ep.register_memory(["text"])
+    empty = ep.register_memory([np.zeros(0, np.uint8)])
+    assert empty[0].size == 0
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"x", b"uccldsc1", b"uccldsc1" + b"\xff" * 8, b"uccldsc1" + struct.pack("<Q", 1) + bytes(87)]
+)
+def test_bytes_that_are_no_descriptors(ep, junk):
+    with pytest.raises(RuntimeError, match="get_serialized_descs"):
+        ep.deserialize_descs(junk)

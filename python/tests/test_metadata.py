@@ -1,0 +1,67 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+import socket
+import struct
+
+import pytest
+from test_import import run_python
+
+from uccl import p2p
+
+
+def test_seed_form_decodes_by_hand(ep):
+    metadata = bytes(ep.get_metadata())
+    assert len(metadata) in (10, 22)
+    family = socket.AF_INET if len(metadata) == 10 else socket.AF_INET6
+    address = socket.inet_ntop(family, metadata[:-6])
+    (port,) = struct.unpack("!H", metadata[-6:-4])
+    (gpu,) = struct.unpack("i", metadata[-4:])
+    assert (address, port, gpu) == p2p.Endpoint.parse_metadata(metadata)
+    assert gpu == 0 and port > 0
+
+
+def test_gpu_index_needs_no_gpu():
+    with p2p.Endpoint(local_gpu_idx=17, num_cpus=4) as ep:
+        assert ep.parse_metadata(ep.get_metadata())[2] == 17
+    with p2p.Endpoint() as ep:
+        assert ep.parse_metadata(ep.get_metadata())[2] == 0
+    with p2p.Endpoint(3) as ep:
+        assert ep.parse_metadata(ep.get_metadata())[2] == 3
+
+
+def test_ipv6_form():
+    metadata = socket.inet_pton(socket.AF_INET6, "fd00::7") + struct.pack("!H", 4096) + struct.pack("i", 5)
+    assert p2p.Endpoint.parse_metadata(metadata) == ("fd00::7", 4096, 5)
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 11, 21, 23, 64, 1000])
+def test_other_lengths_raise(size):
+    with pytest.raises(RuntimeError, match="metadata"):
+        p2p.Endpoint.parse_metadata(b"\xff" * size)
+
+
+def test_wrong_types_raise():
+    with pytest.raises(TypeError):
+        p2p.Endpoint.parse_metadata("text")
+    with pytest.raises(TypeError, match="nonsense"):
+        p2p.Endpoint(0, 1, nonsense=1)
+    with pytest.raises(ValueError, match="local_gpu_idx"):
+        p2p.Endpoint(-1, 1)
+
+
+def test_names_by_pci_address():
+    code = """
+from uccl import p2p
+ep = p2p.Endpoint(4096)  # an index that no machine has: its name is the number
+metadata = ep.get_metadata()
+assert metadata[-5:] == bytes([4]) + b'4096', metadata
+assert p2p.Endpoint.parse_metadata(metadata)[2] == '4096'
+foreign = metadata[:6] + bytes([12]) + b'0000:18:00.0'
+assert p2p.Endpoint.parse_metadata(foreign)[2] == '0000:18:00.0'
+"""
+    done = run_python(code, env={"UCCL_P2P_GPU_NAMES": "bdf", "PATH": ""})
+    assert done.returncode == 0, done.stderr
+
+
+def test_bad_setting_is_named():
+    done = run_python("from uccl import p2p", env={"UCCL_P2P_GPU_NAMES": "x", "PATH": ""})
+    assert done.returncode != 0 and "UCCL_P2P_GPU_NAMES" in done.stderr

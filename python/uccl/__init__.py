@@ -1,0 +1,22 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""Point-to-point transfers between GPUs and hosts, with and without RDMA.
+
+``uccl.p2p`` is the engine; ``uccl.collective`` and ``uccl.transfer`` are built on it and need torch.
+Importing starts no thread, opens no socket and touches no GPU.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+__all__ = ["collective", "p2p", "transfer", "utils"]
+
+
+def __getattr__(name: str):
+    # On first use, so that a program that needs uccl.p2p alone never imports torch.
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,222 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""Pushes tensors to a peer: the receiver offers memory, the sender writes, each tells the other.
+
+Control messages go over one TCP connection a peer, as JSON and bytes (uccl.utils); nothing is pickled. The
+control port has no authentication: bind it to an interface that only the peers reach.
+"""
+
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from uccl import p2p, utils
+
+_ACCEPT_SECONDS = 600.0
+_PROTOCOL = 1
+
+
+@dataclass
+class _Peer:
+    control: socket.socket
+    connection: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    inbox: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass
+class _Transfer:
+    conn_id: int
+    tensor: torch.Tensor  # kept: the engine knows its address only
+    mr_id: int
+
+    @property
+    def size(self) -> int:
+        return self.tensor.numel() * self.tensor.element_size()
+
+
+class TransferManager:
+    """Moves registered tensors between two processes that may be on different hosts.
+
+    ``listen_port`` is the TCP port of the control socket (0: any; see ``listen_port`` afterwards).
+    """
+
+    def __init__(
+        self, local_gpu_idx: int, num_cpus: int, listen_port: int, listen_address: str = "0.0.0.0"
+    ) -> None:
+        self.ep = p2p.Endpoint(local_gpu_idx, num_cpus)
+        self._listener = socket.create_server((listen_address, listen_port))
+        self.listen_port: int = self._listener.getsockname()[1]
+        self._peers: dict[int, _Peer] = {}
+        self._arrived: dict[tuple[str, int], list[int]] = {}
+        self._transfers: dict[int, _Transfer] = {}
+        self._next_transfer = 0
+        self._lock = threading.Lock()
+
+    def connect(self, remote_ip: str, remote_listen_port: int) -> int:
+        """Connects to a manager that accepts and returns the conn_id. Raises OSError or p2p.Error."""
+        control = utils.create_socket_and_connect(remote_ip, remote_listen_port)
+        utils.send_obj(control, {"protocol": _PROTOCOL, "metadata": self.ep.get_metadata().hex()})
+        metadata = self._metadata_of(utils.recv_obj(control))
+        ok, connection = self.ep.connect(*self._dialled(metadata))
+        utils.send_obj(control, {"connected": ok})
+        if not ok:
+            control.close()
+            raise p2p.PeerGone(p2p.last_error())
+        return self._add_peer(control, connection)
+
+    def accept(self, timeout: float | None = _ACCEPT_SECONDS) -> int:
+        """Waits (seconds) for a manager that connects and returns the conn_id. TimedOut if none comes."""
+        self._listener.settimeout(timeout)
+        try:
+            control, _ = self._listener.accept()
+        except TimeoutError:
+            raise p2p.TimedOut(f"no manager has connected within {timeout} s") from None
+        control.settimeout(None)
+        control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        metadata = self._metadata_of(utils.recv_obj(control))
+        utils.send_obj(control, {"protocol": _PROTOCOL, "metadata": self.ep.get_metadata().hex()})
+        if not utils.recv_obj(control).get("connected"):
+            control.close()
+            raise p2p.PeerGone("the peer could not reach this endpoint")
+        try:
+            connection = self._accept_from(metadata, timeout)
+        except p2p.Error:
+            control.close()
+            raise
+        return self._add_peer(control, connection)
+
+    @staticmethod
+    def _dialled(metadata: bytes) -> tuple[str, int | str, int]:
+        address, port, gpu = p2p.Endpoint.parse_metadata(metadata)
+        return address, gpu, port
+
+    def _accept_from(self, metadata: bytes, timeout: float | None) -> int:
+        """The connection of this peer; those of others that come first wait for their own accept()."""
+        address, port, _ = p2p.Endpoint.parse_metadata(metadata)
+        while True:
+            with self._lock:
+                if self._arrived.get((address, port)):
+                    return self._arrived[address, port].pop(0)
+            ok, _, _, connection = self.ep.accept(timeout=timeout)
+            if not ok:
+                raise p2p.TimedOut(p2p.last_error())
+            peer = self.ep.peer(connection)
+            with self._lock:
+                self._arrived.setdefault((peer["address"], peer["port"]), []).append(connection)
+
+    @staticmethod
+    def _metadata_of(hello: Any) -> bytes:
+        if not isinstance(hello, dict) or hello.get("protocol") != _PROTOCOL:
+            raise p2p.ProtocolError("the peer is not a TransferManager of this version")
+        return bytes.fromhex(str(hello.get("metadata", "")))
+
+    def _add_peer(self, control: socket.socket, connection: int) -> int:
+        with self._lock:
+            self._peers[connection] = _Peer(control, connection)
+        return connection
+
+    def _peer(self, conn_id: int) -> _Peer:
+        if conn_id not in self._peers:
+            raise ValueError(f"no connection has the id {conn_id}")
+        return self._peers[conn_id]
+
+    def _transfer(self, transfer_id: int) -> _Transfer:
+        if transfer_id not in self._transfers:
+            raise ValueError(f"no transfer has the id {transfer_id}")
+        return self._transfers[transfer_id]
+
+    def register_transfer(self, conn_id: int, tensor: torch.Tensor) -> int:
+        """Registers a contiguous tensor for a connection and returns the transfer's id."""
+        if not tensor.is_contiguous():
+            raise ValueError("the tensor is not contiguous")
+        self._peer(conn_id)
+        ok, mr_id = self.ep.reg(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+        if not ok:
+            raise p2p.Error(p2p.last_error())
+        with self._lock:
+            transfer_id = self._next_transfer
+            self._next_transfer += 1
+            self._transfers[transfer_id] = _Transfer(conn_id, tensor, mr_id)
+        return transfer_id
+
+    def deregister_transfer(self, transfer_id: int) -> bool:
+        """Ends a registration; the peer can no longer write there."""
+        transfer = self._transfer(transfer_id)
+        if not self.ep.dereg(transfer.mr_id):
+            raise p2p.Error(p2p.last_error())
+        with self._lock:
+            del self._transfers[transfer_id]
+        return True
+
+    def post_transfer_metadata(self, transfer_id: int) -> None:
+        """Receiver: tells the peer where to write."""
+        transfer = self._transfer(transfer_id)
+        ok, blob = self.ep.advertise(
+            transfer.conn_id, transfer.mr_id, transfer.tensor.data_ptr(), transfer.size
+        )
+        if not ok:
+            raise p2p.Error(p2p.last_error())
+        self._send(transfer.conn_id, "metadata", blob.hex())
+
+    def fetch_transfer_metadata(self, transfer_id: int) -> bytes:
+        """Sender: waits for where to write."""
+        return bytes.fromhex(self._receive(self._transfer(transfer_id).conn_id, "metadata"))
+
+    def do_transfer_async(self, transfer_id: int, transfer_metadata: bytes) -> int:
+        """Sender: starts the write and returns an id for check_transfer_done()."""
+        transfer = self._transfer(transfer_id)
+        ok, poll_id = self.ep.write_async(
+            transfer.conn_id, transfer.mr_id, transfer.tensor.data_ptr(), transfer.size, transfer_metadata
+        )
+        if not ok:
+            raise p2p.Error(p2p.last_error())
+        return poll_id
+
+    def check_transfer_done(self, transfer_id: int, poll_id: int) -> bool:
+        """Sender: whether the bytes are at the peer. Raises p2p.Error if the write failed."""
+        self._transfer(transfer_id)
+        _, done = self.ep.poll_async(poll_id)
+        if done:
+            self.ep.wait(poll_id)
+        return done
+
+    def post_transfer_done(self, transfer_id: int) -> None:
+        """Sender: tells the peer that its memory is written."""
+        self._send(self._transfer(transfer_id).conn_id, "done", None)
+
+    def wait_transfer_done(self, transfer_id: int) -> None:
+        """Receiver: waits for that. Raises ConnectionError if the peer leaves instead."""
+        self._receive(self._transfer(transfer_id).conn_id, "done")
+
+    def _send(self, conn_id: int, kind: str, value: Any) -> None:
+        peer = self._peer(conn_id)
+        with self._lock:
+            utils.send_obj(peer.control, [kind, value])
+
+    def _receive(self, conn_id: int, kind: str) -> Any:
+        """The oldest message of a kind; others that come first wait for their own call."""
+        peer = self._peer(conn_id)
+        with peer.lock:
+            while not peer.inbox.get(kind):
+                message = utils.recv_obj(peer.control)
+                if not isinstance(message, list) or len(message) != 2 or message[0] not in ("metadata", "done"):
+                    raise p2p.ProtocolError("the peer sent a control message that does not exist")
+                peer.inbox.setdefault(message[0], []).append(message[1])
+            return peer.inbox[kind].pop(0)
+
+    def close(self) -> None:
+        """Closes the control sockets and the endpoint."""
+        self._listener.close()
+        for peer in self._peers.values():
+            peer.control.close()
+        self._peers.clear()
+        self.ep.close()
+
+    def __enter__(self) -> "TransferManager":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
