@@ -15,6 +15,7 @@ import torch
 from uccl import p2p, utils
 
 _ACCEPT_SECONDS = 600.0
+_HANDSHAKE_SECONDS = 20.0
 _PROTOCOL = 1
 
 
@@ -58,14 +59,17 @@ class TransferManager:
     def connect(self, remote_ip: str, remote_listen_port: int) -> int:
         """Connects to a manager that accepts and returns the conn_id. Raises OSError or p2p.Error."""
         control = utils.create_socket_and_connect(remote_ip, remote_listen_port)
-        utils.send_obj(control, {"protocol": _PROTOCOL, "metadata": self.ep.get_metadata().hex()})
-        metadata = self._metadata_of(utils.recv_obj(control))
-        ok, connection = self.ep.connect(*self._dialled(metadata))
-        utils.send_obj(control, {"connected": ok})
-        if not ok:
+        try:
+            control.settimeout(_HANDSHAKE_SECONDS)
+            utils.send_obj(control, self._hello())
+            ok, connection = self.ep.connect(*self._dialled(self._metadata_of(utils.recv_obj(control))))
+            utils.send_obj(control, {"connected": ok})
+            if not ok:
+                raise p2p.PeerGone(p2p.last_error())
+            return self._add_peer(control, connection)
+        except BaseException:
             control.close()
-            raise p2p.PeerGone(p2p.last_error())
-        return self._add_peer(control, connection)
+            raise
 
     def accept(self, timeout: float | None = _ACCEPT_SECONDS) -> int:
         """Waits (seconds) for a manager that connects and returns the conn_id. TimedOut if none comes."""
@@ -74,19 +78,21 @@ class TransferManager:
             control, _ = self._listener.accept()
         except TimeoutError:
             raise p2p.TimedOut(f"no manager has connected within {timeout} s") from None
-        control.settimeout(None)
-        control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        metadata = self._metadata_of(utils.recv_obj(control))
-        utils.send_obj(control, {"protocol": _PROTOCOL, "metadata": self.ep.get_metadata().hex()})
-        if not utils.recv_obj(control).get("connected"):
-            control.close()
-            raise p2p.PeerGone("the peer could not reach this endpoint")
         try:
-            connection = self._accept_from(metadata, timeout)
-        except p2p.Error:
+            control.settimeout(_HANDSHAKE_SECONDS)
+            control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            metadata = self._metadata_of(utils.recv_obj(control))
+            utils.send_obj(control, self._hello())
+            answer = utils.recv_obj(control)
+            if not isinstance(answer, dict) or not answer.get("connected"):
+                raise p2p.PeerGone("the peer could not reach this endpoint")
+            return self._add_peer(control, self._accept_from(metadata, timeout))
+        except BaseException:
             control.close()
             raise
-        return self._add_peer(control, connection)
+
+    def _hello(self) -> dict[str, Any]:
+        return {"protocol": _PROTOCOL, "metadata": self.ep.get_metadata().hex()}
 
     @staticmethod
     def _dialled(metadata: bytes) -> tuple[str, int | str, int]:
@@ -114,6 +120,7 @@ class TransferManager:
         return bytes.fromhex(str(hello.get("metadata", "")))
 
     def _add_peer(self, control: socket.socket, connection: int) -> int:
+        control.settimeout(None)
         with self._lock:
             self._peers[connection] = _Peer(control, connection)
         return connection

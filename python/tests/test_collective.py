@@ -1,0 +1,160 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""uccl.collective and uccl.transfer, each rank a process."""
+
+import multiprocessing
+import socket
+import traceback
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from uccl import collective, p2p, transfer
+
+SPAWN = multiprocessing.get_context("spawn")
+SECONDS = 60
+
+pytestmark = pytest.mark.timeout(SECONDS + 30)
+
+
+def _rank_main(body, rank, world, store, pipe):
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+        pipe.send((None, body(rank, world)))
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:  # noqa: BLE001 - the test shows it
+        pipe.send((traceback.format_exc(), None))
+
+
+def run_ranks(body, world, tmp_path):
+    """What ``body(rank, world)`` returns, by rank."""
+    pipes, processes = [], []
+    for rank in range(world):
+        mine, theirs = SPAWN.Pipe()
+        process = SPAWN.Process(target=_rank_main, args=(body, rank, world, tmp_path / "store", theirs))
+        process.start()
+        pipes.append(mine)
+        processes.append(process)
+    try:
+        results = []
+        for pipe in pipes:
+            assert pipe.poll(SECONDS), "a rank does not answer"
+            error, value = pipe.recv()
+            assert error is None, error
+            results.append(value)
+        for process in processes:
+            process.join(10)
+        return results
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _everything(rank, world):
+    torch.set_num_threads(1)
+    context = collective.init_collective(num_cpus=1, local_gpu_idx=rank)
+    assert collective.get_collective() is context
+    mine = torch.full((1000,), float(rank))
+    got = [torch.zeros(1000) for _ in range(world)]
+    collective.register_tensor(mine)
+    ids = [collective.irecv(got[other], other) for other in range(world)]
+    ids += [collective.isend(mine, other) for other in range(world)]
+    assert ids.count(-1) == 2  # the own rank
+    collective.wait_all(ids)
+    assert all(collective.test(transfer_id) for transfer_id in ids)
+    sums = [float(tensor.sum()) for tensor in got]
+    # A ring of blocking calls, even ranks first.
+    token = torch.tensor([rank])
+    into = torch.zeros_like(token)
+    right, left = (rank + 1) % world, (rank - 1) % world
+    for turn in (0, 1):
+        if rank % 2 == turn:
+            collective.send(token, right)
+        if left % 2 == turn:
+            collective.recv(into, left)
+    with pytest.raises(ValueError, match="contiguous"):
+        collective.send(torch.zeros(4, 4).t(), right)
+    with pytest.raises(ValueError, match="no connection"):
+        collective.send(mine, world + 3)
+    collective.send(mine, rank)
+    collective.deregister_tensor(mine)
+    unknown = context.ep.conn_id_of_rank(right) == 2**64 - 1
+    collective.finalize_collective()
+    with pytest.raises(RuntimeError, match="init_collective"):
+        collective.get_collective()
+    return sums, int(into), unknown
+
+
+def test_every_rank_reaches_every_other(tmp_path):
+    world = 4
+    for rank, (sums, left, unknown) in enumerate(run_ranks(_everything, world, tmp_path)):
+        assert sums == [1000.0 * other if other != rank else 0.0 for other in range(world)]
+        assert left == (rank - 1) % world
+        assert not unknown
+
+
+def test_needs_a_process_group():
+    with pytest.raises(RuntimeError, match="initialised"):
+        collective.CollectiveContext()
+
+
+def _receive(pipe, port):
+    try:
+        with transfer.TransferManager(1, 1, port) as manager:
+            pipe.send(manager.listen_port)
+            conn = manager.accept(timeout=30)
+            tensor = torch.zeros(5000, dtype=torch.int32)
+            transfer_id = manager.register_transfer(conn, tensor)
+            for turn in (1, 2):
+                manager.post_transfer_metadata(transfer_id)
+                manager.wait_transfer_done(transfer_id)
+                assert bool((tensor == turn).all())
+            assert manager.deregister_transfer(transfer_id) is True
+            pipe.send("all there")
+            pipe.recv()
+    except BaseException:  # noqa: BLE001 - the test shows it
+        pipe.send(traceback.format_exc())
+
+
+def test_transfer_manager():
+    pipe, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=_receive, args=(theirs, 0), daemon=True)
+    process.start()
+    assert pipe.poll(SECONDS)
+    port = pipe.recv()
+    assert isinstance(port, int), port
+    with transfer.TransferManager(0, 1, 0) as manager:
+        conn = manager.connect("127.0.0.1", port)
+        tensor = torch.zeros(5000, dtype=torch.int32)
+        transfer_id = manager.register_transfer(conn, tensor)
+        for turn in (1, 2):
+            tensor.fill_(turn)
+            metadata = manager.fetch_transfer_metadata(transfer_id)
+            assert len(metadata) == 64
+            poll_id = manager.do_transfer_async(transfer_id, metadata)
+            while not manager.check_transfer_done(transfer_id, poll_id):
+                pass
+            manager.post_transfer_done(transfer_id)
+        assert pipe.poll(SECONDS) and pipe.recv() == "all there"
+        with pytest.raises(ValueError, match="77"):
+            manager.register_transfer(77, tensor)
+        with pytest.raises(ValueError, match="77"):
+            manager.post_transfer_metadata(77)
+        with pytest.raises(ValueError, match="contiguous"):
+            manager.register_transfer(conn, torch.zeros(4, 4).t())
+        with pytest.raises(RuntimeError, match="64 bytes"):
+            manager.do_transfer_async(transfer_id, b"short")
+        pipe.send("through")
+    process.join(10)
+    assert process.exitcode == 0
+
+
+def test_transfer_manager_and_strangers():
+    with transfer.TransferManager(0, 1, 0, "127.0.0.1") as manager:
+        with socket.create_connection(("127.0.0.1", manager.listen_port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with pytest.raises(ValueError, match="message"):
+                manager.accept(timeout=5)
+        with pytest.raises(p2p.TimedOut):
+            manager.accept(timeout=0.1)

@@ -1,0 +1,100 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C, and the end of the interpreter with work in flight: each in a process of its own."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+START_SECONDS = 30
+END_SECONDS = 15
+
+_SETUP = """
+import os, sys, threading, asyncio
+import numpy as np
+from uccl import p2p
+a, b = p2p.Endpoint(0, 1), p2p.Endpoint(1, 1)
+address, port, gpu = a.parse_metadata(b.get_metadata())
+ok, conn = a.connect(address, gpu, port)
+theirs = b.accept()[3]
+array = np.zeros(64, np.uint8)
+pointer = array.ctypes.data
+mr = a.reg(pointer, 64)[1]
+transfer = a.recv_async(conn, mr, pointer, 64)[1]
+"""
+
+WAITS = {
+    "accept": "a.accept()",
+    "accept_local": "a.accept_local()",
+    "recv": "a.recv(conn, mr, pointer, 64)",
+    "send": "a.send(conn, mr, pointer, 64)",
+    "recvv": "a.recvv(conn, [mr], [pointer], [64], 1)",
+    "recv_ipc": "a.recv_ipc(conn, pointer, 64)",
+    "wait": "a.wait(transfer)",
+    "dereg": "a.dereg(mr, 600)",
+    "connect": """
+import socket
+server = socket.create_server(('127.0.0.1', 0))
+p2p.Endpoint(0, 1, connect_timeout=600).connect('127.0.0.1', 0, server.getsockname()[1])
+""",
+    "await": "asyncio.run(a.wait_async(transfer))",
+}
+
+
+def start(code):
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n", process.communicate(timeout=END_SECONDS)
+    return process
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_interrupt_in_every_wait(name):
+    call = "\n".join("    " + line for line in WAITS[name].strip().splitlines())
+    code = f"{_SETUP}\nprint('ready')\ntry:\n{call}\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
+    process = start(code)
+    try:
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=END_SECONDS)
+    finally:
+        process.kill()
+    assert out == "interrupted\n", err
+    assert process.returncode == 0, err
+
+
+ENDS = {
+    "falls off": "",
+    "exits": "sys.exit(0)",
+    "waiting in a daemon thread": "threading.Thread(target=a.recv, args=(conn, mr, pointer, 64), daemon=True).start()",
+    "accepting in a daemon thread": "threading.Thread(target=b.accept, daemon=True).start()",
+    "polling in a daemon thread": """
+def poll():
+    while True: a.poll_async(transfer)
+threading.Thread(target=poll, daemon=True).start()
+""",
+    "writing": """
+big = np.zeros(64 << 20, np.uint8)
+into = np.zeros(64 << 20, np.uint8)
+mine, his = a.reg(big.ctypes.data, big.nbytes)[1], b.reg(into.ctypes.data, into.nbytes)[1]
+blob = b.advertise(his, into.ctypes.data, into.nbytes)[1]
+for _ in range(20): a.write_async(conn, mine, big.ctypes.data, big.nbytes, blob)
+""",
+    "endpoints dropped": "del a, b",
+    "endpoint in a cycle": "ring = [a]; ring.append(ring); del a",
+    "forked child": "child = os.fork()\nif child: os.waitpid(child, 0)",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_exit_with_work_in_flight(name):
+    process = start(f"{_SETUP}\n{ENDS[name]}\nprint('ready')\n")
+    try:
+        out, err = process.communicate(timeout=END_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, (process.returncode, err)
+    assert err == ""

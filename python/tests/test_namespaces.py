@@ -1,0 +1,115 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""Two network namespaces, joined by a virtual cable: what two hosts without shared loopback see."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from test_programs import BENCHMARKS
+
+SECONDS = 100
+LEFT, RIGHT = "10.231.7.1", "10.231.7.2"
+
+
+def _ip(*arguments):
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False, timeout=20)
+
+
+@contextmanager
+def two_namespaces():
+    names = [f"uccl-{os.getpid()}-{side}" for side in "ab"]
+    cables = [f"uccl{os.getpid() % 100000}{side}" for side in "ab"]
+    try:
+        for name in names:
+            made = _ip("netns", "add", name)
+            if made.returncode != 0:
+                pytest.skip(f"no network namespaces here: {made.stderr.strip()}")
+        _ip("link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
+        for name, cable, address in zip(names, cables, (LEFT, RIGHT), strict=True):
+            for step in (
+                ("link", "set", cable, "netns", name),
+                ("-n", name, "address", "add", f"{address}/24", "dev", cable),
+                ("-n", name, "link", "set", "lo", "up"),
+                ("-n", name, "link", "set", cable, "up"),
+                ("-n", name, "route", "add", "default", "dev", cable),
+            ):
+                done = _ip(*step)
+                if done.returncode != 0:
+                    pytest.skip(f"ip {' '.join(step)}: {done.stderr.strip()}")
+        yield list(zip(names, cables, strict=True))
+    finally:
+        for name in names:
+            _ip("netns", "delete", name)
+
+
+@pytest.fixture(scope="module")
+def namespaces():
+    if os.geteuid() != 0:
+        pytest.skip("namespaces need root")
+    with two_namespaces() as made:
+        yield made
+
+
+@pytest.mark.timeout(SECONDS + 20)
+@pytest.mark.parametrize("script", ["benchmark_uccl.py", "benchmark_uccl_write.py", "benchmark_uccl_collective.py"])
+def test_benchmarks_on_two_nodes(namespaces, script, tmp_path):
+    rows = tmp_path / "rows.json"
+    processes = []
+    for rank, (name, cable) in enumerate(namespaces):
+        command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes=2"]
+        command += ["--nproc_per_node=1", f"--node-rank={rank}", f"--master_addr={LEFT}", "--master_port=29511"]
+        command += [str(BENCHMARKS / script), "--sizes=4K,1M", "--iters=3", f"--json={rows}"]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": cable, "OMP_NUM_THREADS": "1", "UCCL_P2P_TRANSPORT": "tcp"}
+        processes.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    try:
+        for process in processes:
+            out, _ = process.communicate(timeout=SECONDS)
+            assert process.returncode == 0, out
+    finally:
+        for process in processes:
+            process.kill()
+    assert [row["size"] for row in json.loads(rows.read_text())["rows"]] == [4096, 1 << 20]
+
+
+_SIDE = """
+import sys
+import numpy as np
+from uccl import p2p
+with p2p.Endpoint(int(sys.argv[1]), 2) as ep:
+    print(ep.get_metadata().hex(), flush=True)
+    array = np.full(100_000, 7 if sys.argv[1] == '0' else 0, np.uint8)
+    mr = ep.reg(array.ctypes.data, array.nbytes)[1]
+    if sys.argv[1] == '0':
+        ok, conn = ep.add_remote_endpoint(bytes.fromhex(sys.stdin.readline()))
+        assert ok, p2p.last_error()
+        assert ep.send(conn, mr, array.ctypes.data, array.nbytes), p2p.last_error()
+    else:
+        ok, address, gpu, conn = ep.accept(timeout=30)
+        assert (ok, address, gpu) == (True, '10.231.7.1', 0), address
+        assert ep.recv(conn, mr, array.ctypes.data, array.nbytes), p2p.last_error()
+        assert (array == 7).all()
+"""
+
+
+def test_metadata_has_the_address_of_the_default_route(namespaces):
+    sides = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, sys.executable, "-c", _SIDE, str(index)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        for index, (name, _) in enumerate(namespaces)
+    ]
+    try:
+        metadata = [side.stdout.readline() for side in sides]
+        out, err = sides[0].communicate(metadata[1], timeout=40)
+        assert sides[0].returncode == 0, err
+        out, err = sides[1].communicate(timeout=40)
+        assert sides[1].returncode == 0, err
+    finally:
+        for side in sides:
+            side.kill()
