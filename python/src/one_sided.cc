@@ -64,18 +64,6 @@ nb::tuple one_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t
   return begin(kOperation, plan_one(self, conn_id, local_span(mr_id, ptr, size), meta));
 }
 
-template <Operation kOperation>
-bool many(const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids, const Numbers& ptrs,
-          const Numbers& sizes, const Blobs& blobs, std::optional<std::size_t> num_iovs) {
-  return finish(kOperation, plan_many(self, conn_id, {ids, ptrs, sizes, blobs}, num_iovs));
-}
-
-template <Operation kOperation>
-nb::tuple many_async(const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids, const Numbers& ptrs,
-                     const Numbers& sizes, const Blobs& blobs, std::optional<std::size_t> num_iovs) {
-  return begin(kOperation, plan_many(self, conn_id, {ids, ptrs, sizes, blobs}, num_iovs));
-}
-
 /// What differs between write and read: names and sentences.
 struct Names {
   const char* one;
@@ -90,6 +78,15 @@ struct Names {
 template <Operation kOperation>
 void bind_operation(PyClass& endpoint, const Names& names) {
   using namespace nb::literals;
+  const auto many = [](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids, const Numbers& ptrs,
+                       const Numbers& sizes, const Blobs& blobs, std::optional<std::size_t> num_iovs) {
+    return finish(kOperation, plan_many(self, conn_id, {ids, ptrs, sizes, blobs}, num_iovs));
+  };
+  const auto many_async = [](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids,
+                             const Numbers& ptrs, const Numbers& sizes, const Blobs& blobs,
+                             std::optional<std::size_t> num_iovs) {
+    return begin(kOperation, plan_many(self, conn_id, {ids, ptrs, sizes, blobs}, num_iovs));
+  };
   const std::string what = std::string(names.verb) +
                            "\n\nptr lies in the local region mr_id; meta are the 64 bytes that the peer's "
                            "advertise() gave.\nThe peer calls nothing. ";
@@ -105,14 +102,14 @@ void bind_operation(PyClass& endpoint, const Names& names) {
            async.c_str())
       .def(names.one_async, &one_async<kOperation>, "conn_id"_a, "mr_id"_a, nb::arg(names.pointer), "size"_a,
            "slot_item"_a)
-      .def(names.many, &many<kOperation>, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "meta_blob_v"_a,
+      .def(names.many, many, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "meta_blob_v"_a,
            "num_iovs"_a = nb::none(), (sync + lists).c_str())
-      .def(names.many, &many<kOperation>, "conn_id"_a, "mr_id_list"_a, nb::arg(names.pointers), "size_list"_a,
+      .def(names.many, many, "conn_id"_a, "mr_id_list"_a, nb::arg(names.pointers), "size_list"_a,
            "slot_item_list"_a, "num_iovs"_a = nb::none())
-      .def(names.many_async, &many_async<kOperation>, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a,
-           "meta_blob_v"_a, "num_iovs"_a = nb::none(), (async + lists).c_str())
-      .def(names.many_async, &many_async<kOperation>, "conn_id"_a, "mr_id_list"_a, nb::arg(names.pointers),
-           "size_list"_a, "slot_item_list"_a, "num_iovs"_a = nb::none());
+      .def(names.many_async, many_async, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "meta_blob_v"_a,
+           "num_iovs"_a = nb::none(), (async + lists).c_str())
+      .def(names.many_async, many_async, "conn_id"_a, "mr_id_list"_a, nb::arg(names.pointers), "size_list"_a,
+           "slot_item_list"_a, "num_iovs"_a = nb::none());
 }
 
 }  // namespace
