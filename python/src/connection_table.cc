@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "connection_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "errors.h"
@@ -13,6 +14,12 @@ std::shared_ptr<const Link> ConnectionTable::add(Connection connection) {
   link->peer = decode_note(connection.peer());
   link->connection = std::move(connection);
   const std::lock_guard lock(mutex_);
+  if (links_.size() >= prune_at_) {
+    std::erase_if(links_, [](const auto& entry) {
+      return entry.second->connection.state() == ConnectionState::kClosed;
+    });
+    prune_at_ = std::max(kPrune, 2 * links_.size());
+  }
   links_.insert_or_assign(link->id, link);
   return link;
 }

@@ -44,11 +44,15 @@ class ConnectionTable {
   void clear();
 
  private:
+  /// Ids of closed connections are kept for their reason, but not without bound.
+  static constexpr std::size_t kPrune = 1024;
+
   std::deque<std::shared_ptr<const Link>>& queue(Purpose purpose);
   void sort_in(Connection connection);
 
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Link>> links_;
+  std::size_t prune_at_ = kPrune;
 
   std::mutex accept_mutex_;
   std::condition_variable arrived_;

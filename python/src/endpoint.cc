@@ -2,8 +2,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -22,6 +24,15 @@ constexpr std::chrono::seconds kExitWait{2};
 std::set<PyEndpoint*>& living() {
   static auto* endpoints = new std::set<PyEndpoint*>;
   return *endpoints;
+}
+
+/// The thread that ends the interpreter, once it does. Guarded by the GIL.
+std::optional<std::thread::id> ending;
+
+/// For a daemon thread at that time: it is not to fail for what is no fault of its own.
+[[noreturn]] void park() {
+  PyEval_SaveThread();
+  for (;;) pause();
 }
 
 nb::dict counters(const Stats& stats) {
@@ -84,6 +95,7 @@ PyEndpoint::~PyEndpoint() {
 }
 
 Result<std::shared_ptr<State>> PyEndpoint::state() const {
+  if (ending && *ending != std::this_thread::get_id()) park();
   if (!state_) return failure(ErrorCode::kNotFound, "the endpoint is closed");
   if (state_->generation != fork_generation()) {
     return failure(ErrorCode::kUnavailable,
@@ -105,6 +117,7 @@ void PyEndpoint::close(std::chrono::nanoseconds timeout) {
   Released released;
   state->closing.store(true);
   state->rendezvous = Rendezvous();
+  state->transfers.cancel_receives();  // nothing says that their messages will ever come
   const auto end = std::chrono::steady_clock::now() + timeout;
   for (const Connection& connection : state->engine.connections()) {
     const auto left = end - std::chrono::steady_clock::now();
@@ -117,6 +130,7 @@ void PyEndpoint::close(std::chrono::nanoseconds timeout) {
 }
 
 void PyEndpoint::close_all() {
+  ending = std::this_thread::get_id();
   const std::set<PyEndpoint*> endpoints = living();
   for (PyEndpoint* endpoint : endpoints) {
     if (living().contains(endpoint)) endpoint->close(kExitDrain);

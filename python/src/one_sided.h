@@ -43,7 +43,7 @@ inline bool finish(Operation operation, const Result<Plan>& plan) {
 /// Starts a plan: the answer of the calls that give (ok, transfer_id).
 inline nanobind::tuple begin(Operation operation, const Result<Plan>& plan) {
   if (!plan) return not_started(plan.error());
-  return start(*plan->state, [&] { return plan->post(operation); });
+  return start(*plan->state, TransferTable::Kind::kOneSided, [&] { return plan->post(operation); });
 }
 
 }  // namespace p2p::python

@@ -56,7 +56,8 @@ class PyEndpoint {
   PyEndpoint(const PyEndpoint&) = delete;
   PyEndpoint& operator=(const PyEndpoint&) = delete;
 
-  /// Fails for a closed endpoint and in a child of the process that made it.
+  /// Fails for a closed endpoint and in a child of the process that made it. Does not return in the threads
+  /// that the interpreter leaves behind when it ends.
   Result<std::shared_ptr<State>> state() const;
   std::shared_ptr<State> state_or_raise() const { return value_or_raise(state()); }
 
@@ -89,14 +90,14 @@ Status run(const State& state, Post&& post) {
 
 /// Starts a transfer without the GIL and gives it an id; what fails at once is told at once.
 template <class Post>
-nanobind::tuple start(State& state, Post&& post) {
+nanobind::tuple start(State& state, TransferTable::Kind kind, Post&& post) {
   Transfer transfer;
   {
     Released released;
     transfer = post();
   }
   if (transfer.done() && !succeeded(transfer.status())) return nanobind::make_tuple(false, kNoTransfer);
-  return nanobind::make_tuple(true, state.transfers.add(std::move(transfer)));
+  return nanobind::make_tuple(true, state.transfers.add(std::move(transfer), kind));
 }
 
 inline nanobind::tuple not_started(const Error& error) {

@@ -12,15 +12,16 @@
 
 namespace p2p::python {
 
-std::uint64_t TransferTable::add(Transfer transfer) {
+std::uint64_t TransferTable::add(Transfer transfer, Kind kind) {
   const std::lock_guard lock(mutex_);
-  pending_.emplace(next_, std::move(transfer));
+  pending_.emplace(next_, Pending{std::move(transfer), kind});
   return next_++;
 }
 
 TransferTable::Found TransferTable::find(std::uint64_t id) const {
   const std::lock_guard lock(mutex_);
-  if (const auto pending = pending_.find(id); pending != pending_.end()) return {pending->second, {}};
+  if (const auto pending = pending_.find(id); pending != pending_.end())
+    return {pending->second.transfer, {}};
   if (const auto failed = failed_.find(id); failed != failed_.end()) {
     return {{}, tl::unexpected(failed->second)};
   }
@@ -35,9 +36,16 @@ void TransferTable::report(std::uint64_t id, const Status& outcome) {
   if (pending_.erase(id) != 0 && !outcome) failed_.emplace(id, outcome.error());
 }
 
+void TransferTable::cancel_receives() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, pending] : pending_) {
+    if (pending.kind == Kind::kReceive) pending.transfer.cancel();
+  }
+}
+
 void TransferTable::cancel_all() const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, transfer] : pending_) transfer.cancel();
+  for (const auto& [id, pending] : pending_) pending.transfer.cancel();
 }
 
 Result<std::shared_ptr<Completions>> Completions::create() {

@@ -19,7 +19,8 @@ namespace p2p::python {
 /// as done: asking again gives the same outcome. Any thread.
 class TransferTable {
  public:
-  std::uint64_t add(Transfer transfer);
+  enum class Kind { kOneSided, kSend, kReceive };
+  std::uint64_t add(Transfer transfer, Kind kind);
 
   /// The transfer while it is not yet reported; otherwise its outcome, or kNotFound for an id never given.
   struct Found {
@@ -31,13 +32,18 @@ class TransferTable {
   /// Takes the outcome of a transfer that is done, and drops the transfer.
   void report(std::uint64_t id, const Status& outcome);
 
-  /// Asks every unreported transfer to end.
+  /// Ask every unreported receive, or every unreported transfer, to end.
+  void cancel_receives() const;
   void cancel_all() const;
 
  private:
   mutable std::mutex mutex_;
   std::uint64_t next_ = 1;
-  std::unordered_map<std::uint64_t, Transfer> pending_;
+  struct Pending {
+    Transfer transfer;
+    Kind kind;
+  };
+  std::unordered_map<std::uint64_t, Pending> pending_;
   std::unordered_map<std::uint64_t, Error> failed_;
 };
 

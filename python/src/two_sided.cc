@@ -59,7 +59,9 @@ bool finish(const Result<Message>& made) {
 template <Direction kDirection>
 nb::tuple begin(const Result<Message>& made) {
   if (!made) return not_started(made.error());
-  return start(*made->state, [&] { return made->template post<kDirection>(); });
+  constexpr auto kKind =
+      kDirection == Direction::kSend ? TransferTable::Kind::kSend : TransferTable::Kind::kReceive;
+  return start(*made->state, kKind, [&] { return made->template post<kDirection>(); });
 }
 
 template <Direction kDirection>
