@@ -21,3 +21,15 @@ show() {
 }
 show local --transport cma,tcp --op write,read --size 4K,64K,1M,64M --duration "$seconds"
 show local --transport cma,tcp --op write --size 4K --blocks 8192 --duration "$seconds"
+
+# The Python package needs packages of PyPI; without them the demo ends here.
+echo
+echo "Python package (pip install . into an environment outside of the repository):"
+venv=${UCCL_P2P_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/venv}
+export UCCL_P2P_VENV=$venv
+step python 1800 scripts/python_environment.sh numpy
+for example in send_numpy.py write_vectors.py; do
+  echo
+  echo "\$ python $example"
+  timeout 120 "$venv/bin/python" "python/examples/$example"
+done

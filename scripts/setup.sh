@@ -7,13 +7,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-demo}
 
-packages=(g++ cmake ninja-build libexpected-dev libfmt-dev libspdlog-dev libssl-dev libcli11-dev nlohmann-json3-dev)
+packages=(g++ cmake ninja-build libexpected-dev libfmt-dev libspdlog-dev libssl-dev libcli11-dev nlohmann-json3-dev
+  python3 python3-venv python3-dev)
 case $what in
   demo) ;;
   test)
     packages+=(libgtest-dev libgmock-dev libbenchmark-dev libhwloc-dev libibverbs-dev clang-19 clang-tidy-19
       clang-format-19 libclang-rt-19-dev codespell shellcheck gcovr ccache iproute2 pkg-config
-      python3 python3-venv python3-dev git)
+      git)
     ;;
   *)
     echo "setup: unknown argument '$what' (demo or test)" >&2

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/python_environment.sh PACKAGE...
+# Installs the Python package and what is named, as pip takes it, into an environment outside of the repository.
+# Its folder is UCCL_P2P_VENV, else in the user's cache.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+venv=${UCCL_P2P_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/venv}
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check -q "$@"; }
+
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+pip install 'scikit-build-core>=0.10' 'nanobind>=2.4' ninja "$@"
+if command -v ccache >/dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+  export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
+fi
+# The build folder stays, so that the next time only what changed is compiled.
+PATH=$venv/bin:$PATH pip install --no-build-isolation --no-deps --force-reinstall "$root"
