@@ -59,7 +59,7 @@ Memory memory_of(nb::handle tensor) {
         nb::cast<std::size_t>(tensor.attr("numel")()) * nb::cast<std::size_t>(tensor.attr("element_size")())};
   }
   nb::ndarray<nb::ro, nb::c_contig> array;
-  if (!nb::try_cast(tensor, array)) {
+  if (!nb::try_cast(tensor, array, false)) {  // a converted copy would be another memory
     throw nb::type_error("register_memory: neither a tensor nor a contiguous array");
   }
   return {reinterpret_cast<std::uint64_t>(array.data()), array.nbytes()};

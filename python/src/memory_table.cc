@@ -67,12 +67,41 @@ MemoryPlace MemoryTable::place(std::uint64_t id) const {
   return region ? (*region)->place() : MemoryPlace{};
 }
 
-std::size_t MemoryTable::room(std::uint64_t id, std::uint64_t address) const {
-  const Result<Region> region = find(id);
-  if (!region) return 0;
-  const auto base = reinterpret_cast<std::uint64_t>((*region)->data());
-  const std::uint64_t offset = address - base;
-  return address >= base && offset <= (*region)->size() ? (*region)->size() - offset : 0;
+Result<std::size_t> MemoryTable::room(const LocalSpan& span) const {
+  const auto id = static_cast<std::uint64_t>(span.region);
+  const auto found = regions_.find(id);
+  if (found == regions_.end()) return unknown_region(id);
+  const MemoryRegion& region = *found->second;
+  const auto address = reinterpret_cast<std::uint64_t>(span.data);
+  const std::uint64_t offset = address - reinterpret_cast<std::uint64_t>(region.data());
+  if (span.data < region.data() || offset > region.size()) {
+    return failure(ErrorCode::kOutOfRange, "address " + std::to_string(address) +
+                                               " lies outside memory region " + std::to_string(id));
+  }
+  return region.size() - offset;
+}
+
+Status MemoryTable::check(std::span<const LocalSpan> spans) const {
+  const std::lock_guard lock(mutex_);
+  for (const LocalSpan& span : spans) {
+    const Result<std::size_t> left = room(span);
+    if (!left) return tl::unexpected(left.error());
+    if (span.size > *left) {
+      return failure(ErrorCode::kOutOfRange, std::to_string(span.size) + " bytes: memory region " +
+                                                 std::to_string(static_cast<std::uint64_t>(span.region)) +
+                                                 " ends " + std::to_string(*left) +
+                                                 " bytes after their start");
+    }
+  }
+  return {};
+}
+
+void MemoryTable::clip(std::span<LocalSpan> spans) const {
+  const std::lock_guard lock(mutex_);
+  for (LocalSpan& span : spans) {
+    if (const Result<std::size_t> left = room(span); left && *left > 0)
+      span.size = std::min(span.size, *left);
+  }
 }
 
 Result<std::uint64_t> MemoryTable::implicit(Endpoint& engine, std::uint64_t address, std::size_t size) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 
 #include "p2p/endpoint.h"
@@ -28,8 +29,11 @@ class MemoryTable {
 
   MemoryPlace place(std::uint64_t id) const;
 
-  /// The bytes from `address` to the region's end; 0 outside of it or without it.
-  std::size_t room(std::uint64_t id, std::uint64_t address) const;
+  /// Whether each span lies in its region: kNotFound or kOutOfRange for the first that does not.
+  Status check(std::span<const LocalSpan> spans) const;
+
+  /// Cuts each span at the end of its region. Spans outside of theirs are left as they are.
+  void clip(std::span<LocalSpan> spans) const;
 
   /// A region that holds the range: registered on first use and kept, for calls that name memory by address
   /// alone. The oldest goes when there are more than kKept; blobs that describe it die with it.
@@ -55,6 +59,9 @@ class MemoryTable {
   using Region = std::shared_ptr<MemoryRegion>;
 
   Result<Region> find(std::uint64_t id) const;
+
+  /// The bytes from the span's start to its region's end; none outside of it. Called with the lock.
+  Result<std::size_t> room(const LocalSpan& span) const;
 
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, Region> regions_;

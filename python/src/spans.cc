@@ -43,15 +43,6 @@ Result<std::vector<LocalSpan>> local_spans(const Numbers& ids, const Numbers& ad
   return spans;
 }
 
-void clip(std::vector<LocalSpan>& spans, const MemoryTable& memory) {
-  for (LocalSpan& span : spans) {
-    const std::size_t room =
-        memory.room(static_cast<std::uint64_t>(span.region), reinterpret_cast<std::uint64_t>(span.data));
-    // Without any room the engine says what is wrong.
-    if (room > 0 && room < span.size) span.size = room;
-  }
-}
-
 Result<RemoteRegionId> Importer::region_of(std::span<const std::byte> blob) {
   Known& known = known_[load<std::uint32_t>(blob, kRegionAt) % kKnown];
   if (known.region != RemoteRegionId{} && same_region(blob, known.blob)) return known.region;

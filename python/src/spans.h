@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "memory_table.h"
 #include "p2p/connection.h"
 #include "sequences.h"
 
@@ -25,9 +24,6 @@ inline LocalSpan local_span(std::uint64_t mr_id, std::uint64_t address, std::siz
 /// Three lists of one length. kInvalidArgument otherwise.
 Result<std::vector<LocalSpan>> local_spans(const Numbers& ids, const Numbers& addresses, const Numbers& sizes,
                                            std::optional<std::size_t> num_iovs);
-
-/// A receive takes at most what its memory holds, whatever size its caller gives.
-void clip(std::vector<LocalSpan>& spans, const MemoryTable& memory);
 
 /// Turns 64-byte blobs into spans of a connection. The blobs of one region differ in address and size only,
 /// so the connection is asked once a region, not once a blob.

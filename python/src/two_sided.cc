@@ -36,7 +36,9 @@ Result<Message> message(const PyEndpoint& self, std::uint64_t conn_id, std::vect
   const auto link = find_link(*made.state, conn_id);
   if (!link) return tl::unexpected(link.error());
   made.link = *link;
-  if constexpr (kDirection == Direction::kReceive) clip(made.spans, made.state->memory);
+  // What is wrong here is told now, not when the peer's half has come.
+  if constexpr (kDirection == Direction::kReceive) made.state->memory.clip(made.spans);
+  if (const Status good = made.state->memory.check(made.spans); !good) return tl::unexpected(good.error());
   return made;
 }
 

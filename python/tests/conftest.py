@@ -6,16 +6,21 @@ from uccl import p2p
 
 
 @pytest.fixture(scope="session")
-def _shared_other():
-    other = Other()
-    yield other
-    other.stop()
+def _kept():
+    others = []
+    yield others
+    for other in others:
+        other.stop()
 
 
 @pytest.fixture
-def other(_shared_other):
+def other(_kept):
     """A second process, kept between tests; each test opens its own endpoint there."""
-    return _shared_other
+    if _kept and not _kept[-1].idle:
+        _kept.pop().kill()
+    if not _kept:
+        _kept.append(Other())
+    return _kept[-1]
 
 
 @pytest.fixture(params=["best", "tcp"])

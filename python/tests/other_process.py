@@ -74,30 +74,39 @@ def _serve(pipe: Any) -> None:
     worker = Worker()
     while True:
         try:
-            method, arguments, keywords = pipe.recv()
+            number, method, arguments, keywords = pipe.recv()
         except EOFError:
             return
         try:
-            pipe.send((True, getattr(worker, method)(*arguments, **keywords)))
+            pipe.send((number, True, getattr(worker, method)(*arguments, **keywords)))
         except Exception:  # noqa: BLE001 - the test shows it
-            pipe.send((False, traceback.format_exc()))
+            pipe.send((number, False, traceback.format_exc()))
 
 
 class Other:
     """The handle on a second process. ``other.memory(...)`` and so on run there; ``begin`` and ``result`` in halves."""
 
     def __init__(self) -> None:
+        self._begun = self._answered = 0
         self._pipe, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
 
+    @property
+    def idle(self) -> bool:
+        """Whether every call was answered: a test that failed may have left one waiting."""
+        return self.process.is_alive() and self._begun == self._answered
+
     def begin(self, method: str, *arguments: Any, **keywords: Any) -> None:
-        self._pipe.send((method, arguments, keywords))
+        self._begun += 1
+        self._pipe.send((self._begun, method, arguments, keywords))
 
     def result(self, seconds: float = REPLY_SECONDS) -> Any:
+        """The answer to the latest call."""
         assert self._pipe.poll(seconds), "the other process does not answer"
-        ok, value = self._pipe.recv()
+        self._answered, ok, value = self._pipe.recv()
+        assert self._answered == self._begun
         assert ok, value
         return value
 

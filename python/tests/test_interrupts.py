@@ -33,7 +33,6 @@ WAITS = {
     "recvv": "a.recvv(conn, [mr], [pointer], [64], 1)",
     "recv_ipc": "a.recv_ipc(conn, pointer, 64)",
     "wait": "a.wait(transfer)",
-    "dereg": "a.dereg(mr, 600)",
     "connect": """
 import socket
 server = socket.create_server(('127.0.0.1', 0))
@@ -91,7 +90,7 @@ for _ in range(20): a.write_async(conn, mine, big.ctypes.data, big.nbytes, blob)
 
 @pytest.mark.parametrize("name", ENDS)
 def test_exit_with_work_in_flight(name):
-    process = start(f"{_SETUP}\n{ENDS[name]}\nprint('ready')\n")
+    process = start(f"{_SETUP}\nprint('ready')\n{ENDS[name]}\n")
     try:
         out, err = process.communicate(timeout=END_SECONDS)
     finally:

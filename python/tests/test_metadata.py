@@ -1,4 +1,5 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+import os
 import socket
 import struct
 
@@ -58,10 +59,10 @@ assert p2p.Endpoint.parse_metadata(metadata)[2] == '4096'
 foreign = metadata[:6] + bytes([12]) + b'0000:18:00.0'
 assert p2p.Endpoint.parse_metadata(foreign)[2] == '0000:18:00.0'
 """
-    done = run_python(code, env={"UCCL_P2P_GPU_NAMES": "bdf", "PATH": ""})
+    done = run_python(code, env={**os.environ, "UCCL_P2P_GPU_NAMES": "bdf"})
     assert done.returncode == 0, done.stderr
 
 
 def test_bad_setting_is_named():
-    done = run_python("from uccl import p2p", env={"UCCL_P2P_GPU_NAMES": "x", "PATH": ""})
+    done = run_python("from uccl import p2p", env={**os.environ, "UCCL_P2P_GPU_NAMES": "x"})
     assert done.returncode != 0 and "UCCL_P2P_GPU_NAMES" in done.stderr
