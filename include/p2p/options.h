@@ -56,6 +56,13 @@ struct P2P_API Options {
   /// never.
   std::size_t zerocopy_bytes = std::size_t{256} << 10;
 
+  /// Thread blocks (of 512 threads) that a copy kernel takes at most of a GPU; 0: no kernels, copy engines
+  /// only, which leaves all multiprocessors to the program but is slow for small blocks.
+  unsigned gpu_blocks = 64;
+
+  /// Pieces of at least this many bytes go by copy engine between GPUs, smaller ones by kernel.
+  std::size_t gpu_bulk_bytes = std::size_t{32} << 20;
+
   /// Defaults overridden by the environment; an unreadable value is an error that names the variable.
   /// UCCL_P2P_LOG_LEVEL takes effect at once, for the process.
   static Result<Options> from_environment();

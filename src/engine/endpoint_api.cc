@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "base/error.h"
+#include "drivers/cuda/place.h"
 #include "engine/endpoint.h"
 #include "p2p/endpoint.h"
 
@@ -22,7 +23,9 @@ Incarnation Endpoint::incarnation() const { return endpoint_->context().regions-
 void Endpoint::set_note(std::string note) { endpoint_->set_note(std::move(note)); }
 
 Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size) {
-  auto region = endpoint_->context().regions->add(data, size, MemoryPlace{});
+  const auto place = cuda::place_of(data);
+  if (!place) return tl::unexpected(place.error());
+  auto region = endpoint_->context().regions->add(data, size, *place);
   if (!region) return tl::unexpected(region.error());
   return MemoryRegion(std::move(*region));
 }

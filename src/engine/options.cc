@@ -200,6 +200,15 @@ constexpr Variable kVariables[] = {
      "never.",
      [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 40}, o.zerocopy_bytes); },
      [](const Options& o) { return show_size(o.zerocopy_bytes); }},
+    {"UCCL_P2P_GPU_BLOCKS",
+     "Thread blocks of 512 threads that a copy kernel takes at most of a GPU. 0: no kernels, copy engines "
+     "only.",
+     [](Text text, Options& o) { return read_number(text, {0, 1024}, o.gpu_blocks); },
+     [](const Options& o) { return std::to_string(o.gpu_blocks); }},
+    {"UCCL_P2P_GPU_BULK_BYTES",
+     "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel.",
+     [](Text text, Options& o) { return read_size(text, {1, std::uint64_t{1} << 40}, o.gpu_bulk_bytes); },
+     [](const Options& o) { return show_size(o.gpu_bulk_bytes); }},
     {"UCCL_P2P_LOG_LEVEL", "Least severe lines to log: trace, debug, info, warning, error or off.",
      read_log_level, [](const Options& /*options*/) { return std::string("warning"); }},
 };

@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/cma/cma.h"
+#include "transport/cuda_ipc/cuda_ipc.h"
 #include "transport/loopback/loopback.h"
 #include "transport/registry.h"
 #include "transport/tcp/tcp.h"
@@ -9,6 +10,7 @@ namespace p2p {
 TransportRegistry builtin_transports() {
   return {{
       {"loopback", loopback::make},
+      {"cuda_ipc", cuda_ipc::make},
       {"cma", cma::make},
       {"tcp", tcp::make},
   }};

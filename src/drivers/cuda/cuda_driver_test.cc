@@ -107,6 +107,7 @@ TEST_F(OnDevice, SignalFollowsTheCopy) {
   std::memset(host->data(), 0x5a, host->size());
   auto* const word = reinterpret_cast<std::uint32_t*>(words->data());
   *word = 0;
+  const DeviceGuard guard(0);
   ASSERT_TRUE(stream->copy(device->data(), host->data(), host->size()));
   std::vector<std::byte> back(1 << 24);
   ASSERT_TRUE(stream->signal(word, 7));
@@ -143,6 +144,7 @@ TEST_F(OnDevice, EventsTellWhenWorkIsDone) {
   auto device = DeviceBuffer::allocate(0, 1 << 20, true);
   auto host = HostBuffer::allocate(1 << 20);
   ASSERT_TRUE(stream && event && device && host);
+  const DeviceGuard guard(0);
   ASSERT_TRUE(stream->copy(host->data(), device->data(), 1 << 20));
   ASSERT_TRUE(event->record(stream->handle()));
   ASSERT_TRUE(stream->wait_for(*event));

@@ -105,6 +105,11 @@ DeviceGuard::DeviceGuard(int device) {
   CUcontext previous = nullptr;
   restore_ = (*driver)->get_current(&previous) == CUDA_SUCCESS;
   previous_ = previous;
+  if (device == kAnyDevice) {
+    if (previous != nullptr) return;
+    const std::vector<int> active = active_devices();
+    device = active.empty() ? 0 : active.front();
+  }
   status_ = check(cudaSetDevice(device), fmt::format("make CUDA device {} current", device));
 }
 

@@ -34,8 +34,12 @@ bool reaches(int device, int peer);
 /// Lets kernels of `device` touch the memory that `peer` has in this process. Repeating it is fine.
 Status enable_peer(int device, int peer);
 
-/// Makes `device` current on this thread for a scope. On the way out it puts back the context that was
-/// current, or none, and so never makes one on another device.
+/// What DeviceGuard takes for calls to which any device is as good as another.
+inline constexpr int kAnyDevice = -1;
+
+/// Makes `device` current on this thread for a scope; kAnyDevice: what is current, else a device that this
+/// process uses anyway, because CUDA would make a context on the first one. On the way out it puts back the
+/// context that was current, or none, and so never makes one on another device.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);

@@ -12,6 +12,8 @@ namespace p2p::cuda {
 
 Result<HostBuffer> HostBuffer::allocate(std::size_t bytes) {
   if (const Status status = available(); !status) return tl::unexpected<Error>(status.error());
+  const DeviceGuard guard(kAnyDevice);
+  if (!guard.status()) return tl::unexpected<Error>(guard.status().error());
   void* data = nullptr;
   if (const int code = cudaHostAlloc(&data, bytes, cudaHostAllocPortable | cudaHostAllocMapped); code != 0) {
     return tl::unexpected<Error>(error_of(code, fmt::format("allocate {} bytes of pinned memory", bytes)));
@@ -20,12 +22,16 @@ Result<HostBuffer> HostBuffer::allocate(std::size_t bytes) {
 }
 
 HostBuffer::~HostBuffer() {
-  if (data_ != nullptr) cudaFreeHost(data_);
+  if (data_ == nullptr) return;
+  const DeviceGuard guard(kAnyDevice);
+  cudaFreeHost(data_);
 }
 
 Result<HostPin> HostPin::pin(std::byte* data, std::size_t bytes) {
   if (const Status status = available(); !status) return tl::unexpected<Error>(status.error());
   if (pinned(data) && pinned(data + bytes - 1)) return HostPin();
+  const DeviceGuard guard(kAnyDevice);
+  if (!guard.status()) return tl::unexpected<Error>(guard.status().error());
   const int code = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
   if (code != 0) {
     return tl::unexpected<Error>(
@@ -35,7 +41,9 @@ Result<HostPin> HostPin::pin(std::byte* data, std::size_t bytes) {
 }
 
 HostPin::~HostPin() {
-  if (data_ != nullptr) cudaHostUnregister(data_);
+  if (data_ == nullptr) return;
+  const DeviceGuard guard(kAnyDevice);
+  cudaHostUnregister(data_);
 }
 
 Result<DeviceBuffer> DeviceBuffer::allocate(int device, std::size_t bytes, bool zero) {
@@ -66,7 +74,7 @@ Status copy_now(void* target, const void* source, std::size_t bytes) {
   if (!from) return tl::unexpected<Error>(from.error());
   if (!to) return tl::unexpected<Error>(to.error());
   const int device = from->kind == MemoryKind::kCuda ? from->device : to->device;
-  const DeviceGuard guard(device < 0 ? 0 : device);
+  const DeviceGuard guard(device < 0 ? kAnyDevice : device);
   if (!guard.status()) return guard.status();
   int code = cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, cudaStreamPerThread);
   if (code == 0) code = cudaStreamSynchronize(cudaStreamPerThread);

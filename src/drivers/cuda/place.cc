@@ -77,6 +77,18 @@ Result<Allocation> allocation_of(const void* pointer) {
                     .pooled = attributes.pool != nullptr};
 }
 
+std::uint64_t buffer_id_of(const void* pointer) {
+  const Driver* driver = loaded_driver();
+  CUpointer_attribute name = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+  unsigned long long id = 0;
+  void* value = &id;
+  if (driver == nullptr ||
+      driver->pointer_attributes(1, &name, &value, reinterpret_cast<CUdeviceptr>(pointer)) != CUDA_SUCCESS) {
+    return 0;
+  }
+  return id;
+}
+
 bool pinned(const void* pointer) {
   const Driver* driver = loaded_driver();
   Attributes attributes;

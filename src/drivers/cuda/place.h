@@ -31,6 +31,9 @@ struct Allocation {
 /// kNotFound if `pointer` is no device memory (any more).
 Result<Allocation> allocation_of(const void* pointer);
 
+/// The allocation's id alone, at a fraction of the cost; 0 if `pointer` is no CUDA memory (any more).
+std::uint64_t buffer_id_of(const void* pointer);
+
 /// True if the host memory at `pointer` is pinned, so that kernels may use it in place.
 bool pinned(const void* pointer);
 

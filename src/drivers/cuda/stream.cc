@@ -56,6 +56,7 @@ Status Stream::wait_for(const Event& event) const {
 }
 
 Result<bool> Stream::idle() const {
+  const DeviceGuard guard(device_);
   const int code = cudaStreamQuery(static_cast<cudaStream_t>(handle_));
   if (code == cudaSuccess) return true;
   if (code == cudaErrorNotReady) return false;
@@ -63,6 +64,7 @@ Result<bool> Stream::idle() const {
 }
 
 Status Stream::synchronize() const {
+  const DeviceGuard guard(device_);
   return check(cudaStreamSynchronize(static_cast<cudaStream_t>(handle_)),
                fmt::format("work of CUDA device {}", device_));
 }
@@ -78,7 +80,9 @@ Result<Event> Event::open(int device) {
 }
 
 Event::~Event() {
-  if (handle_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(handle_));
+  if (handle_ == nullptr) return;
+  const DeviceGuard guard(device_);
+  cudaEventDestroy(static_cast<cudaEvent_t>(handle_));
 }
 
 Status Event::record(void* stream) const {
@@ -89,6 +93,7 @@ Status Event::record(void* stream) const {
 }
 
 Result<bool> Event::done() const {
+  const DeviceGuard guard(device_);
   const int code = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
   if (code == cudaSuccess) return true;
   if (code == cudaErrorNotReady) return false;

@@ -11,7 +11,8 @@ namespace p2p::cuda {
 
 class Event;
 
-/// Owns a stream that does not wait for the legacy default stream. Used by one thread at a time.
+/// Owns a stream that does not wait for the legacy default stream. Used by one thread at a time. `copy`,
+/// `signal` and `wait_for` need its device to be current (DeviceGuard), so that a list of them pays once.
 class Stream {
  public:
   enum class Priority : std::uint8_t { kNormal, kHigh };

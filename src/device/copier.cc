@@ -1,0 +1,171 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "device/copier.h"
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/error.h"
+
+namespace p2p::device {
+namespace {
+
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kKernel = 0;
+constexpr std::size_t kBulk = 1;
+constexpr std::chrono::milliseconds kAskAfter{2};
+constexpr std::chrono::seconds kCloseWithin{5};
+
+template <class T>
+Status move_into(T& target, Result<T> made) {
+  if (!made) return tl::unexpected(std::move(made.error()));
+  target = std::move(*made);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Copier>> Copier::open(int device, const Limits& limits) {
+  std::unique_ptr<Copier> copier(new Copier(device, limits));
+  // On that device, so that the driver makes no context on another one for pinned memory.
+  const cuda::DeviceGuard guard(device);
+  Status status = guard.status();
+  using cuda::Stream;
+  if (status) {
+    status = move_into(copier->blocks_,
+                       cuda::HostBuffer::allocate(limits.lists * limits.blocks * sizeof(kernels::CopyBlock)));
+  }
+  if (status) status = move_into(copier->words_, cuda::HostBuffer::allocate(limits.lists * 2 * kLine));
+  if (status) {
+    status = move_into(copier->arrivals_, cuda::DeviceBuffer::allocate(device, limits.lists * kLine, true));
+  }
+  for (auto* streams : {&copier->kernels_, &copier->bulk_}) {
+    for (Stream& stream : *streams) {
+      if (status) status = move_into(stream, Stream::open(device, Stream::Priority::kHigh));
+    }
+  }
+  if (!status) return tl::unexpected(status.error());
+  std::memset(copier->words_.data(), 0, copier->words_.size());
+  copier->lists_.resize(limits.lists);
+  for (std::size_t i = 0; i < limits.lists; ++i) {
+    copier->lists_[i].slot_ = i;
+    copier->free_.push_back(&copier->lists_[i]);
+  }
+  return copier;
+}
+
+Copier::~Copier() {
+  const auto deadline = std::chrono::steady_clock::now() + kCloseWithin;
+  for (const cuda::Stream* stream : {&kernels_[0], &kernels_[1], &bulk_[0], &bulk_[1]}) {
+    while (*stream) {
+      const auto idle = stream->idle();
+      if (!idle || *idle) break;
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      log(LogLevel::kError, "CUDA device {} still copies after {} s; its channel is closed all the same",
+          device_, kCloseWithin.count());
+      break;
+    }
+  }
+}
+
+std::uint32_t* Copier::word_of(const List& list, std::size_t which) const {
+  return reinterpret_cast<std::uint32_t*>(words_.data() + (list.slot_ * 2 + which) * kLine);
+}
+
+const cuda::Stream& Copier::stream_of(const List& list, std::size_t which) const {
+  return (which == kBulk ? bulk_ : kernels_)[list.slot_ % kernels_.size()];
+}
+
+Copier::List* Copier::take() {
+  if (free_.empty()) return nullptr;
+  List* const list = free_.back();
+  free_.pop_back();
+  list->blocks_ = {.blocks = blocks_of(list->slot_)};
+  list->bulk_.clear();
+  list->waits_ = {};
+  list->status_ = {};
+  ++list->turn_;
+  return list;
+}
+
+// A copy engine starts faster than a kernel, but takes one piece at a time.
+void Copier::choose_engine(List& list) const {
+  if (list.blocks_.count + list.bulk_.size() > limits_.bulk_count) return;
+  list.bulk_.insert(list.bulk_.end(), list.blocks_.blocks, list.blocks_.blocks + list.blocks_.count);
+  list.blocks_.count = 0;
+}
+
+void Copier::start(List& list) {
+  choose_engine(list);
+  const cuda::DeviceGuard guard(device_);
+  list.status_ = guard.status();
+  list.asked_ = std::chrono::steady_clock::now();
+  if (list.status_ && list.blocks_.count != 0) start_kernel(list);
+  if (list.status_ && !list.bulk_.empty()) start_bulk(list);
+}
+
+void Copier::start_kernel(List& list) {
+  const kernels::Signal signal{word_of(list, kKernel), list.turn_,
+                               reinterpret_cast<std::uint32_t*>(arrivals_.data() + list.slot_ * kLine)};
+  const int code =
+      kernels::launch_copy(list.blocks_, limits_.grid, signal, stream_of(list, kKernel).handle());
+  if (code == 0) {
+    list.waits_[kKernel] = true;
+  } else {
+    list.status_ = tl::unexpected(
+        cuda::error_of(code, fmt::format("copy {} blocks on CUDA device {}", list.blocks_.count, device_)));
+  }
+}
+
+void Copier::start_bulk(List& list) {
+  const cuda::Stream& stream = stream_of(list, kBulk);
+  bool any = false;
+  for (const kernels::CopyBlock& block : list.bulk_) {
+    list.status_ = stream.copy(block.target, block.source, block.bytes);
+    if (!list.status_) break;
+    any = true;
+  }
+  // Those that were started have to end before the list does, whatever became of the others.
+  if (!any) return;
+  const Status signalled = stream.signal(word_of(list, kBulk), list.turn_);
+  if (signalled) {
+    list.waits_[kBulk] = true;
+  } else {
+    static_cast<void>(stream.synchronize());
+    if (list.status_) list.status_ = signalled;
+  }
+}
+
+bool Copier::finished(List& list) const {
+  for (const std::size_t which : {kKernel, kBulk}) {
+    if (!list.waits_[which]) continue;
+    const std::atomic_ref<std::uint32_t> word(*word_of(list, which));
+    if (word.load(std::memory_order_acquire) == list.turn_) list.waits_[which] = false;
+  }
+  if (!list.waits_[kKernel] && !list.waits_[kBulk]) return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - list.asked_ < kAskAfter) return false;
+  list.asked_ = now;
+  return failed(list);
+}
+
+// A device whose work failed will write no word.
+bool Copier::failed(List& list) const {
+  bool failed = false;
+  for (const std::size_t which : {kKernel, kBulk}) {
+    if (!list.waits_[which]) continue;
+    const auto idle = stream_of(list, which).idle();
+    if (idle) continue;
+    list.status_ = tl::unexpected(idle.error());
+    failed = true;
+  }
+  if (failed) list.waits_ = {};
+  return failed;
+}
+
+void Copier::give_back(List& list) { free_.push_back(&list); }
+
+}  // namespace p2p::device

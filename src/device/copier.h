@@ -1,0 +1,101 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "drivers/cuda/memory.h"
+#include "drivers/cuda/stream.h"
+#include "kernels/copy.h"
+#include "p2p/result.h"
+
+namespace p2p::device {
+
+/// Runs lists of copies on one device for one channel. Everything it needs is made when it is opened; later
+/// it neither allocates device or pinned memory nor synchronises. Used by one thread at a time.
+class Copier {
+ public:
+  struct Limits {
+    kernels::Grid grid;
+    std::uint64_t bulk_bytes = 0;  ///< pieces of at least this size go by copy engine; 0: all do
+    std::size_t bulk_count = 0;    ///< and lists of at most so many pieces
+    std::size_t blocks = 0;        ///< of one list
+    std::size_t lists = 0;         ///< under way at once
+  };
+
+  /// One list, between `take` and `give_back`.
+  class List {
+   public:
+    /// How it ended, once finished.
+    const Status& status() const { return status_; }
+
+   private:
+    friend class Copier;
+    std::size_t slot_ = 0;
+    kernels::CopyList blocks_;
+    std::vector<kernels::CopyBlock> bulk_;
+    std::uint32_t turn_ = 0;
+    std::array<bool, 2> waits_{};  // for the kernel's word, for the copy engine's word
+    std::chrono::steady_clock::time_point asked_;
+    Status status_;
+  };
+
+  static Result<std::unique_ptr<Copier>> open(int device, const Limits& limits);
+
+  /// Waits until nothing is under way, for a few seconds at most.
+  ~Copier();
+
+  int device() const { return device_; }
+
+  /// An empty list, or null while all are in use.
+  List* take();
+
+  /// `by_kernel`: both ends can be reached by kernels. At most Limits::blocks a list.
+  void add(List& list, const kernels::CopyBlock& block, bool by_kernel) const {
+    if (!by_kernel || block.bytes >= limits_.bulk_bytes) {
+      list.bulk_.push_back(block);
+      return;
+    }
+    blocks_of(list.slot_)[list.blocks_.count++] = block;
+    list.blocks_.total += block.bytes;
+    list.blocks_.largest = std::max(list.blocks_.largest, block.bytes);
+  }
+
+  /// Starts it. Errors are the list's status.
+  void start(List& list);
+
+  /// Never blocks. The driver is asked only when a list takes long, to find out whether it failed.
+  bool finished(List& list) const;
+
+  void give_back(List& list);
+
+ private:
+  Copier(int device, const Limits& limits) : device_(device), limits_(limits) {}
+
+  kernels::CopyBlock* blocks_of(std::size_t slot) const {
+    return reinterpret_cast<kernels::CopyBlock*>(blocks_.data()) + slot * limits_.blocks;
+  }
+  std::uint32_t* word_of(const List& list, std::size_t which) const;
+  void choose_engine(List& list) const;
+  const cuda::Stream& stream_of(const List& list, std::size_t which) const;
+  void start_kernel(List& list);
+  void start_bulk(List& list);
+  bool failed(List& list) const;
+
+  const int device_;
+  const Limits limits_;
+  cuda::HostBuffer blocks_;
+  cuda::HostBuffer words_;
+  cuda::DeviceBuffer arrivals_;
+  std::vector<List> lists_;
+  std::vector<List*> free_;
+  std::array<cuda::Stream, 2> kernels_;  // two, so that one list starts while the one before drains
+  std::array<cuda::Stream, 2> bulk_;
+};
+
+}  // namespace p2p::device

@@ -1,0 +1,195 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda_ipc/channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "drivers/cuda/device.h"
+
+namespace p2p::cuda_ipc {
+namespace {
+
+/// The device that moves bytes between host memory and the peer's: the peer's own if this process uses it
+/// anyway or uses none, else one that is in use and reaches it.
+int device_for_host(const PeerMemory& peer) {
+  const std::vector<int> active = cuda::active_devices();
+  if (active.empty() || std::find(active.begin(), active.end(), peer.device()) != active.end()) {
+    return peer.device();
+  }
+  const auto near = std::find_if(active.begin(), active.end(),
+                                 [&](int device) { return cuda::reaches(device, peer.device()); });
+  return near != active.end() ? *near : peer.device();
+}
+
+}  // namespace
+
+Status IpcChannel::connect(std::span<const std::byte> peer_address) {
+  const auto peer = decode_address(peer_address);
+  if (!peer) return tl::unexpected(peer.error());
+  if (peer->process.boot != own_.process.boot) {
+    return fail(ErrorCode::kUnavailable, "the peer runs on another machine");
+  }
+  const bool same_process = peer->process == own_.process;
+  if (!same_process && peer->probe) {
+    if (const Status probed = try_probe(*peer->probe); !probed) return probed;
+  }
+  description_ = same_process ? "within this process" : fmt::format("to process {}", peer->process.pid);
+  state_ = ChannelState::kReady;
+  return {};
+}
+
+// Finds out now what would otherwise fail at the first transfer: containers that do not share what CUDA's
+// handles need, another user's process, devices that are not visible here.
+Status IpcChannel::try_probe(const SharedMemory& probe) {
+  const auto device = cuda::find_device(probe.device);
+  if (!device) {
+    return fail(ErrorCode::kUnavailable,
+                "the peer's GPU is not visible to this process (CUDA_VISIBLE_DEVICES)");
+  }
+  const std::vector<int> active = cuda::active_devices();
+  const auto mapping = cuda::IpcMapping::open(probe.handle, active.empty() ? *device : active.front());
+  if (mapping) return {};
+  return fail(ErrorCode::kUnavailable, "device memory cannot be shared with the peer: {}",
+              mapping.error().message);
+}
+
+bool IpcChannel::post(const Batch& batch) {
+  Flight flight;
+  flight.id = batch.id;
+  if (batch.segments.size() > own_.limits.blocks) {
+    flight.status = fail(ErrorCode::kInvalidArgument, "a batch of {} segments, {} at most",
+                         batch.segments.size(), own_.limits.blocks);
+  } else if (plan(batch, flight) == Planned::kFull) {
+    release(flight);
+    return false;
+  }
+  if (flight.status && batch.cuda_stream != nullptr && !flight.parts.empty()) {
+    auto gate = cuda::Event::open(flight.parts.front().copier->device());
+    flight.status = gate ? gate->record(batch.cuda_stream) : Status(tl::unexpected(gate.error()));
+    flight.gated = flight.status.has_value();
+    if (gate) flight.gate = std::move(*gate);
+  }
+  if (!flight.gated) start(flight);
+  flights_.push_back(std::move(flight));
+  return true;
+}
+
+IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
+  Path path;
+  bool full = false;
+  batch.for_each_piece([&](const Segment& piece) {
+    if (full || !flight.status) return;
+    if (piece.registration != path.registration || piece.key != path.key) {
+      const auto found = find_path(piece, flight, path);
+      if (!found) flight.status = tl::unexpected(found.error());
+      full = found && !*found;
+      if (!found || full) return;
+    }
+    const RegionInfo& region = piece.key->info();
+    const std::uint64_t offset = piece.remote - reinterpret_cast<std::uint64_t>(region.base);
+    if (offset > region.size || piece.size > region.size - offset) {
+      flight.status = fail(ErrorCode::kOutOfRange, "{} bytes at {:#x} lie outside the peer's region",
+                           piece.size, piece.remote);
+      return;
+    }
+    std::byte* const peer = path.peer + offset;
+    const bool write = batch.operation == Operation::kWrite;
+    path.part.copier->add(*path.part.list,
+                          {write ? piece.local : peer, write ? peer : piece.local, piece.size},
+                          path.by_kernel);
+  });
+  return full ? Planned::kFull : Planned::kYes;
+}
+
+// False: no list is free.
+Result<bool> IpcChannel::find_path(const Segment& piece, Flight& flight, Path& path) {
+  const auto& local = static_cast<const LocalMemory&>(*piece.registration);
+  const auto& peer = static_cast<const PeerMemory&>(*piece.key);
+  if (const Status alive = local.check_alive(); !alive) return tl::unexpected(alive.error());
+  const bool host = local.info().place.kind == MemoryKind::kHost;
+  const int device = host ? device_for_host(peer) : local.info().place.device;
+  const auto reached = peer.reach(device);
+  if (!reached) return tl::unexpected(reached.error());
+  const auto part = part_for(device, flight);
+  if (!part) return tl::unexpected(part.error());
+  if (part->list == nullptr) return false;
+  path = {piece.registration, piece.key, *part, *reached, local.ready_for_kernels()};
+  return true;
+}
+
+Result<IpcChannel::Part> IpcChannel::part_for(int device, Flight& flight) {
+  for (const Part& part : flight.parts) {
+    if (part.copier->device() == device) return part;
+  }
+  const auto copier = copier_for(device);
+  if (!copier) return tl::unexpected(copier.error());
+  const Part part{*copier, (*copier)->take()};
+  if (part.list != nullptr) flight.parts.push_back(part);
+  return part;
+}
+
+Result<device::Copier*> IpcChannel::copier_for(int device) {
+  std::unique_ptr<device::Copier>& copier = copiers_[device];
+  if (!copier) {
+    auto opened = device::Copier::open(device, own_.limits);
+    if (!opened) return tl::unexpected(opened.error());
+    copier = std::move(*opened);
+  }
+  return copier.get();
+}
+
+void IpcChannel::start(Flight& flight) {
+  flight.gated = false;
+  if (!flight.status) return release(flight);
+  for (const Part& part : flight.parts) part.copier->start(*part.list);
+}
+
+void IpcChannel::release(Flight& flight) {
+  for (const Part& part : flight.parts) part.copier->give_back(*part.list);
+  flight.parts.clear();
+}
+
+// True once the flight has ended.
+bool IpcChannel::advance(Flight& flight) {
+  if (flight.gated) {
+    const auto open = flight.gate.done();
+    if (open && !*open) return false;
+    if (!open) flight.status = tl::unexpected(open.error());
+    start(flight);
+  }
+  for (const Part& part : flight.parts) {
+    if (!part.copier->finished(*part.list)) return false;
+  }
+  for (const Part& part : flight.parts) {
+    if (flight.status) flight.status = part.list->status();
+  }
+  release(flight);
+  return true;
+}
+
+bool IpcChannel::progress(std::vector<Completion>& completions) {
+  bool moved = false;
+  for (std::size_t i = 0; i < flights_.size();) {
+    Flight& flight = flights_[i];
+    if (!advance(flight)) {
+      ++i;
+      continue;
+    }
+    completions.push_back({flight.id, std::move(flight.status)});
+    flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
+    moved = true;
+  }
+  return moved;
+}
+
+// What a device has begun ends by itself within moments; what waits for the caller's stream need not begin.
+void IpcChannel::abandon(BatchId id) {
+  for (Flight& flight : flights_) {
+    if (flight.id != id || !flight.gated) continue;
+    flight.status = fail(ErrorCode::kCancelled, "cancelled before its CUDA stream was ready");
+    start(flight);
+  }
+}
+
+}  // namespace p2p::cuda_ipc

@@ -1,0 +1,516 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda_ipc/cuda_ipc.h"
+
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/memory.h"
+#include "drivers/cuda/stream.h"
+#include "transport/cuda_ipc/key.h"
+#include "transport/cuda_ipc/mappings.h"
+
+namespace p2p::cuda_ipc {
+namespace {
+
+using namespace std::chrono_literals;
+
+Bytes random_bytes(std::size_t size, unsigned seed) {
+  std::mt19937 random(seed);
+  Bytes bytes(size);
+  std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
+  return bytes;
+}
+
+SharedMemory some_memory(std::uint64_t base, std::uint64_t buffer_id) {
+  SharedMemory memory;
+  memory.owner.pid = 7;
+  memory.handle.fill(std::byte{9});
+  memory.base = base;
+  memory.size = 4096;
+  memory.buffer_id = buffer_id;
+  return memory;
+}
+
+TEST(CudaIpcKey, SurvivesTheWire) {
+  SharedMemory memory = some_memory(0x7f0000000000, 12);
+  memory.device[3] = std::byte{4};
+  const auto key = decode_key(encode(ExportedKey{.memory = memory, .refusal = ""}));
+  ASSERT_TRUE(key && key->memory);
+  EXPECT_EQ(key->memory->owner, memory.owner);
+  EXPECT_EQ(key->memory->device, memory.device);
+  EXPECT_EQ(key->memory->handle, memory.handle);
+  EXPECT_EQ(key->memory->base, memory.base);
+  EXPECT_EQ(key->memory->size, memory.size);
+  EXPECT_EQ(key->memory->buffer_id, memory.buffer_id);
+  const auto refused = decode_key(encode(ExportedKey{.memory = std::nullopt, .refusal = "it was freed"}));
+  ASSERT_TRUE(refused);
+  EXPECT_FALSE(refused->memory);
+  EXPECT_EQ(refused->refusal, "it was freed");
+  const auto address = decode_address(encode(ChannelAddress{.process = memory.owner, .probe = memory}));
+  ASSERT_TRUE(address && address->probe);
+  EXPECT_EQ(address->process, memory.owner);
+}
+
+TEST(CudaIpcKey, RefusesWhatItDidNotWrite) {
+  const Bytes good = encode(ExportedKey{.memory = some_memory(4096, 1), .refusal = ""});
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    EXPECT_FALSE(decode_key(ByteView(good).first(size))) << size;
+  }
+  Bytes longer = good;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(decode_key(longer));
+  SharedMemory wraps = some_memory(~std::uint64_t{0} - 100, 1);
+  EXPECT_FALSE(decode_key(encode(ExportedKey{.memory = wraps, .refusal = ""})));
+  EXPECT_FALSE(decode_address(encode(ChannelAddress{.process = {}, .probe = wraps})));
+  Bytes other_version = good;
+  other_version[0] = std::byte{99};
+  EXPECT_EQ(decode_key(other_version).error().code, ErrorCode::kProtocol);
+}
+
+TEST(CudaIpcProcess, IsTheSameTwice) {
+  const auto process = this_process();
+  ASSERT_TRUE(process) << process.error().message;
+  EXPECT_EQ(*process, *this_process());
+  EXPECT_EQ(process->pid, static_cast<std::uint64_t>(::getpid()));
+  EXPECT_NE(process->started, 0u);
+}
+
+struct CountedOpens {
+  int opened = 0;
+  Mappings::Open open = [this](const cuda::IpcHandle&, int) -> Result<cuda::IpcMapping> {
+    ++opened;
+    return cuda::IpcMapping();
+  };
+};
+
+TEST(Mappings, OpensAnAllocationOncePerDevice) {
+  CountedOpens opens;
+  Mappings mappings({}, opens.open);
+  const auto first = mappings.get(some_memory(4096, 1), 0);
+  const auto again = mappings.get(some_memory(4096, 1), 0);
+  ASSERT_TRUE(first && again);
+  EXPECT_EQ(*first, *again);
+  EXPECT_EQ(opens.opened, 1);
+  ASSERT_TRUE(mappings.get(some_memory(4096, 1), 1));
+  EXPECT_EQ(opens.opened, 2);
+}
+
+TEST(Mappings, ForgetsWhatTheOwnerReplaced) {
+  CountedOpens opens;
+  Mappings mappings({}, opens.open);
+  ASSERT_TRUE(mappings.get(some_memory(4096, 1), 0));
+  const auto renewed = mappings.get(some_memory(4096, 2), 0);
+  ASSERT_TRUE(renewed);
+  EXPECT_EQ(opens.opened, 2);
+  EXPECT_EQ(mappings.open_count(), 1u);
+  // Part of the old range under another base.
+  ASSERT_TRUE(mappings.get(some_memory(6144, 3), 0));
+  EXPECT_EQ(mappings.open_count(), 1u);
+}
+
+TEST(Mappings, KeepsUsedOnesAndFewOthers) {
+  CountedOpens opens;
+  Mappings mappings({.count = 2, .bytes = 1 << 20}, opens.open);
+  const auto used = mappings.get(some_memory(1 << 20, 1), 0);
+  for (std::uint64_t i = 2; i < 10; ++i) ASSERT_TRUE(mappings.get(some_memory(i << 20, i), 0));
+  EXPECT_LE(mappings.open_count(), 4u);
+  EXPECT_EQ(*mappings.get(some_memory(1 << 20, 1), 0), *used);
+  EXPECT_EQ(opens.opened, 9);
+}
+
+TEST(Mappings, PassesOnWhyItCouldNotOpen) {
+  Mappings mappings({}, [](const cuda::IpcHandle&, int) -> Result<cuda::IpcMapping> {
+    return fail(ErrorCode::kSystem, "no");
+  });
+  const auto mapping = mappings.get(some_memory(4096, 1), 0);
+  ASSERT_FALSE(mapping);
+  EXPECT_EQ(mapping.error().message, "no");
+  EXPECT_EQ(mappings.open_count(), 0u);
+}
+
+TEST(CudaIpcTransport, SaysWhyItCannotBeUsed) {
+  const auto transport = make(Options{});
+  EXPECT_EQ(transport->probe().has_value(), cuda::available().has_value());
+  if (cuda::available()) return;
+  EXPECT_EQ(transport->probe().error().code, ErrorCode::kUnavailable);
+  EXPECT_FALSE(transport->open_channel({}));
+}
+
+TEST(CudaIpcTransport, CarriesToDevicesOnly) {
+  const auto transport = make(Options{});
+  const MemoryPlace host;
+  const MemoryPlace device{MemoryKind::kCuda, 0};
+  EXPECT_TRUE(transport->carries(host, device));
+  EXPECT_TRUE(transport->carries(device, device));
+  EXPECT_FALSE(transport->carries(device, host));
+  EXPECT_FALSE(transport->carries(host, host));
+}
+
+TEST(CudaIpcTransport, PassesOnWhyTheOwnerCannotShare) {
+  const auto transport = make(Options{});
+  std::vector<std::byte> memory(4096);
+  const RegionInfo region{.id = RegionId{1}, .base = memory.data(), .size = memory.size()};
+  const auto registered = transport->register_memory(region);
+  ASSERT_TRUE(registered);
+  const auto key = transport->import_region(region, (*registered)->export_key());
+  ASSERT_FALSE(key);
+  EXPECT_NE(key.error().message.find("host memory"), std::string::npos) << key.error().message;
+  EXPECT_FALSE(transport->import_region(region, {}));
+}
+
+/// The other process: owns a buffer, answers on pipes.
+class PeerProcess {
+ public:
+  static constexpr std::size_t kBytes = std::size_t{48} << 20;
+  static constexpr const char* kFlag = "--cuda-ipc-peer";
+
+  explicit PeerProcess(int device) {
+    int to[2];
+    int from[2];
+    EXPECT_EQ(::pipe(to), 0);
+    EXPECT_EQ(::pipe(from), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, to[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, from[1], 1);
+    for (const int fd : {to[0], to[1], from[0], from[1]}) posix_spawn_file_actions_addclose(&actions, fd);
+    std::string program = "/proc/self/exe";
+    std::string flag = kFlag;
+    std::string number = std::to_string(device);
+    char* arguments[] = {program.data(), flag.data(), number.data(), nullptr};
+    EXPECT_EQ(::posix_spawn(&child_, program.c_str(), &actions, nullptr, arguments, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(to[0]);
+    ::close(from[1]);
+    to_.reset(to[1]);
+    from_.reset(from[0]);
+    address = receive();
+    key = receive();
+    region = {.id = RegionId{1}, .base = nullptr, .size = kBytes, .place = {MemoryKind::kCuda, device}};
+    const Bytes base = receive();
+    if (base.size() == sizeof region.base) std::memcpy(&region.base, base.data(), sizeof region.base);
+  }
+
+  ~PeerProcess() {
+    to_.reset();
+    ::waitpid(child_, nullptr, 0);
+  }
+
+  /// What its buffer holds.
+  Bytes content() {
+    const char ask = 'c';
+    EXPECT_EQ(::write(to_.get(), &ask, 1), 1);
+    return receive();
+  }
+
+  /// The child's side; returns the exit status.
+  static int serve(int device);
+
+  Bytes address;
+  Bytes key;
+  RegionInfo region;
+
+ private:
+  static void send(ByteView bytes) {
+    const std::uint64_t size = bytes.size();
+    if (::write(1, &size, sizeof size) != sizeof size) std::exit(3);
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(1, bytes.data(), bytes.size());
+      if (written <= 0) std::exit(3);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+
+  Bytes receive() {
+    std::uint64_t size = 0;
+    if (::read(from_.get(), &size, sizeof size) != sizeof size) return {};
+    Bytes bytes(size);
+    for (std::size_t at = 0; at < size;) {
+      const ssize_t got = ::read(from_.get(), bytes.data() + at, size - at);
+      if (got <= 0) return {};
+      at += static_cast<std::size_t>(got);
+    }
+    return bytes;
+  }
+
+  pid_t child_ = -1;
+  UniqueFd to_;
+  UniqueFd from_;
+};
+
+int PeerProcess::serve(int device) {
+  auto buffer = cuda::DeviceBuffer::allocate(device, kBytes);
+  if (!buffer) return 4;
+  const Bytes content = random_bytes(kBytes, 77);
+  if (!cuda::copy_now(buffer->data(), content.data(), kBytes)) return 5;
+  const auto transport = make(Options{});
+  const auto registered = transport->register_memory(
+      {.id = RegionId{1}, .base = buffer->data(), .size = kBytes, .place = {MemoryKind::kCuda, device}});
+  const auto channel = transport->open_channel({});
+  if (!registered || !channel) return 6;
+  send((*channel)->address());
+  send((*registered)->export_key());
+  std::byte* const base = buffer->data();
+  send(ByteView(reinterpret_cast<const std::byte*>(&base), sizeof base));
+  char ask = 0;
+  Bytes now(kBytes);
+  while (::read(0, &ask, 1) == 1) {
+    if (!cuda::copy_now(now.data(), buffer->data(), kBytes)) return 7;
+    send(now);
+  }
+  return 0;
+}
+
+/// A channel of this process to a peer's memory, and the memory here.
+class IpcTransfers : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
+    if (cuda::device_count() <= GetParam()) GTEST_SKIP() << "needs CUDA device " << GetParam();
+    if (!cuda::reaches(0, GetParam())) GTEST_SKIP() << "devices 0 and 1 do not reach each other";
+    peer_ = std::make_unique<PeerProcess>(GetParam());
+    ASSERT_FALSE(peer_->key.empty());
+    memory_ = cuda::DeviceBuffer::allocate(0, PeerProcess::kBytes).value();
+    fill(1);
+    local_ = register_at(memory_.data(), {MemoryKind::kCuda, 0});
+    connect();
+  }
+
+  void connect() {
+    auto remote = transport_->import_region(peer_->region, peer_->key);
+    ASSERT_TRUE(remote) << remote.error().message;
+    remote_ = std::move(*remote);
+    channel_ = std::move(transport_->open_channel({}).value());
+    const Status connected = channel_->connect(peer_->address);
+    ASSERT_TRUE(connected) << connected.error().message;
+    ASSERT_EQ(channel_->state(), ChannelState::kReady);
+  }
+
+  void fill(unsigned seed) {
+    mine_ = random_bytes(PeerProcess::kBytes, seed);
+    ASSERT_TRUE(cuda::copy_now(memory_.data(), mine_.data(), mine_.size()));
+  }
+
+  std::shared_ptr<Registration> register_at(std::byte* base, MemoryPlace place) {
+    return transport_
+        ->register_memory({.id = RegionId{2}, .base = base, .size = PeerProcess::kBytes, .place = place})
+        .value();
+  }
+
+  std::uint64_t peer_at(std::uint64_t offset) const {
+    return reinterpret_cast<std::uint64_t>(peer_->region.base) + offset;
+  }
+
+  Status transfer(Operation operation, const std::vector<Segment>& segments, void* stream = nullptr) {
+    Batch batch{.id = BatchId{++batch_}, .operation = operation, .segments = segments, .cuda_stream = stream};
+    for (const Segment& segment : segments) batch.bytes += segment.size;
+    EXPECT_TRUE(channel_->post(batch));
+    std::vector<Completion> completions;
+    const auto deadline = std::chrono::steady_clock::now() + 20s;
+    while (completions.empty()) {
+      if (std::chrono::steady_clock::now() > deadline) return fail(ErrorCode::kTimedOut, "no completion");
+      channel_->progress(completions);
+    }
+    EXPECT_EQ(completions[0].id, batch.id);
+    EXPECT_FALSE(channel_->busy());
+    return completions[0].status;
+  }
+
+  /// Blocks of `size` with shuffled ends, the ones here from `base`.
+  std::vector<Segment> scattered(std::size_t count, std::uint64_t size, std::byte* base,
+                                 const Registration* registration) const {
+    std::vector<std::uint64_t> order(count);
+    for (std::size_t i = 0; i < count; ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), std::mt19937(4));
+    std::vector<Segment> segments;
+    for (std::size_t i = 0; i < count; ++i) {
+      segments.push_back(
+          {base + i * (size + 3), peer_at(order[i] * (size + 5)), size, registration, remote_.get()});
+    }
+    return segments;
+  }
+
+  void expect_written(const std::vector<Segment>& segments, const std::byte* base) {
+    Bytes expected = random_bytes(PeerProcess::kBytes, 77);
+    for (const Segment& segment : segments) {
+      std::memcpy(expected.data() + (segment.remote - peer_at(0)), mine_.data() + (segment.local - base),
+                  segment.size);
+    }
+    EXPECT_TRUE(peer_->content() == expected);
+  }
+
+  void expect_read(const std::vector<Segment>& segments, std::byte* base) {
+    const Bytes theirs = random_bytes(PeerProcess::kBytes, 77);
+    Bytes expected = mine_;
+    for (const Segment& segment : segments) {
+      std::memcpy(expected.data() + (segment.local - base), theirs.data() + (segment.remote - peer_at(0)),
+                  segment.size);
+    }
+    Bytes got(PeerProcess::kBytes);
+    ASSERT_TRUE(cuda::copy_now(got.data(), base, got.size()));
+    EXPECT_TRUE(got == expected);
+  }
+
+  std::unique_ptr<Transport> transport_ = make(Options{});
+  std::unique_ptr<PeerProcess> peer_;
+  cuda::DeviceBuffer memory_;
+  Bytes mine_;
+  std::shared_ptr<Registration> local_;
+  std::unique_ptr<RemoteKey> remote_;
+  std::unique_ptr<Channel> channel_;
+  std::uint64_t batch_ = 0;
+};
+
+TEST_P(IpcTransfers, WritesManyBlocks) {
+  const auto segments = scattered(4000, 8193, memory_.data(), local_.get());
+  const Status status = transfer(Operation::kWrite, segments);
+  ASSERT_TRUE(status) << status.error().message;
+  expect_written(segments, memory_.data());
+}
+
+TEST_P(IpcTransfers, ReadsManyBlocks) {
+  const auto segments = scattered(2000, 16384, memory_.data(), local_.get());
+  ASSERT_TRUE(transfer(Operation::kRead, segments));
+  expect_read(segments, memory_.data());
+}
+
+TEST_P(IpcTransfers, MixesLargeAndSmall) {
+  const std::vector<Segment> segments = {
+      {memory_.data() + 5, peer_at(1), std::uint64_t{40} << 20, local_.get(), remote_.get()},
+      {memory_.data(), peer_at((std::uint64_t{41} << 20)), 5, local_.get(), remote_.get()}};
+  ASSERT_TRUE(transfer(Operation::kWrite, segments));
+  expect_written(segments, memory_.data());
+}
+
+TEST_P(IpcTransfers, HostMemoryToAndFromThePeersDevice) {
+  Bytes host = mine_;
+  const auto registered = register_at(host.data(), {});
+  const auto segments = scattered(1000, 16384, host.data(), registered.get());
+  ASSERT_TRUE(transfer(Operation::kWrite, segments));
+  expect_written(segments, host.data());
+  ASSERT_TRUE(transfer(Operation::kRead,
+                       {{host.data(), peer_at(0), PeerProcess::kBytes, registered.get(), remote_.get()}}));
+  EXPECT_TRUE(host == peer_->content());
+}
+
+TEST_P(IpcTransfers, WaitsForTheCallersStream) {
+  auto stream = cuda::Stream::open(0, cuda::Stream::Priority::kNormal).value();
+  const Bytes late = random_bytes(PeerProcess::kBytes, 5);
+  auto pinned = cuda::HostBuffer::allocate(late.size()).value();
+  std::memcpy(pinned.data(), late.data(), late.size());
+  {
+    const cuda::DeviceGuard guard(0);
+    ASSERT_TRUE(stream.copy(memory_.data(), pinned.data(), late.size()));
+  }
+  const std::vector<Segment> all = {{memory_.data(), peer_at(0), late.size(), local_.get(), remote_.get()}};
+  ASSERT_TRUE(transfer(Operation::kWrite, all, stream.handle()));
+  EXPECT_TRUE(peer_->content() == late);
+}
+
+TEST_P(IpcTransfers, RefusesFreedMemory) {
+  memory_ = cuda::DeviceBuffer();
+  memory_ = cuda::DeviceBuffer::allocate(0, PeerProcess::kBytes).value();
+  const Status status =
+      transfer(Operation::kWrite, {{local_->info().base, peer_at(0), 64, local_.get(), remote_.get()}});
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kNotFound);
+  // No other transfer suffers.
+  local_ = register_at(memory_.data(), {MemoryKind::kCuda, 0});
+  EXPECT_TRUE(transfer(Operation::kRead, {{memory_.data(), peer_at(0), 64, local_.get(), remote_.get()}}));
+}
+
+TEST_P(IpcTransfers, RefusesWhatLiesOutside) {
+  const Status status =
+      transfer(Operation::kWrite,
+               {{memory_.data(), peer_at(PeerProcess::kBytes - 10), 11, local_.get(), remote_.get()}});
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kOutOfRange);
+}
+
+TEST_P(IpcTransfers, OutlivesThePeer) {
+  peer_->content();
+  const std::uint64_t base = peer_at(0);
+  peer_.reset();
+  const auto started = std::chrono::steady_clock::now();
+  static_cast<void>(
+      transfer(Operation::kWrite, {{memory_.data(), base, 1 << 20, local_.get(), remote_.get()}}));
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 5s);
+  // This process's own device still works.
+  EXPECT_TRUE(cuda::copy_now(memory_.data(), mine_.data(), mine_.size()));
+}
+
+TEST_P(IpcTransfers, CopyEnginesAlone) {
+  Options options;
+  options.gpu_blocks = 0;
+  transport_ = make(options);
+  local_ = register_at(memory_.data(), {MemoryKind::kCuda, 0});
+  connect();
+  const auto segments = scattered(200, 16384, memory_.data(), local_.get());
+  ASSERT_TRUE(transfer(Operation::kWrite, segments));
+  expect_written(segments, memory_.data());
+}
+
+INSTANTIATE_TEST_SUITE_P(PeerOnDevice, IpcTransfers, ::testing::Values(0, 1));
+
+TEST(IpcWithinAProcess, NeedsNoHandles) {
+  if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
+  constexpr std::size_t kBytes = 1 << 20;
+  const int other = cuda::device_count() > 1 && cuda::reaches(0, 1) ? 1 : 0;
+  auto mine = cuda::DeviceBuffer::allocate(0, kBytes).value();
+  auto theirs = cuda::DeviceBuffer::allocate(other, kBytes).value();
+  const Bytes content = random_bytes(kBytes, 8);
+  ASSERT_TRUE(cuda::copy_now(mine.data(), content.data(), kBytes));
+  const auto here = make(Options{});
+  const auto there = make(Options{});
+  const RegionInfo region{
+      .id = RegionId{1}, .base = theirs.data(), .size = kBytes, .place = {MemoryKind::kCuda, other}};
+  const auto registered = there->register_memory(region).value();
+  const auto exported = registered->export_key();
+  const auto local =
+      here->register_memory(
+              {.id = RegionId{1}, .base = mine.data(), .size = kBytes, .place = {MemoryKind::kCuda, 0}})
+          .value();
+  auto key = here->import_region(region, exported);
+  ASSERT_TRUE(key) << key.error().message;
+  RegionInfo claimed = region;
+  claimed.key.fill(std::byte{1});
+  EXPECT_EQ(here->import_region(claimed, exported).error().code, ErrorCode::kProtocol);
+  const auto channel = here->open_channel({}).value();
+  const auto answering = there->open_channel({}).value();
+  ASSERT_TRUE(channel->connect(answering->address()));
+  const Segment all{mine.data(), reinterpret_cast<std::uint64_t>(theirs.data()), kBytes, local.get(),
+                    key->get()};
+  ASSERT_TRUE(channel->post(
+      {.id = BatchId{1}, .operation = Operation::kWrite, .segments = {&all, 1}, .bytes = kBytes}));
+  std::vector<Completion> completions;
+  const auto deadline = std::chrono::steady_clock::now() + 10s;
+  while (completions.empty() && std::chrono::steady_clock::now() < deadline) channel->progress(completions);
+  ASSERT_EQ(completions.size(), 1u);
+  ASSERT_TRUE(completions[0].status);
+  Bytes got(kBytes);
+  ASSERT_TRUE(cuda::copy_now(got.data(), theirs.data(), kBytes));
+  EXPECT_TRUE(got == content);
+}
+
+}  // namespace
+}  // namespace p2p::cuda_ipc
+
+int main(int argc, char** argv) {
+  using p2p::cuda_ipc::PeerProcess;
+  if (argc == 3 && std::string(argv[1]) == PeerProcess::kFlag) return PeerProcess::serve(std::atoi(argv[2]));
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,181 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda_ipc/key.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace p2p::cuda_ipc {
+namespace {
+
+constexpr std::uint8_t kVersion = 1;
+constexpr std::size_t kMaxRefusal = 400;
+
+Result<std::string> read_text(const char* path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (!(text << file.rdbuf())) return tl::unexpected(Error{ErrorCode::kSystem, fmt::format("read {}", path)});
+  return text.str();
+}
+
+/// The boot id is a UUID as text.
+Result<std::array<std::byte, 16>> boot_id() {
+  const auto text = read_text("/proc/sys/kernel/random/boot_id");
+  if (!text) return tl::unexpected(text.error());
+  std::string digits = *text;
+  std::erase_if(digits, [](char c) { return c == '-' || c == '\n'; });
+  std::array<std::byte, 16> id{};
+  if (digits.size() != 2 * id.size()) return fail(ErrorCode::kSystem, "read the boot id: it is {}", *text);
+  for (std::size_t i = 0; i < id.size(); ++i) {
+    unsigned value = 0;
+    const char* at = digits.data() + 2 * i;
+    if (std::from_chars(at, at + 2, value, 16).ptr != at + 2) {
+      return fail(ErrorCode::kSystem, "read the boot id: it is {}", *text);
+    }
+    id[i] = static_cast<std::byte>(value);
+  }
+  return id;
+}
+
+/// Field 22 of /proc/self/stat. The second field, the program's name, may hold anything but ends with the
+/// last parenthesis.
+Result<std::uint64_t> start_time() {
+  const auto text = read_text("/proc/self/stat");
+  if (!text) return tl::unexpected(text.error());
+  const std::size_t name_end = text->rfind(')');
+  std::istringstream fields(name_end == std::string::npos ? "" : text->substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  std::uint64_t ticks = 0;
+  if (!fields || std::from_chars(field.data(), field.data() + field.size(), ticks).ec != std::errc{}) {
+    return fail(ErrorCode::kSystem, "read the start time of this process from /proc/self/stat");
+  }
+  return ticks;
+}
+
+void put(ByteWriter& out, const ProcessId& process) {
+  out.put(ByteView(process.boot));
+  out.put(process.pid_namespace);
+  out.put(process.pid);
+  out.put(process.started);
+}
+
+void put(ByteWriter& out, const SharedMemory& memory) {
+  put(out, memory.owner);
+  out.put(ByteView(memory.device));
+  out.put(ByteView(memory.handle));
+  out.put(memory.base);
+  out.put(memory.size);
+  out.put(memory.buffer_id);
+}
+
+template <std::size_t N>
+std::array<std::byte, N> get_array(ByteReader& in) {
+  std::array<std::byte, N> array{};
+  const ByteView bytes = in.take(N);
+  std::copy(bytes.begin(), bytes.end(), array.begin());
+  return array;
+}
+
+ProcessId get_process(ByteReader& in) {
+  ProcessId process;
+  process.boot = get_array<16>(in);
+  process.pid_namespace = in.get<std::uint64_t>();
+  process.pid = in.get<std::uint64_t>();
+  process.started = in.get<std::uint64_t>();
+  return process;
+}
+
+SharedMemory get_memory(ByteReader& in) {
+  SharedMemory memory;
+  memory.owner = get_process(in);
+  memory.device = get_array<16>(in);
+  memory.handle = get_array<64>(in);
+  memory.base = in.get<std::uint64_t>();
+  memory.size = in.get<std::uint64_t>();
+  memory.buffer_id = in.get<std::uint64_t>();
+  return memory;
+}
+
+bool sound(const std::optional<SharedMemory>& memory) {
+  return !memory || (memory->size != 0 && memory->base + memory->size > memory->base);
+}
+
+}  // namespace
+
+Result<ProcessId> this_process() {
+  ProcessId process;
+  const auto boot = boot_id();
+  if (!boot) return tl::unexpected(boot.error());
+  process.boot = *boot;
+  struct stat status{};
+  if (::stat("/proc/self/ns/pid", &status) != 0) {
+    return tl::unexpected(system_error("look at /proc/self/ns/pid"));
+  }
+  process.pid_namespace = status.st_ino;
+  process.pid = static_cast<std::uint64_t>(::getpid());
+  const auto started = start_time();
+  if (!started) return tl::unexpected(started.error());
+  process.started = *started;
+  return process;
+}
+
+Bytes encode(const ExportedKey& key) {
+  Bytes bytes;
+  ByteWriter out(bytes);
+  out.put(kVersion);
+  out.put(static_cast<std::uint8_t>(key.memory ? 1 : 0));
+  if (key.memory) {
+    put(out, *key.memory);
+  } else {
+    out.put(as_bytes(std::string_view(key.refusal).substr(0, kMaxRefusal)));
+  }
+  return bytes;
+}
+
+Bytes encode(const ChannelAddress& address) {
+  Bytes bytes;
+  ByteWriter out(bytes);
+  out.put(kVersion);
+  put(out, address.process);
+  out.put(static_cast<std::uint8_t>(address.probe ? 1 : 0));
+  if (address.probe) put(out, *address.probe);
+  return bytes;
+}
+
+Result<ExportedKey> decode_key(ByteView bytes) {
+  ByteReader in(bytes);
+  const auto version = in.get<std::uint8_t>();
+  const auto shared = in.get<std::uint8_t>();
+  ExportedKey key;
+  if (in.ok() && version == kVersion && shared <= 1) {
+    if (shared == 1) {
+      key.memory = get_memory(in);
+    } else if (in.left() <= kMaxRefusal) {
+      key.refusal = to_string(in.take(in.left()));
+    }
+    if (in.ok() && in.left() == 0 && sound(key.memory)) return key;
+  }
+  return fail(ErrorCode::kProtocol, "a key of cuda_ipc that cannot be read ({} bytes)", bytes.size());
+}
+
+Result<ChannelAddress> decode_address(ByteView bytes) {
+  ByteReader in(bytes);
+  const auto version = in.get<std::uint8_t>();
+  ChannelAddress address;
+  address.process = get_process(in);
+  const auto probed = in.get<std::uint8_t>();
+  if (in.ok() && version == kVersion && probed <= 1) {
+    if (probed == 1) address.probe = get_memory(in);
+    if (in.ok() && in.left() == 0 && sound(address.probe)) return address;
+  }
+  return fail(ErrorCode::kProtocol, "an address of cuda_ipc that cannot be read ({} bytes)", bytes.size());
+}
+
+}  // namespace p2p::cuda_ipc

@@ -1,0 +1,59 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/bytes.h"
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/ipc.h"
+#include "p2p/result.h"
+
+namespace p2p::cuda_ipc {
+
+/// Tells one process of one boot of one machine from every other, across containers.
+struct ProcessId {
+  std::array<std::byte, 16> boot{};
+  std::uint64_t pid_namespace = 0;
+  std::uint64_t pid = 0;
+  std::uint64_t started = 0;  ///< clock ticks after boot
+  friend auto operator<=>(const ProcessId&, const ProcessId&) = default;
+};
+
+/// kSystem where /proc cannot be read.
+Result<ProcessId> this_process();
+
+/// One device allocation as another process needs it.
+struct SharedMemory {
+  ProcessId owner;
+  cuda::DeviceUuid device{};
+  cuda::IpcHandle handle{};
+  std::uint64_t base = 0;  ///< of the allocation, in the owner's address space
+  std::uint64_t size = 0;  ///< bytes of the allocation
+  std::uint64_t buffer_id = 0;
+};
+
+/// What a registration exports: the memory around it, or why it cannot be shared.
+struct ExportedKey {
+  std::optional<SharedMemory> memory;
+  std::string refusal;  ///< set where `memory` is not; at most 400 bytes arrive
+};
+
+/// What a channel tells its peer: who it is, and memory with which to try whether sharing works.
+struct ChannelAddress {
+  ProcessId process;
+  std::optional<SharedMemory> probe;  ///< none where the process has no CUDA context yet
+};
+
+Bytes encode(const ExportedKey& key);
+Bytes encode(const ChannelAddress& address);
+
+/// kProtocol unless the bytes are what `encode` made.
+Result<ExportedKey> decode_key(ByteView bytes);
+Result<ChannelAddress> decode_address(ByteView bytes);
+
+}  // namespace p2p::cuda_ipc

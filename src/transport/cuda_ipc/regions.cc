@@ -1,0 +1,124 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda_ipc/regions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "drivers/cuda/device.h"
+
+namespace p2p::cuda_ipc {
+namespace {
+
+// Of all endpoints of the process: what lets two of them reach each other without handles.
+class DeviceRegions {
+ public:
+  void add(std::weak_ptr<const LocalMemory> memory) {
+    const MutexLock lock(mutex_);
+    std::erase_if(regions_, [](const auto& region) { return region.expired(); });
+    regions_.push_back(std::move(memory));
+  }
+
+  bool has(const RegionInfo& wanted) {
+    const MutexLock lock(mutex_);
+    return std::any_of(regions_.begin(), regions_.end(), [&](const auto& weak) {
+      const auto region = weak.lock();
+      return region && region->info().key == wanted.key && region->info().base == wanted.base &&
+             region->info().size == wanted.size;
+    });
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<std::weak_ptr<const LocalMemory>> regions_ P2P_GUARDED_BY(mutex_);
+};
+
+DeviceRegions& device_regions() {
+  static DeviceRegions regions;
+  return regions;
+}
+
+}  // namespace
+
+bool registered_here(const RegionInfo& region) { return device_regions().has(region); }
+
+Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region, const ProcessId& process) {
+  auto memory = std::make_shared<LocalMemory>(region, process);
+  if (region.place.kind == MemoryKind::kHost) return memory;
+  const auto allocation = cuda::allocation_of(region.base);
+  if (!allocation) return tl::unexpected(allocation.error());
+  const auto offset = static_cast<std::uint64_t>(region.base - allocation->base);
+  if (region.size > allocation->size - offset) {
+    return fail(ErrorCode::kUnavailable, "register {} bytes at {}: they reach beyond one device allocation",
+                region.size, static_cast<void*>(region.base));
+  }
+  memory->allocation_ = *allocation;
+  device_regions().add(memory);
+  return memory;
+}
+
+Status LocalMemory::check_alive() const {
+  if (allocation_.base == nullptr || cuda::buffer_id_of(info().base) == allocation_.buffer_id) return {};
+  return fail(ErrorCode::kNotFound, "use region {}: its device memory at {} was freed",
+              static_cast<std::uint32_t>(info().id), static_cast<void*>(info().base));
+}
+
+bool LocalMemory::ready_for_kernels() const {
+  if (info().place.kind == MemoryKind::kCuda) return true;
+  std::call_once(pin_once_, [this] {
+    pin_ = cuda::HostPin::pin(info().base, info().size);
+    if (!pin_) log(LogLevel::kWarning, "cuda_ipc copies host memory unpinned: {}", pin_.error().message);
+  });
+  return pin_.has_value();
+}
+
+Result<SharedMemory> LocalMemory::share() const {
+  if (allocation_.base == nullptr) {
+    return fail(ErrorCode::kUnavailable, "host memory is not shared between processes");
+  }
+  if (const Status alive = check_alive(); !alive) return tl::unexpected(alive.error());
+  const auto uuid = cuda::uuid_of(allocation_.device);
+  if (!uuid) return tl::unexpected(uuid.error());
+  const auto handle = cuda::ipc_handle_of(info().base);
+  if (!handle) return tl::unexpected(handle.error());
+  return SharedMemory{.owner = process_,
+                      .device = *uuid,
+                      .handle = *handle,
+                      .base = reinterpret_cast<std::uint64_t>(allocation_.base),
+                      .size = allocation_.size,
+                      .buffer_id = allocation_.buffer_id};
+}
+
+std::vector<std::byte> LocalMemory::export_key() const {
+  auto memory = share();
+  if (memory) return encode(ExportedKey{.memory = *memory, .refusal = ""});
+  return encode(ExportedKey{.memory = std::nullopt, .refusal = std::move(memory.error().message)});
+}
+
+Result<std::byte*> PeerMemory::reach(int device) const {
+  const MutexLock lock(mutex_);
+  const auto known = reaches_.find(device);
+  return known != reaches_.end() ? known->second.region : map(device);
+}
+
+Result<std::byte*> PeerMemory::map(int device) const {
+  if (!cuda::reaches(device, device_)) {
+    return fail(ErrorCode::kUnavailable, "CUDA devices {} and {} cannot reach each other's memory", device,
+                device_);
+  }
+  const auto address = reinterpret_cast<std::uint64_t>(info().base);
+  if (same_process_) {
+    if (const Status enabled = cuda::enable_peer(device, device_); !enabled) {
+      return tl::unexpected(enabled.error());
+    }
+    return reaches_.emplace(device, Reach{info().base, nullptr}).first->second.region;
+  }
+  auto mapping = mappings_->get(memory_, device);
+  if (!mapping) return tl::unexpected(mapping.error());
+  std::byte* const region = (*mapping)->data() + (address - memory_.base);
+  reaches_.emplace(device, Reach{region, std::move(*mapping)});
+  return region;
+}
+
+}  // namespace p2p::cuda_ipc

@@ -1,0 +1,85 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.h"
+#include "drivers/cuda/memory.h"
+#include "drivers/cuda/place.h"
+#include "transport/cuda_ipc/key.h"
+#include "transport/cuda_ipc/mappings.h"
+#include "transport/registration.h"
+
+namespace p2p::cuda_ipc {
+
+/// My memory. Device memory remembers its allocation, so that an address which was freed and given out again
+/// is refused.
+class LocalMemory : public Registration {
+ public:
+  /// Device memory has to lie in one allocation.
+  static Result<std::shared_ptr<LocalMemory>> make(const RegionInfo& region, const ProcessId& process);
+
+  LocalMemory(const RegionInfo& region, const ProcessId& process) : Registration(region), process_(process) {}
+
+  std::vector<std::byte> export_key() const override;
+
+  /// kNotFound if device memory was freed since it was registered.
+  Status check_alive() const;
+
+  /// True if kernels may use it in place. Host memory is pinned at the first call, which takes time in
+  /// proportion to its size.
+  bool ready_for_kernels() const;
+
+ private:
+  Result<SharedMemory> share() const;
+
+  const ProcessId process_;
+  cuda::Allocation allocation_;
+  mutable std::once_flag pin_once_;
+  mutable Result<cuda::HostPin> pin_{cuda::HostPin()};
+};
+
+/// True if this very process registered the region, with this key. A peer that says so could mean to have
+/// bytes written to memory of this process that it has no right to.
+bool registered_here(const RegionInfo& region);
+
+/// A peer's device memory.
+class PeerMemory : public RemoteKey {
+ public:
+  PeerMemory(const RegionInfo& region, const SharedMemory& memory, int device,
+             std::shared_ptr<Mappings> mappings, bool same_process)
+      : RemoteKey(region),
+        memory_(memory),
+        device_(device),
+        mappings_(std::move(mappings)),
+        same_process_(same_process) {}
+
+  /// Where the region begins for kernels and copies of `device`. The first call for a device maps the memory.
+  Result<std::byte*> reach(int device) const;
+
+  /// The ordinal in this process of the device that it is on.
+  int device() const { return device_; }
+
+ private:
+  Result<std::byte*> map(int device) const P2P_REQUIRES(mutex_);
+
+  struct Reach {
+    std::byte* region = nullptr;
+    std::shared_ptr<const cuda::IpcMapping> mapping;
+  };
+
+  const SharedMemory memory_;
+  const int device_;
+  const std::shared_ptr<Mappings> mappings_;
+  const bool same_process_;
+  mutable Mutex mutex_;
+  mutable std::map<int, Reach> reaches_ P2P_GUARDED_BY(mutex_);
+};
+
+}  // namespace p2p::cuda_ipc

@@ -1,0 +1,166 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/memory.h"
+#include "transport/cuda_ipc/channel.h"
+#include "transport/cuda_ipc/cuda_ipc.h"
+#include "transport/cuda_ipc/regions.h"
+
+namespace p2p::cuda_ipc {
+namespace {
+
+// Blocks of one launch: enough to make its start and end small beside the copying, few enough that the lists
+// of several launches are written while others run.
+constexpr std::size_t kBlocks = 4096;
+// A list this short is at its end sooner by copy engine: 1 MiB between two GPUs takes 10 us, by kernel 13.
+constexpr std::size_t kBulkCount = 1;
+// Two threads write lists as fast as a kernel works off the shortest blocks.
+constexpr unsigned kChannels = 2;
+constexpr std::size_t kLists = 8;
+constexpr std::size_t kProbeBytes = 512;
+
+device::Copier::Limits limits_from(const Options& options) {
+  return {.grid = {.ctas = options.gpu_blocks},
+          .bulk_bytes = options.gpu_blocks == 0 ? 0 : options.gpu_bulk_bytes,
+          .bulk_count = kBulkCount,
+          .blocks = kBlocks,
+          .lists = kLists};
+}
+
+class CudaIpc : public Transport {
+ public:
+  explicit CudaIpc(const Options& options) : limits_(limits_from(options)), process_(this_process()) {}
+
+  std::string_view name() const override { return "cuda_ipc"; }
+
+  Capabilities capabilities() const override {
+    // Copy engines reach their speed with large pieces only, and a kernel wants as many blocks as there are.
+    return {.reach = Reach::kHost,
+            .unaided = true,
+            .needs_exported_key = true,
+            .whole_transfers = true,
+            .max_batch_bytes = std::uint64_t{1} << 30,
+            .max_batch_segments = kBlocks};
+  }
+
+  Status probe() const override {
+    if (!process_) return tl::unexpected(process_.error());
+    return cuda::available();
+  }
+
+  bool carries(MemoryPlace /*local*/, MemoryPlace remote) const override {
+    return remote.kind == MemoryKind::kCuda;
+  }
+
+  std::vector<Rail> rails(const PeerPath& /*path*/) const override { return {{"gpu", ""}}; }
+
+  unsigned channels_per_rail(const Rail& /*rail*/) const override { return kChannels; }
+
+  Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
+    auto memory = LocalMemory::make(region, *process_);
+    if (!memory) return tl::unexpected(std::move(memory.error()));
+    if (region.place.kind == MemoryKind::kCuda) {
+      const MutexLock lock(mutex_);
+      devices_.insert(region.place.device);
+    }
+    return *memory;
+  }
+
+  void revoke_memory(const Registration& registration) override { registration.revoke(); }
+
+  Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
+                                                   std::span<const std::byte> exported) override;
+
+  Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override;
+
+ private:
+  std::optional<SharedMemory> probe_memory();
+
+  const device::Copier::Limits limits_;
+  const Result<ProcessId> process_;
+  const std::shared_ptr<Mappings> mappings_ = std::make_shared<Mappings>(Mappings::Limits{});
+  Mutex mutex_;
+  std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
+  cuda::DeviceBuffer probe_ P2P_GUARDED_BY(mutex_);
+};
+
+Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& region,
+                                                          std::span<const std::byte> exported) {
+  const auto key = decode_key(exported);
+  if (!key) return tl::unexpected(key.error());
+  if (!key->memory) return fail(ErrorCode::kUnavailable, "the owner cannot share it: {}", key->refusal);
+  const SharedMemory& memory = *key->memory;
+  const auto base = reinterpret_cast<std::uint64_t>(region.base);
+  if (base < memory.base || base - memory.base > memory.size ||
+      region.size > memory.size - (base - memory.base)) {
+    return fail(ErrorCode::kProtocol, "import {} bytes at {:#x}: they lie outside the shared allocation",
+                region.size, base);
+  }
+  const auto device = cuda::find_device(memory.device);
+  if (!device) {
+    return fail(ErrorCode::kUnavailable, "its GPU is not visible to this process (CUDA_VISIBLE_DEVICES)");
+  }
+  const bool same_process = memory.owner == *process_;
+  if (same_process && !registered_here(region)) {
+    return fail(ErrorCode::kProtocol, "import {} bytes at {:#x}: no endpoint of this process registered them",
+                region.size, base);
+  }
+  auto peer = std::make_unique<PeerMemory>(region, memory, *device, mappings_, same_process);
+  std::set<int> devices;
+  {
+    const MutexLock lock(mutex_);
+    devices = devices_;
+  }
+  // Mapped now for the devices in use, so that the first transfer is as fast as the others.
+  Status status;
+  bool reached = devices.empty();
+  for (const int local : devices) {
+    const auto reach = peer->reach(local);
+    reached = reached || reach.has_value();
+    if (!reach) status = tl::unexpected(reach.error());
+  }
+  if (!reached) return tl::unexpected(status.error());
+  return peer;
+}
+
+Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& /*setup*/) {
+  if (const Status usable = probe(); !usable) return tl::unexpected(usable.error());
+  return std::make_unique<IpcChannel>(
+      IpcChannel::Own{.process = *process_,
+                      .address = encode(ChannelAddress{.process = *process_, .probe = probe_memory()}),
+                      .limits = limits_});
+}
+
+// A little memory for peers to try, on a device that this process uses anyway.
+std::optional<SharedMemory> CudaIpc::probe_memory() {
+  const MutexLock lock(mutex_);
+  if (probe_.data() == nullptr) {
+    const std::vector<int> active = cuda::active_devices();
+    if (active.empty()) return std::nullopt;
+    auto buffer = cuda::DeviceBuffer::allocate(active.front(), kProbeBytes, true);
+    if (!buffer) {
+      log(LogLevel::kWarning, "cuda_ipc is not tried out at connect: {}", buffer.error().message);
+      return std::nullopt;
+    }
+    probe_ = std::move(*buffer);
+  }
+  const auto memory = LocalMemory::make(
+      {.base = probe_.data(), .size = probe_.size(), .place = {MemoryKind::kCuda, probe_.device()}},
+      *process_);
+  if (!memory) return std::nullopt;
+  const auto key = decode_key((*memory)->export_key());
+  return key ? key->memory : std::nullopt;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make(const Options& options) { return std::make_unique<CudaIpc>(options); }
+
+}  // namespace p2p::cuda_ipc
