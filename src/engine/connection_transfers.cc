@@ -121,11 +121,11 @@ void Connection::launch(std::shared_ptr<const SegmentList> list, const std::shar
     self->finish(*list, state, options, std::move(status));
   };
   if (list->portions.empty()) return end({});
-  if (list->bytes <= kAssistBytes && list->portions.size() == 1 && context_->options.spin.count() > 0) {
-    state->set_poll(
-        [lane = lanes_->lane(list->portions.front().transport)](const TransferState& one, auto deadline) {
-          if (lane) lane->assist(one, deadline);
-        });
+  if (list->portions.size() == 1 && context_->options.spin.count() > 0) {
+    const auto lane = lanes_->lane(list->portions.front().transport);
+    if (lane && (list->bytes <= kAssistBytes || lane->device_copies())) {
+      state->set_poll([lane](const TransferState& one, auto deadline) { lane->assist(one, deadline); });
+    }
   }
   state->set_cancel([lanes = lanes_, list, weak = std::weak_ptr(state)] {
     const auto one = weak.lock();

@@ -40,7 +40,7 @@ void Lane::submit(std::shared_ptr<Part> part, Ended& ended) {
     slots = slots_;
   }
   const std::size_t first = turn_.fetch_add(1, std::memory_order_relaxed);
-  if (bytes <= kInlineBytes && !slots.empty()) {
+  if (bytes <= (device_copies_ ? kInlineDeviceBytes : kInlineBytes) && !slots.empty()) {
     const auto& slot = slots[first % slots.size()];
     if (slot->worker->try_turn(*slot, ended) != Turn::kBusy) return;
   }
@@ -124,10 +124,15 @@ void Lane::assist(const TransferState& state, std::chrono::steady_clock::time_po
   constexpr std::size_t kFew = 4;
   const auto slots = this->slots();
   if (slots.empty() || slots.size() > kFew) return;
+  // Lists of the workers' length are theirs to write, side by side.
+  if (device_copies_ && state.bytes() > kInlineDeviceBytes) return;
   std::vector<Assist> assists;
   assists.reserve(slots.size());
   for (const auto& slot : slots) {
-    if (!assists.emplace_back(*slot).begun()) return;
+    while (!assists.emplace_back(*slot).begun()) {
+      assists.pop_back();
+      if (!device_copies_ || state.done() || std::chrono::steady_clock::now() > deadline) return;
+    }
   }
   Ended ended;
   auto moved_at = std::chrono::steady_clock::now();
@@ -135,7 +140,7 @@ void Lane::assist(const TransferState& state, std::chrono::steady_clock::time_po
     bool moved = false;
     for (const auto& slot : slots) {
       const Turn turn = slot->worker->try_turn(*slot, ended);
-      if (turn == Turn::kBusy) return;
+      if (turn == Turn::kBusy && !device_copies_) return;
       moved = moved || turn == Turn::kMoved;
     }
     const auto now = std::chrono::steady_clock::now();

@@ -24,7 +24,10 @@ struct Slot;
 /// a long one. Thread-safe; the mutex is never held while a channel works.
 class Lane {
  public:
-  Lane(CutLimits limits, std::chrono::nanoseconds spin) : limits_(limits), spin_(spin) {}
+  /// `device_copies`: a batch is a matter of starting a copy; to hand it to a worker and to be woken at its
+  /// end would take longer than the copy.
+  Lane(CutLimits limits, std::chrono::nanoseconds spin, bool device_copies = false)
+      : limits_(limits), spin_(spin), device_copies_(device_copies) {}
 
   /// Adds a channel that is ready.
   void add(std::shared_ptr<Slot> slot);
@@ -52,13 +55,15 @@ class Lane {
   void count_retry() { retried_.fetch_add(1, std::memory_order_relaxed); }
 
   std::size_t channels() const;
+  bool device_copies() const { return device_copies_; }
 
   /// Moves this lane's channels on from a waiting caller's thread until the transfer is done, nothing has
-  /// moved for the spin time, or another thread is at it.
+  /// moved for the spin time, or another thread is at it (which does not make copies by a device any faster).
   void assist(const TransferState& state, std::chrono::steady_clock::time_point deadline);
 
   /// Transfers up to this size are worth the caller's own thread.
   static constexpr std::uint64_t kInlineBytes = std::uint64_t{64} << 10;
+  static constexpr std::uint64_t kInlineDeviceBytes = std::uint64_t{4} << 20;
 
  private:
   std::vector<std::shared_ptr<Slot>> slots() const;
@@ -66,6 +71,7 @@ class Lane {
 
   const CutLimits limits_;
   const std::chrono::nanoseconds spin_;
+  const bool device_copies_;
   std::atomic<std::uint64_t> retried_{0};
   std::atomic<std::uint32_t> turn_{0};
 

@@ -72,10 +72,13 @@ Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
   const std::size_t index = index_of(entry);
   Transport& transport = *context_->transports()[index].transport;
   const Capabilities capabilities = transport.capabilities();
-  entry.lane = std::make_shared<Lane>(
-      CutLimits{std::min<std::uint64_t>(capabilities.max_batch_bytes, context_->options.batch_bytes),
-                capabilities.max_batch_segments},
-      context_->options.spin);
+  // Where one channel carries all, as between GPUs, there is nothing to deal out, and cuts only cost.
+  const std::uint64_t batch_bytes =
+      capabilities.whole_transfers
+          ? capabilities.max_batch_bytes
+          : std::min<std::uint64_t>(capabilities.max_batch_bytes, context_->options.batch_bytes);
+  entry.lane = std::make_shared<Lane>(CutLimits{batch_bytes, capabilities.max_batch_segments},
+                                      context_->options.spin, capabilities.whole_transfers);
   std::vector<Bytes> addresses;
   for (const Rail& rail : transport.rails(peer_.path)) {
     for (unsigned i = transport.channels_per_rail(rail); i != 0 && addresses.size() < most; --i) {
@@ -157,6 +160,7 @@ Status Lanes::on(const wire::ChannelAnswer& answer) {
     } else {
       // The peer may take fewer than were offered.
       while (entry->slots.size() > answer.addresses.size()) {
+        entry->slots.back()->tell = [](const Status& /*status*/) {};  // its end is no loss
         trash_.push_back(std::move(entry->slots.back()));
         entry->slots.pop_back();
       }

@@ -25,7 +25,22 @@ constexpr std::size_t kMaxFlying = 1024;
 // How long the thread sleeps between looks at a channel that is busy but has no descriptor that says when.
 constexpr long kBusyPollNanoseconds = 20'000;
 
+// Looks at a mutex before it is taken to be held for long.
+constexpr int kTries = 1000;
+
 void relax() { __builtin_ia32_pause(); }
+
+// For threads that poll: one that slept for the mutex would be woken late, at the cost of the one that has
+// it.
+void lock_polling(Mutex& mutex) P2P_ACQUIRE(mutex) {
+  for (int tries = 0; !mutex.try_lock(); ++tries) {
+    if (tries < kTries) {
+      relax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
 
 }  // namespace
 
@@ -153,10 +168,9 @@ void Worker::run() {
   while (!stop_.load(std::memory_order_relaxed)) {
     News news;
     bool moved = false;
-    {
-      MutexLock lock(mutex_);
-      moved = work(news);
-    }
+    lock_polling(mutex_);
+    moved = work(news);
+    mutex_.unlock();
     news.deliver();
     if (moved) {
       moved_at = Clock::now();
@@ -186,6 +200,8 @@ bool Worker::work(News& news) {
   const auto now = Clock::now();
   const auto active = active_;  // a turn may drop its slot
   for (const auto& slot : active) {
+    // A caller that watches its own short copy would only be in this thread's way, and this one in its.
+    if (slot->assists != 0 && slot->lane->device_copies()) continue;
     if (slot->channel && turn(*slot, news)) {
       slot->moved_at = now;
       moved = true;
@@ -347,10 +363,12 @@ Assist::Assist(Slot& slot) : slot_(nullptr) {
 Assist::~Assist() {
   if (slot_ == nullptr) return;
   Worker& worker = *slot_->worker;
-  MutexLock lock(worker.mutex_);
-  if (--slot_->assists != 0) return;
-  worker.arm(*slot_, true);
-  if (slot_->channel && slot_->channel->busy()) worker.signal(slot_->shared_from_this());
+  lock_polling(worker.mutex_);
+  if (--slot_->assists == 0) {
+    worker.arm(*slot_, true);
+    if (slot_->channel && slot_->channel->busy()) worker.signal(slot_->shared_from_this());
+  }
+  worker.mutex_.unlock();
 }
 
 }  // namespace p2p::engine
