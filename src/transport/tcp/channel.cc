@@ -18,6 +18,18 @@ constexpr int kLocalBufferBytes = 4 << 20;
 // Answers that one stream may have on their way to this side.
 constexpr std::uint64_t kReadBytes = 8U << 20;
 
+// A device among the places of the batch's local memory, or -1.
+int local_device(const Batch& batch) {
+  int device = -1;
+  const Registration* last = nullptr;
+  batch.for_each_piece([&](const Segment& piece) {
+    if (piece.registration == last) return;
+    last = piece.registration;
+    if (last->info().place.kind == MemoryKind::kCuda) device = last->info().place.device;
+  });
+  return device;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Channel>> StreamChannel::open(const ChannelSetup& setup, ChannelConfig config) {
@@ -45,11 +57,13 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
       deadline_(Clock::now() + config_.connect_timeout),
       description_(address.address.text()),
       sender_(completions_),
-      receiver_(*this) {
+      receiver_(*this),
+      device_(config_.device, sender_, completions_) {
   polls_.set_alarm(deadline_);
 }
 
 StreamChannel::~StreamChannel() {
+  device_.fail({ErrorCode::kCancelled, "the channel was closed"});
   if (fd_ && sender_.zerocopy_outstanding()) socket::discard_at_close(fd_.get());
 }
 
@@ -121,6 +135,8 @@ void StreamChannel::lose(const Error& why) {
   polls_.clear_alarm();
   const Error gone{ErrorCode::kPeerGone, fmt::format("stream {}: {}", description_, why.message)};
   sender_.fail(gone);
+  device_.fail(gone);
+  arrival_.reset();
   for (const Read& read : reads_) {
     if (!read.abandoned) completions_.push_back({read.batch.id, tl::unexpected(gone)});
   }
@@ -133,7 +149,10 @@ bool StreamChannel::post(const Batch& batch) {
   if (batch.operation == Operation::kRead) {
     if (!post_read(batch)) return false;
   } else {
-    if (!sender_.takes_write(batch.bytes)) return false;
+    const bool from_device = local_device(batch) >= 0;
+    if (!sender_.takes_write(batch.bytes) || !device_.takes_write(batch, from_device)) return false;
+    if (from_device) return device_.post_write(batch, staged_memory(batch));
+    if (ends_on_device(batch)) device_.note_write(batch);
     sender_.post_write(batch);
   }
   if (!idle) return true;
@@ -149,10 +168,21 @@ bool StreamChannel::post_read(const Batch& batch) {
   const bool room =
       reads_.size() < kMaxReads && (read_bytes_ == 0 || read_bytes_ + batch.bytes <= kReadBytes);
   if (!room) return false;
-  const std::uint64_t number = next_read_++;
-  reads_.push_back({.number = number, .batch = batch});
+  Read read{.number = next_read_, .batch = batch};
+  if (const int device = local_device(batch); device >= 0) {
+    const auto slot = device_.post_read(read.number, batch, device);
+    if (slot && *slot == nullptr) return false;
+    if (!slot) {
+      completions_.push_back({batch.id, tl::unexpected(slot.error())});
+      return true;
+    }
+    read.slot = *slot;
+  } else {
+    sender_.post_read_request(read.number, batch);
+  }
+  ++next_read_;
   read_bytes_ += batch.bytes;
-  sender_.post_read_request(number, batch);
+  reads_.push_back(std::move(read));
   return true;
 }
 
@@ -164,12 +194,24 @@ bool StreamChannel::progress(std::vector<Completion>& completions) {
     moved = move_bytes();
   }
   if (completions_.empty()) return moved;
+  for (const Completion& completion : completions_) device_.completed(completion.id);
   std::move(completions_.begin(), completions_.end(), std::back_inserter(completions));
   completions_.clear();
   return true;
 }
 
+bool StreamChannel::busy() const {
+  return !completions_.empty() || device_.busy() ||
+         std::any_of(reads_.begin(), reads_.end(), [](const Read& read) { return read.slot && read.ended; });
+}
+
 bool StreamChannel::move_bytes() {
+  bool copied = device_.progress();
+  copied = settle_reads() || copied;
+  if (const Status settled = settle_writes(); !settled) {
+    lose(settled.error());
+    return true;
+  }
   const Result<Receiver::Received> received = receiver_.receive(fd_.get());
   if (!received) {
     lose(received.error());
@@ -183,7 +225,7 @@ bool StreamChannel::move_bytes() {
   }
   if (!received->more) unacknowledged_frames_ = unacknowledged_bytes_ = 0;
   watch_output();
-  return received->bytes != 0 || *flushed;
+  return received->bytes != 0 || *flushed || copied;
 }
 
 void StreamChannel::watch_output() {
@@ -193,15 +235,32 @@ void StreamChannel::watch_output() {
   polls_.change(fd_.get(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
+// Of a read into device memory whose request has not even been passed on.
+bool StreamChannel::withdraw_read(BatchId id) {
+  const auto read =
+      std::find_if(reads_.begin(), reads_.end(), [id](const Read& each) { return each.batch.id == id; });
+  if (read == reads_.end()) return false;
+  device_.drop_answer(*read->slot);
+  read_bytes_ -= read->batch.bytes;
+  reads_.erase(read);
+  completions_.push_back({id, fail(ErrorCode::kCancelled, "cancelled before it was sent")});
+  return true;
+}
+
 void StreamChannel::abandon(BatchId id) {
+  const DevicePath::Abandoned abandoned = device_.abandon(id);
+  if (abandoned == DevicePath::Abandoned::kEnding) return;
+  if (abandoned == DevicePath::Abandoned::kReadWithdrawn && withdraw_read(id)) return;
   if (sender_.abandon(id)) return;
   const auto read = std::find_if(reads_.begin(), reads_.end(), [id](const Read& candidate) {
     return !candidate.abandoned && candidate.batch.id == id;
   });
-  if (read == reads_.end()) return;
+  // A copy to a device that has begun ends within moments, with the true outcome.
+  if (read == reads_.end() || (read->slot != nullptr && read->landed)) return;
   completions_.push_back({id, fail(ErrorCode::kCancelled, "cancelled before its end")});
   if (sender_.withdraw_read_request(read->number)) {
     read_bytes_ -= read->batch.bytes;
+    if (read->slot != nullptr) device_.drop_answer(*read->slot);
     reads_.erase(read);
     return;
   }

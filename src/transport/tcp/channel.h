@@ -13,6 +13,7 @@
 #include "base/unique_fd.h"
 #include "drivers/socket/poll_set.h"
 #include "transport/tcp/descriptors.h"
+#include "transport/tcp/device_path.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/receiver.h"
 #include "transport/tcp/sender.h"
@@ -26,6 +27,7 @@ struct ChannelConfig {
   std::chrono::milliseconds connect_timeout{10000};
   std::chrono::milliseconds keepalive{3000};
   std::size_t zerocopy_bytes = 0;
+  DevicePath::Limits device;
 };
 
 /// One TCP stream. Connects (handshake.h), then sends (sender.h) and receives (receiver.h); this file decides
@@ -43,7 +45,7 @@ class StreamChannel final : public Channel, private FrameHandler {
   bool progress(std::vector<Completion>& completions) override;
   void abandon(BatchId id) override;
   int ready_fd() const override { return polls_.fd(); }
-  bool busy() const override { return !completions_.empty(); }
+  bool busy() const override;
   std::string describe() const override;
 
  private:
@@ -53,6 +55,17 @@ class StreamChannel final : public Channel, private FrameHandler {
     Batch batch;
     bool abandoned = false;
     bool landed = false;
+
+    // Of a read into device memory:
+    DevicePath::Slot* slot = nullptr;
+    bool ended = false;  // and its outcome is told once the slot is unpacked
+    Status outcome;
+  };
+
+  /// A peer's write to device memory whose payload is coming.
+  struct Arrival {
+    DevicePath::Slot* slot = nullptr;
+    StagedMemory memory;
   };
 
   StreamChannel(const ChannelSetup& setup, ChannelConfig config, socket::PollSet polls,
@@ -65,6 +78,9 @@ class StreamChannel final : public Channel, private FrameHandler {
   void lose(const Error& why);
 
   bool post_read(const Batch& batch);
+  bool withdraw_read(BatchId id);
+  Status settle_writes();
+  bool settle_reads();
   Read* find_read(std::uint64_t number);
 
   Status begin_frame(const FrameHeader& header, ByteView descriptors, Landing& landing) override;
@@ -74,6 +90,9 @@ class StreamChannel final : public Channel, private FrameHandler {
   Status serve_read(const FrameHeader& header, ByteView descriptors);
   Status end_read(const FrameHeader& header, ByteView reason);
   Status resolve(Landing& landing);
+  bool resolved_to_device() const;
+  StagedMemory stage(Landing& landing) const;
+  Status write_ended(const Status& outcome, std::uint64_t bytes);
 
   ChannelSetup setup_;
   ChannelConfig config_;
@@ -92,8 +111,11 @@ class StreamChannel final : public Channel, private FrameHandler {
   std::vector<Completion> completions_;
   Sender sender_;
   Receiver receiver_;
-  RangeList ranges_;  // of the frame that has just begun
-  Landing source_;    // scratch: what a peer's read reads
+  DevicePath device_;
+  std::optional<Arrival> arrival_;
+  RangeList ranges_;                 // of the frame that has just begun
+  std::vector<MemoryPlace> places_;  // of its groups
+  Landing source_;                   // scratch: what a peer's read reads
   std::deque<Read> reads_;
   std::uint64_t next_read_ = 1;
   std::uint64_t read_bytes_ = 0;  // requested and not ended

@@ -30,6 +30,11 @@ inline constexpr std::size_t kMaxReasonBytes = 512;
 inline constexpr std::uint64_t kMaxWrites = 64;  ///< sent and not acknowledged
 inline constexpr std::uint64_t kMaxReads = 16;   ///< requested and not ended
 
+/// Of one batch that goes to or from device memory, and writes of such, sent and not acknowledged: what the
+/// slots of the other side hold.
+inline constexpr std::uint64_t kStagedBytes = 1U << 20;
+inline constexpr std::size_t kMaxStagedWrites = 16;
+
 /// Goes before each frame: header, `descriptor_bytes` of descriptors or reason, `payload_bytes`.
 struct FrameHeader {
   static constexpr std::size_t kBytes = 32;

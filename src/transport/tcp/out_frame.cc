@@ -20,6 +20,7 @@ void OutFrame::clear() {
   body.clear();
   end.clear();
   guards.clear();
+  keep.reset();
   copy.clear();
   batch = {};
   of_batch = false;

@@ -28,6 +28,9 @@ struct OutFrame {
   /// Of the body, where a peer asked for it: access is begun and ended around each send.
   std::vector<std::shared_ptr<Registration>> guards;
 
+  /// Holds the body where that is memory of this side's own; let go of with the frame.
+  std::shared_ptr<void> keep;
+
   BatchId batch{};        ///< of a write
   bool of_batch = false;  ///< the body is a batch's local memory
   Bytes copy;             ///< stands in for the body of an abandoned write

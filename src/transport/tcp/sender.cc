@@ -44,13 +44,13 @@ OutFrame& Sender::make_frame(Urgency urgency, const FrameHeader& header) {
   return *queues_[urgency].back();
 }
 
-void Sender::post_write(const Batch& batch) {
+void Sender::post_write(const Batch& batch, std::byte* staged) {
   OutFrame& frame = make_frame(
       kBulk, {.type = FrameType::kWrite, .payload_bytes = static_cast<std::uint32_t>(batch.bytes)});
   collect_ranges(batch, ranges_);
   encode_ranges(ranges_, frame.head);
   frame.header.descriptor_bytes = static_cast<std::uint32_t>(frame.head.size() - FrameHeader::kBytes);
-  batch.for_each_piece([&](const Segment& piece) {
+  const auto take_piece = [&frame](const Segment& piece) {
     if (!frame.body.empty()) {
       iovec& last = frame.body.back();
       if (static_cast<std::byte*>(last.iov_base) + last.iov_len == piece.local) {
@@ -59,7 +59,12 @@ void Sender::post_write(const Batch& batch) {
       }
     }
     frame.body.push_back({piece.local, piece.size});
-  });
+  };
+  if (staged != nullptr) {
+    frame.body.push_back({staged, batch.bytes});
+  } else {
+    batch.for_each_piece(take_piece);
+  }
   frame.batch = batch.id;
   frame.of_batch = true;
   ++queued_writes_;
@@ -97,6 +102,13 @@ void Sender::respond(std::uint64_t number, std::vector<iovec>& pieces,
   frame.guards.swap(guards);
   append_outcome(frame.end, {.type = FrameType::kReadEnd, .number = number}, {});
   ++peer_reads_;
+}
+
+void Sender::respond(std::uint64_t number, std::span<std::byte> bytes, std::shared_ptr<void> keep) {
+  std::vector<iovec> body{{bytes.data(), bytes.size()}};
+  std::vector<std::shared_ptr<Registration>> none;
+  respond(number, body, none);
+  queues_[kBulk].back()->keep = std::move(keep);
 }
 
 void Sender::end_read(std::uint64_t number, const Status& outcome) {

@@ -33,7 +33,9 @@ class Sender {
 
   /// Room for a write of so many bytes.
   bool takes_write(std::uint64_t bytes) const;
-  void post_write(const Batch& batch);
+
+  /// `staged`, if there is one, holds the batch's bytes instead of its local memory until it has completed.
+  void post_write(const Batch& batch, std::byte* staged = nullptr);
   void post_read_request(std::uint64_t number, const Batch& batch);
 
   /// True if the request had not been started, so that the peer will never hear of it.
@@ -42,6 +44,9 @@ class Sender {
   /// Answers a peer's read with memory of mine that `guards` cover.
   void respond(std::uint64_t number, std::vector<iovec>& pieces,
                std::vector<std::shared_ptr<Registration>>& guards);
+
+  /// Answers with memory of this side's own, which `keep` holds until it is sent.
+  void respond(std::uint64_t number, std::span<std::byte> bytes, std::shared_ptr<void> keep);
   void end_read(std::uint64_t number, const Status& outcome);
 
   /// The peer's reads that are not answered to the end.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "drivers/cuda/device.h"
 #include "drivers/socket/interfaces.h"
 #include "transport/tcp/channel.h"
 #include "transport/tcp/tcp.h"
@@ -15,26 +16,37 @@ namespace {
 constexpr unsigned kStreamSpeed = 60'000;  // Mb/s
 constexpr unsigned kMaxStreams = 8;
 constexpr std::size_t kLeastBatchBytes = std::size_t{64} << 10;
+// Thread blocks with which one stream's slot is packed or unpacked: PCIe needs no more.
+constexpr unsigned kCopyBlocks = 8;
+// Above any slot: with many streams under way kernels were quicker than the copy engine at all sizes.
+constexpr std::uint64_t kBulkBytes = kStagedBytes + 1;
+
+std::uint64_t max_batch_bytes(const Options& options) {
+  const std::uint64_t most = cuda::available() ? kStagedBytes : kMaxPayloadBytes;
+  return std::clamp<std::uint64_t>(options.batch_bytes, kLeastBatchBytes, most);
+}
+
+DevicePath::Limits device_limits(const Options& options) {
+  return {.grid = {.ctas = std::min(options.gpu_blocks, kCopyBlocks)},
+          .bulk_bytes = options.gpu_blocks == 0 ? 0 : kBulkBytes};
+}
 
 class TcpTransport final : public Transport {
  public:
   explicit TcpTransport(const Options& options)
-      : options_(options), registrations_(std::make_shared<RegistrationTable>()) {}
+      : options_(options),
+        max_batch_bytes_(max_batch_bytes(options)),
+        registrations_(std::make_shared<RegistrationTable>()) {}
 
   std::string_view name() const override { return "tcp"; }
 
   Capabilities capabilities() const override {
-    return {.reach = Reach::kNetwork,
-            .max_batch_bytes =
-                std::clamp<std::uint64_t>(options_.batch_bytes, kLeastBatchBytes, kMaxPayloadBytes),
-            .max_batch_segments = kMaxRanges};
+    return {.reach = Reach::kNetwork, .max_batch_bytes = max_batch_bytes_, .max_batch_segments = kMaxRanges};
   }
 
   Status probe() const override;
 
-  bool carries(MemoryPlace local, MemoryPlace remote) const override {
-    return local.kind == MemoryKind::kHost && remote.kind == MemoryKind::kHost;
-  }
+  bool carries(MemoryPlace /*local*/, MemoryPlace /*remote*/) const override { return true; }
 
   std::vector<Rail> rails(const PeerPath& path) const override;
   unsigned channels_per_rail(const Rail& rail) const override;
@@ -59,11 +71,13 @@ class TcpTransport final : public Transport {
     return StreamChannel::open(setup, {.registrations = registrations_,
                                        .connect_timeout = options_.connect_timeout,
                                        .keepalive = options_.keepalive,
-                                       .zerocopy_bytes = options_.zerocopy_bytes});
+                                       .zerocopy_bytes = options_.zerocopy_bytes,
+                                       .device = device_limits(options_)});
   }
 
  private:
   const Options options_;
+  const std::uint64_t max_batch_bytes_;
   std::shared_ptr<RegistrationTable> registrations_;
 };
 

@@ -1,0 +1,297 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/device_path.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace p2p::tcp {
+namespace {
+
+constexpr std::size_t kDepartureSlots = 16;
+constexpr std::size_t kAnswerSlots = 8;
+
+bool begin_accesses(const std::vector<std::shared_ptr<Registration>>& guards) {
+  for (std::size_t i = 0; i != guards.size(); ++i) {
+    if (guards[i]->begin_access()) continue;
+    while (i != 0) guards[--i]->end_access();
+    return false;
+  }
+  return true;
+}
+
+void end_accesses(const std::vector<std::shared_ptr<Registration>>& guards) {
+  for (const auto& registration : guards) registration->end_access();
+}
+
+tl::unexpected<Error> deregistered() {
+  return fail(ErrorCode::kNotFound, "the region was deregistered during the transfer");
+}
+
+Status check_size(std::uint64_t bytes) {
+  if (bytes <= kStagedBytes) return {};
+  return fail(ErrorCode::kUnavailable,
+              "{} bytes for device memory in one batch, {} at most: lower UCCL_P2P_BATCH_BYTES", bytes,
+              kStagedBytes);
+}
+
+}  // namespace
+
+void StagedMemory::add(std::byte* data, std::uint64_t size, MemoryPlace place) {
+  const int on = place.kind == MemoryKind::kCuda ? place.device : -1;
+  if (on >= 0) device = on;
+  bytes += size;
+  pieces.push_back({data, size, on});
+}
+
+StagedMemory staged_memory(const Batch& batch) {
+  StagedMemory memory;
+  batch.for_each_piece(
+      [&](const Segment& piece) { memory.add(piece.local, piece.size, piece.registration->info().place); });
+  return memory;
+}
+
+bool ends_on_device(const Batch& batch) {
+  bool on_device = false;
+  batch.for_each_piece([&](const Segment& piece) {
+    on_device = on_device || piece.key->info().place.kind == MemoryKind::kCuda;
+  });
+  return on_device;
+}
+
+Result<device::Staging*> DevicePath::staging(std::shared_ptr<device::Staging>& which, std::size_t slots) {
+  if (!which) {
+    auto opened = device::Staging::open({.slot_bytes = kStagedBytes,
+                                         .slots = slots,
+                                         .pieces = kMaxRanges,
+                                         .grid = limits_.grid,
+                                         .bulk_bytes = limits_.bulk_bytes});
+    if (!opened) return tl::unexpected(std::move(opened.error()));
+    which = std::move(*opened);
+  }
+  return which.get();
+}
+
+bool DevicePath::takes_write(const Batch& batch, bool from_device) const {
+  if (to_device_.size() >= kMaxStagedWrites && ends_on_device(batch)) return false;
+  // With as many on their way as there are slots, none is free before one of them has ended.
+  return !from_device || outgoing_.size() + sent_.size() < kDepartureSlots;
+}
+
+Status DevicePath::set_gate(Outgoing& outgoing, int device) {
+  if (outgoing.batch.cuda_stream == nullptr) return {};
+  auto gate = cuda::Event::open(device);
+  if (!gate) return tl::unexpected(std::move(gate.error()));
+  outgoing.gate = std::move(*gate);
+  outgoing.gated = true;
+  return outgoing.gate.record(outgoing.batch.cuda_stream);
+}
+
+bool DevicePath::post_write(const Batch& batch, StagedMemory memory) {
+  if (!takes_write(batch, true)) return false;
+  if (ends_on_device(batch)) note_write(batch);
+  Outgoing outgoing{.kind = Kind::kWrite, .batch = batch};
+  Status status = check_size(memory.bytes);
+  if (status) status = set_gate(outgoing, memory.device);
+  outgoing.memory = std::move(memory);
+  if (!status) {
+    completions_.push_back({batch.id, std::move(status)});
+    return true;
+  }
+  outgoing_.push_back(std::move(outgoing));
+  if (advance(outgoing_.back())) outgoing_.pop_back();
+  return true;
+}
+
+Result<DevicePath::Slot*> DevicePath::post_read(std::uint64_t number, const Batch& batch, int device) {
+  if (const Status fits = check_size(batch.bytes); !fits) return tl::unexpected(fits.error());
+  const auto answers = staging(answers_, kAnswerSlots);
+  if (!answers) return tl::unexpected(answers.error());
+  Slot* const slot = (*answers)->take();
+  if (slot == nullptr) return nullptr;
+  Outgoing outgoing{.kind = Kind::kRead, .batch = batch, .number = number};
+  if (const Status gate = set_gate(outgoing, device); !gate) {
+    answers_->give_back(*slot);
+    return tl::unexpected(gate.error());
+  }
+  outgoing_.push_back(std::move(outgoing));
+  if (advance(outgoing_.back())) outgoing_.pop_back();
+  return slot;
+}
+
+void DevicePath::respond(std::uint64_t number, StagedMemory memory) {
+  if (const Status fits = check_size(memory.bytes); !fits) return sender_.end_read(number, fits);
+  outgoing_.push_back({.kind = Kind::kResponse, .batch = {}, .number = number, .memory = std::move(memory)});
+  if (advance(outgoing_.back())) outgoing_.pop_back();
+}
+
+std::size_t DevicePath::responses() const {
+  return static_cast<std::size_t>(std::count_if(
+      outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) { return each.kind == Kind::kResponse; }));
+}
+
+// True once it has left for the sender, or ended.
+bool DevicePath::advance(Outgoing& outgoing) {
+  if (outgoing.gated) {
+    const auto open = outgoing.gate.done();
+    if (open && !*open) return false;
+    outgoing.gated = false;
+    if (!open) return end(outgoing, tl::unexpected(open.error())), true;
+  }
+  if (outgoing.kind == Kind::kRead) {
+    sender_.post_read_request(outgoing.number, outgoing.batch);
+    return true;
+  }
+  if (!outgoing.packing && !begin(outgoing)) return outgoing.abandoned;
+  if (!departures_->finished(*outgoing.slot)) return false;
+  return hand_over(outgoing);
+}
+
+// False: no slot is free, or it ended with an error (`abandoned`).
+bool DevicePath::begin(Outgoing& outgoing) {
+  const auto departures = staging(departures_, kDepartureSlots);
+  if (!departures) {
+    end(outgoing, tl::unexpected(departures.error()));
+    outgoing.abandoned = true;
+    return false;
+  }
+  outgoing.slot = (*departures)->take();
+  if (outgoing.slot == nullptr) return false;
+  if (!begin_accesses(outgoing.memory.guards)) {
+    departures_->give_back(*std::exchange(outgoing.slot, nullptr));
+    end(outgoing, deregistered());
+    outgoing.abandoned = true;
+    return false;
+  }
+  departures_->pack(*outgoing.slot, outgoing.memory.pieces);
+  outgoing.packing = true;
+  return true;
+}
+
+bool DevicePath::hand_over(Outgoing& outgoing) {
+  Slot& slot = *outgoing.slot;
+  end_accesses(std::exchange(outgoing.memory.guards, {}));
+  Status packed = slot.status();
+  if (packed && outgoing.abandoned) packed = p2p::fail(ErrorCode::kCancelled, "cancelled before it was sent");
+  if (!packed) {
+    departures_->give_back(slot);
+    end(outgoing, std::move(packed));
+    return true;
+  }
+  if (outgoing.kind == Kind::kWrite) {
+    if (!sender_.takes_write(outgoing.batch.bytes)) return false;
+    sender_.post_write(outgoing.batch, slot.data());
+    sent_.push_back({outgoing.batch.id, &slot});
+    return true;
+  }
+  // The slot is free again when the sender lets go of the frame.
+  std::shared_ptr<void> keep(
+      &slot, [staging = departures_](void* sent) { staging->give_back(*static_cast<Slot*>(sent)); });
+  sender_.respond(outgoing.number, {slot.data(), outgoing.memory.bytes}, std::move(keep));
+  return true;
+}
+
+void DevicePath::end(Outgoing& outgoing, Status outcome) {
+  if (outgoing.kind == Kind::kResponse) {
+    sender_.end_read(outgoing.number, outcome);
+  } else {
+    completions_.push_back({outgoing.batch.id, std::move(outcome)});
+  }
+}
+
+bool DevicePath::progress() {
+  bool moved = false;
+  for (std::size_t i = 0; i < outgoing_.size();) {
+    if (!advance(outgoing_[i])) {
+      ++i;
+      continue;
+    }
+    outgoing_.erase(outgoing_.begin() + static_cast<std::ptrdiff_t>(i));
+    moved = true;
+  }
+  return moved;
+}
+
+void DevicePath::completed(BatchId id) {
+  std::erase(to_device_, id);
+  const auto sent =
+      std::find_if(sent_.begin(), sent_.end(), [id](const Sent& each) { return each.id == id; });
+  if (sent == sent_.end()) return;
+  departures_->give_back(*sent->slot);
+  sent_.erase(sent);
+}
+
+Result<DevicePath::Slot*> DevicePath::slot_for_arrival(std::uint64_t bytes) {
+  if (const Status fits = check_size(bytes); !fits) return tl::unexpected(fits.error());
+  const auto arrivals = staging(arrivals_, kMaxStagedWrites);
+  if (!arrivals) return tl::unexpected(arrivals.error());
+  if (Slot* const slot = (*arrivals)->take()) return slot;
+  return p2p::fail(ErrorCode::kUnavailable, "more than {} writes to device memory under way on one stream",
+                   kMaxStagedWrites);
+}
+
+void DevicePath::landed(Slot* slot, StagedMemory memory, Status outcome, std::uint64_t bytes) {
+  Arrived arrived{.slot = slot, .guards = {}, .outcome = std::move(outcome), .bytes = bytes};
+  if (slot != nullptr && arrived.outcome && !begin_accesses(memory.guards)) arrived.outcome = deregistered();
+  if (slot != nullptr && arrived.outcome) {
+    arrivals_->unpack(*slot, memory.pieces);
+    arrived.guards = std::move(memory.guards);
+  }
+  landed_.push_back(std::move(arrived));
+}
+
+std::optional<DevicePath::Landed> DevicePath::next_landed() {
+  if (landed_.empty()) return std::nullopt;
+  Arrived& first = landed_.front();
+  if (first.slot != nullptr) {
+    if (!arrivals_->finished(*first.slot)) return std::nullopt;
+    end_accesses(first.guards);
+    if (first.outcome) first.outcome = first.slot->status();
+    arrivals_->give_back(*first.slot);
+  }
+  Landed landed{.outcome = std::move(first.outcome), .bytes = first.bytes};
+  landed_.pop_front();
+  return landed;
+}
+
+void DevicePath::unpack_answer(Slot& slot, const Batch& batch) {
+  answers_->unpack(slot, staged_memory(batch).pieces);
+}
+
+DevicePath::Abandoned DevicePath::abandon(BatchId id) {
+  const auto found = std::find_if(outgoing_.begin(), outgoing_.end(), [id](const Outgoing& each) {
+    return each.kind != Kind::kResponse && each.batch.id == id;
+  });
+  if (found == outgoing_.end()) return Abandoned::kNo;
+  if (found->kind == Kind::kRead) {
+    outgoing_.erase(found);
+    return Abandoned::kReadWithdrawn;
+  }
+  if (found->packing) {
+    // A copy that has begun reads the memory for moments more.
+    found->abandoned = true;
+    return Abandoned::kEnding;
+  }
+  completions_.push_back({id, p2p::fail(ErrorCode::kCancelled, "cancelled before it was sent")});
+  outgoing_.erase(found);
+  return Abandoned::kEnding;
+}
+
+void DevicePath::fail(const Error& why) {
+  // Their ends wait for the copies.
+  departures_.reset();
+  arrivals_.reset();
+  answers_.reset();
+  for (Outgoing& outgoing : outgoing_) {
+    if (outgoing.packing) end_accesses(outgoing.memory.guards);
+    if (outgoing.kind == Kind::kWrite) completions_.push_back({outgoing.batch.id, tl::unexpected(why)});
+  }
+  for (const Arrived& arrived : landed_) end_accesses(arrived.guards);
+  outgoing_.clear();
+  landed_.clear();
+  sent_.clear();
+  to_device_.clear();
+}
+
+}  // namespace p2p::tcp

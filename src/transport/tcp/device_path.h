@@ -1,0 +1,147 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "device/staging.h"
+#include "drivers/cuda/stream.h"
+#include "transport/batch.h"
+#include "transport/registration.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/sender.h"
+
+namespace p2p::tcp {
+
+/// Memory of a batch or of a peer's ranges, in order, and what keeps it registered.
+struct StagedMemory {
+  std::vector<device::StagedPiece> pieces;
+  std::vector<std::shared_ptr<Registration>> guards;  ///< of what a peer named
+  int device = -1;                                    ///< a device among the places, -1: all is host memory
+  std::uint64_t bytes = 0;
+
+  void add(std::byte* data, std::uint64_t size, MemoryPlace place);
+};
+
+/// The local memory of `batch`.
+StagedMemory staged_memory(const Batch& batch);
+
+/// True if the batch's remote memory is on a device.
+bool ends_on_device(const Batch& batch);
+
+/// Device memory of one stream: bytes go through pinned slots, so that the rest of the stream sees host
+/// memory only. What is copied while other slots are on the wire. Belongs to a channel, on its thread; what
+/// ended goes to the vector given at construction.
+class DevicePath {
+ public:
+  struct Limits {
+    kernels::Grid grid;
+    std::uint64_t bulk_bytes = 0;  ///< see device::Copier::Limits
+  };
+  using Slot = device::Staging::Slot;
+
+  DevicePath(const Limits& limits, Sender& sender, std::vector<Completion>& completions)
+      : limits_(limits), sender_(sender), completions_(completions) {}
+
+  /// Room for a write; of mine to a device over there, or from one here.
+  bool takes_write(const Batch& batch, bool from_device) const;
+
+  /// Notes a write from host memory to a device over there, which takes one of the peer's slots.
+  void note_write(const Batch& batch) { to_device_.push_back(batch.id); }
+
+  /// Takes a write from device memory; false: full.
+  bool post_write(const Batch& batch, StagedMemory memory);
+
+  /// A slot for the answer to a read into device memory, or none. The request goes out once the caller's
+  /// stream is through.
+  Result<Slot*> post_read(std::uint64_t number, const Batch& batch, int device);
+
+  /// Answers a peer's read of device memory.
+  void respond(std::uint64_t number, StagedMemory memory);
+
+  /// The peer's reads that wait for a slot or a copy.
+  std::size_t responses() const;
+
+  /// A slot for a peer's write to device memory; the reason if it cannot be had.
+  Result<Slot*> slot_for_arrival(std::uint64_t bytes);
+  void drop_arrival(Slot& slot) { arrivals_->give_back(slot); }
+
+  /// The payload of the peer's next write is here: in the slot, or (null) where it belongs. Its end is told
+  /// by `next_landed`, in the order of the writes.
+  void landed(Slot* slot, StagedMemory memory, Status outcome, std::uint64_t bytes);
+  std::size_t landing() const { return landed_.size(); }
+
+  struct Landed {
+    Status outcome;
+    std::uint64_t bytes = 0;
+  };
+  std::optional<Landed> next_landed();
+
+  /// The answer to a read is in its slot.
+  void unpack_answer(Slot& slot, const Batch& batch);
+  bool answer_unpacked(Slot& slot) { return answers_->finished(slot); }
+  void drop_answer(Slot& slot) { answers_->give_back(slot); }
+
+  /// Hands what is packed to the sender and takes back what it has sent. True if anything moved.
+  bool progress();
+
+  /// Of each completion that is about to be told.
+  void completed(BatchId id);
+
+  bool busy() const { return !outgoing_.empty() || !landed_.empty(); }
+
+  enum class Abandoned : std::uint8_t { kNo, kEnding, kReadWithdrawn };
+  Abandoned abandon(BatchId id);
+
+  /// Waits for copies under way and ends all with `why`. The sender has failed before.
+  void fail(const Error& why);
+
+ private:
+  enum class Kind : std::uint8_t { kWrite, kRead, kResponse };
+  struct Outgoing {
+    Kind kind = Kind::kWrite;
+    Batch batch;
+    std::uint64_t number = 0;
+    StagedMemory memory;
+    cuda::Event gate;
+    bool gated = false;
+    Slot* slot = nullptr;
+    bool packing = false;
+    bool abandoned = false;
+  };
+  struct Arrived {
+    Slot* slot = nullptr;
+    std::vector<std::shared_ptr<Registration>> guards;
+    Status outcome;
+    std::uint64_t bytes = 0;
+  };
+
+  Status set_gate(Outgoing& outgoing, int device);
+  bool advance(Outgoing& outgoing);
+  bool begin(Outgoing& outgoing);
+  bool hand_over(Outgoing& outgoing);
+  void end(Outgoing& outgoing, Status outcome);
+  Result<device::Staging*> staging(std::shared_ptr<device::Staging>& which, std::size_t slots);
+
+  const Limits limits_;
+  Sender& sender_;
+  std::vector<Completion>& completions_;
+  std::shared_ptr<device::Staging> departures_;
+  std::shared_ptr<device::Staging> arrivals_;
+  std::shared_ptr<device::Staging> answers_;
+  std::deque<Outgoing> outgoing_;
+  std::deque<Arrived> landed_;
+  std::vector<BatchId> to_device_;  // my writes that occupy the peer's slots
+
+  struct Sent {
+    BatchId id{};
+    Slot* slot = nullptr;
+  };
+  std::vector<Sent> sent_;
+};
+
+}  // namespace p2p::tcp
