@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/gpu_perf.sh P2P_PERF OUT
+# Measures transfers between two processes and prints a table: from the first GPU to the second (or to itself
+# where there is one), and between a GPU and the host. Every row is verified. JSON lines go to OUT/perf.json.
+set -uo pipefail
+program=$1 out=$2
+failed=0
+gpus=$(nvidia-smi -L | wc -l)
+far=$((gpus > 1 ? 1 : 0))
+: >"$out/perf.json"
+
+# rows HERE THERE OPTION...: a server with memory THERE, a client with memory HERE.
+rows() {
+  local here=$1 there=$2 line port
+  shift 2
+  coproc server { exec "$program" server --listen 127.0.0.1 --port 0 --memory "$there" --persist 2>>"$out/server.log"; }
+  # shellcheck disable=SC2154  # coproc sets it
+  local pid=$server_PID
+  if ! read -r -t 20 line <&"${server[0]}"; then
+    echo "no server for $there" && failed=1
+    kill "$pid" 2>/dev/null
+    return
+  fi
+  port=${line##*:}
+  echo "$here -> $there $*"
+  timeout 200 "$program" client 127.0.0.1 --port "$port" --memory "$here" --json "$out/rows.json" "$@" || failed=1
+  sed "s/^{/{\"local\":\"$here\",\"remote\":\"$there\",/" "$out/rows.json" >>"$out/perf.json"
+  kill "$pid" 2>/dev/null
+  wait "$pid" 2>/dev/null
+}
+
+seconds=${GPU_PERF_SECONDS:-0.3}
+streams=${GPU_PERF_STREAMS:-16}
+export UCCL_P2P_WORKERS=$streams UCCL_P2P_STREAMS=$streams
+a=cuda:0 b=cuda:$far
+ipc=(--transport cuda_ipc --duration "$seconds")
+tcp=(--transport tcp --streams "$streams" --duration "$seconds")
+rows $a $b "${ipc[@]}" --op write,read --size 64K,1M --depth 1
+rows $a $b "${ipc[@]}" --op write,read --size 1M,16M,256M --depth 4
+rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
+rows $a $b "${ipc[@]}" --op write,read --size 16K --blocks 10000 --depth 2
+rows host $b "${ipc[@]}" --op write,read --size 16M --depth 4
+rows $a $b "${tcp[@]}" --op write,read --size 256M --depth 2
+rows $a $b "${tcp[@]}" --op write,read --size 4K --blocks 40960 --depth 2
+rows $a $b "${tcp[@]}" --op write,read --size 16K --blocks 10000 --depth 2
+rows $a host "${tcp[@]}" --op write,read --size 64M --depth 2
+rows host host "${tcp[@]}" --op write --size 64M --depth 2
+exit $failed
