@@ -51,6 +51,7 @@ def _operations(arguments: argparse.Namespace, pair: Pair, size: int) -> tuple[C
                 endpoint.wait(transfer)
 
     def received() -> None:
+        verify(out, _SENT)  # also keeps it: the engine has addresses only
         if pair.incoming is not None:
             verify(into, _SENT)
 

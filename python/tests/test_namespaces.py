@@ -1,16 +1,14 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """Two network namespaces, joined by a virtual cable: what two hosts without shared loopback see."""
 
-import json
 import os
 import subprocess
 import sys
 from contextlib import contextmanager
 
 import pytest
-from test_programs import BENCHMARKS
+from test_programs import BENCHMARKS, SECONDS, check_rows, rank_environment, run_side_by_side
 
-SECONDS = 100
 LEFT, RIGHT = "10.231.7.1", "10.231.7.2"
 
 
@@ -57,23 +55,15 @@ def namespaces():
 @pytest.mark.parametrize("script", ["benchmark_uccl.py", "benchmark_uccl_write.py", "benchmark_uccl_collective.py"])
 def test_benchmarks_on_two_nodes(namespaces, script, tmp_path):
     rows = tmp_path / "rows.json"
-    processes = []
-    for rank, (name, cable) in enumerate(namespaces):
-        command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes=2"]
-        command += ["--nproc_per_node=1", f"--node-rank={rank}", f"--master_addr={LEFT}", "--master_port=29511"]
-        command += [str(BENCHMARKS / script), "--sizes=4K,1M", "--iters=3", f"--json={rows}"]
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": cable, "OMP_NUM_THREADS": "1", "UCCL_P2P_TRANSPORT": "tcp"}
-        processes.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
-    try:
-        for process in processes:
-            out, _ = process.communicate(timeout=SECONDS)
-            assert process.returncode == 0, out
-    finally:
-        for process in processes:
-            process.kill()
-    assert [row["size"] for row in json.loads(rows.read_text())["rows"]] == [4096, 1 << 20]
+    program = [sys.executable, str(BENCHMARKS / script), "--sizes=4K,1M", "--iters=3", f"--json={rows}"]
+    commands = [["ip", "netns", "exec", name, *program] for name, _ in namespaces]
+    # One rank a node; the metadata is exchanged by gloo over the cable as well.
+    environments = [
+        rank_environment(rank, LEFT, 29511, GLOO_SOCKET_IFNAME=cable, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+        for rank, (_, cable) in enumerate(namespaces)
+    ]
+    run_side_by_side(commands, environments)
+    check_rows(rows, [4096, 1 << 20])
 
 
 _SIDE = """
