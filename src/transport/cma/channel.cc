@@ -89,7 +89,8 @@ bool CmaChannel::shake_hands() {
     for (std::size_t i = 0; i < strangers_.size() && state_ == ChannelState::kConnecting; ++i) {
       hear(strangers_[i]);
     }
-    std::erase_if(strangers_, [](const UniqueFd& socket) { return !socket; });
+    const bool settled = state_ != ChannelState::kConnecting;
+    std::erase_if(strangers_, [settled](const UniqueFd& socket) { return settled || !socket; });
   } else if (socket_) {
     hear(socket_);
     if (!socket_ && state_ == ChannelState::kConnecting) {

@@ -195,6 +195,9 @@ TEST(CmaChannelTest, StrangersDoNotKeepThePeerOut) {
   settle({acceptor.get(), connector.get()});
   EXPECT_EQ(acceptor->state(), ChannelState::kReady) << acceptor->error().message;
   EXPECT_EQ(connector->state(), ChannelState::kReady) << connector->error().message;
+  strangers.clear();
+  pollfd ready{.fd = acceptor->ready_fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&ready, 1, 0), 0) << "woken by strangers";
   EXPECT_THAT(connector->describe(), HasSubstr(std::to_string(::getpid())));
 }
 
