@@ -218,7 +218,7 @@ Status StreamChannel::end_read(const FrameHeader& header, ByteView reason) {
     completions_.push_back({read->batch.id, std::move(outcome)});
   }
   read_bytes_ -= read->batch.bytes;
-  reads_.erase(reads_.begin() + (read - &reads_.front()));
+  std::erase_if(reads_, [&header](const Read& ended) { return ended.number == header.number; });
   return {};
 }
 
