@@ -142,6 +142,40 @@ TEST_P(FailureConformance, OneBadSegmentAmongGoodBatches) {
   }
 }
 
+// Refusals overtake bytes, so that batches end in another order than they were posted in.
+TEST_P(FailureConformance, RefusedBatchesAmongMany) {
+  const auto pair = connected();
+  constexpr std::size_t kJobs = 400;
+  constexpr std::size_t kBlock = 40'000;
+  const Memory local(pair->left.transport(), kJobs * kBlock);
+  const Memory remote(pair->right.transport(), kJobs * kBlock);
+  const auto key = pair->left.import(remote.offer());
+  for (const Operation operation : kBoth) {
+    fill_pattern(local.bytes(), 41);
+    fill_pattern(remote.bytes(), 42);
+    std::vector<std::shared_ptr<Job>> jobs;
+    for (std::size_t i = 0; i < kJobs; ++i) {
+      const std::uint64_t beyond = i % 3 == 0 ? remote.size() : 0;
+      jobs.push_back(pair->left.submit(
+          operation, {segment(local, i * kBlock, *key, remote.address() + i * kBlock + beyond, kBlock)}));
+    }
+    const bool write = operation == Operation::kWrite;
+    for (std::size_t i = 0; i < kJobs; ++i) {
+      ASSERT_TRUE(pair->left.wait(*jobs[i])) << i;
+      const Status status = jobs[i]->status();
+      ASSERT_EQ(status.has_value(), i % 3 != 0) << i;
+      if (!status) {
+        EXPECT_EQ(status.error().code, ErrorCode::kOutOfRange) << status.error().message;
+      }
+      const Memory& landed = write ? remote : local;
+      const Memory& kept = i % 3 == 0 ? landed : write ? local : remote;
+      const std::uint64_t seed = &kept == &local ? 41 : 42;
+      EXPECT_EQ(landed.data()[i * kBlock], pattern_byte(seed, i * kBlock)) << i;
+      EXPECT_EQ(landed.data()[i * kBlock + kBlock - 1], pattern_byte(seed, i * kBlock + kBlock - 1)) << i;
+    }
+  }
+}
+
 TEST_P(FailureConformance, HostileImport) {
   const auto transport = GetParam().make(Options{});
   if (!capabilities_.needs_exported_key) GTEST_SKIP() << "imports nothing";
