@@ -24,6 +24,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kBacklog = 1024;
+
+// Connections that ended and still wait to be accepted.
+constexpr std::ptrdiff_t kMaxEnded = 128;
 constexpr unsigned kMaxDefaultWorkers = 8;
 
 // What `transports` may call a transport, besides its name.
@@ -260,11 +263,27 @@ void Endpoint::opened(const std::shared_ptr<Connection>& connection, Role role) 
   futex_wake_all(changes_);
 }
 
+// What ended before anybody accepted it may still have notifications to take, but only so many are kept: an
+// application that never accepts must not fill memory with them. The oldest go first.
+std::vector<std::shared_ptr<Connection>> Endpoint::forget_ended() {
+  const auto has_ended = [](const auto& one) { return one->state() == ConnectionState::kClosed; };
+  auto ended = std::count_if(accepted_.begin(), accepted_.end(), has_ended);
+  std::vector<std::shared_ptr<Connection>> forgotten;
+  std::erase_if(accepted_, [&](auto& one) {
+    if (!has_ended(one) || ended-- <= kMaxEnded) return false;
+    forgotten.push_back(std::move(one));
+    return true;
+  });
+  return forgotten;
+}
+
 void Endpoint::closed(const std::shared_ptr<Connection>& connection) {
+  std::vector<std::shared_ptr<Connection>> forgotten;  // destroyed without the lock
   {
     MutexLock lock(mutex_);
     add_to(ended_, connection->stats());
     connections_.erase(connection->id());
+    forgotten = forget_ended();
   }
   changes_.fetch_add(1, std::memory_order_release);
   futex_wake_all(changes_);

@@ -51,6 +51,7 @@ class Endpoint {
   SessionConfig session_config() const;
   void opened(const std::shared_ptr<Connection>& connection, Role role);
   void closed(const std::shared_ptr<Connection>& connection);
+  std::vector<std::shared_ptr<Connection>> forget_ended() P2P_REQUIRES(mutex_);
 
   const std::shared_ptr<Context> context_ = std::make_shared<Context>();
   Bytes key_;

@@ -1,0 +1,247 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+#include <vector>
+
+#include "support/hex.h"
+#include "support/peer.h"
+#include "support/sockets.h"
+#include "support/transports.h"
+
+namespace p2p::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kSize = 64 * kMiB;
+constexpr std::initializer_list<ErrorCode> kGone{ErrorCode::kPeerGone};
+
+class DeathTest : public OverTransport {
+ protected:
+  EndpointPlan plan() const { return {.transport = GetParam()}; }
+};
+P2P_OVER_TRANSPORTS(DeathTest);
+
+/// Everything fails with a cause, from `start` on within the keepalive time.
+void expect_all_fail(const std::vector<Transfer>& transfers, Clock::time_point start,
+                     std::chrono::milliseconds keepalive) {
+  for (const Transfer& transfer : transfers) {
+    const auto left = start + keepalive + kMargin - Clock::now();
+    EXPECT_TRUE(
+        is_error(transfer.wait(std::max<Clock::duration>(left, std::chrono::milliseconds(1))), kGone));
+  }
+}
+
+/// A connection to a third process that must not notice what happens to others.
+class Bystander {
+ public:
+  explicit Bystander(const EndpointPlan& plan, Endpoint& endpoint)
+      : peer_(plan), own_(endpoint, kMiB), theirs_(peer_.region(kMiB)) {
+    connection_ = endpoint.connect(peer_.address(), peer_.port(), kLimit).value();
+    id_ = connection_.import_region(theirs_.descriptor).value();
+  }
+
+  void expect_unharmed() {
+    fill(own_.pages.bytes(), ++seed_);
+    const RemoteSpan to{id_, theirs_.descriptor.address, kMiB};
+    EXPECT_TRUE(is_ok(connection_.write(own_.span(0, kMiB), to).wait(kLimit)));
+    EXPECT_TRUE(is_ok(status_of(peer_.call(fmt::format("check {} 0 {} {}", theirs_.index, kMiB, seed_)))));
+  }
+
+ private:
+  Peer peer_;
+  OwnRegion own_;
+  PeerRegion theirs_;
+  Connection connection_;
+  RemoteRegionId id_{};
+  std::uint64_t seed_ = 0;
+};
+
+enum class Work { kIdle, kWrite, kRead };
+
+std::vector<Transfer> start_work(const Connection& connection, const OwnRegion& own, const PeerRegion& theirs,
+                                 Work work) {
+  std::vector<Transfer> transfers;
+  transfers.push_back(connection.recv(own.span(0, 100)));  // never met
+  if (work == Work::kIdle) return transfers;
+  const auto id = connection.import_region(theirs.descriptor).value();
+  const RemoteSpan remote{id, theirs.descriptor.address, kSize};
+  const auto post = [&] {
+    return work == Work::kWrite ? connection.write(own.span(0, kSize), remote)
+                                : connection.read(own.span(0, kSize), remote);
+  };
+  // The first has ended, so the rest is truly under way.
+  EXPECT_TRUE(is_ok(post().wait(kLimit)));
+  for (int i = 0; i < 200; ++i) transfers.push_back(post());
+  return transfers;
+}
+
+void test_signal(const EndpointPlan& plan, Work work, int signal) {
+  Pair pair(plan);
+  Bystander bystander(plan, pair.endpoint);
+  OwnRegion own(pair.endpoint, kSize);
+  const PeerRegion theirs = pair.peer.region(kSize);
+  const auto transfers = start_work(pair.connection, own, theirs, work);
+  pair.peer.process().signal(signal);
+  // The first ones of a stopped owner may still end well over a transport that needs no peer.
+  const auto start = Clock::now();
+  EXPECT_TRUE(is_error(transfers.front().wait(plan.keepalive + kMargin), kGone));
+  for (const Transfer& transfer : transfers) {
+    const auto left = start + plan.keepalive + kMargin - Clock::now();
+    const Status done = transfer.wait(std::max<Clock::duration>(left, std::chrono::milliseconds(1)));
+    EXPECT_TRUE(transfer.done());
+    if (!done) {
+      EXPECT_TRUE(is_error(done, kGone));
+    }
+  }
+  if (signal == SIGKILL && work != Work::kIdle) {
+    EXPECT_TRUE(is_error(transfers.back().status(), kGone));
+  }
+  EXPECT_TRUE(is_error(pair.connection.status(), kGone));
+  EXPECT_TRUE(is_error(pair.connection.notify("x").wait(kLimit), kGone)) << "later calls say so too";
+  bystander.expect_unharmed();
+}
+
+TEST_P(DeathTest, KilledWhileIdle) { test_signal(plan(), Work::kIdle, SIGKILL); }
+TEST_P(DeathTest, KilledWhileItIsWrittenTo) { test_signal(plan(), Work::kWrite, SIGKILL); }
+TEST_P(DeathTest, KilledWhileItIsRead) { test_signal(plan(), Work::kRead, SIGKILL); }
+TEST_P(DeathTest, StoppedWhileIdle) { test_signal(plan(), Work::kIdle, SIGSTOP); }
+TEST_P(DeathTest, StoppedWhileItIsWrittenTo) { test_signal(plan(), Work::kWrite, SIGSTOP); }
+TEST_P(DeathTest, StoppedWhileItIsRead) { test_signal(plan(), Work::kRead, SIGSTOP); }
+
+/// The peer is the one that writes or reads, and dies of it.
+void test_active_peer_dies(const EndpointPlan& plan, const std::string& command) {
+  Pair pair(plan);
+  Bystander bystander(plan, pair.endpoint);
+  OwnRegion own(pair.endpoint, kSize);
+  const PeerRegion theirs = pair.peer.region(kSize);
+  const std::uint64_t id =
+      pair.peer.number(fmt::format("import {} {}", pair.at_peer, to_hex(own.region.descriptor())));
+  const auto base = reinterpret_cast<std::uintptr_t>(own.pages.data());
+  for (int i = 0; i < 50; ++i) {
+    pair.peer.number(
+        fmt::format("{} {} {} 0 {} {} {}", command, pair.at_peer, theirs.index, kSize, id, base));
+  }
+  const Transfer receive = pair.connection.recv(own.span(0, 100));
+  pair.peer.process().kill_now();
+  expect_all_fail({receive}, Clock::now(), plan.keepalive);
+  // The memory is mine again: whoever served the peer is through with it.
+  EXPECT_TRUE(is_ok(own.region.release(plan.keepalive + kMargin)));
+  bystander.expect_unharmed();
+}
+
+TEST_P(DeathTest, WriterKilled) { test_active_peer_dies(plan(), "write"); }
+TEST_P(DeathTest, ReaderKilled) { test_active_peer_dies(plan(), "read"); }
+
+TEST_P(DeathTest, StoppedPeerThatGoesOnIsToldAndMayReconnect) {
+  Pair pair(plan());
+  pair.peer.process().signal(SIGSTOP);
+  OwnRegion own(pair.endpoint, 100);
+  expect_all_fail({pair.connection.recv(own.span(0, 100))}, Clock::now(), plan().keepalive);
+  pair.peer.process().signal(SIGCONT);
+  const auto again = pair.endpoint.connect(pair.peer.address(), pair.peer.port(), kLimit);
+  ASSERT_TRUE(is_ok(status_of(again)));
+  pair.peer.accept();
+  EXPECT_TRUE(is_ok(again->notify("back").wait(kLimit)));
+  const auto deadline = Clock::now() + plan().keepalive + kMargin;
+  while (pair.peer.call(fmt::format("status {}", pair.at_peer)) && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_FALSE(pair.peer.call(fmt::format("status {}", pair.at_peer)));
+}
+
+TEST_P(DeathTest, RestartedPeerIsReachedAndItsOldDescriptorsAreRefused) {
+  Pair pair(plan());
+  const PeerRegion old = pair.peer.region(4096);
+  EndpointPlan same = plan();
+  same.port = pair.peer.port();
+  pair.peer.process().kill_now();
+  Peer restarted(same);
+  ASSERT_EQ(restarted.port(), same.port);
+  const auto again = pair.endpoint.connect(restarted.address(), restarted.port(), kLimit);
+  ASSERT_TRUE(is_ok(status_of(again)));
+  EXPECT_TRUE(is_error(status_of(again->import_region(old.descriptor)), {ErrorCode::kPermissionDenied}));
+  OwnRegion own(pair.endpoint, 4096);
+  const PeerRegion fresh = restarted.region(4096);
+  const auto id = again->import_region(fresh.descriptor);
+  ASSERT_TRUE(is_ok(status_of(id)));
+  EXPECT_TRUE(is_ok(again->write(own.span(0, 4096), {*id, fresh.descriptor.address, 4096}).wait(kLimit)));
+}
+
+TEST(DeathInHandshake, DialledPeerThatNeverAnswersIsGivenUp) {
+  Peer peer({});
+  peer.process().signal(SIGSTOP);
+  Endpoint endpoint = make_endpoint({});
+  const auto start = Clock::now();
+  const Status failed =
+      status_of(endpoint.connect(peer.address(), peer.port(), std::chrono::milliseconds(500)));
+  EXPECT_TRUE(is_error(failed, {ErrorCode::kTimedOut, ErrorCode::kPeerGone}));
+  EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(500) + kMargin);
+}
+
+TEST(DeathInHandshake, DialledPeerIsKilled) {
+  Peer peer({});
+  peer.process().signal(SIGSTOP);
+  Endpoint endpoint = make_endpoint({});
+  OwnRegion own(endpoint, 100);
+  const Connection connection = endpoint.connect_async(peer.address(), peer.port(), kLimit);
+  const Transfer waiting = connection.recv(own.span(0, 100));
+  EXPECT_TRUE(is_error(connection.wait_open(std::chrono::milliseconds(100)), {ErrorCode::kTimedOut}));
+  peer.process().kill_now();
+  EXPECT_TRUE(is_error(connection.wait_open(EndpointPlan{}.keepalive + kMargin),
+                       {ErrorCode::kPeerGone, ErrorCode::kSystem}));
+  EXPECT_TRUE(is_error(waiting.wait(kLimit), {ErrorCode::kPeerGone, ErrorCode::kSystem}));
+}
+
+TEST(DeathInHandshake, PeerLeavesInTheMiddleOfItsHello) {
+  Listener listener;
+  Endpoint endpoint = make_endpoint({});
+  const Connection connection = endpoint.connect_async("127.0.0.1", listener.port(), kLimit);
+  Socket stranger = listener.accept();
+  EXPECT_FALSE(stranger.receive_some().empty()) << "the connector speaks first";
+  stranger.send("\x05");
+  stranger = Socket();
+  EXPECT_TRUE(is_error(connection.wait_open(kLimit), {ErrorCode::kPeerGone, ErrorCode::kProtocol}));
+}
+
+TEST(DeathInHandshake, NobodyListens) {
+  std::uint16_t port = 0;
+  {
+    Listener listener;
+    port = listener.port();
+  }
+  Endpoint endpoint = make_endpoint({});
+  const Status failed = status_of(endpoint.connect("127.0.0.1", port, kLimit));
+  ASSERT_FALSE(failed);
+  EXPECT_NE(failed.error().message.find(fmt::format("{}", port)), std::string::npos)
+      << failed.error().message;
+}
+
+TEST(DeathInHandshake, DiallersKilledAtAnyMomentLeaveNothingBehind) {
+  Endpoint endpoint = make_endpoint({});
+  const int rounds = scaled(30, 10);
+  for (int round = 0; round < rounds; ++round) {
+    Peer dialler({});
+    dialler.begin(fmt::format("connect_async {} {} 5000", endpoint.address(), endpoint.port()));
+    const auto end = Clock::now() + std::chrono::microseconds(200 * round);
+    while (Clock::now() < end) {
+    }
+    dialler.process().kill_now();
+  }
+  const auto deadline = Clock::now() + EndpointPlan{}.keepalive + kMargin;
+  while (!endpoint.connections().empty() && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(endpoint.connections().empty());
+  Peer last({});
+  EXPECT_TRUE(
+      is_ok(status_of(last.call(fmt::format("connect {} {} 20000", endpoint.address(), endpoint.port())))));
+}
+
+}  // namespace
+}  // namespace p2p::testing

@@ -1,0 +1,143 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "support/hex.h"
+#include "support/peer.h"
+
+namespace p2p::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kSize = std::size_t{64} << 20;
+
+/// Two hosts joined by a cable, as network namespaces; gone with the object.
+class Cable {
+ public:
+  Cable() : left_(fmt::format("p2p-{}-l", ::getpid())), right_(fmt::format("p2p-{}-r", ::getpid())) {
+    made_ = run({"ip", "netns", "add", left_});
+    if (!made_) return;
+    for (const auto& words : std::vector<std::vector<std::string>>{
+             {"ip", "netns", "add", right_},
+             {"ip", "-n", left_, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns",
+              right_},
+             {"ip", "-n", left_, "addr", "add", "10.99.0.1/24", "dev", "cable"},
+             {"ip", "-n", right_, "addr", "add", "10.99.0.2/24", "dev", "cable"},
+             {"ip", "-n", left_, "link", "set", "lo", "up"},
+             {"ip", "-n", right_, "link", "set", "lo", "up"},
+             {"ip", "-n", right_, "link", "set", "cable", "up"},
+             {"ip", "-n", left_, "link", "set", "cable", "up"}}) {
+      if (made_) made_ = run(words);
+    }
+  }
+  ~Cable() {
+    (void)run({"ip", "netns", "del", left_});
+    (void)run({"ip", "netns", "del", right_});
+  }
+  Cable(const Cable&) = delete;
+  Cable& operator=(const Cable&) = delete;
+
+  const Status& made() const { return made_; }
+  std::vector<std::string> left() const { return {"ip", "netns", "exec", left_}; }
+  std::vector<std::string> right() const { return {"ip", "netns", "exec", right_}; }
+
+  Status set(const char* state) const { return run({"ip", "-n", left_, "link", "set", "cable", state}); }
+
+ private:
+  std::string left_;
+  std::string right_;
+  Status made_;
+};
+
+class LinkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+    ASSERT_TRUE(is_ok(cable.made()));
+  }
+
+  static EndpointPlan plan(const char* address) {
+    EndpointPlan plan;
+    plan.address = address;
+    return plan;
+  }
+
+  static std::uint64_t connect(Peer& from, Peer& to) {
+    const std::uint64_t connection = from.number(fmt::format("connect {} {} 20000", to.address(), to.port()));
+    to.accept();
+    return connection;
+  }
+
+  Cable cable;
+};
+
+/// Posts writes of the whole region over and over; the transfers' numbers.
+std::vector<std::uint64_t> start_writes(Peer& from, std::uint64_t connection, const PeerRegion& own,
+                                        const PeerRegion& theirs) {
+  const std::uint64_t id = from.number(fmt::format("import {} {}", connection, to_hex(theirs.descriptor)));
+  std::vector<std::uint64_t> writes;
+  for (int i = 0; i < 100; ++i) {
+    writes.push_back(from.number(
+        fmt::format("write {} {} 0 {} {} {}", connection, own.index, kSize, id, theirs.descriptor.address)));
+  }
+  return writes;
+}
+
+TEST_F(LinkTest, DroppedLinkFailsTransfersInTimeAndReconnectWorks) {
+  Peer left(plan("10.99.0.1"), cable.left());
+  Peer right(plan("10.99.0.2"), cable.right());
+  const std::uint64_t connection = connect(left, right);
+  const PeerRegion own = left.region(kSize);
+  const PeerRegion theirs = right.region(kSize);
+  left.number(fmt::format("fill {} 0 {} 1", own.index, kSize));
+  const auto writes = start_writes(left, connection, own, theirs);
+  EXPECT_TRUE(is_ok(left.wait(writes.front())));
+  ASSERT_TRUE(is_ok(cable.set("down")));
+  const auto start = Clock::now();
+  EXPECT_TRUE(is_error(left.wait(writes.back()), {ErrorCode::kPeerGone}));
+  EXPECT_LT(Clock::now() - start, EndpointPlan{}.keepalive + kMargin);
+  for (const std::uint64_t write : writes) {
+    const Status done = left.wait(write, EndpointPlan{}.keepalive + kMargin);
+    if (!done) {
+      EXPECT_TRUE(is_error(done, {ErrorCode::kPeerGone}));
+    }
+  }
+  // The other side, which only listened, has seen it too.
+  const auto deadline = Clock::now() + EndpointPlan{}.keepalive + kMargin;
+  while (right.number("connections") != 0 && Clock::now() < deadline) {
+  }
+  EXPECT_EQ(right.number("connections"), 0u);
+
+  ASSERT_TRUE(is_ok(cable.set("up")));
+  const std::uint64_t again = connect(left, right);
+  const std::uint64_t id = left.number(fmt::format("import {} {}", again, to_hex(theirs.descriptor)));
+  EXPECT_TRUE(is_ok(left.wait(left.number(
+      fmt::format("write {} {} 0 {} {} {}", again, own.index, kSize, id, theirs.descriptor.address)))));
+  EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("check {} 0 {} 1", theirs.index, kSize)))));
+}
+
+TEST_F(LinkTest, ShortOutageIsSurvived) {
+  EndpointPlan patient = plan("10.99.0.1");
+  patient.keepalive = std::chrono::seconds(20);
+  EndpointPlan other = plan("10.99.0.2");
+  other.keepalive = patient.keepalive;
+  Peer left(patient, cable.left());
+  Peer right(other, cable.right());
+  const std::uint64_t connection = connect(left, right);
+  const PeerRegion own = left.region(kSize);
+  const PeerRegion theirs = right.region(kSize);
+  const auto writes = start_writes(left, connection, own, theirs);
+  ASSERT_TRUE(is_ok(cable.set("down")));
+  EXPECT_TRUE(is_error(left.wait(writes.back(), std::chrono::milliseconds(300)), {ErrorCode::kTimedOut}));
+  ASSERT_TRUE(is_ok(cable.set("up")));
+  EXPECT_TRUE(is_ok(left.wait(writes.back())));
+}
+
+}  // namespace
+}  // namespace p2p::testing

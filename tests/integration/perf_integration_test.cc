@@ -1,0 +1,93 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "support/bounds.h"
+#include "support/process.h"
+
+namespace p2p::testing {
+namespace {
+
+using nlohmann::json;
+
+struct Ended {
+  int status = -1;
+  std::vector<std::string> lines;
+};
+
+/// Runs p2p-perf to its end.
+Ended perf(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{P2P_PERF_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  Ended ended;
+  auto process = Process::spawn(words);
+  if (!process) return ended;
+  for (auto line = process->read_line(4 * kLimit); line; line = process->read_line(4 * kLimit)) {
+    ended.lines.push_back(*line);
+  }
+  ended.status = process->wait(kLimit).value_or(-1);
+  return ended;
+}
+
+TEST(Perf, EveryOperationIsVerifiedOverEveryTransport) {
+  const Ended ended = perf({"local", "--op", "write,read,send", "--size", "1,4097,1M", "--transport",
+                            "tcp,cma", "--depth", "3", "--duration", "0.05", "--json", "-"});
+  EXPECT_EQ(ended.status, 0);
+  ASSERT_EQ(ended.lines.size(), 18u);
+  for (const std::string& line : ended.lines) {
+    const json row = json::parse(line, nullptr, false);
+    ASSERT_TRUE(row.is_object()) << line;
+    std::vector<std::string> names;
+    for (const auto& [name, value] : row.items()) names.push_back(name);
+    EXPECT_THAT(names, ::testing::UnorderedElementsAre("op", "transport", "size_bytes", "blocks", "depth",
+                                                       "streams", "gbytes_per_second", "latency_us_p50",
+                                                       "latency_us_p99", "post_us", "verified"));
+    EXPECT_EQ(row["verified"], true) << line;
+    EXPECT_GT(row["gbytes_per_second"], 0.0) << line;
+    EXPECT_GT(row["latency_us_p50"], 0.0) << line;
+    EXPECT_LE(row["latency_us_p50"], row["latency_us_p99"]) << line;
+  }
+  EXPECT_EQ(json::parse(ended.lines.front())["transport"], "tcp");
+  EXPECT_EQ(json::parse(ended.lines.back())["transport"], "cma");
+}
+
+TEST(Perf, ScatteredBlocksPreparedAndFresh) {
+  for (const char* list : {"--prepared", "--fresh"}) {
+    const Ended ended = perf({"local", "--op", "write,read,send", "--size", "4K", "--blocks", "1000", list,
+                              "--duration", "0.05", "--json", "-"});
+    EXPECT_EQ(ended.status, 0) << list;
+    EXPECT_EQ(ended.lines.size(), 3u) << list;
+  }
+}
+
+TEST(Perf, WithoutVerificationNothingIsCalledVerified) {
+  const Ended ended = perf({"local", "--size", "64K", "--no-verify", "--duration", "0.05", "--json", "-"});
+  EXPECT_EQ(ended.status, 0);
+  ASSERT_EQ(ended.lines.size(), 1u);
+  EXPECT_EQ(json::parse(ended.lines[0])["verified"], false);
+}
+
+TEST(Perf, FailuresShowInTheStatus) {
+  EXPECT_NE(perf({"client", "127.0.0.1", "--port", "1", "--size", "4K"}).status, 0);
+  EXPECT_NE(perf({"local", "--size", "4K", "--transport", "pigeon"}).status, 0);
+  EXPECT_NE(perf({"local", "--size", "none"}).status, 0);
+  EXPECT_NE(perf({"local", "--size", "4K", "--memory", "cuda:0", "--duration", "0.05"}).status, 0);
+  EXPECT_NE(perf({"server", "--listen", "203.0.113.1"}).status, 0);
+}
+
+TEST(Perf, BaselineMeasuresTheMachine) {
+  const Ended ended = perf({"baseline", "--json", "-"});
+  EXPECT_EQ(ended.status, 0);
+  EXPECT_GE(ended.lines.size(), 5u);
+  for (const std::string& line : ended.lines) {
+    const json figure = json::parse(line, nullptr, false);
+    ASSERT_TRUE(figure.is_object()) << line;
+    EXPECT_GT(figure["value"], 0.0) << line;
+  }
+}
+
+}  // namespace
+}  // namespace p2p::testing

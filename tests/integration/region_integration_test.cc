@@ -1,0 +1,167 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "support/hex.h"
+#include "support/peer.h"
+#include "support/transports.h"
+
+namespace p2p::testing {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::initializer_list<ErrorCode> kRefused{ErrorCode::kNotFound, ErrorCode::kPermissionDenied,
+                                                    ErrorCode::kOutOfRange};
+
+class RegionTest : public OverTransport {
+ protected:
+  RegionTest() : pair({.transport = GetParam()}), own(pair.endpoint, kMiB) {}
+
+  /// The outcome of a write of `size` bytes to what a descriptor names, its import included.
+  Status write(const RegionDescriptor& to, std::uint64_t offset, std::size_t size) {
+    const auto id = pair.connection.import_region(to);
+    if (!id) return status_of(id);
+    return pair.connection.write(own.span(0, size), {*id, to.address + offset, size}).wait(kLimit);
+  }
+
+  Status read(const RegionDescriptor& from, std::uint64_t offset, std::size_t size) {
+    const auto id = pair.connection.import_region(from);
+    if (!id) return status_of(id);
+    return pair.connection.read(own.span(0, size), {*id, from.address + offset, size}).wait(kLimit);
+  }
+
+  Status peer_clear(const PeerRegion& region, std::uint64_t offset, std::uint64_t size) {
+    return status_of(pair.peer.call(fmt::format("check_clear {} {} {}", region.index, offset, size)));
+  }
+
+  Pair pair;
+  OwnRegion own;
+};
+P2P_OVER_TRANSPORTS(RegionTest);
+
+TEST_P(RegionTest, SameAndOverlappingRangesRegisterManyTimes) {
+  const std::size_t size = 64 << 10;
+  Pages pages(size);
+  std::vector<MemoryRegion> regions;
+  for (const std::size_t offset : {std::size_t{0}, std::size_t{0}, std::size_t{1000}, size / 2}) {
+    auto region = pair.endpoint.register_memory(pages.data() + offset, size / 2);
+    ASSERT_TRUE(is_ok(status_of(region)));
+    regions.push_back(std::move(*region));
+  }
+  const PeerRegion theirs = pair.peer.region(size);
+  const auto peer_write = [&](const MemoryRegion& to, std::uint64_t seed) {
+    pair.peer.number(fmt::format("fill {} 0 {} {}", theirs.index, to.size(), seed));
+    const auto id = pair.peer.call(fmt::format("import {} {}", pair.at_peer, to_hex(to.descriptor())));
+    if (!id) return status_of(id);
+    return pair.peer.wait(
+        pair.peer.number(fmt::format("write {} {} 0 {} {} {}", pair.at_peer, theirs.index, to.size(), *id,
+                                     reinterpret_cast<std::uintptr_t>(to.data()))));
+  };
+  for (const MemoryRegion& region : regions) {
+    const auto seed = static_cast<std::uint64_t>(region.id());
+    EXPECT_TRUE(is_ok(peer_write(region, seed)));
+    EXPECT_EQ(difference({region.data(), region.size()}, seed), std::nullopt);
+  }
+  // Letting one go leaves its twin.
+  const RegionDescriptor gone = regions[0].descriptor();
+  regions[0] = MemoryRegion();
+  EXPECT_TRUE(is_ok(peer_write(regions[1], 99)));
+  EXPECT_EQ(difference({regions[1].data(), regions[1].size()}, 99), std::nullopt);
+  const auto id = pair.peer.call(fmt::format("import {} {}", pair.at_peer, to_hex(gone)));
+  if (id) {
+    const std::uint64_t transfer = pair.peer.number(
+        fmt::format("write {} {} 0 100 {} {}", pair.at_peer, theirs.index, *id, gone.address));
+    EXPECT_TRUE(is_error(pair.peer.wait(transfer), kRefused));
+  }
+}
+
+TEST_P(RegionTest, ForgedKeysAreRefusedAndHarmNothing) {
+  const PeerRegion theirs = pair.peer.region(kMiB);
+  for (std::size_t byte = 0; byte < theirs.descriptor.key.size(); byte += 5) {
+    RegionDescriptor forged = theirs.descriptor;
+    forged.key[byte] ^= std::byte{1};
+    EXPECT_TRUE(is_error(write(forged, 0, 4096), kRefused));
+    EXPECT_TRUE(is_error(read(forged, 0, 4096), kRefused));
+  }
+  RegionDescriptor other = theirs.descriptor;
+  other.region = RegionId{4711};
+  EXPECT_TRUE(is_error(write(other, 0, 4096), kRefused));
+  EXPECT_TRUE(is_ok(peer_clear(theirs, 0, kMiB)));
+  EXPECT_TRUE(is_ok(write(theirs.descriptor, 0, 4096))) << "the connection must be unharmed";
+}
+
+TEST_P(RegionTest, RangesOutsideTheRegionAreRefused) {
+  const PeerRegion theirs = pair.peer.region(kMiB);
+  fill(own.pages.bytes(), 1);
+  RegionDescriptor wide = theirs.descriptor;
+  wide.address -= 4096;
+  wide.size = std::uint64_t{1} << 40;
+  EXPECT_TRUE(is_error(write(wide, 0, 4096), kRefused)) << "before the region";
+  EXPECT_TRUE(is_error(write(wide, 4096 + kMiB - 1, 2), kRefused)) << "over its end";
+  EXPECT_TRUE(is_error(read(wide, 4096 + kMiB, 1), kRefused)) << "behind it";
+  EXPECT_TRUE(
+      is_error(write(theirs.descriptor, ~std::uint64_t{0} - theirs.descriptor.address - 10, 100), kRefused))
+      << "around the end of the address space";
+  EXPECT_TRUE(is_ok(peer_clear(theirs, 0, kMiB)));
+  EXPECT_TRUE(is_ok(write(theirs.descriptor, kMiB - 4096, 4096))) << "the connection must be unharmed";
+}
+
+TEST_P(RegionTest, NarrowedDescriptorsWork) {
+  const PeerRegion theirs = pair.peer.region(kMiB);
+  fill(own.pages.bytes(), 4);
+  RegionDescriptor narrow = theirs.descriptor;
+  narrow.address += 1000;
+  narrow.size = 5000;
+  EXPECT_TRUE(is_ok(write(narrow, 0, 5000)));
+  EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 1000 5000 4", theirs.index)))));
+  EXPECT_TRUE(is_ok(peer_clear(theirs, 6000, kMiB - 6000)));
+}
+
+TEST_P(RegionTest, DeregisteredRegionsAreRefused) {
+  const PeerRegion theirs = pair.peer.region(kMiB);
+  EXPECT_TRUE(is_ok(write(theirs.descriptor, 0, 4096)));
+  pair.peer.number(fmt::format("drop_region {}", theirs.index));
+  pair.peer.number(fmt::format("clear {} 0 {}", theirs.index, kMiB));
+  fill(own.pages.bytes(), 1);
+  EXPECT_TRUE(is_error(write(theirs.descriptor, 0, 4096), kRefused));
+  EXPECT_TRUE(is_error(read(theirs.descriptor, 0, 4096), kRefused));
+  EXPECT_TRUE(is_ok(peer_clear(theirs, 0, kMiB)));
+}
+
+TEST_P(RegionTest, NothingIsTouchedAfterDeregistrationReturns) {
+  const std::size_t size = static_cast<std::size_t>(scaled(64, 16)) * kMiB;
+  OwnRegion source(pair.endpoint, size);
+  fill(source.pages.bytes(), 1);
+  for (int round = 0; round < 5; ++round) {
+    const PeerRegion theirs = pair.peer.region(size);
+    const auto id = pair.connection.import_region(theirs.descriptor);
+    ASSERT_TRUE(is_ok(status_of(id)));
+    std::vector<Transfer> writes;
+    for (int i = 0; i < 6; ++i) {
+      writes.push_back(pair.connection.write(source.span(0, size), {*id, theirs.descriptor.address, size}));
+    }
+    pair.peer.number(fmt::format("drop_region {}", theirs.index));
+    pair.peer.number(fmt::format("clear {} 0 {}", theirs.index, size));
+    for (const Transfer& write : writes) {
+      const Status done = write.wait(kLimit);
+      if (!done) {
+        EXPECT_TRUE(is_error(done, kRefused));
+      }
+    }
+    EXPECT_TRUE(is_ok(peer_clear(theirs, 0, size)));
+  }
+  EXPECT_TRUE(is_ok(pair.connection.status()));
+}
+
+TEST_P(RegionTest, DescriptorsOfAnotherEndpointAreRefused) {
+  const PeerRegion theirs = pair.peer.region(4096);
+  RegionDescriptor foreign = theirs.descriptor;
+  foreign.incarnation += 1;
+  EXPECT_TRUE(is_error(status_of(pair.connection.import_region(foreign)), {ErrorCode::kPermissionDenied}));
+}
+
+}  // namespace
+}  // namespace p2p::testing

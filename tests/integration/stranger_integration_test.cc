@@ -1,0 +1,245 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/peer.h"
+#include "support/sockets.h"
+
+namespace p2p::testing {
+namespace {
+
+constexpr std::chrono::milliseconds kSoon{500};
+
+/// A key file that goes away with the test.
+class KeyFile {
+ public:
+  explicit KeyFile(const std::string& key)
+      : path_(std::filesystem::temp_directory_path() / fmt::format("p2p-key-{}-{}", ::getpid(), counter_++)) {
+    std::ofstream(path_) << key << "\n";
+    std::filesystem::permissions(path_, std::filesystem::perms::owner_read);
+  }
+  ~KeyFile() { std::filesystem::remove(path_); }
+  KeyFile(const KeyFile&) = delete;
+  KeyFile& operator=(const KeyFile&) = delete;
+
+  std::string path() const { return path_.string(); }
+
+ private:
+  static inline int counter_ = 0;
+  std::filesystem::path path_;
+};
+
+/// Forwards one connection and keeps what the connector said.
+class Wiretap {
+ public:
+  Wiretap(const std::string& address, std::uint16_t port)
+      : thread_([this, address, port] { forward(address, port); }) {}
+
+  ~Wiretap() {
+    stopped_ = true;
+    thread_.join();
+  }
+
+  std::uint16_t port() const { return listener_.port(); }
+
+  std::string heard() const {
+    const std::lock_guard lock(mutex_);
+    return heard_;
+  }
+
+ private:
+  void forward(const std::string& address, std::uint16_t port) {
+    const Socket from = listener_.accept();
+    const Socket to = Socket::connect(address, port);
+    while (!stopped_) {
+      std::array<pollfd, 2> watched{pollfd{from.fd(), POLLIN, 0}, pollfd{to.fd(), POLLIN, 0}};
+      if (::poll(watched.data(), watched.size(), 20) <= 0) continue;
+      for (const bool there : {true, false}) {
+        if (watched[there ? 0 : 1].revents == 0) continue;
+        const std::string bytes = (there ? from : to).receive_some();
+        if (bytes.empty()) return;
+        if (there) {
+          const std::lock_guard lock(mutex_);
+          heard_ += bytes;
+        }
+        (there ? to : from).send(bytes);
+      }
+    }
+  }
+
+  Listener listener_;
+  mutable std::mutex mutex_;
+  std::string heard_;
+  std::atomic<bool> stopped_{false};
+  std::thread thread_;
+};
+
+std::string random_bytes(std::mt19937_64& random, std::size_t size) {
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  return bytes;
+}
+
+/// The pair still moves data, and its peer still takes connections.
+void expect_healthy(Pair& pair) {
+  OwnRegion own(pair.endpoint, 100'000);
+  const PeerRegion theirs = pair.peer.region(100'000);
+  fill(own.pages.bytes(), 3);
+  const auto id = pair.connection.import_region(theirs.descriptor);
+  ASSERT_TRUE(is_ok(status_of(id)));
+  const RemoteSpan to{*id, theirs.descriptor.address, 100'000};
+  EXPECT_TRUE(is_ok(pair.connection.write(own.span(0, 100'000), to).wait(kLimit)));
+  EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 0 100000 3", theirs.index)))));
+  const auto another = pair.endpoint.connect(pair.peer.address(), pair.peer.port(), kLimit);
+  ASSERT_TRUE(is_ok(status_of(another)));
+  pair.peer.accept();
+  EXPECT_TRUE(is_ok(another->close(kLimit)));
+}
+
+TEST(Stranger, RandomBytesAtEveryPort) {
+  Pair pair({.transport = "tcp"});
+  const auto ports = listening_ports(pair.peer.process().pid());
+  ASSERT_FALSE(ports.empty());
+  std::mt19937_64 random(1);
+  for (const std::uint16_t port : ports) {
+    for (int round = 0; round < scaled(200, 50); ++round) {
+      const Socket stranger = Socket::connect(pair.peer.address(), port);
+      stranger.send(random_bytes(random, random() % (round % 20 == 0 ? 300'000 : 200)));
+    }
+  }
+  EXPECT_FALSE(pair.peer.call(fmt::format("accept {}", kSoon.count()))) << "no stranger becomes a peer";
+  expect_healthy(pair);
+}
+
+TEST(Stranger, SilentConnectionsAtEveryPortBlockNobody) {
+  Pair pair({.transport = "tcp"});
+  std::vector<Socket> silent;
+  for (const std::uint16_t port : listening_ports(pair.peer.process().pid())) {
+    for (int i = 0; i < 50; ++i) silent.push_back(Socket::connect(pair.peer.address(), port));
+  }
+  expect_healthy(pair);
+}
+
+TEST(Stranger, PortsOfConnectionsInTheMaking) {
+  // Streams may listen only while they are being made: they are found and bothered meanwhile.
+  Pair pair({.transport = "tcp"});
+  std::atomic<bool> stopped{false};
+  std::atomic<int> calls{0};
+  std::thread stranger([&] {
+    std::mt19937_64 random(3);
+    while (!stopped) {
+      auto ports = listening_ports(pair.peer.process().pid());
+      const auto own = listening_ports(::getpid());
+      ports.insert(ports.end(), own.begin(), own.end());
+      for (const std::uint16_t port : ports) {
+        const Socket socket = Socket::connect("127.0.0.1", port);
+        if (socket.valid()) calls += socket.send(random_bytes(random, random() % 100)) ? 1 : 0;
+      }
+    }
+  });
+  for (int round = 0; round < scaled(100, 30); ++round) {
+    const auto connection = pair.endpoint.connect(pair.peer.address(), pair.peer.port(), kLimit);
+    EXPECT_TRUE(is_ok(status_of(connection)));
+    pair.peer.accept();
+    if (connection) {
+      EXPECT_TRUE(is_ok(connection->close(kLimit)));
+    }
+  }
+  stopped = true;
+  stranger.join();
+  EXPECT_GT(calls, 0);
+  expect_healthy(pair);
+}
+
+TEST(Stranger, EveryPrefixOfATrueHandshake) {
+  Pair pair({.transport = "tcp"});
+  std::string heard;
+  {
+    Wiretap wire(pair.peer.address(), pair.peer.port());
+    const auto tapped = pair.endpoint.connect("127.0.0.1", wire.port(), kLimit);
+    ASSERT_TRUE(is_ok(status_of(tapped)));
+    pair.peer.accept();
+    heard = wire.heard();
+  }
+  ASSERT_GT(heard.size(), 32u);
+  for (std::size_t size = 1; size < heard.size(); size += 1 + heard.size() / 100) {
+    for (const std::uint16_t port : listening_ports(pair.peer.process().pid())) {
+      Socket::connect(pair.peer.address(), port).send(heard.substr(0, size));
+    }
+  }
+  // The same with one bit flipped.
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 100; ++round) {
+    std::string forged = heard;
+    forged[random() % forged.size()] ^= static_cast<char>(1 << random() % 8);
+    const Socket stranger = Socket::connect(pair.peer.address(), pair.peer.port());
+    stranger.send(forged);
+  }
+  expect_healthy(pair);
+}
+
+TEST(Stranger, ReplayedHandshakeProvesNothing) {
+  const KeyFile key("the right key of the two");
+  Pair pair({.transport = "tcp", .key_file = key.path()});
+  std::string heard;
+  {
+    Wiretap wire(pair.peer.address(), pair.peer.port());
+    const auto tapped = pair.endpoint.connect("127.0.0.1", wire.port(), kLimit);
+    ASSERT_TRUE(is_ok(status_of(tapped)));
+    pair.peer.accept();
+    heard = wire.heard();
+  }
+  for (int round = 0; round < 5; ++round) {
+    const Socket replay = Socket::connect(pair.peer.address(), pair.peer.port());
+    replay.send(heard);
+    EXPECT_TRUE(replay.closed_within(kLimit));
+  }
+  EXPECT_FALSE(pair.peer.call(fmt::format("accept {}", kSoon.count())));
+  expect_healthy(pair);
+}
+
+TEST(Stranger, KeysMustAgree) {
+  const KeyFile right("the right key of the two");
+  const KeyFile wrong("the wrong key for them");
+  const KeyFile right_again("  the right key of the two\n\n");
+  struct Case {
+    std::string here, there;
+  };
+  const std::vector<Case> refused{
+      {"", right.path()}, {right.path(), ""}, {wrong.path(), right.path()}, {right.path(), wrong.path()}};
+  for (const Case& one : refused) {
+    Peer peer({.key_file = one.there});
+    Endpoint endpoint = make_endpoint({.key_file = one.here});
+    const Status failed = status_of(endpoint.connect(peer.address(), peer.port(), kLimit));
+    EXPECT_TRUE(is_error(failed, {ErrorCode::kPermissionDenied, ErrorCode::kPeerGone}))
+        << one.here << " against " << one.there;
+    EXPECT_FALSE(peer.call(fmt::format("accept {}", kSoon.count())));
+  }
+  Peer peer({.key_file = right.path()});
+  Endpoint endpoint = make_endpoint({.key_file = right_again.path()});
+  EXPECT_TRUE(is_ok(status_of(endpoint.connect(peer.address(), peer.port(), kLimit))));
+}
+
+TEST(Stranger, NoKeyIsTheReasonThatTheUserReads) {
+  const KeyFile key("some key that the peer has");
+  Peer peer({.key_file = key.path()});
+  Endpoint endpoint = make_endpoint({});
+  const Status failed = status_of(endpoint.connect(peer.address(), peer.port(), kLimit));
+  ASSERT_TRUE(is_error(failed, {ErrorCode::kPermissionDenied}));
+  EXPECT_NE(failed.error().message.find("key"), std::string::npos) << failed.error().message;
+}
+
+}  // namespace
+}  // namespace p2p::testing

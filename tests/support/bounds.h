@@ -1,0 +1,23 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+
+namespace p2p::testing {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+/// Bound on whatever must succeed: large, because a loaded machine is no failure; a test that meets it hangs.
+inline constexpr std::chrono::seconds kLimit{kSanitized ? 60 : 30};
+
+/// What an engine may take beyond the keepalive time to see that a peer is gone, on a loaded machine.
+inline constexpr std::chrono::milliseconds kMargin{kSanitized ? 6000 : 3000};
+
+/// `full`, or fewer where a sanitizer makes each step slow.
+constexpr int scaled(int full, int sanitized) { return kSanitized ? sanitized : full; }
+
+}  // namespace p2p::testing

@@ -1,0 +1,40 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace p2p::testing {
+
+/// Zeroed pages that appear as they are touched. Movable.
+class Pages {
+ public:
+  explicit Pages(std::size_t size);
+  Pages(Pages&& other) noexcept;
+  Pages& operator=(Pages&& other) noexcept;
+  ~Pages();
+
+  std::byte* data() const { return bytes_.data(); }
+  std::size_t size() const { return bytes_.size(); }
+  std::span<std::byte> bytes() const { return bytes_; }
+
+  std::span<std::byte> part(std::size_t offset, std::size_t size) const {
+    return bytes_.subspan(offset, size);
+  }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+/// Byte `i` of the result depends on `seed` and `i`.
+void fill(std::span<std::byte> bytes, std::uint64_t seed);
+
+/// Where `bytes` first differ from what `fill` makes.
+std::optional<std::size_t> difference(std::span<const std::byte> bytes, std::uint64_t seed);
+
+/// Where `bytes` are first not `value`.
+std::optional<std::size_t> first_not(std::span<const std::byte> bytes, std::byte value);
+
+}  // namespace p2p::testing

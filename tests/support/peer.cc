@@ -1,0 +1,132 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "peer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+
+#include "hex.h"
+
+namespace p2p::testing {
+namespace {
+
+constexpr std::array kCodes{ErrorCode::kInvalidArgument,  ErrorCode::kOutOfRange,  ErrorCode::kNotFound,
+                            ErrorCode::kPermissionDenied, ErrorCode::kUnavailable, ErrorCode::kPeerGone,
+                            ErrorCode::kTimedOut,         ErrorCode::kCancelled,   ErrorCode::kMessageTooLong,
+                            ErrorCode::kProtocol,         ErrorCode::kSystem};
+
+ErrorCode code_of(const std::string& name) {
+  const auto found =
+      std::find_if(kCodes.begin(), kCodes.end(), [&](ErrorCode code) { return to_string(code) == name; });
+  return found == kCodes.end() ? ErrorCode::kProtocol : *found;
+}
+
+/// Ends the test with a sentence: without its endpoints it has nothing to go on with.
+template <class T>
+T must(Result<T> result, const char* what) {
+  if (!result) throw std::runtime_error(fmt::format("{}: {}", what, result.error().message));
+  return std::move(*result);
+}
+
+}  // namespace
+
+Options EndpointPlan::options() const {
+  Options options;
+  options.listen_address = address;
+  options.port = port;
+  if (!transport.empty()) options.transports = {transport};
+  options.keepalive = keepalive;
+  options.key_file = key_file;
+  return options;
+}
+
+Endpoint make_endpoint(const EndpointPlan& plan) {
+  return must(Endpoint::create(plan.options()), "make an endpoint");
+}
+
+Process Peer::start(const std::vector<std::string>& prefix) {
+  std::vector<std::string> words = prefix;
+  words.emplace_back(P2P_PEER_PROGRAM);
+  return must(Process::spawn(words), "start a peer process");
+}
+
+Peer::Peer(const EndpointPlan& plan, const std::vector<std::string>& prefix) : process_(start(prefix)) {
+  const std::string command = fmt::format(
+      "endpoint {} {} {} {} {}", plan.address, plan.port, plan.transport.empty() ? "-" : plan.transport,
+      plan.keepalive.count(), plan.key_file.empty() ? "-" : plan.key_file);
+  std::istringstream words(must(call(command), "make a peer's endpoint"));
+  words >> address_ >> port_;
+}
+
+void Peer::begin(const std::string& command) { EXPECT_TRUE(is_ok(process_.write_line(command))); }
+
+Result<std::string> Peer::finish(std::chrono::milliseconds timeout) {
+  const auto line = process_.read_line(timeout);
+  if (!line) return line;
+  if (line->starts_with("ok")) return line->size() > 3 ? line->substr(3) : std::string();
+  std::istringstream words(*line);
+  std::string error, code, message;
+  words >> error >> code;
+  std::getline(words, message);
+  return tl::unexpected(Error{code_of(code), fmt::format("peer: {}{}", code, message)});
+}
+
+Result<std::string> Peer::call(const std::string& command) {
+  begin(command);
+  return finish();
+}
+
+std::uint64_t Peer::number(const std::string& command) {
+  const auto answer = call(command);
+  EXPECT_TRUE(answer) << command << ": " << answer.error().message;
+  std::uint64_t value = 0;
+  if (answer) std::from_chars(answer->data(), answer->data() + answer->size(), value);
+  return value;
+}
+
+PeerRegion Peer::region(std::uint64_t size) {
+  std::istringstream words(must(call(fmt::format("region {}", size)), "register a peer's memory"));
+  PeerRegion region;
+  std::string hex;
+  words >> region.index >> hex;
+  region.descriptor = must(from_hex(hex), "parse a peer's descriptor");
+  return region;
+}
+
+std::uint64_t Peer::accept() {
+  return number(fmt::format("accept {}", std::chrono::milliseconds(kLimit).count()));
+}
+
+Status Peer::wait(std::uint64_t transfer, std::chrono::milliseconds timeout) {
+  return status_of(call(fmt::format("wait {} {}", transfer, timeout.count())));
+}
+
+Pair::Pair(const EndpointPlan& plan)
+    : peer(plan),
+      endpoint(make_endpoint(plan)),
+      connection(must(endpoint.connect(peer.address(), peer.port(), kLimit), "connect")),
+      at_peer(peer.accept()) {}
+
+OwnRegion::OwnRegion(Endpoint& endpoint, std::uint64_t size)
+    : pages(size), region(must(endpoint.register_memory(pages.data(), size), "register memory")) {}
+
+::testing::AssertionResult is_ok(const Status& status) {
+  if (status) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << to_string(status.error().code) << ": " << status.error().message;
+}
+
+::testing::AssertionResult is_error(const Status& status, std::initializer_list<ErrorCode> codes) {
+  if (status) return ::testing::AssertionFailure() << "it succeeded";
+  if (status.error().message.empty()) return ::testing::AssertionFailure() << "an error without a sentence";
+  if (std::find(codes.begin(), codes.end(), status.error().code) != codes.end()) {
+    return ::testing::AssertionSuccess();
+  }
+  return ::testing::AssertionFailure() << to_string(status.error().code) << ": " << status.error().message;
+}
+
+}  // namespace p2p::testing

@@ -1,0 +1,301 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// A process with an engine that does what it is told, a line at a time, and answers each line with "ok ...",
+// or "error <code> <sentence>". The commands are the functions of Peer below.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "hex.h"
+#include "memory.h"
+#include "p2p/endpoint.h"
+
+namespace p2p::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Region {
+  Pages pages;
+  MemoryRegion registration;
+};
+
+/// The words of one command after its name. Missing and wrong ones read as zero or empty.
+class Words {
+ public:
+  explicit Words(const std::string& line) : words_(line) {}
+
+  std::string text() {
+    std::string word;
+    words_ >> word;
+    return word;
+  }
+
+  std::uint64_t number() {
+    const std::string word = text();
+    std::uint64_t value = 0;
+    std::from_chars(word.data(), word.data() + word.size(), value);
+    return value;
+  }
+
+  milliseconds time() { return milliseconds(number()); }
+
+ private:
+  std::istringstream words_;
+};
+
+std::string answer(const Status& status) {
+  if (status) return "ok";
+  return fmt::format("error {} {}", to_string(status.error().code), status.error().message);
+}
+
+template <class T>
+std::string answer_error(const Result<T>& result) {
+  return answer(tl::unexpected(result.error()));
+}
+
+std::string ok(const std::string& words) { return "ok " + words; }
+
+class Peer {
+ public:
+  Peer() {
+    commands_ = {
+        {"endpoint", [this](Words& words) { return make_endpoint(words); }},
+        {"drop_endpoint", [this](Words&) { return drop_endpoint(); }},
+        {"accept", [this](Words& words) { return keep(endpoint_->accept(words.time())); }},
+        {"accept_drop", [this](Words& words) { return accept_drop(words); }},
+        {"connect", [this](Words& words) { return connect(words); }},
+        {"connect_async", [this](Words& words) { return connect_async(words); }},
+        {"open", [this](Words& words) { return answer(connection(words).wait_open(words.time())); }},
+        {"close", [this](Words& words) { return answer(connection(words).close(words.time())); }},
+        {"status", [this](Words& words) { return answer(connection(words).status()); }},
+        {"connections", [this](Words&) { return ok(fmt::format("{}", endpoint_->connections().size())); }},
+        {"region", [this](Words& words) { return make_region(words); }},
+        {"drop_region", [this](Words& words) { return drop_region(words); }},
+        {"fill", [this](Words& words) { return fill_bytes(words); }},
+        {"check", [this](Words& words) { return check_bytes(words); }},
+        {"clear", [this](Words& words) { return clear_bytes(words); }},
+        {"check_clear", [this](Words& words) { return check_clear(words); }},
+        {"check_only", [this](Words& words) { return check_only(words); }},
+        {"import", [this](Words& words) { return import(words); }},
+        {"write", [this](Words& words) { return one_sided(words, true); }},
+        {"read", [this](Words& words) { return one_sided(words, false); }},
+        {"send", [this](Words& words) { return two_sided(words, true); }},
+        {"recv", [this](Words& words) { return two_sided(words, false); }},
+        {"notify", [this](Words& words) { return notify(words); }},
+        {"notified", [this](Words& words) { return notified(words); }},
+        {"wait", [this](Words& words) { return wait(words); }},
+    };
+  }
+
+  std::string run(const std::string& line) {
+    Words words(line);
+    const auto command = commands_.find(words.text());
+    if (command == commands_.end()) return "error unknown " + line;
+    if (command->first != "endpoint" && !endpoint_) return "error no endpoint";
+    return command->second(words);
+  }
+
+ private:
+  /// endpoint LISTEN PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- : "ok ADDRESS PORT"
+  std::string make_endpoint(Words& words) {
+    Options options;
+    options.listen_address = words.text();
+    options.port = static_cast<std::uint16_t>(words.number());
+    if (const std::string transport = words.text(); transport != "-") options.transports = {transport};
+    options.keepalive = words.time();
+    if (const std::string key = words.text(); key != "-") options.key_file = key;
+    auto endpoint = Endpoint::create(options);
+    if (!endpoint) return answer_error(endpoint);
+    endpoint_.emplace(std::move(*endpoint));
+    return ok(fmt::format("{} {}", endpoint_->address(), endpoint_->port()));
+  }
+
+  std::string drop_endpoint() {
+    endpoint_.reset();
+    return "ok";
+  }
+
+  /// Of the connection that the last accept or connect gave: "ok INDEX"
+  std::string keep(Result<Connection> connection) {
+    if (!connection) return answer_error(connection);
+    connections_.push_back(std::move(*connection));
+    return ok(fmt::format("{}", connections_.size() - 1));
+  }
+
+  /// connect HOST PORT MS
+  std::string connect(Words& words) {
+    const std::string host = words.text();
+    const auto port = static_cast<std::uint16_t>(words.number());
+    return keep(endpoint_->connect(host, port, words.time()));
+  }
+
+  std::string connect_async(Words& words) {
+    const std::string host = words.text();
+    const auto port = static_cast<std::uint16_t>(words.number());
+    return keep(endpoint_->connect_async(host, port, words.time()));
+  }
+
+  /// An invalid index is a fault of the test: the program ends.
+  Connection& connection(Words& words) { return connections_.at(words.number()); }
+
+  /// region SIZE : "ok INDEX DESCRIPTOR"
+  std::string make_region(Words& words) {
+    Pages pages(words.number());
+    auto registration = endpoint_->register_memory(pages.data(), pages.size());
+    if (!registration) return answer_error(registration);
+    const std::string hex = to_hex(registration->descriptor());
+    regions_.push_back({std::move(pages), std::move(*registration)});
+    return ok(fmt::format("{} {}", regions_.size() - 1, hex));
+  }
+
+  std::string drop_region(Words& words) {
+    regions_.at(words.number()).registration = MemoryRegion();
+    return "ok";
+  }
+
+  /// REGION OFFSET SIZE
+  std::span<std::byte> part(Words& words) {
+    const Region& region = regions_.at(words.number());
+    const std::uint64_t offset = words.number();
+    return region.pages.part(offset, words.number());
+  }
+
+  std::string fill_bytes(Words& words) {
+    const auto bytes = part(words);
+    fill(bytes, words.number());
+    return "ok";
+  }
+
+  std::string check_bytes(Words& words) {
+    const auto bytes = part(words);
+    const auto at = difference(bytes, words.number());
+    return at ? fmt::format("error differs at {}", *at) : "ok";
+  }
+
+  std::string clear_bytes(Words& words) {
+    const auto bytes = part(words);
+    std::fill(bytes.begin(), bytes.end(), std::byte{});
+    return "ok";
+  }
+
+  std::string check_clear(Words& words) {
+    const auto at = first_not(part(words), std::byte{});
+    return at ? fmt::format("error not clear at {}", *at) : "ok";
+  }
+
+  /// check_only REGION OFFSET SIZE VALUE: all bytes are zero or the value.
+  std::string check_only(Words& words) {
+    const auto bytes = part(words);
+    const auto value = static_cast<std::byte>(words.number());
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      if (bytes[i] != value && bytes[i] != std::byte{}) return fmt::format("error other bytes at {}", i);
+    }
+    return "ok";
+  }
+
+  /// accept_drop MS: takes a connection and forgets it.
+  std::string accept_drop(Words& words) {
+    const auto connection = endpoint_->accept(words.time());
+    return connection ? "ok" : answer_error(connection);
+  }
+
+  /// import CONNECTION DESCRIPTOR : "ok ID"
+  std::string import(Words& words) {
+    Connection& over = connection(words);
+    const auto descriptor = from_hex(words.text());
+    if (!descriptor) return answer_error(descriptor);
+    const auto id = over.import_region(*descriptor);
+    if (!id) return answer_error(id);
+    return ok(fmt::format("{}", static_cast<std::uint32_t>(*id)));
+  }
+
+  std::string keep(Transfer transfer) {
+    transfers_.push_back(std::move(transfer));
+    return ok(fmt::format("{}", transfers_.size() - 1));
+  }
+
+  LocalSpan span(Words& words) {
+    const MemoryRegion& region = regions_.at(words.number()).registration;
+    const std::uint64_t offset = words.number();
+    return region.span(offset, words.number());
+  }
+
+  /// write|read CONNECTION REGION OFFSET SIZE REMOTE ADDRESS : "ok TRANSFER"
+  std::string one_sided(Words& words, bool write) {
+    Connection& over = connection(words);
+    const LocalSpan local = span(words);
+    const auto id = static_cast<RemoteRegionId>(words.number());
+    const RemoteSpan remote{id, words.number(), local.size};
+    return keep(write ? over.write(local, remote) : over.read(local, remote));
+  }
+
+  /// send|recv CONNECTION REGION OFFSET SIZE : "ok TRANSFER"
+  std::string two_sided(Words& words, bool send) {
+    Connection& over = connection(words);
+    const LocalSpan local = span(words);
+    return keep(send ? over.send(local) : over.recv(local));
+  }
+
+  /// notify CONNECTION SIZE SEED : "ok TRANSFER"
+  std::string notify(Words& words) {
+    Connection& over = connection(words);
+    std::string payload(words.number(), '\0');
+    fill(std::as_writable_bytes(std::span(payload)), words.number());
+    return keep(over.notify(payload));
+  }
+
+  /// notified CONNECTION MS : the next one, "ok SIZE true|false TEXT"; true if it is the pattern whose seed
+  /// is its size, and the text if it is short
+  std::string notified(Words& words) {
+    Connection& over = connection(words);
+    const auto deadline = std::chrono::steady_clock::now() + words.time();
+    while (notifications_.empty()) {
+      for (std::string& text : over.take_notifications()) notifications_.push_back(std::move(text));
+      if (!notifications_.empty()) break;
+      if (std::chrono::steady_clock::now() > deadline) return "error timed_out no notification came";
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    const std::string text = std::move(notifications_.front());
+    notifications_.erase(notifications_.begin());
+    const bool patterned = !difference(std::as_bytes(std::span(text)), text.size());
+    return ok(fmt::format("{} {} {}", text.size(), patterned, text.size() <= 64 ? text : ""));
+  }
+
+  /// wait TRANSFER MS : "ok BYTES"
+  std::string wait(Words& words) {
+    const Transfer& transfer = transfers_.at(words.number());
+    const Status done = transfer.wait(words.time());
+    return done ? ok(fmt::format("{}", transfer.bytes())) : answer(done);
+  }
+
+  std::map<std::string, std::function<std::string(Words&)>> commands_;
+  std::optional<Endpoint> endpoint_;
+  std::vector<Region> regions_;
+  std::vector<Connection> connections_;
+  std::vector<Transfer> transfers_;
+  std::vector<std::string> notifications_;
+};
+
+}  // namespace
+}  // namespace p2p::testing
+
+int main() {
+  p2p::testing::Peer peer;
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line == "quit") break;
+    std::cout << peer.run(line) << std::endl;
+  }
+  return 0;
+}

@@ -1,0 +1,219 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "baseline.h"
+#include "buffer.h"
+#include "child.h"
+#include "failure.h"
+#include "percentile.h"
+#include "sizes.h"
+
+namespace p2p::perf {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kBufferBytes = std::size_t{64} << 20;
+constexpr int kSocketBytes = 4 << 20;
+constexpr int kLowWater = 256 << 10;
+constexpr std::chrono::milliseconds kStreamTime{400};
+constexpr std::size_t kPingBytes = 4096;
+constexpr unsigned kPings = 5000;
+constexpr std::chrono::seconds kPatience{20};
+
+/// A connected pair of TCP sockets over the loopback interface.
+class SocketPair {
+ public:
+  static Result<SocketPair> make() {
+    SocketPair pair;
+    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    socklen_t size = sizeof address;
+    set_up(listener);
+    pair.near_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    set_up(pair.near_);
+    if (::bind(listener, generic, size) == 0 && ::listen(listener, 1) == 0 &&
+        ::getsockname(listener, generic, &size) == 0 && ::connect(pair.near_, generic, size) == 0) {
+      pair.far_ = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    }
+    const int error = errno;
+    ::close(listener);
+    if (pair.far_ < 0) return fail_errno("connect two sockets over loopback", error);
+    set_up(pair.far_);
+    return pair;
+  }
+
+  SocketPair(SocketPair&& other) noexcept
+      : near_(std::exchange(other.near_, -1)), far_(std::exchange(other.far_, -1)) {}
+  SocketPair& operator=(SocketPair&&) = delete;
+  ~SocketPair() {
+    close_near();
+    close_far();
+  }
+
+  int near_end() const { return near_; }
+  int far_end() const { return far_; }
+  void close_near() { close_one(near_); }
+  void close_far() { close_one(far_); }
+
+ private:
+  SocketPair() = default;
+
+  static void close_one(int& fd) {
+    if (fd >= 0) ::close(std::exchange(fd, -1));
+  }
+
+  static void set_up(int fd) {
+    const int on = 1;
+    const timeval patience{kPatience.count(), 0};
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSocketBytes, sizeof kSocketBytes);
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kSocketBytes, sizeof kSocketBytes);
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  }
+
+  int near_ = -1;
+  int far_ = -1;
+};
+
+/// Takes bytes into a large buffer until the sender shuts down, then answers one byte.
+int receive_stream(int fd) {
+  const auto pages = Pages::allocate(kBufferBytes);
+  if (!pages) return 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &kLowWater, sizeof kLowWater);
+  const std::span<std::byte> bytes = pages->bytes();
+  ::send(fd, "r", 1, MSG_NOSIGNAL);
+  for (std::size_t at = 0;;) {
+    pollfd watched{fd, POLLIN, 0};
+    ::poll(&watched, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count()));
+    const ssize_t got = ::recv(fd, bytes.data() + at, bytes.size() - at, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (got < 0) return 1;
+    if (got == 0) break;
+    at = (at + static_cast<std::size_t>(got)) % bytes.size();
+  }
+  return ::send(fd, "e", 1, MSG_NOSIGNAL) == 1 ? 0 : 1;
+}
+
+/// GB/s of one connection between two processes with writes of one size.
+Result<double> measure_stream(std::span<const std::byte> bytes, std::size_t write_size) {
+  auto pair = SocketPair::make();
+  if (!pair) return tl::unexpected(pair.error());
+  auto child = Child::fork_body([&](int) {
+    pair->close_near();
+    return receive_stream(pair->far_end());
+  });
+  if (!child) return tl::unexpected(child.error());
+  pair->close_far();
+  const int fd = pair->near_end();
+  char answer = 0;
+  if (::recv(fd, &answer, 1, 0) != 1) return fail_errno("wait for the receiver");
+  const auto start = Clock::now();
+  std::uint64_t sent = 0;
+  for (std::size_t at = 0; Clock::now() < start + kStreamTime;) {
+    const std::size_t piece = std::min(write_size, bytes.size() - at);
+    const ssize_t size = ::send(fd, bytes.data() + at, piece, MSG_NOSIGNAL);
+    if (size < 0) return fail_errno("send over loopback");
+    sent += static_cast<std::uint64_t>(size);
+    at = (at + static_cast<std::size_t>(size)) % bytes.size();
+  }
+  ::shutdown(fd, SHUT_WR);
+  if (::recv(fd, &answer, 1, 0) != 1) return fail_errno("wait for the receiver's end");
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const auto status = child->wait(kPatience);
+  if (!status) return tl::unexpected(status.error());
+  return static_cast<double>(sent) / seconds / 1e9;
+}
+
+/// Moves exactly `size` bytes without sleeping; false if the other side is gone.
+template <class Call>
+bool spin(std::byte* data, std::size_t size, Call&& call) {
+  for (std::size_t done = 0; done < size;) {
+    const ssize_t moved = call(data + done, size - done);
+    if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    if (moved > 0) done += static_cast<std::size_t>(moved);
+  }
+  return true;
+}
+
+bool spin_receive(int fd, std::span<std::byte> bytes) {
+  return spin(bytes.data(), bytes.size(),
+              [fd](std::byte* at, std::size_t size) { return ::recv(fd, at, size, MSG_DONTWAIT); });
+}
+
+bool spin_send(int fd, std::span<std::byte> bytes) {
+  return spin(bytes.data(), bytes.size(), [fd](std::byte* at, std::size_t size) {
+    return ::send(fd, at, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  });
+}
+
+/// Median microseconds of a round trip of 4 KiB each way.
+Result<double> measure_round_trip() {
+  auto pair = SocketPair::make();
+  if (!pair) return tl::unexpected(pair.error());
+  std::array<std::byte, kPingBytes> bytes{};
+  const auto child = Child::fork_body([&](int) {
+    pair->close_near();
+    while (spin_receive(pair->far_end(), bytes) && spin_send(pair->far_end(), bytes)) {
+    }
+    return 0;
+  });
+  if (!child) return tl::unexpected(child.error());
+  pair->close_far();
+  std::vector<double> times;
+  for (unsigned i = 0; i < kPings; ++i) {
+    const auto start = Clock::now();
+    if (!spin_send(pair->near_end(), bytes) || !spin_receive(pair->near_end(), bytes)) {
+      return fail_errno("exchange 4 KiB over loopback");
+    }
+    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+  }
+  return percentile(times, 0.5);
+}
+
+}  // namespace
+
+Result<std::vector<Baseline>> measure_sockets() {
+  const auto pages = Pages::allocate(kBufferBytes);
+  if (!pages) return tl::unexpected(pages.error());
+  // Multiples of the loopback segment of 65483 bytes avoid its slow sizes; powers of two are what is common.
+  constexpr std::array<std::size_t, 5> kWrites{261932, 1047728, std::size_t{1} << 20, std::size_t{4} << 20,
+                                               kBufferBytes};
+  double best = 0;
+  std::size_t best_write = 0;
+  for (const std::size_t write_size : kWrites) {
+    const auto speed = measure_stream(pages->bytes(), write_size);
+    if (!speed) return tl::unexpected(speed.error());
+    if (*speed > best) {
+      best = *speed;
+      best_write = write_size;
+    }
+  }
+  const auto round_trip = measure_round_trip();
+  if (!round_trip) return tl::unexpected(round_trip.error());
+  return std::vector<Baseline>{
+      {std::string(kTcpStream),
+       fmt::format("TCP loopback, one raw socket, best with writes of {}", format_size(best_write)), best,
+       "GB/s"},
+      {std::string(kTcpRoundTrip), "TCP loopback, 4 KiB there and back, spinning, p50", *round_trip, "us"}};
+}
+
+}  // namespace p2p::perf

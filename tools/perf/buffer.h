@@ -1,0 +1,44 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "p2p/endpoint.h"
+#include "p2p/memory.h"
+#include "p2p/result.h"
+
+namespace p2p::perf {
+
+/// Owns memory with all of its pages present. Movable.
+class Pages {
+ public:
+  static Result<Pages> allocate(std::size_t size);
+
+  Pages() = default;
+  Pages(Pages&& other) noexcept;
+  Pages& operator=(Pages&& other) noexcept;
+  ~Pages();
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  explicit Pages(std::span<std::byte> bytes) : bytes_(bytes) {}
+  std::span<std::byte> bytes_;
+};
+
+/// Owns memory of a place ("host") and its registration with an endpoint, which must outlive it.
+class Buffer {
+ public:
+  static Result<Buffer> allocate(Endpoint& endpoint, const std::string& place, std::size_t size);
+
+  std::span<std::byte> bytes() const { return pages_.bytes(); }
+  const MemoryRegion& region() const { return region_; }
+
+ private:
+  Pages pages_;
+  MemoryRegion region_;  // let go before the pages
+};
+
+}  // namespace p2p::perf

@@ -1,0 +1,105 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "client.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <span>
+#include <utility>
+
+#include "exchange.h"
+#include "failure.h"
+#include "measure.h"
+#include "sizes.h"
+
+namespace p2p::perf {
+namespace {
+
+constexpr std::chrono::seconds kClose{5};
+
+bool same_connection(const Row& a, const Row& b) {
+  return a.transport == b.transport && a.streams == b.streams;
+}
+
+/// The end of the first run of rows that share a connection.
+std::size_t group_size(std::span<const Row> rows) {
+  std::size_t size = 1;
+  while (size < rows.size() && same_connection(rows[0], rows[size])) ++size;
+  return size;
+}
+
+std::string describe(const Row& row) {
+  return fmt::format("{} {} x {}{}{}", to_string(row.operation), row.blocks, format_size(row.size),
+                     row.transport.empty() ? "" : " over ", row.transport);
+}
+
+/// Of the route for host memory: its transport; says it once to the report.
+std::string note_route(const Connection& connection, Report& report) {
+  std::string transport;
+  for (const Route& route : connection.routes()) {
+    if (route.local != MemoryKind::kHost || route.remote != MemoryKind::kHost) continue;
+    report.route(route);
+    transport = route.transport;
+  }
+  return transport;
+}
+
+/// Measures rows over one connection. False if any failed.
+bool run_group(const ClientPlan& plan, std::span<const Row> rows, Report& report) {
+  const auto fail_all = [&](const Error& error) {
+    for (const Row& row : rows) report.failed(describe(row), error);
+    return false;
+  };
+  Options options = plan.options;
+  if (!rows[0].transport.empty()) options.transports = {rows[0].transport};
+  if (rows[0].streams != 0) options.streams = rows[0].streams;
+  auto endpoint = Endpoint::create(options);
+  if (!endpoint) return fail_all(endpoint.error());
+  auto connection = endpoint->connect(plan.host, plan.port);
+  if (!connection) return fail_all(connection.error());
+
+  Exchange exchange(*connection);
+  bool good = true;
+  for (const Row& row : rows) {
+    report.begin(describe(row));
+    auto figures = measure(*endpoint, plan.memory, exchange, row);
+    if (!figures) {
+      report.failed(describe(row), figures.error());
+      good = false;
+      // Where the two sides stand is not known any more.
+      if (!connection->status()) return false;
+      continue;
+    }
+    figures->transport = note_route(*connection, report);
+    report.row(row, *figures);
+    if (row.verify && !figures->verified) {
+      report.failed(describe(row), Error{ErrorCode::kProtocol, figures->fault});
+      good = false;
+    }
+  }
+  if (const auto bye = exchange.call({.request = Request::kBye}); !bye) return fail_all(bye.error());
+  const Status closed = connection->close(kClose);
+  if (!closed) report.failed("close", closed.error());
+  return good && closed.has_value();
+}
+
+}  // namespace
+
+unsigned count_connections(const std::vector<Row>& rows) {
+  unsigned count = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || !same_connection(rows[i - 1], rows[i])) ++count;
+  }
+  return count;
+}
+
+bool run_client(const ClientPlan& plan, Report& report) {
+  bool good = true;
+  for (std::span<const Row> left(plan.rows); !left.empty();) {
+    const std::size_t size = group_size(left);
+    good = run_group(plan, left.first(size), report) && good;
+    left = left.subspan(size);
+  }
+  return good;
+}
+
+}  // namespace p2p::perf

@@ -1,0 +1,100 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "report.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "failure.h"
+#include "sizes.h"
+
+namespace p2p::perf {
+namespace {
+
+constexpr const char* kHeader =
+    "op    transport  size  blocks  depth     GB/s  messages/s     p50 us     p99 us    post us  verified\n";
+
+}  // namespace
+
+Result<File> open_output(const std::string& path) {
+  if (path == "-") return File(stdout);
+  File file(std::fopen(path.c_str(), "w"));
+  if (!file) return fail_errno(fmt::format("write {}", path));
+  return file;
+}
+
+Result<Report> Report::open(const std::string& json_path) {
+  if (json_path.empty()) return Report(nullptr);
+  auto json = open_output(json_path);
+  if (!json) return tl::unexpected(json.error());
+  return Report(std::move(*json));
+}
+
+Report::Report(File json)
+    : json_(std::move(json)),
+      table_(json_.get() == stdout ? stderr : stdout),
+      watched_(::isatty(STDERR_FILENO) == 1) {}
+
+void Report::begin(const std::string& what) {
+  if (!watched_) return;
+  fmt::print(stderr, "\r\033[K{} ...", what);
+  std::fflush(stderr);
+}
+
+void Report::clear_progress() {
+  if (!watched_) return;
+  fmt::print(stderr, "\r\033[K");
+  std::fflush(stderr);
+}
+
+void Report::row(const Row& row, const Figures& figures) {
+  clear_progress();
+  rows_.emplace_back(row, figures);
+  if (!std::exchange(has_header_, true)) fmt::print(table_, "{}", kHeader);
+  fmt::print(table_, "{:5} {:9} {:>5} {:>7} {:>6} {:>8.3f} {:>11.1f} {:>10.1f} {:>10.1f} {:>10.2f}  {}\n",
+             to_string(row.operation), figures.transport, format_size(row.size), row.blocks, row.depth,
+             figures.gbytes_per_second(row), figures.messages_per_second(), figures.latency_us_p50,
+             figures.latency_us_p99, figures.post_us,
+             !row.verify        ? "not checked"
+             : figures.verified ? "yes"
+                                : "NO");
+  std::fflush(table_);
+  if (!json_) return;
+  const nlohmann::ordered_json object{
+      {"op", to_string(row.operation)},
+      {"transport", figures.transport},
+      {"size_bytes", row.size},
+      {"blocks", row.blocks},
+      {"depth", row.depth},
+      {"streams", row.streams},
+      {"gbytes_per_second", figures.gbytes_per_second(row)},
+      {"latency_us_p50", figures.latency_us_p50},
+      {"latency_us_p99", figures.latency_us_p99},
+      {"post_us", figures.post_us},
+      {"verified", figures.verified},
+  };
+  fmt::print(json_.get(), "{}\n", object.dump());
+  std::fflush(json_.get());
+}
+
+void Report::failed(const std::string& what, const Error& error) {
+  clear_progress();
+  std::fflush(table_);
+  fmt::print(stderr, "p2p-perf: {}: {}: {}\n", what, p2p::to_string(error.code), error.message);
+}
+
+void Report::route(const Route& route) {
+  std::string line = fmt::format("route: {}: {}{}{}", route.transport.empty() ? "none" : route.transport,
+                                 route.reason, route.detail.empty() ? "" : "; ", route.detail);
+  if (std::find(routes_.begin(), routes_.end(), line) == routes_.end()) routes_.push_back(std::move(line));
+}
+
+void Report::finish() {
+  clear_progress();
+  for (; routes_shown_ < routes_.size(); ++routes_shown_) fmt::print(table_, "{}\n", routes_[routes_shown_]);
+  std::fflush(table_);
+}
+
+}  // namespace p2p::perf

@@ -1,0 +1,57 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "row.h"
+
+#include "failure.h"
+
+namespace p2p::perf {
+namespace {
+
+constexpr std::uint64_t kMaxTransferBytes = std::uint64_t{64} << 30;
+constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 24;
+constexpr std::uint64_t kMaxDepth = 4096;
+constexpr std::chrono::milliseconds kMaxDuration = std::chrono::hours(1);
+
+}  // namespace
+
+std::string_view to_string(Operation operation) {
+  switch (operation) {
+    case Operation::kWrite: return "write";
+    case Operation::kRead: return "read";
+    case Operation::kSend: return "send";
+  }
+  return "unknown";
+}
+
+Result<Operation> parse_operation(std::string_view text) {
+  for (const Operation operation : {Operation::kWrite, Operation::kRead, Operation::kSend}) {
+    if (text == to_string(operation)) return operation;
+  }
+  return fail(ErrorCode::kInvalidArgument, "\"{}\" is not an operation: write, read or send", text);
+}
+
+Status check(const Row& row) {
+  if (row.size == 0 || row.size > kMaxTransferBytes || row.blocks == 0 || row.blocks > kMaxBlocks ||
+      row.transfer_bytes() > kMaxTransferBytes) {
+    return fail(ErrorCode::kInvalidArgument, "{} blocks of {} bytes are not between 1 byte and 64 GiB",
+                row.blocks, row.size);
+  }
+  if (row.depth == 0 || row.depth > kMaxDepth) {
+    return fail(ErrorCode::kInvalidArgument, "the depth {} is not between 1 and {}", row.depth, kMaxDepth);
+  }
+  if (row.duration.count() <= 0 || row.duration > kMaxDuration) {
+    return fail(ErrorCode::kInvalidArgument, "the duration {} ms is not between 1 ms and one hour",
+                row.duration.count());
+  }
+  return {};
+}
+
+double Figures::gbytes_per_second(const Row& row) const {
+  if (seconds <= 0) return 0;
+  return static_cast<double>(transfers) * static_cast<double>(row.transfer_bytes()) / seconds / 1e9;
+}
+
+double Figures::messages_per_second() const {
+  return seconds <= 0 ? 0 : static_cast<double>(transfers) / seconds;
+}
+
+}  // namespace p2p::perf

@@ -1,0 +1,56 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "p2p/result.h"
+
+namespace p2p::perf {
+
+enum class Operation { kWrite, kRead, kSend };
+
+std::string_view to_string(Operation operation);
+Result<Operation> parse_operation(std::string_view text);
+
+/// One line of the table: what is measured.
+struct Row {
+  Operation operation = Operation::kWrite;
+  std::string transport;     ///< empty: the engine chooses
+  unsigned streams = 0;      ///< 0: the engine chooses
+  std::uint64_t size = 0;    ///< bytes of a block
+  std::uint64_t blocks = 1;  ///< of a transfer
+  std::uint64_t depth = 1;   ///< transfers in flight
+  std::chrono::milliseconds duration{1000};
+  bool verify = true;
+  bool prepared = false;
+  std::uint64_t seed = 0;  ///< of this row's patterns and places
+
+  std::uint64_t transfer_bytes() const { return size * blocks; }
+};
+
+/// Refuses rows that no machine or no tester can want, so that a layout's sums cannot overflow.
+Status check(const Row& row);
+
+/// Receives that the server keeps posted: enough that a sender never waits for one.
+inline std::uint64_t receives_ahead(const Row& row) { return 2 * row.depth; }
+
+/// What a row gave.
+struct Figures {
+  std::string transport;  ///< that moved the bytes
+  std::uint64_t transfers = 0;
+  double seconds = 0;
+  double latency_us_p50 = 0;
+  double latency_us_p99 = 0;
+  double post_us = 0;  ///< median time to post one transfer
+  bool verified = false;
+  std::string fault;  ///< what was wrong at the destination
+
+  double gbytes_per_second(const Row& row) const;
+  double messages_per_second() const;
+};
+
+}  // namespace p2p::perf
