@@ -116,8 +116,11 @@ TEST_F(SessionTest, BothSidesMayCloseAtOnce) {
       side->session->send(wire::Bye{"bye"});
       side->session->close({ErrorCode::kCancelled, "closed here"});
     }
-    EXPECT_EQ(connector.wait_closed().message, "closed here");
-    EXPECT_EQ(acceptor.wait_closed().message, "closed here");
+    // Each ends by its own reason, or by the other's end if that came first.
+    for (Side* side : {&connector, &acceptor}) {
+      EXPECT_THAT(side->wait_closed().message,
+                  testing::AnyOf("closed here", testing::HasSubstr("the peer closed the connection")));
+    }
   }
 }
 

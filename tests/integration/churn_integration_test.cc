@@ -120,7 +120,7 @@ TEST(Idle, ConnectedEndpointsUseNoTime) {
   const microseconds there = time_of(pair.peer.process().pid());
   constexpr std::chrono::seconds kSpan{2};
   std::this_thread::sleep_for(kSpan);
-  constexpr microseconds kAllowed = kSpan / 50;
+  constexpr microseconds kAllowed = microseconds(kSpan) / 50;
   EXPECT_LT(own_time() - here, kAllowed);
   EXPECT_LT(time_of(pair.peer.process().pid()) - there, kAllowed);
   EXPECT_FALSE(pending.done());

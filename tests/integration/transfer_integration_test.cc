@@ -197,6 +197,10 @@ TEST_P(TransferTest, NeighboursOnBothSidesAreMerged) {
   }
   const auto prepared = pair.connection.prepare_write(local, remote);
   ASSERT_TRUE(is_ok(status_of(prepared)));
+  // Merged when the list is built: at the latest by its first post, once the owner has told of its region.
+  ASSERT_TRUE(is_ok(prepared->post().wait(kLimit)));
+  EXPECT_LE(prepared->segments(), 64u);
+  ASSERT_TRUE(is_ok(prepared->post().wait(kLimit)));
   EXPECT_EQ(prepared->segments(), 1u);
 }
 
