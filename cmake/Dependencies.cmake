@@ -6,6 +6,7 @@ find_package(spdlog REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 if(P2P_TESTS)
   find_package(GTest REQUIRED)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
 endif()
 
 # CUDA is found or done without; the binary made with it also runs where there is no driver.
