@@ -35,8 +35,8 @@ struct Capabilities {
   /// `import_region` needs the owner's base, size and exported key (always true when `unaided`).
   bool needs_exported_key = false;
 
-  /// Batches are cut by `max_batch_bytes` alone, whatever `Options::batch_bytes` says: the transport has no use
-  /// for dealing a transfer out over channels.
+  /// Batches are cut by `max_batch_bytes` alone, whatever `Options::batch_bytes` says: the transport has no
+  /// use for dealing a transfer out over channels.
   bool whole_transfers = false;
 
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
