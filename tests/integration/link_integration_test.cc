@@ -77,15 +77,15 @@ class LinkTest : public ::testing::Test {
   Cable cable;
 };
 
-/// Posts writes of the whole region over and over; the transfers' numbers.
+/// Posts `count` writes of the whole region, after one that has ended; the transfers' numbers.
 std::vector<std::uint64_t> start_writes(Peer& from, std::uint64_t connection, const PeerRegion& own,
-                                        const PeerRegion& theirs) {
+                                        const PeerRegion& theirs, int count) {
   const std::uint64_t id = from.number(fmt::format("import {} {}", connection, to_hex(theirs.descriptor)));
+  const auto write =
+      fmt::format("write {} {} 0 {} {} {}", connection, own.index, kSize, id, theirs.descriptor.address);
+  EXPECT_TRUE(is_ok(from.wait(from.number(write))));
   std::vector<std::uint64_t> writes;
-  for (int i = 0; i < 100; ++i) {
-    writes.push_back(from.number(
-        fmt::format("write {} {} 0 {} {} {}", connection, own.index, kSize, id, theirs.descriptor.address)));
-  }
+  for (int i = 0; i < count; ++i) writes.push_back(from.number(write));
   return writes;
 }
 
@@ -96,8 +96,7 @@ TEST_F(LinkTest, DroppedLinkFailsTransfersInTimeAndReconnectWorks) {
   const PeerRegion own = left.region(kSize);
   const PeerRegion theirs = right.region(kSize);
   left.number(fmt::format("fill {} 0 {} 1", own.index, kSize));
-  const auto writes = start_writes(left, connection, own, theirs);
-  EXPECT_TRUE(is_ok(left.wait(writes.front())));
+  const auto writes = start_writes(left, connection, own, theirs, 100);
   ASSERT_TRUE(is_ok(cable.set("down")));
   const auto start = Clock::now();
   EXPECT_TRUE(is_error(left.wait(writes.back()), {ErrorCode::kPeerGone}));
@@ -132,7 +131,7 @@ TEST_F(LinkTest, ShortOutageIsSurvived) {
   const std::uint64_t connection = connect(left, right);
   const PeerRegion own = left.region(kSize);
   const PeerRegion theirs = right.region(kSize);
-  const auto writes = start_writes(left, connection, own, theirs);
+  const auto writes = start_writes(left, connection, own, theirs, 20);
   ASSERT_TRUE(is_ok(cable.set("down")));
   EXPECT_TRUE(is_error(left.wait(writes.back(), std::chrono::milliseconds(300)), {ErrorCode::kTimedOut}));
   ASSERT_TRUE(is_ok(cable.set("up")));

@@ -80,6 +80,7 @@ TEST_P(RegionTest, SameAndOverlappingRangesRegisterManyTimes) {
 
 TEST_P(RegionTest, ForgedKeysAreRefusedAndHarmNothing) {
   const PeerRegion theirs = pair.peer.region(kMiB);
+  EXPECT_TRUE(is_ok(write(theirs.descriptor, 0, 4096))) << "also with the true one known";
   for (std::size_t byte = 0; byte < theirs.descriptor.key.size(); byte += 5) {
     RegionDescriptor forged = theirs.descriptor;
     forged.key[byte] ^= std::byte{1};

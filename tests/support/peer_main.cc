@@ -291,6 +291,11 @@ class Peer {
 }  // namespace
 }  // namespace p2p::testing
 
+#if defined(__SANITIZE_THREAD__)
+// The tests kill this process, so what the sanitizer finds must end it at once to be seen.
+extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
+#endif
+
 int main() {
   p2p::testing::Peer peer;
   for (std::string line; std::getline(std::cin, line);) {
