@@ -53,7 +53,7 @@ std::shared_ptr<TransferState> Messages::receive(std::span<const LocalSpan> into
     MutexLock lock(mutex_);
     if (closed_) return failed_transfer(error_);
     sequence = next_receive_++;
-    receives_.emplace(sequence, state);
+    receives_.emplace(sequence, Waiting{state, total(into)});
     std::size_t next = 0;
     do {
       const std::size_t count = std::min(kSpansAMessage, spans->size() - next);
@@ -206,7 +206,11 @@ Status Messages::on(const wire::ReceiveDone& done) {
     if (found == receives_.end()) {
       return fail(ErrorCode::kProtocol, "receive {} done that was not posted", done.sequence);
     }
-    state = std::move(found->second);
+    if (done.error == 0 && done.bytes > found->second.room) {
+      return fail(ErrorCode::kProtocol, "receive {} of {} bytes done with {}", done.sequence,
+                  found->second.room, done.bytes);
+    }
+    state = std::move(found->second.state);
     receives_.erase(found);
     received_ += done.error == 0;
   }
@@ -273,12 +277,12 @@ void Messages::stop(const Error& error) {
 
 void Messages::close(const Error& error) {
   stop(error);
-  std::map<std::uint64_t, std::shared_ptr<TransferState>> receives;
+  std::map<std::uint64_t, Waiting> receives;
   {
     MutexLock lock(mutex_);
     receives.swap(receives_);
   }
-  for (const auto& [sequence, state] : receives) state->finish(tl::unexpected(error));
+  for (const auto& [sequence, receive] : receives) receive.state->finish(tl::unexpected(error));
 }
 
 }  // namespace p2p::engine

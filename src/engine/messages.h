@@ -57,6 +57,10 @@ class Messages : public std::enable_shared_from_this<Messages> {
     std::vector<LocalSpan> message;
     std::shared_ptr<TransferState> state;
   };
+  struct Waiting {  // a receive of mine
+    std::shared_ptr<TransferState> state;
+    std::uint64_t room = 0;  ///< bytes
+  };
   struct Receive {  // the peer's
     std::vector<wire::ReceiveSpan> spans;
     bool complete = false;
@@ -81,8 +85,8 @@ class Messages : public std::enable_shared_from_this<Messages> {
   std::uint64_t received_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Send> sends_ P2P_GUARDED_BY(mutex_);  // not matched yet
   std::map<std::uint64_t, Receive> posted_ P2P_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::shared_ptr<TransferState>> writes_ P2P_GUARDED_BY(mutex_);    // matched
-  std::map<std::uint64_t, std::shared_ptr<TransferState>> receives_ P2P_GUARDED_BY(mutex_);  // mine
+  std::map<std::uint64_t, std::shared_ptr<TransferState>> writes_ P2P_GUARDED_BY(mutex_);  // matched
+  std::map<std::uint64_t, Waiting> receives_ P2P_GUARDED_BY(mutex_);                       // mine
 };
 
 }  // namespace p2p::engine
