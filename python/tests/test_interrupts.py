@@ -12,7 +12,8 @@ START_SECONDS = 30
 END_SECONDS = 15
 
 _SETUP = """
-import os, sys, threading, asyncio
+import os, signal, sys, threading, asyncio
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background starts with it ignored
 import numpy as np
 from uccl import p2p
 a, b = p2p.Endpoint(0, 1), p2p.Endpoint(1, 1)
