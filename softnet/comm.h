@@ -1,0 +1,147 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "drivers/nccl_net/abi/types.h"
+#include "drivers/nccl_net/abi/unpack.h"
+#include "softnet/fragments.h"
+#include "softnet/pool.h"
+#include "softnet/socket.h"
+
+/// A comm is one direction of one TCP connection: messages in order, each a header and its bytes. All
+/// progress happens in `test`. Any thread may call; a comm's calls are serialised.
+namespace softnet {
+
+namespace abi = p2p::nccl_net::abi;
+
+inline constexpr std::size_t kRequests = 16;
+
+/// In front of each message.
+struct MessageHeader {
+  static constexpr std::uint64_t kMagic = 0x3174656e74666f73;  // "softnet1"
+  std::uint64_t magic = kMagic;
+  std::uint64_t size = 0;
+};
+static_assert(sizeof(MessageHeader) == 16);
+
+/// What `regMr` gives.
+struct MemoryHandle {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+  int type = 0;
+
+  bool covers(const void* address, std::size_t bytes) const;
+};
+
+/// Delays and short moves that the settings ask for.
+class Throttle {
+ public:
+  explicit Throttle(std::uint64_t seed) : random_(seed) {}
+
+  /// The most bytes that may move now.
+  std::size_t allowance();
+  void moved();
+
+ private:
+  std::mt19937_64 random_;
+  std::chrono::steady_clock::time_point next_{};
+};
+
+class Comm;
+
+/// What the host's request pointers point to.
+struct Request {
+  enum class State : std::uint8_t { kFree, kPosted, kDone };
+
+  Comm* comm = nullptr;
+  State state = State::kFree;
+  bool scattered = false;  ///< lands in the pool
+  std::byte* data = nullptr;
+  std::size_t size = 0;    ///< bytes; of a receive, the most it takes until its header has come
+  std::size_t moved = 0;   ///< bytes, the header's included on a send
+  bool announced = false;  ///< the header of a receive has come
+  MessageHeader header;
+  FragmentPlan plan;
+  Pool::Extent extent;
+};
+
+class Comm {
+ public:
+  virtual ~Comm() = default;
+  virtual int test(Request& request, int* done, int* sizes) = 0;
+};
+
+class SendComm : public Comm {
+ public:
+  explicit SendComm(UniqueFd socket);
+  int post(const void* data, int size, const MemoryHandle* handle, void** request);
+  int test(Request& request, int* done, int* sizes) override;
+
+ private:
+  void push();
+  std::size_t gather(std::span<iovec> pieces);
+  void account(std::size_t moved);
+  std::size_t fault_limit(std::size_t limit);
+
+  std::mutex mutex_;
+  UniqueFd socket_;
+  Throttle throttle_;
+  std::array<Request, kRequests> requests_;
+  std::uint64_t posted_ = 0;
+  std::uint64_t sent_ = 0;  // requests whose bytes the kernel has
+  std::uint64_t freed_ = 0;
+  std::uint64_t bytes_ = 0;
+  int error_ = abi::kSuccess;
+};
+
+class RecvComm : public Comm {
+ public:
+  /// `unpack`: receives into CUDA-typed memory are scattered into the pool.
+  RecvComm(UniqueFd socket, bool unpack);
+  ~RecvComm() override;
+
+  bool ready() const { return !unpack_ || (pool_ != nullptr && lists_ != nullptr); }
+  void describe(abi::DeviceHandle& handle);
+
+  int post(void* data, int size, const MemoryHandle* handle, void** request);
+  int test(Request& request, int* done, int* sizes) override;
+  int consumed(Request* request);
+
+ private:
+  struct Release {
+    void operator()(abi::UnpackLists* lists) const;
+  };
+
+  void pull();
+  bool begin_message(Request& request);
+  bool place(Request& request);
+  std::size_t scatter(const Request& request, std::span<iovec> pieces) const;
+  bool account(Request& request, std::size_t moved);
+  void publish(const Request& request, std::uint64_t sequence);
+
+  std::mutex mutex_;
+  UniqueFd socket_;
+  const bool unpack_;
+  Throttle throttle_;
+  std::mt19937_64 random_;
+  Pool* pool_ = nullptr;
+  std::unique_ptr<abi::UnpackLists, Release> lists_;
+  abi::UnpackDevice device_{};
+  std::array<Request, kRequests> requests_;
+  MessageHeader next_;          // header under way, of the first message not yet announced
+  std::size_t next_bytes_ = 0;  // of it, so far
+  std::uint64_t posted_ = 0;
+  std::uint64_t received_ = 0;  // requests all of whose bytes have come
+  std::uint64_t reported_ = 0;  // done
+  std::uint64_t freed_ = 0;
+  int error_ = abi::kSuccess;
+};
+
+}  // namespace softnet

@@ -1,0 +1,189 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "softnet/connect.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+
+#include "softnet/log.h"
+#include "softnet/settings.h"
+
+namespace softnet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::size_t kMaxGuests = 64;
+
+const sockaddr* generic(const sockaddr_in6& address) { return reinterpret_cast<const sockaddr*>(&address); }
+
+/// A connection that is being made. Used by one thread at a time, the holder of the attempts' lock.
+struct Attempt {
+  UniqueFd socket;
+  Clock::time_point deadline;
+  Greeting greeting;
+  std::size_t sent = 0;
+  Greeting answer;
+  std::size_t heard = 0;
+  bool connected = false;
+};
+
+struct Attempts {
+  std::mutex mutex;
+  std::uint64_t last = 0;
+  std::map<std::uint64_t, Attempt> open;
+};
+
+Attempts& attempts() {
+  static Attempts* const all = new Attempts;
+  return *all;
+}
+
+std::uint64_t begin(Attempts& all, const Device& device, const Handle& handle) {
+  Attempt attempt;
+  attempt.socket = make_socket(handle.address);
+  attempt.deadline = Clock::now() + settings().timeout;
+  attempt.greeting.cookie = handle.cookie;
+  const int fd = attempt.socket.get();
+  if (fd < 0) return 0;
+  // Leave by the device's own interface.
+  if (device.address.sin6_family == handle.address.sin6_family &&
+      ::bind(fd, generic(device.address), address_size(device.address)) != 0) {
+    return 0;
+  }
+  prepare_stream(fd);
+  if (::connect(fd, generic(handle.address), address_size(handle.address)) != 0 && errno != EINPROGRESS)
+    return 0;
+  all.open.emplace(++all.last, std::move(attempt));
+  return all.last;
+}
+
+bool finish_connect(Attempt& attempt, int& code) {
+  pollfd poll{attempt.socket.get(), POLLOUT, 0};
+  if (::poll(&poll, 1, 0) <= 0) return false;
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error == 0) return attempt.connected = true;
+  warn("connect: {}", std::strerror(error));
+  code = abi::kRemoteError;
+  return false;
+}
+
+/// Returns true once the acceptor has answered; sets `code` if it never will.
+bool go_on(Attempt& attempt, int& code) {
+  if (Clock::now() > attempt.deadline) {
+    warn("connect: no answer within {} ms", settings().timeout.count());
+    code = abi::kRemoteError;
+    return false;
+  }
+  if (settings().never_connect) return false;
+  if (!attempt.connected && !finish_connect(attempt, code)) return false;
+  auto* out = reinterpret_cast<std::byte*>(&attempt.greeting);
+  auto* in = reinterpret_cast<std::byte*>(&attempt.answer);
+  long moved = 0;
+  if (attempt.sent != sizeof attempt.greeting) {
+    iovec piece{out + attempt.sent, sizeof attempt.greeting - attempt.sent};
+    moved = send_some(attempt.socket.get(), {&piece, 1});
+    if (moved > 0) attempt.sent += static_cast<std::size_t>(moved);
+  } else {
+    iovec piece{in + attempt.heard, sizeof attempt.answer - attempt.heard};
+    moved = receive_some(attempt.socket.get(), {&piece, 1});
+    if (moved > 0) attempt.heard += static_cast<std::size_t>(moved);
+  }
+  if (moved == kLost) code = abi::kRemoteError;
+  if (attempt.heard != sizeof attempt.answer) return false;
+  const bool same =
+      attempt.answer.magic == Handle::kMagic && attempt.answer.cookie == attempt.greeting.cookie;
+  if (!same) code = abi::kRemoteError;
+  return same;
+}
+
+}  // namespace
+
+std::unique_ptr<Listener> Listener::open(const Device& device, Handle& handle) {
+  auto listener = std::make_unique<Listener>();
+  listener->socket_ = make_socket(device.address);
+  const int fd = listener->socket_.get();
+  handle = {};
+  socklen_t size = sizeof handle.address;
+  if (fd < 0 || ::bind(fd, generic(device.address), address_size(device.address)) != 0 ||
+      ::listen(fd, 64) != 0 || ::getsockname(fd, reinterpret_cast<sockaddr*>(&handle.address), &size) != 0 ||
+      ::getrandom(&listener->cookie_, sizeof listener->cookie_, 0) != sizeof listener->cookie_) {
+    warn("listen on {}: {}", device.name, std::strerror(errno));
+    return nullptr;
+  }
+  handle.cookie = listener->cookie_;
+  return listener;
+}
+
+std::unique_ptr<RecvComm> Listener::poll() {
+  const std::lock_guard lock(mutex_);
+  if (settings().never_accept) return nullptr;
+  while (guests_.size() < kMaxGuests) {
+    UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) break;
+    prepare_stream(socket.get());
+    guests_.push_back({std::move(socket), Clock::now() + settings().timeout, {}, 0});
+  }
+  for (auto guest = guests_.begin(); guest != guests_.end();) {
+    const Verdict verdict = hear(*guest);
+    if (verdict == Verdict::kWait) {
+      ++guest;
+      continue;
+    }
+    UniqueFd socket = std::move(guest->socket);
+    guest = guests_.erase(guest);
+    if (verdict == Verdict::kLeave) continue;
+    Greeting answer{Handle::kMagic, cookie_};
+    iovec piece{&answer, sizeof answer};
+    // The first 16 bytes of an empty socket buffer always fit.
+    if (send_some(socket.get(), {&piece, 1}) != static_cast<long>(sizeof answer)) continue;
+    auto comm = std::make_unique<RecvComm>(std::move(socket), settings().unpack);
+    if (comm->ready()) return comm;
+    warn("accept: no memory for the pool");
+  }
+  return nullptr;
+}
+
+Listener::Verdict Listener::hear(Guest& guest) const {
+  if (Clock::now() > guest.deadline) return Verdict::kLeave;
+  iovec piece{reinterpret_cast<std::byte*>(&guest.greeting) + guest.bytes,
+              sizeof guest.greeting - guest.bytes};
+  const long moved = receive_some(guest.socket.get(), {&piece, 1});
+  if (moved == kLost) return Verdict::kLeave;
+  guest.bytes += static_cast<std::size_t>(moved);
+  if (guest.bytes != sizeof guest.greeting) return Verdict::kWait;
+  const bool known = guest.greeting.magic == Handle::kMagic && guest.greeting.cookie == cookie_;
+  return known ? Verdict::kWelcome : Verdict::kLeave;
+}
+
+int poll_connect(const Device& device, Handle& handle, std::unique_ptr<SendComm>& comm) {
+  if (handle.magic != Handle::kMagic) {
+    warn("connect: the handle is not one of ours");
+    return abi::kInvalidArgument;
+  }
+  Attempts& all = attempts();
+  const std::lock_guard lock(all.mutex);
+  if (handle.attempt == 0) {
+    handle.attempt = begin(all, device, handle);
+    if (handle.attempt == 0) {
+      warn("connect from {}: {}", device.name, std::strerror(errno));
+      return abi::kSystemError;
+    }
+  }
+  const auto found = all.open.find(handle.attempt);
+  if (found == all.open.end()) return abi::kInternalError;
+  int code = abi::kSuccess;
+  if (go_on(found->second, code)) comm = std::make_unique<SendComm>(std::move(found->second.socket));
+  if (comm || code != abi::kSuccess) all.open.erase(found);
+  // An attempt that its host gave up would stay for ever otherwise.
+  const auto stale = Clock::now() - settings().timeout;
+  std::erase_if(all.open, [stale](const auto& entry) { return entry.second.deadline < stale; });
+  return code;
+}
+
+}  // namespace softnet

@@ -1,0 +1,62 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "drivers/nccl_net/abi/types.h"
+#include "softnet/comm.h"
+#include "softnet/devices.h"
+#include "softnet/socket.h"
+
+namespace softnet {
+
+/// The listener's address as it travels in the host's 128-byte buffer. `attempt` is written by `connect`.
+struct Handle {
+  static constexpr std::uint64_t kMagic = 0x656c646e61687473;
+  std::uint64_t magic = kMagic;
+  std::uint64_t cookie = 0;  ///< what the connector must show
+  sockaddr_in6 address{};
+  std::uint32_t padding = 0;
+  std::uint64_t attempt = 0;
+};
+static_assert(sizeof(Handle) <= p2p::nccl_net::abi::kHandleBytes);
+
+/// First from the connector; the acceptor answers with the same.
+struct Greeting {
+  std::uint64_t magic = Handle::kMagic;
+  std::uint64_t cookie = 0;
+};
+
+/// Takes any number of connections.
+class Listener {
+ public:
+  /// Null on failure, which is logged.
+  static std::unique_ptr<Listener> open(const Device& device, Handle& handle);
+
+  /// Null until a connection is complete. Strangers are turned away.
+  std::unique_ptr<RecvComm> poll();
+
+ private:
+  struct Guest {
+    UniqueFd socket;
+    std::chrono::steady_clock::time_point deadline;
+    Greeting greeting;
+    std::size_t bytes = 0;
+  };
+  enum class Verdict { kWait, kWelcome, kLeave };
+  Verdict hear(Guest& guest) const;
+
+  std::mutex mutex_;
+  UniqueFd socket_;
+  std::uint64_t cookie_ = 0;
+  std::vector<Guest> guests_;
+};
+
+/// Starts or continues the attempt that the handle names: 0 with a null comm until it is made, or a code.
+int poll_connect(const Device& device, Handle& handle, std::unique_ptr<SendComm>& comm);
+
+}  // namespace softnet

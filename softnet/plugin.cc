@@ -1,0 +1,201 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "drivers/nccl_net/abi/v7.h"
+#include "softnet/comm.h"
+#include "softnet/connect.h"
+#include "softnet/devices.h"
+#include "softnet/log.h"
+#include "softnet/settings.h"
+
+/// The table that hosts load, and the translation from its pointers to our types.
+namespace softnet {
+namespace {
+
+struct Plugin {
+  std::mutex mutex;
+  std::atomic<bool> ready{false};
+  std::vector<Device> devices;
+};
+
+/// Never destroyed: hosts never unload a plugin, and their threads may outlive static destructors.
+Plugin& plugin() {
+  static Plugin* const instance = new Plugin;
+  return *instance;
+}
+
+const Device* find_device(int index) {
+  Plugin& self = plugin();
+  if (!self.ready || index < 0 || static_cast<std::size_t>(index) >= self.devices.size()) return nullptr;
+  return &self.devices[static_cast<std::size_t>(index)];
+}
+
+int init(abi::Logger logger) {
+  Plugin& self = plugin();
+  const std::lock_guard lock(self.mutex);
+  if (self.ready) return abi::kInternalError;
+  set_logger(logger);
+  std::vector<std::string> complaints;
+  set_settings(read_settings(complaints));
+  for (const std::string& complaint : complaints) warn("{}", complaint);
+  if (settings().fail_init) {
+    warn("init fails, as SOFTNET_FAULT asks");
+    return abi::kInternalError;
+  }
+  if (!settings().no_devices) self.devices = find_devices(settings());
+  for (const Device& device : self.devices) {
+    inform("device {}: {} Mbit/s, {}", device.name, device.speed,
+           settings().unpack ? "UNPACK" : "host memory");
+  }
+  self.ready = true;
+  return abi::kSuccess;
+}
+
+int devices(int* count) {
+  if (!plugin().ready || count == nullptr) return abi::kInternalError;
+  *count = static_cast<int>(plugin().devices.size());
+  return abi::kSuccess;
+}
+
+int get_properties(int index, abi::v7::Properties* properties) {
+  const Device* device = find_device(index);
+  if (device == nullptr || properties == nullptr) return abi::kInternalError;
+  const bool null = settings().null_properties;
+  *properties = {};
+  if (!null) properties->name = const_cast<char*>(device->name.c_str());
+  if (!null && !device->pci_path.empty()) properties->pci_path = const_cast<char*>(device->pci_path.c_str());
+  properties->guid = static_cast<std::uint64_t>(index);
+  properties->pointer_support = abi::kPointerHost | (settings().unpack ? abi::kPointerCuda : 0);
+  properties->speed = device->speed;
+  properties->max_comms = 65536;
+  properties->max_receives = 1;
+  properties->device_type = settings().unpack ? abi::kDeviceUnpack : abi::kDeviceHost;
+  properties->device_version = settings().unpack ? abi::kUnpackVersion : 0;
+  return abi::kSuccess;
+}
+
+int listen(int index, void* buffer, void** comm) {
+  const Device* device = find_device(index);
+  if (device == nullptr || buffer == nullptr || comm == nullptr) return abi::kInternalError;
+  Handle handle;
+  std::unique_ptr<Listener> listener = Listener::open(*device, handle);
+  if (!listener) return abi::kSystemError;
+  std::memset(buffer, 0, abi::kHandleBytes);
+  std::memcpy(buffer, &handle, sizeof handle);
+  *comm = listener.release();
+  return abi::kSuccess;
+}
+
+int connect(int index, void* buffer, void** comm, abi::DeviceHandle** /*device_handle*/) {
+  const Device* device = find_device(index);
+  if (device == nullptr || buffer == nullptr || comm == nullptr) return abi::kInternalError;
+  *comm = nullptr;
+  Handle handle;
+  std::memcpy(&handle, buffer, sizeof handle);
+  std::unique_ptr<SendComm> made;
+  const int code = poll_connect(*device, handle, made);
+  std::memcpy(buffer, &handle, sizeof handle);
+  *comm = made.release();
+  return code;
+}
+
+int accept(void* listener, void** comm, abi::DeviceHandle** device_handle) {
+  if (listener == nullptr || comm == nullptr) return abi::kInternalError;
+  std::unique_ptr<RecvComm> made = static_cast<Listener*>(listener)->poll();
+  if (made && device_handle != nullptr && *device_handle != nullptr) made->describe(**device_handle);
+  *comm = made.release();
+  return abi::kSuccess;
+}
+
+int reg_mr(void* comm, void* data, int size, int type, void** mhandle) {
+  const bool known = type == abi::kPointerHost || (type == abi::kPointerCuda && settings().unpack);
+  if (comm == nullptr || mhandle == nullptr || size < 0 || !known) return abi::kInternalError;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(data) % 4096 == 0;
+  if (settings().strict && type == abi::kPointerCuda && !aligned) {
+    warn("regMr of {}: not aligned to 4 KiB", data);
+    return abi::kInternalError;
+  }
+  *mhandle = new MemoryHandle{static_cast<std::byte*>(data), static_cast<std::size_t>(size), type};
+  return abi::kSuccess;
+}
+
+int dereg_mr(void* /*comm*/, void* mhandle) {
+  delete static_cast<MemoryHandle*>(mhandle);
+  return abi::kSuccess;
+}
+
+int isend(void* comm, void* data, int size, int /*tag*/, void* mhandle, void** request) {
+  if (comm == nullptr) return abi::kInternalError;
+  return static_cast<SendComm*>(comm)->post(data, size, static_cast<MemoryHandle*>(mhandle), request);
+}
+
+int irecv(void* comm, int count, void** data, int* sizes, int* /*tags*/, void** mhandles, void** request) {
+  if (comm == nullptr || count != 1) return abi::kInternalError;
+  return static_cast<RecvComm*>(comm)->post(data[0], sizes[0], static_cast<MemoryHandle*>(mhandles[0]),
+                                            request);
+}
+
+/// Nothing to flush: what is done is visible.
+int iflush(void* /*comm*/, int /*count*/, void** /*data*/, int* /*sizes*/, void** /*mhandles*/,
+           void** request) {
+  *request = nullptr;
+  return abi::kSuccess;
+}
+
+int test(void* request, int* done, int* sizes) {
+  if (request == nullptr || done == nullptr) return abi::kInternalError;
+  auto* posted = static_cast<Request*>(request);
+  return posted->comm->test(*posted, done, sizes);
+}
+
+int close_send(void* comm) {
+  delete static_cast<SendComm*>(comm);
+  return abi::kSuccess;
+}
+
+int close_recv(void* comm) {
+  delete static_cast<RecvComm*>(comm);
+  return abi::kSuccess;
+}
+
+int close_listen(void* comm) {
+  delete static_cast<Listener*>(comm);
+  return abi::kSuccess;
+}
+
+int get_device_mr(void* /*comm*/, void* /*mhandle*/, void** /*pointer*/) { return abi::kSuccess; }
+
+int irecv_consumed(void* comm, int count, void* request) {
+  if (comm == nullptr || count != 1) return abi::kInternalError;
+  return static_cast<RecvComm*>(comm)->consumed(static_cast<Request*>(request));
+}
+
+}  // namespace
+}  // namespace softnet
+
+extern "C" __attribute__((visibility("default"))) const p2p::nccl_net::abi::v7::Table ncclNetPlugin_v7;
+
+const p2p::nccl_net::abi::v7::Table ncclNetPlugin_v7 = {
+    .name = "softnet",
+    .init = softnet::init,
+    .devices = softnet::devices,
+    .get_properties = softnet::get_properties,
+    .listen = softnet::listen,
+    .connect = softnet::connect,
+    .accept = softnet::accept,
+    .reg_mr = softnet::reg_mr,
+    .reg_mr_dma_buf = nullptr,
+    .dereg_mr = softnet::dereg_mr,
+    .isend = softnet::isend,
+    .irecv = softnet::irecv,
+    .iflush = softnet::iflush,
+    .test = softnet::test,
+    .close_send = softnet::close_send,
+    .close_recv = softnet::close_recv,
+    .close_listen = softnet::close_listen,
+    .get_device_mr = softnet::get_device_mr,
+    .irecv_consumed = softnet::irecv_consumed,
+};

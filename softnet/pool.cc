@@ -1,0 +1,59 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "softnet/pool.h"
+
+#include <sys/mman.h>
+
+#include <iterator>
+
+#include "softnet/settings.h"
+
+namespace softnet {
+namespace {
+constexpr std::size_t kPage = 4096;
+}
+
+Pool::Pool(std::byte* base, std::size_t size) : base_(base), size_(size) {
+  free_.emplace(0, static_cast<std::uint32_t>(size));
+}
+
+Pool* Pool::instance() {
+  static Pool* const pool = []() -> Pool* {
+    const std::size_t size = settings().pool_bytes;
+    void* base =
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return base == MAP_FAILED ? nullptr : new Pool(static_cast<std::byte*>(base), size);
+  }();
+  return pool;
+}
+
+std::optional<Pool::Extent> Pool::take(std::size_t bytes) {
+  const std::size_t size = (bytes + kPage - 1) / kPage * kPage;
+  const std::lock_guard lock(mutex_);
+  for (auto free = free_.begin(); free != free_.end(); ++free) {
+    if (free->second < size) continue;
+    const Extent extent{free->first, static_cast<std::uint32_t>(size)};
+    const std::uint32_t rest = free->second - extent.size;
+    free_.erase(free);
+    if (rest != 0) free_.emplace(extent.offset + extent.size, rest);
+    return extent;
+  }
+  return std::nullopt;
+}
+
+void Pool::give_back(Extent extent) {
+  if (extent.size == 0) return;
+  const std::lock_guard lock(mutex_);
+  auto place = free_.emplace(extent.offset, extent.size).first;
+  const auto next = std::next(place);
+  if (next != free_.end() && place->first + place->second == next->first) {
+    place->second += next->second;
+    free_.erase(next);
+  }
+  if (place == free_.begin()) return;
+  const auto previous = std::prev(place);
+  if (previous->first + previous->second != place->first) return;
+  previous->second += place->second;
+  free_.erase(place);
+}
+
+}  // namespace softnet

@@ -1,0 +1,225 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "softnet/comm.h"
+#include "softnet/log.h"
+#include "softnet/settings.h"
+
+namespace softnet {
+namespace {
+constexpr std::size_t kPieces = 64;
+}
+
+void RecvComm::Release::operator()(abi::UnpackLists* lists) const { ::munmap(lists, sizeof *lists); }
+
+RecvComm::RecvComm(UniqueFd socket, bool unpack)
+    : socket_(std::move(socket)), unpack_(unpack), throttle_(settings().seed + 1), random_(settings().seed) {
+  for (Request& request : requests_) request.comm = this;
+  if (!unpack_) return;
+  pool_ = Pool::instance();
+  void* area =
+      ::mmap(nullptr, sizeof(abi::UnpackLists), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (area != MAP_FAILED) lists_.reset(new (area) abi::UnpackLists);
+  if (ready()) device_ = {lists_.get(), pool_->base(), ~std::uint64_t{0}};
+}
+
+RecvComm::~RecvComm() {
+  for (const Request& request : requests_) {
+    if (pool_ != nullptr) pool_->give_back(request.extent);
+  }
+}
+
+void RecvComm::describe(abi::DeviceHandle& handle) {
+  handle = unpack_ ? abi::DeviceHandle{abi::kDeviceUnpack, abi::kUnpackVersion, &device_, sizeof device_, 1}
+                   : abi::DeviceHandle{abi::kDeviceHost, 0, nullptr, 0, 0};
+}
+
+int RecvComm::post(void* data, int size, const MemoryHandle* handle, void** request) {
+  if (handle == nullptr || request == nullptr || size < 0) return abi::kInternalError;
+  if (!handle->covers(data, static_cast<std::size_t>(size))) {
+    warn("irecv of {} bytes at {} outside of the registered {} bytes at {}", size, data, handle->size,
+         static_cast<const void*>(handle->data));
+    return abi::kInternalError;
+  }
+  const std::lock_guard lock(mutex_);
+  if (posted_ - freed_ == kRequests) {
+    warn("irecv: all {} requests are in use", kRequests);
+    return abi::kInternalError;
+  }
+  Request& slot = requests_[posted_++ % kRequests];
+  slot.state = Request::State::kPosted;
+  slot.scattered = unpack_ && handle->type == abi::kPointerCuda;
+  slot.data = static_cast<std::byte*>(data);
+  slot.size = static_cast<std::size_t>(size);
+  slot.moved = 0;
+  slot.announced = false;
+  slot.plan = {};
+  slot.extent = {};
+  *request = &slot;
+  return abi::kSuccess;
+}
+
+int RecvComm::test(Request& request, int* done, int* sizes) {
+  const std::lock_guard lock(mutex_);
+  *done = 0;
+  if (request.state != Request::State::kPosted || &request != &requests_[reported_ % kRequests]) {
+    warn("test of a receive that is not the oldest under way");
+    return abi::kInternalError;
+  }
+  if (error_ == abi::kSuccess && received_ == reported_) pull();
+  if (received_ == reported_) return error_;
+  if (unpack_) publish(request, reported_);
+  ++reported_;
+  request.state = unpack_ ? Request::State::kDone : Request::State::kFree;
+  if (!unpack_) ++freed_;
+  if (settings().report_sizes && sizes != nullptr) *sizes = static_cast<int>(request.size);
+  *done = 1;
+  return abi::kSuccess;
+}
+
+int RecvComm::consumed(Request* request) {
+  const std::lock_guard lock(mutex_);
+  if (!unpack_) return abi::kSuccess;
+  if (request == nullptr || request->state != Request::State::kDone ||
+      request != &requests_[freed_ % kRequests]) {
+    warn("irecvConsumed of a receive that is not the oldest done");
+    return abi::kInternalError;
+  }
+  pool_->give_back(request->extent);
+  request->extent = {};
+  request->state = Request::State::kFree;
+  ++freed_;
+  return abi::kSuccess;
+}
+
+/// Takes from the socket what posted receives have room for, and the header of the next message.
+void RecvComm::pull() {
+  std::array<iovec, kPieces + 1> room;
+  while (received_ != posted_ && error_ == abi::kSuccess) {
+    Request& request = requests_[received_ % kRequests];
+    if (!request.announced && next_bytes_ == sizeof next_ && !begin_message(request)) return;
+    std::size_t count = request.announced ? scatter(request, std::span(room).first(kPieces)) : 0;
+    std::size_t body = 0;
+    for (const iovec& piece : std::span(room).first(count)) body += piece.iov_len;
+    // The header behind the last byte comes with it.
+    if (!request.announced || request.moved + body == request.size) {
+      room[count++] = {reinterpret_cast<std::byte*>(&next_) + next_bytes_, sizeof next_ - next_bytes_};
+    }
+    if (request.announced && request.moved == request.size) {
+      ++received_;
+      continue;
+    }
+    const std::size_t limit = throttle_.allowance();
+    if (limit == 0) return;
+    const long moved = receive_some(socket_.get(), clip(std::span(room).first(count), limit));
+    if (moved == kLost) {
+      warn("receive: {}", errno == 0 ? "the peer closed the connection" : std::strerror(errno));
+      error_ = abi::kRemoteError;
+      return;
+    }
+    if (moved == 0) return;
+    throttle_.moved();
+    if (account(request, static_cast<std::size_t>(moved))) ++received_;
+  }
+}
+
+/// Returns true if the request now has all its bytes.
+bool RecvComm::account(Request& request, std::size_t moved) {
+  if (request.announced) {
+    const std::size_t body = std::min(request.size - request.moved, moved);
+    request.moved += body;
+    moved -= body;
+  }
+  next_bytes_ += moved;
+  return request.announced && request.moved == request.size;
+}
+
+/// Takes the header that has come for `request`. False: cannot go on now, or never (error_).
+bool RecvComm::begin_message(Request& request) {
+  if (next_.magic != MessageHeader::kMagic || next_.size > request.size) {
+    warn("a message of {} bytes meets a receive of {}", next_.size, request.size);
+    error_ = abi::kInvalidUsage;
+    return false;
+  }
+  const std::size_t posted_size = request.size;
+  request.size = next_.size;
+  if (request.scattered && !place(request)) {
+    request.size = posted_size;
+    return false;
+  }
+  if (lists_) {
+    const std::size_t slot = received_ % abi::kUnpackSlots;
+    std::atomic_ref(lists_->count[slot]).store(0, std::memory_order_relaxed);
+    std::ranges::copy(request.plan.entries, lists_->entries[slot]);
+    for (abi::UnpackEntry& entry : std::span(lists_->entries[slot]).first(request.plan.entries.size())) {
+      entry.source += request.extent.offset;
+    }
+    if (settings().random_fragments) {
+      std::ranges::shuffle(std::span(lists_->entries[slot]).first(request.plan.entries.size()), random_);
+    }
+  }
+  request.announced = true;
+  next_bytes_ = 0;
+  return true;
+}
+
+/// Finds room in the pool for all of the message at once, so that comms cannot block each other half-way.
+bool RecvComm::place(Request& request) {
+  if (request.size > kMaxMessageBytes) {
+    warn("a message of {} bytes needs more than {} fragments", request.size, abi::kUnpackEntries);
+    error_ = abi::kInternalError;
+    return false;
+  }
+  if (request.plan.entries.empty()) {
+    request.plan =
+        settings().random_fragments ? plan_random(request.size, random_) : plan_pages(request.size);
+  }
+  if (request.plan.extent_bytes > pool_->size()) {
+    warn("a message of {} bytes does not fit into the pool of {}", request.size, pool_->size());
+    error_ = abi::kInternalError;
+    return false;
+  }
+  if (request.size == 0) return true;
+  const auto extent = pool_->take(request.plan.extent_bytes);
+  if (!extent) return false;
+  request.extent = *extent;
+  return true;
+}
+
+/// Where the next bytes of the message belong; returns how many pieces.
+std::size_t RecvComm::scatter(const Request& request, std::span<iovec> pieces) const {
+  if (request.moved == request.size) return 0;
+  if (!request.scattered) {
+    pieces[0] = {request.data + request.moved, request.size - request.moved};
+    return 1;
+  }
+  const auto& entries = request.plan.entries;
+  auto entry = std::ranges::upper_bound(entries, request.moved, {}, &abi::UnpackEntry::destination) - 1;
+  std::size_t skip = request.moved - entry->destination;
+  std::byte* const start = pool_->base() + request.extent.offset;
+  std::size_t count = 0;
+  for (; entry != entries.end(); ++entry, skip = 0) {
+    std::byte* const at = start + entry->source + skip;
+    const std::size_t size = entry->size - skip;
+    if (count != 0 && static_cast<std::byte*>(pieces[count - 1].iov_base) + pieces[count - 1].iov_len == at) {
+      pieces[count - 1].iov_len += size;
+    } else if (count == pieces.size()) {
+      break;
+    } else {
+      pieces[count++] = {at, size};
+    }
+  }
+  return count;
+}
+
+void RecvComm::publish(const Request& request, std::uint64_t sequence) {
+  std::atomic_ref(lists_->count[sequence % abi::kUnpackSlots])
+      .store(request.plan.entries.size(), std::memory_order_release);
+}
+
+}  // namespace softnet

@@ -1,0 +1,84 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "softnet/socket.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "softnet/settings.h"
+
+namespace softnet {
+namespace {
+
+void set_option(int fd, int level, int name, int value) {
+  ::setsockopt(fd, level, name, &value, sizeof value);
+}
+
+long outcome(long result) {
+  if (result >= 0) return result;
+  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : kLost;
+}
+
+}  // namespace
+
+socklen_t address_size(const sockaddr_in6& address) {
+  return address.sin6_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+}
+
+UniqueFd make_socket(const sockaddr_in6& address) {
+  return UniqueFd(::socket(address.sin6_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+void prepare_stream(int fd) {
+  const auto timeout = static_cast<int>(settings().timeout.count());
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  const int interval = std::max(1, timeout / 4000);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, interval);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+long send_some(int fd, std::span<iovec> pieces) {
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  return outcome(::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+long receive_some(int fd, std::span<iovec> pieces) {
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  const long result = ::recvmsg(fd, &message, MSG_DONTWAIT);
+  if (result != 0) return outcome(result);
+  errno = 0;
+  return kLost;
+}
+
+std::span<iovec> advance(std::span<iovec> pieces, std::size_t moved) {
+  while (!pieces.empty() && moved >= pieces.front().iov_len) {
+    moved -= pieces.front().iov_len;
+    pieces = pieces.subspan(1);
+  }
+  if (!pieces.empty()) {
+    pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + moved;
+    pieces.front().iov_len -= moved;
+  }
+  return pieces;
+}
+
+std::span<iovec> clip(std::span<iovec> pieces, std::size_t limit) {
+  std::size_t count = 0;
+  while (count < pieces.size() && limit != 0) {
+    pieces[count].iov_len = std::min(pieces[count].iov_len, limit);
+    limit -= pieces[count].iov_len;
+    ++count;
+  }
+  return pieces.first(count);
+}
+
+}  // namespace softnet

@@ -1,0 +1,37 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <span>
+
+#include "base/unique_fd.h"
+
+namespace softnet {
+
+using p2p::UniqueFd;
+
+/// Bytes a socket call moved. Negative: the connection is lost, errno says why (0: the peer closed it).
+inline constexpr long kLost = -1;
+
+/// A non-blocking TCP socket of the address's family; invalid with errno on failure.
+UniqueFd make_socket(const sockaddr_in6& address);
+
+/// Small segments at once, and a dead peer noticed within the timeout of the settings.
+void prepare_stream(int fd);
+
+socklen_t address_size(const sockaddr_in6& address);
+
+/// Never block and raise no signal; 0 if the socket cannot take or give anything now.
+long send_some(int fd, std::span<iovec> pieces);
+long receive_some(int fd, std::span<iovec> pieces);
+
+/// Takes `moved` bytes off the front of `pieces`; returns the pieces that are left.
+std::span<iovec> advance(std::span<iovec> pieces, std::size_t moved);
+
+/// Drops what lies beyond `limit` bytes.
+std::span<iovec> clip(std::span<iovec> pieces, std::size_t limit);
+
+}  // namespace softnet

@@ -1,0 +1,190 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/nccl_net/plugin.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <fstream>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "drivers/nccl_net/log_route.h"
+
+namespace p2p::nccl_net {
+namespace {
+
+struct Version {
+  const char* symbol;
+  std::unique_ptr<Net> (*adapt)(void*);
+};
+
+/// Newest first, as NCCL itself looks.
+constexpr std::array kVersions{
+    Version{"ncclNetPlugin_v12", adapt_v12}, Version{"ncclNetPlugin_v11", adapt_v11},
+    Version{"ncclNetPlugin_v10", adapt_v10}, Version{"ncclNetPlugin_v9", adapt_v9},
+    Version{"ncclNetPlugin_v8", adapt_v8},   Version{"ncclNetPlugin_v7", adapt_v7},
+    Version{"ncclNetPlugin_v6", adapt_v6},
+};
+
+struct Library {
+  std::string path;
+  void* handle = nullptr;
+};
+
+/// Libraries by dlopen's handle. Plugins outlive everything, so this is never destroyed.
+struct Opened {
+  Mutex mutex;
+  std::map<void*, std::shared_ptr<Plugin>> plugins P2P_GUARDED_BY(mutex);
+};
+
+Opened& opened() {
+  static Opened* const all = new Opened;
+  return *all;
+}
+
+std::vector<std::string> candidates(const std::string& name) {
+  if (name.empty()) return {"libnccl-net.so"};
+  std::vector<std::string> paths;
+  std::string_view left = name;
+  while (!left.empty()) {
+    const std::size_t end = std::min(left.find(','), left.size());
+    const std::string part(left.substr(0, end));
+    left.remove_prefix(std::min(end + 1, left.size()));
+    if (part.empty()) continue;
+    paths.push_back(part);
+    if (part.find('/') == std::string::npos) paths.push_back("libnccl-net-" + part + ".so");
+  }
+  return paths;
+}
+
+Result<Library> find_library(const std::string& name) {
+  if (name == "none") return fail(ErrorCode::kUnavailable, "the net plugin is set to none");
+  std::string reasons;
+  for (const std::string& path : candidates(name)) {
+    if (void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return Library{path, handle};
+    const char* reason = ::dlerror();
+    reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", reason == nullptr ? path : reason);
+  }
+  return fail(ErrorCode::kUnavailable, "no NCCL net plugin opens for '{}': {}", name, reasons);
+}
+
+Result<std::unique_ptr<Net>> find_net(const Library& library) {
+  for (const Version& version : kVersions) {
+    if (void* table = ::dlsym(library.handle, version.symbol)) return version.adapt(table);
+  }
+  for (int version = 2; version <= 32; ++version) {
+    const std::string symbol = fmt::format("ncclNetPlugin_v{}", version);
+    if (::dlsym(library.handle, symbol.c_str()) != nullptr) {
+      return fail(ErrorCode::kUnavailable, "{} has {} only, and v6 to v12 are what we know", library.path,
+                  symbol);
+    }
+  }
+  return fail(ErrorCode::kUnavailable, "{} is no NCCL net plugin: none of ncclNetPlugin_v6 to v12 in it",
+              library.path);
+}
+
+int numa_node_of(const std::string& pci_path) {
+  if (pci_path.empty()) return -1;
+  std::ifstream file(pci_path + "/numa_node");
+  int node = -1;
+  return file >> node && node >= 0 ? node : -1;
+}
+
+std::string_view code_name(int code) {
+  switch (code) {
+    case abi::kUnhandledCudaError: return "unhandled CUDA error";
+    case abi::kSystemError: return "system error";
+    case abi::kInternalError: return "internal error";
+    case abi::kInvalidArgument: return "invalid argument";
+    case abi::kInvalidUsage: return "invalid usage";
+    case abi::kRemoteError: return "remote error";
+    case abi::kInProgress: return "in progress";
+    default: return "unknown code";
+  }
+}
+
+ErrorCode code_of(int code) {
+  switch (code) {
+    case abi::kRemoteError: return ErrorCode::kPeerGone;
+    case abi::kInvalidArgument:
+    case abi::kInvalidUsage: return ErrorCode::kInvalidArgument;
+    default: return ErrorCode::kSystem;
+  }
+}
+
+}  // namespace
+
+Error plugin_error(int code, const std::string& what) {
+  return {code_of(code), fmt::format("{}: {} ({})", what, code_name(code), code)};
+}
+
+std::string Device::label() const {
+  return properties.name.empty() ? fmt::format("device {}", index) : properties.name;
+}
+
+Plugin::Plugin(std::string path, std::unique_ptr<Net> net) : path_(std::move(path)), net_(std::move(net)) {}
+
+std::string Plugin::name() const { return net_->name() == nullptr ? "(no name)" : net_->name(); }
+
+Result<std::string> Plugin::peek_name(const std::string& name) {
+  const auto library = find_library(name);
+  if (!library) return tl::unexpected(library.error());
+  const auto net = find_net(*library);
+  if (!net) return tl::unexpected(net.error());
+  return std::string((*net)->name() == nullptr ? "" : (*net)->name());
+}
+
+Result<std::shared_ptr<Plugin>> Plugin::open(const std::string& name) {
+  const auto library = find_library(name);
+  if (!library) return tl::unexpected(library.error());
+  Opened& all = opened();
+  MutexLock lock(all.mutex);
+  if (const auto found = all.plugins.find(library->handle); found != all.plugins.end()) return found->second;
+  auto net = find_net(*library);
+  if (!net) return tl::unexpected(net.error());
+  if (const int code = (*net)->init(route_log); code != abi::kSuccess) {
+    return tl::unexpected(plugin_error(code, fmt::format("init of {}", library->path)));
+  }
+  if (const char* member = (*net)->missing_member()) {
+    return fail(ErrorCode::kUnavailable, "{} leaves {} of its v{} table null", library->path, member,
+                (*net)->version());
+  }
+  auto plugin = std::make_shared<Plugin>(library->path, std::move(*net));
+  log(LogLevel::kInfo, "net plugin {} from {}, ABI v{}", plugin->name(), plugin->path(), plugin->version());
+  all.plugins.emplace(library->handle, plugin);
+  return plugin;
+}
+
+Result<std::vector<Device>> Plugin::devices() const {
+  int count = 0;
+  if (const int code = net_->devices(&count); code != abi::kSuccess) {
+    return tl::unexpected(plugin_error(code, fmt::format("devices of {}", path_)));
+  }
+  if (count <= 0) return fail(ErrorCode::kUnavailable, "{} ({}) reports no device", name(), path_);
+  std::vector<Device> found;
+  for (int index = 0; index < count; ++index) {
+    Device device{.index = index};
+    if (const int code = net_->properties(index, device.properties); code != abi::kSuccess) {
+      return tl::unexpected(
+          plugin_error(code, fmt::format("getProperties of device {} of {}", index, path_)));
+    }
+    device.numa_node = numa_node_of(device.properties.pci_path);
+    found.push_back(std::move(device));
+  }
+  return found;
+}
+
+Result<Device> Plugin::device(int index) const {
+  auto found = devices();
+  if (!found) return tl::unexpected(found.error());
+  if (index < 0 || static_cast<std::size_t>(index) >= found->size()) {
+    return fail(ErrorCode::kNotFound, "{} has devices 0 to {}, not {}", path_, found->size() - 1, index);
+  }
+  return (*found)[static_cast<std::size_t>(index)];
+}
+
+}  // namespace p2p::nccl_net
