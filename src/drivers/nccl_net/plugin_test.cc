@@ -1,0 +1,243 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/nccl_net/plugin.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "drivers/nccl_net/comm.h"
+#include "drivers/nccl_net/log_route.h"
+#include "drivers/nccl_net/testing/fake_plugin.h"
+#include "drivers/nccl_net/window.h"
+#include "p2p/log.h"
+
+namespace p2p::nccl_net {
+namespace {
+
+using testing::FakeState;
+using ::testing::HasSubstr;
+
+std::string fake_path(const std::string& version) {
+  return std::string(FAKE_PLUGIN_FOLDER) + "/libnccl_net_fake_" + version + ".so";
+}
+
+/// A copy of a fake of one's own, since a library is initialised once a process, and its state: dlopen gives
+/// one file one handle.
+struct Fake {
+  explicit Fake(const std::string& version) {
+    static int copies = 0;
+    path = ::testing::TempDir() + "nccl_net_fake_" + std::to_string(::getpid()) + "_" +
+           std::to_string(++copies) + ".so";
+    std::filesystem::copy_file(fake_path(version), path, std::filesystem::copy_options::overwrite_existing);
+    void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    EXPECT_NE(handle, nullptr) << ::dlerror();
+    state = reinterpret_cast<testing::FakeStateFunction>(::dlsym(handle, "fake_state"))();
+  }
+  ~Fake() { std::filesystem::remove(path); }
+
+  std::string path;
+  FakeState* state = nullptr;
+};
+
+class EveryVersion : public ::testing::TestWithParam<int> {
+ protected:
+  std::string version() const { return "v" + std::to_string(GetParam()); }
+
+  Fake fake_{version()};
+  FakeState& state_ = *fake_.state;
+};
+
+TEST_P(EveryVersion, IsProbedAndReadByItsOwnTypes) {
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_TRUE(plugin) << plugin.error().message;
+  EXPECT_EQ((*plugin)->version(), GetParam());
+  EXPECT_EQ((*plugin)->name(), "Fake");
+  const auto devices = (*plugin)->devices();
+  ASSERT_TRUE(devices) << devices.error().message;
+  ASSERT_EQ(devices->size(), 1u);
+  const Properties& properties = (*devices)[0].properties;
+  EXPECT_EQ(properties.name, "fake0");
+  EXPECT_EQ(properties.pci_path, "");
+  EXPECT_EQ(properties.guid, 77u);
+  EXPECT_EQ(properties.pointer_support, 1);
+  EXPECT_EQ(properties.speed, 200000);
+  EXPECT_EQ(properties.port, 3);
+  EXPECT_EQ(properties.latency, 1.5f);
+  EXPECT_EQ(properties.max_comms, 5);
+  EXPECT_EQ(properties.max_receives, 1);
+  EXPECT_FALSE(properties.unpacks());
+}
+
+TEST_P(EveryVersion, CarriesCallsInBothDirections) {
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_TRUE(plugin) << plugin.error().message;
+  const Device device = *(*plugin)->device(0);
+  std::vector<std::byte> memory(100);
+  {
+    auto listener = Listener::open(*plugin, device);
+    ASSERT_TRUE(listener) << listener.error().message;
+    Connector connector(*plugin, device, listener->handle());
+    EXPECT_FALSE(connector.poll()->has_value()) << "the fake answers \"not yet\" once";
+    EXPECT_FALSE(listener->poll()->has_value());
+    auto connected = connector.poll();
+    auto accepted = listener->poll();
+    ASSERT_TRUE(connected && connected->has_value());
+    ASSERT_TRUE(accepted && accepted->has_value());
+    EXPECT_FALSE(connector.poll()) << "an attempt that is over must not be polled";
+    EXPECT_FALSE(listener->poll());
+
+    SendWindow sends(**connected);
+    ReceiveWindow receives(**accepted);
+    auto source = register_with(sends.comm(), memory.data(), memory.size(), abi::kPointerHost);
+    auto target = register_with(receives.comm().comm, memory.data(), memory.size(), abi::kPointerHost);
+    ASSERT_TRUE(source && target);
+    EXPECT_EQ(state_.registered, 100u);
+    EXPECT_TRUE(*sends.post(memory.data(), 60, *source));
+    EXPECT_TRUE(*receives.post(memory.data(), 70, *target));
+    EXPECT_EQ(state_.sent, 60u);
+    EXPECT_EQ(state_.received, 70u);
+    EXPECT_FALSE(sends.post(memory.data(), 101, *source)) << "beyond the registration";
+    EXPECT_FALSE(sends.post(memory.data(), 10, *target)) << "another comm's registration";
+    EXPECT_TRUE(*sends.poll());
+    EXPECT_TRUE(receives.poll()->has_value());
+    EXPECT_TRUE(receives.consume());
+    EXPECT_FALSE(receives.consume()) << "nothing has arrived";
+    EXPECT_EQ(state_.consumed, 0) << "only receives of UNPACK comms are consumed";
+  }
+  EXPECT_EQ(state_.deregistered, 2);
+  EXPECT_EQ(state_.closed, 3);
+}
+
+TEST_P(EveryVersion, NeverPostsASeventeenthRequest) {
+  state_.connects_pending = state_.accepts_pending = 0;
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_TRUE(plugin) << plugin.error().message;
+  const Device device = *(*plugin)->device(0);
+  auto listener = Listener::open(*plugin, device);
+  Connector connector(*plugin, device, listener->handle());
+  SendWindow sends(**connector.poll());
+  ReceiveWindow receives(**listener->poll());
+  std::byte memory[8];
+  auto source = register_with(sends.comm(), memory, sizeof memory, abi::kPointerHost);
+  auto target = register_with(receives.comm().comm, memory, sizeof memory, abi::kPointerHost);
+  for (std::size_t count = 0; count < kMaxRequests; ++count) {
+    EXPECT_TRUE(*sends.post(memory, 8, *source));
+    EXPECT_TRUE(*receives.post(memory, 8, *target));
+  }
+  EXPECT_FALSE(*sends.post(memory, 8, *source));
+  EXPECT_TRUE(receives.poll()->has_value());
+  EXPECT_FALSE(*receives.post(memory, 8, *target)) << "arrived is not yet consumed";
+  EXPECT_TRUE(receives.consume());
+  EXPECT_TRUE(*receives.post(memory, 8, *target));
+}
+
+TEST_P(EveryVersion, RefusesSizesThatItCannotCarry) {
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_TRUE(plugin);
+  Net& net = (*plugin)->net();
+  const std::size_t huge = std::size_t{3} << 30;
+  void* pointer = nullptr;
+  EXPECT_EQ(net.register_memory(&pointer, &pointer, huge, 1, &pointer) == abi::kSuccess, GetParam() >= 8);
+  EXPECT_EQ(net.isend(&pointer, &pointer, huge, 0, &pointer, &pointer) == abi::kSuccess, GetParam() >= 9);
+  EXPECT_EQ(net.irecv(&pointer, &pointer, huge, 0, &pointer, &pointer) == abi::kSuccess, GetParam() >= 9);
+}
+
+TEST_P(EveryVersion, WorksWithoutOptionalMembers) {
+  state_.leave_out_optional = true;
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_TRUE(plugin) << plugin.error().message;
+  EXPECT_FALSE((*plugin)->net().has_consumed());
+}
+
+TEST_P(EveryVersion, NamesTheMemberThatIsMissing) {
+  state_.leave_out_test = true;
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_FALSE(plugin);
+  EXPECT_THAT(plugin.error().message, HasSubstr("leaves test of its " + version() + " table null"));
+}
+
+TEST_P(EveryVersion, SaysThatInitFailed) {
+  state_.init_code = 3;
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_FALSE(plugin);
+  EXPECT_THAT(plugin.error().message, HasSubstr("init of " + fake_.path + ": internal error (3)"));
+}
+
+TEST_P(EveryVersion, NoDeviceIsAnAnswerWithAReason) {
+  state_.device_count = 0;
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_TRUE(plugin);
+  const auto devices = (*plugin)->devices();
+  ASSERT_FALSE(devices);
+  EXPECT_EQ(devices.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(devices.error().message, HasSubstr("reports no device"));
+  EXPECT_FALSE((*plugin)->device(0));
+}
+
+TEST_P(EveryVersion, ANamelessDeviceHasALabel) {
+  state_.device_count = 2;
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_TRUE(plugin);
+  EXPECT_EQ((*plugin)->device(1)->label(), "device 1");
+  EXPECT_EQ((*plugin)->device(0)->label(), "fake0");
+}
+
+TEST_P(EveryVersion, IsInitialisedOnce) {
+  ASSERT_TRUE(Plugin::open(fake_.path));
+  const int before = state_.inits;
+  ASSERT_TRUE(Plugin::open(fake_.path));
+  EXPECT_EQ(state_.inits, before);
+}
+
+TEST(Plugin, SaysThatThereIsNoFile) {
+  const auto plugin = Plugin::open("/nowhere/libnccl-net.so");
+  ASSERT_FALSE(plugin);
+  EXPECT_EQ(plugin.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(plugin.error().message, HasSubstr("/nowhere/libnccl-net.so"));
+}
+
+TEST(Plugin, TriesTheNamesThatNcclTries) {
+  const auto plugin = Plugin::open("first_missing,second_missing");
+  ASSERT_FALSE(plugin);
+  for (const char* tried : {"libnccl-net-first_missing.so", "libnccl-net-second_missing.so"}) {
+    EXPECT_THAT(plugin.error().message, HasSubstr(tried));
+  }
+  EXPECT_THAT(Plugin::open("none").error().message, HasSubstr("set to none"));
+}
+
+TEST(Plugin, ALibraryWithoutTheSymbolIsNoPlugin) {
+  const auto plugin = Plugin::open("libc.so.6");
+  ASSERT_FALSE(plugin);
+  EXPECT_THAT(plugin.error().message, HasSubstr("is no NCCL net plugin"));
+}
+
+TEST(Plugin, AnUnknownVersionIsNamed) {
+  const auto plugin = Plugin::open(fake_path("unknown"));
+  ASSERT_FALSE(plugin);
+  EXPECT_THAT(plugin.error().message, HasSubstr("has ncclNetPlugin_v13 only"));
+}
+
+TEST(Log, AFloodOfOneLineIsHeldBack) {
+  std::vector<std::string> lines;
+  set_log_level(LogLevel::kWarning);
+  set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  for (int count = 0; count < 10000; ++count) {
+    route_log(abi::kLogWarn, abi::kLogNet, "here", 1, "requested receive %d", count);
+    route_log(abi::kLogInfo, abi::kLogNet, "here", 1, "not wanted %d", count);
+  }
+  route_log(abi::kLogWarn, abi::kLogNet, "here", 1, "another %s", "line");
+  set_log_sink(nullptr);
+  EXPECT_THAT(lines.size(), ::testing::Lt(100u));
+  EXPECT_EQ(lines.front(), "net plugin: requested receive 0");
+  EXPECT_EQ(lines.back(), "net plugin: another line");
+}
+
+INSTANTIATE_TEST_SUITE_P(Abi, EveryVersion, ::testing::Range(6, 13));
+
+}  // namespace
+}  // namespace p2p::nccl_net
