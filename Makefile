@@ -15,7 +15,7 @@ test:
 	@scripts/test.sh $(PART)
 
 lint:
-	@scripts/test.sh lint
+	@scripts/test.sh tidy
 
 fuzz:
 	@scripts/test.sh fuzz

@@ -3,9 +3,10 @@
 # Usage: scripts/test.sh [PART...]
 # All tests (`make test`), or the named parts. Each part has a time limit, a log in build/logs and a verdict.
 #   dev       unit, conformance and integration tests with the address and undefined-behaviour sanitizers
-#   tsan      the same with the thread sanitizer
+#   tsan      the same with the thread sanitizer; by name only
 #   release   the same optimised, and installing
-#   lint      scripts/lint.sh
+#   lint      layers, sizes, pages, format, spelling, shell
+#   tidy      lint, and all that clang 19 and clang-tidy say; by name only
 #   fuzz      every fuzzer for FUZZ_SECONDS (60), from the committed corpus
 #   NAME      scripts/test_NAME.sh; all of them run by default
 set -uo pipefail
@@ -29,7 +30,8 @@ part_tsan() {
   cmake --preset tsan && cmake --build --preset tsan && "${runner[@]}" ctest --preset tsan -j "$(nproc)" -LE lint
 }
 
-part_lint() { cmake --preset lint && scripts/lint.sh build/lint; }
+part_lint() { scripts/lint.sh --texts; }
+part_tidy() { cmake --preset lint && scripts/lint.sh build/lint; }
 part_fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && scripts/fuzz.sh; }
 
 run_part() {
@@ -60,7 +62,7 @@ limit_of() {
 parts=("$@")
 if [ ${#parts[@]} -eq 0 ]; then
   scripts/setup.sh test || exit 1
-  parts=(dev tsan release lint fuzz)
+  parts=(dev release lint fuzz)
   for script in scripts/test_*.sh; do
     if [ -x "$script" ]; then
       script=${script#scripts/test_}

@@ -106,7 +106,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool park(Parked& parked, std::uint64_t epoch);
   std::uint64_t epoch() const;
   void retry_parked();
-  Status refusal() const;
+  Status refusal() const P2P_REQUIRES(mutex_);
   bool drained() const;
   void changed();
   Result<RemoteSpan> import_receive(const wire::ReceiveSpan& span);
