@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "engine/worker.h"
@@ -172,6 +173,10 @@ TEST_F(LaneTest, CancelDropsWhatIsNotUnderWay) {
   const auto script = add_channel();
   script->hold = true;
   const auto state = submit(1000, 4096);
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (script->posts < script->window && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::yield();
+  ASSERT_GE(script->posts, script->window);
   state->set_cancel([&] { lane_->wake_all(); });
   state->cancel();
   EXPECT_EQ(state->wait(20ms).error().code, ErrorCode::kTimedOut);  // a window's worth is under way
