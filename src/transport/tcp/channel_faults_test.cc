@@ -16,8 +16,13 @@ namespace {
 
 using std::chrono::seconds;
 
-TEST_F(ChannelTest, RefusesBadKeysAndRangesAndGoesOn) {
-  open();
+class ChannelFaultsTest : public testing::Test, protected ChannelPair {
+ protected:
+  using ChannelPair::ChannelPair;
+};
+
+TEST_F(ChannelFaultsTest, RefusesBadKeysAndRangesAndGoesOn) {
+  ASSERT_TRUE(open());
   Memory here = left_.memory(100'000, *right_.transport);
   Memory there = right_.memory(100'000, *left_.transport);
   here.fill(3);
@@ -58,8 +63,8 @@ TEST_F(ChannelTest, RefusesBadKeysAndRangesAndGoesOn) {
   EXPECT_EQ(here.bytes, there.bytes);
 }
 
-TEST_F(ChannelTest, RevokedInTheMiddleOfAWriteIsNotTouchedAgain) {
-  open();
+TEST_F(ChannelFaultsTest, RevokedInTheMiddleOfAWriteIsNotTouchedAgain) {
+  ASSERT_TRUE(open());
   Memory here = left_.memory(32 * kMiB, *right_.transport);
   Memory there = right_.memory(32 * kMiB, *left_.transport);
   here.fill(5);
@@ -76,8 +81,8 @@ TEST_F(ChannelTest, RevokedInTheMiddleOfAWriteIsNotTouchedAgain) {
   EXPECT_EQ(there.bytes, at_revocation);
 }
 
-TEST_F(ChannelTest, RevokedInTheMiddleOfAReadFailsIt) {
-  open();
+TEST_F(ChannelFaultsTest, RevokedInTheMiddleOfAReadFailsIt) {
+  ASSERT_TRUE(open());
   Memory here = left_.memory(32 * kMiB, *right_.transport);
   Memory there = right_.memory(32 * kMiB, *left_.transport);
   there.fill(6);
@@ -93,8 +98,8 @@ TEST_F(ChannelTest, RevokedInTheMiddleOfAReadFailsIt) {
   EXPECT_TRUE(outcome(left_, 2));
 }
 
-TEST_F(ChannelTest, AbandonedWriteIsSentFromACopy) {
-  open();
+TEST_F(ChannelFaultsTest, AbandonedWriteIsSentFromACopy) {
+  ASSERT_TRUE(open());
   Memory here = left_.memory(32 * kMiB, *right_.transport);
   Memory there = right_.memory(32 * kMiB, *left_.transport);
   here.fill(9);
@@ -107,8 +112,8 @@ TEST_F(ChannelTest, AbandonedWriteIsSentFromACopy) {
   EXPECT_EQ(there.bytes, sent);
 }
 
-TEST_F(ChannelTest, AbandonedWriteThatWaitsNeverLeaves) {
-  open();
+TEST_F(ChannelFaultsTest, AbandonedWriteThatWaitsNeverLeaves) {
+  ASSERT_TRUE(open());
   Memory here = left_.memory(kMiB, *right_.transport);
   Memory there = right_.memory(kMiB, *left_.transport);
   Memory untouched = right_.memory(kMiB, *left_.transport);
@@ -128,8 +133,8 @@ TEST_F(ChannelTest, AbandonedWriteThatWaitsNeverLeaves) {
   EXPECT_TRUE(outcome(left_, 5000));
 }
 
-TEST_F(ChannelTest, AbandonedReadIsNotTouchedAgain) {
-  open();
+TEST_F(ChannelFaultsTest, AbandonedReadIsNotTouchedAgain) {
+  ASSERT_TRUE(open());
   Memory here = left_.memory(32 * kMiB, *right_.transport);
   Memory there = right_.memory(32 * kMiB, *left_.transport);
   there.fill(7);
@@ -154,8 +159,8 @@ TEST_F(ChannelTest, AbandonedReadIsNotTouchedAgain) {
             1);
 }
 
-TEST_F(ChannelTest, PeerThatClosesInTheMiddleFailsEverything) {
-  open();
+TEST_F(ChannelFaultsTest, PeerThatClosesInTheMiddleFailsEverything) {
+  ASSERT_TRUE(open());
   Memory here = left_.memory(32 * kMiB, *right_.transport);
   Memory there = right_.memory(32 * kMiB, *left_.transport);
   const std::vector<Segment> segments{whole(here, there)};
@@ -176,14 +181,14 @@ TEST_F(ChannelTest, PeerThatClosesInTheMiddleFailsEverything) {
 }
 
 // Speaks to an acceptor's channel by hand, after a proper handshake.
-class PeerByHandTest : public ChannelTest {
+class PeerByHandTest : public ChannelFaultsTest {
  protected:
   static Options options() {
     Options made;
     made.connect_timeout = seconds(60);
     return made;
   }
-  PeerByHandTest() : ChannelTest(options()) {}
+  PeerByHandTest() : ChannelFaultsTest(options()) {}
 
   void connect() {
     right_.channel = *right_.transport->open_channel(setup(Role::kAcceptor));

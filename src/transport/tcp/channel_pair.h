@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gmock/gmock.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -82,9 +81,9 @@ inline Batch batch_of(std::uint64_t id, const std::vector<Segment>& segments,
   return {.id = static_cast<BatchId>(id), .operation = operation, .segments = segments, .bytes = bytes};
 }
 
-class ChannelTest : public testing::Test {
+class ChannelPair {
  protected:
-  explicit ChannelTest(Options options = {}) : left_(options), right_(options) {}
+  explicit ChannelPair(const Options& options = {}) : left_(options), right_(options) {}
 
   ChannelSetup setup(Role role) const {
     ChannelSetup made{.role = role,
@@ -94,15 +93,14 @@ class ChannelTest : public testing::Test {
     return made;
   }
 
-  void open() {
+  bool open() {
     left_.channel = *left_.transport->open_channel(setup(Role::kConnector));
     right_.channel = *right_.transport->open_channel(setup(Role::kAcceptor));
-    ASSERT_TRUE(right_.channel->connect(left_.channel->address()));
-    ASSERT_TRUE(left_.channel->connect(right_.channel->address()));
-    ASSERT_TRUE(drive([&] {
-      return left_.channel->state() == ChannelState::kReady &&
-             right_.channel->state() == ChannelState::kReady;
-    }));
+    return right_.channel->connect(left_.channel->address()) &&
+           left_.channel->connect(right_.channel->address()) && drive([&] {
+             return left_.channel->state() == ChannelState::kReady &&
+                    right_.channel->state() == ChannelState::kReady;
+           });
   }
 
   // Both sides in turns on this thread, until `done` or too much time has passed.

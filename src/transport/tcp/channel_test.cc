@@ -17,8 +17,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+class ChannelTest : public testing::Test, protected ChannelPair {
+ protected:
+  using ChannelPair::ChannelPair;
+};
+
 TEST_F(ChannelTest, WritesAndReadsOfManySizes) {
-  open();
+  ASSERT_TRUE(open());
   std::uint64_t id = 0;
   for (const std::size_t size : {std::size_t{1}, std::size_t{31}, std::size_t{4096}, std::size_t{8193},
                                  std::size_t{65536}, kMiB, kMiB + 1, 5 * kMiB + 7}) {
@@ -38,7 +43,7 @@ TEST_F(ChannelTest, WritesAndReadsOfManySizes) {
 }
 
 TEST_F(ChannelTest, EmptyBatchesComplete) {
-  open();
+  ASSERT_TRUE(open());
   ASSERT_TRUE(left_.channel->post(batch_of(1, {})));
   ASSERT_TRUE(left_.channel->post(batch_of(2, {}, Operation::kRead)));
   EXPECT_TRUE(outcome(left_, 1));
@@ -46,7 +51,7 @@ TEST_F(ChannelTest, EmptyBatchesComplete) {
 }
 
 TEST_F(ChannelTest, ScattersAndGathersManySegments) {
-  open();
+  ASSERT_TRUE(open());
   std::mt19937 random(4);
   std::uint64_t id = 0;
   for (const std::size_t count : {2U, 17U, 255U, 1023U, 1024U}) {
@@ -83,7 +88,7 @@ TEST_F(ChannelTest, ScattersAndGathersManySegments) {
 }
 
 TEST_F(ChannelTest, ClipsABatchAtBothEnds) {
-  open();
+  ASSERT_TRUE(open());
   Memory here = left_.memory(300, *right_.transport);
   Memory there = right_.memory(300, *left_.transport);
   here.fill(1);
@@ -100,7 +105,7 @@ TEST_F(ChannelTest, ClipsABatchAtBothEnds) {
 }
 
 TEST_F(ChannelTest, IsFullAtSomePointAndThenTakesMore) {
-  open();
+  ASSERT_TRUE(open());
   Memory here = left_.memory(kMiB, *right_.transport);
   Memory there = right_.memory(kMiB, *left_.transport);
   here.fill(8);
@@ -178,7 +183,7 @@ class Load {
 };
 
 TEST_F(ChannelTest, BothSidesAtOnceOnTwoThreads) {
-  open();
+  ASSERT_TRUE(open());
   Load left(left_, *right_.transport, right_, 1);
   Load right(right_, *left_.transport, left_, 50);
   std::atomic<int> all_done{0};

@@ -201,6 +201,7 @@ TEST(FrameHeader, ErrorsKeepTheirCode) {
   EXPECT_EQ(error.code, ErrorCode::kOutOfRange);
   EXPECT_EQ(error.message.find('\x1b'), std::string::npos);
   EXPECT_EQ(wire_error(0xffff, {}).code, ErrorCode::kProtocol);
+  EXPECT_EQ(wire_error(wire_code(ErrorCode::kPeerGone), {}).code, ErrorCode::kProtocol);
 }
 
 }  // namespace

@@ -77,8 +77,10 @@ std::uint16_t wire_code(ErrorCode code) {
 }
 
 Error wire_error(std::uint16_t code, ByteView reason) {
-  const ErrorCode known =
-      code >= 1 && code <= kLastCode ? static_cast<ErrorCode>(code - 1) : ErrorCode::kProtocol;
+  ErrorCode known = ErrorCode::kProtocol;
+  if (code >= 1 && code <= kLastCode) known = static_cast<ErrorCode>(code - 1);
+  // That one means that the stream is lost, which no frame on it can say.
+  if (known == ErrorCode::kPeerGone) known = ErrorCode::kProtocol;
   std::string text = to_string(reason);
   // What a peer says goes to people's terminals.
   for (char& character : text) {

@@ -65,7 +65,8 @@ void take(ByteReader& reader, std::array<std::byte, kSize>& out) {
 }  // namespace
 
 Bytes ChannelAddress::encode() const {
-  const std::string text = address.text();
+  std::string text = address.text();
+  text.resize(std::min(text.size(), text.find('%')));  // an interface's name means nothing elsewhere
   Bytes bytes;
   ByteWriter writer(bytes);
   writer.put(kVersion);
