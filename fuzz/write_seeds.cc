@@ -4,6 +4,8 @@
 #include <fstream>
 #include <string>
 
+#include "transport/tcp/descriptors.h"
+#include "transport/tcp/frame.h"
 #include "wire/encode.h"
 #include "wire/fields.h"
 
@@ -72,6 +74,53 @@ void write_descriptors(const Path& folder) {
   write(folder / "cuda", host.serialize());
 }
 
+/// Streams of frames that mean something to the channel of data_frame_fuzz.cc: its region 1 with a key of
+/// zeros has 32 KiB at 0x10000000, and it waits for the end of its write 1 and its read 1 of 64 bytes.
+void write_frames(const Path& folder) {
+  namespace tcp = p2p::tcp;
+  const auto frame = [](tcp::FrameHeader header, const Bytes& descriptors = {}, std::size_t payload = 0) {
+    header.descriptor_bytes = static_cast<std::uint32_t>(descriptors.size());
+    header.payload_bytes = static_cast<std::uint32_t>(payload);
+    Bytes bytes(tcp::FrameHeader::kBytes);
+    header.write_to(bytes.data());
+    bytes.insert(bytes.end(), descriptors.begin(), descriptors.end());
+    bytes.resize(bytes.size() + payload, std::byte{7});
+    return bytes;
+  };
+  const auto ranges = [](std::vector<tcp::Range> list) {
+    tcp::RangeList all{.ranges = std::move(list)};
+    all.groups.push_back({.region = p2p::RegionId{1}, .count = all.ranges.size()});
+    Bytes bytes;
+    tcp::encode_ranges(all, bytes);
+    return bytes;
+  };
+  constexpr std::uint64_t kBase = 0x10000000;
+  const Bytes two = ranges({{kBase + 100, 20}, {kBase, 44}});
+  const Bytes pages = ranges({{kBase + 4096, 16}, {kBase, 16}, {kBase + 64, 16}, {kBase + 32, 16}});
+  const Bytes text(5, std::byte{'x'});
+  const std::vector<std::pair<std::string, Bytes>> frames = {
+      {"write", frame({.type = tcp::FrameType::kWrite, .number = 1}, two, 64)},
+      {"write_pages", frame({.type = tcp::FrameType::kWrite, .number = 2}, pages, 64)},
+      {"write_outside",
+       frame({.type = tcp::FrameType::kWrite, .number = 3}, ranges({{kBase + 32760, 64}}), 64)},
+      {"read", frame({.type = tcp::FrameType::kReadRequest, .length = 64, .number = 1}, two)},
+      {"response", frame({.type = tcp::FrameType::kReadResponse, .number = 1}, {}, 64)},
+      {"end", frame({.type = tcp::FrameType::kReadEnd, .number = 1})},
+      {"refusal", frame({.type = tcp::FrameType::kRefusal, .code = 2, .number = 1}, text)},
+      {"acknowledgement", frame({.type = tcp::FrameType::kAck, .acknowledged = 1})}};
+  Bytes all(1, std::byte{7});
+  for (const auto& [name, bytes] : frames) {
+    Bytes seed(1, std::byte{0});
+    seed.insert(seed.end(), bytes.begin(), bytes.end());
+    all.insert(all.end(), bytes.begin(), bytes.end());
+    write(folder / name, seed);
+  }
+  write(folder / "all", all);
+  Bytes descriptors(1, std::byte{1});
+  descriptors.insert(descriptors.end(), pages.begin(), pages.end());
+  write(folder / "descriptors", descriptors);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -84,5 +133,7 @@ int main(int argc, char** argv) {
   std::filesystem::create_directories(corpus / "descriptor");
   write_control(corpus / "control", std::make_index_sequence<std::variant_size_v<wire::Message>>());
   write_descriptors(corpus / "descriptor");
+  std::filesystem::create_directories(corpus / "data_frame");
+  write_frames(corpus / "data_frame");
   return 0;
 }
