@@ -1,9 +1,12 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "transport/cuda_ipc/key.h"
 #include "transport/tcp/descriptors.h"
 #include "transport/tcp/frame.h"
 #include "wire/encode.h"
@@ -121,6 +124,26 @@ void write_frames(const Path& folder) {
   write(folder / "descriptors", descriptors);
 }
 
+/// Claims as key_fuzz.cc reads them: on its region of 32 KiB at 0x10000000 with a key of 1, 2, 3 and zeros.
+void write_keys(const Path& folder) {
+  namespace cuda_ipc = p2p::cuda_ipc;
+  const auto claim = [](std::uint64_t address, std::uint64_t size, const Bytes& exported) {
+    Bytes bytes(17 + 16 + exported.size());
+    for (std::size_t i = 0; i < 4; ++i) bytes[i] = static_cast<std::byte>(i == 0 ? 1 : i);
+    std::memcpy(&bytes[17], &address, 8);
+    std::memcpy(&bytes[25], &size, 8);
+    std::copy(exported.begin(), exported.end(), bytes.begin() + 33);
+    return bytes;
+  };
+  constexpr std::uint64_t kBase = 0x10000000;
+  write(folder / "whole", claim(kBase, 32768, {}));
+  write(folder / "past_the_end", claim(kBase + 32760, 16, {}));
+  write(folder / "wraps", claim(kBase + 8, ~std::uint64_t{0}, {}));
+  const cuda_ipc::SharedMemory memory{.base = kBase, .size = 65536};
+  write(folder / "shared", claim(kBase, 32768, cuda_ipc::encode(cuda_ipc::ExportedKey{.memory = memory})));
+  write(folder / "refusal", claim(kBase, 32768, cuda_ipc::encode(cuda_ipc::ExportedKey{.refusal = "why"})));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -129,11 +152,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   const Path corpus(argv[1]);
-  std::filesystem::create_directories(corpus / "control");
-  std::filesystem::create_directories(corpus / "descriptor");
+  for (const char* const name : {"control", "data_frame", "descriptor", "key"}) {
+    std::filesystem::create_directories(corpus / name);
+  }
   write_control(corpus / "control", std::make_index_sequence<std::variant_size_v<wire::Message>>());
-  write_descriptors(corpus / "descriptor");
-  std::filesystem::create_directories(corpus / "data_frame");
   write_frames(corpus / "data_frame");
+  write_descriptors(corpus / "descriptor");
+  write_keys(corpus / "key");
   return 0;
 }
