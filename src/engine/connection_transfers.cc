@@ -133,7 +133,7 @@ void Connection::launch(std::shared_ptr<const SegmentList> list, const std::shar
     for (const auto& portion : list->portions) {
       if (const auto lane = lanes->lane(portion.transport)) lane->wake_all();
     }
-    lanes->abandon(*one);
+    lanes->abandon(one);
   });
   const auto submission = std::make_shared<Submission>(list, state, options.cuda_stream, std::move(end));
   Ended ended;

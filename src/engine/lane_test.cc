@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <future>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -16,12 +19,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
+bool eventually(const std::function<bool()>& holds) {
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (!holds() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  return holds();
+}
+
 // What the tests see of a channel that the worker owns.
 struct Script {
   std::size_t window = 4;         // batches it takes
   std::size_t fail_after = ~0UL;  // posts until it is lost
   std::atomic<std::size_t> posts{0};
-  std::atomic<bool> hold{false};  // completes nothing
+  std::atomic<bool> hold{false};   // completes nothing
+  std::atomic<bool> stuck{false};  // does not come back from a post
+  std::atomic<std::size_t> abandoned{0};
 };
 
 // Copies from local to `remote` as an address of this process.
@@ -35,6 +46,7 @@ class CopyChannel : public Channel {
   bool post(const Batch& batch) override {
     if (pending_.size() == script_->window) return false;
     if (script_->posts++ >= script_->fail_after) failed_ = true;
+    script_->stuck.wait(true);
     if (!failed_) {
       batch.for_each_piece([](const Segment& piece) {
         std::memcpy(reinterpret_cast<void*>(piece.remote), piece.local, piece.size);
@@ -51,7 +63,7 @@ class CopyChannel : public Channel {
     }
     return true;
   }
-  void abandon(BatchId id) override { abandoned_.push_back(id); }
+  void abandon(BatchId) override { ++script_->abandoned; }
   int ready_fd() const override { return -1; }
   bool busy() const override { return !pending_.empty(); }
   std::string describe() const override { return "copy"; }
@@ -59,7 +71,6 @@ class CopyChannel : public Channel {
  private:
   std::shared_ptr<Script> script_;
   std::deque<BatchId> pending_;
-  std::vector<BatchId> abandoned_;
   bool failed_ = false;
 };
 
@@ -144,8 +155,16 @@ TEST_F(LaneTest, MovesSmallAndLargeOverSeveralChannels) {
     ASSERT_TRUE(status) << status.error().message;
     expect_arrived(count, size);
   }
-  EXPECT_GT(one->posts, 0U);
-  EXPECT_GT(two->posts, 0U);
+  for (const auto& script : {one, two}) {
+    script->posts = 0;
+    script->hold = true;
+  }
+  const auto state = submit(1, 1 << 20);
+  EXPECT_TRUE(eventually([&] { return one->posts == one->window && two->posts == two->window; }));
+  for (const auto& script : {one, two}) script->hold = false;
+  lane_->wake_all();
+  ASSERT_TRUE(state->wait(20s));
+  expect_arrived(1, 1 << 20);
 }
 
 TEST_F(LaneTest, SendsALostChannelsPiecesOverAnother) {
@@ -173,10 +192,7 @@ TEST_F(LaneTest, CancelDropsWhatIsNotUnderWay) {
   const auto script = add_channel();
   script->hold = true;
   const auto state = submit(1000, 4096);
-  const auto deadline = std::chrono::steady_clock::now() + 20s;
-  while (script->posts < script->window && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::yield();
-  ASSERT_GE(script->posts, script->window);
+  ASSERT_TRUE(eventually([&] { return script->posts >= script->window; }));
   state->set_cancel([&] { lane_->wake_all(); });
   state->cancel();
   EXPECT_EQ(state->wait(20ms).error().code, ErrorCode::kTimedOut);  // a window's worth is under way
@@ -188,6 +204,23 @@ TEST_F(LaneTest, CancelDropsWhatIsNotUnderWay) {
   EXPECT_LE(script->posts, script->window + 1);
 }
 
+TEST_F(LaneTest, AbandoningDoesNotWaitForTheChannel) {
+  const auto script = add_channel();
+  script->hold = true;
+  script->stuck = true;
+  const auto state = submit(1000, 4096);
+  EXPECT_TRUE(eventually([&] { return script->posts == 1; }));
+  auto asked = std::async(std::launch::async, [&] { slots_[0]->worker->abandon(slots_[0], state); });
+  EXPECT_EQ(asked.wait_for(20s), std::future_status::ready);
+  EXPECT_EQ(script->abandoned, 0U);
+  script->stuck = false;
+  script->stuck.notify_all();
+  EXPECT_TRUE(eventually([&] { return script->abandoned != 0; }));
+  script->hold = false;
+  lane_->wake_all();
+  EXPECT_TRUE(state->wait(20s));
+}
+
 TEST_F(LaneTest, ALongTransferDoesNotHoldUpAShortOne) {
   const auto script = add_channel();
   script->hold = true;
@@ -195,11 +228,13 @@ TEST_F(LaneTest, ALongTransferDoesNotHoldUpAShortOne) {
   auto source = std::move(source_);
   auto target = std::move(target_);
   const auto list_short = submit(1, 100);
+  std::size_t posts = 0;
+  list_short->on_done([&] { posts = script->posts; });
   script->hold = false;
   lane_->wake_all();
   ASSERT_TRUE(list_short->wait(20s));
-  EXPECT_LT(script->posts, (16U << 20) / 4096);
   ASSERT_TRUE(list_long->wait(20s));
+  EXPECT_LT(posts, (16U << 20) / 4096);
 }
 
 }  // namespace

@@ -315,7 +315,7 @@ std::uint64_t Lanes::retried() const {
   return sum;
 }
 
-void Lanes::abandon(const TransferState& state) const {
+void Lanes::abandon(const std::shared_ptr<TransferState>& state) const {
   std::vector<std::shared_ptr<Slot>> slots;
   {
     MutexLock lock(mutex_);

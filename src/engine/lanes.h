@@ -52,7 +52,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   std::vector<Route> routes() const;
 
   /// Asks all channels to leave a transfer's local memory alone.
-  void abandon(const TransferState& state) const;
+  void abandon(const std::shared_ptr<TransferState>& state) const;
 
   /// Ends all channels. What is under way fails with `error`. Any thread.
   void close(const Error& error);

@@ -135,16 +135,15 @@ void Worker::control(const std::shared_ptr<Slot>& slot, std::vector<std::byte> m
   });
 }
 
-void Worker::abandon(const std::shared_ptr<Slot>& slot, const TransferState& state) {
-  {
-    MutexLock lock(mutex_);
+void Worker::abandon(const std::shared_ptr<Slot>& slot, const std::shared_ptr<TransferState>& state) {
+  post([this, slot, state](News&) P2P_REQUIRES(mutex_) {
     if (!slot->channel) return;
     for (std::size_t i = 0; i < slot->flying.size(); ++i) {
       const auto& part = slot->flying[i].part;
-      if (part && part->submission->state().get() == &state) slot->channel->abandon(BatchId{i + 1});
+      if (part && part->submission->state() == state) slot->channel->abandon(BatchId{i + 1});
     }
-  }
-  signal(slot);
+    activate(slot);
+  });
 }
 
 Turn Worker::try_turn(Slot& slot, Ended& ended) {

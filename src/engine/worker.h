@@ -68,8 +68,8 @@ class Worker {
   /// Hands a message to the channel.
   void control(const std::shared_ptr<Slot>& slot, std::vector<std::byte> message);
 
-  /// Asks the slot's channel to leave the local memory of a transfer alone.
-  void abandon(const std::shared_ptr<Slot>& slot, const TransferState& state);
+  /// Asks the slot's channel to leave the local memory of a transfer alone. Returns at once.
+  void abandon(const std::shared_ptr<Slot>& slot, const std::shared_ptr<TransferState>& state);
 
   /// There is something to do for the slot.
   void signal(const std::shared_ptr<Slot>& slot);
