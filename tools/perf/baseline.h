@@ -19,12 +19,14 @@ struct Baseline {
 
 // Names of the figures that the engine is compared with.
 inline constexpr std::string_view kTcpStream = "tcp_stream";
+inline constexpr std::string_view kTcpBlocks4K = "tcp_blocks_4k";
+inline constexpr std::string_view kTcpBlocks16K = "tcp_blocks_16k";
 inline constexpr std::string_view kTcpRoundTrip = "tcp_round_trip_4k";
 inline constexpr std::string_view kProcessCopy = "process_vm_writev";
 inline constexpr std::string_view kProcessCopyBlocks = "process_vm_writev_blocks";
 inline constexpr std::string_view kMemcpy = "memcpy";
 
-/// Measures everything, in about four seconds. Forks, so no other thread may run.
+/// Measures everything, in about six seconds. Forks, so no other thread may run.
 Result<std::vector<Baseline>> measure_baselines();
 
 // The parts, for measure_baselines.

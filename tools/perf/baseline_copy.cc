@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "baseline.h"
+#include "block_list.h"
 #include "buffer.h"
 #include "child.h"
 #include "failure.h"
-#include "pattern.h"
 
 namespace p2p::perf {
 namespace {
@@ -107,15 +107,6 @@ Result<double> measure_lists(const Target& target, std::vector<iovec> local, std
   return sum;
 }
 
-std::vector<iovec> shuffled_blocks(std::uint64_t base, std::uint64_t seed) {
-  std::vector<iovec> list;
-  for (std::size_t i = 0; i < kBlocks; ++i) {
-    list.push_back({reinterpret_cast<void*>(base + i * kBlockBytes), kBlockBytes});
-  }
-  for (std::size_t i = kBlocks; i > 1; --i) std::swap(list[i - 1], list[mix(seed + i) % i]);
-  return list;
-}
-
 std::vector<iovec> halves(std::uint64_t base) {
   const std::size_t half = kBufferBytes / 2;
   return {{reinterpret_cast<void*>(base), half}, {reinterpret_cast<void*>(base + half), half}};
@@ -150,7 +141,8 @@ Result<std::vector<Baseline>> measure_copies() {
   }
   if (good) {
     good = add(kProcessCopyBlocks, "process_vm_writev, 8192 x 4 KiB shuffled, two threads",
-               measure_lists(*target, shuffled_blocks(base, 1), shuffled_blocks(target->address, 2), 2));
+               measure_lists(*target, shuffled_blocks(base, kBlocks, kBlockBytes, 1),
+                             shuffled_blocks(target->address, kBlocks, kBlockBytes, 2), 2));
   }
   if (!good) return tl::unexpected(good.error());
   return figures;

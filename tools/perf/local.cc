@@ -51,8 +51,8 @@ constexpr std::uint64_t kLarge = std::uint64_t{64} << 20;
 constexpr Comparison kComparisons[] = {
     {kTcpStream, Operation::kWrite, "tcp", kLarge, 1},
     {kTcpStream, Operation::kRead, "tcp", kLarge, 1},
-    {kTcpStream, Operation::kWrite, "tcp", 4096, 8192},
-    {kTcpStream, Operation::kWrite, "tcp", 16384, 4096},
+    {kTcpBlocks4K, Operation::kWrite, "tcp", 4096, 8192},
+    {kTcpBlocks16K, Operation::kWrite, "tcp", 16384, 4096},
     {kTcpRoundTrip, Operation::kWrite, "tcp", 4096, 1, true},
     {kProcessCopy, Operation::kWrite, "cma", kLarge, 1},
     {kProcessCopy, Operation::kRead, "cma", kLarge, 1},
