@@ -105,6 +105,11 @@ Result<std::size_t> ControlSocket::flush() {
   return total;
 }
 
+std::size_t ControlSocket::send_now(ByteView bytes) const {
+  const ssize_t sent = send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return sent > 0 ? static_cast<std::size_t>(sent) : 0;
+}
+
 Result<ControlSocket::Received> ControlSocket::receive(wire::FrameReader& reader) {
   std::array<std::byte, std::size_t{64} << 10> buffer;  // filled by recv
   for (;;) {

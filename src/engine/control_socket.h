@@ -16,7 +16,7 @@
 namespace p2p::engine {
 
 /// A non-blocking stream socket with the frames that wait to leave through it. Owned by a session; one
-/// thread.
+/// thread, but for `send_now`.
 class ControlSocket {
  public:
   /// What one `receive` brought.
@@ -40,6 +40,10 @@ class ControlSocket {
 
   /// Writes what the socket takes now; returns how many bytes that was. kPeerGone if there is no peer.
   Result<std::size_t> flush();
+
+  /// Past the queue, from any thread while nothing waits and nobody flushes: how many of the bytes the socket
+  /// took. What went wrong shows when the rest is flushed.
+  std::size_t send_now(ByteView bytes) const;
 
   /// Feeds what has come to `reader`, one buffer at most. kPeerGone if the connection broke.
   Result<Received> receive(wire::FrameReader& reader);

@@ -137,6 +137,7 @@ void Session::Core::open() {
   handshake_.reset();
   if (handlers_.opened) handlers_.opened(peer);
   run_scheduled();
+  if (state_ == State::kOpen) flush();
 }
 
 void Session::Core::flush() {
@@ -156,6 +157,9 @@ void Session::Core::flush() {
   if (congestion_ && (*sent > 0 || was_idle)) congestion_->moved(Clock::now());
   if (state_ == State::kClosing && socket_->idle()) return linger();
   update_interest();
+  if (state_ != State::kOpen || !socket_->idle()) return;
+  MutexLock lock(mutex_);
+  direct_ = accepting_ && outbox_.empty();
 }
 
 void Session::Core::update_interest() {
@@ -195,8 +199,7 @@ void Session::Core::tick() {
   }
   // With frames waiting, those tell the peer as much as a heartbeat behind them would.
   if (socket_->idle()) {
-    socket_->push(wire::encode(handlers_.heartbeat ? handlers_.heartbeat() : wire::Heartbeat{}));
-    flush();
+    enqueue(handlers_.heartbeat ? handlers_.heartbeat() : wire::Heartbeat{});
   }
   const auto next = std::min<Clock::duration>(limit / kBeats, limit - silence);
   timer_ = reactor_.after(next, [self = shared_from_this()] { self->tick(); });
@@ -211,6 +214,12 @@ void Session::Core::enqueue(const wire::Message& message) {
   }
   MutexLock lock(mutex_);
   if (!accepting_) return;
+  if (direct_) {
+    const std::size_t sent = socket_->send_now(frame);
+    if (sent == frame.size()) return;
+    direct_ = false;
+    frame.erase(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(sent));
+  }
   outbox_.push_back(std::move(frame));
   schedule();
 }
@@ -219,6 +228,7 @@ void Session::Core::request_close(Error reason) {
   MutexLock lock(mutex_);
   if (!accepting_) return;
   accepting_ = false;
+  direct_ = false;
   close_request_ = std::move(reason);
   schedule();
 }
@@ -277,6 +287,7 @@ void Session::Core::finish(Error reason) {
   {
     MutexLock lock(mutex_);
     accepting_ = false;
+    direct_ = false;
     outbox_.clear();
     if (close_request_) reason = *close_request_;
   }

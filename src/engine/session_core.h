@@ -78,6 +78,10 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   std::optional<Error> close_request_ P2P_GUARDED_BY(mutex_);
   bool accepting_ P2P_GUARDED_BY(mutex_) = true;  // neither closed nor asked to close
   bool scheduled_ P2P_GUARDED_BY(mutex_) = false;
+
+  // Open, and nothing waits to leave: whoever sends writes to the socket itself, which spares a wake-up. From
+  // the first byte that the socket does not take, the reactor's thread writes until all is out.
+  bool direct_ P2P_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace p2p::engine

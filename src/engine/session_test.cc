@@ -1,7 +1,10 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
+#include <array>
 #include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "support/session_ends.h"
 
@@ -82,6 +85,38 @@ TEST_F(SessionTest, KeepsTheOrderOfMessagesFromManySizes) {
     ASSERT_EQ(std::get<wire::Notify>(at_acceptor[i]).notification, i);
     ASSERT_EQ(std::get<wire::Notify>(at_acceptor[i]).piece.size(), i * 97 % 60000);
     ASSERT_EQ(std::get<wire::RegionRevoked>(at_connector[i]).revocation, i);
+  }
+  end({&connector, &acceptor});
+}
+
+TEST_F(SessionTest, MessagesOfManyThreadsStayWholeAndInOrder) {
+  Side connector;
+  Side acceptor;
+  connect(connector, config(""), acceptor, config(""));
+  ASSERT_TRUE(connector.wait_open());
+  // Sizes on both sides of what the socket takes at once.
+  constexpr std::size_t kThreads = 4;
+  constexpr std::size_t kMessages = 150;
+  const auto size = [](std::size_t i) { return i % 3 == 0 ? 5000 * i : i; };
+  std::vector<std::thread> senders;
+  for (std::size_t thread = 0; thread < kThreads; ++thread) {
+    senders.emplace_back([&, thread] {
+      for (std::size_t i = 0; i < kMessages; ++i) {
+        connector.session->send(wire::Notify{.notification = thread * kMessages + i,
+                                             .piece = Bytes(size(i), static_cast<std::byte>(thread))});
+      }
+    });
+  }
+  for (std::thread& sender : senders) sender.join();
+  ASSERT_TRUE(acceptor.wait_messages(kThreads * kMessages)) << acceptor.wait_closed().message;
+  std::array<std::size_t, kThreads> next{};
+  for (const wire::Message& message : acceptor.messages()) {
+    const auto& notify = std::get<wire::Notify>(message);
+    const std::size_t thread = notify.notification / kMessages;
+    ASSERT_LT(thread, kThreads);
+    const std::size_t i = next[thread]++;
+    ASSERT_EQ(notify.notification, thread * kMessages + i);
+    ASSERT_EQ(notify.piece, Bytes(size(i), static_cast<std::byte>(thread)));
   }
   end({&connector, &acceptor});
 }
