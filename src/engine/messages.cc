@@ -25,15 +25,40 @@ std::uint64_t total(std::span<const LocalSpan> spans) {
   return bytes;
 }
 
+/// Visits each span with its region; at the first that lies in none says which.
+template <class Visitor>
+Status visit_spans(std::string_view verb, const RegionTable& regions, std::span<const LocalSpan> spans,
+                   Visitor&& visit) {
+  std::shared_ptr<Region> region;
+  for (const LocalSpan& span : spans) {
+    if (!region || region->info().id != span.region) region = regions.find(span.region);
+    if (!region)
+      return fail(ErrorCode::kNotFound, "{}: no local region {}", verb, to_underlying(span.region));
+    const RegionInfo& info = region->info();
+    if (!info.contains(reinterpret_cast<std::uintptr_t>(span.data), span.size)) {
+      return fail(ErrorCode::kOutOfRange, "{} {} bytes at {}: region {} is [{}, +{})", verb, span.size,
+                  fmt::ptr(span.data), to_underlying(span.region), fmt::ptr(info.base), info.size);
+    }
+    visit(span, info);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::shared_ptr<TransferState> Messages::send(std::span<const LocalSpan> message) {
+  const Status known =
+      visit_spans("send", *context_->regions, message, [](const LocalSpan&, const RegionInfo&) {});
+  if (!known) return failed_transfer(known.error());
   auto state = std::make_shared<TransferState>(total(message));
   std::uint64_t sequence = 0;
   {
     MutexLock lock(mutex_);
     if (closed_) return failed_transfer(error_);
     sequence = next_send_++;
+    state->set_poll([weak = weak_from_this(), sequence](const TransferState&, auto deadline) {
+      if (const auto self = weak.lock()) self->assist(sequence, deadline);
+    });
     sends_.emplace(sequence, Send{{message.begin(), message.end()}, state});
   }
   state->set_cancel([weak = weak_from_this(), sequence] {
@@ -70,20 +95,12 @@ std::shared_ptr<TransferState> Messages::receive(std::span<const LocalSpan> into
 Result<std::vector<wire::ReceiveSpan>> Messages::describe(std::span<const LocalSpan> into) const {
   std::vector<wire::ReceiveSpan> spans;
   spans.reserve(into.size());
-  std::shared_ptr<Region> region;
-  for (const LocalSpan& span : into) {
-    if (!region || region->info().id != span.region) region = context_->regions->find(span.region);
-    if (!region) return fail(ErrorCode::kNotFound, "recv: no local region {}", to_underlying(span.region));
-    const RegionInfo& info = region->info();
-    const auto address = reinterpret_cast<std::uintptr_t>(span.data);
-    const auto offset = address - reinterpret_cast<std::uintptr_t>(info.base);
-    if (offset > info.size || span.size > info.size - offset) {
-      return fail(ErrorCode::kOutOfRange, "recv {} bytes into {}: region {} is [{}, +{})", span.size,
-                  fmt::ptr(span.data), to_underlying(span.region), fmt::ptr(info.base), info.size);
-    }
-    spans.push_back({to_underlying(span.region), info.key, static_cast<std::uint8_t>(info.place.kind),
-                     info.place.device, address, span.size});
-  }
+  const Status known =
+      visit_spans("recv", *context_->regions, into, [&](const LocalSpan& span, const RegionInfo& info) {
+        spans.push_back({to_underlying(span.region), info.key, static_cast<std::uint8_t>(info.place.kind),
+                         info.place.device, reinterpret_cast<std::uintptr_t>(span.data), span.size});
+      });
+  if (!known) return tl::unexpected(known.error());
   return spans;
 }
 
@@ -137,7 +154,7 @@ void Messages::match(std::uint64_t sequence) {
     receive = std::move(theirs->second);
     sends_.erase(mine);
     posted_.erase(theirs);
-    writes_.emplace(sequence, send.state);
+    writes_.emplace(sequence, Write{send.state, nullptr});
   }
   start(sequence, send, receive);
 }
@@ -169,6 +186,18 @@ void Messages::start(std::uint64_t sequence, const Send& send, const Receive& re
                                    self->finish(sequence, state, std::move(status));
                                  });
   send.state->set_cancel([write] { write->cancel(); });
+  MutexLock lock(mutex_);
+  if (const auto found = writes_.find(sequence); found != writes_.end()) found->second.write = write;
+}
+
+// Moves the write of a send whose caller waits.
+void Messages::assist(std::uint64_t sequence, std::chrono::steady_clock::time_point deadline) {
+  std::shared_ptr<TransferState> write;
+  {
+    MutexLock lock(mutex_);
+    if (const auto found = writes_.find(sequence); found != writes_.end()) write = found->second.write;
+  }
+  if (write) write->poll(deadline);
 }
 
 void Messages::finish(std::uint64_t sequence, const std::shared_ptr<TransferState>& state, Status status) {
@@ -233,7 +262,7 @@ Status Messages::on(const wire::ReceiveWithdrawn& withdrawn) {
       unmatched = !std::exchange(posted->second.withdrawn, true);
       posted->second.spans.clear();
     } else if (const auto found = writes_.find(withdrawn.sequence); found != writes_.end()) {
-      write = found->second;
+      write = found->second.send;
     }
   }
   // The number stays taken: the send that meets it fails, and says nothing more.

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -57,6 +58,10 @@ class Messages : public std::enable_shared_from_this<Messages> {
     std::vector<LocalSpan> message;
     std::shared_ptr<TransferState> state;
   };
+  struct Write {
+    std::shared_ptr<TransferState> send;
+    std::shared_ptr<TransferState> write;  ///< once it has started
+  };
   struct Waiting {  // a receive of mine
     std::shared_ptr<TransferState> state;
     std::uint64_t room = 0;  ///< bytes
@@ -70,6 +75,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void match(std::uint64_t sequence);
   void start(std::uint64_t sequence, const Send& send, const Receive& receive);
   void finish(std::uint64_t sequence, const std::shared_ptr<TransferState>& state, Status status);
+  void assist(std::uint64_t sequence, std::chrono::steady_clock::time_point deadline);
   void cancel_send(std::uint64_t sequence);
   Result<std::vector<wire::ReceiveSpan>> describe(std::span<const LocalSpan> into) const;
 
@@ -85,8 +91,8 @@ class Messages : public std::enable_shared_from_this<Messages> {
   std::uint64_t received_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, Send> sends_ P2P_GUARDED_BY(mutex_);  // not matched yet
   std::map<std::uint64_t, Receive> posted_ P2P_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::shared_ptr<TransferState>> writes_ P2P_GUARDED_BY(mutex_);  // matched
-  std::map<std::uint64_t, Waiting> receives_ P2P_GUARDED_BY(mutex_);                       // mine
+  std::map<std::uint64_t, Write> writes_ P2P_GUARDED_BY(mutex_);      // of matched sends
+  std::map<std::uint64_t, Waiting> receives_ P2P_GUARDED_BY(mutex_);  // mine
 };
 
 }  // namespace p2p::engine

@@ -9,7 +9,7 @@ namespace p2p::engine {
 
 Status TransferState::wait(std::chrono::nanoseconds timeout) {
   const auto deadline = deadline_after(timeout);
-  if (!done() && poll_) poll_(*this, deadline);
+  poll(deadline);
   while (!done()) {
     if (std::chrono::steady_clock::now() >= deadline) {
       return fail(ErrorCode::kTimedOut, "wait for a transfer of {} bytes: not done after {} ms", bytes(),

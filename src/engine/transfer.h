@@ -31,6 +31,11 @@ class TransferState {
   void cancel();
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 
+  /// Does what `set_poll` gave, on behalf of a transfer that this one is a part of.
+  void poll(std::chrono::steady_clock::time_point deadline) const {
+    if (!done() && poll_) poll_(*this, deadline);
+  }
+
   /// Ends the operation and runs the callbacks on this thread. Hold no lock.
   void finish(Status status);
   void set_bytes(std::uint64_t bytes) { bytes_.store(bytes, std::memory_order_relaxed); }

@@ -94,6 +94,25 @@ TEST_P(MessageTest, LongerMessageFailsBothSides) {
   EXPECT_TRUE(is_ok(peer_checks(theirs, 0, 2 * kMiB, 5)));
 }
 
+TEST_P(MessageTest, WrongSpansFailAtOnceAndTakeNoTurn) {
+  OwnRegion own(pair.endpoint, 4096);
+  const PeerRegion theirs = pair.peer.region(4096);
+  LocalSpan unknown = own.span(0, 10);
+  unknown.region = RegionId{4711};
+  using Post = Transfer (Connection::*)(const LocalSpan&) const;
+  for (const Post post : {Post(&Connection::send), Post(&Connection::recv)}) {
+    const Transfer lost = (pair.connection.*post)(unknown);
+    EXPECT_TRUE(is_error(lost.wait(kLimit), {ErrorCode::kNotFound})) << "with nothing posted at the peer";
+    const Transfer cut = (pair.connection.*post)(own.span(4000, 97));
+    EXPECT_TRUE(is_error(cut.wait(kLimit), {ErrorCode::kOutOfRange}));
+  }
+  fill(own.pages.bytes(), 3);
+  const std::uint64_t receive = peer_recv(theirs, 0, 4096);
+  EXPECT_TRUE(is_ok(pair.connection.send(own.span(0, 4096)).wait(kLimit)));
+  EXPECT_TRUE(is_ok(pair.peer.wait(receive)));
+  EXPECT_TRUE(is_ok(peer_checks(theirs, 0, 4096, 3)));
+}
+
 TEST_P(MessageTest, OrderHoldsOverManyBothWays) {
   constexpr std::size_t kSize = 5000;
   const std::size_t count = static_cast<std::size_t>(scaled(200, 50));
