@@ -62,8 +62,8 @@ std::vector<Device> find_devices(const Settings& settings) {
   }
   std::vector<Device> devices = named.empty() ? loopback : named;
 
-  // One entry an interface, its IPv4 address if it has one.
-  std::ranges::sort(devices, [](const Device& a, const Device& b) {
+  // One entry an interface: its IPv4 address if it has one, else the first that the system names.
+  std::ranges::stable_sort(devices, [](const Device& a, const Device& b) {
     if (a.name != b.name) return a.name < b.name;
     return a.address.sin6_family == AF_INET && b.address.sin6_family != AF_INET;
   });
