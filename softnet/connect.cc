@@ -31,9 +31,9 @@ struct Attempt {
   bool connected = false;
 };
 
+/// Numbers are drawn at random: handles come from peers, who are not to name another's attempt.
 struct Attempts {
   std::mutex mutex;
-  std::uint64_t last = 0;
   std::map<std::uint64_t, Attempt> open;
 };
 
@@ -57,8 +57,10 @@ std::uint64_t begin(Attempts& all, const Device& device, const Handle& handle) {
   prepare_stream(fd);
   if (::connect(fd, generic(handle.address), address_size(handle.address)) != 0 && errno != EINPROGRESS)
     return 0;
-  all.open.emplace(++all.last, std::move(attempt));
-  return all.last;
+  std::uint64_t number = 0;
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) return 0;
+  all.open.emplace(number, std::move(attempt));
+  return number;
 }
 
 bool finish_connect(Attempt& attempt, int& code) {

@@ -63,6 +63,13 @@ struct P2P_API Options {
   /// Pieces of at least this many bytes go by copy engine between GPUs, smaller ones by kernel.
   std::size_t gpu_bulk_bytes = std::size_t{32} << 20;
 
+  /// NCCL net plugin by path or NCCL's naming rules; empty: libnccl-net.so, if that is GPUDirect-TCPX.
+  std::string nccl_net_plugin;
+
+  /// The plugin's receive pool lies in host memory, and host memory is to go through it: for software plugins
+  /// that imitate UNPACK devices.
+  bool nccl_net_host_pool = false;
+
   /// Defaults overridden by the environment; an unreadable value is an error that names the variable.
   /// UCCL_P2P_LOG_LEVEL takes effect at once, for the process.
   static Result<Options> from_environment();

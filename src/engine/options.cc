@@ -209,6 +209,16 @@ constexpr Variable kVariables[] = {
      "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel.",
      [](Text text, Options& o) { return read_size(text, {1, std::uint64_t{1} << 40}, o.gpu_bulk_bytes); },
      [](const Options& o) { return show_size(o.gpu_bulk_bytes); }},
+    {"UCCL_P2P_NCCL_NET_PLUGIN",
+     "NCCL net plugin for `nccl_net`: a path, or a name by NCCL's rules. Empty: libnccl-net.so, if that is "
+     "GPUDirect-TCPX.",
+     [](Text text, Options& o) { return o.nccl_net_plugin = text, Status{}; },
+     [](const Options& o) { return o.nccl_net_plugin; }},
+    {"UCCL_P2P_NCCL_NET_HOST_POOL",
+     "1: the plugin's receive pool lies in host memory, and host memory goes through it; for software "
+     "plugins that imitate UNPACK devices.",
+     [](Text text, Options& o) { return read_flag(text, o.nccl_net_host_pool); },
+     [](const Options& o) { return std::string(o.nccl_net_host_pool ? "1" : "0"); }},
     {"UCCL_P2P_LOG_LEVEL", "Least severe lines to log: trace, debug, info, warning, error or off.",
      read_log_level, [](const Options& /*options*/) { return std::string("warning"); }},
 };

@@ -2,6 +2,7 @@
 #include "transport/cma/cma.h"
 #include "transport/cuda_ipc/cuda_ipc.h"
 #include "transport/loopback/loopback.h"
+#include "transport/nccl_net/nccl_net.h"
 #include "transport/registry.h"
 #include "transport/tcp/tcp.h"
 
@@ -12,6 +13,7 @@ TransportRegistry builtin_transports() {
       {"loopback", loopback::make},
       {"cuda_ipc", cuda_ipc::make},
       {"cma", cma::make},
+      {"nccl_net", nccl_net::make},
       {"tcp", tcp::make},
   }};
 }

@@ -177,7 +177,7 @@ TEST_P(FailureConformance, RefusedBatchesAmongMany) {
 }
 
 TEST_P(FailureConformance, HostileImport) {
-  const auto transport = GetParam().make(Options{});
+  const auto transport = GetParam().make(options());
   if (!capabilities_.needs_exported_key) GTEST_SKIP() << "imports nothing";
   RegionInfo info{.id = RegionId{1}, .base = reinterpret_cast<std::byte*>(0x1000), .size = 4096};
   info.size = std::numeric_limits<std::uint64_t>::max();
@@ -298,6 +298,7 @@ TEST_P(FailureConformance, Abandon) {
       }
       const auto deadline = std::chrono::steady_clock::now() + kPatience;
       while (completions.size() < posted && std::chrono::steady_clock::now() < deadline) {
+        pair->left.take_deliveries();
         for (const auto& channel : channels) channel->progress(completions);
       }
       std::ranges::fill(local.bytes(), std::byte{0x3c});

@@ -6,6 +6,12 @@
 
 namespace p2p::conformance {
 
+Options options() {
+  const Result<Options> read = Options::from_environment();
+  EXPECT_TRUE(read) << read.error().message;
+  return read.value_or(Options{});
+}
+
 ChannelSetup session_of(Role role) {
   constexpr Incarnation kConnector = 0x1111;
   constexpr Incarnation kAcceptor = 0x2222;
@@ -18,7 +24,7 @@ ChannelSetup session_of(Role role) {
 }
 
 Pair::Pair(const TransportRegistry::Entry& entry)
-    : left(entry.make(Options{})), right(entry.make(Options{})) {}
+    : left(entry.make(options())), right(entry.make(options())) {}
 
 // Both are closed before either goes, since each delivers the other's control messages.
 Pair::~Pair() {
@@ -49,7 +55,7 @@ Segment segment(const Memory& local, std::size_t offset, const RemoteKey& key, s
 
 void Conformance::SetUp() {
   constexpr std::array<std::string_view, 3> kAlways{"loopback", "cma", "tcp"};
-  const auto transport = GetParam().make(Options{});
+  const auto transport = GetParam().make(options());
   EXPECT_EQ(transport->name(), GetParam().name);
   capabilities_ = transport->capabilities();
   const Status usable = transport->probe();

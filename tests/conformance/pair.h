@@ -14,6 +14,10 @@
 
 namespace p2p::conformance {
 
+/// What transports are made with: the defaults and UCCL_P2P_* of the process, so that a run can choose a
+/// plugin.
+Options options();
+
 /// What the two sides of a session agree on.
 ChannelSetup session_of(Role role);
 

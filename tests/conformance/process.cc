@@ -161,7 +161,7 @@ int serve(const std::vector<std::string>& arguments) {
   const Role role = arguments.at(1) == "connector" ? Role::kConnector : Role::kAcceptor;
   for (const TransportRegistry::Entry& entry : builtin_transports().entries) {
     if (entry.name != arguments.at(0)) continue;
-    Peer mine(entry.make(Options{}));
+    Peer mine(entry.make(options()));
     const Memory memory(mine.transport(), OtherProcess::kServedBytes);
     send_frame(kSocket, Kind::kRegion, 0, serialize(memory.offer(), memory.address()));
     if (meet(mine, role, kSocket)) deliver_until_end(mine, kSocket);

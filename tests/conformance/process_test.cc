@@ -30,7 +30,7 @@ class ProcessConformance : public Conformance {
 
 TEST_P(ProcessConformance, BytesCross) {
   for (const Role role : kBothRoles) {
-    Peer mine(GetParam().make(Options{}));
+    Peer mine(GetParam().make(options()));
     OtherProcess other(GetParam().name, role);
     if (!connect(other, mine)) return;
     const Memory local(mine.transport(), kBytes);
@@ -47,7 +47,7 @@ TEST_P(ProcessConformance, BytesCross) {
 TEST_P(ProcessConformance, KilledMidTransfer) {
   for (const Operation operation : {Operation::kWrite, Operation::kRead}) {
     for (const Role role : kBothRoles) {
-      Peer mine(GetParam().make(Options{}));
+      Peer mine(GetParam().make(options()));
       OtherProcess other(GetParam().name, role);
       if (!connect(other, mine)) return;
       const Memory local(mine.transport(), kBytes);
@@ -73,7 +73,7 @@ TEST_P(ProcessConformance, KilledMidTransfer) {
 
 TEST_P(ProcessConformance, KilledWhileIdle) {
   for (const Role role : kBothRoles) {
-    Peer mine(GetParam().make(Options{}));
+    Peer mine(GetParam().make(options()));
     OtherProcess other(GetParam().name, role);
     if (!connect(other, mine)) return;
     other.kill();

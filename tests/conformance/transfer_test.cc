@@ -238,6 +238,7 @@ TEST_P(TransferConformance, FullQueues) {
       const auto deadline = std::chrono::steady_clock::now() + kPatience;
       const auto drain_until = [&](std::uint64_t count) {
         while (completions.size() < count && std::chrono::steady_clock::now() < deadline) {
+          pair->left.take_deliveries();
           channel->progress(completions);
         }
       };

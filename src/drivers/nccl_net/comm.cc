@@ -1,7 +1,9 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/nccl_net/comm.h"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -143,6 +145,14 @@ Result<std::optional<RecvComm>> Listener::poll() {
   return made;
 }
 
+Handle handle_from_peer(Handle handle, std::string_view plugin_name) {
+  constexpr std::size_t kTcpxState = 80;
+  if (plugin_name.starts_with("GPUDirectTCPX")) {
+    std::ranges::fill(std::span(handle).subspan(kTcpxState), std::byte{});
+  }
+  return handle;
+}
+
 struct Connector::State {
   std::shared_ptr<Plugin> plugin;
   int index = 0;
@@ -151,8 +161,8 @@ struct Connector::State {
   bool over = false;
 };
 
-Connector::Connector(std::shared_ptr<Plugin> plugin, const Device& device, const Handle& handle)
-    : state_(new State{std::move(plugin), device.index, device.label(), handle}) {}
+Connector::Connector(const std::shared_ptr<Plugin>& plugin, const Device& device, const Handle& handle)
+    : state_(new State{plugin, device.index, device.label(), handle_from_peer(handle, plugin->name())}) {}
 Connector::Connector(Connector&&) noexcept = default;
 Connector& Connector::operator=(Connector&&) noexcept = default;
 Connector::~Connector() = default;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "drivers/nccl_net/abi/unpack.h"
 #include "drivers/nccl_net/plugin.h"
@@ -110,11 +111,15 @@ class Listener {
   std::unique_ptr<State> state_;
 };
 
+/// A handle that came from a peer without what it has no business to say: GPUDirect-TCPX takes a pointer of its
+/// own from byte 80 on, where its listeners leave zeros.
+Handle handle_from_peer(Handle handle, std::string_view plugin_name);
+
 /// Makes one connection.
 class Connector {
  public:
   /// `handle` came from a peer; the plugin alone can tell whether it is good.
-  Connector(std::shared_ptr<Plugin> plugin, const Device& device, const Handle& handle);
+  Connector(const std::shared_ptr<Plugin>& plugin, const Device& device, const Handle& handle);
   Connector(Connector&&) noexcept;
   Connector& operator=(Connector&&) noexcept;
   ~Connector();

@@ -52,6 +52,16 @@ class EveryVersion : public ::testing::TestWithParam<int> {
   FakeState& state_ = *fake_.state;
 };
 
+TEST(PeerHandle, KeepsPeersAwayFromThePluginsOwnPointer) {
+  Handle handle;
+  handle.fill(std::byte{0x41});
+  EXPECT_EQ(handle_from_peer(handle, "Fake"), handle);
+  const Handle cleaned = handle_from_peer(handle, "GPUDirectTCPX_v7");
+  for (std::size_t at = 0; at < cleaned.size(); ++at) {
+    EXPECT_EQ(cleaned[at], at < 80 ? std::byte{0x41} : std::byte{}) << "byte " << at;
+  }
+}
+
 TEST_P(EveryVersion, IsProbedAndReadByItsOwnTypes) {
   const auto plugin = Plugin::open(fake_.path);
   ASSERT_TRUE(plugin) << plugin.error().message;

@@ -1,0 +1,89 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "drivers/nccl_net/window.h"
+#include "kernels/copy.h"
+#include "kernels/unpack.h"
+#include "transport/nccl_net/memory.h"
+#include "transport/nccl_net/protocol.h"
+
+namespace p2p::nccl_net {
+
+/// What a channel decides for its Incoming.
+struct IncomingHandler {
+  /// Where the next chunk belongs: pieces that add up to its size. After an error its bytes are dropped.
+  std::function<Result<std::vector<Piece>>(const Chunk&)> resolve;
+
+  /// It has come, or been dropped, and nothing of it is touched any more. kNotFound: a region was revoked
+  /// meanwhile.
+  std::function<void(const Chunk&, const Status&)> landed;
+};
+
+/// The receiving half of a channel: posts a receive for each announced chunk, in their order, and lands the
+/// bytes. With an UNPACK comm they go from the pool straight to their blocks; otherwise contiguous targets
+/// are received in place and scattered ones by way of the staging. Owned by the channel.
+class Incoming {
+ public:
+  using Proof = std::array<std::byte, 32>;
+
+  static Result<Incoming> open(RecvComm comm, abi::PointerType type, IncomingHandler handler);
+  Incoming(Incoming&&) = default;
+  Incoming& operator=(Incoming&&) = delete;
+
+  /// After this no memory is touched and no region is held.
+  ~Incoming();
+
+  /// What the peer sent with send_proof, once it has come.
+  Result<std::optional<Proof>> poll_proof();
+
+  /// kProtocol for a chunk out of sequence or one too many.
+  Status announce(Chunk chunk);
+
+  Result<bool> progress();
+
+  bool idle() const { return waiting_.empty() && posted_.empty(); }
+  std::uint64_t landed() const { return landed_; }
+  void sweep() { handles_->sweep(); }
+
+ private:
+  struct Posted {
+    Chunk chunk;
+    std::vector<Piece> pieces;
+    std::byte* staged = nullptr;  ///< null: received in place
+    bool dropped = false;
+  };
+
+  Incoming(RecvComm comm, abi::PointerType type, IncomingHandler handler, Staging staging);
+  Result<bool> post_next();
+  const MemoryHandle* in_place(const std::vector<Piece>& pieces, const Chunk& chunk);
+  Result<bool> take_arrival();
+  Status land(const Posted& posted, const Arrival& arrival, Status& outcome);
+  Status read_fragments(const Arrival& arrival, std::uint64_t size);
+
+  IncomingHandler handler_;
+  abi::PointerType type_;
+  std::optional<ReceiveWindow> window_;
+  std::optional<HandleCache> handles_;
+  std::optional<Staging> staging_;
+  std::deque<Chunk> waiting_;
+  std::deque<Posted> posted_;
+  std::uint64_t announced_ = 0;
+  std::uint64_t receives_ = 0;
+  std::uint64_t landed_ = 0;
+  bool proof_posted_ = false;
+
+  // Scratch.
+  std::vector<kernels::Fragment> fragments_;
+  std::vector<kernels::Block> blocks_;
+  std::vector<kernels::CopyBlock> copies_;
+};
+
+}  // namespace p2p::nccl_net

@@ -1,0 +1,59 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/nccl_net/memory.h"
+
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace p2p::nccl_net {
+namespace {
+constexpr std::size_t kStagingBytes = Staging::kSlots * kChunkBytes;
+}
+
+const MemoryHandle* HandleCache::find(const Registration& registration) {
+  const RegionInfo& info = registration.info();
+  if (const auto found = entries_.find(info.id); found != entries_.end()) {
+    return found->second.handle ? &*found->second.handle : nullptr;
+  }
+  sweep();
+  PageRange range{info.base, info.size};
+  if (type_ == abi::kPointerCuda) range = page_range(info.base, info.size);
+  auto handle = register_with(comm_, range.data, range.size, type_);
+  Entry& entry = entries_[info.id];
+  entry.life = static_cast<const NetRegistration&>(registration).life();
+  if (!handle) {
+    log(LogLevel::kInfo, "{}; its bytes are copied through staging memory", handle.error().message);
+    return nullptr;
+  }
+  return &entry.handle.emplace(std::move(*handle));
+}
+
+void HandleCache::sweep() {
+  std::erase_if(entries_, [](const auto& entry) { return entry.second.life.expired(); });
+}
+
+void Staging::Unmap::operator()(std::byte* data) const { ::munmap(data, kStagingBytes); }
+
+Result<Staging> Staging::open(const std::shared_ptr<Comm>& comm, abi::PointerType type) {
+  void* data = ::mmap(nullptr, kStagingBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return tl::unexpected(system_error("map staging memory"));
+  Staging staging;
+  staging.data_.reset(static_cast<std::byte*>(data));
+  auto handle = register_with(comm, staging.data_.get(), kStagingBytes, type);
+  if (!handle) return tl::unexpected(handle.error());
+  staging.handle_ = std::move(*handle);
+  return staging;
+}
+
+bool contiguous(const std::vector<Piece>& pieces) {
+  for (std::size_t index = 1; index < pieces.size(); ++index) {
+    const Piece& before = pieces[index - 1];
+    const Piece& piece = pieces[index];
+    if (before.data + before.size != piece.data || before.registration != piece.registration) return false;
+  }
+  return !pieces.empty();
+}
+
+}  // namespace p2p::nccl_net

@@ -1,0 +1,77 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "drivers/nccl_net/comm.h"
+#include "transport/nccl_net/protocol.h"
+#include "transport/registration.h"
+
+namespace p2p::nccl_net {
+
+/// Comms belong to one worker, so memory is registered with each by its worker, at first use. The region
+/// itself only tells whether it still lives.
+class NetRegistration final : public Registration {
+ public:
+  using Registration::Registration;
+  std::weak_ptr<const void> life() const { return life_; }
+
+ private:
+  std::shared_ptr<const int> life_ = std::make_shared<const int>(0);
+};
+
+/// The registrations of one comm. One worker.
+class HandleCache {
+ public:
+  HandleCache(std::shared_ptr<Comm> comm, abi::PointerType type) : comm_(std::move(comm)), type_(type) {}
+
+  /// Null if the plugin does not take this memory: then it goes through the staging.
+  const MemoryHandle* find(const Registration& registration);
+
+  /// Deregisters regions that are gone.
+  void sweep();
+
+ private:
+  struct Entry {
+    std::weak_ptr<const void> life;
+    std::optional<MemoryHandle> handle;
+  };
+  std::shared_ptr<Comm> comm_;
+  abi::PointerType type_;
+  std::map<RegionId, Entry> entries_;
+};
+
+/// Memory of the channel's own for one comm: a slot of a chunk for each request. Pages that are never used
+/// take no memory.
+class Staging {
+ public:
+  static constexpr std::size_t kSlots = 16;
+  static Result<Staging> open(const std::shared_ptr<Comm>& comm, abi::PointerType type);
+
+  std::byte* slot(std::uint64_t number) const { return data_.get() + number % kSlots * kChunkBytes; }
+  const MemoryHandle& handle() const { return *handle_; }
+
+ private:
+  struct Unmap {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Unmap> data_;  // outlives its registration
+  std::optional<MemoryHandle> handle_;
+};
+
+/// A run of local memory. `owner` holds a region that a peer reads or writes; null for my own batch's.
+struct Piece {
+  std::byte* data = nullptr;
+  std::uint64_t size = 0;
+  const Registration* registration = nullptr;
+  std::shared_ptr<Registration> owner;
+};
+
+/// True for one run of one region, cut into pieces or not.
+bool contiguous(const std::vector<Piece>& pieces);
+
+}  // namespace p2p::nccl_net

@@ -1,0 +1,14 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "p2p/options.h"
+#include "transport/transport.h"
+
+namespace p2p::nccl_net {
+
+/// Any NCCL net plugin: GPUDirect-TCPX and others.
+std::unique_ptr<Transport> make(const Options& options);
+
+}  // namespace p2p::nccl_net

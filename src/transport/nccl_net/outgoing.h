@@ -1,0 +1,89 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "drivers/nccl_net/window.h"
+#include "transport/nccl_net/memory.h"
+#include "transport/nccl_net/protocol.h"
+
+namespace p2p::nccl_net {
+
+/// A write of mine, or the answer to a peer's read: bytes that leave by the send comm.
+struct OutgoingBatch {
+  std::uint64_t id = 0;
+  bool response = false;
+  std::vector<Piece> pieces;
+  std::vector<Range> targets;  ///< of a write, piece by piece
+  std::uint64_t left = 0;      ///< bytes not yet posted
+
+  // State of Outgoing.
+  std::size_t next = 0;      ///< piece
+  std::uint64_t offset = 0;  ///< into it
+  std::size_t in_flight = 0;
+  bool posted_any = false;
+  bool closed = false;          ///< nothing more of it will be posted
+  std::optional<Error> failed;  ///< a region of it was revoked
+
+  bool quiet() const { return closed && in_flight == 0; }
+};
+
+/// The sending half of a channel: cuts batches into chunks, posts them and announces each, in one order.
+/// Contiguous memory goes as it is, scattered blocks are gathered. Owned by the channel.
+class Outgoing {
+ public:
+  using Announce = std::function<void(const Message&)>;
+
+  static Result<Outgoing> open(SendComm comm, abi::PointerType type, Announce announce);
+  Outgoing(Outgoing&&) = default;
+  Outgoing& operator=(Outgoing&&) = delete;
+
+  /// After this no memory is touched and no region is held.
+  ~Outgoing();
+
+  /// Sends raw bytes before any batch, unannounced; false: try again.
+  Result<bool> send_proof(ByteView proof);
+
+  void add(std::shared_ptr<OutgoingBatch> batch) { queue_.push_back(std::move(batch)); }
+
+  /// Posts nothing more of it.
+  void close(OutgoingBatch& batch);
+
+  /// True if anything moved.
+  Result<bool> progress();
+
+  bool idle() const { return queue_.empty() && window_->empty(); }
+  void sweep() { handles_->sweep(); }
+
+ private:
+  struct Sent {
+    std::shared_ptr<OutgoingBatch> batch;
+    std::vector<std::shared_ptr<Registration>> accesses;
+  };
+  struct Cut {
+    std::vector<Piece> pieces;
+    Chunk chunk;
+  };
+
+  Outgoing(SendComm comm, abi::PointerType type, Announce announce, Staging staging);
+  Result<bool> post_next();
+  static Cut cut(const OutgoingBatch& batch);
+  static void advance(OutgoingBatch& batch, std::uint64_t bytes);
+  static bool begin_accesses(const Cut& cut, Sent& sent);
+  Result<bool> post(const Cut& cut);
+
+  Announce announce_;
+  std::optional<SendWindow> window_;
+  std::optional<HandleCache> handles_;
+  std::optional<Staging> staging_;
+  std::deque<std::shared_ptr<OutgoingBatch>> queue_;
+  std::deque<Sent> sent_;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace p2p::nccl_net
