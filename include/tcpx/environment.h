@@ -1,0 +1,47 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "p2p/api.h"
+#include "p2p/result.h"
+
+namespace tcpx {
+
+struct DeviceReport {
+  int index = 0;
+  std::string name;
+  std::string pci_path;  ///< empty: the plugin gave none
+  int speed = 0;         ///< Mbit/s
+  int numa_node = -1;
+  bool host_memory = false;
+  bool cuda_memory = false;
+  bool unpack = false;  ///< receives into CUDA memory must be unpacked
+  int mtu = 0;          ///< bytes; 0: no such interface
+  bool up = false;
+};
+
+struct PluginReport {
+  std::string path;
+  std::string name;
+  int abi_version = 0;
+  std::vector<DeviceReport> devices;
+};
+
+/// Opens the plugin (by NCCL's naming rules) and lists what it has; the error says what was tried.
+P2P_API p2p::Result<PluginReport> discover(const std::string& plugin);
+
+/// One thing that the TCPX recipe asks for.
+struct Finding {
+  enum class Verdict { kGood, kAdvice, kBad };
+  Verdict verdict = Verdict::kGood;
+  std::string subject;  ///< "NCCL_DYNAMIC_CHUNK_SIZE", "eth1", "RxDM"
+  std::string found;    ///< what is there
+  std::string advice;   ///< what to set or do; empty if good
+};
+
+/// Checks variables, interfaces, RxDM sockets, GPU to NIC pairs and DMA-BUF support for this plugin.
+P2P_API std::vector<Finding> check_environment(const PluginReport& plugin);
+
+}  // namespace tcpx

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Runs the tcpx program between two hosts, network namespaces joined by a veth pair, through softnet in each of
+# its modes. Every byte is checked.
+# Usage: test_tcpx.sh [BUILD_FOLDER], by default the release preset's, which is built if need be.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [[ $(id -u) -ne 0 ]]; then
+  echo "test_tcpx: skipped: network namespaces need root"
+  exit 0
+fi
+build=${1:-build/release}
+tcpx=$build/tools/tcpx/tcpx
+plugin=$build/softnet/libnccl-net-soft.so
+if [[ ! -x $tcpx || ! -e $plugin ]]; then
+  cmake --preset release
+  cmake --build --preset release --target tcpx nccl_net_soft
+fi
+left=tcpx-$$-left
+right=tcpx-$$-right
+server=
+
+clean_up() {
+  if [[ -n $server ]]; then kill "$server" 2>/dev/null || true; fi
+  ip netns del "$left" 2>/dev/null || true
+  ip netns del "$right" 2>/dev/null || true
+}
+trap clean_up EXIT
+
+ip netns add "$left"
+ip netns add "$right"
+ip -n "$left" link add cable type veth peer name cable netns "$right"
+ip -n "$left" addr add 10.99.0.1/24 dev cable
+ip -n "$right" addr add 10.99.0.2/24 dev cable
+for host in "$left" "$right"; do
+  ip -n "$host" link set lo up
+  ip -n "$host" link set cable up
+done
+
+# both COMMAND OPTION...: a server on one host, a client on the other; both must succeed.
+both() {
+  local command=$1
+  shift
+  ip netns exec "$right" timeout 120 "$tcpx" "$command" server --plugin "$plugin" &
+  server=$!
+  ip netns exec "$left" timeout 120 "$tcpx" "$command" client 10.99.0.2 --plugin "$plugin" "$@"
+  wait "$server"
+  server=
+}
+
+export SOFTNET_INTERFACES=cable
+ip netns exec "$left" "$tcpx" discover --plugin "$plugin"
+both connect
+for mode in "SOFTNET_UNPACK=0" "SOFTNET_UNPACK=1" \
+  "SOFTNET_UNPACK=1 SOFTNET_FRAGMENTS=random SOFTNET_STRICT=1"; do
+  echo "== $mode"
+  export SOFTNET_UNPACK=0 SOFTNET_FRAGMENTS=pages SOFTNET_STRICT=0
+  for setting in $mode; do export "${setting?}"; done
+  both transfer --channels 4 --sizes 1,24,4096,1000003,67108864
+  both perf --channels 1 --sizes 65536,16777216 --rounds 3 --json
+  both perf --channels 4 --window 8 --sizes 16777216 --rounds 3
+done
+echo "test_tcpx: passed"

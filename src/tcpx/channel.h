@@ -1,0 +1,126 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "drivers/cuda/memory.h"
+#include "drivers/cuda/stream.h"
+#include "drivers/nccl_net/window.h"
+#include "kernels/landing.h"
+#include "kernels/unpack.h"
+#include "p2p/memory.h"
+#include "p2p/result.h"
+
+namespace tcpx {
+
+namespace net = p2p::nccl_net;
+
+/// What is left of the posts of one TcpxTransfer. Guarded by the session's lock.
+struct Progress {
+  std::uint64_t left = 0;  ///< chunks
+  std::optional<p2p::Error> error;
+};
+
+struct Memory {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+  p2p::MemoryPlace place;
+  net::abi::PointerType type = net::abi::kPointerHost;
+  std::uint64_t uses = 0;  ///< chunks under way
+};
+using Memories = std::map<std::uint64_t, Memory>;
+
+/// One message of a comm.
+struct Chunk {
+  std::shared_ptr<Progress> progress;
+  std::uint64_t mem_id = 0;
+  Memory* memory = nullptr;  ///< stays while `uses` says so
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+
+  void end();
+  void fail(const p2p::Error& error);
+};
+
+/// Memory registrations of one comm, made at first use.
+class Registrations {
+ public:
+  p2p::Result<const net::MemoryHandle*> find(const std::shared_ptr<net::Comm>& comm, const Chunk& chunk);
+  void forget(std::uint64_t mem_id) { handles_.erase(mem_id); }
+
+ private:
+  std::map<std::uint64_t, net::MemoryHandle> handles_;
+};
+
+/// A comm to send on and the chunks for it, in order.
+class SendChannel {
+ public:
+  SendChannel(net::SendComm comm, unsigned window) : window_(std::move(comm), window) {}
+  SendChannel(SendChannel&&) noexcept = default;
+
+  void add(Chunk chunk) { waiting_.push_back(std::move(chunk)); }
+  p2p::Result<bool> progress();
+  void fail(const p2p::Error& error);
+  void forget(std::uint64_t mem_id) { registrations_.forget(mem_id); }
+
+ private:
+  net::SendWindow window_;
+  Registrations registrations_;
+  std::deque<Chunk> waiting_;
+  std::deque<Chunk> posted_;
+};
+
+/// What a Landing on a CUDA device works with.
+struct LandingDevice {
+  p2p::cuda::Stream stream;
+  p2p::cuda::HostBuffer pinned;
+  p2p::cuda::DeviceBuffer arrivals;
+
+  static p2p::Result<LandingDevice> open(int device);
+};
+
+/// A comm to receive on and the chunks for it, in order.
+class ReceiveChannel {
+ public:
+  /// `cuda_device` -1: the pool, if any, lies in host memory.
+  static p2p::Result<ReceiveChannel> open(net::RecvComm comm, unsigned window, int cuda_device);
+  ReceiveChannel(ReceiveChannel&&) noexcept = default;
+
+  /// Waits for copies under way, so that the pool they read may go.
+  ~ReceiveChannel();
+
+  void add(Chunk chunk) { waiting_.push_back(std::move(chunk)); }
+  p2p::Result<bool> progress();
+  void fail(const p2p::Error& error);
+  void forget(std::uint64_t mem_id) { registrations_.forget(mem_id); }
+
+ private:
+  struct Landed {
+    Chunk chunk;
+    std::uint64_t list = 0;  ///< done when the landing has finished so many
+  };
+
+  ReceiveChannel(net::RecvComm comm, unsigned window, std::optional<LandingDevice> device);
+  p2p::Result<bool> post_next();
+  p2p::Result<bool> take_arrival();
+  p2p::Status unpack(const net::Arrival& arrival, const Chunk& chunk);
+  p2p::Result<bool> consume_landed();
+  void finish_copies() const;
+
+  std::optional<LandingDevice> device_;  // before what uses it
+  p2p::kernels::Landing landing_;
+  net::ReceiveWindow window_;
+  Registrations registrations_;
+  std::vector<p2p::kernels::Fragment> fragments_;
+  std::vector<p2p::kernels::CopyBlock> copies_;
+  std::deque<Chunk> waiting_;
+  std::deque<Chunk> posted_;
+  std::deque<Landed> landing_chunks_;
+};
+
+}  // namespace tcpx

@@ -1,0 +1,76 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "drivers/nccl_net/plugin.h"
+#include "tcpx/channel.h"
+#include "tcpx/session.h"
+
+namespace tcpx {
+
+/// The channels towards one remote. A failure is final and is every later post's answer.
+struct Remote {
+  std::vector<net::Connector> connectors;
+  std::vector<std::optional<net::SendComm>> connected;
+  std::vector<SendChannel> sends;
+  std::vector<ReceiveChannel> receives;
+  std::uint64_t next_send = 0;  ///< chunks dealt out so far, over channels in turn
+  std::uint64_t next_receive = 0;
+  std::optional<p2p::Error> error;
+};
+
+/// All of a session, behind one lock.
+class TcpxSession::Core {
+ public:
+  Core(TcpxOptions options, std::shared_ptr<net::Plugin> plugin, std::vector<net::Device> devices);
+
+  p2p::Result<std::vector<std::byte>> listen();
+  p2p::Status accept(const std::string& name, std::chrono::milliseconds timeout);
+  p2p::Status load(const std::string& name, std::span<const std::byte> info);
+  p2p::Status connect(const std::string& name, std::chrono::milliseconds timeout);
+
+  p2p::Result<std::uint64_t> register_memory(void* data, std::size_t size);
+  p2p::Status deregister_memory(std::uint64_t mem_id);
+  p2p::Result<TcpxMemoryDescriptor> describe_memory(std::uint64_t mem_id);
+  std::string describe() const;
+
+  enum class Direction { kSend, kReceive };
+  struct Range {
+    std::uint64_t mem_id = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t size = 0;
+  };
+  p2p::Status post(const std::string& name, Direction direction, const Range& range,
+                   const std::shared_ptr<Progress>& progress);
+
+  /// Lets the remote's channels work; true if `progress` has nothing left.
+  p2p::Result<bool> poll(const std::string& name, const Progress& progress);
+
+ private:
+  const net::Device& device_of(std::size_t channel) const { return devices_[channel % devices_.size()]; }
+  p2p::Result<bool> poll_accept(const std::string& name);
+  p2p::Result<bool> poll_connect(const std::string& name);
+  p2p::Result<Remote*> find_remote(const std::string& name) P2P_REQUIRES(mutex_);
+  void progress_remote(Remote& remote) P2P_REQUIRES(mutex_);
+
+  const TcpxOptions options_;
+  const std::shared_ptr<net::Plugin> plugin_;
+  const std::vector<net::Device> devices_;
+
+  p2p::Mutex mutex_;
+  Memories memories_ P2P_GUARDED_BY(mutex_);
+  std::uint64_t last_memory_ P2P_GUARDED_BY(mutex_) = 0;
+  std::vector<net::Listener> listeners_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::optional<net::RecvComm>> accepted_ P2P_GUARDED_BY(mutex_);
+  std::map<std::string, Remote> remotes_ P2P_GUARDED_BY(mutex_);
+};
+
+}  // namespace tcpx

@@ -1,0 +1,204 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "tcpx/interface.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "drivers/nccl_net/plugin.h"
+
+/// The C interface: the plugin's calls, unchanged, on the one plugin that was loaded last.
+namespace {
+
+namespace net = p2p::nccl_net;
+
+constexpr int kBadCall = -1;
+
+thread_local std::string last_error;
+
+/// Behind one lock; the plugin itself lives for ever once loaded.
+struct Loaded {
+  std::mutex mutex;
+  std::shared_ptr<net::Plugin> plugin;
+  std::vector<net::Device> devices;
+  std::map<void*, std::unique_ptr<net::abi::DeviceHandle>> device_handles;  // by receive comm
+};
+
+Loaded& loaded() {
+  static Loaded* const all = new Loaded;
+  return *all;
+}
+
+int refuse(std::string why) {
+  last_error = std::move(why);
+  return kBadCall;
+}
+
+/// Null, with last_error set, if nothing is loaded.
+net::Net* current() {
+  const std::lock_guard lock(loaded().mutex);
+  if (!loaded().plugin) refuse("no plugin is loaded: call tcpx_load_plugin first");
+  return loaded().plugin ? &loaded().plugin->net() : nullptr;
+}
+
+int check(int code, const char* call) {
+  if (code != net::abi::kSuccess) last_error = net::plugin_error(code, call).message;
+  return code;
+}
+
+int load(const std::string& name) {
+  auto plugin = net::Plugin::open(name);
+  if (!plugin) return refuse(plugin.error().message);
+  auto devices = (*plugin)->devices();
+  if (!devices) return refuse(devices.error().message);
+  const std::lock_guard lock(loaded().mutex);
+  loaded().plugin = std::move(*plugin);
+  loaded().devices = std::move(*devices);
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int tcpx_load_plugin(const char* plugin_path) { return load(plugin_path == nullptr ? "" : plugin_path); }
+
+int tcpx_get_device_count(void) {
+  const bool none = [] {
+    const std::lock_guard lock(loaded().mutex);
+    return loaded().plugin == nullptr;
+  }();
+  if (none && load("") != 0) return kBadCall;
+  const std::lock_guard lock(loaded().mutex);
+  return static_cast<int>(loaded().devices.size());
+}
+
+int tcpx_get_properties(int dev, struct tcpx_properties* properties) {
+  const std::lock_guard lock(loaded().mutex);
+  if (properties == nullptr) return refuse("tcpx_get_properties: null properties");
+  if (dev < 0 || static_cast<std::size_t>(dev) >= loaded().devices.size()) {
+    return refuse(fmt::format("tcpx_get_properties: there is no device {}", dev));
+  }
+  const net::Properties& ours = loaded().devices[static_cast<std::size_t>(dev)].properties;
+  *properties = {
+      ours.name.c_str(),  ours.pci_path.c_str(), ours.guid,      ours.pointer_support, ours.speed,
+      ours.port,          ours.latency,          ours.max_comms, ours.max_receives,    ours.device_type,
+      ours.device_version};
+  return 0;
+}
+
+int tcpx_listen(int dev, void* handle, void** listen_comm) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  if (handle == nullptr || listen_comm == nullptr) return refuse("tcpx_listen: null argument");
+  return check(plugin->listen(dev, handle, listen_comm), "tcpx_listen");
+}
+
+int tcpx_connect_v5(int dev, void* handle, void** send_comm, void** send_dev_handle) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  if (handle == nullptr || send_comm == nullptr) return refuse("tcpx_connect_v5: null argument");
+  net::abi::DeviceHandle storage{};
+  net::abi::DeviceHandle* device_handle = &storage;
+  if (send_dev_handle != nullptr && *send_dev_handle != nullptr) {
+    device_handle = static_cast<net::abi::DeviceHandle*>(*send_dev_handle);
+  }
+  return check(plugin->connect(dev, handle, send_comm, &device_handle), "tcpx_connect_v5");
+}
+
+int tcpx_accept_v5(void* listen_comm, void** recv_comm, void** recv_dev_handle) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  if (listen_comm == nullptr || recv_comm == nullptr) return refuse("tcpx_accept_v5: null argument");
+  // A plugin may crash at the first data without memory for its device handle.
+  auto storage = std::make_unique<net::abi::DeviceHandle>();
+  const bool theirs = recv_dev_handle != nullptr && *recv_dev_handle != nullptr;
+  auto* device_handle = theirs ? static_cast<net::abi::DeviceHandle*>(*recv_dev_handle) : storage.get();
+  const int code = check(plugin->accept(listen_comm, recv_comm, &device_handle), "tcpx_accept_v5");
+  if (code != 0 || *recv_comm == nullptr || theirs) return code;
+  if (recv_dev_handle != nullptr) *recv_dev_handle = storage.get();
+  const std::lock_guard lock(loaded().mutex);
+  loaded().device_handles[*recv_comm] = std::move(storage);
+  return code;
+}
+
+int tcpx_reg_mr(void* comm, void* data, size_t size, int type, void** mhandle) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  if (comm == nullptr || mhandle == nullptr) return refuse("tcpx_reg_mr: null argument");
+  return check(plugin->register_memory(comm, data, size, type, mhandle), "tcpx_reg_mr");
+}
+
+int tcpx_dereg_mr(void* comm, void* mhandle) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  return check(plugin->deregister_memory(comm, mhandle), "tcpx_dereg_mr");
+}
+
+int tcpx_isend(void* send_comm, void* data, int size, int tag, void* mhandle, void** request) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  if (send_comm == nullptr || request == nullptr || size < 0) return refuse("tcpx_isend: bad argument");
+  return check(plugin->isend(send_comm, data, static_cast<std::size_t>(size), tag, mhandle, request),
+               "tcpx_isend");
+}
+
+int tcpx_irecv(void* recv_comm, int n, void** data, int* sizes, int* tags, void** mhandles, void** request) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  if (recv_comm == nullptr || request == nullptr || data == nullptr || sizes == nullptr ||
+      mhandles == nullptr) {
+    return refuse("tcpx_irecv: null argument");
+  }
+  if (n != 1 || sizes[0] < 0) return refuse("tcpx_irecv: one receive of a size from 0 on is possible");
+  *request = nullptr;
+  const int tag = tags == nullptr ? 0 : tags[0];
+  return check(
+      plugin->irecv(recv_comm, data[0], static_cast<std::size_t>(sizes[0]), tag, mhandles[0], request),
+      "tcpx_irecv");
+}
+
+int tcpx_test(void* request, int* done, int* size) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  if (request == nullptr || done == nullptr) return refuse("tcpx_test: null argument");
+  int unwanted = 0;
+  return check(plugin->test(request, done, size == nullptr ? &unwanted : size), "tcpx_test");
+}
+
+int tcpx_irecv_consumed(void* recv_comm, int n, void* request) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  if (recv_comm == nullptr || request == nullptr || n != 1)
+    return refuse("tcpx_irecv_consumed: bad argument");
+  if (!plugin->has_consumed()) return 0;
+  return check(plugin->irecv_consumed(recv_comm, request), "tcpx_irecv_consumed");
+}
+
+int tcpx_close_send(void* send_comm) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr || send_comm == nullptr) return refuse("tcpx_close_send: nothing to close");
+  return check(plugin->close_send(send_comm), "tcpx_close_send");
+}
+
+int tcpx_close_recv(void* recv_comm) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr || recv_comm == nullptr) return refuse("tcpx_close_recv: nothing to close");
+  const int code = check(plugin->close_recv(recv_comm), "tcpx_close_recv");
+  const std::lock_guard lock(loaded().mutex);
+  loaded().device_handles.erase(recv_comm);
+  return code;
+}
+
+int tcpx_close_listen(void* listen_comm) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr || listen_comm == nullptr) return refuse("tcpx_close_listen: nothing to close");
+  return check(plugin->close_listen(listen_comm), "tcpx_close_listen");
+}
+
+const char* tcpx_last_error(void) { return last_error.c_str(); }
+
+}  // extern "C"

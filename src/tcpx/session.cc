@@ -1,0 +1,188 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "tcpx/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "drivers/cuda/place.h"
+#include "tcpx/core.h"
+
+namespace tcpx {
+
+using p2p::ErrorCode;
+using p2p::fail;
+using p2p::Result;
+using p2p::Status;
+
+TcpxSession::Core::Core(TcpxOptions options, std::shared_ptr<net::Plugin> plugin,
+                        std::vector<net::Device> devices)
+    : options_(std::move(options)), plugin_(std::move(plugin)), devices_(std::move(devices)) {}
+
+Result<std::uint64_t> TcpxSession::Core::register_memory(void* data, std::size_t size) {
+  if (data == nullptr || size == 0)
+    return fail(ErrorCode::kInvalidArgument, "register memory: an empty range");
+  const auto place = p2p::cuda::place_of(data);
+  if (!place) return tl::unexpected(place.error());
+  if (place->kind == p2p::MemoryKind::kCuda && place->device != options_.cuda_device) {
+    return fail(ErrorCode::kInvalidArgument, "register memory of CUDA device {}: the session is for {}",
+                place->device, options_.cuda_device);
+  }
+  const bool as_cuda = place->kind == p2p::MemoryKind::kCuda || options_.host_pool;
+  p2p::MutexLock lock(mutex_);
+  memories_[++last_memory_] = {static_cast<std::byte*>(data), size, *place,
+                               as_cuda ? net::abi::kPointerCuda : net::abi::kPointerHost, 0};
+  return last_memory_;
+}
+
+Status TcpxSession::Core::deregister_memory(std::uint64_t mem_id) {
+  p2p::MutexLock lock(mutex_);
+  const auto found = memories_.find(mem_id);
+  if (found == memories_.end()) return fail(ErrorCode::kNotFound, "deregister memory {}: unknown", mem_id);
+  if (found->second.uses != 0) {
+    return fail(ErrorCode::kInvalidArgument, "deregister memory {}: {} chunks of it are under way", mem_id,
+                found->second.uses);
+  }
+  for (auto& [name, remote] : remotes_) {
+    for (SendChannel& channel : remote.sends) channel.forget(mem_id);
+    for (ReceiveChannel& channel : remote.receives) channel.forget(mem_id);
+  }
+  memories_.erase(found);
+  return {};
+}
+
+Result<TcpxMemoryDescriptor> TcpxSession::Core::describe_memory(std::uint64_t mem_id) {
+  p2p::MutexLock lock(mutex_);
+  const auto found = memories_.find(mem_id);
+  if (found == memories_.end()) return fail(ErrorCode::kNotFound, "describe memory {}: unknown", mem_id);
+  const Memory& memory = found->second;
+  return TcpxMemoryDescriptor{mem_id, reinterpret_cast<std::uintptr_t>(memory.data), memory.size,
+                              memory.place};
+}
+
+std::string TcpxSession::Core::describe() const {
+  std::string text = fmt::format("{} ({}), ABI v{}:", plugin_->name(), plugin_->path(), plugin_->version());
+  for (const net::Device& device : devices_) {
+    text += fmt::format(" {} ({} Mbit/s{})", device.label(), device.properties.speed,
+                        device.properties.unpacks() ? ", UNPACK" : "");
+  }
+  return text;
+}
+
+Result<Remote*> TcpxSession::Core::find_remote(const std::string& name) {
+  const auto found = remotes_.find(name);
+  if (found == remotes_.end()) return fail(ErrorCode::kNotFound, "no connection with {}", name);
+  if (found->second.error) return tl::unexpected(*found->second.error);
+  return &found->second;
+}
+
+Status TcpxSession::Core::post(const std::string& name, Direction direction, const Range& range,
+                               const std::shared_ptr<Progress>& progress) {
+  p2p::MutexLock lock(mutex_);
+  const auto remote = find_remote(name);
+  if (!remote) return tl::unexpected(remote.error());
+  const auto found = memories_.find(range.mem_id);
+  if (found == memories_.end())
+    return fail(ErrorCode::kNotFound, "memory {} is not registered", range.mem_id);
+  Memory& memory = found->second;
+  if (range.offset > memory.size || range.size > memory.size - range.offset) {
+    return fail(ErrorCode::kOutOfRange, "{} bytes at {} of memory {}, which has {}", range.size, range.offset,
+                range.mem_id, memory.size);
+  }
+  const bool send = direction == Direction::kSend;
+  const std::size_t channels = send ? (*remote)->sends.size() : (*remote)->receives.size();
+  if (channels == 0) {
+    return fail(ErrorCode::kInvalidArgument, "{} {}: {} comes first", send ? "send to" : "receive from", name,
+                send ? "connect" : "accept");
+  }
+  // An empty message is one chunk too: it meets the other side's.
+  std::uint64_t at = 0;
+  do {
+    const std::size_t size = std::min<std::uint64_t>(options_.chunk_bytes, range.size - at);
+    Chunk chunk{progress, range.mem_id, &memory, memory.data + range.offset + at, size};
+    ++memory.uses;
+    ++progress->left;
+    if (send) {
+      (*remote)->sends[(*remote)->next_send++ % channels].add(std::move(chunk));
+    } else {
+      (*remote)->receives[(*remote)->next_receive++ % channels].add(std::move(chunk));
+    }
+    at += size;
+  } while (at < range.size);
+  return {};
+}
+
+Result<bool> TcpxSession::Core::poll(const std::string& name, const Progress& progress) {
+  p2p::MutexLock lock(mutex_);
+  if (const auto found = remotes_.find(name); found != remotes_.end()) progress_remote(found->second);
+  if (progress.error) return tl::unexpected(*progress.error);
+  return progress.left == 0;
+}
+
+void TcpxSession::Core::progress_remote(Remote& remote) {
+  const auto work = [&remote](auto& channels) {
+    for (auto& channel : channels) {
+      const auto moved = channel.progress();
+      if (!moved && !remote.error) remote.error = moved.error();
+    }
+  };
+  if (!remote.error) {
+    work(remote.sends);
+    work(remote.receives);
+  }
+  if (!remote.error) return;
+  for (SendChannel& channel : remote.sends) channel.fail(*remote.error);
+  for (ReceiveChannel& channel : remote.receives) channel.fail(*remote.error);
+}
+
+TcpxSession::TcpxSession(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+TcpxSession::TcpxSession(TcpxSession&&) noexcept = default;
+TcpxSession& TcpxSession::operator=(TcpxSession&&) noexcept = default;
+TcpxSession::~TcpxSession() = default;
+
+Result<TcpxSession> TcpxSession::open(const TcpxOptions& options) {
+  if (options.channels == 0 || options.channels > 64) {
+    return fail(ErrorCode::kInvalidArgument, "{} channels: from 1 to 64 are possible", options.channels);
+  }
+  if (options.chunk_bytes < 4096 || options.chunk_bytes > (std::size_t{4} << 20)) {
+    return fail(ErrorCode::kInvalidArgument, "chunks of {} bytes: from 4 KiB to 4 MiB are possible",
+                options.chunk_bytes);
+  }
+  auto plugin = net::Plugin::open(options.plugin);
+  if (!plugin) return tl::unexpected(plugin.error());
+  std::vector<net::Device> devices;
+  for (const int index : options.devices.empty() ? std::vector<int>{0} : options.devices) {
+    auto device = (*plugin)->device(index);
+    if (!device) return tl::unexpected(device.error());
+    devices.push_back(std::move(*device));
+  }
+  return TcpxSession(std::make_shared<Core>(options, std::move(*plugin), std::move(devices)));
+}
+
+Result<std::vector<std::byte>> TcpxSession::listen() { return core_->listen(); }
+
+Status TcpxSession::accept(const std::string& remote_name, std::chrono::milliseconds timeout) {
+  return core_->accept(remote_name, timeout);
+}
+
+Status TcpxSession::loadRemoteConnInfo(const std::string& remote_name, std::span<const std::byte> info) {
+  return core_->load(remote_name, info);
+}
+
+Status TcpxSession::connect(const std::string& remote_name, std::chrono::milliseconds timeout) {
+  return core_->connect(remote_name, timeout);
+}
+
+Result<std::uint64_t> TcpxSession::registerMemory(void* data, std::size_t size) {
+  return core_->register_memory(data, size);
+}
+
+Status TcpxSession::deregisterMemory(std::uint64_t mem_id) { return core_->deregister_memory(mem_id); }
+
+Result<TcpxMemoryDescriptor> TcpxSession::describeMemory(std::uint64_t mem_id) const {
+  return core_->describe_memory(mem_id);
+}
+
+std::string TcpxSession::describe() const { return core_->describe(); }
+
+}  // namespace tcpx

@@ -1,0 +1,301 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <sstream>
+
+#include "bootstrap.h"
+#include "tcpx/environment.h"
+#include "tcpx/transfer.h"
+
+namespace tcpx::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using p2p::Error;
+using p2p::ErrorCode;
+using p2p::Result;
+using p2p::Status;
+
+constexpr char kGreeting[] = "Hello from TCPX client!";
+constexpr unsigned kWarmUp = 2;
+constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 34;
+
+tl::unexpected<Error> fail(ErrorCode code, std::string message) {
+  return tl::unexpected(Error{code, std::move(message)});
+}
+
+/// Page-aligned memory of one side.
+class Buffer {
+ public:
+  explicit Buffer(std::uint64_t size) : size_(size), storage_(new std::byte[size + 4096]) {
+    const auto start = reinterpret_cast<std::uintptr_t>(storage_.get());
+    data_ = storage_.get() + (4096 - start % 4096) % 4096;
+  }
+  std::byte* data() const { return data_; }
+  std::uint64_t size() const { return size_; }
+
+  /// Different for each round, and from byte to byte.
+  static std::byte pattern(std::uint64_t index, std::uint64_t round) {
+    const std::uint64_t mixed = (index + 1) * 0x9e3779b97f4a7c15 + round * 0xbf58476d1ce4e5b9;
+    return static_cast<std::byte>(mixed >> 56);
+  }
+  void fill(std::uint64_t bytes, std::uint64_t round) {
+    for (std::uint64_t index = 0; index < bytes; ++index) data_[index] = pattern(index, round);
+    if (bytes >= sizeof kGreeting) std::memcpy(data_, kGreeting, sizeof kGreeting);
+  }
+  /// The first byte that is wrong, or `bytes`.
+  std::uint64_t check(std::uint64_t bytes, std::uint64_t round) const {
+    const bool greeting = bytes >= sizeof kGreeting;
+    if (greeting && std::memcmp(data_, kGreeting, sizeof kGreeting) != 0) return 0;
+    for (std::uint64_t index = greeting ? sizeof kGreeting : 0; index < bytes; ++index) {
+      if (data_[index] != pattern(index, round)) return index;
+    }
+    return bytes;
+  }
+
+ private:
+  std::uint64_t size_;
+  std::unique_ptr<std::byte[]> storage_;
+  std::byte* data_ = nullptr;
+};
+
+/// One side, connected.
+struct Side {
+  Plan plan;
+  Bootstrap bootstrap;
+  TcpxSession session;
+  bool server = false;
+  double connect_ms = 0;
+};
+
+Result<TcpxSession> open_session(const Place& place, const Plan& plan) {
+  const auto report = discover(place.plugin);
+  if (!report) return tl::unexpected(report.error());
+  TcpxOptions options;
+  options.plugin = place.plugin;
+  options.devices = place.devices;
+  options.channels = plan.channels;
+  options.chunk_bytes = plan.chunk_bytes;
+  options.window = plan.window;
+  // Host memory goes through the pool only where a program imitates the device.
+  options.host_pool = report->name == "softnet" && report->devices.front().unpack;
+  return TcpxSession::open(options);
+}
+
+Result<Side> connect(const Place& place, const Plan& plan) {
+  const bool server = place.host.empty();
+  auto bootstrap = server ? Bootstrap::serve(place.port, place.timeout)
+                          : Bootstrap::dial(place.host, place.port, place.timeout);
+  if (!bootstrap) return tl::unexpected(bootstrap.error());
+  Plan agreed = plan;
+  if (server) {
+    const auto text = bootstrap->receive_text();
+    if (!text) return tl::unexpected(text.error());
+    auto decoded = Plan::decode(*text);
+    if (!decoded) return tl::unexpected(decoded.error());
+    agreed = std::move(*decoded);
+  } else if (auto sent = bootstrap->send_text(plan.encode()); !sent) {
+    return tl::unexpected(sent.error());
+  }
+  auto session = open_session(place, agreed);
+  if (!session) return tl::unexpected(session.error());
+  const auto start = Clock::now();
+  const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(place.timeout);
+  Status connected;
+  if (server) {
+    const auto info = session->listen();
+    if (!info) return tl::unexpected(info.error());
+    if (auto sent = bootstrap->send(*info); !sent) return tl::unexpected(sent.error());
+    connected = session->accept("client", timeout);
+  } else {
+    const auto info = bootstrap->receive();
+    if (!info) return tl::unexpected(info.error());
+    connected = session->loadRemoteConnInfo("server", *info);
+    if (connected) connected = session->connect("server", timeout);
+  }
+  if (!connected) return tl::unexpected(connected.error());
+  const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  return Side{std::move(agreed), std::move(*bootstrap), std::move(*session), server, ms};
+}
+
+/// One message each way of waiting: the client sends, the server receives; both then know it is over.
+Status move_once(Side& side, TcpxTransfer& transfer, std::uint64_t memory, std::uint64_t bytes,
+                 std::chrono::seconds timeout) {
+  const Status posted =
+      side.server ? transfer.postRecv(memory, 0, bytes) : transfer.postSend(memory, 0, bytes);
+  if (!posted) return posted;
+  Status done = transfer.wait(timeout);
+  transfer.release();
+  return done;
+}
+
+/// The server says "go" before it waits, and after the bytes are in place and, if asked, right.
+Status hand_over(const Side& side, bool server_speaks, const std::string& text) {
+  if (side.server == server_speaks) return side.bootstrap.send_text(text);
+  const auto heard = side.bootstrap.receive_text();
+  if (!heard) return tl::unexpected(heard.error());
+  if (*heard == text) return {};
+  return fail(ErrorCode::kProtocol, *heard);
+}
+
+Status transfer_size(Side& side, const Place& place, std::uint64_t bytes) {
+  Buffer buffer(bytes);
+  const std::uint64_t round = bytes;
+  if (side.server) {
+    std::memset(buffer.data(), 0, bytes);
+  } else {
+    buffer.fill(bytes, round);
+  }
+  const auto memory = side.session.registerMemory(buffer.data(), bytes);
+  if (!memory) return tl::unexpected(memory.error());
+  TcpxTransfer transfer(side.session, side.server ? "client" : "server");
+  if (auto moved = move_once(side, transfer, *memory, bytes, place.timeout); !moved) return moved;
+  std::string verdict = "all bytes right";
+  if (side.server) {
+    const std::uint64_t wrong = buffer.check(bytes, round);
+    if (wrong != bytes) verdict = fmt::format("{} bytes: byte {} is wrong", bytes, wrong);
+    if (bytes >= sizeof kGreeting) fmt::print("{}: \"{}\"\n", bytes, reinterpret_cast<char*>(buffer.data()));
+  }
+  if (auto agreed = hand_over(side, true, verdict); !agreed) return agreed;
+  if (verdict != "all bytes right") return fail(ErrorCode::kProtocol, verdict);
+  if (place.json) {
+    fmt::print("{{\"command\": \"transfer\", \"bytes\": {}, \"verified\": true}}\n", bytes);
+  } else {
+    fmt::print("{:>12} bytes  {}\n", bytes, verdict);
+  }
+  return side.session.deregisterMemory(*memory);
+}
+
+struct Row {
+  std::uint64_t bytes = 0;
+  double best_us = 0;
+  double median_us = 0;
+  double gigabytes_per_second = 0;  ///< at the median
+};
+
+void print(const Row& row, const Plan& plan, bool json) {
+  if (json) {
+    fmt::print(
+        "{{\"command\": \"perf\", \"bytes\": {}, \"channels\": {}, \"chunk_bytes\": {}, \"window\": {}, "
+        "\"rounds\": {}, \"best_us\": {:.1f}, \"median_us\": {:.1f}, \"gb_per_s\": {:.3f}, \"verified\": "
+        "true}}\n",
+        row.bytes, plan.channels, plan.chunk_bytes, plan.window, plan.rounds, row.best_us, row.median_us,
+        row.gigabytes_per_second);
+  } else {
+    fmt::print("{:>12}  {:>10.1f}  {:>10.1f}  {:>8.3f}\n", row.bytes, row.best_us, row.median_us,
+               row.gigabytes_per_second);
+  }
+}
+
+/// From the client's post until it hears that the server has all bytes in place: nothing is counted twice.
+Result<Row> measure_size(Side& side, const Place& place, std::uint64_t bytes) {
+  Buffer buffer(bytes);
+  if (!side.server) buffer.fill(bytes, 1);
+  const auto memory = side.session.registerMemory(buffer.data(), bytes);
+  if (!memory) return tl::unexpected(memory.error());
+  TcpxTransfer transfer(side.session, side.server ? "client" : "server");
+  std::vector<double> times;
+  for (unsigned round = 0; round < kWarmUp + side.plan.rounds; ++round) {
+    if (side.server) std::memset(buffer.data(), 0, bytes);
+    if (auto ready = hand_over(side, true, "ready"); !ready) return tl::unexpected(ready.error());
+    const auto start = Clock::now();
+    if (auto moved = move_once(side, transfer, *memory, bytes, place.timeout); !moved) {
+      return tl::unexpected(moved.error());
+    }
+    if (auto arrived = hand_over(side, true, "arrived"); !arrived) return tl::unexpected(arrived.error());
+    if (round >= kWarmUp) {
+      times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    }
+    const std::uint64_t wrong = side.server ? buffer.check(bytes, 1) : bytes;
+    if (wrong != bytes) {
+      return fail(ErrorCode::kProtocol,
+                  fmt::format("{} bytes, round {}: byte {} is wrong", bytes, round, wrong));
+    }
+  }
+  if (auto closed = side.session.deregisterMemory(*memory); !closed) return tl::unexpected(closed.error());
+  std::ranges::sort(times);
+  const double median = times[times.size() / 2];
+  return Row{bytes, times.front(), median, static_cast<double>(bytes) / median / 1000};
+}
+
+Status run_sizes(Side& side, const Place& place) {
+  if (side.plan.kind == Plan::Kind::kConnect) return hand_over(side, true, "connected");
+  if (side.plan.kind == Plan::Kind::kPerf && !side.server && !place.json) {
+    fmt::print("{:>12}  {:>10}  {:>10}  {:>8}\n", "bytes", "best us", "median us", "GB/s");
+  }
+  for (const std::uint64_t bytes : side.plan.sizes) {
+    if (side.plan.kind == Plan::Kind::kTransfer) {
+      if (auto moved = transfer_size(side, place, bytes); !moved) return moved;
+      continue;
+    }
+    const auto row = measure_size(side, place, bytes);
+    if (!row) return tl::unexpected(row.error());
+    if (!side.server) print(*row, side.plan, place.json);
+  }
+  // Plugins report a peer that closes first as a failure, so both agree that it is over.
+  return hand_over(side, false, "done");
+}
+
+bool parse_number(const std::string& text, std::uint64_t& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+}  // namespace
+
+std::string Plan::encode() const {
+  std::string text =
+      fmt::format("tcpx1 {} {} {} {} {}", static_cast<int>(kind), channels, chunk_bytes, window, rounds);
+  for (const std::uint64_t size : sizes) text += fmt::format(" {}", size);
+  return text;
+}
+
+Result<Plan> Plan::decode(const std::string& text) {
+  std::istringstream words(text);
+  std::string word;
+  std::vector<std::uint64_t> values;
+  words >> word;
+  bool good = word == "tcpx1";
+  while (good && words >> word) good = parse_number(word, values.emplace_back());
+  constexpr std::size_t kFixed = 5;
+  if (!good || values.size() < kFixed || values.size() > 1000 || values[0] > 2 || values[1] > 64 ||
+      values[3] > 16 || values[4] == 0 || values[4] > 1000000 ||
+      std::ranges::any_of(values, [](std::uint64_t value) { return value > kMaxSize; })) {
+    return fail(ErrorCode::kProtocol, "the client's plan is not one of this version's");
+  }
+  Plan plan{static_cast<Kind>(values[0]),
+            static_cast<unsigned>(values[1]),
+            values[2],
+            static_cast<unsigned>(values[3]),
+            {},
+            static_cast<unsigned>(values[4])};
+  plan.sizes.assign(values.begin() + kFixed, values.end());
+  if (std::ranges::find(plan.sizes, 0U) != plan.sizes.end()) {
+    return fail(ErrorCode::kProtocol, "the client's plan has an empty message");
+  }
+  return plan;
+}
+
+Status run(const Place& place, const Plan& plan) {
+  auto side = connect(place, plan);
+  if (!side) return tl::unexpected(side.error());
+  if (!place.json) {
+    fmt::print("{}\n{} channels, chunks of {} bytes, window {}; connected in {:.1f} ms\n",
+               side->session.describe(), side->plan.channels, side->plan.chunk_bytes, side->plan.window,
+               side->connect_ms);
+  } else if (side->plan.kind == Plan::Kind::kConnect) {
+    fmt::print("{{\"command\": \"connect\", \"channels\": {}, \"connect_ms\": {:.1f}}}\n",
+               side->plan.channels, side->connect_ms);
+  }
+  std::fflush(stdout);
+  return run_sizes(*side, place);
+}
+
+}  // namespace tcpx::tool
