@@ -111,8 +111,8 @@ class Listener {
   std::unique_ptr<State> state_;
 };
 
-/// A handle that came from a peer without what it has no business to say: GPUDirect-TCPX takes a pointer of its
-/// own from byte 80 on, where its listeners leave zeros.
+/// A handle that came from a peer without what it has no business to say: GPUDirect-TCPX takes a pointer of
+/// its own from byte 80 on, where its listeners leave zeros.
 Handle handle_from_peer(Handle handle, std::string_view plugin_name);
 
 /// Makes one connection.
