@@ -19,6 +19,8 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 const std::size_t kSize = static_cast<std::size_t>(scaled(256, 64)) * kMiB;
 constexpr std::byte kBefore{0x11};
 constexpr std::byte kAfter{0xee};
+constexpr std::initializer_list<ErrorCode> kEnded{ErrorCode::kPeerGone, ErrorCode::kCancelled,
+                                                  ErrorCode::kNotFound, ErrorCode::kPermissionDenied};
 
 class CancelTest : public OverTransport {
  protected:
@@ -166,8 +168,6 @@ TEST_P(CancelTest, EndpointsEndWithWorkInFlight) {
 }
 
 TEST_P(CancelTest, PeersEndpointEndsWithWorkInFlight) {
-  constexpr std::initializer_list<ErrorCode> kEnded{ErrorCode::kPeerGone, ErrorCode::kCancelled,
-                                                    ErrorCode::kNotFound, ErrorCode::kPermissionDenied};
   Pair pair(plan());
   OwnRegion own(pair.endpoint, kSize);
   const PeerRegion theirs = pair.peer.region(kSize);
