@@ -67,13 +67,13 @@ std::vector<std::byte> pattern_bytes(std::size_t size, std::size_t seed) {
   return bytes;
 }
 
-class TcpDeviceMemory : public ChannelTest {
+class TcpDeviceMemory : public testing::Test, protected ChannelPair {
  protected:
   static constexpr std::size_t kBytes = 24 * kMiB;
 
   void SetUp() override {
     if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
-    open();
+    ASSERT_TRUE(open());
     mine_ = memory(left_, right_, 0);
     theirs_ = memory(right_, left_, cuda::device_count() - 1);
     ASSERT_TRUE(cuda::copy_now(mine_.buffer.data(), pattern_bytes(kBytes, 1).data(), kBytes));
