@@ -2,6 +2,7 @@
 // The whole of drivers/cuda where the CUDA toolkit was missing at build time.
 #include "base/error.h"
 #include "drivers/cuda/device.h"
+#include "drivers/cuda/dma_buffer.h"
 #include "drivers/cuda/error.h"
 #include "drivers/cuda/ipc.h"
 #include "drivers/cuda/memory.h"
@@ -26,6 +27,7 @@ Status check(int code, std::string_view what) {
 Status available() { return absent(); }
 int device_count() { return 0; }
 Result<DeviceUuid> uuid_of(int /*device*/) { return absent(); }
+Result<std::string> bus_id_of(int /*device*/) { return absent(); }
 std::optional<int> find_device(const DeviceUuid& /*uuid*/) { return std::nullopt; }
 std::vector<int> active_devices() { return {}; }
 bool reaches(int /*device*/, int /*peer*/) { return false; }
@@ -61,6 +63,8 @@ Result<Event> Event::open(int /*device*/) { return absent(); }
 Event::~Event() = default;
 Status Event::record(void* /*stream*/) const { return absent(); }
 Result<bool> Event::done() const { return absent(); }
+
+Result<DmaBuffer> DmaBuffer::open(const std::byte* /*data*/, std::size_t /*bytes*/) { return absent(); }
 
 Result<IpcHandle> ipc_handle_of(const void* /*pointer*/) { return absent(); }
 Result<IpcMapping> IpcMapping::open(const IpcHandle& /*handle*/, int /*device*/) { return absent(); }

@@ -38,6 +38,7 @@ const Driver* open(int flags) {
   if (library == nullptr) return nullptr;
   static const Driver found = [library] {
     Driver driver;
+    find(library, "cuMemGetHandleForAddressRange", driver.handle_for_range);
     return find_all(library, driver) ? driver : Driver{};
   }();
   if (found.write_value == nullptr) return nullptr;

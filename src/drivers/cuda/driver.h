@@ -14,6 +14,7 @@ struct Driver {
   decltype(&cuDevicePrimaryCtxGetState) primary_state = nullptr;
   decltype(&cuPointerGetAttributes) pointer_attributes = nullptr;
   decltype(&cuStreamWriteValue32) write_value = nullptr;
+  decltype(&cuMemGetHandleForAddressRange) handle_for_range = nullptr;  ///< null before CUDA 11.7
 };
 
 /// The driver if this process has loaded it by now, else null: then no pointer can be CUDA's.
