@@ -20,13 +20,22 @@ show() {
 }
 show local
 
-# The Python package needs packages of PyPI; without them the demo ends here.
+# Tensors between two processes, from Python. What it needs of PyPI has to be reachable; else the demo ends here.
 echo
 echo "Python package (pip install . into an environment outside of the repository):"
 venv=${UCCL_P2P_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/venv}
 export UCCL_P2P_VENV=$venv
 step python 1800 scripts/python_environment.sh numpy
-for example in send_numpy.py write_vectors.py; do
+examples=(send_numpy.py write_vectors.py)
+# PyPI's torch brings gigabytes of CUDA with it. Its CPU build is taken where pip is told of it.
+torch=${TORCH:-torch==2.13.0+cpu}
+if "$venv/bin/python" -c 'import torch' 2>/dev/null ||
+  timeout 900 "$venv/bin/python" -m pip install -q "$torch" >build/logs/torch.log 2>&1; then
+  examples=(write_torch.py "${examples[@]}")
+else
+  echo "  NumPy arrays only: pip finds no $torch here (PIP_EXTRA_INDEX_URL may name where it is)"
+fi
+for example in "${examples[@]}"; do
   echo
   echo "\$ python $example"
   timeout 120 "$venv/bin/python" "python/examples/$example"

@@ -39,6 +39,9 @@ class P2P_API Endpoint {
   std::uint16_t port() const;
   Incarnation incarnation() const;
 
+  /// The address that an endpoint with these options would give to peers. Listens nowhere, sends nothing.
+  static Result<std::string> announced_address(const Options& options);
+
   /// The bytes that peers get as `Peer::note` in handshakes from now on. At most 64 KiB.
   void set_note(std::string note);
 
@@ -47,13 +50,15 @@ class P2P_API Endpoint {
   /// Fails here, with the reason, if no transport can move this memory.
   Result<MemoryRegion> register_memory(void* data, std::size_t size);
 
-  /// Connects and waits until the connection is open.
+  /// Connects and waits until the connection is open. The peer gets `note`, or else that of `set_note`.
   Result<Connection> connect(const std::string& host, std::uint16_t port,
-                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
+                             std::optional<std::string> note = std::nullopt);
 
   /// Starts to connect and returns at once; the connection tells how it went.
   Connection connect_async(const std::string& host, std::uint16_t port,
-                           std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+                           std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
+                           std::optional<std::string> note = std::nullopt);
 
   /// The next connection that a peer opened. Peers are served whether or not this is ever called.
   Result<Connection> accept(std::chrono::nanoseconds timeout);

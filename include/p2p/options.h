@@ -15,9 +15,16 @@ namespace p2p {
 /// All that can be set, with the defaults that apply. `from_environment` maps UCCL_P2P_* onto it;
 /// docs/options.md lists every variable.
 struct P2P_API Options {
-  /// Address to listen on and to announce; empty: 0.0.0.0 with a key, else the address of the default route's
-  /// interface, else loopback.
+  /// Address to listen on and to announce; empty: 0.0.0.0 with a key, else the address that other hosts most
+  /// likely reach (docs/options.md).
   std::string listen_address;
+
+  /// Interfaces of which one's address is announced where `listen_address` names none: beginnings of names,
+  /// comma-separated; `=` in front: whole names; `^`: all but these. Empty: any.
+  std::string announce_interfaces;
+
+  /// Numeric address; to announce, interfaces of its network are preferred. Empty: no preference.
+  std::string announce_near;
 
   /// TCP port of the listener; 0 lets the system choose.
   std::uint16_t port = 0;
@@ -27,6 +34,9 @@ struct P2P_API Options {
 
   /// With `transports` set: refuse a transfer rather than take a route that is not listed.
   bool require_transport = true;
+
+  /// Leave out transports that reach no further than this host.
+  bool network_only = false;
 
   /// Engine threads; 0: one a core, at most 8.
   unsigned workers = 0;
@@ -77,7 +87,7 @@ struct P2P_API Options {
 
 /// One row of the table behind `Options::from_environment` and docs/options.md.
 struct OptionRow {
-  const char* variable;       ///< UCCL_P2P_...
+  const char* variable;       ///< UCCL_P2P_..., or another program's
   const char* meaning;        ///< one sentence
   std::string default_value;  ///< as it would be written in the environment
 };

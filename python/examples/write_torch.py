@@ -15,7 +15,9 @@ def client(endpoint: p2p.Endpoint, conn_id: int, pipe: Connection) -> None:
     local = endpoint.register_memory([tensor])
     ok, transfer_id = endpoint.transfer(conn_id, "write", local, remote)
     require(ok)
-    print(f"wrote {endpoint.wait(transfer_id, timeout=30)} bytes", flush=True)
+    size = endpoint.wait(transfer_id, timeout=30)
+    route = endpoint.routes(conn_id)[0]["transport"]
+    print(f"wrote {size} bytes, a tensor of {tensor.dtype}, over {route}", flush=True)
     # Visible there when it is done here: what is read back is what was written.
     copy = torch.zeros_like(tensor)
     ok, transfer_id = endpoint.transfer(conn_id, "read", endpoint.register_memory([copy]), remote)

@@ -47,9 +47,7 @@ Result<std::shared_ptr<const Link>> dial(State& state, const Dial& to) {
   Connection connection;
   {
     Released released;
-    const std::lock_guard lock(state.dial_mutex);
-    state.engine.set_note(*note);
-    connection = state.engine.connect_async(to.host, to.port);
+    connection = state.engine.connect_async(to.host, to.port, std::nullopt, *note);
   }
   for (;;) {
     Status open;

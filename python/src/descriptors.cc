@@ -18,6 +18,8 @@ namespace p2p::python {
 namespace nb = nanobind;
 namespace {
 
+constexpr std::uint64_t kUnregistered = ~std::uint64_t{0};
+
 using Descriptor = std::array<std::byte, RegionDescriptor::kBytes>;
 
 /// Memory for transfer(): mine, or a peer's that came as bytes.
@@ -28,6 +30,7 @@ struct XferDesc {
   Descriptor region{};  ///< names the whole registered range
 
   std::vector<std::uint32_t> keys() const {
+    if (mr_id == kUnregistered) return {};
     constexpr std::size_t kKeyAt = 24;
     std::vector<std::uint32_t> words(sizeof(RegionKey) / sizeof(std::uint32_t));
     std::memcpy(words.data(), region.data() + kKeyAt, sizeof(RegionKey));
@@ -40,7 +43,6 @@ constexpr std::array<char, 8> kMark{'u', 'c', 'c', 'l', 'd', 's', 'c', '1'};
 constexpr std::size_t kHead = kMark.size() + sizeof(std::uint64_t);
 constexpr std::size_t kEach = 3 * sizeof(std::uint64_t) + RegionDescriptor::kBytes;
 
-constexpr std::uint64_t kUnregistered = ~std::uint64_t{0};
 constexpr std::chrono::seconds kDeregister{10};
 
 struct Memory {
@@ -179,8 +181,8 @@ nb::tuple transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::str
   for (std::size_t i = 0; i < local.size(); ++i) {
     const Result<RemoteSpan> span = remote_span(importer, remote[i]);
     if (!span) return not_started(span.error());
-    plan.local.push_back(local_span(local[i].mr_id, local[i].addr, local[i].size));
-    plan.remote.push_back(*span);
+    plan.local->push_back(local_span(local[i].mr_id, local[i].addr, local[i].size));
+    plan.remote->push_back(*span);
   }
   return begin(op_name == "write" ? Operation::kWrite : Operation::kRead, std::move(plan));
 }
@@ -193,9 +195,9 @@ void bind_desc(nb::module_& module) {
           "mr_id", [](const XferDesc& d) { return d.mr_id; },
           "Region id at the owner; 2**64 - 1 if it could not be registered.")
       .def_prop_ro(
-          "lkeys", [](const XferDesc& d) { return d.keys(); }, "The region's key as four words.")
+          "lkeys", [](const XferDesc& d) { return d.keys(); }, "The region's key as four words; empty if it could not be registered.")
       .def_prop_ro(
-          "rkeys", [](const XferDesc& d) { return d.keys(); }, "The region's key as four words.")
+          "rkeys", [](const XferDesc& d) { return d.keys(); }, "As lkeys.")
       .def("__repr__", [](const XferDesc& d) {
         return "<XferDesc addr=" + std::to_string(d.addr) + " size=" + std::to_string(d.size) +
                " mr_id=" + std::to_string(d.mr_id) + ">";

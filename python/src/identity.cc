@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,7 +14,6 @@
 #include <filesystem>
 
 #include "errors.h"
-#include "p2p/options.h"
 
 namespace p2p::python {
 namespace {
@@ -138,27 +136,6 @@ Result<std::int32_t> gpu_index(std::string_view text) {
   });
   if (found != gpus.end()) return static_cast<std::int32_t>(found - gpus.begin());
   return failure(ErrorCode::kNotFound, "no GPU '" + std::string(text) + "' on this machine");
-}
-
-std::string out_of_band_address() {
-  const Result<Options> options = Options::from_environment();
-  if (options && !options->listen_address.empty() && options->listen_address != "0.0.0.0" &&
-      options->listen_address != "::") {
-    return options->listen_address;
-  }
-  // Asks the routing table; connecting a datagram socket sends nothing. The address is one of those that are
-  // reserved for documentation.
-  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(9), .sin_addr = {}, .sin_zero = {}};
-  inet_pton(AF_INET, "192.0.2.1", &to.sin_addr);
-  std::string address = "127.0.0.1";
-  socklen_t size = sizeof to;
-  if (fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&to), &size) == 0) {
-    address = unpack_address(std::as_bytes(std::span(&to.sin_addr, 1)));
-  }
-  if (fd >= 0) close(fd);
-  return address;
 }
 
 }  // namespace p2p::python

@@ -50,7 +50,4 @@ std::string gpu_bdf(std::int32_t index);
 /// The index of a PCI address or of decimal text; kNotFound for what this machine does not have.
 Result<std::int32_t> gpu_index(std::string_view text);
 
-/// The numeric address of this host that peers would be given. Opens no connection and sends nothing.
-std::string out_of_band_address();
-
 }  // namespace p2p::python

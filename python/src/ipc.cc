@@ -86,8 +86,8 @@ Status add_pair(Plan& plan, LocalSpan local, std::span<const std::byte> descript
   local.region = region_id(*id);
   const Result<RemoteSpan> remote = importer(descriptor, local.size);
   if (!remote) return tl::unexpected(remote.error());
-  plan.local.push_back(local);
-  plan.remote.push_back(*remote);
+  plan.local->push_back(local);
+  plan.remote->push_back(*remote);
   return {};
 }
 

@@ -12,8 +12,15 @@ NB_MODULE(_p2p, module) {
   module.doc() = "The engine behind uccl.p2p. Import that module instead.";
   // Threads of a daemon kind may hold endpoints when the interpreter ends; that is not worth a warning.
   nb::set_leak_warnings(false);
-  module.def("get_oob_ip", &out_of_band_address, nb::call_guard<nb::gil_scoped_release>(),
-             "The address of this host that peers are given where no option names another.");
+  module.def(
+      "get_oob_ip",
+      [] {
+        return value_or_raise(
+            p2p::Endpoint::announced_address(value_or_raise(p2p::Options::from_environment())));
+      },
+      "The address of this host that endpoints give to peers. Raises uccl.p2p.Error if the environment "
+      "names\n"
+      "interfaces that do not exist.");
   module.def(
       "last_error", [] { return last_error(); },
       "Why this thread's latest call answered False: one sentence.");

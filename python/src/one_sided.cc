@@ -26,8 +26,8 @@ Result<Plan> plan_one(const PyEndpoint& self, std::uint64_t conn_id, LocalSpan l
   if (!plan) return plan;
   const Result<RemoteSpan> remote = Importer(plan->link->connection)(meta.bytes(), local.size);
   if (!remote) return tl::unexpected(remote.error());
-  plan->local.push_back(local);
-  plan->remote.push_back(*remote);
+  plan->local->push_back(local);
+  plan->remote->push_back(*remote);
   return plan;
 }
 
@@ -41,7 +41,7 @@ struct Lists {
 Result<Plan> plan_many(const PyEndpoint& self, std::uint64_t conn_id, const Lists& lists,
                        std::optional<std::size_t> num_iovs) {
   auto local = value_or_raise(local_spans(lists.ids, lists.addresses, lists.sizes, num_iovs));
-  raise_unless(same_length({lists.blobs.size()}, local.size()).map([](std::size_t) {}));
+  raise_unless(same_length({lists.blobs.size()}, local->size()).map([](std::size_t) {}));
   for (std::size_t i = 0; i < lists.blobs.size(); ++i) check_blob(lists.blobs[i].size());
   Result<Plan> plan = open_plan(self, conn_id);
   if (!plan) return plan;

@@ -4,8 +4,8 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
-#include <vector>
 
+#include "spans.h"
 #include "state.h"
 
 namespace p2p::python {
@@ -16,18 +16,20 @@ enum class Operation { kWrite, kRead };
 struct Plan {
   std::shared_ptr<State> state;
   std::shared_ptr<const Link> link;
-  std::vector<LocalSpan> local;
-  std::vector<RemoteSpan> remote;
+  Recycled<LocalSpan> local;
+  Recycled<RemoteSpan> remote;
 
   Transfer post(Operation operation) const {
     const Connection& connection = link->connection;
-    return operation == Operation::kWrite ? connection.write(local, remote) : connection.read(local, remote);
+    return operation == Operation::kWrite ? connection.write(*local, *remote)
+                                          : connection.read(*local, *remote);
   }
 };
 
 /// An empty plan for a connection; kNotFound for an unknown one.
 inline Result<Plan> open_plan(const PyEndpoint& self, std::uint64_t conn_id) {
-  Plan plan{.state = self.state_or_raise(), .link = nullptr, .local = {}, .remote = {}};
+  Plan plan;
+  plan.state = self.state_or_raise();
   const auto link = find_link(*plan.state, conn_id);
   if (!link) return tl::unexpected(link.error());
   plan.link = *link;

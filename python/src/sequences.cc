@@ -98,14 +98,7 @@ std::span<const std::byte> Blob::bytes() const { return {storage_.data(), std::m
 
 bool Blobs::load(nb::handle source) noexcept {
   try {
-    if (nb::ndarray_check(source)) {
-      if (!nb::try_cast<Matrix>(source, matrix_)) return false;
-      const auto* first = reinterpret_cast<const std::byte*>(matrix_.data());
-      for (std::size_t i = 0; i < matrix_.shape(0); ++i) {
-        items_.emplace_back(first + i * matrix_.shape(1), matrix_.shape(1));
-      }
-      return true;
-    }
+    if (nb::ndarray_check(source)) return nb::try_cast<Matrix>(source, matrix_);
     if (PyUnicode_Check(source.ptr()) || PyBytes_Check(source.ptr())) return false;
     // A tuple of its own: the list may be changed by another thread while its items are in use.
     sequence_ = nb::steal(PySequence_Tuple(source.ptr()));

@@ -60,8 +60,12 @@ class Blobs {
  public:
   bool load(nanobind::handle source) noexcept;
 
-  std::size_t size() const { return items_.size(); }
-  std::span<const std::byte> operator[](std::size_t index) const { return items_[index]; }
+  std::size_t size() const { return matrix_.is_valid() ? matrix_.shape(0) : items_.size(); }
+  std::span<const std::byte> operator[](std::size_t index) const {
+    if (!matrix_.is_valid()) return items_[index];
+    const std::size_t width = matrix_.shape(1);
+    return {reinterpret_cast<const std::byte*>(matrix_.data()) + index * width, width};
+  }
 
  private:
   using Matrix = nanobind::ndarray<nanobind::ro, std::uint8_t, nanobind::device::cpu, nanobind::ndim<2>,

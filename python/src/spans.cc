@@ -34,12 +34,13 @@ bool same_region(std::span<const std::byte> a, std::span<const std::byte> b) {
 
 }  // namespace
 
-Result<std::vector<LocalSpan>> local_spans(const Numbers& ids, const Numbers& addresses, const Numbers& sizes,
-                                           std::optional<std::size_t> num_iovs) {
+Result<Recycled<LocalSpan>> local_spans(const Numbers& ids, const Numbers& addresses, const Numbers& sizes,
+                                        std::optional<std::size_t> num_iovs) {
   const Result<std::size_t> count = same_length({ids.size(), addresses.size(), sizes.size()}, num_iovs);
   if (!count) return tl::unexpected(count.error());
-  std::vector<LocalSpan> spans(*count);
-  for (std::size_t i = 0; i < *count; ++i) spans[i] = local_span(ids[i], addresses[i], sizes[i]);
+  Recycled<LocalSpan> spans;
+  spans->reserve(*count);
+  for (std::size_t i = 0; i < *count; ++i) spans->push_back(local_span(ids[i], addresses[i], sizes[i]));
   return spans;
 }
 
@@ -69,15 +70,15 @@ Result<RemoteSpan> Importer::operator()(std::span<const std::byte> blob, std::si
   return RemoteSpan{.region = *region, .address = load<std::uint64_t>(blob, 0), .size = size};
 }
 
-Result<std::vector<RemoteSpan>> remote_spans(const Connection& connection, const Blobs& blobs,
-                                             const Numbers& sizes) {
-  std::vector<RemoteSpan> spans;
-  spans.reserve(blobs.size());
+Result<Recycled<RemoteSpan>> remote_spans(const Connection& connection, const Blobs& blobs,
+                                          const Numbers& sizes) {
+  Recycled<RemoteSpan> spans;
+  spans->reserve(blobs.size());
   Importer importer(connection);
   for (std::size_t i = 0; i < blobs.size(); ++i) {
     Result<RemoteSpan> span = importer(blobs[i], sizes[i]);
     if (!span) return tl::unexpected(std::move(span.error()));
-    spans.push_back(*span);
+    spans->push_back(*span);
   }
   return spans;
 }

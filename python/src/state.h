@@ -31,7 +31,6 @@ struct State {
   bool gpu_from_memory = false;  ///< Endpoint(): the first registered GPU memory decides
   std::atomic<bool> closing{false};
   const std::uint64_t generation = fork_generation();
-  std::mutex dial_mutex;  ///< the engine reads the note when a connection starts
   std::mutex memo_mutex;
   std::unordered_map<std::string, std::uint64_t> by_metadata;
   std::unordered_map<std::int64_t, std::uint64_t> by_rank;

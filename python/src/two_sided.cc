@@ -21,25 +21,32 @@ enum class Direction { kSend, kReceive };
 struct Message {
   std::shared_ptr<State> state;
   std::shared_ptr<const Link> link;
-  std::vector<LocalSpan> spans;
+  Recycled<LocalSpan> spans;
 
   template <Direction kDirection>
   Transfer post() const {
-    if constexpr (kDirection == Direction::kSend) return link->connection.send(spans);
-    return link->connection.recv(spans);
+    if constexpr (kDirection == Direction::kSend) return link->connection.send(*spans);
+    return link->connection.recv(*spans);
   }
 };
 
 template <Direction kDirection>
-Result<Message> message(const PyEndpoint& self, std::uint64_t conn_id, std::vector<LocalSpan> spans) {
+Result<Message> message(const PyEndpoint& self, std::uint64_t conn_id, Recycled<LocalSpan> spans) {
   Message made{.state = self.state_or_raise(), .link = nullptr, .spans = std::move(spans)};
   const auto link = find_link(*made.state, conn_id);
   if (!link) return tl::unexpected(link.error());
   made.link = *link;
   // What is wrong here is told now, not when the peer's half has come.
-  if constexpr (kDirection == Direction::kReceive) made.state->memory.clip(made.spans);
-  if (const Status good = made.state->memory.check(made.spans); !good) return tl::unexpected(good.error());
+  if constexpr (kDirection == Direction::kReceive) made.state->memory.clip(*made.spans);
+  if (const Status good = made.state->memory.check(*made.spans); !good) return tl::unexpected(good.error());
   return made;
+}
+
+template <Direction kDirection>
+Result<Message> message(const PyEndpoint& self, std::uint64_t conn_id, const LocalSpan& span) {
+  Recycled<LocalSpan> spans;
+  spans->push_back(span);
+  return message<kDirection>(self, conn_id, std::move(spans));
 }
 
 /// For calls that name memory by address alone.
@@ -49,7 +56,7 @@ Result<Message> unregistered(const PyEndpoint& self, std::uint64_t conn_id, std:
   const auto state = self.state_or_raise();
   const Result<std::uint64_t> region = state->memory.implicit(state->engine, ptr, size);
   if (!region) return tl::unexpected(region.error());
-  return message<kDirection>(self, conn_id, {local_span(*region, ptr, size)});
+  return message<kDirection>(self, conn_id, local_span(*region, ptr, size));
 }
 
 template <Direction kDirection>
@@ -69,13 +76,13 @@ nb::tuple begin(const Result<Message>& made) {
 template <Direction kDirection>
 bool one(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std::uint64_t ptr,
          std::size_t size) {
-  return finish<kDirection>(message<kDirection>(self, conn_id, {local_span(mr_id, ptr, size)}));
+  return finish<kDirection>(message<kDirection>(self, conn_id, local_span(mr_id, ptr, size)));
 }
 
 template <Direction kDirection>
 nb::tuple one_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std::uint64_t ptr,
                     std::size_t size) {
-  return begin<kDirection>(message<kDirection>(self, conn_id, {local_span(mr_id, ptr, size)}));
+  return begin<kDirection>(message<kDirection>(self, conn_id, local_span(mr_id, ptr, size)));
 }
 
 template <Direction kDirection>

@@ -6,7 +6,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,15 @@ from uccl import p2p
 
 REPLY_SECONDS = 30.0
 _SPAWN = multiprocessing.get_context("spawn")
+
+
+def until_asleep(process: int, thread: int | None = None) -> None:
+    """Returns once a thread (by default the first) of a process waits in the kernel."""
+    deadline = time.monotonic() + REPLY_SECONDS
+    path = Path(f"/proc/{process}/task/{thread or process}/stat")
+    while path.read_text().rpartition(")")[2].split()[0] != "S":
+        assert time.monotonic() < deadline, "the thread never waits"
+        time.sleep(0.001)
 
 
 class Worker:

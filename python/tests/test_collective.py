@@ -2,14 +2,19 @@
 """uccl.collective and uccl.transfer, each rank a process."""
 
 import multiprocessing
+import os
+import signal
 import socket
 import traceback
 
 import pytest
-import torch
-import torch.distributed as dist
 
-from uccl import collective, p2p, transfer
+from uccl import p2p
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+from uccl import collective, transfer  # noqa: E402
 
 SPAWN = multiprocessing.get_context("spawn")
 SECONDS = 60
@@ -158,3 +163,53 @@ def test_transfer_manager_and_strangers():
                 manager.accept(timeout=5)
         with pytest.raises(p2p.TimedOut):
             manager.accept(timeout=0.1)
+
+
+def _accept_and_stay(pipe):
+    with transfer.TransferManager(1, 1, 0) as manager:
+        pipe.send(manager.listen_port)
+        manager.accept(timeout=30)
+        pipe.send("accepted")
+        pipe.recv()
+
+
+@pytest.mark.parametrize("waits", ["fetch_transfer_metadata", "wait_transfer_done"])
+def test_the_peer_of_a_transfer_manager_is_killed(waits):
+    pipe, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=_accept_and_stay, args=(theirs,), daemon=True)
+    process.start()
+    assert pipe.poll(SECONDS)
+    with transfer.TransferManager(0, 1, 0) as manager:
+        conn = manager.connect("127.0.0.1", pipe.recv())
+        assert pipe.poll(SECONDS) and pipe.recv() == "accepted"
+        transfer_id = manager.register_transfer(conn, torch.zeros(8))
+        process.kill()
+        with pytest.raises(ConnectionError):
+            getattr(manager, waits)(transfer_id)
+    process.join(10)
+
+
+def _receive_for_ever(rank, world):
+    collective.init_collective(num_cpus=1, local_gpu_idx=rank)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(p2p.PeerGone):
+        collective.recv(torch.zeros(8), 1)
+    os._exit(0)  # the process group of the dead rank cannot be left in order
+
+
+def test_a_rank_is_killed(tmp_path):
+    pipe, theirs = SPAWN.Pipe()
+    ranks = [
+        SPAWN.Process(target=_rank_main, args=(_receive_for_ever, rank, 2, tmp_path / "store", theirs))
+        for rank in range(2)
+    ]
+    for process in ranks:
+        process.start()
+    try:
+        for process in ranks:
+            process.join(SECONDS)
+        assert [process.exitcode for process in ranks] == [0, -signal.SIGKILL], pipe.poll() and pipe.recv()
+    finally:
+        for process in ranks:
+            process.kill()

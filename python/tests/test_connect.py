@@ -1,11 +1,12 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+import os
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from other_process import Pair
+from other_process import Pair, until_asleep
 
 from uccl import p2p
 
@@ -207,9 +208,7 @@ def test_close_ends_other_threads_calls():
     results = []
     thread = threading.Thread(target=lambda: results.append(ep.accept()))
     thread.start()
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and not thread.is_alive():
-        pass
+    until_asleep(os.getpid(), thread.native_id)
     ep.close()
     thread.join(10)
     assert not thread.is_alive()

@@ -98,6 +98,8 @@ def test_lazy_modules():
     assert done.returncode == 0, done.stderr
     with pytest.raises(AttributeError, match="nothing"):
         uccl.nothing  # noqa: B018
+    with pytest.raises(AttributeError, match="no plugin"):
+        uccl.nccl_plugin_path()
 
 
 def test_out_of_band_address(ep):

@@ -4,9 +4,9 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from other_process import until_asleep
 
 START_SECONDS = 30
 END_SECONDS = 15
@@ -54,10 +54,10 @@ def start(code):
 @pytest.mark.parametrize("name", WAITS)
 def test_interrupt_in_every_wait(name):
     call = "\n".join("    " + line for line in WAITS[name].strip().splitlines())
-    code = f"{_SETUP}\nprint('ready')\ntry:\n{call}\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
+    code = f"{_SETUP}\ntry:\n    print('ready')\n{call}\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
     process = start(code)
     try:
-        time.sleep(0.2)
+        until_asleep(process.pid)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=END_SECONDS)
     finally:

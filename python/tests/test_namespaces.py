@@ -7,7 +7,16 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-from test_programs import BENCHMARKS, SECONDS, check_rows, rank_environment, run_side_by_side
+from test_programs import (
+    BENCHMARKS,
+    SECONDS,
+    TORCHRUN,
+    check_rows,
+    environment,
+    needs_torch,
+    rank_environment,
+    run_side_by_side,
+)
 
 LEFT, RIGHT = "10.231.7.1", "10.231.7.2"
 
@@ -51,13 +60,27 @@ def namespaces():
         yield made
 
 
+def torchrun(rank):
+    return [*TORCHRUN, "--nnodes=2", "--nproc_per_node=1", f"--node-rank={rank}", f"--master_addr={LEFT}"]
+
+
+def directly(_):
+    return [sys.executable]
+
+
+@needs_torch
 @pytest.mark.timeout(SECONDS + 20)
-@pytest.mark.parametrize("script", ["benchmark_uccl.py", "benchmark_uccl_write.py", "benchmark_uccl_collective.py"])
-def test_benchmarks_on_two_nodes(namespaces, script, tmp_path):
+@pytest.mark.parametrize(
+    ("script", "start"), [("benchmark_uccl.py", torchrun), ("benchmark_uccl_collective.py", directly)]
+)
+def test_benchmarks_on_two_nodes(namespaces, script, start, tmp_path):
+    """One rank a node; the metadata is exchanged by gloo over the cable as well."""
     rows = tmp_path / "rows.json"
-    program = [sys.executable, str(BENCHMARKS / script), "--sizes=4K,1M", "--iters=3", f"--json={rows}"]
-    commands = [["ip", "netns", "exec", name, *program] for name, _ in namespaces]
-    # One rank a node; the metadata is exchanged by gloo over the cable as well.
+    commands = [
+        ["ip", "netns", "exec", name, *start(rank), str(BENCHMARKS / script)]
+        + ["--sizes=4K,1M", "--iters=3", f"--json={rows}"]
+        for rank, (name, _) in enumerate(namespaces)
+    ]
     environments = [
         rank_environment(rank, LEFT, 29511, GLOO_SOCKET_IFNAME=cable, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
         for rank, (_, cable) in enumerate(namespaces)
@@ -75,7 +98,11 @@ with p2p.Endpoint(int(sys.argv[1]), 2) as ep:
     array = np.full(100_000, 7 if sys.argv[1] == '0' else 0, np.uint8)
     mr = ep.reg(array.ctypes.data, array.nbytes)[1]
     if sys.argv[1] == '0':
-        ok, conn = ep.add_remote_endpoint(bytes.fromhex(sys.stdin.readline()))
+        metadata = bytes.fromhex(sys.stdin.readline())
+        if sys.argv[2] == 'metadata':
+            ok, conn = ep.add_remote_endpoint(metadata)
+        else:
+            ok, conn = ep.connect('10.231.7.2', remote_gpu_idx=1)
         assert ok, p2p.last_error()
         assert ep.send(conn, mr, array.ctypes.data, array.nbytes), p2p.last_error()
     else:
@@ -86,10 +113,12 @@ with p2p.Endpoint(int(sys.argv[1]), 2) as ep:
 """
 
 
-def test_metadata_has_the_address_of_the_default_route(namespaces):
+@pytest.mark.parametrize("how", ["metadata", "the port that both set"])
+def test_metadata_has_the_address_of_the_default_route(namespaces, how):
+    port = {} if how == "metadata" else {"UCCL_P2P_PORT": "47811"}
     sides = [
         subprocess.Popen(
-            ["ip", "netns", "exec", name, sys.executable, "-c", _SIDE, str(index)],
+            ["ip", "netns", "exec", name, sys.executable, "-c", _SIDE, str(index), how], env=environment(**port),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         for index, (name, _) in enumerate(namespaces)

@@ -1,14 +1,15 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """The peer is killed while a call waits for it: the call ends, with a reason, within the keepalive time."""
 
+import asyncio
 import os
 import signal
 import threading
 import time
+from functools import partial
 
-import numpy as np
 import pytest
-from other_process import Other, Pair
+from other_process import Other, Pair, until_asleep
 
 from uccl import p2p
 
@@ -26,9 +27,11 @@ def doomed():
 
 
 def in_thread(call):
+    """Starts the call in a thread, which waits by the time this returns."""
     results = []
     thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
     thread.start()
+    until_asleep(os.getpid(), thread.native_id)
     return thread, results
 
 
@@ -42,15 +45,24 @@ def blocked_send(pair):
     return lambda: pair.ep.send(pair.conn, mr_id, pointer, 64)
 
 
-def blocked_vectors(pair):
+def blocked_vector_receive(pair):
     array, mr_id, pointer = pair.memory(64)
     return lambda: pair.ep.recvv(pair.conn, [mr_id, mr_id], [pointer, pointer + 32], [32, 32], 2)
 
 
-def blocked_ipc(pair):
-    array = np.zeros(64, np.uint8)
-    pair.arrays.append(array)
-    return lambda: pair.ep.recv_ipc(pair.conn, array.ctypes.data, 64)
+def blocked_vector_send(pair):
+    array, mr_id, pointer = pair.memory(64)
+    return lambda: pair.ep.sendv(pair.conn, [mr_id, mr_id], [pointer, pointer + 32], [32, 32], 2)
+
+
+def blocked_ipc_receive(pair):
+    array, _, pointer = pair.memory(64)
+    return lambda: pair.ep.recv_ipc(pair.conn, pointer, 64)
+
+
+def blocked_ipc_send(pair):
+    array, _, pointer = pair.memory(64)
+    return lambda: pair.ep.send_ipc(pair.conn, pointer, 64)
 
 
 def blocked_wait(pair):
@@ -66,12 +78,27 @@ def blocked_wait(pair):
     return wait
 
 
-@pytest.mark.parametrize(
-    "blocked", [blocked_receive, blocked_send, blocked_vectors, blocked_ipc, blocked_wait], ids=lambda f: f.__name__
-)
+def blocked_coroutine(pair):
+    array, mr_id, pointer = pair.memory(64)
+    ok, transfer = pair.ep.recv_async(pair.conn, mr_id, pointer, 64)
+
+    def wait():
+        with pytest.raises(p2p.PeerGone):
+            asyncio.run(pair.ep.wait_async(transfer))
+        return False
+
+    return wait
+
+
+BLOCKED = [
+    blocked_receive, blocked_send, blocked_vector_receive, blocked_vector_send, blocked_ipc_receive,
+    blocked_ipc_send, blocked_wait, blocked_coroutine,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("blocked", BLOCKED, ids=lambda f: f.__name__)
 def test_kill_while_a_call_waits(doomed, blocked):
     thread, results = in_thread(blocked(doomed))
-    time.sleep(0.1)  # let it begin to wait; a later start must end as well
     doomed.other.kill()
     thread.join(BOUND)
     assert results == [False]
@@ -88,18 +115,28 @@ def test_a_stopped_peer_counts_as_gone(doomed):
         os.kill(doomed.other.process.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("name", ["write", "read"])
-def test_one_sided_calls_after_the_kill(doomed, name):
-    array, mr_id, pointer = doomed.memory(1 << 20)
-    doomed.other.memory("m", 1 << 20)
+def test_calls_after_the_kill(doomed):
+    size = 1 << 20
+    array, mr_id, pointer = doomed.memory(size)
+    theirs, their_pointer = doomed.other.memory("m", size)
     blob = doomed.other.advertised("m")
-    assert getattr(doomed.ep, name)(doomed.conn, mr_id, pointer, 1 << 20, blob)
+    info = doomed.other.call("advertise_ipc", 0, their_pointer, size)[1]
+    ep, conn = doomed.ep, doomed.conn
+    calls = {"notify": lambda: ep.notify(conn, b"x" * size)}
+    for name in ("write", "read"):
+        calls[name] = partial(getattr(ep, name), conn, mr_id, pointer, size, blob)
+        calls[name + "v"] = partial(getattr(ep, name + "v"), conn, [mr_id], [pointer], [size], [blob])
+        calls[name + "_ipc"] = partial(getattr(ep, name + "_ipc"), conn, pointer, size, info)
+        calls[name + "v_ipc"] = partial(getattr(ep, name + "v_ipc"), conn, [pointer], [size], [info])
+    for name, call in calls.items():
+        assert call() is True, name
     doomed.other.kill()
     start = time.monotonic()
-    while getattr(doomed.ep, name)(doomed.conn, mr_id, pointer, 1 << 20, blob):
-        assert time.monotonic() - start < BOUND  # the kernel may serve the dead for a moment
-    assert time.monotonic() - start < BOUND
-    assert p2p.last_error()
+    for name, call in calls.items():
+        while call():
+            assert time.monotonic() - start < BOUND, name  # the kernel may serve the dead for a moment
+        assert time.monotonic() - start < BOUND, name
+        assert p2p.last_error()
 
 
 def test_kill_in_the_middle_of_writes(doomed):
@@ -115,7 +152,10 @@ def test_kill_in_the_middle_of_writes(doomed):
         return outcomes[-1]
 
     thread, results = in_thread(write)
-    time.sleep(0.2)
+    deadline = time.monotonic() + BOUND
+    while doomed.ep.stats()["transfers_completed"] < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     doomed.other.kill()
     thread.join(BOUND + 10)
     assert results == [False]
@@ -125,13 +165,18 @@ def test_others_are_unharmed(doomed, other):
     metadata = other.open()
     ok, conn = doomed.ep.add_remote_endpoint(metadata)
     assert ok
-    doomed.other.kill()
     array, mr_id, pointer = doomed.memory(64, 3)
     other.memory("m", 64)
-    deadline = time.monotonic() + 3 * KEEPALIVE
-    while time.monotonic() < deadline:
-        assert doomed.ep.write(conn, mr_id, pointer, 64, other.advertised("m")), p2p.last_error()
-        time.sleep(0.05)
+    blob = other.advertised("m")
+    ok, waiting = doomed.ep.recv_async(doomed.conn, mr_id, pointer, 64)
+    assert ok
+    doomed.other.kill()
+    deadline = time.monotonic() + BOUND
+    while doomed.ep.poll_async(waiting) == (True, False):
+        assert doomed.ep.write(conn, mr_id, pointer, 64, blob), p2p.last_error()
+        assert time.monotonic() < deadline
+    assert doomed.ep.poll_async(waiting) == (False, True)
+    assert doomed.ep.write(conn, mr_id, pointer, 64, blob), p2p.last_error()
 
 
 def test_kill_during_connect():
@@ -142,7 +187,6 @@ def test_kill_during_connect():
         with p2p.Endpoint(0, 1, keepalive=KEEPALIVE, connect_timeout=5) as ep:
             address, port, gpu = ep.parse_metadata(metadata)
             thread, results = in_thread(lambda: ep.connect(address, gpu, port))
-            time.sleep(0.2)
             other.process.kill()
             thread.join(BOUND)
             assert results and results[0][0] is False

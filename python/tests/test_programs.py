@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -58,30 +59,43 @@ def check_rows(path, sizes):
 
 
 SHORT = ["--sizes=1K,256K", "--iters=3"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 
-@pytest.mark.parametrize("script", ["benchmark_uccl.py", "benchmark_uccl_collective.py"])
-def test_torchrun(script, tmp_path):
+@needs_torch
+@pytest.mark.parametrize(
+    "command",
+    [
+        "benchmark_uccl.py",
+        "benchmark_uccl_read.py --async-api",
+        "benchmark_uccl_write.py --num-iovs=8",
+        "benchmark_uccl_collective.py",
+        "benchmark_nccl.py --device=cpu",
+    ],
+)
+def test_torchrun(command, tmp_path):
+    script, *arguments = command.split()
     rows, picture = tmp_path / "rows.json", tmp_path / "plot.png"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    out = run([*command, str(BENCHMARKS / script), *SHORT, f"--json={rows}", f"--plot={picture}"])
+    whole = [*TORCHRUN, "--standalone", "--nproc_per_node=2", str(BENCHMARKS / script), *arguments, *SHORT]
+    out = run([*whole, f"--json={rows}", f"--plot={picture}"])
     check_rows(rows, [1 << 10, 256 << 10])
     assert "256 KiB" in out and "GB/s" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@needs_torch
 @pytest.mark.parametrize(
     "command",
     [
         "benchmark_uccl.py --dual --async-api --num-iovs=4",
         "benchmark_uccl.py --ipc --dual",
-        "benchmark_uccl_read.py --async-api",
-        "benchmark_uccl_write.py --num-iovs=8",
         "benchmark_uccl_write.py --ipc --num-iovs=8 --async-api",
-        "benchmark_nccl.py --device=cpu",
     ],
 )
 def test_benchmarks(command, tmp_path):
+    """What torchrun would start, without the time that it takes to start itself."""
     script, *arguments = command.split()
     rows = tmp_path / "rows.json"
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -93,11 +107,25 @@ def test_benchmarks(command, tmp_path):
     assert "256 KiB" in out and "GB/s" in out
 
 
+def test_comparison_with_perf(tmp_path):
+    """Against a program that answers as p2p-perf does."""
+    perf, rows = tmp_path / "perf", tmp_path / "rows.json"
+    row = json.dumps({"verified": True, "gbytes_per_second": 0.001})
+    perf.write_text(f"#!/bin/sh\necho '{row}'\n")
+    perf.chmod(0o755)
+    command = [sys.executable, str(BENCHMARKS / "compare_perf.py"), str(perf), f"--json={rows}"]
+    out = run([*command, "--rounds=1", "--seconds=0.01", "--shapes=1x64K,100x4K", "--depth=1,2"])
+    assert "cma write   100 x   4 KiB, 2 in flight" in out
+    compared = json.loads(rows.read_text())
+    assert len(compared) == 8
+    assert all(row["perf"] == 0.001 and row["ratio"] == row["python"] / 0.001 for row in compared)
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("send_numpy.py", "received 4000000 bytes"),
-        ("write_torch.py", "wrote 8192 bytes"),
+        pytest.param("write_torch.py", "wrote 8192 bytes", marks=needs_torch),
         ("write_vectors.py", "wrote 10000 blocks"),
         ("await_transfers.py", "read 16777216 bytes"),
     ],

@@ -6,9 +6,10 @@ import traceback
 
 import numpy as np
 import pytest
-import torch
 
 from uccl import p2p
+
+torch = pytest.importorskip("torch")
 
 SPAWN = multiprocessing.get_context("spawn")
 FLOATS = (512, 1024, 256)
@@ -31,6 +32,8 @@ def _server(pipe):
         success, mr_id = endpoint.reg(data.ctypes.data, data.nbytes)
         assert endpoint.recv(conn_id, mr_id, data.ctypes.data, data.nbytes)
         assert data.tolist() == [1, 2, 3, 4, 5]
+        data *= 2
+        assert endpoint.send(conn_id, mr_id, data.ctypes.data, data.nbytes)
 
         tensors = [torch.zeros(count, dtype=torch.float32) for count in FLOATS]
         ids = [endpoint.reg(item.data_ptr(), item.numel() * 4)[1] for item in tensors]
@@ -67,6 +70,11 @@ def test_usage(with_port):
         success, mr_id = endpoint.reg(data.ctypes.data, data.nbytes)
         assert success
         assert endpoint.send(conn_id, mr_id, data.ctypes.data, data.nbytes), p2p.last_error()
+        recv_data = np.zeros_like(data)
+        success, recv_mr_id = endpoint.reg(recv_data.ctypes.data, recv_data.nbytes)
+        assert success
+        assert endpoint.recv(conn_id, recv_mr_id, recv_data.ctypes.data, recv_data.nbytes), p2p.last_error()
+        assert recv_data.tolist() == [2, 4, 6, 8, 10]
 
         tensors = [torch.ones(count, dtype=torch.float32) for count in FLOATS]
         ids = [endpoint.reg(item.data_ptr(), item.numel() * 4)[1] for item in tensors]

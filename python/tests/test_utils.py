@@ -83,3 +83,41 @@ def test_files_limit():
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture
+def tree():
+    made = utils.ClosedIntervalTree()
+    for entry in ((20, 29, "b"), (0, 9, "a"), (5, 24, "c"), (20, 29, "d"), (20, 29, "b")):
+        made.add(*entry)
+    return made
+
+
+def test_intervals_are_found(tree):
+    assert list(tree) == [(0, 9, "a"), (5, 24, "c"), (20, 29, "b"), (20, 29, "d")]
+    assert str(tree).splitlines()[0] == "[0, 9] -> a"
+    assert tree.query_containing(6, 9) == [(0, 9, "a"), (5, 24, "c")]
+    assert tree.query_containing(6, 10) == [(5, 24, "c")]
+    assert tree.query_overlap(24, 24) == [(5, 24, "c"), (20, 29, "b"), (20, 29, "d")]
+    assert tree.query_overlap(25, 40) == [(20, 29, "b"), (20, 29, "d")]
+    assert tree.query_overlap(30, 40) == []
+    assert tree.query_exact_match(20, 29) == [(20, 29, "b"), (20, 29, "d")]
+    assert tree.query_exact_match(20, 29, "d") == [(20, 29, "d")]
+    assert tree.query_exact_match(20, 28) == []
+
+
+def test_intervals_are_removed(tree):
+    assert tree.remove(20, 29, "x") == 0
+    assert tree.remove(20, 29, "b") == 1
+    assert tree.remove(0, 8) == 0
+    assert tree.remove(20, 29) == 1
+    assert list(tree) == [(0, 9, "a"), (5, 24, "c")]
+    tree.clear()
+    assert tree.query_overlap(0, 100) == []
+
+
+def test_an_interval_ends_after_it_starts(tree):
+    tree.add(7, 7, None)
+    assert tree.query_exact_match(7, 7) == [(7, 7, None)]
+    with pytest.raises(ValueError, match="7, 6"):
+        tree.add(7, 6, None)

@@ -15,6 +15,8 @@ def __getattr__(name: str):
     # On first use, so that a program that needs uccl.p2p alone never imports torch.
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in ("nccl_plugin_path", "rccl_plugin_path", "efa_plugin_path", "efa_nccl_path"):
+        raise AttributeError(f"{__name__}.{name}: this package contains no plugin for NCCL")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -121,6 +121,12 @@ class TransferManager:
 
     def _add_peer(self, control: socket.socket, connection: int) -> int:
         control.settimeout(None)
+        # Without a word from the peer's host for this long its calls end.
+        control.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        control.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
+        control.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        control.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        control.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
         with self._lock:
             self._peers[connection] = _Peer(control, connection)
         return connection

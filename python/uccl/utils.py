@@ -1,11 +1,13 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""Control traffic between processes: sockets with retries, and messages of JSON and bytes."""
+"""Control traffic between processes (sockets with retries, messages of JSON and bytes), and intervals."""
 
+import bisect
 import json
 import resource
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from typing import Any
 
 # A message: one letter for its form, the length as u64 little endian, that many bytes.
@@ -93,3 +95,58 @@ def _receive_exactly(sock: socket.socket, size: int) -> bytes:
             raise ConnectionError("the peer closed the connection in the middle of a message")
         view = view[got:]
     return bytes(buffer)
+
+
+class ClosedIntervalTree:
+    """Data by intervals of integers that include both ends and may overlap.
+
+    Queries answer with (start, end, data), lowest start first; they look at each interval that starts early enough.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._entries: list[tuple[int, int, Any]] = []
+
+    def add(self, start: int, end: int, data: Any) -> None:
+        """Adds an interval; one that is there already, with equal data, stays one. ValueError if end < start."""
+        if end < start:
+            raise ValueError(f"the interval [{start}, {end}] ends before it starts")
+        if (start, end, data) in self.query_exact_match(start, end):
+            return
+        at = bisect.bisect_right(self._starts, start)
+        self._starts.insert(at, start)
+        self._entries.insert(at, (start, end, data))
+
+    def remove(self, start: int, end: int, data: Any = None) -> int:
+        """Removes the intervals with these ends (and this data, if given) and returns how many."""
+        gone = self.query_exact_match(start, end, data)
+        for entry in gone:
+            at = self._entries.index(entry)
+            del self._entries[at], self._starts[at]
+        return len(gone)
+
+    def query_containing(self, query_start: int, query_end: int) -> list[tuple[int, int, Any]]:
+        """The intervals that hold all of [query_start, query_end]."""
+        early = bisect.bisect_right(self._starts, query_start)
+        return [entry for entry in self._entries[:early] if entry[1] >= query_end]
+
+    def query_overlap(self, query_start: int, query_end: int) -> list[tuple[int, int, Any]]:
+        """The intervals that share an integer with [query_start, query_end]."""
+        early = bisect.bisect_right(self._starts, query_end)
+        return [entry for entry in self._entries[:early] if entry[1] >= query_start]
+
+    def query_exact_match(self, query_start: int, query_end: int, data: Any = None) -> list[tuple[int, int, Any]]:
+        """The intervals with exactly these ends (and this data, if given)."""
+        same = slice(bisect.bisect_left(self._starts, query_start), bisect.bisect_right(self._starts, query_start))
+        return [e for e in self._entries[same] if e[1] == query_end and (data is None or e[2] == data)]
+
+    def __iter__(self) -> Iterator[tuple[int, int, Any]]:
+        return iter(list(self._entries))
+
+    def __str__(self) -> str:
+        return "\n".join(f"[{start}, {end}] -> {data}" for start, end, data in self)
+
+    def clear(self) -> None:
+        """Removes all intervals."""
+        self._starts.clear()
+        self._entries.clear()

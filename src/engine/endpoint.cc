@@ -36,6 +36,8 @@ std::string canonical(const std::string& name) {
   return name;
 }
 
+bool is_wildcard(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
+
 void add_to(Stats& sum, const Stats& one) {
   sum.transfers_started += one.transfers_started;
   sum.transfers_completed += one.transfers_completed;
@@ -49,6 +51,11 @@ void add_to(Stats& sum, const Stats& one) {
 }
 
 }  // namespace
+
+Result<std::string> announced_address(const Options& options) {
+  if (!options.listen_address.empty() && !is_wildcard(options.listen_address)) return options.listen_address;
+  return socket::default_address({.interfaces = options.announce_interfaces, .near = options.announce_near});
+}
 
 Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
                                                    const TransportRegistry& registry) {
@@ -76,7 +83,11 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
   for (const std::string& name : options.transports) wanted.push_back(canonical(name));
   const auto load = [&](const TransportRegistry::Entry& entry) {
     TransportSlot slot{entry.make(options), ""};
-    if (Status usable = slot.transport->probe(); !usable) slot.reason = usable.error().message;
+    if (options.network_only && slot.transport->capabilities().reach != Reach::kNetwork) {
+      slot.reason = "left out: only transports that reach other hosts are wanted";
+    } else if (Status usable = slot.transport->probe(); !usable) {
+      slot.reason = usable.error().message;
+    }
     log(LogLevel::kDebug, "transport {}: {}", entry.name, slot.reason.empty() ? "usable" : slot.reason);
     list.push_back(std::move(slot));
   };
@@ -123,8 +134,10 @@ Status Endpoint::start_threads() {
 
 Status Endpoint::listen() {
   const Options& options = context_->options;
+  const auto announced = announced_address(options);
+  if (!announced) return tl::unexpected(announced.error());
   std::string wanted = options.listen_address;
-  if (wanted.empty()) wanted = key_.empty() ? socket::default_address() : "0.0.0.0";
+  if (wanted.empty()) wanted = key_.empty() ? *announced : "0.0.0.0";
   const auto address = socket::Address::parse(wanted, options.port);
   if (!address) return tl::unexpected(address.error());
   auto listener = socket::open_listener(*address, kBacklog);
@@ -133,8 +146,7 @@ Status Endpoint::listen() {
   if (!bound) return tl::unexpected(bound.error());
   listener_ = std::move(*listener);
   port_ = bound->port();
-  const bool wildcard = wanted == "0.0.0.0" || wanted == "::";
-  address_ = wildcard ? socket::default_address() : bound->text();
+  address_ = is_wildcard(wanted) ? *announced : bound->text();
   context_->reactor->post([this] {
     const Status watched =
         context_->reactor->watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { on_listener(); });
@@ -175,9 +187,11 @@ void Endpoint::set_note(std::string note) {
   note_ = std::move(note);
 }
 
-SessionConfig Endpoint::session_config() const {
+SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   SessionConfig config{incarnation_, key_, {}, context_->options.keepalive};
-  {
+  if (note) {
+    config.introduction.note = std::move(*note);
+  } else {
     MutexLock lock(mutex_);
     config.introduction.note = note_;
   }
@@ -209,15 +223,16 @@ void Endpoint::on_listener() {
     if (!*socket) return;
     const auto connection = add(Role::kAcceptor);
     if (!connection) return;
-    connection->accept(std::move(*socket), session_config(),
+    connection->accept(std::move(*socket), session_config(std::nullopt),
                        Clock::now() + context_->options.connect_timeout);
   }
 }
 
 std::shared_ptr<Connection> Endpoint::connect(const std::string& host, std::uint16_t port,
-                                              std::chrono::nanoseconds timeout) {
+                                              std::chrono::nanoseconds timeout,
+                                              std::optional<std::string> note) {
   const auto connection = add(Role::kConnector);
-  if (connection) connection->dial(host, port, session_config(), deadline_after(timeout));
+  if (connection) connection->dial(host, port, session_config(std::move(note)), deadline_after(timeout));
   return connection;
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@
 #include "transport/registry.h"
 
 namespace p2p::engine {
+
+/// See p2p::Endpoint::announced_address.
+Result<std::string> announced_address(const Options& options);
 
 /// Owns the context of all connections, the listener and the connections themselves. Thread-safe.
 class Endpoint {
@@ -34,7 +38,7 @@ class Endpoint {
 
   void set_note(std::string note);
   std::shared_ptr<Connection> connect(const std::string& host, std::uint16_t port,
-                                      std::chrono::nanoseconds timeout);
+                                      std::chrono::nanoseconds timeout, std::optional<std::string> note);
   Result<std::shared_ptr<Connection>> accept(std::chrono::nanoseconds timeout);
   std::vector<std::shared_ptr<Connection>> connections() const;
 
@@ -48,7 +52,7 @@ class Endpoint {
   Status listen();
   void on_listener();
   std::shared_ptr<Connection> add(Role role);
-  SessionConfig session_config() const;
+  SessionConfig session_config(std::optional<std::string> note) const;
   void opened(const std::shared_ptr<Connection>& connection, Role role);
   void closed(const std::shared_ptr<Connection>& connection);
   std::vector<std::shared_ptr<Connection>> forget_ended() P2P_REQUIRES(mutex_);

@@ -17,6 +17,10 @@ Result<Endpoint> Endpoint::create(const Options& options) {
   return Endpoint(std::move(*endpoint));
 }
 
+Result<std::string> Endpoint::announced_address(const Options& options) {
+  return engine::announced_address(options);
+}
+
 std::string Endpoint::address() const { return endpoint_->address(); }
 std::uint16_t Endpoint::port() const { return endpoint_->port(); }
 Incarnation Endpoint::incarnation() const { return endpoint_->context().regions->incarnation(); }
@@ -31,15 +35,17 @@ Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size) {
 }
 
 Connection Endpoint::connect_async(const std::string& host, std::uint16_t port,
-                                   std::optional<std::chrono::nanoseconds> timeout) {
-  return Connection(
-      endpoint_->connect(host, port, timeout.value_or(endpoint_->context().options.connect_timeout)));
+                                   std::optional<std::chrono::nanoseconds> timeout,
+                                   std::optional<std::string> note) {
+  const auto patience = timeout.value_or(endpoint_->context().options.connect_timeout);
+  return Connection(endpoint_->connect(host, port, patience, std::move(note)));
 }
 
 Result<Connection> Endpoint::connect(const std::string& host, std::uint16_t port,
-                                     std::optional<std::chrono::nanoseconds> timeout) {
+                                     std::optional<std::chrono::nanoseconds> timeout,
+                                     std::optional<std::string> note) {
   const auto patience = timeout.value_or(endpoint_->context().options.connect_timeout);
-  const Connection connection = connect_async(host, port, patience);
+  const Connection connection = connect_async(host, port, patience, std::move(note));
   // The session keeps the deadline; the second more is for its answer to come through.
   const Status open = connection.wait_open(patience + std::chrono::seconds(1));
   if (open) return connection;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -119,14 +120,15 @@ Status read_transports(std::string_view text, Options& options) {
 }
 
 Status read_log_level(std::string_view text, Options& /*options*/) {
-  constexpr std::array<std::pair<std::string_view, LogLevel>, 6> kLevels{{{"trace", LogLevel::kTrace},
-                                                                          {"debug", LogLevel::kDebug},
-                                                                          {"info", LogLevel::kInfo},
-                                                                          {"warning", LogLevel::kWarning},
-                                                                          {"error", LogLevel::kError},
-                                                                          {"off", LogLevel::kOff}}};
+  constexpr std::pair<std::string_view, LogLevel> kLevels[] = {
+      {"trace", LogLevel::kTrace},     {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo},
+      {"warning", LogLevel::kWarning}, {"error", LogLevel::kError}, {"off", LogLevel::kOff},
+      {"warn", LogLevel::kWarning},    {"fatal", LogLevel::kOff},   {"0", LogLevel::kInfo},
+      {"1", LogLevel::kWarning},       {"2", LogLevel::kError},     {"3", LogLevel::kOff}};
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
   for (const auto& [name, level] : kLevels) {
-    if (text == name) return set_log_level(level), Status{};
+    if (lower == name) return set_log_level(level), Status{};
   }
   return fail(ErrorCode::kInvalidArgument, "none of trace, debug, info, warning, error, off");
 }
@@ -146,8 +148,9 @@ constexpr Bounds kBatch{4096, std::uint64_t{1} << 30};
 
 constexpr Variable kVariables[] = {
     {"UCCL_P2P_LISTEN_ADDRESS",
-     "Address to listen on and to announce to peers. Empty: all addresses if a key file is set, else the "
-     "address of the default route's interface, else loopback.",
+     "Address to listen on and to announce to peers. Empty: all addresses if a key file is set, else one, "
+     "which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, else of the "
+     "default route, else any but `docker*` and loopback, else `docker*`, else loopback.",
      [](Text text, Options& o) { return o.listen_address = text, Status{}; },
      [](const Options& o) { return o.listen_address; }},
     {"UCCL_P2P_PORT", "TCP port of the listener. 0: the system chooses.",
@@ -219,15 +222,48 @@ constexpr Variable kVariables[] = {
      "plugins that imitate UNPACK devices.",
      [](Text text, Options& o) { return read_flag(text, o.nccl_net_host_pool); },
      [](const Options& o) { return std::string(o.nccl_net_host_pool ? "1" : "0"); }},
-    {"UCCL_P2P_LOG_LEVEL", "Least severe lines to log: trace, debug, info, warning, error or off.",
+    {"UCCL_P2P_DISABLE_IPC",
+     "1: only transports that reach other hosts are used, also between processes of one host.",
+     [](Text text, Options& o) { return read_flag(text, o.network_only); },
+     [](const Options& o) { return std::string(o.network_only ? "1" : "0"); }},
+    {"UCCL_P2P_LOG_LEVEL",
+     "Least severe lines to log: trace, debug, info, warning, error or off, in letters of either case; 0, 1, "
+     "2, 3 are info, warning, error, off.",
      read_log_level, [](const Options& /*options*/) { return std::string("warning"); }},
 };
 
-}  // namespace
+/// The host of NCCL's "host:port" or "[host]:port".
+Status read_comm_id(std::string_view text, Options& options) {
+  std::string_view host = text.substr(0, text.rfind(':'));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  options.announce_near = host;
+  return {};
+}
 
-Result<Options> Options::from_environment() {
-  Options options;
-  for (const Variable& variable : kVariables) {
+Status read_announced(std::string_view text, Options& options) {
+  return options.announce_interfaces = text, Status{};
+}
+
+std::string show_nothing(const Options& /*options*/) { return {}; }
+
+/// What users of NCCL and of other engines with this Python interface have set. Read first: the variables
+/// above win, and later ones over earlier ones.
+constexpr Variable kForeign[] = {
+    {"NCCL_COMM_ID", "Only says which network is preferred for the address to announce.", read_comm_id,
+     show_nothing},
+    {"NCCL_SOCKET_IFNAME",
+     "Interfaces to announce an address of: beginnings of names, comma-separated; `=` in front: whole names; "
+     "`^`: all but these. It is an error if there is none.",
+     read_announced, show_nothing},
+    {"UCCL_SOCKET_IFNAME", "The same, and wins over it.", read_announced, show_nothing},
+    {"UCCL_TCPX_OOB_PORT", "As UCCL_P2P_PORT.",
+     [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
+    {"UCCL_TCP_OOB_PORT", "As UCCL_P2P_PORT, and wins over UCCL_TCPX_OOB_PORT.",
+     [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
+};
+
+Status read_variables(std::span<const Variable> variables, Options& options) {
+  for (const Variable& variable : variables) {
     const char* set = std::getenv(variable.name);  // NOLINT(concurrency-mt-unsafe): nothing here calls setenv
     const std::string_view text = set == nullptr ? std::string_view{} : trim(set);
     if (text.empty()) continue;
@@ -236,14 +272,26 @@ Result<Options> Options::from_environment() {
                   status.error().message);
     }
   }
+  return {};
+}
+
+}  // namespace
+
+Result<Options> Options::from_environment() {
+  Options options;
+  if (const Status read = read_variables(kForeign, options); !read) return tl::unexpected(read.error());
+  if (const Status read = read_variables(kVariables, options); !read) return tl::unexpected(read.error());
   return options;
 }
 
 std::vector<OptionRow> option_rows() {
   const Options defaults;
   std::vector<OptionRow> rows;
-  for (const Variable& variable : kVariables) {
-    rows.push_back({variable.name, variable.meaning, variable.show(defaults)});
+  for (const std::span<const Variable> table :
+       {std::span<const Variable>(kVariables), std::span<const Variable>(kForeign)}) {
+    for (const Variable& variable : table) {
+      rows.push_back({variable.name, variable.meaning, variable.show(defaults)});
+    }
   }
   return rows;
 }

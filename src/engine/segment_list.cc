@@ -15,7 +15,8 @@ namespace {
 // Builds one list. Spans of a list mostly stay in one pair of regions, so the last pair is remembered.
 class Builder {
  public:
-  Builder(Operation operation, const ListContext& context) : context_(context) {
+  Builder(Operation operation, std::size_t spans, const ListContext& context)
+      : context_(context), spans_(spans) {
     list_->operation = operation;
   }
 
@@ -95,6 +96,8 @@ class Builder {
       if (list_->portions[i].transport == transport) return i;
     }
     list_->portions.push_back({transport, {}, 0});
+    // Most lists have one portion; growing it step by step would touch fresh pages again and again.
+    if (list_->portions.size() == 1) list_->portions.front().segments.reserve(spans_);
     return list_->portions.size() - 1;
   }
 
@@ -115,6 +118,7 @@ class Builder {
   }
 
   const ListContext& context_;
+  const std::size_t spans_;
   std::shared_ptr<SegmentList> list_ = std::make_shared<SegmentList>();
   std::shared_ptr<Region> local_;
   std::shared_ptr<RemoteRegion> remote_;
@@ -132,7 +136,7 @@ Result<std::shared_ptr<const SegmentList>> build_list(Operation operation, std::
     return fail(ErrorCode::kInvalidArgument, "{} a list: {} local spans, {} remote ones",
                 operation == Operation::kWrite ? "write" : "read", local.size(), remote.size());
   }
-  Builder builder(operation, context);
+  Builder builder(operation, local.size(), context);
   for (std::size_t i = 0; i < local.size(); ++i) {
     const auto added = builder.add(local[i], remote[i]);
     if (!added) return tl::unexpected(added.error());

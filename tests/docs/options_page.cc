@@ -17,7 +17,9 @@ int main() {
       "the\n"
       "tools start from it. White space around a value is ignored, and an empty variable counts as unset. A "
       "value\n"
-      "that cannot be read is an error that names the variable: it is never ignored.\n"
+      "that cannot be read is an error that names the variable: it is never ignored. Variables whose names "
+      "do not\n"
+      "begin with `UCCL_P2P_` belong to other programs; those that do win over them.\n"
       "\n"
       "| variable | default | meaning |\n"
       "| --- | --- | --- |");

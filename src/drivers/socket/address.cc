@@ -6,7 +6,9 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "base/error.h"
 
@@ -19,6 +21,15 @@ const in_addr& ipv4(const sockaddr_storage& storage) {
 
 const in6_addr& ipv6(const sockaddr_storage& storage) {
   return reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr;
+}
+
+/// The address in network order; empty for neither family.
+std::span<const std::uint8_t> host_bytes(const sockaddr_storage& storage) {
+  if (storage.ss_family == AF_INET) {
+    return {reinterpret_cast<const std::uint8_t*>(&ipv4(storage)), sizeof(in_addr)};
+  }
+  if (storage.ss_family == AF_INET6) return ipv6(storage).s6_addr;
+  return {};
 }
 
 }  // namespace
@@ -85,9 +96,19 @@ void Address::take_scope(const Address& other) {
 }
 
 bool Address::same_host(const Address& other) const {
-  if (family() != other.family()) return false;
-  if (family() == AF_INET) return ipv4(storage_).s_addr == ipv4(other.storage_).s_addr;
-  return family() == AF_INET6 && std::memcmp(&ipv6(storage_), &ipv6(other.storage_), sizeof(in6_addr)) == 0;
+  return same_network(other, static_cast<unsigned>(host_bytes(storage_).size()) * 8);
+}
+
+bool Address::same_network(const Address& other, unsigned prefix_bits) const {
+  const auto mine = host_bytes(storage_);
+  const auto theirs = host_bytes(other.storage_);
+  if (mine.empty() || mine.size() != theirs.size()) return false;
+  const std::size_t whole = std::min<std::size_t>(prefix_bits / 8, mine.size());
+  if (!std::equal(mine.begin(), mine.begin() + static_cast<std::ptrdiff_t>(whole), theirs.begin()))
+    return false;
+  if (whole == mine.size() || prefix_bits % 8 == 0) return true;
+  const unsigned shift = 8 - prefix_bits % 8;
+  return mine[whole] >> shift == theirs[whole] >> shift;
 }
 
 }  // namespace p2p::socket

@@ -43,6 +43,9 @@ class Address {
   /// Same family and host; ports and scopes do not matter.
   bool same_host(const Address& other) const;
 
+  /// Same family and the first `prefix_bits` bits.
+  bool same_network(const Address& other, unsigned prefix_bits) const;
+
  private:
   sockaddr_storage storage_{};
   socklen_t size_ = 0;

@@ -1,12 +1,33 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
+
+#include "drivers/socket/address.h"
+#include "drivers/socket/interfaces.h"
+#include "p2p/result.h"
 
 namespace p2p::socket {
 
-/// The numeric address by which other hosts most likely reach this one: the source address of the default
-/// route (IPv4, then IPv6), else 127.0.0.1. Sends nothing.
-std::string default_address();
+/// What is asked of the address to announce.
+struct AddressWish {
+  /// Beginnings of interface names, comma-separated; `=` in front: whole names; `^`: all but these. Empty:
+  /// any.
+  std::string interfaces;
+
+  /// A numeric address; interfaces of its network are preferred. Empty or not numeric: no preference.
+  std::string near;
+};
+
+/// The numeric address by which other hosts most likely reach this one. Sends nothing.
+/// kInvalidArgument, with the names that there are, if no interface is as wished.
+Result<std::string> default_address(const AddressWish& wish);
+
+/// The choice: of the interfaces as wished, the first that is InfiniBand (ib*), near, of the default route
+/// (`routed` is its address), anything else, docker*, loopback; IPv4 before IPv6 among equals.
+Result<Address> choose_address(const AddressWish& wish, std::span<const Interface> interfaces,
+                               const std::optional<Address>& routed);
 
 }  // namespace p2p::socket

@@ -6,11 +6,29 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
 
 #include "base/error.h"
 
 namespace p2p::socket {
+namespace {
+
+unsigned count_bits(const sockaddr* mask) {
+  if (mask == nullptr) return 0;
+  if (mask->sa_family == AF_INET) {
+    return static_cast<unsigned>(std::popcount(reinterpret_cast<const sockaddr_in*>(mask)->sin_addr.s_addr));
+  }
+  unsigned bits = 0;
+  if (mask->sa_family == AF_INET6) {
+    for (const auto byte : reinterpret_cast<const sockaddr_in6*>(mask)->sin6_addr.s6_addr) {
+      bits += static_cast<unsigned>(std::popcount(byte));
+    }
+  }
+  return bits;
+}
+
+}  // namespace
 
 Result<std::vector<Interface>> interfaces() {
   ifaddrs* first = nullptr;
@@ -21,7 +39,8 @@ Result<std::vector<Interface>> interfaces() {
     const socklen_t size = entry->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     Result<Address> address = Address::from(entry->ifa_addr, size);
     if (!address) continue;  // of another family
-    found.push_back({entry->ifa_name, *address, (entry->ifa_flags & IFF_LOOPBACK) != 0});
+    found.push_back(
+        {entry->ifa_name, *address, (entry->ifa_flags & IFF_LOOPBACK) != 0, count_bits(entry->ifa_netmask)});
   }
   ::freeifaddrs(first);
   return found;

@@ -15,6 +15,7 @@ struct Interface {
   std::string name;  ///< "eth0"
   Address address;
   bool loopback = false;
+  unsigned prefix_bits = 0;  ///< of the address, how many name the network
 };
 
 /// In the system's order.

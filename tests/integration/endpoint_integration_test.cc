@@ -1,0 +1,66 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support/peer.h"
+
+namespace p2p::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+Options on_loopback() { return EndpointPlan{}.options(); }
+
+TEST(EndpointTest, PeersGetTheNoteOfTheCallOrElseThatOfTheEndpoint) {
+  Endpoint left = Endpoint::create(on_loopback()).value();
+  Endpoint right = Endpoint::create(on_loopback()).value();
+  left.set_note("left");
+  right.set_note("right");
+  const auto meet = [&](std::optional<std::string> note) {
+    const auto connection = left.connect(right.address(), right.port(), kLimit, std::move(note));
+    const auto accepted = right.accept(kLimit);
+    EXPECT_TRUE(is_ok(status_of(connection)));
+    EXPECT_TRUE(is_ok(status_of(accepted)));
+    return std::pair(connection ? connection->peer().note : "", accepted ? accepted->peer().note : "");
+  };
+  EXPECT_EQ(meet(std::nullopt), std::pair(std::string("right"), std::string("left")));
+  EXPECT_EQ(meet("for this one"), std::pair(std::string("right"), std::string("for this one")));
+  EXPECT_EQ(meet(""), std::pair(std::string("right"), std::string()));
+  EXPECT_EQ(meet(std::nullopt), std::pair(std::string("right"), std::string("left")));
+}
+
+TEST(EndpointTest, NetworkOnlyLeavesOutWhatReachesNoFurtherThanTheHost) {
+  Options options = on_loopback();
+  options.network_only = true;
+  Endpoint endpoint = Endpoint::create(options).value();
+  const auto connection = endpoint.connect(endpoint.address(), endpoint.port(), kLimit);
+  ASSERT_TRUE(is_ok(status_of(connection)));
+  EXPECT_EQ(connection->routes().front().transport, "tcp");
+  for (const auto& [name, reason] : endpoint.transports()) {
+    if (name == "cma" || name == "loopback") {
+      EXPECT_THAT(reason, HasSubstr("left out")) << name;
+    } else if (name == "tcp") {
+      EXPECT_EQ(reason, "");
+    }
+  }
+  options.transports = {"cma"};
+  EXPECT_TRUE(is_error(status_of(Endpoint::create(options)), {ErrorCode::kUnavailable}));
+}
+
+TEST(EndpointTest, AnnouncesTheAddressOfTheInterfacesAskedFor) {
+  Options options;
+  options.announce_interfaces = "=lo";
+  EXPECT_EQ(Endpoint::announced_address(options).value(), "127.0.0.1");
+  EXPECT_EQ(Endpoint::create(options).value().address(), "127.0.0.1");
+  options.listen_address = "0.0.0.0";
+  EXPECT_EQ(Endpoint::create(options).value().address(), "127.0.0.1");
+  options.announce_interfaces = "no such interface";
+  EXPECT_TRUE(is_error(status_of(Endpoint::create(options)), {ErrorCode::kInvalidArgument}));
+  options.listen_address = "127.0.0.1";
+  EXPECT_EQ(Endpoint::announced_address(options).value(), "127.0.0.1");
+}
+
+}  // namespace
+}  // namespace p2p::testing
