@@ -195,7 +195,8 @@ void bind_desc(nb::module_& module) {
           "mr_id", [](const XferDesc& d) { return d.mr_id; },
           "Region id at the owner; 2**64 - 1 if it could not be registered.")
       .def_prop_ro(
-          "lkeys", [](const XferDesc& d) { return d.keys(); }, "The region's key as four words; empty if it could not be registered.")
+          "lkeys", [](const XferDesc& d) { return d.keys(); },
+          "The region's key as four words; empty if it could not be registered.")
       .def_prop_ro(
           "rkeys", [](const XferDesc& d) { return d.keys(); }, "As lkeys.")
       .def("__repr__", [](const XferDesc& d) {
