@@ -2,7 +2,7 @@
 .PHONY: demo test lint fuzz clean help
 
 help:
-	@echo "make demo   build, and measure transfers between two processes of this machine"
+	@echo "make demo   build, measure transfers between two processes of this machine, move tensors from Python"
 	@echo "make test   all tests; 'make test PART=dev' only one part (see scripts/test.sh)"
 	@echo "make lint   static checks"
 	@echo "make fuzz   every fuzzer for a minute"
