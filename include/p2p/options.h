@@ -41,7 +41,8 @@ struct P2P_API Options {
   /// Engine threads; 0: one a core, at most 8.
   unsigned workers = 0;
 
-  /// TCP streams a connection and interface; 0: chosen from cores and link speed.
+  /// TCP streams a connection and interface; 0: chosen from cores and link speed. Of the two sides' numbers
+  /// the smaller one counts.
   unsigned streams = 0;
 
   /// Interfaces for TCP data, by name or address; empty: the one that the route to the peer takes.

@@ -79,7 +79,8 @@ class P2P_API PreparedTransfer {
 
   std::uint64_t bytes() const;
 
-  /// Pieces left after neighbours on both sides were merged.
+  /// Pieces left after neighbours on both sides were merged; before the owner has told about its region, the
+  /// spans that were given.
   std::size_t segments() const;
 
  private:

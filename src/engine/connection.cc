@@ -90,15 +90,8 @@ void Connection::on_lanes_changed() {
   if (state() == ConnectionState::kConnecting && lanes_->settled()) {
     if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
     if (!lanes_->any_usable()) {
-      const Route host = lanes_->routes().front();
-      std::shared_ptr<Session> session;
-      {
-        MutexLock lock(mutex_);
-        session = session_;
-      }
-      if (session)
-        session->close({ErrorCode::kUnavailable, "no transport works between the two sides: " + host.reason});
-      return;
+      return close_session({ErrorCode::kUnavailable,
+                            "no transport works between the two sides: " + lanes_->routes().front().reason});
     }
     Incarnation incarnation = 0;
     {
@@ -127,25 +120,14 @@ void Connection::watch_for_end() {
     const auto self = weak.lock();
     if (!self) return;
     self->timer_.reset();
-    const std::string reason = self->lanes_->routes().front().reason;
-    std::shared_ptr<Session> session;
-    {
-      MutexLock lock(self->mutex_);
-      session = self->session_;
-    }
-    if (session) session->close({ErrorCode::kPeerGone, "every path to the peer was lost: " + reason});
+    self->close_session(
+        {ErrorCode::kPeerGone, "every path to the peer was lost: " + self->lanes_->routes().front().reason});
   });
 }
 
 void Connection::on_message(wire::Message message) {
   const Status taken = dispatch(message);
-  if (taken) return;
-  std::shared_ptr<Session> session;
-  {
-    MutexLock lock(mutex_);
-    session = session_;
-  }
-  if (session) session->close({taken.error().code, "the peer broke the protocol: " + taken.error().message});
+  if (!taken) close_session({taken.error().code, "the peer broke the protocol: " + taken.error().message});
 }
 
 Status Connection::dispatch(wire::Message& message) {
@@ -228,13 +210,17 @@ void Connection::end(const Error& reason) {
   observer_.closed(shared_from_this());
 }
 
+std::shared_ptr<Session> Connection::session() const {
+  MutexLock lock(mutex_);
+  return session_;
+}
+
 void Connection::say(wire::Message message) {
-  std::shared_ptr<Session> session;
-  {
-    MutexLock lock(mutex_);
-    session = session_;
-  }
-  if (session) session->send(std::move(message));
+  if (const auto session = this->session()) session->send(std::move(message));
+}
+
+void Connection::close_session(Error reason) {
+  if (const auto session = this->session()) session->close(std::move(reason));
 }
 
 Status Connection::status() const {

@@ -95,7 +95,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_lanes_changed();
   void watch_for_end();
   void end(const Error& error);
+  std::shared_ptr<Session> session() const;
   void say(wire::Message message);
+  void close_session(Error reason);
 
   void launch(std::shared_ptr<const SegmentList> list, const std::shared_ptr<TransferState>& state,
               const PostOptions& options);

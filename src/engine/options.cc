@@ -170,7 +170,8 @@ constexpr Variable kVariables[] = {
      [](Text text, Options& o) { return read_number(text, {0, 256}, o.workers); },
      [](const Options& o) { return std::to_string(o.workers); }},
     {"UCCL_P2P_STREAMS",
-     "TCP streams for each connection and interface. 0: chosen from cores and link speed.",
+     "TCP streams for each connection and interface. 0: chosen from cores and link speed. The smaller number "
+     "of the two sides counts.",
      [](Text text, Options& o) { return read_number(text, {0, 256}, o.streams); },
      [](const Options& o) { return std::to_string(o.streams); }},
     {"UCCL_P2P_INTERFACES",
