@@ -32,8 +32,8 @@ LAYERS = {
                     "src/drivers/topology/", "src/drivers/crypto/", "include/p2p/",
                     "src/drivers/cuda/place.h"),  # docs/decisions/cuda-place.md
     "src/tcpx/": ("src/tcpx/", "include/tcpx/", "src/drivers/nccl_net/", "src/drivers/cuda/",
-                  "src/drivers/socket/", "src/kernels/", "src/base/", *VALUES),
-    "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/base/", *VALUES),
+                  "src/drivers/socket/", "src/device/", "src/kernels/", "src/base/", *VALUES),
+    "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/base/", *VALUES),
     "nixl/": ("nixl/", "include/"),
     "python/": ("python/", "include/"),
     "examples/": ("include/",),
@@ -79,6 +79,7 @@ FOREIGN = (
 GETENV_FILES = {
     "src/engine/options.cc",
     "softnet/settings.cc",
+    "src/drivers/nccl_net/defaults.cc",  # settings of somebody else's plugin, which has no other way to be told
     "src/tcpx/environment.cc",  # judges the variables of somebody else's plugin; has no options of its own
 }
 GETENV_FOLDERS = ("include/", "src/", "softnet/", "nixl/", "tools/", "examples/")

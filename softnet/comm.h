@@ -11,9 +11,12 @@
 
 #include "drivers/nccl_net/abi/types.h"
 #include "drivers/nccl_net/abi/unpack.h"
+#include "softnet/area.h"
 #include "softnet/fragments.h"
 #include "softnet/pool.h"
+#include "softnet/settings.h"
 #include "softnet/socket.h"
+#include "softnet/stager.h"
 
 /// A comm is one direction of one TCP connection: messages in order, each a header and its bytes. All
 /// progress happens in `test`. Any thread may call; a comm's calls are serialised.
@@ -36,6 +39,7 @@ struct MemoryHandle {
   std::byte* data = nullptr;
   std::size_t size = 0;
   int type = 0;
+  int device = -1;  ///< that it lies on; -1: host memory
 
   bool covers(const void* address, std::size_t bytes) const;
 };
@@ -69,7 +73,11 @@ struct Request {
   bool announced = false;  ///< the header of a receive has come
   MessageHeader header;
   FragmentPlan plan;
-  Pool::Extent extent;
+  Pool::Extent extent;  ///< of the pool of receives or of sends
+
+  /// Of a send of device memory: `data` is there; it waits for room, is being copied, or lies in `extent`.
+  enum class Staging : std::uint8_t { kNone, kWaiting, kCopying, kStaged };
+  Staging staging = Staging::kNone;
 };
 
 class Comm {
@@ -81,11 +89,16 @@ class Comm {
 class SendComm : public Comm {
  public:
   explicit SendComm(UniqueFd socket);
+  ~SendComm() override;
+
+  bool ready() const { return !settings().cuda || stager_ != nullptr; }
   int post(const void* data, int size, const MemoryHandle* handle, void** request);
   int test(Request& request, int* done, int* sizes) override;
 
  private:
   void push();
+  void stage();
+  bool can_leave(std::size_t slot);
   std::size_t gather(std::span<iovec> pieces);
   void account(std::size_t moved);
   std::size_t fault_limit(std::size_t limit);
@@ -93,6 +106,7 @@ class SendComm : public Comm {
   std::mutex mutex_;
   UniqueFd socket_;
   Throttle throttle_;
+  std::unique_ptr<Stager> stager_;
   std::array<Request, kRequests> requests_;
   std::uint64_t posted_ = 0;
   std::uint64_t sent_ = 0;  // requests whose bytes the kernel has
@@ -107,7 +121,7 @@ class RecvComm : public Comm {
   RecvComm(UniqueFd socket, bool unpack);
   ~RecvComm() override;
 
-  bool ready() const { return !unpack_ || (pool_ != nullptr && lists_ != nullptr); }
+  bool ready() const { return !unpack_ || area_ != nullptr; }
   void describe(abi::DeviceHandle& handle);
 
   int post(void* data, int size, const MemoryHandle* handle, void** request);
@@ -115,10 +129,6 @@ class RecvComm : public Comm {
   int consumed(Request* request);
 
  private:
-  struct Release {
-    void operator()(abi::UnpackLists* lists) const;
-  };
-
   void pull();
   bool begin_message(Request& request);
   bool place(Request& request);
@@ -132,11 +142,12 @@ class RecvComm : public Comm {
   Throttle throttle_;
   std::mt19937_64 random_;
   Pool* pool_ = nullptr;
-  std::unique_ptr<abi::UnpackLists, Release> lists_;
-  abi::UnpackDevice device_{};
+  UnpackArea::Owner area_;
+  abi::UnpackLists* lists_ = nullptr;
   std::array<Request, kRequests> requests_;
   MessageHeader next_;          // header under way, of the first message not yet announced
   std::size_t next_bytes_ = 0;  // of it, so far
+  std::uint64_t fragments_ = 0;  // listed so far
   std::uint64_t posted_ = 0;
   std::uint64_t received_ = 0;  // requests all of whose bytes have come
   std::uint64_t reported_ = 0;  // done

@@ -181,6 +181,10 @@ int poll_connect(const Device& device, Handle& handle, std::unique_ptr<SendComm>
   if (found == all.open.end()) return abi::kInternalError;
   int code = abi::kSuccess;
   if (go_on(found->second, code)) comm = std::make_unique<SendComm>(std::move(found->second.socket));
+  if (comm && !comm->ready()) {
+    comm.reset();
+    code = abi::kUnhandledCudaError;
+  }
   if (comm || code != abi::kSuccess) all.open.erase(found);
   // An attempt that its host gave up would stay for ever otherwise.
   const auto stale = Clock::now() - settings().timeout;

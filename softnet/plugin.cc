@@ -4,6 +4,8 @@
 #include <memory>
 #include <mutex>
 
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/place.h"
 #include "drivers/nccl_net/abi/v7.h"
 #include "softnet/comm.h"
 #include "softnet/connect.h"
@@ -45,10 +47,18 @@ int init(abi::Logger logger) {
     warn("init fails, as SOFTNET_FAULT asks");
     return abi::kInternalError;
   }
+  if (settings().cuda) {
+    if (const auto available = p2p::cuda::available(); !available) {
+      warn("SOFTNET_CUDA is set: {}", available.error().message);
+      return abi::kInternalError;
+    }
+  }
   if (!settings().no_devices) self.devices = find_devices(settings());
   for (const Device& device : self.devices) {
     inform("device {}: {} Mbit/s, {}", device.name, device.speed,
-           settings().unpack ? "UNPACK" : "host memory");
+           settings().cuda     ? "UNPACK of CUDA memory"
+           : settings().unpack ? "UNPACK"
+                               : "host memory");
   }
   self.ready = true;
   return abi::kSuccess;
@@ -118,7 +128,16 @@ int reg_mr(void* comm, void* data, int size, int type, void** mhandle) {
     warn("regMr of {}: not aligned to 4 KiB", data);
     return abi::kInternalError;
   }
-  *mhandle = new MemoryHandle{static_cast<std::byte*>(data), static_cast<std::size_t>(size), type};
+  int on_device = -1;
+  if (settings().cuda && type == abi::kPointerCuda) {
+    const auto place = p2p::cuda::place_of(data);
+    if (!place || place->kind != p2p::MemoryKind::kCuda) {
+      warn("regMr of {}: no CUDA memory", data);
+      return abi::kInternalError;
+    }
+    on_device = place->device;
+  }
+  *mhandle = new MemoryHandle{static_cast<std::byte*>(data), static_cast<std::size_t>(size), type, on_device};
   return abi::kSuccess;
 }
 

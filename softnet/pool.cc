@@ -5,6 +5,8 @@
 
 #include <iterator>
 
+#include "drivers/cuda/memory.h"
+#include "softnet/log.h"
 #include "softnet/settings.h"
 
 namespace softnet {
@@ -16,13 +18,29 @@ Pool::Pool(std::byte* base, std::size_t size) : base_(base), size_(size) {
   free_.emplace(0, static_cast<std::uint32_t>(size));
 }
 
-Pool* Pool::instance() {
-  static Pool* const pool = []() -> Pool* {
-    const std::size_t size = settings().pool_bytes;
-    void* base =
-        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return base == MAP_FAILED ? nullptr : new Pool(static_cast<std::byte*>(base), size);
-  }();
+Pool* Pool::make() {
+  const std::size_t size = settings().pool_bytes;
+  if (settings().cuda) {
+    auto memory = p2p::cuda::HostBuffer::allocate(size);
+    if (!memory) {
+      warn("{}", memory.error().message);
+      return nullptr;
+    }
+    auto* const kept = new p2p::cuda::HostBuffer(std::move(*memory));
+    return new Pool(kept->data(), size);
+  }
+  void* base =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return base == MAP_FAILED ? nullptr : new Pool(static_cast<std::byte*>(base), size);
+}
+
+Pool* Pool::of_receives() {
+  static Pool* const pool = make();
+  return pool;
+}
+
+Pool* Pool::of_sends() {
+  static Pool* const pool = make();
   return pool;
 }
 

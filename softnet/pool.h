@@ -9,8 +9,9 @@
 
 namespace softnet {
 
-/// Where receives land on an UNPACK device until the host has copied them: one area of memory for all comms
-/// (hosts may rely on a single base address). Thread-safe; lives as long as the process.
+/// An area of memory for all comms: where receives land on an UNPACK device until the host has copied them
+/// (hosts may rely on a single base address), or where sends of device memory pass through. Pinned if devices
+/// are to reach it. Thread-safe; lives as long as the process.
 class Pool {
  public:
   struct Extent {
@@ -19,7 +20,8 @@ class Pool {
   };
 
   /// Made at the first call; null if the memory cannot be had.
-  static Pool* instance();
+  static Pool* of_receives();
+  static Pool* of_sends();
 
   std::byte* base() const { return base_; }
   std::size_t size() const { return size_; }
@@ -30,6 +32,7 @@ class Pool {
 
  private:
   Pool(std::byte* base, std::size_t size);
+  static Pool* make();
 
   std::byte* base_;
   std::size_t size_;

@@ -1,5 +1,4 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,27 +14,26 @@ namespace {
 constexpr std::size_t kPieces = 64;
 }
 
-void RecvComm::Release::operator()(abi::UnpackLists* lists) const { ::munmap(lists, sizeof *lists); }
-
 RecvComm::RecvComm(UniqueFd socket, bool unpack)
     : socket_(std::move(socket)), unpack_(unpack), throttle_(settings().seed + 1), random_(settings().seed) {
   for (Request& request : requests_) request.comm = this;
   if (!unpack_) return;
-  pool_ = Pool::instance();
-  void* area =
-      ::mmap(nullptr, sizeof(abi::UnpackLists), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (area != MAP_FAILED) lists_.reset(new (area) abi::UnpackLists);
-  if (ready()) device_ = {lists_.get(), pool_->base(), ~std::uint64_t{0}};
+  pool_ = Pool::of_receives();
+  if (pool_ != nullptr) area_ = UnpackArea::take(pool_->base());
+  if (area_) lists_ = &area_->lists();
 }
 
 RecvComm::~RecvComm() {
+  if (unpack_)
+    inform("closed after {} receives with {} fragments for the device to unpack", received_, fragments_);
   for (const Request& request : requests_) {
     if (pool_ != nullptr) pool_->give_back(request.extent);
   }
 }
 
 void RecvComm::describe(abi::DeviceHandle& handle) {
-  handle = unpack_ ? abi::DeviceHandle{abi::kDeviceUnpack, abi::kUnpackVersion, &device_, sizeof device_, 1}
+  handle = unpack_ ? abi::DeviceHandle{abi::kDeviceUnpack, abi::kUnpackVersion, area_->handle(),
+                                       sizeof(abi::UnpackDevice), 1}
                    : abi::DeviceHandle{abi::kDeviceHost, 0, nullptr, 0, 0};
 }
 
@@ -152,7 +150,7 @@ bool RecvComm::begin_message(Request& request) {
     request.size = posted_size;
     return false;
   }
-  if (lists_) {
+  if (lists_ != nullptr) {
     const std::size_t slot = received_ % abi::kUnpackSlots;
     std::atomic_ref(lists_->count[slot]).store(0, std::memory_order_relaxed);
     std::ranges::copy(request.plan.entries, lists_->entries[slot]);
@@ -218,6 +216,8 @@ std::size_t RecvComm::scatter(const Request& request, std::span<iovec> pieces) c
 }
 
 void RecvComm::publish(const Request& request, std::uint64_t sequence) {
+  if (fragments_ == 0 && !request.plan.entries.empty()) inform("receives are left to the host to unpack");
+  fragments_ += request.plan.entries.size();
   std::atomic_ref(lists_->count[sequence % abi::kUnpackSlots])
       .store(request.plan.entries.size(), std::memory_order_release);
 }

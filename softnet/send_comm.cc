@@ -28,6 +28,13 @@ void Throttle::moved() {
 
 SendComm::SendComm(UniqueFd socket) : socket_(std::move(socket)), throttle_(settings().seed) {
   for (Request& request : requests_) request.comm = this;
+  if (settings().cuda) stager_ = Stager::open();
+}
+
+SendComm::~SendComm() {
+  stager_.reset();  // nothing is copied into the extents any more
+  if (!settings().cuda || Pool::of_sends() == nullptr) return;
+  for (const Request& request : requests_) Pool::of_sends()->give_back(request.extent);
 }
 
 int SendComm::post(const void* data, int size, const MemoryHandle* handle, void** request) {
@@ -48,6 +55,9 @@ int SendComm::post(const void* data, int size, const MemoryHandle* handle, void*
   slot.size = static_cast<std::size_t>(size);
   slot.moved = 0;
   slot.header = {MessageHeader::kMagic, slot.size};
+  const bool on_device = stager_ && handle->device >= 0 && size != 0;
+  slot.staging = on_device ? Request::Staging::kWaiting : Request::Staging::kNone;
+  if (on_device) stage();
   *request = &slot;
   return abi::kSuccess;
 }
@@ -62,6 +72,8 @@ int SendComm::test(Request& request, int* done, int* /*sizes*/) {
   if (error_ == abi::kSuccess) push();
   if (sent_ > freed_) {
     request.state = Request::State::kFree;
+    if (request.staging != Request::Staging::kNone) Pool::of_sends()->give_back(request.extent);
+    request.extent = {};
     ++freed_;
     *done = 1;
     return abi::kSuccess;
@@ -69,12 +81,39 @@ int SendComm::test(Request& request, int* done, int* /*sizes*/) {
   return error_;
 }
 
+/// Starts to copy what waits for it, in order.
+void SendComm::stage() {
+  for (std::uint64_t index = sent_; index != posted_ && error_ == abi::kSuccess; ++index) {
+    Request& request = requests_[index % kRequests];
+    if (request.staging != Request::Staging::kWaiting) continue;
+    const auto started = stager_->start(index % kRequests, request.data, request.size, request.extent);
+    if (started == Stager::Progress::kNoRoom) return;
+    if (started == Stager::Progress::kFailed) error_ = abi::kUnhandledCudaError;
+    request.staging = Request::Staging::kCopying;
+  }
+}
+
+/// True if the bytes of the request can be read here.
+bool SendComm::can_leave(std::size_t slot) {
+  Request& request = requests_[slot];
+  if (request.staging == Request::Staging::kNone || request.staging == Request::Staging::kStaged) return true;
+  if (request.staging == Request::Staging::kWaiting) return false;
+  const auto copied = stager_->copied(slot);
+  if (copied == Stager::Copied::kFailed) error_ = abi::kUnhandledCudaError;
+  if (copied != Stager::Copied::kYes) return false;
+  request.data = Stager::at(request.extent);
+  request.staging = Request::Staging::kStaged;
+  return true;
+}
+
 void SendComm::push() {
   std::array<iovec, 2 * kRequests> room;
-  while (sent_ != posted_) {
+  if (stager_) stage();
+  while (sent_ != posted_ && error_ == abi::kSuccess) {
     const std::size_t limit = fault_limit(throttle_.allowance());
     if (limit == 0) return;
     const std::span<iovec> pieces = clip(std::span(room).first(gather(room)), limit);
+    if (pieces.empty()) return;
     const long moved = send_some(socket_.get(), pieces);
     if (moved == kLost) {
       warn("send: {}", std::strerror(errno));
@@ -87,10 +126,11 @@ void SendComm::push() {
   }
 }
 
-/// Headers and bytes of all that is posted and not yet sent; returns how many pieces.
+/// Headers and bytes of what is posted, not yet sent and can be read; returns how many pieces.
 std::size_t SendComm::gather(std::span<iovec> pieces) {
   std::size_t count = 0;
   for (std::uint64_t index = sent_; index != posted_; ++index) {
+    if (!can_leave(index % kRequests)) break;
     Request& request = requests_[index % kRequests];
     const std::size_t header = std::min(request.moved, sizeof request.header);
     const std::size_t body = request.moved - header;

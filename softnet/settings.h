@@ -12,7 +12,8 @@ namespace softnet {
 /// Everything that SOFTNET_* can change; docs/tcpx.md has the table.
 struct Settings {
   std::vector<std::string> interfaces;  ///< empty: all that are up, loopback only if there is no other
-  bool unpack = false;                  ///< report devices of type UNPACK, with the pool in host memory
+  bool unpack = false;                  ///< report devices of type UNPACK
+  bool cuda = false;                    ///< the pool lies in pinned memory, and sends take device memory
   bool random_fragments = false;        ///< else pages of 4 KiB
   bool strict = false;                  ///< refuse what GPUDirect-TCPX refuses and we need not
   bool report_sizes = false;            ///< `test` tells the length of a receive

@@ -4,8 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstring>
+#include <filesystem>
 
 #include "base/error.h"
 #include "drivers/cuda/driver.h"
@@ -89,6 +91,31 @@ std::vector<int> active_devices() {
     }
   }
   return devices;
+}
+
+int current_device() {
+  const Driver* driver = loaded_driver();
+  CUcontext current = nullptr;
+  int device = 0;
+  if (driver != nullptr && driver->get_current(&current) == CUDA_SUCCESS && current != nullptr &&
+      cudaGetDevice(&device) == cudaSuccess) {
+    return device;
+  }
+  const std::vector<int> active = active_devices();
+  return active.empty() ? 0 : active.front();
+}
+
+std::string pci_path_of(int device) {
+  std::array<char, 32> address{};
+  if (cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), device) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return "";
+  }
+  std::string name = address.data();
+  std::ranges::transform(name, name.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  std::error_code error;
+  const auto path = std::filesystem::canonical("/sys/bus/pci/devices/" + name, error);
+  return error ? "" : path.string();
 }
 
 bool reaches(int device, int peer) {
