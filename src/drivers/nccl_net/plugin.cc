@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "drivers/nccl_net/defaults.h"
 #include "drivers/nccl_net/log_route.h"
 
 namespace p2p::nccl_net {
@@ -146,6 +147,7 @@ Result<std::shared_ptr<Plugin>> Plugin::open(const std::string& name) {
   if (const auto found = all.plugins.find(library->handle); found != all.plugins.end()) return found->second;
   auto net = find_net(*library);
   if (!net) return tl::unexpected(net.error());
+  set_plugin_defaults((*net)->name() == nullptr ? "" : (*net)->name());
   if (const int code = (*net)->init(route_log); code != abi::kSuccess) {
     return tl::unexpected(plugin_error(code, fmt::format("init of {}", library->path)));
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "drivers/nccl_net/comm.h"
+#include "drivers/nccl_net/defaults.h"
 #include "drivers/nccl_net/log_route.h"
 #include "drivers/nccl_net/testing/fake_plugin.h"
 #include "drivers/nccl_net/window.h"
@@ -60,6 +61,24 @@ TEST(PeerHandle, KeepsPeersAwayFromThePluginsOwnPointer) {
   for (std::size_t at = 0; at < cleaned.size(); ++at) {
     EXPECT_EQ(cleaned[at], at < 80 ? std::byte{0x41} : std::byte{}) << "byte " << at;
   }
+}
+
+TEST(Defaults, FillInWhatGpuDirectTcpxCannotDoWithout) {
+  constexpr const char* kChunk = "NCCL_DYNAMIC_CHUNK_SIZE";
+  constexpr const char* kWait = "NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS";
+  ::unsetenv(kChunk);
+  ::setenv(kWait, "7", 1);
+  set_plugin_defaults("Fake");
+  EXPECT_EQ(::getenv(kChunk), nullptr);
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  set_plugin_defaults("GPUDirectTCPX_v7");
+  set_log_sink(nullptr);
+  EXPECT_STREQ(::getenv(kChunk), "524288");
+  EXPECT_STREQ(::getenv(kWait), "7") << "what the user set stays";
+  EXPECT_THAT(lines, ::testing::Contains(HasSubstr(kChunk)));
+  ::unsetenv(kChunk);
+  ::unsetenv(kWait);
 }
 
 TEST_P(EveryVersion, IsProbedAndReadByItsOwnTypes) {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "drivers/crypto/crypto.h"
+#include "drivers/cuda/device.h"
 
 /// The channel's life: connecting, moving, ending. What messages mean is in messages.cc.
 namespace p2p::nccl_net {
@@ -15,13 +16,25 @@ constexpr std::uint32_t kAddressMagic = 0x746e6363;  // "ccnt"
 constexpr std::uint32_t kAddressVersion = 1;
 constexpr std::size_t kAddressBytes = 2 * sizeof(std::uint32_t) + abi::kHandleBytes;
 constexpr std::size_t kMaxBatches = 64;
+// Of a control message; no single message is larger than its rest up to 64 KiB.
+constexpr std::size_t kPackedBytes = std::size_t{16} << 10;
+
+/// Plugins want the CUDA device to be current in every call.
+struct OnDevice {
+  explicit OnDevice(const MemoryType& type) {
+    if (type.device >= 0) guard.emplace(type.device);
+  }
+  std::optional<cuda::DeviceGuard> guard;
+};
 
 }  // namespace
 
 Result<std::unique_ptr<Channel>> NetChannel::open(const ChannelSetup& setup, ChannelConfig config) {
   auto polls = socket::PollSet::open();
   if (!polls) return tl::unexpected(polls.error());
-  auto listener = Listener::open(config.plugin, config.device);
+  const OnDevice on_device(config.type);
+  auto listener =
+      Listener::open(config.plugin, config.device, config.type.device >= 0 ? cuda::copy_now : copy_from_host);
   if (!listener) return tl::unexpected(listener.error());
   return std::unique_ptr<Channel>(
       new NetChannel(setup, std::move(config), std::move(*polls), std::move(*listener)));
@@ -36,9 +49,22 @@ NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::
 
 NetChannel::~NetChannel() {
   if (state_ == ChannelState::kFailed) return;
+  const OnDevice on_device(config_.type);
   outgoing_.reset();
   incoming_.reset();
   say(Bye{"the other side closed the channel"});
+  flush();
+}
+
+/// Messages go out together at the end of each call.
+void NetChannel::say(const Message& message) {
+  pack(unsent_, message);
+  if (unsent_.size() >= kPackedBytes) flush();
+}
+
+void NetChannel::flush() {
+  if (!unsent_.empty()) setup_.control->send(unsent_);
+  unsent_.clear();
 }
 
 std::vector<std::byte> NetChannel::address() const {
@@ -64,15 +90,18 @@ Status NetChannel::connect(std::span<const std::byte> peer_address) {
 }
 
 std::string NetChannel::describe() const {
-  return fmt::format("{} by {}{}", config_.device.label(), config_.plugin->name(),
-                     config_.device.properties.unpacks() ? " (UNPACK)" : "");
+  std::string place;
+  if (config_.type.unpacks()) place = " (UNPACK, pool in host memory)";
+  if (config_.type.device >= 0) place = fmt::format(" (UNPACK on CUDA device {})", config_.type.device);
+  return fmt::format("{} by {}{}", config_.device.label(), config_.plugin->name(), place);
 }
 
 bool NetChannel::busy() const {
   if (!completions_.empty()) return true;
   if (state_ == ChannelState::kConnecting) return connector_.has_value();
   if (state_ == ChannelState::kFailed) return false;
-  return !outgoing_->idle() || !incoming_->idle();
+  return !outgoing_->idle() || !incoming_->idle() ||
+         std::ranges::any_of(reads_, [](const auto& read) { return read.second.gate.has_value(); });
 }
 
 /// Each direction's first message; only those in the session can make it.
@@ -86,8 +115,8 @@ Incoming::Proof NetChannel::proof(Role sender, const Handle& receiver) const {
 }
 
 Status NetChannel::open_outgoing(SendComm comm) {
-  auto opened =
-      Outgoing::open(std::move(comm), config_.type, [this](const Message& message) { say(message); });
+  auto opened = Outgoing::open(std::move(comm), config_.type, config_.gpu_blocks,
+                               [this](const Message& message) { say(message); });
   if (!opened) return tl::unexpected(opened.error());
   outgoing_.emplace(std::move(*opened));
   return {};
@@ -95,7 +124,7 @@ Status NetChannel::open_outgoing(SendComm comm) {
 
 Status NetChannel::open_incoming(RecvComm comm) {
   auto opened =
-      Incoming::open(std::move(comm), config_.type,
+      Incoming::open(std::move(comm), config_.type, config_.gpu_blocks,
                      {.resolve = [this](const Chunk& chunk) { return resolve(chunk); },
                       .landed = [this](const Chunk& chunk, const Status& status) { landed(chunk, status); }});
   if (!opened) return tl::unexpected(opened.error());
@@ -170,10 +199,21 @@ bool NetChannel::post(const Batch& batch) {
     pieces.push_back({piece.local, piece.size, piece.registration, nullptr});
     ranges.push_back({piece.key->info().id, piece.key->info().key, piece.remote, piece.size});
   });
+  auto gate = gate_of(batch);
+  if (!gate) {
+    completions_.push_back({batch.id, tl::unexpected(gate.error())});
+    return true;
+  }
   const std::uint64_t id = ++last_batch_;
   if (batch.operation == Operation::kRead) {
-    reads_[id] = {.id = batch.id, .pieces = std::move(pieces), .bytes = batch.bytes};
-    say(ReadRequest{id, std::move(ranges)});
+    Read& read = reads_[id];
+    read.id = batch.id;
+    read.pieces = std::move(pieces);
+    read.bytes = batch.bytes;
+    read.gate = std::move(*gate);
+    read.ranges = std::move(ranges);
+    if (!read.gate) say(ReadRequest{id, std::move(read.ranges)});
+    flush();
     return true;
   }
   auto out = std::make_shared<OutgoingBatch>();
@@ -181,30 +221,60 @@ bool NetChannel::post(const Batch& batch) {
   out->pieces = std::move(pieces);
   out->targets = std::move(ranges);
   out->left = batch.bytes;
+  out->gate = std::move(*gate);
   writes_[id] = {.id = batch.id, .out = out, .done = std::nullopt};
   outgoing_->add(std::move(out));
   return true;
+}
+
+/// What the batch's device memory has to wait for.
+Result<std::optional<cuda::Event>> NetChannel::gate_of(const Batch& batch) const {
+  if (batch.cuda_stream == nullptr || config_.type.device < 0) return std::nullopt;
+  auto event = cuda::Event::open(config_.type.device);
+  if (!event) return tl::unexpected(event.error());
+  if (auto recorded = event->record(batch.cuda_stream); !recorded) return tl::unexpected(recorded.error());
+  return std::move(*event);
+}
+
+bool NetChannel::ask_for_gated_reads() {
+  bool moved = false;
+  for (auto& [number, read] : reads_) {
+    if (!read.gate) continue;
+    const auto open = read.gate->done();
+    if (open && !*open) continue;
+    read.gate.reset();
+    moved = true;
+    if (open) {
+      say(ReadRequest{number, std::move(read.ranges)});
+    } else {
+      read.ended = open.error();
+    }
+  }
+  return moved;
 }
 
 void NetChannel::abandon(BatchId id) {
   for (auto& [number, write] : writes_) {
     if (write.id != id || write.out->closed) continue;
     outgoing_->close(*write.out);
-    if (write.out->posted_any) {
-      say(Cancel{number, false});
-    } else {
-      write.done = fail(ErrorCode::kCancelled, "the transfer was cancelled");
-    }
+    write.cancel_due = true;
   }
   for (auto& [number, read] : reads_) {
     if (read.id != id || read.abandoned) continue;
     read.abandoned = true;
-    say(Cancel{number, true});
+    if (read.gate) {
+      read.gate.reset();
+      read.ended = Error{ErrorCode::kCancelled, "the transfer was cancelled"};
+    } else {
+      say(Cancel{number, true});
+    }
   }
+  flush();
 }
 
 bool NetChannel::progress(std::vector<Completion>& completions) {
   bool moved = false;
+  const OnDevice on_device(config_.type);
   if (state_ != ChannelState::kFailed) {
     const auto stepped = state_ == ChannelState::kConnecting ? advance_connect() : move();
     if (!stepped) {
@@ -213,6 +283,7 @@ bool NetChannel::progress(std::vector<Completion>& completions) {
       moved = *stepped;
     }
   }
+  flush();
   moved = moved || !completions_.empty();
   std::ranges::move(completions_, std::back_inserter(completions));
   completions_.clear();
@@ -221,12 +292,13 @@ bool NetChannel::progress(std::vector<Completion>& completions) {
 
 Result<bool> NetChannel::move() {
   const auto now = Clock::now();
+  const bool asked = ask_for_gated_reads();
   const auto sent = outgoing_->progress();
   if (!sent) return sent;
   const auto received = incoming_->progress();
   if (!received) return received;
   const bool ended = end_batches();
-  const bool moved = *sent || *received || ended;
+  const bool moved = asked || *sent || *received || ended;
   if (moved) moved_at_ = now;
   if (now >= next_tick_) {
     if (auto ticked = tick(now); !ticked) return tl::unexpected(ticked.error());
@@ -237,6 +309,8 @@ Result<bool> NetChannel::move() {
 /// A few times in each keepalive time, also when nothing is under way.
 Status NetChannel::tick(Clock::time_point now) {
   using namespace std::chrono;
+  // Whoever did not look for so long cannot tell what there was to be heard.
+  if (now - next_tick_ > config_.keepalive / 2) heard_at_ = std::max(heard_at_, now - config_.keepalive / 2);
   if (now - heard_at_ > config_.keepalive) {
     return fail(ErrorCode::kPeerGone, "{}: the other side has not been heard of for {} ms", describe(),
                 duration_cast<milliseconds>(now - heard_at_).count());
@@ -255,15 +329,31 @@ Status NetChannel::tick(Clock::time_point now) {
   return {};
 }
 
-/// Completes what has ended on both sides.
-bool NetChannel::end_batches() {
-  const std::size_t before = completions_.size();
+void NetChannel::end_writes() {
+  for (auto& [number, write] : writes_) {
+    const OutgoingBatch& out = *write.out;
+    if (out.failed && !write.done) write.cancel_due = true;
+    if (!write.cancel_due || out.unannounced != 0) continue;
+    write.cancel_due = false;
+    if (out.posted_any) {
+      say(Cancel{number, false});
+    } else {
+      write.done =
+          tl::unexpected(out.failed.value_or(Error{ErrorCode::kCancelled, "the transfer was cancelled"}));
+    }
+  }
   std::erase_if(writes_, [&](const auto& entry) {
     const Write& write = entry.second;
     if (!write.done || !write.out->quiet()) return false;
     completions_.push_back({write.id, *write.done});
     return true;
   });
+}
+
+/// Completes what has ended on both sides.
+bool NetChannel::end_batches() {
+  const std::size_t before = completions_.size();
+  end_writes();
   std::erase_if(reads_, [&](const auto& entry) {
     const Read& read = entry.second;
     if (read.outstanding != 0 || (!read.ended && read.announced != read.bytes)) return false;
@@ -289,12 +379,14 @@ bool NetChannel::end_batches() {
 /// Closes the comms, so that no memory is touched, and then completes everything.
 void NetChannel::lose(Error why, bool tell_peer) {
   if (state_ == ChannelState::kFailed) return;
+  const OnDevice on_device(config_.type);
   state_ = ChannelState::kFailed;
   outgoing_.reset();
   incoming_.reset();
   connector_.reset();
   polls_.clear_alarm();
   if (tell_peer) say(Bye{why.message});
+  flush();
   for (const auto& [number, write] : writes_) {
     completions_.push_back({write.id, fail(ErrorCode::kPeerGone, "{}", why.message)});
   }

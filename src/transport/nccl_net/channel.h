@@ -22,7 +22,8 @@ struct ChannelConfig {
   std::shared_ptr<Plugin> plugin;
   Device device;
   std::shared_ptr<const RegistrationTable> registrations;
-  abi::PointerType type = abi::kPointerHost;  ///< how memory is registered
+  MemoryType type;
+  unsigned gpu_blocks = 64;  ///< see Options
   std::chrono::milliseconds connect_timeout{10000};
   std::chrono::milliseconds keepalive{3000};
 };
@@ -54,6 +55,7 @@ class NetChannel final : public Channel {
   struct Write {
     BatchId id{};
     std::shared_ptr<OutgoingBatch> out;
+    bool cancel_due = false;  ///< to be told to the peer behind the last chunk that it hears of
     std::optional<Status> done;
   };
 
@@ -68,6 +70,8 @@ class NetChannel final : public Channel {
     std::size_t outstanding = 0;
     bool abandoned = false;
     std::optional<Error> ended;
+    std::vector<Range> ranges;        ///< until the peer has been asked
+    std::optional<cuda::Event> gate;  ///< the peer is not to be asked before
   };
 
   /// A write of the peer's.
@@ -89,11 +93,16 @@ class NetChannel final : public Channel {
   Status open_incoming(RecvComm comm);
   Incoming::Proof proof(Role sender, const Handle& receiver) const;
   Result<bool> move();
+  bool ask_for_gated_reads();
+  Result<std::optional<cuda::Event>> gate_of(const Batch& batch) const;
+  void end_writes();
   Status tick(Clock::time_point now);
   bool end_batches();
   void lose(Error why, bool tell_peer);
-  void say(const Message& message) { setup_.control->send(encode(message)); }
+  void say(const Message& message);
+  void flush();
 
+  Status hear(Message message);
   Status take(Message message);
   Status take(Chunk chunk);
   Status take(const ReadRequest& read);
@@ -123,6 +132,7 @@ class NetChannel final : public Channel {
   Clock::time_point moved_at_;
   Clock::time_point next_tick_;
 
+  Bytes unsent_;                // messages that have not gone to the control link yet
   std::vector<Message> early_;  // from a peer that was ready before us
 
   std::vector<Completion> completions_;

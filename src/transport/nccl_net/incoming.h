@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "device/copier.h"
 #include "drivers/nccl_net/window.h"
 #include "kernels/copy.h"
 #include "kernels/unpack.h"
@@ -28,13 +29,15 @@ struct IncomingHandler {
 };
 
 /// The receiving half of a channel: posts a receive for each announced chunk, in their order, and lands the
-/// bytes. With an UNPACK comm they go from the pool straight to their blocks; otherwise contiguous targets
-/// are received in place and scattered ones by way of the staging. Owned by the channel.
+/// bytes. With an UNPACK comm they go from the pool straight to their blocks, on a GPU by one launch for all
+/// receives that have come meanwhile; otherwise contiguous targets are received in place and scattered ones
+/// by way of the staging. Owned by the channel.
 class Incoming {
  public:
   using Proof = std::array<std::byte, 32>;
 
-  static Result<Incoming> open(RecvComm comm, abi::PointerType type, IncomingHandler handler);
+  static Result<Incoming> open(RecvComm comm, const MemoryType& type, unsigned gpu_blocks,
+                               IncomingHandler handler);
   Incoming(Incoming&&) = default;
   Incoming& operator=(Incoming&&) = delete;
 
@@ -49,8 +52,7 @@ class Incoming {
 
   Result<bool> progress();
 
-  bool idle() const { return waiting_.empty() && posted_.empty(); }
-  std::uint64_t landed() const { return landed_; }
+  bool idle() const { return waiting_.empty() && posted_.empty() && landings_.empty(); }
   void sweep() { handles_->sweep(); }
 
  private:
@@ -61,23 +63,40 @@ class Incoming {
     bool dropped = false;
   };
 
-  Incoming(RecvComm comm, abi::PointerType type, IncomingHandler handler, Staging staging);
+  using Accesses = std::vector<std::shared_ptr<Registration>>;
+  /// A chunk whose bytes have come, until they are in place.
+  struct Landed {
+    Chunk chunk;
+    Accesses accesses;
+    Status status;
+  };
+  /// Chunks that one launch puts in place.
+  struct Landing {
+    std::vector<Landed> chunks;
+    device::Copier::List* list = nullptr;  ///< null: their bytes are in place
+  };
+
+  Incoming(RecvComm comm, const MemoryType& type, IncomingHandler handler, Staging staging);
   Result<bool> post_next();
   const MemoryHandle* in_place(const std::vector<Piece>& pieces, const Chunk& chunk);
-  Result<bool> take_arrival();
-  Status land(const Posted& posted, const Arrival& arrival, Status& outcome);
-  Status read_fragments(const Arrival& arrival, std::uint64_t size);
+  Result<bool> take_arrivals();
+  Status read_arrival(const Arrival& arrival, std::uint64_t size);
+  Landed land(Posted& posted, const std::byte* source);
+  Status copy_proof(const std::byte* source, Proof& proof);
+  Result<bool> finish_landings();
+  Status finish(Landed& landed);
 
   IncomingHandler handler_;
-  abi::PointerType type_;
+  MemoryType type_;
+  std::unique_ptr<device::Copier> copier_;  // of device memory
   std::optional<ReceiveWindow> window_;
   std::optional<HandleCache> handles_;
   std::optional<Staging> staging_;
   std::deque<Chunk> waiting_;
   std::deque<Posted> posted_;
+  std::deque<Landing> landings_;
   std::uint64_t announced_ = 0;
   std::uint64_t receives_ = 0;
-  std::uint64_t landed_ = 0;
   bool proof_posted_ = false;
 
   // Scratch.

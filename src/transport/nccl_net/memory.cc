@@ -8,8 +8,8 @@
 
 namespace p2p::nccl_net {
 namespace {
-constexpr std::size_t kStagingBytes = Staging::kSlots * kChunkBytes;
-}
+constexpr std::size_t kPage = 4096;
+}  // namespace
 
 const MemoryHandle* HandleCache::find(const Registration& registration) {
   const RegionInfo& info = registration.info();
@@ -33,15 +33,25 @@ void HandleCache::sweep() {
   std::erase_if(entries_, [](const auto& entry) { return entry.second.life.expired(); });
 }
 
-void Staging::Unmap::operator()(std::byte* data) const { ::munmap(data, kStagingBytes); }
+void Staging::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }
 
-Result<Staging> Staging::open(const std::shared_ptr<Comm>& comm, abi::PointerType type) {
-  void* data = ::mmap(nullptr, kStagingBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) return tl::unexpected(system_error("map staging memory"));
+Result<Staging> Staging::open(const std::shared_ptr<Comm>& comm, const MemoryType& type) {
   Staging staging;
-  staging.data_.reset(static_cast<std::byte*>(data));
-  auto handle = register_with(comm, staging.data_.get(), kStagingBytes, type);
+  staging.slot_bytes_ = type.chunk_bytes();
+  const std::size_t bytes = kSlots * staging.slot_bytes_;
+  if (type.device >= 0) {
+    auto buffer = cuda::DeviceBuffer::allocate(type.device, bytes + kPage);
+    if (!buffer) return tl::unexpected(buffer.error());
+    staging.device_ = std::move(*buffer);
+    staging.start_ = page_range(staging.device_.data() + kPage - 1, 1).data;
+  } else {
+    void* data =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) return tl::unexpected(system_error("map staging memory"));
+    staging.mapped_ = {static_cast<std::byte*>(data), Unmap{bytes}};
+    staging.start_ = staging.mapped_.get();
+  }
+  auto handle = register_with(comm, staging.start_, bytes, type.pointer);
   if (!handle) return tl::unexpected(handle.error());
   staging.handle_ = std::move(*handle);
   return staging;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "drivers/cuda/memory.h"
 #include "drivers/nccl_net/comm.h"
 #include "transport/nccl_net/protocol.h"
 #include "transport/registration.h"
@@ -45,21 +46,37 @@ class HandleCache {
   std::map<RegionId, Entry> entries_;
 };
 
-/// Memory of the channel's own for one comm: a slot of a chunk for each request. Pages that are never used
-/// take no memory.
+/// How a channel's memory is registered and where its staging lies.
+struct MemoryType {
+  abi::PointerType pointer = abi::kPointerHost;
+  int device = -1;  ///< CUDA device of all memory that is moved; -1: host memory
+
+  /// Receives are scattered over the plugin's pool.
+  bool unpacks() const { return pointer == abi::kPointerCuda; }
+
+  /// Of one message of a comm.
+  std::size_t chunk_bytes() const { return unpacks() ? kUnpackChunkBytes : kMaxChunkBytes; }
+};
+
+/// Memory of the channel's own for one comm: a slot of a chunk for each request. Host pages that are never
+/// used take no memory.
 class Staging {
  public:
   static constexpr std::size_t kSlots = 16;
-  static Result<Staging> open(const std::shared_ptr<Comm>& comm, abi::PointerType type);
+  static Result<Staging> open(const std::shared_ptr<Comm>& comm, const MemoryType& type);
 
-  std::byte* slot(std::uint64_t number) const { return data_.get() + number % kSlots * kChunkBytes; }
+  std::byte* slot(std::uint64_t number) const { return start_ + number % kSlots * slot_bytes_; }
   const MemoryHandle& handle() const { return *handle_; }
 
  private:
   struct Unmap {
+    std::size_t bytes = 0;
     void operator()(std::byte* data) const;
   };
-  std::unique_ptr<std::byte, Unmap> data_;  // outlives its registration
+  std::unique_ptr<std::byte, Unmap> mapped_{nullptr, {}};  // either outlives its registration
+  cuda::DeviceBuffer device_;
+  std::byte* start_ = nullptr;
+  std::size_t slot_bytes_ = 0;
   std::optional<MemoryHandle> handle_;
 };
 

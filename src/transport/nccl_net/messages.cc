@@ -25,21 +25,29 @@ Overloaded(Functions...) -> Overloaded<Functions...>;
 Status NetChannel::on_control(std::span<const std::byte> bytes) {
   if (state_ == ChannelState::kFailed) return {};
   heard_at_ = Clock::now();
-  auto message = decode(bytes);
+  auto messages = unpack(bytes);
   Status status;
-  if (!message) {
-    status = tl::unexpected(message.error());
-  } else if (const Bye* bye = std::get_if<Bye>(&*message)) {
-    lose({ErrorCode::kPeerGone, fmt::format("{}: {}", describe(), bye->reason)}, false);
-  } else if (state_ == ChannelState::kReady) {
-    status = take(std::move(*message));
-  } else if (early_.size() < kMaxEarly) {
-    early_.push_back(std::move(*message));
-  } else {
-    status = fail(ErrorCode::kProtocol, "{}: too many messages before the comms are connected", describe());
+  if (!messages) status = tl::unexpected(messages.error());
+  for (std::size_t index = 0; status && index < messages->size(); ++index) {
+    status = hear(std::move((*messages)[index]));
   }
   if (!status) lose(status.error(), true);
+  flush();
   return status;
+}
+
+Status NetChannel::hear(Message message) {
+  if (state_ == ChannelState::kFailed) return {};
+  if (const Bye* bye = std::get_if<Bye>(&message)) {
+    lose({ErrorCode::kPeerGone, fmt::format("{}: {}", describe(), bye->reason)}, false);
+    return {};
+  }
+  if (state_ == ChannelState::kReady) return take(std::move(message));
+  if (early_.size() == kMaxEarly) {
+    return fail(ErrorCode::kProtocol, "{}: too many messages before the comms are connected", describe());
+  }
+  early_.push_back(std::move(message));
+  return {};
 }
 
 Status NetChannel::take(Message message) {
@@ -50,6 +58,10 @@ Status NetChannel::take(Message message) {
 
 Status NetChannel::take(Chunk chunk) {
   moved_at_ = Clock::now();
+  if (chunk.size > config_.type.chunk_bytes()) {
+    return fail(ErrorCode::kProtocol, "{}: a message of {} bytes, more than our {}", describe(), chunk.size,
+                config_.type.chunk_bytes());
+  }
   if (chunk.response) {
     const auto found = reads_.find(chunk.batch);
     const std::uint64_t left = found == reads_.end() ? 0 : found->second.bytes - found->second.announced;

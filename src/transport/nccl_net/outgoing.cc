@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -20,31 +21,52 @@ void end_accesses(std::vector<std::shared_ptr<Registration>>& accesses) {
 
 }  // namespace
 
-Result<Outgoing> Outgoing::open(SendComm comm, abi::PointerType type, Announce announce) {
+Result<Outgoing> Outgoing::open(SendComm comm, const MemoryType& type, unsigned gpu_blocks,
+                                Announce announce) {
   auto staging = Staging::open(comm.comm, type);
   if (!staging) return tl::unexpected(staging.error());
-  return Outgoing(std::move(comm), type, std::move(announce), std::move(*staging));
+  Outgoing made(std::move(comm), type, std::move(announce), std::move(*staging));
+  if (type.device < 0) return made;
+  auto copier = device::Copier::open(
+      type.device, {.grid = {.ctas = gpu_blocks},
+                    .bulk_bytes = gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
+                    .blocks = kMaxRanges,
+                    .lists = Staging::kSlots});
+  if (!copier) return tl::unexpected(copier.error());
+  made.copier_ = std::move(*copier);
+  return made;
 }
 
-Outgoing::Outgoing(SendComm comm, abi::PointerType type, Announce announce, Staging staging)
-    : announce_(std::move(announce)), staging_(std::move(staging)) {
-  handles_.emplace(comm.comm, type);
+Outgoing::Outgoing(SendComm comm, const MemoryType& type, Announce announce, Staging staging)
+    : announce_(std::move(announce)), chunk_bytes_(type.chunk_bytes()), staging_(std::move(staging)) {
+  handles_.emplace(comm.comm, type.pointer);
   window_.emplace(std::move(comm));
 }
 
 Outgoing::~Outgoing() {
+  copier_.reset();  // waits for its copies
   // The comm closes with its last holder; only then may regions go.
   window_.reset();
   handles_.reset();
   staging_.reset();
-  for (Sent& sent : sent_) end_accesses(sent.accesses);
+  for (auto* sendings : {&waiting_, &sent_}) {
+    for (Sending& sending : *sendings) end_accesses(sending.accesses);
+  }
 }
 
 Result<bool> Outgoing::send_proof(ByteView proof) {
-  std::memcpy(staging_->slot(0), proof.data(), proof.size());
-  const auto posted = window_->post(staging_->slot(0), proof.size(), staging_->handle());
-  if (posted && *posted) sent_.push_back({});
-  return posted;
+  std::byte* const slot = staging_->slot(cut_);
+  if (copier_) {
+    if (auto copied = cuda::copy_now(slot, proof.data(), proof.size()); !copied)
+      return tl::unexpected(copied.error());
+  } else {
+    std::memcpy(slot, proof.data(), proof.size());
+  }
+  const auto posted = window_->post(slot, proof.size(), staging_->handle());
+  if (!posted || !*posted) return posted;
+  ++cut_;
+  sent_.emplace_back();
+  return true;
 }
 
 void Outgoing::close(OutgoingBatch& batch) {
@@ -54,11 +76,18 @@ void Outgoing::close(OutgoingBatch& batch) {
 
 Result<bool> Outgoing::progress() {
   bool moved = false;
-  while (!queue_.empty() && !window_->full()) {
-    const auto posted = post_next();
-    if (!posted) return posted;
-    if (!*posted) break;
-    moved = true;
+  for (bool stepped = true; stepped; moved = moved || stepped) {
+    stepped = false;
+    if (!queue_.empty() && !full()) {
+      const auto cut = cut_next();
+      if (!cut) return cut;
+      stepped = *cut;
+    }
+    if (!waiting_.empty()) {
+      const auto posted = post_next();
+      if (!posted) return posted;
+      stepped = stepped || *posted;
+    }
   }
   while (!window_->empty()) {
     const auto done = window_->poll();
@@ -72,41 +101,57 @@ Result<bool> Outgoing::progress() {
   return moved;
 }
 
-/// The next chunk of the first batch. False: not now.
-Result<bool> Outgoing::post_next() {
-  const std::shared_ptr<OutgoingBatch> batch = queue_.front();
+/// The first whose memory may be read by now.
+std::shared_ptr<OutgoingBatch> Outgoing::next_batch() {
+  for (const auto& batch : queue_) {
+    if (!batch->gate) return batch;
+    const auto open = batch->gate->done();
+    if (open && !*open) continue;
+    if (!open) batch->failed = open.error();
+    batch->gate.reset();
+    return batch;
+  }
+  return nullptr;
+}
+
+/// Makes the next chunk. False: not now.
+Result<bool> Outgoing::cut_next() {
+  const std::shared_ptr<OutgoingBatch> batch = next_batch();
+  if (!batch) return false;
+  Sending sending{.batch = batch};
   Cut next = cut(*batch);
-  Sent sent{batch, {}};
-  if (!begin_accesses(next, sent)) {
-    end_accesses(sent.accesses);
+  if (!batch->failed && !begin_accesses(next, sending)) {
     batch->failed = Error{ErrorCode::kNotFound, "read a region: it was revoked"};
+  }
+  if (batch->failed) {
+    end_accesses(sending.accesses);
     close(*batch);
     return true;
   }
-  const auto posted = post(next);
-  if (!posted || !*posted) {
-    end_accesses(sent.accesses);
-    return posted;
+  if (!place(next, sending)) {
+    end_accesses(sending.accesses);
+    return false;
   }
+  ++cut_;
   ++batch->in_flight;
-  batch->posted_any = true;
+  ++batch->unannounced;
   advance(*batch, next.chunk.size);
   next.chunk.sequence = sequence_++;
   next.chunk.last = batch->left == 0;
-  if (next.chunk.last) close(*batch);
-  sent_.push_back(std::move(sent));
-  announce_(Message(std::move(next.chunk)));
+  sending.chunk = std::move(next.chunk);
+  if (sending.chunk.last) close(*batch);
+  waiting_.push_back(std::move(sending));
   return true;
 }
 
-Outgoing::Cut Outgoing::cut(const OutgoingBatch& batch) {
+Outgoing::Cut Outgoing::cut(const OutgoingBatch& batch) const {
   Cut made;
   made.chunk.batch = batch.id;
   made.chunk.response = batch.response;
   std::uint64_t offset = batch.offset;
   for (std::size_t index = batch.next; index < batch.pieces.size(); ++index, offset = 0) {
     const Piece& piece = batch.pieces[index];
-    const std::uint64_t room = kChunkBytes - made.chunk.size;
+    const std::uint64_t room = chunk_bytes_ - made.chunk.size;
     const std::uint64_t size = std::min(piece.size - offset, room);
     if (!made.pieces.empty() && piece.size - offset >= kAlone) break;
     if (size == 0 || made.pieces.size() == kMaxRanges) break;
@@ -135,29 +180,59 @@ void Outgoing::advance(OutgoingBatch& batch, std::uint64_t bytes) {
   }
 }
 
-bool Outgoing::begin_accesses(const Cut& cut, Sent& sent) {
+bool Outgoing::begin_accesses(const Cut& cut, Sending& sending) {
   for (const Piece& piece : cut.pieces) {
-    if (!piece.owner || (!sent.accesses.empty() && sent.accesses.back() == piece.owner)) continue;
+    if (!piece.owner || (!sending.accesses.empty() && sending.accesses.back() == piece.owner)) continue;
     if (!piece.owner->begin_access()) return false;
-    sent.accesses.push_back(piece.owner);
+    sending.accesses.push_back(piece.owner);
   }
   return true;
 }
 
-Result<bool> Outgoing::post(const Cut& cut) {
+/// Says from where the chunk goes; starts to bring it there if need be. False: not now.
+bool Outgoing::place(const Cut& cut, Sending& sending) {
   if (contiguous(cut.pieces) && cut.chunk.size >= kAlone) {
-    if (const MemoryHandle* handle = handles_->find(*cut.pieces.front().registration)) {
-      return window_->post(cut.pieces.front().data, cut.chunk.size, *handle);
-    }
+    sending.data = cut.pieces.front().data;
+    sending.handle = handles_->find(*cut.pieces.front().registration);
+    if (sending.handle != nullptr) return true;
   }
-  // The window is not full, so the slot of the 16th send before this one is free.
-  std::byte* const slot = staging_->slot(window_->posted());
-  std::byte* out = slot;
+  // Of 16 chunks one has always ended before its slot is due again.
+  std::byte* out = staging_->slot(cut_);
+  sending.data = out;
+  sending.handle = &staging_->handle();
+  if (copier_) {
+    sending.gather = copier_->take();
+    if (sending.gather == nullptr) return false;
+  }
   for (const Piece& piece : cut.pieces) {
-    std::memcpy(out, piece.data, piece.size);
+    if (copier_) {
+      copier_->add(*sending.gather, {piece.data, out, piece.size}, true);
+    } else {
+      std::memcpy(out, piece.data, piece.size);
+    }
     out += piece.size;
   }
-  return window_->post(slot, cut.chunk.size, staging_->handle());
+  if (copier_) copier_->start(*sending.gather);
+  return true;
+}
+
+/// Sends and announces the oldest chunk that waits. False: not now.
+Result<bool> Outgoing::post_next() {
+  Sending& sending = waiting_.front();
+  if (sending.gather != nullptr) {
+    if (!copier_->finished(*sending.gather)) return false;
+    const Status gathered = sending.gather->status();
+    copier_->give_back(*std::exchange(sending.gather, nullptr));
+    if (!gathered) return tl::unexpected(gathered.error());
+  }
+  const auto posted = window_->post(sending.data, sending.chunk.size, *sending.handle);
+  if (!posted || !*posted) return posted;
+  --sending.batch->unannounced;
+  sending.batch->posted_any = true;
+  announce_(Message(std::move(sending.chunk)));
+  sent_.push_back(std::move(sending));
+  waiting_.pop_front();
+  return true;
 }
 
 }  // namespace p2p::nccl_net

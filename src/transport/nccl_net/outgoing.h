@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "device/copier.h"
+#include "drivers/cuda/stream.h"
 #include "drivers/nccl_net/window.h"
 #include "transport/nccl_net/memory.h"
 #include "transport/nccl_net/protocol.h"
@@ -19,14 +21,16 @@ struct OutgoingBatch {
   std::uint64_t id = 0;
   bool response = false;
   std::vector<Piece> pieces;
-  std::vector<Range> targets;  ///< of a write, piece by piece
-  std::uint64_t left = 0;      ///< bytes not yet posted
+  std::vector<Range> targets;       ///< of a write, piece by piece
+  std::uint64_t left = 0;           ///< bytes not yet cut into chunks
+  std::optional<cuda::Event> gate;  ///< the memory is not to be read before
 
   // State of Outgoing.
-  std::size_t next = 0;      ///< piece
-  std::uint64_t offset = 0;  ///< into it
-  std::size_t in_flight = 0;
-  bool posted_any = false;
+  std::size_t next = 0;         ///< piece
+  std::uint64_t offset = 0;     ///< into it
+  std::size_t in_flight = 0;    ///< chunks that were cut and have not left
+  std::size_t unannounced = 0;  ///< of those
+  bool posted_any = false;      ///< the peer knows of it
   bool closed = false;          ///< nothing more of it will be posted
   std::optional<Error> failed;  ///< a region of it was revoked
 
@@ -34,12 +38,13 @@ struct OutgoingBatch {
 };
 
 /// The sending half of a channel: cuts batches into chunks, posts them and announces each, in one order.
-/// Contiguous memory goes as it is, scattered blocks are gathered. Owned by the channel.
+/// Contiguous memory goes as it is, scattered blocks are gathered: by the processor, or of device memory by a
+/// kernel, and then chunks wait for it in their order. Owned by the channel.
 class Outgoing {
  public:
   using Announce = std::function<void(const Message&)>;
 
-  static Result<Outgoing> open(SendComm comm, abi::PointerType type, Announce announce);
+  static Result<Outgoing> open(SendComm comm, const MemoryType& type, unsigned gpu_blocks, Announce announce);
   Outgoing(Outgoing&&) = default;
   Outgoing& operator=(Outgoing&&) = delete;
 
@@ -51,38 +56,50 @@ class Outgoing {
 
   void add(std::shared_ptr<OutgoingBatch> batch) { queue_.push_back(std::move(batch)); }
 
-  /// Posts nothing more of it.
+  /// Cuts nothing more of it.
   void close(OutgoingBatch& batch);
 
   /// True if anything moved.
   Result<bool> progress();
 
-  bool idle() const { return queue_.empty() && window_->empty(); }
+  bool idle() const { return queue_.empty() && waiting_.empty() && window_->empty(); }
   void sweep() { handles_->sweep(); }
 
  private:
-  struct Sent {
-    std::shared_ptr<OutgoingBatch> batch;
-    std::vector<std::shared_ptr<Registration>> accesses;
-  };
   struct Cut {
     std::vector<Piece> pieces;
     Chunk chunk;
   };
+  /// A chunk that was cut, until its send has ended.
+  struct Sending {
+    std::shared_ptr<OutgoingBatch> batch;
+    std::vector<std::shared_ptr<Registration>> accesses;
+    Chunk chunk;
+    const std::byte* data = nullptr;
+    const MemoryHandle* handle = nullptr;
+    device::Copier::List* gather = nullptr;
+  };
 
-  Outgoing(SendComm comm, abi::PointerType type, Announce announce, Staging staging);
-  Result<bool> post_next();
-  static Cut cut(const OutgoingBatch& batch);
+  Outgoing(SendComm comm, const MemoryType& type, Announce announce, Staging staging);
+  bool full() const { return waiting_.size() + sent_.size() == Staging::kSlots; }
+  Result<bool> cut_next();
+  std::shared_ptr<OutgoingBatch> next_batch();
+  Cut cut(const OutgoingBatch& batch) const;
   static void advance(OutgoingBatch& batch, std::uint64_t bytes);
-  static bool begin_accesses(const Cut& cut, Sent& sent);
-  Result<bool> post(const Cut& cut);
+  static bool begin_accesses(const Cut& cut, Sending& sending);
+  bool place(const Cut& cut, Sending& sending);
+  Result<bool> post_next();
 
   Announce announce_;
+  std::size_t chunk_bytes_;
+  std::unique_ptr<device::Copier> copier_;  // of device memory
   std::optional<SendWindow> window_;
   std::optional<HandleCache> handles_;
   std::optional<Staging> staging_;
   std::deque<std::shared_ptr<OutgoingBatch>> queue_;
-  std::deque<Sent> sent_;
+  std::deque<Sending> waiting_;  // cut, perhaps still being gathered
+  std::deque<Sending> sent_;
+  std::uint64_t cut_ = 0;
   std::uint64_t sequence_ = 0;
 };
 

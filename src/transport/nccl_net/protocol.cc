@@ -99,7 +99,7 @@ bool get_chunk(ByteReader& reader, Chunk& chunk) {
   chunk.last = (flags & 2) != 0;
   chunk.size = reader.get<std::uint64_t>();
   std::uint64_t total = 0;
-  if (flags > 3 || !get_ranges(reader, chunk.ranges, total) || chunk.size > kChunkBytes) return false;
+  if (flags > 3 || !get_ranges(reader, chunk.ranges, total) || chunk.size > kMaxChunkBytes) return false;
   return chunk.response ? chunk.ranges.empty() : total == chunk.size;
 }
 
@@ -162,6 +162,29 @@ Result<Message> decode(ByteView bytes) {
     default: break;
   }
   return fail(ErrorCode::kProtocol, "an unknown control message of {} bytes", bytes.size());
+}
+
+void pack(Bytes& packed, const Message& message) {
+  const Bytes bytes = encode(message);
+  ByteWriter writer(packed);
+  writer.put(static_cast<std::uint32_t>(bytes.size()));
+  writer.put(ByteView(bytes));
+}
+
+Result<std::vector<Message>> unpack(ByteView packed) {
+  ByteReader reader(packed);
+  std::vector<Message> messages;
+  while (reader.left() != 0) {
+    const ByteView bytes = reader.take(reader.get<std::uint32_t>());
+    if (!reader.ok()) {
+      return fail(ErrorCode::kProtocol, "a control message of {} bytes that ends within a message",
+                  packed.size());
+    }
+    auto message = decode(bytes);
+    if (!message) return tl::unexpected(message.error());
+    messages.push_back(std::move(*message));
+  }
+  return messages;
 }
 
 }  // namespace p2p::nccl_net

@@ -15,8 +15,9 @@
 /// bytes only: who sends on a comm announces each message, in the order of the sends, with its length.
 namespace p2p::nccl_net {
 
-/// Bytes of one message of a comm at most.
-inline constexpr std::size_t kChunkBytes = std::size_t{512} << 10;
+/// Bytes of one message of a comm at most, and what is used where an UNPACK list has to describe it.
+inline constexpr std::size_t kMaxChunkBytes = std::size_t{512} << 10;
+inline constexpr std::size_t kUnpackChunkBytes = std::size_t{512} << 10;
 /// Pieces of one chunk or read at most; their descriptions fit into a control message.
 inline constexpr std::size_t kMaxRanges = 1024;
 
@@ -71,5 +72,11 @@ Bytes encode(const Message& message);
 
 /// kProtocol for bytes that `encode` could not have made, too many ranges, sums that do not agree.
 Result<Message> decode(ByteView bytes);
+
+/// Appends the message to others that travel in one control message.
+void pack(Bytes& packed, const Message& message);
+
+/// All messages of a control message. Nothing is kept of one that has something wrong in it.
+Result<std::vector<Message>> unpack(ByteView packed);
 
 }  // namespace p2p::nccl_net

@@ -63,12 +63,29 @@ TEST(Protocol, EveryOtherMessageComesBack) {
   EXPECT_EQ(std::get<Bye>(*decode(encode(Bye{"gone"}))).reason, "gone");
 }
 
+TEST(Protocol, MessagesTravelTogether) {
+  Bytes packed;
+  EXPECT_TRUE(unpack(packed)->empty());
+  pack(packed, Ping{});
+  pack(packed, some_chunk(3));
+  pack(packed, Cancel{5, true});
+  const auto messages = unpack(packed);
+  ASSERT_TRUE(messages) << messages.error().message;
+  ASSERT_EQ(messages->size(), 3U);
+  EXPECT_TRUE(std::holds_alternative<Ping>((*messages)[0]));
+  EXPECT_EQ(std::get<Chunk>((*messages)[1]).ranges.size(), 3U);
+  EXPECT_EQ(std::get<Cancel>((*messages)[2]).batch, 5U);
+  for (std::size_t cut = 1; cut < 10; ++cut) {
+    EXPECT_FALSE(unpack(ByteView(packed).first(packed.size() - cut))) << "without its last " << cut;
+  }
+}
+
 TEST(Protocol, RefusesWhatDoesNotAddUp) {
   Chunk chunk = some_chunk(4);
   chunk.size += 1;
   EXPECT_FALSE(decode(encode(chunk))) << "ranges that are shorter than the chunk";
   chunk = some_chunk(1);
-  chunk.size = chunk.ranges[0].size = kChunkBytes + 1;
+  chunk.size = chunk.ranges[0].size = kMaxChunkBytes + 1;
   EXPECT_FALSE(decode(encode(chunk))) << "a chunk that is too long";
   chunk = some_chunk(2);
   chunk.ranges[0].size = ~std::uint64_t{0};

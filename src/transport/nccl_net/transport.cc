@@ -5,8 +5,11 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/mutex.h"
+#include "drivers/cuda/device.h"
 #include "transport/nccl_net/channel.h"
 #include "transport/nccl_net/nccl_net.h"
+#include "transport/nccl_net/nearest.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -16,9 +19,14 @@ constexpr unsigned kMaxChannels = 16;
 struct Opened {
   std::shared_ptr<Plugin> plugin;
   std::vector<Device> devices;
+
+  /// Receives land in a pool, of the GPU or, in imitations, in host memory.
+  bool unpacks = false;
 };
 
-/// The plugin is opened at the first question, once.
+/// The plugin is opened at the first question, once. GPUDirect-TCPX steers the flows of one GPU to one NIC,
+/// so a transport serves one GPU: that of the first CUDA memory that it gets, or the one in use when a
+/// channel is made before.
 class NetTransport final : public Transport {
  public:
   explicit NetTransport(const Options& options)
@@ -27,19 +35,21 @@ class NetTransport final : public Transport {
   std::string_view name() const override { return "nccl_net"; }
 
   Capabilities capabilities() const override {
-    return {.reach = Reach::kNetwork, .max_batch_bytes = 2 * kChunkBytes, .max_batch_segments = kMaxRanges};
+    return {.reach = Reach::kNetwork, .max_batch_bytes = 2 * kMaxChunkBytes, .max_batch_segments = kMaxRanges};
   }
 
   Status probe() const override;
 
   bool carries(MemoryPlace local, MemoryPlace remote) const override {
-    return local.kind == MemoryKind::kHost && remote.kind == MemoryKind::kHost;
+    const MemoryKind kind = on_gpu() ? MemoryKind::kCuda : MemoryKind::kHost;
+    return local.kind == kind && remote.kind == kind;
   }
 
   std::vector<Rail> rails(const PeerPath& path) const override;
   unsigned channels_per_rail(const Rail& rail) const override;
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
+    if (auto taken = check_place(region.place); !taken) return tl::unexpected(taken.error());
     auto registration = std::make_shared<NetRegistration>(region);
     registrations_->add(registration);
     return registration;
@@ -60,9 +70,14 @@ class NetTransport final : public Transport {
  private:
   const Result<Opened>& opened() const;
   Result<Opened> open() const;
+  bool on_gpu() const { return opened() && opened()->unpacks && !options_.nccl_net_host_pool; }
+  Status check_place(MemoryPlace place);
+  int gpu() const;
 
   const Options options_;
   std::shared_ptr<RegistrationTable> registrations_;
+  mutable Mutex mutex_;
+  mutable std::optional<int> gpu_ P2P_GUARDED_BY(mutex_);
   mutable std::once_flag once_;
   mutable Result<Opened> opened_ = fail(ErrorCode::kUnavailable, "not asked yet");
 };
@@ -83,10 +98,12 @@ Result<Opened> NetTransport::open() const {
   if (!devices) return tl::unexpected(devices.error());
   const bool unpacks = devices->front().properties.unpacks();
   if (unpacks && !options_.nccl_net_host_pool) {
-    return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory, which is not moved yet",
-                (*plugin)->name());
+    if (const auto cuda = cuda::available(); !cuda) {
+      return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory: {}",
+                  (*plugin)->name(), cuda.error().message);
+    }
   }
-  return Opened{std::move(*plugin), std::move(*devices)};
+  return Opened{std::move(*plugin), std::move(*devices), unpacks};
 }
 
 const Result<Opened>& NetTransport::opened() const {
@@ -99,10 +116,35 @@ Status NetTransport::probe() const {
   return {};
 }
 
+int NetTransport::gpu() const {
+  const MutexLock lock(mutex_);
+  if (!gpu_) gpu_ = cuda::current_device();
+  return *gpu_;
+}
+
+Status NetTransport::check_place(MemoryPlace place) {
+  if (!opened()) return tl::unexpected(opened().error());
+  const std::string name = opened()->plugin->name();
+  if (!on_gpu()) {
+    if (place.kind == MemoryKind::kHost) return {};
+    return fail(ErrorCode::kUnavailable, "{} moves host memory only", name);
+  }
+  if (place.kind == MemoryKind::kHost) {
+    return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory only", name);
+  }
+  const MutexLock lock(mutex_);
+  if (!gpu_) gpu_ = place.device;
+  if (*gpu_ == place.device) return {};
+  return fail(ErrorCode::kUnavailable, "the channels of {} serve CUDA device {}: one device an endpoint",
+              name, *gpu_);
+}
+
 std::vector<Rail> NetTransport::rails(const PeerPath& path) const {
   std::vector<Rail> rails;
   if (opened()) {
-    for (const Device& device : opened()->devices) rails.push_back({device.label(), path.local_address});
+    const std::string place = on_gpu() ? cuda::pci_path_of(gpu()) : "";
+    for (const Device& device : nearest(opened()->devices, place))
+      rails.push_back({device.label(), path.local_address});
   }
   if (rails.empty()) rails.push_back({"none", path.local_address});
   return rails;
@@ -120,14 +162,15 @@ Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& 
     return fail(ErrorCode::kNotFound, "open a channel: {} has no device {}", opened()->plugin->name(),
                 setup.rail.name);
   }
-  return NetChannel::open(
-      setup, {.plugin = opened()->plugin,
-              .device = *device,
-              .registrations = registrations_,
-              .type = options_.nccl_net_host_pool && device->properties.unpacks() ? abi::kPointerCuda
-                                                                                  : abi::kPointerHost,
-              .connect_timeout = options_.connect_timeout,
-              .keepalive = options_.keepalive});
+  return NetChannel::open(setup,
+                          {.plugin = opened()->plugin,
+                           .device = *device,
+                           .registrations = registrations_,
+                           .type = {.pointer = opened()->unpacks ? abi::kPointerCuda : abi::kPointerHost,
+                                    .device = on_gpu() ? gpu() : -1},
+                           .gpu_blocks = options_.gpu_blocks,
+                           .connect_timeout = options_.connect_timeout,
+                           .keepalive = options_.keepalive});
 }
 
 }  // namespace

@@ -1,0 +1,12 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+namespace p2p::nccl_net {
+
+/// GPUDirect-TCPX reads its settings from the environment at `init`, and some of its own defaults do not
+/// work. For that plugin, sets those that the user left unset and logs each; for any other it does nothing.
+void set_plugin_defaults(std::string_view plugin_name);
+
+}  // namespace p2p::nccl_net

@@ -1,0 +1,177 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// What a channel makes of a peer that says what it should not, or nothing. What channels do for each other is
+// the conformance suite's to test.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <deque>
+
+#include "transport/nccl_net/nccl_net.h"
+#include "transport/nccl_net/protocol.h"
+
+namespace p2p::nccl_net {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Link : ControlLink {
+  std::deque<Bytes> sent;
+  void send(std::span<const std::byte> message) override {
+    sent.emplace_back(message.begin(), message.end());
+  }
+};
+
+Bytes packed(const Message& message) {
+  Bytes bytes;
+  pack(bytes, message);
+  return bytes;
+}
+
+Options options() {
+  Options set;
+  set.nccl_net_plugin = SOFTNET_PATH;
+  set.keepalive = std::chrono::milliseconds(200);
+  return set;
+}
+
+/// One of two channels of this process, driven by the test's own thread.
+struct End {
+  std::unique_ptr<Transport> transport = make(options());
+  Link link;
+  std::unique_ptr<Channel> channel;
+  std::vector<Completion> completions;
+
+  void open(Role role) {
+    ASSERT_TRUE(transport->probe()) << transport->probe().error().message;
+    ChannelSetup setup{.role = role, .rail = transport->rails({}).front(), .control = &link};
+    setup.secret.fill(std::byte{7});
+    auto opened = transport->open_channel(setup);
+    ASSERT_TRUE(opened) << opened.error().message;
+    channel = std::move(*opened);
+  }
+};
+
+class NetChannelTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ::setenv("SOFTNET_INTERFACES", "lo", 1);
+    left_.open(Role::kConnector);
+    right_.open(Role::kAcceptor);
+    ASSERT_TRUE(left_.channel->connect(right_.channel->address()));
+    ASSERT_TRUE(right_.channel->connect(left_.channel->address()));
+    ASSERT_TRUE(step_until([&] {
+      return left_.channel->state() == ChannelState::kReady &&
+             right_.channel->state() == ChannelState::kReady;
+    }));
+  }
+
+  static void deliver(End& from, End& to) {
+    for (; !from.link.sent.empty(); from.link.sent.pop_front()) {
+      static_cast<void>(to.channel->on_control(from.link.sent.front()));
+    }
+  }
+
+  template <class Condition>
+  bool step_until(Condition&& condition) {
+    const auto end = Clock::now() + std::chrono::seconds(30);
+    while (!condition() && Clock::now() < end) {
+      deliver(left_, right_);
+      deliver(right_, left_);
+      left_.channel->progress(left_.completions);
+      right_.channel->progress(right_.completions);
+    }
+    return condition();
+  }
+
+  /// The message ends the left channel as a breach of the protocol.
+  void expect_breach(const Bytes& message) {
+    const Status taken = left_.channel->on_control(message);
+    ASSERT_FALSE(taken);
+    EXPECT_EQ(taken.error().code, ErrorCode::kProtocol) << taken.error().message;
+    EXPECT_EQ(left_.channel->state(), ChannelState::kFailed);
+    EXPECT_EQ(left_.channel->error().code, ErrorCode::kProtocol);
+  }
+
+  End left_, right_;
+};
+
+TEST_F(NetChannelTest, NoiseIsABreach) { expect_breach(Bytes(9, std::byte{0xee})); }
+
+TEST_F(NetChannelTest, AChunkOutOfSequenceIsABreach) {
+  expect_breach(packed(Chunk{.sequence = 1, .batch = 1, .last = true}));
+}
+
+TEST_F(NetChannelTest, AnAnswerThatNobodyAskedForIsABreach) {
+  expect_breach(packed(Chunk{.batch = 1, .response = true, .last = true, .size = 10}));
+}
+
+TEST_F(NetChannelTest, TheEndOfAnUnknownWriteIsABreach) { expect_breach(packed(Done{5, false, {}})); }
+
+TEST_F(NetChannelTest, CancellingAnUnknownWriteIsABreach) { expect_breach(packed(Cancel{5, false})); }
+
+TEST_F(NetChannelTest, AReadOfNothingIsABreach) { expect_breach(packed(ReadRequest{1, {}})); }
+
+TEST_F(NetChannelTest, MoreBytesThanAReadWantsAreABreach) {
+  std::array<std::byte, 100> memory{};
+  const RegionInfo info{.id = RegionId{1}, .base = memory.data(), .size = memory.size()};
+  const auto registration = left_.transport->register_memory(info);
+  const auto key = left_.transport->import_region(info, {});
+  ASSERT_TRUE(registration && key);
+  const std::array segments{Segment{memory.data(), 0x1000, memory.size(), registration->get(), key->get()}};
+  ASSERT_TRUE(left_.channel->post(
+      {.id = BatchId{1}, .operation = Operation::kRead, .segments = segments, .bytes = memory.size()}));
+  expect_breach(packed(Chunk{.batch = 1, .response = true, .last = true, .size = 101}));
+  left_.channel->progress(left_.completions);
+  ASSERT_EQ(left_.completions.size(), 1U);
+  EXPECT_FALSE(left_.completions[0].status);
+}
+
+TEST_F(NetChannelTest, AnnouncementsWithoutEndAreABreach) {
+  Status taken;
+  std::uint64_t sequence = 0;
+  for (; taken && sequence < 100000; ++sequence) {
+    taken = left_.channel->on_control(packed(Chunk{.sequence = sequence, .batch = 1}));
+  }
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().code, ErrorCode::kProtocol);
+}
+
+TEST_F(NetChannelTest, AWriteToAnUnknownRegionIsAnsweredAndTheChannelWorksOn) {
+  std::array<std::byte, 100> memory{};
+  const RegionInfo info{.id = RegionId{1}, .base = memory.data(), .size = memory.size()};
+  const auto registration = left_.transport->register_memory(info);
+  const auto key = left_.transport->import_region({.id = RegionId{99}}, {});
+  ASSERT_TRUE(registration && key);
+  const std::array segments{Segment{memory.data(), 0x1000, memory.size(), registration->get(), key->get()}};
+  for (const Operation operation : {Operation::kWrite, Operation::kRead}) {
+    left_.completions.clear();
+    ASSERT_TRUE(left_.channel->post(
+        {.id = BatchId{1}, .operation = operation, .segments = segments, .bytes = memory.size()}));
+    ASSERT_TRUE(step_until([&] { return !left_.completions.empty(); }));
+    ASSERT_FALSE(left_.completions[0].status);
+    EXPECT_EQ(left_.completions[0].status.error().code, ErrorCode::kNotFound);
+  }
+  EXPECT_EQ(left_.channel->state(), ChannelState::kReady);
+  EXPECT_EQ(right_.channel->state(), ChannelState::kReady);
+}
+
+TEST_F(NetChannelTest, ASilentPeerIsGone) {
+  const auto end = Clock::now() + std::chrono::seconds(30);
+  while (left_.channel->state() == ChannelState::kReady && Clock::now() < end) {
+    left_.channel->progress(left_.completions);
+  }
+  ASSERT_EQ(left_.channel->state(), ChannelState::kFailed);
+  EXPECT_EQ(left_.channel->error().code, ErrorCode::kPeerGone);
+  EXPECT_NE(left_.channel->error().message.find("heard of"), std::string::npos);
+}
+
+TEST_F(NetChannelTest, AnIdleChannelLives) {
+  const auto end = Clock::now() + std::chrono::milliseconds(1500);
+  EXPECT_TRUE(step_until([&] { return Clock::now() >= end; }));
+  EXPECT_EQ(left_.channel->state(), ChannelState::kReady);
+  EXPECT_EQ(right_.channel->state(), ChannelState::kReady);
+}
+
+}  // namespace
+}  // namespace p2p::nccl_net
