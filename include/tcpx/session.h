@@ -36,6 +36,11 @@ struct TcpxOptions {
   /// The CUDA device whose memory is moved; -1: host memory.
   int cuda_device = -1;
 
+  /// How receives into CUDA memory get from the plugin's pool to their places: by one kernel for all that has
+  /// come, by copy engine fragment by fragment, or through host memory; the last two are for comparison.
+  enum class Unpack : std::uint8_t { kKernel, kCopy, kHost };
+  Unpack unpack = Unpack::kKernel;
+
   /// For software plugins whose UNPACK pool lies in host memory: host memory is then registered as the
   /// device's would be, and takes the way through the pool.
   bool host_pool = false;

@@ -1,15 +1,21 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "tcpx/channel.h"
 
-#include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
+#include "drivers/cuda/memory.h"
 
 namespace tcpx {
 
 using p2p::Result;
 using p2p::Status;
+
+namespace {
+// Copies of one launch: several chunks' pages.
+constexpr std::size_t kListBlocks = 8192;
+}  // namespace
 
 void Chunk::end() {
   --memory->uses;
@@ -63,49 +69,28 @@ void SendChannel::fail(const p2p::Error& error) {
   }
 }
 
-Result<LandingDevice> LandingDevice::open(int device) {
-  using p2p::kernels::Landing;
-  LandingDevice made;
-  auto stream = p2p::cuda::Stream::open(device, p2p::cuda::Stream::Priority::kHigh);
-  if (!stream) return tl::unexpected(stream.error());
-  made.stream = std::move(*stream);
-  auto pinned = p2p::cuda::HostBuffer::allocate(Landing::kPinnedBytes);
-  if (!pinned) return tl::unexpected(pinned.error());
-  made.pinned = std::move(*pinned);
-  std::memset(made.pinned.data(), 0, made.pinned.size());
-  auto arrivals = p2p::cuda::DeviceBuffer::allocate(device, sizeof(std::uint32_t), true);
-  if (!arrivals) return tl::unexpected(arrivals.error());
-  made.arrivals = std::move(*arrivals);
-  return made;
-}
-
-Result<ReceiveChannel> ReceiveChannel::open(net::RecvComm comm, unsigned window, int cuda_device) {
-  std::optional<LandingDevice> device;
-  if (cuda_device >= 0 && comm.unpack) {
-    auto opened = LandingDevice::open(cuda_device);
+Result<ReceiveChannel> ReceiveChannel::open(net::RecvComm comm, unsigned window, const UnpackSetup& setup) {
+  std::unique_ptr<p2p::device::Copier> copier;
+  const bool kernel = setup.how == TcpxOptions::Unpack::kKernel;
+  if (setup.cuda_device >= 0 && comm.unpack && setup.how != TcpxOptions::Unpack::kHost) {
+    auto opened = p2p::device::Copier::open(
+        setup.cuda_device, {.bulk_bytes = kernel ? std::numeric_limits<std::uint64_t>::max() : 0,
+                            .blocks = kListBlocks,
+                            .lists = net::kMaxRequests});
     if (!opened) return tl::unexpected(opened.error());
-    device = std::move(*opened);
+    copier = std::move(*opened);
   }
-  return ReceiveChannel(std::move(comm), window, std::move(device));
+  return ReceiveChannel(std::move(comm), window, setup, std::move(copier));
 }
 
-ReceiveChannel::ReceiveChannel(net::RecvComm comm, unsigned window, std::optional<LandingDevice> device)
-    : device_(std::move(device)), window_(std::move(comm), window) {
-  if (!device_) return;
-  landing_ = p2p::kernels::Landing({device_->stream.handle(), device_->pinned.data(),
-                                    reinterpret_cast<std::uint32_t*>(device_->arrivals.data())});
-}
-
-ReceiveChannel::~ReceiveChannel() { finish_copies(); }
-
-void ReceiveChannel::finish_copies() const {
-  if (device_ && device_->stream) (void)device_->stream.synchronize();
-}
+ReceiveChannel::ReceiveChannel(net::RecvComm comm, unsigned window, UnpackSetup setup,
+                               std::unique_ptr<p2p::device::Copier> copier)
+    : setup_(setup), window_(std::move(comm), window), copier_(std::move(copier)) {}
 
 Result<bool> ReceiveChannel::progress() {
   bool moved = false;
   for (const auto step :
-       {&ReceiveChannel::post_next, &ReceiveChannel::take_arrival, &ReceiveChannel::consume_landed}) {
+       {&ReceiveChannel::post_next, &ReceiveChannel::take_arrivals, &ReceiveChannel::finish_landing}) {
     while (true) {
       const auto stepped = (this->*step)();
       if (!stepped) return tl::unexpected(stepped.error());
@@ -129,21 +114,30 @@ Result<bool> ReceiveChannel::post_next() {
   return true;
 }
 
-Result<bool> ReceiveChannel::take_arrival() {
-  if (landing_.full()) return false;
-  const auto arrival = window_.poll();
-  if (!arrival) return tl::unexpected(arrival.error());
-  if (!*arrival) return false;
-  const Chunk& chunk = posted_.front();
-  if ((*arrival)->unpack && chunk.memory->type == net::abi::kPointerCuda && chunk.size != 0) {
-    if (auto unpacked = unpack(**arrival, chunk); !unpacked) return tl::unexpected(unpacked.error());
+/// Everything that has come, in one landing where a device does the copies.
+Result<bool> ReceiveChannel::take_arrivals() {
+  Landing landing;
+  copies_.clear();
+  while (copies_.size() + net::abi::kUnpackEntries <= kListBlocks) {
+    const auto arrival = window_.poll();
+    if (!arrival) return tl::unexpected(arrival.error());
+    if (!*arrival) break;
+    const Chunk& chunk = posted_.front();
+    if ((*arrival)->unpack && chunk.memory->type == net::abi::kPointerCuda && chunk.size != 0) {
+      if (auto planned = plan(**arrival, chunk); !planned) return tl::unexpected(planned.error());
+    }
+    landing.chunks.push_back(std::move(posted_.front()));
+    posted_.pop_front();
+    if (!copier_) break;
   }
-  landing_chunks_.push_back({std::move(posted_.front()), landing_.started()});
-  posted_.pop_front();
+  if (landing.chunks.empty()) return false;
+  if (auto copied = copy(landing); !copied) return tl::unexpected(copied.error());
+  landings_.push_back(std::move(landing));
   return true;
 }
 
-Status ReceiveChannel::unpack(const net::Arrival& arrival, const Chunk& chunk) {
+/// Appends to `copies_`.
+Status ReceiveChannel::plan(const net::Arrival& arrival, const Chunk& chunk) {
   fragments_.clear();
   for (const net::abi::UnpackEntry& entry : arrival.entries) {
     fragments_.push_back({entry.source, entry.size, entry.destination});
@@ -153,28 +147,56 @@ Status ReceiveChannel::unpack(const net::Arrival& arrival, const Chunk& chunk) {
                      "receive {} on {}: its fragments do not add up to the {} bytes that were posted",
                      arrival.sequence, window_.comm().comm->device(), chunk.size);
   }
-  copies_.clear();
   const p2p::kernels::Block block{0, chunk.size, chunk.data};
   p2p::kernels::plan_unpack(window_.comm().unpack->pool, fragments_, {&block, 1}, copies_);
-  if (const int code = landing_.start(copies_); code != 0) {
-    return p2p::fail(p2p::ErrorCode::kSystem, "unpack receive {} on {}: CUDA error {}", arrival.sequence,
-                     window_.comm().comm->device(), code);
+  return {};
+}
+
+Status ReceiveChannel::copy(Landing& landing) {
+  if (copies_.empty()) return {};
+  if (copier_) {
+    landing.list = copier_->take();  // there are as many as requests
+    for (const p2p::kernels::CopyBlock& block : copies_) copier_->add(*landing.list, block, true);
+    copier_->start(*landing.list);
+    return {};
+  }
+  if (setup_.cuda_device < 0) {
+    p2p::kernels::copy_on_host(copies_);
+    return {};
+  }
+  std::vector<std::byte> bytes;
+  for (const p2p::kernels::CopyBlock& block : copies_) {
+    bytes.resize(block.bytes);
+    if (auto read = p2p::cuda::copy_now(bytes.data(), block.source, block.bytes); !read) return read;
+    if (auto written = p2p::cuda::copy_now(block.target, bytes.data(), block.bytes); !written) return written;
   }
   return {};
 }
 
-Result<bool> ReceiveChannel::consume_landed() {
-  if (landing_chunks_.empty() || landing_chunks_.front().list > landing_.finished()) return false;
-  if (auto consumed = window_.consume(); !consumed) return tl::unexpected(consumed.error());
-  landing_chunks_.front().chunk.end();
-  landing_chunks_.pop_front();
+Result<bool> ReceiveChannel::finish_landing() {
+  if (landings_.empty()) return false;
+  Landing& landing = landings_.front();
+  if (landing.list != nullptr) {
+    if (!copier_->finished(*landing.list)) return false;
+    const Status landed = landing.list->status();
+    copier_->give_back(*std::exchange(landing.list, nullptr));
+    if (!landed) return tl::unexpected(landed.error());
+  }
+  while (!landing.chunks.empty()) {
+    if (auto consumed = window_.consume(); !consumed) return tl::unexpected(consumed.error());
+    landing.chunks.front().end();
+    landing.chunks.erase(landing.chunks.begin());
+  }
+  landings_.pop_front();
   return true;
 }
 
 void ReceiveChannel::fail(const p2p::Error& error) {
-  finish_copies();
-  for (Landed& landed : landing_chunks_) landed.chunk.fail(error);
-  landing_chunks_.clear();
+  copier_.reset();  // waits for its copies
+  for (Landing& landing : landings_) {
+    for (Chunk& chunk : landing.chunks) chunk.fail(error);
+  }
+  landings_.clear();
   for (auto* chunks : {&posted_, &waiting_}) {
     for (Chunk& chunk : *chunks) chunk.fail(error);
     chunks->clear();

@@ -8,13 +8,12 @@
 #include <optional>
 #include <vector>
 
-#include "drivers/cuda/memory.h"
-#include "drivers/cuda/stream.h"
+#include "device/copier.h"
 #include "drivers/nccl_net/window.h"
-#include "kernels/landing.h"
 #include "kernels/unpack.h"
 #include "p2p/memory.h"
 #include "p2p/result.h"
+#include "tcpx/session.h"
 
 namespace tcpx {
 
@@ -75,24 +74,17 @@ class SendChannel {
   std::deque<Chunk> posted_;
 };
 
-/// What a Landing on a CUDA device works with.
-struct LandingDevice {
-  p2p::cuda::Stream stream;
-  p2p::cuda::HostBuffer pinned;
-  p2p::cuda::DeviceBuffer arrivals;
-
-  static p2p::Result<LandingDevice> open(int device);
+/// How receives leave the plugin's pool.
+struct UnpackSetup {
+  TcpxOptions::Unpack how = TcpxOptions::Unpack::kKernel;
+  int cuda_device = -1;  ///< -1: the pool, if any, lies in host memory, and the processor copies
 };
 
 /// A comm to receive on and the chunks for it, in order.
 class ReceiveChannel {
  public:
-  /// `cuda_device` -1: the pool, if any, lies in host memory.
-  static p2p::Result<ReceiveChannel> open(net::RecvComm comm, unsigned window, int cuda_device);
+  static p2p::Result<ReceiveChannel> open(net::RecvComm comm, unsigned window, const UnpackSetup& setup);
   ReceiveChannel(ReceiveChannel&&) noexcept = default;
-
-  /// Waits for copies under way, so that the pool they read may go.
-  ~ReceiveChannel();
 
   void add(Chunk chunk) { waiting_.push_back(std::move(chunk)); }
   p2p::Result<bool> progress();
@@ -100,27 +92,29 @@ class ReceiveChannel {
   void forget(std::uint64_t mem_id) { registrations_.forget(mem_id); }
 
  private:
-  struct Landed {
-    Chunk chunk;
-    std::uint64_t list = 0;  ///< done when the landing has finished so many
+  /// Chunks that have come and that one launch puts in place.
+  struct Landing {
+    std::vector<Chunk> chunks;
+    p2p::device::Copier::List* list = nullptr;  ///< null: in place
   };
 
-  ReceiveChannel(net::RecvComm comm, unsigned window, std::optional<LandingDevice> device);
+  ReceiveChannel(net::RecvComm comm, unsigned window, UnpackSetup setup,
+                 std::unique_ptr<p2p::device::Copier> copier);
   p2p::Result<bool> post_next();
-  p2p::Result<bool> take_arrival();
-  p2p::Status unpack(const net::Arrival& arrival, const Chunk& chunk);
-  p2p::Result<bool> consume_landed();
-  void finish_copies() const;
+  p2p::Result<bool> take_arrivals();
+  p2p::Status plan(const net::Arrival& arrival, const Chunk& chunk);
+  p2p::Status copy(Landing& landing);
+  p2p::Result<bool> finish_landing();
 
-  std::optional<LandingDevice> device_;  // before what uses it
-  p2p::kernels::Landing landing_;
+  UnpackSetup setup_;
   net::ReceiveWindow window_;
   Registrations registrations_;
   std::vector<p2p::kernels::Fragment> fragments_;
   std::vector<p2p::kernels::CopyBlock> copies_;
   std::deque<Chunk> waiting_;
   std::deque<Chunk> posted_;
-  std::deque<Landed> landing_chunks_;
+  std::deque<Landing> landings_;
+  std::unique_ptr<p2p::device::Copier> copier_;  // its end waits for copies, before the pool may go
 };
 
 }  // namespace tcpx

@@ -42,6 +42,7 @@ Status poll_until(const std::string& what, std::chrono::milliseconds timeout, Po
 }  // namespace
 
 Result<std::vector<std::byte>> TcpxSession::Core::listen() {
+  const OnDevice on_device(options_.cuda_device);
   p2p::MutexLock lock(mutex_);
   if (!listeners_.empty()) return fail(ErrorCode::kInvalidArgument, "listen: already listening for a client");
   std::vector<net::Listener> listeners;
@@ -69,6 +70,7 @@ Status TcpxSession::Core::accept(const std::string& name, std::chrono::milliseco
 }
 
 Result<bool> TcpxSession::Core::poll_accept(const std::string& name) {
+  const OnDevice on_device(options_.cuda_device);
   p2p::MutexLock lock(mutex_);
   if (listeners_.empty()) return fail(ErrorCode::kInvalidArgument, "accept of {}: listen comes first", name);
   bool all = true;
@@ -85,7 +87,8 @@ Result<bool> TcpxSession::Core::poll_accept(const std::string& name) {
   if (!all) return false;
   std::vector<ReceiveChannel> channels;
   for (auto& comm : accepted_) {
-    auto channel = ReceiveChannel::open(std::move(*comm), options_.window, options_.cuda_device);
+    auto channel =
+        ReceiveChannel::open(std::move(*comm), options_.window, {options_.unpack, options_.cuda_device});
     if (!channel) return tl::unexpected(channel.error());
     channels.push_back(std::move(*channel));
   }
@@ -131,6 +134,7 @@ Status TcpxSession::Core::connect(const std::string& name, std::chrono::millisec
 }
 
 Result<bool> TcpxSession::Core::poll_connect(const std::string& name) {
+  const OnDevice on_device(options_.cuda_device);
   p2p::MutexLock lock(mutex_);
   const auto found = remotes_.find(name);
   if (found == remotes_.end() || found->second.connectors.empty()) {

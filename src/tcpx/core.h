@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "drivers/cuda/device.h"
 #include "drivers/nccl_net/plugin.h"
 #include "tcpx/channel.h"
 #include "tcpx/session.h"
@@ -27,10 +28,19 @@ struct Remote {
   std::optional<p2p::Error> error;
 };
 
+/// Makes a session's CUDA device current, as plugins want it; -1: nothing to do.
+struct OnDevice {
+  explicit OnDevice(int device) {
+    if (device >= 0) guard.emplace(device);
+  }
+  std::optional<p2p::cuda::DeviceGuard> guard;
+};
+
 /// All of a session, behind one lock.
 class TcpxSession::Core {
  public:
   Core(TcpxOptions options, std::shared_ptr<net::Plugin> plugin, std::vector<net::Device> devices);
+  ~Core();
 
   p2p::Result<std::vector<std::byte>> listen();
   p2p::Status accept(const std::string& name, std::chrono::milliseconds timeout);

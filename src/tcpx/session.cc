@@ -19,6 +19,13 @@ TcpxSession::Core::Core(TcpxOptions options, std::shared_ptr<net::Plugin> plugin
                         std::vector<net::Device> devices)
     : options_(std::move(options)), plugin_(std::move(plugin)), devices_(std::move(devices)) {}
 
+TcpxSession::Core::~Core() {
+  const OnDevice on_device(options_.cuda_device);
+  remotes_.clear();
+  accepted_.clear();
+  listeners_.clear();
+}
+
 Result<std::uint64_t> TcpxSession::Core::register_memory(void* data, std::size_t size) {
   if (data == nullptr || size == 0)
     return fail(ErrorCode::kInvalidArgument, "register memory: an empty range");
@@ -43,6 +50,7 @@ Status TcpxSession::Core::deregister_memory(std::uint64_t mem_id) {
     return fail(ErrorCode::kInvalidArgument, "deregister memory {}: {} chunks of it are under way", mem_id,
                 found->second.uses);
   }
+  const OnDevice on_device(options_.cuda_device);
   for (auto& [name, remote] : remotes_) {
     for (SendChannel& channel : remote.sends) channel.forget(mem_id);
     for (ReceiveChannel& channel : remote.receives) channel.forget(mem_id);
@@ -113,6 +121,7 @@ Status TcpxSession::Core::post(const std::string& name, Direction direction, con
 }
 
 Result<bool> TcpxSession::Core::poll(const std::string& name, const Progress& progress) {
+  const OnDevice on_device(options_.cuda_device);
   p2p::MutexLock lock(mutex_);
   if (const auto found = remotes_.find(name); found != remotes_.end()) progress_remote(found->second);
   if (progress.error) return tl::unexpected(*progress.error);

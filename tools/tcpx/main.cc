@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "run.h"
@@ -16,6 +17,7 @@ void add_place(CLI::App& app, Place& place) {
   app.add_option("--plugin", place.plugin, "Plugin: a path, or a name by NCCL's rules")
       ->capture_default_str();
   app.add_option("--devices", place.devices, "Devices by index; channels take them in turn")->delimiter(',');
+  app.add_option("--gpu", place.gpu, "CUDA device whose memory is moved; without it host memory");
   app.add_option("--port", place.port, "TCP port of the bootstrap connection")->capture_default_str();
   app.add_option_function<unsigned>(
       "--timeout", [&place](unsigned seconds) { place.timeout = std::chrono::seconds(seconds); },
@@ -36,6 +38,11 @@ void add_plan(CLI::App& app, Plan& plan) {
       ->delimiter(',')
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
+  const std::map<std::string, tcpx::TcpxOptions::Unpack> ways{{"kernel", tcpx::TcpxOptions::Unpack::kKernel},
+                                                              {"copy", tcpx::TcpxOptions::Unpack::kCopy},
+                                                              {"host", tcpx::TcpxOptions::Unpack::kHost}};
+  app.add_option("--unpack", plan.unpack, "How receives reach CUDA memory: kernel, copy (engine) or host")
+      ->transform(CLI::CheckedTransformer(ways, CLI::ignore_case));
   if (plan.kind == Plan::Kind::kPerf) {
     app.add_option("--rounds", plan.rounds, "Timed messages of each size")
         ->check(CLI::Range(1, 1000000))

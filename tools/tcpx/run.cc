@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "bootstrap.h"
+#include "tcpx/buffer.h"
 #include "tcpx/environment.h"
 #include "tcpx/transfer.h"
 
@@ -31,39 +32,46 @@ tl::unexpected<Error> fail(ErrorCode code, std::string message) {
   return tl::unexpected(Error{code, std::move(message)});
 }
 
-/// Page-aligned memory of one side.
+/// Memory of one side, and the bytes that it shall hold or held last, here.
 class Buffer {
  public:
-  explicit Buffer(std::uint64_t size) : size_(size), storage_(new std::byte[size + 4096]) {
-    const auto start = reinterpret_cast<std::uintptr_t>(storage_.get());
-    data_ = storage_.get() + (4096 - start % 4096) % 4096;
+  static Result<Buffer> allocate(int gpu, std::uint64_t size) {
+    auto memory = TcpxBuffer::allocate(gpu, size);
+    if (!memory) return tl::unexpected(memory.error());
+    return Buffer(std::move(*memory));
   }
-  std::byte* data() const { return data_; }
-  std::uint64_t size() const { return size_; }
+  std::byte* data() const { return memory_.data(); }
 
   /// Different for each round, and from byte to byte.
   static std::byte pattern(std::uint64_t index, std::uint64_t round) {
     const std::uint64_t mixed = (index + 1) * 0x9e3779b97f4a7c15 + round * 0xbf58476d1ce4e5b9;
     return static_cast<std::byte>(mixed >> 56);
   }
-  void fill(std::uint64_t bytes, std::uint64_t round) {
-    for (std::uint64_t index = 0; index < bytes; ++index) data_[index] = pattern(index, round);
-    if (bytes >= sizeof kGreeting) std::memcpy(data_, kGreeting, sizeof kGreeting);
+  Status fill(std::uint64_t round) {
+    for (std::uint64_t index = 0; index < bytes_.size(); ++index) bytes_[index] = pattern(index, round);
+    if (bytes_.size() >= sizeof kGreeting) std::memcpy(bytes_.data(), kGreeting, sizeof kGreeting);
+    return memory_.write(bytes_);
   }
-  /// The first byte that is wrong, or `bytes`.
-  std::uint64_t check(std::uint64_t bytes, std::uint64_t round) const {
-    const bool greeting = bytes >= sizeof kGreeting;
-    if (greeting && std::memcmp(data_, kGreeting, sizeof kGreeting) != 0) return 0;
-    for (std::uint64_t index = greeting ? sizeof kGreeting : 0; index < bytes; ++index) {
-      if (data_[index] != pattern(index, round)) return index;
+  Status clear() {
+    std::ranges::fill(bytes_, std::byte{});
+    return memory_.write(bytes_);
+  }
+  /// The first byte that is wrong, or the size.
+  Result<std::uint64_t> check(std::uint64_t round) {
+    if (auto read = memory_.read(bytes_); !read) return tl::unexpected(read.error());
+    const bool greeting = bytes_.size() >= sizeof kGreeting;
+    if (greeting && std::memcmp(bytes_.data(), kGreeting, sizeof kGreeting) != 0) return 0;
+    for (std::uint64_t index = greeting ? sizeof kGreeting : 0; index < bytes_.size(); ++index) {
+      if (bytes_[index] != pattern(index, round)) return index;
     }
-    return bytes;
+    return bytes_.size();
   }
+  const char* text() const { return reinterpret_cast<const char*>(bytes_.data()); }
 
  private:
-  std::uint64_t size_;
-  std::unique_ptr<std::byte[]> storage_;
-  std::byte* data_ = nullptr;
+  explicit Buffer(TcpxBuffer memory) : memory_(std::move(memory)), bytes_(memory_.size()) {}
+  TcpxBuffer memory_;
+  std::vector<std::byte> bytes_;
 };
 
 /// One side, connected.
@@ -84,8 +92,10 @@ Result<TcpxSession> open_session(const Place& place, const Plan& plan) {
   options.channels = plan.channels;
   options.chunk_bytes = plan.chunk_bytes;
   options.window = plan.window;
+  options.unpack = plan.unpack;
+  options.cuda_device = place.gpu;
   // Host memory goes through the pool only where a program imitates the device.
-  options.host_pool = report->name == "softnet" && report->devices.front().unpack;
+  options.host_pool = place.gpu < 0 && report->name == "softnet" && report->devices.front().unpack;
   return TcpxSession::open(options);
 }
 
@@ -146,22 +156,21 @@ Status hand_over(const Side& side, bool server_speaks, const std::string& text) 
 }
 
 Status transfer_size(Side& side, const Place& place, std::uint64_t bytes) {
-  Buffer buffer(bytes);
+  auto buffer = Buffer::allocate(place.gpu, bytes);
+  if (!buffer) return tl::unexpected(buffer.error());
   const std::uint64_t round = bytes;
-  if (side.server) {
-    std::memset(buffer.data(), 0, bytes);
-  } else {
-    buffer.fill(bytes, round);
-  }
-  const auto memory = side.session.registerMemory(buffer.data(), bytes);
+  if (auto set = side.server ? buffer->clear() : buffer->fill(round); !set) return set;
+  const auto memory = side.session.registerMemory(buffer->data(), bytes);
   if (!memory) return tl::unexpected(memory.error());
   TcpxTransfer transfer(side.session, side.server ? "client" : "server");
   if (auto moved = move_once(side, transfer, *memory, bytes, place.timeout); !moved) return moved;
   std::string verdict = "all bytes right";
   if (side.server) {
-    const std::uint64_t wrong = buffer.check(bytes, round);
-    if (wrong != bytes) verdict = fmt::format("{} bytes: byte {} is wrong", bytes, wrong);
-    if (bytes >= sizeof kGreeting) fmt::print("{}: \"{}\"\n", bytes, reinterpret_cast<char*>(buffer.data()));
+    const auto wrong = buffer->check(round);
+    if (!wrong) return tl::unexpected(wrong.error());
+    if (*wrong != bytes) verdict = fmt::format("{} bytes: byte {} is wrong", bytes, *wrong);
+    if (bytes >= sizeof kGreeting)
+      fmt::print("{}: \"{}\"\n", bytes, std::string(buffer->text(), sizeof kGreeting - 1));
   }
   if (auto agreed = hand_over(side, true, verdict); !agreed) return agreed;
   if (verdict != "all bytes right") return fail(ErrorCode::kProtocol, verdict);
@@ -196,14 +205,16 @@ void print(const Row& row, const Plan& plan, bool json) {
 
 /// From the client's post until it hears that the server has all bytes in place: nothing is counted twice.
 Result<Row> measure_size(Side& side, const Place& place, std::uint64_t bytes) {
-  Buffer buffer(bytes);
-  if (!side.server) buffer.fill(bytes, 1);
-  const auto memory = side.session.registerMemory(buffer.data(), bytes);
+  auto buffer = Buffer::allocate(place.gpu, bytes);
+  if (!buffer) return tl::unexpected(buffer.error());
+  if (auto filled = side.server ? Status{} : buffer->fill(1); !filled) return tl::unexpected(filled.error());
+  const auto memory = side.session.registerMemory(buffer->data(), bytes);
   if (!memory) return tl::unexpected(memory.error());
   TcpxTransfer transfer(side.session, side.server ? "client" : "server");
   std::vector<double> times;
   for (unsigned round = 0; round < kWarmUp + side.plan.rounds; ++round) {
-    if (side.server) std::memset(buffer.data(), 0, bytes);
+    if (auto cleared = side.server ? buffer->clear() : Status{}; !cleared)
+      return tl::unexpected(cleared.error());
     if (auto ready = hand_over(side, true, "ready"); !ready) return tl::unexpected(ready.error());
     const auto start = Clock::now();
     if (auto moved = move_once(side, transfer, *memory, bytes, place.timeout); !moved) {
@@ -213,10 +224,11 @@ Result<Row> measure_size(Side& side, const Place& place, std::uint64_t bytes) {
     if (round >= kWarmUp) {
       times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     }
-    const std::uint64_t wrong = side.server ? buffer.check(bytes, 1) : bytes;
-    if (wrong != bytes) {
+    const auto wrong = side.server ? buffer->check(1) : Result<std::uint64_t>(bytes);
+    if (!wrong) return tl::unexpected(wrong.error());
+    if (*wrong != bytes) {
       return fail(ErrorCode::kProtocol,
-                  fmt::format("{} bytes, round {}: byte {} is wrong", bytes, round, wrong));
+                  fmt::format("{} bytes, round {}: byte {} is wrong", bytes, round, *wrong));
     }
   }
   if (auto closed = side.session.deregisterMemory(*memory); !closed) return tl::unexpected(closed.error());
@@ -251,8 +263,8 @@ bool parse_number(const std::string& text, std::uint64_t& value) {
 }  // namespace
 
 std::string Plan::encode() const {
-  std::string text =
-      fmt::format("tcpx1 {} {} {} {} {}", static_cast<int>(kind), channels, chunk_bytes, window, rounds);
+  std::string text = fmt::format("tcpx1 {} {} {} {} {} {}", static_cast<int>(kind), channels, chunk_bytes,
+                                 window, rounds, static_cast<int>(unpack));
   for (const std::uint64_t size : sizes) text += fmt::format(" {}", size);
   return text;
 }
@@ -264,9 +276,9 @@ Result<Plan> Plan::decode(const std::string& text) {
   words >> word;
   bool good = word == "tcpx1";
   while (good && words >> word) good = parse_number(word, values.emplace_back());
-  constexpr std::size_t kFixed = 5;
+  constexpr std::size_t kFixed = 6;
   if (!good || values.size() < kFixed || values.size() > 1000 || values[0] > 2 || values[1] > 64 ||
-      values[3] > 16 || values[4] == 0 || values[4] > 1000000 ||
+      values[3] > 16 || values[4] == 0 || values[4] > 1000000 || values[5] > 2 ||
       std::ranges::any_of(values, [](std::uint64_t value) { return value > kMaxSize; })) {
     return fail(ErrorCode::kProtocol, "the client's plan is not one of this version's");
   }
@@ -275,6 +287,7 @@ Result<Plan> Plan::decode(const std::string& text) {
             values[2],
             static_cast<unsigned>(values[3]),
             {},
+            static_cast<TcpxOptions::Unpack>(values[5]),
             static_cast<unsigned>(values[4])};
   plan.sizes.assign(values.begin() + kFixed, values.end());
   if (std::ranges::find(plan.sizes, 0U) != plan.sizes.end()) {

@@ -19,7 +19,8 @@ struct Plan {
   std::uint64_t chunk_bytes = 512 << 10;
   unsigned window = 16;
   std::vector<std::uint64_t> sizes;  ///< bytes of each message
-  unsigned rounds = 10;              ///< messages timed for each size, after two that are not
+  TcpxOptions::Unpack unpack = TcpxOptions::Unpack::kKernel;
+  unsigned rounds = 10;  ///< messages timed for each size, after two that are not
 
   std::string encode() const;
   static p2p::Result<Plan> decode(const std::string& text);
@@ -29,6 +30,7 @@ struct Plan {
 struct Place {
   std::string plugin;
   std::vector<int> devices;
+  int gpu = -1;      ///< CUDA device whose memory is moved; -1: host memory
   std::string host;  ///< empty: this is the server
   std::uint16_t port = 0;
   std::chrono::seconds timeout{30};

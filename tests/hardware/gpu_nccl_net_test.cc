@@ -1,0 +1,185 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// Device memory through a net plugin: softnet with its pool in pinned memory, in the mode that SOFTNET_*
+// says.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/memory.h"
+#include "p2p/endpoint.h"
+
+namespace p2p {
+namespace {
+
+constexpr std::chrono::seconds kPatience{30};
+constexpr std::size_t kSize = std::size_t{64} << 20;
+
+Options options() {
+  Options set = *Options::from_environment();
+  set.listen_address = "127.0.0.1";
+  set.transports = {"tcpx"};
+  set.nccl_net_plugin = SOFTNET_PATH;
+  return set;
+}
+
+std::vector<std::byte> noise(std::size_t size, unsigned seed) {
+  std::vector<std::byte> bytes(size);
+  std::mt19937_64 random(seed);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+/// One endpoint with registered memory of one device.
+struct Side {
+  Endpoint endpoint;
+  cuda::DeviceBuffer memory;
+  MemoryRegion region;
+
+  static Side open(int device) {
+    auto endpoint = Endpoint::create(options());
+    EXPECT_TRUE(endpoint) << endpoint.error().message;
+    auto memory = cuda::DeviceBuffer::allocate(device, kSize, true);
+    EXPECT_TRUE(memory) << memory.error().message;
+    auto region = endpoint->register_memory(memory->data(), kSize);
+    EXPECT_TRUE(region) << region.error().message;
+    return {std::move(*endpoint), std::move(*memory), std::move(*region)};
+  }
+  void set(const std::vector<std::byte>& bytes) {
+    ASSERT_TRUE(cuda::copy_now(memory.data(), bytes.data(), bytes.size()));
+  }
+  std::vector<std::byte> get() const {
+    std::vector<std::byte> bytes(kSize);
+    EXPECT_TRUE(cuda::copy_now(bytes.data(), memory.data(), kSize));
+    return bytes;
+  }
+};
+
+class GpuNcclNet : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    ::setenv("SOFTNET_CUDA", "1", 1);
+    ::setenv("SOFTNET_INTERFACES", "lo", 1);
+  }
+  void SetUp() override {
+    if (const auto available = cuda::available(); !available) GTEST_SKIP() << available.error().message;
+    left_.emplace(Side::open(0));
+    right_.emplace(Side::open(cuda::device_count() > 1 ? 1 : 0));
+    auto connection = left_->endpoint.connect("127.0.0.1", right_->endpoint.port(), kPatience);
+    ASSERT_TRUE(connection) << connection.error().message;
+    connection_ = *connection;
+    const auto remote = connection_.import_region(right_->region.descriptor());
+    ASSERT_TRUE(remote) << remote.error().message;
+    remote_ = *remote;
+  }
+  RemoteSpan remote(std::size_t offset, std::size_t size) const {
+    return {remote_, reinterpret_cast<std::uint64_t>(right_->memory.data()) + offset, size};
+  }
+  static void expect_done(const Transfer& transfer) {
+    const auto status = transfer.wait(kPatience);
+    EXPECT_TRUE(status) << status.error().message;
+  }
+
+  std::optional<Side> left_, right_;
+  Connection connection_;
+  RemoteRegionId remote_{};
+};
+
+TEST_F(GpuNcclNet, IsTheRouteBetweenDevices) {
+  bool found = false;
+  for (const Route& route : connection_.routes()) {
+    if (route.local != MemoryKind::kCuda || route.remote != MemoryKind::kCuda) continue;
+    found = true;
+    EXPECT_EQ(route.transport, "nccl_net") << route.reason;
+    EXPECT_NE(route.detail.find("UNPACK on CUDA device"), std::string::npos) << route.detail;
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST_F(GpuNcclNet, AnySizeAndAlignment) {
+  const auto bytes = noise(kSize, 1);
+  left_->set(bytes);
+  for (const std::size_t size : {std::size_t{1}, std::size_t{15}, std::size_t{4096}, std::size_t{65537},
+                                 std::size_t{1000003}, kSize - 64}) {
+    for (const std::size_t offset : {std::size_t{0}, std::size_t{3}, std::size_t{16}}) {
+      right_->set(std::vector<std::byte>(kSize));
+      expect_done(connection_.write(left_->region.span(offset, size), remote(2 * offset, size)));
+      const auto got = right_->get();
+      ASSERT_TRUE(std::equal(got.begin() + static_cast<std::ptrdiff_t>(2 * offset),
+                             got.begin() + static_cast<std::ptrdiff_t>(2 * offset + size),
+                             bytes.begin() + static_cast<std::ptrdiff_t>(offset)))
+          << size << " bytes at " << offset;
+      EXPECT_EQ(got[2 * offset + size], std::byte{}) << "a byte behind the end";
+    }
+  }
+}
+
+TEST_F(GpuNcclNet, ScatteredBlocksBothWays) {
+  constexpr std::size_t kBlock = 4096;
+  constexpr std::size_t kBlocks = 5000;
+  const auto bytes = noise(kSize, 2);
+  left_->set(bytes);
+  std::vector<std::size_t> from(kSize / kBlock), to(kSize / kBlock);
+  std::iota(from.begin(), from.end(), std::size_t{0});
+  std::iota(to.begin(), to.end(), std::size_t{0});
+  std::mt19937 random(5);
+  std::ranges::shuffle(from, random);
+  std::ranges::shuffle(to, random);
+  std::vector<LocalSpan> local;
+  std::vector<RemoteSpan> there;
+  for (std::size_t index = 0; index < kBlocks; ++index) {
+    const std::size_t size = kBlock - 8 - index % 7;
+    local.push_back(left_->region.span(from[index] * kBlock + index % 5, size));
+    there.push_back(remote(to[index] * kBlock + index % 3, size));
+  }
+  expect_done(connection_.write(local, there));
+  const auto written = right_->get();
+  for (std::size_t index = 0; index < kBlocks; ++index) {
+    ASSERT_EQ(std::memcmp(written.data() + to[index] * kBlock + index % 3,
+                          bytes.data() + from[index] * kBlock + index % 5, local[index].size),
+              0)
+        << "block " << index;
+  }
+  left_->set(std::vector<std::byte>(kSize));
+  expect_done(connection_.read(local, there));
+  const auto read = left_->get();
+  for (std::size_t index = 0; index < kBlocks; ++index) {
+    ASSERT_EQ(std::memcmp(read.data() + from[index] * kBlock + index % 5,
+                          bytes.data() + from[index] * kBlock + index % 5, local[index].size),
+              0)
+        << "block " << index;
+  }
+}
+
+TEST_F(GpuNcclNet, ManyTransfersAtOnce) {
+  const auto bytes = noise(kSize, 4);
+  left_->set(bytes);
+  std::vector<Transfer> transfers;
+  constexpr std::size_t kParts = 64;
+  constexpr std::size_t kPart = kSize / kParts;
+  for (std::size_t part = 0; part < kParts; ++part) {
+    transfers.push_back(connection_.write(left_->region.span(part * kPart, kPart),
+                                          remote((kParts - 1 - part) * kPart, kPart)));
+  }
+  for (const Transfer& transfer : transfers) expect_done(transfer);
+  const auto got = right_->get();
+  for (std::size_t part = 0; part < kParts; ++part) {
+    ASSERT_EQ(std::memcmp(got.data() + (kParts - 1 - part) * kPart, bytes.data() + part * kPart, kPart), 0);
+  }
+}
+
+TEST_F(GpuNcclNet, HostMemoryIsRefusedWithAReason) {
+  std::vector<std::byte> host(4096);
+  const auto region = left_->endpoint.register_memory(host.data(), host.size());
+  ASSERT_FALSE(region);
+  EXPECT_NE(region.error().message.find("CUDA memory only"), std::string::npos) << region.error().message;
+}
+
+}  // namespace
+}  // namespace p2p
