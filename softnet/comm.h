@@ -145,8 +145,8 @@ class RecvComm : public Comm {
   UnpackArea::Owner area_;
   abi::UnpackLists* lists_ = nullptr;
   std::array<Request, kRequests> requests_;
-  MessageHeader next_;          // header under way, of the first message not yet announced
-  std::size_t next_bytes_ = 0;  // of it, so far
+  MessageHeader next_;           // header under way, of the first message not yet announced
+  std::size_t next_bytes_ = 0;   // of it, so far
   std::uint64_t fragments_ = 0;  // listed so far
   std::uint64_t posted_ = 0;
   std::uint64_t received_ = 0;  // requests all of whose bytes have come

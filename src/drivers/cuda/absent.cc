@@ -31,7 +31,6 @@ Result<std::string> bus_id_of(int /*device*/) { return absent(); }
 std::optional<int> find_device(const DeviceUuid& /*uuid*/) { return std::nullopt; }
 std::vector<int> active_devices() { return {}; }
 int current_device() { return 0; }
-std::string pci_path_of(int /*device*/) { return ""; }
 bool reaches(int /*device*/, int /*peer*/) { return false; }
 Status enable_peer(int /*device*/, int /*peer*/) { return absent(); }
 DeviceGuard::DeviceGuard(int /*device*/) : status_(absent()) {}

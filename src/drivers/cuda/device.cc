@@ -7,7 +7,6 @@
 #include <array>
 #include <cctype>
 #include <cstring>
-#include <filesystem>
 
 #include "base/error.h"
 #include "drivers/cuda/driver.h"
@@ -103,19 +102,6 @@ int current_device() {
   }
   const std::vector<int> active = active_devices();
   return active.empty() ? 0 : active.front();
-}
-
-std::string pci_path_of(int device) {
-  std::array<char, 32> address{};
-  if (cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), device) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return "";
-  }
-  std::string name = address.data();
-  std::ranges::transform(name, name.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  std::error_code error;
-  const auto path = std::filesystem::canonical("/sys/bus/pci/devices/" + name, error);
-  return error ? "" : path.string();
 }
 
 bool reaches(int device, int peer) {

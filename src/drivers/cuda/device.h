@@ -35,9 +35,6 @@ std::vector<int> active_devices();
 /// The device that is current on this thread; without one the first that this process uses anyway, or 0.
 int current_device();
 
-/// The device's folder in sysfs; empty if that cannot be told.
-std::string pci_path_of(int device);
-
 /// True if kernels and copies of `device` reach the memory of `peer` directly.
 bool reaches(int device, int peer);
 

@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -15,6 +16,15 @@ namespace p2p::nccl_net {
 namespace {
 
 constexpr unsigned kMaxChannels = 16;
+
+/// The GPU's folder in sysfs; empty if that cannot be told.
+std::string pci_path_of(int gpu) {
+  const auto bus_id = cuda::bus_id_of(gpu);
+  if (!bus_id) return "";
+  std::error_code error;
+  const auto path = std::filesystem::canonical("/sys/bus/pci/devices/" + *bus_id, error);
+  return error ? "" : path.string();
+}
 
 struct Opened {
   std::shared_ptr<Plugin> plugin;
@@ -35,7 +45,8 @@ class NetTransport final : public Transport {
   std::string_view name() const override { return "nccl_net"; }
 
   Capabilities capabilities() const override {
-    return {.reach = Reach::kNetwork, .max_batch_bytes = 2 * kMaxChunkBytes, .max_batch_segments = kMaxRanges};
+    return {
+        .reach = Reach::kNetwork, .max_batch_bytes = 2 * kMaxChunkBytes, .max_batch_segments = kMaxRanges};
   }
 
   Status probe() const override;
@@ -142,7 +153,7 @@ Status NetTransport::check_place(MemoryPlace place) {
 std::vector<Rail> NetTransport::rails(const PeerPath& path) const {
   std::vector<Rail> rails;
   if (opened()) {
-    const std::string place = on_gpu() ? cuda::pci_path_of(gpu()) : "";
+    const std::string place = on_gpu() ? pci_path_of(gpu()) : "";
     for (const Device& device : nearest(opened()->devices, place))
       rails.push_back({device.label(), path.local_address});
   }
