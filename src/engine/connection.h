@@ -99,6 +99,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void say(wire::Message message);
   void close_session(Error reason);
 
+  /// Before the state is handed out; a caller that waits for a parked transfer sleeps.
+  void let_waiter_assist(const SegmentList& list, TransferState& state) const;
   void launch(std::shared_ptr<const SegmentList> list, const std::shared_ptr<TransferState>& state,
               const PostOptions& options);
   void finish(const SegmentList& list, const std::shared_ptr<TransferState>& state,

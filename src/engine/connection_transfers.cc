@@ -42,6 +42,7 @@ std::shared_ptr<TransferState> Connection::transfer(Operation operation, std::sp
       break;
     }
     if (*list) {
+      let_waiter_assist(**list, *state);
       launch(std::move(*list), state, options);
       break;
     }
@@ -56,6 +57,7 @@ std::shared_ptr<TransferState> Connection::post(std::shared_ptr<const SegmentLis
   auto state = std::make_shared<TransferState>(list->bytes);
   started_.fetch_add(1, std::memory_order_relaxed);
   under_way_.fetch_add(1, std::memory_order_acq_rel);
+  let_waiter_assist(*list, *state);
   launch(std::move(list), state, options);
   return state;
 }
@@ -113,6 +115,14 @@ void Connection::retry_parked() {
   }
 }
 
+void Connection::let_waiter_assist(const SegmentList& list, TransferState& state) const {
+  if (list.portions.size() != 1 || context_->options.spin.count() == 0) return;
+  const auto lane = lanes_->lane(list.portions.front().transport);
+  if (lane && (list.bytes <= kAssistBytes || lane->device_copies())) {
+    state.set_poll([lane](const TransferState& one, auto deadline) { lane->assist(one, deadline); });
+  }
+}
+
 void Connection::launch(std::shared_ptr<const SegmentList> list, const std::shared_ptr<TransferState>& state,
                         const PostOptions& options) {
   if (Status entered = enter(*list); !entered) return finish({}, state, {}, std::move(entered));
@@ -121,12 +131,6 @@ void Connection::launch(std::shared_ptr<const SegmentList> list, const std::shar
     self->finish(*list, state, options, std::move(status));
   };
   if (list->portions.empty()) return end({});
-  if (list->portions.size() == 1 && context_->options.spin.count() > 0) {
-    const auto lane = lanes_->lane(list->portions.front().transport);
-    if (lane && (list->bytes <= kAssistBytes || lane->device_copies())) {
-      state->set_poll([lane](const TransferState& one, auto deadline) { lane->assist(one, deadline); });
-    }
-  }
   state->set_cancel([lanes = lanes_, list, weak = std::weak_ptr(state)] {
     const auto one = weak.lock();
     if (!one) return;

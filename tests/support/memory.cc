@@ -4,12 +4,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
 namespace p2p::testing {
 namespace {
+
+constexpr std::size_t kWord = sizeof(std::uint64_t);
 
 std::uint64_t word_of(std::uint64_t seed, std::uint64_t index) {
   std::uint64_t value = (seed * 0x2545f4914f6cdd1du) ^ (index + 0x632be59bd9b4e019u);
@@ -18,16 +19,7 @@ std::uint64_t word_of(std::uint64_t seed, std::uint64_t index) {
   return value * 0xbf58476d1ce4e5b9u;
 }
 
-/// visit(offset, size, bytes) for words of the pattern; stops at false.
-template <class Visitor>
-void for_each_word(std::size_t size, std::uint64_t seed, Visitor&& visit) {
-  for (std::size_t offset = 0; offset < size; offset += sizeof(std::uint64_t)) {
-    const std::uint64_t word = word_of(seed, offset);
-    if (!visit(offset, std::min(sizeof word, size - offset), reinterpret_cast<const std::byte*>(&word))) {
-      return;
-    }
-  }
-}
+std::byte byte_of(std::uint64_t word, std::size_t i) { return static_cast<std::byte>(word >> (8 * i)); }
 
 }  // namespace
 
@@ -49,28 +41,44 @@ Pages::~Pages() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
+// Loops over bytes: what the library's functions read and write, the thread sanitizer sees in every file.
+
 void fill(std::span<std::byte> bytes, std::uint64_t seed) {
-  for_each_word(bytes.size(), seed, [&](std::size_t offset, std::size_t size, const std::byte* word) {
-    std::memcpy(bytes.data() + offset, word, size);
-    return true;
-  });
+  std::byte* const data = bytes.data();
+  for (std::size_t at = 0; at < bytes.size(); at += kWord) {
+    const std::uint64_t word = word_of(seed, at);
+    const std::size_t size = std::min(kWord, bytes.size() - at);
+    for (std::size_t i = 0; i < size; ++i) data[at + i] = byte_of(word, i);
+  }
+}
+
+void set_all(std::span<std::byte> bytes, std::byte value) {
+  std::byte* const data = bytes.data();
+  for (std::size_t i = 0; i < bytes.size(); ++i) data[i] = value;
 }
 
 std::optional<std::size_t> difference(std::span<const std::byte> bytes, std::uint64_t seed) {
-  std::optional<std::size_t> found;
-  for_each_word(bytes.size(), seed, [&](std::size_t offset, std::size_t size, const std::byte* word) {
-    for (std::size_t i = 0; !found && i < size; ++i) {
-      if (bytes[offset + i] != word[i]) found = offset + i;
+  const std::byte* const data = bytes.data();
+  for (std::size_t at = 0; at < bytes.size(); at += kWord) {
+    const std::uint64_t word = word_of(seed, at);
+    const std::size_t size = std::min(kWord, bytes.size() - at);
+    for (std::size_t i = 0; i < size; ++i) {
+      if (data[at + i] != byte_of(word, i)) return at + i;
     }
-    return !found;
-  });
-  return found;
+  }
+  return std::nullopt;
 }
 
 std::optional<std::size_t> first_not(std::span<const std::byte> bytes, std::byte value) {
-  const auto found = std::find_if(bytes.begin(), bytes.end(), [value](std::byte b) { return b != value; });
-  if (found == bytes.end()) return std::nullopt;
-  return static_cast<std::size_t>(found - bytes.begin());
+  return first_neither(bytes, value, value);
+}
+
+std::optional<std::size_t> first_neither(std::span<const std::byte> bytes, std::byte one, std::byte other) {
+  const std::byte* const data = bytes.data();
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (data[i] != one && data[i] != other) return i;
+  }
+  return std::nullopt;
 }
 
 }  // namespace p2p::testing

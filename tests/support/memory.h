@@ -31,10 +31,15 @@ class Pages {
 /// Byte `i` of the result depends on `seed` and `i`.
 void fill(std::span<std::byte> bytes, std::uint64_t seed);
 
+void set_all(std::span<std::byte> bytes, std::byte value);
+
 /// Where `bytes` first differ from what `fill` makes.
 std::optional<std::size_t> difference(std::span<const std::byte> bytes, std::uint64_t seed);
 
 /// Where `bytes` are first not `value`.
 std::optional<std::size_t> first_not(std::span<const std::byte> bytes, std::byte value);
+
+/// Where `bytes` are first neither the one nor the other.
+std::optional<std::size_t> first_neither(std::span<const std::byte> bytes, std::byte one, std::byte other);
 
 }  // namespace p2p::testing

@@ -185,8 +185,7 @@ class Peer {
   }
 
   std::string clear_bytes(Words& words) {
-    const auto bytes = part(words);
-    std::fill(bytes.begin(), bytes.end(), std::byte{});
+    set_all(part(words), std::byte{});
     return "ok";
   }
 
@@ -199,10 +198,8 @@ class Peer {
   std::string check_only(Words& words) {
     const auto bytes = part(words);
     const auto value = static_cast<std::byte>(words.number());
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      if (bytes[i] != value && bytes[i] != std::byte{}) return fmt::format("error other bytes at {}", i);
-    }
-    return "ok";
+    const auto at = first_neither(bytes, value, std::byte{});
+    return at ? fmt::format("error other bytes at {}", *at) : "ok";
   }
 
   /// accept_drop MS: takes a connection and forgets it.
