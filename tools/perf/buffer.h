@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "gpu.h"
 #include "p2p/endpoint.h"
 #include "p2p/memory.h"
 #include "p2p/result.h"
@@ -28,17 +29,24 @@ class Pages {
   std::span<std::byte> bytes_;
 };
 
-/// Owns memory of a place ("host") and its registration with an endpoint, which must outlive it.
+/// Owns memory of a place ("host" or "cuda:N") and its registration with an endpoint, which must outlive it.
 class Buffer {
  public:
   static Result<Buffer> allocate(Endpoint& endpoint, const std::string& place, std::size_t size);
 
+  /// The memory itself on the host; for a GPU, the host's copy of it.
   std::span<std::byte> bytes() const { return pages_.bytes(); }
+
+  /// Brings the memory to what `bytes` hold, and the reverse. Nothing to do on the host.
+  Status publish() const { return gpu_ ? gpu_.store(bytes()) : Status(); }
+  Status fetch() const { return gpu_ ? gpu_.load(bytes()) : Status(); }
+
   const MemoryRegion& region() const { return region_; }
 
  private:
   Pages pages_;
-  MemoryRegion region_;  // let go before the pages
+  GpuMemory gpu_;
+  MemoryRegion region_;  // let go before the memory
 };
 
 }  // namespace p2p::perf

@@ -32,11 +32,11 @@ std::string describe(const Row& row) {
                      row.transport.empty() ? "" : " over ", row.transport);
 }
 
-/// Of the route for host memory: its transport; says it once to the report.
-std::string note_route(const Connection& connection, Report& report) {
+/// The transport of the route between memories of these kinds; says the route once to the report.
+std::string note_route(const Connection& connection, MemoryKind local, MemoryKind remote, Report& report) {
   std::string transport;
   for (const Route& route : connection.routes()) {
-    if (route.local != MemoryKind::kHost || route.remote != MemoryKind::kHost) continue;
+    if (route.local != local || route.remote != remote) continue;
     report.route(route);
     transport = route.transport;
   }
@@ -58,6 +58,7 @@ bool run_group(const ClientPlan& plan, std::span<const Row> rows, Report& report
   if (!connection) return fail_all(connection.error());
 
   Exchange exchange(*connection);
+  const MemoryKind local = plan.memory == "host" ? MemoryKind::kHost : MemoryKind::kCuda;
   bool good = true;
   for (const Row& row : rows) {
     report.begin(describe(row));
@@ -69,7 +70,7 @@ bool run_group(const ClientPlan& plan, std::span<const Row> rows, Report& report
       if (!connection->status()) return false;
       continue;
     }
-    figures->transport = note_route(*connection, report);
+    figures->transport = note_route(*connection, local, figures->remote, report);
     report.row(row, *figures);
     if (row.verify && !figures->verified) {
       report.failed(describe(row), Error{ErrorCode::kProtocol, figures->fault});

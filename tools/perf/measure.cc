@@ -20,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 /// Bound on one transfer: far above what 64 GiB take on any working machine.
 constexpr std::chrono::minutes kTransferTime{5};
 
+/// Transfers one by one before anything else: the first may find something that is not set up yet.
+constexpr std::uint64_t kFirst = 10;
+
 /// How long transfers run before the clock starts.
 constexpr std::chrono::milliseconds kWarmUp{20};
 
@@ -163,6 +166,7 @@ class Rounds {
     } else {
       layout_.fill(buffer_.bytes(), seed);
     }
+    if (const Status published = buffer_.publish(); !published) return published;
     const auto reply = exchange_.call({.request = Request::kArm, .seed = seed});
     if (!reply) return tl::unexpected(reply.error());
     return {};
@@ -171,6 +175,7 @@ class Rounds {
   /// Success with a sentence if the bytes at the destination are wrong.
   Result<std::string> check(std::uint64_t seed, std::uint64_t used_slots) {
     if (row_.operation == Operation::kRead) {
+      if (const Status fetched = buffer_.fetch(); !fetched) return tl::unexpected(fetched.error());
       return layout_.find_fault(buffer_.bytes(), seed, used_slots).value_or("");
     }
     const Status sent =
@@ -189,7 +194,11 @@ class Rounds {
 };
 
 Status transfer_timed(const Posts& posts, const Row& row, Figures& figures) {
-  Window warm(posts, row.depth);
+  Window first(posts, 1);
+  if (const Status moved = first.run(Clock::time_point{}, kFirst); !moved) return moved;
+  figures.first_us = first.latencies_us().front();
+  figures.tenth_us = first.latencies_us().back();
+  Window warm(posts, row.depth, first.posted());
   if (const Status warmed = warm.run(Clock::now() + kWarmUp, 1); !warmed) return warmed;
   Window window(posts, row.depth, warm.posted());
   const auto start = Clock::now();
@@ -225,6 +234,7 @@ Result<Figures> measure(Endpoint& endpoint, const std::string& memory, Exchange&
   if (!posts) return tl::unexpected(posts.error());
 
   Figures figures;
+  figures.remote = reply->descriptor->place.kind;
   Rounds rounds(exchange, row, *buffer);
   for (const bool timed : {true, false}) {
     if (!timed && !row.verify) break;

@@ -73,6 +73,8 @@ void Report::row(const Row& row, const Figures& figures) {
       {"latency_us_p50", figures.latency_us_p50},
       {"latency_us_p99", figures.latency_us_p99},
       {"post_us", figures.post_us},
+      {"first_us", figures.first_us},
+      {"tenth_us", figures.tenth_us},
       {"verified", figures.verified},
   };
   fmt::print(json_.get(), "{}\n", object.dump());

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "p2p/memory.h"
 #include "p2p/result.h"
 
 namespace p2p::perf {
@@ -45,7 +46,10 @@ struct Figures {
   double seconds = 0;
   double latency_us_p50 = 0;
   double latency_us_p99 = 0;
-  double post_us = 0;  ///< median time to post one transfer
+  double post_us = 0;   ///< median time to post one transfer
+  double first_us = 0;  ///< of the first transfer between these regions, from post to done
+  double tenth_us = 0;  ///< of the tenth
+  MemoryKind remote = MemoryKind::kHost;
   bool verified = false;
   std::string fault;  ///< what was wrong at the destination
 

@@ -35,9 +35,15 @@ class ServedRow {
   RegionDescriptor descriptor() const { return buffer_.region().descriptor(); }
   bool receives() const { return row_.operation == Operation::kSend; }
 
-  void arm(std::uint64_t seed) {
-    if (row_.operation == Operation::kRead) return layout_.fill(buffer_.bytes(), seed);
-    std::fill(buffer_.bytes().begin(), buffer_.bytes().end(), std::byte{});
+  /// Why it failed, or nothing.
+  std::string arm(std::uint64_t seed) {
+    if (row_.operation == Operation::kRead) {
+      layout_.fill(buffer_.bytes(), seed);
+    } else {
+      std::fill(buffer_.bytes().begin(), buffer_.bytes().end(), std::byte{});
+    }
+    const Status published = buffer_.publish();
+    return published ? "" : published.error().message;
   }
 
   /// Takes messages until an empty one comes, which each receive posted till then gets.
@@ -58,6 +64,7 @@ class ServedRow {
 
   std::string check(std::uint64_t seed, std::uint64_t used_slots) const {
     if (row_.operation == Operation::kRead) return {};
+    if (const Status fetched = buffer_.fetch(); !fetched) return fetched.error().message;
     return layout_.find_fault(buffer_.bytes(), seed, used_slots).value_or("");
   }
 
@@ -118,7 +125,7 @@ class Service {
       }
       case Request::kArm:
         if (!row_) return Reply{"arm: there is no row", std::nullopt};
-        row_->arm(ask.seed);
+        reply.error = row_->arm(ask.seed);
         break;
       case Request::kCheck:
         if (!row_) return Reply{"check: there is no row", std::nullopt};
