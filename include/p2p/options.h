@@ -71,6 +71,10 @@ struct P2P_API Options {
   /// only, which leaves all multiprocessors to the program but is slow for small blocks.
   unsigned gpu_blocks = 64;
 
+  /// Thread blocks of the kernel that waits for short single copies between GPUs while they follow one
+  /// another within 0.2 ms, so that none costs a launch; 0: none, each copy is started by itself.
+  unsigned gpu_standby_blocks = 16;
+
   /// Pieces of at least this many bytes go by copy engine between GPUs, smaller ones by kernel.
   std::size_t gpu_bulk_bytes = std::size_t{32} << 20;
 

@@ -47,6 +47,11 @@ Result<std::unique_ptr<Copier>> Copier::open(int device, const Limits& limits) {
       if (status) status = move_into(stream, Stream::open(device, Stream::Priority::kHigh));
     }
   }
+  if (status && limits.standby_ctas != 0) {
+    auto standby = Standby::open(device, limits.standby_ctas);
+    if (!standby) return tl::unexpected(std::move(standby.error()));
+    copier->standby_ = std::move(*standby);
+  }
   if (!status) return tl::unexpected(status.error());
   std::memset(copier->words_.data(), 0, copier->words_.size());
   copier->lists_.resize(limits.lists);
@@ -86,6 +91,7 @@ Copier::List* Copier::take() {
   list->blocks_ = {.blocks = blocks_of(list->slot_)};
   list->bulk_.clear();
   list->waits_ = {};
+  list->order_ = {};
   list->status_ = {};
   ++list->turn_;
   return list;
@@ -99,10 +105,21 @@ void Copier::choose_engine(List& list) const {
 }
 
 void Copier::start(List& list) {
+  list.asked_ = std::chrono::steady_clock::now();
+  if (!order(list)) launch(list);
+}
+
+// A single short piece, if a kernel stands by.
+bool Copier::order(List& list) {
+  if (!standby_ || list.blocks_.count != 1 || !list.bulk_.empty()) return false;
+  list.order_ = standby_->order(list.blocks_.blocks[0]);
+  return list.order_.has_value();
+}
+
+void Copier::launch(List& list) {
   choose_engine(list);
   const cuda::DeviceGuard guard(device_);
   list.status_ = guard.status();
-  list.asked_ = std::chrono::steady_clock::now();
   if (list.status_ && list.blocks_.count != 0) start_kernel(list);
   if (list.status_ && !list.bulk_.empty()) start_bulk(list);
 }
@@ -139,21 +156,22 @@ void Copier::start_bulk(List& list) {
   }
 }
 
-bool Copier::finished(List& list) const {
+bool Copier::finished(List& list) {
+  if (list.order_ && standby_->finished(*list.order_)) list.order_.reset();
   for (const std::size_t which : {kKernel, kBulk}) {
     if (!list.waits_[which]) continue;
     const std::atomic_ref<std::uint32_t> word(*word_of(list, which));
     if (word.load(std::memory_order_acquire) == list.turn_) list.waits_[which] = false;
   }
-  if (!list.waits_[kKernel] && !list.waits_[kBulk]) return true;
+  if (!list.order_ && !list.waits_[kKernel] && !list.waits_[kBulk]) return true;
   const auto now = std::chrono::steady_clock::now();
   if (now - list.asked_ < kAskAfter) return false;
   list.asked_ = now;
-  return failed(list);
+  return list.order_ ? order_ended(list) : ended_by_error(list);
 }
 
 // A device whose work failed will write no word.
-bool Copier::failed(List& list) const {
+bool Copier::ended_by_error(List& list) {
   bool failed = false;
   for (const std::size_t which : {kKernel, kBulk}) {
     if (!list.waits_[which]) continue;
@@ -164,6 +182,19 @@ bool Copier::failed(List& list) const {
   }
   if (failed) list.waits_ = {};
   return failed;
+}
+
+// An order that came too late for its kernel is carried out by copy engine.
+bool Copier::order_ended(List& list) {
+  const auto lost = standby_->lost(*list.order_);
+  if (lost && !*lost) return false;
+  list.order_.reset();
+  if (lost) {
+    launch(list);
+    return !list.status_ && !list.waits_[kKernel] && !list.waits_[kBulk];
+  }
+  list.status_ = tl::unexpected(lost.error());
+  return true;
 }
 
 void Copier::give_back(List& list) { free_.push_back(&list); }

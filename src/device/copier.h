@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "device/standby.h"
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/stream.h"
 #include "kernels/copy.h"
@@ -26,6 +28,7 @@ class Copier {
     std::size_t bulk_count = 0;    ///< and lists of at most so many pieces
     std::size_t blocks = 0;        ///< of one list
     std::size_t lists = 0;         ///< under way at once
+    unsigned standby_ctas = 0;     ///< of the kernel that waits for short single pieces; 0: none
   };
 
   /// One list, between `take` and `give_back`.
@@ -41,6 +44,7 @@ class Copier {
     std::vector<kernels::CopyBlock> bulk_;
     std::uint32_t turn_ = 0;
     std::array<bool, 2> waits_{};  // for the kernel's word, for the copy engine's word
+    std::optional<Standby::Number> order_;
     std::chrono::steady_clock::time_point asked_;
     Status status_;
   };
@@ -70,9 +74,14 @@ class Copier {
   void start(List& list);
 
   /// Never blocks. The driver is asked only when a list takes long, to find out whether it failed.
-  bool finished(List& list) const;
+  bool finished(List& list);
 
   void give_back(List& list);
+
+  /// Ends what is kept ready and not used any more. To be called now and then.
+  void rest() {
+    if (standby_) standby_->rest();
+  }
 
  private:
   Copier(int device, const Limits& limits) : device_(device), limits_(limits) {}
@@ -83,9 +92,12 @@ class Copier {
   std::uint32_t* word_of(const List& list, std::size_t which) const;
   void choose_engine(List& list) const;
   const cuda::Stream& stream_of(const List& list, std::size_t which) const;
+  bool order(List& list);
+  void launch(List& list);
   void start_kernel(List& list);
   void start_bulk(List& list);
-  bool failed(List& list) const;
+  bool ended_by_error(List& list);
+  bool order_ended(List& list);
 
   const int device_;
   const Limits limits_;
@@ -96,6 +108,7 @@ class Copier {
   std::vector<List*> free_;
   std::array<cuda::Stream, 2> kernels_;  // two, so that one list starts while the one before drains
   std::array<cuda::Stream, 2> bulk_;
+  std::unique_ptr<Standby> standby_;
 };
 
 }  // namespace p2p::device

@@ -209,6 +209,12 @@ constexpr Variable kVariables[] = {
      "only.",
      [](Text text, Options& o) { return read_number(text, {0, 1024}, o.gpu_blocks); },
      [](const Options& o) { return std::to_string(o.gpu_blocks); }},
+    {"UCCL_P2P_GPU_STANDBY_BLOCKS",
+     "Thread blocks of the kernel that waits for short single copies between GPUs of one host while they "
+     "follow "
+     "one another within 0.2 ms. 0: none, each copy is started by itself.",
+     [](Text text, Options& o) { return read_number(text, {0, 64}, o.gpu_standby_blocks); },
+     [](const Options& o) { return std::to_string(o.gpu_standby_blocks); }},
     {"UCCL_P2P_GPU_BULK_BYTES",
      "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel.",
      [](Text text, Options& o) { return read_size(text, {1, std::uint64_t{1} << 40}, o.gpu_bulk_bytes); },

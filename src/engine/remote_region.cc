@@ -32,7 +32,15 @@ void RemoteRegion::set_failed(Error error, std::function<void()> through) {
       return;
     }
   }
+  retire();
   if (through) through();
+}
+
+// Of a failed region: no user comes any more.
+void RemoteRegion::retire() const {
+  for (const auto& key : keys_) {
+    if (key) key->retire();
+  }
 }
 
 bool RemoteRegion::add_user() {
@@ -46,8 +54,10 @@ void RemoteRegion::remove_user() {
   std::vector<std::function<void()>> through;
   {
     MutexLock lock(mutex_);
-    if (--users_ == 0) through.swap(through_);
+    if (--users_ != 0 || state() != State::kFailed) return;
+    through.swap(through_);
   }
+  retire();
   for (const auto& call : through) call();
 }
 

@@ -57,6 +57,8 @@ class RemoteRegion {
   void remove_user();
 
  private:
+  void retire() const;
+
   const RemoteRegionId id_;
   const RegionDescriptor descriptor_;
   RegionInfo info_;

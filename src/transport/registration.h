@@ -85,6 +85,10 @@ class RemoteKey {
 
   const RegionInfo& info() const { return info_; }
 
+  /// The owner took the region back and nothing here uses it any more, or will: what keeps the owner's memory
+  /// may be let go.
+  virtual void retire() const {}
+
  private:
   RegionInfo info_;
 };

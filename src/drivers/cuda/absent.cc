@@ -39,7 +39,7 @@ DeviceGuard::~DeviceGuard() = default;
 Result<MemoryPlace> place_of(const void* /*pointer*/) { return MemoryPlace{}; }
 Result<Allocation> allocation_of(const void* /*pointer*/) { return absent(); }
 std::uint64_t buffer_id_of(const void* /*pointer*/) { return 0; }
-bool pinned(const void* /*pointer*/) { return false; }
+bool pinned(const void* /*pointer*/, std::size_t /*bytes*/) { return false; }
 
 Result<HostBuffer> HostBuffer::allocate(std::size_t /*bytes*/) { return absent(); }
 HostBuffer::~HostBuffer() = default;

@@ -23,7 +23,7 @@ TEST(CudaPlace, OrdinaryMemoryIsHostMemory) {
   ASSERT_TRUE(place) << place.error().message;
   EXPECT_EQ(*place, MemoryPlace{});
   EXPECT_FALSE(allocation_of(memory.data()));
-  EXPECT_FALSE(pinned(memory.data()));
+  EXPECT_FALSE(pinned(memory.data(), 64));
 }
 
 TEST(CudaDevice, SaysWhyThereIsNone) {
@@ -88,14 +88,16 @@ TEST_F(OnDevice, PinnedMemoryIsHostMemory) {
   const auto buffer = HostBuffer::allocate(1 << 16);
   ASSERT_TRUE(buffer) << buffer.error().message;
   EXPECT_EQ(*place_of(buffer->data()), MemoryPlace{});
-  EXPECT_TRUE(pinned(buffer->data()));
+  EXPECT_TRUE(pinned(buffer->data(), 1 << 16));
   std::vector<std::byte> plain(1 << 16);
   {
     const auto pin = HostPin::pin(plain.data(), plain.size());
     ASSERT_TRUE(pin) << pin.error().message;
-    EXPECT_TRUE(pinned(plain.data()));
+    EXPECT_TRUE(pinned(plain.data(), plain.size()));
+    EXPECT_TRUE(pinned(plain.data() + 100, plain.size() - 100));
+    EXPECT_FALSE(pinned(plain.data() + 100, plain.size() + (1 << 20)));
   }
-  EXPECT_FALSE(pinned(plain.data()));
+  EXPECT_FALSE(pinned(plain.data(), plain.size()));
 }
 
 TEST_F(OnDevice, SignalFollowsTheCopy) {

@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "drivers/cuda/driver.h"
 #include "drivers/cuda/error.h"
 
@@ -71,11 +75,16 @@ Result<std::string> bus_id_of(int device) {
 }
 
 std::optional<int> find_device(const DeviceUuid& uuid) {
-  const int count = device_count();
-  for (int device = 0; device < count; ++device) {
-    if (const auto found = uuid_of(device); found && *found == uuid) return device;
-  }
-  return std::nullopt;
+  // Asked of the driver once: it takes milliseconds, and a process keeps its devices.
+  static const std::vector<DeviceUuid> devices = [] {
+    std::vector<DeviceUuid> all(static_cast<std::size_t>(device_count()));
+    for (std::size_t i = 0; i != all.size(); ++i)
+      all[i] = uuid_of(static_cast<int>(i)).value_or(DeviceUuid{});
+    return all;
+  }();
+  const auto found = std::find(devices.begin(), devices.end(), uuid);
+  if (uuid == DeviceUuid{} || found == devices.end()) return std::nullopt;
+  return static_cast<int>(found - devices.begin());
 }
 
 std::vector<int> active_devices() {
@@ -110,17 +119,51 @@ bool reaches(int device, int peer) {
   return cudaDeviceCanAccessPeer(&can, device, peer) == cudaSuccess && can != 0;
 }
 
+namespace {
+
+/// (device, peer) as this library enabled them.
+struct EnabledPeers {
+  Mutex mutex;
+  std::set<std::pair<int, int>> pairs P2P_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
 Status enable_peer(int device, int peer) {
   if (device == peer) return {};
   const DeviceGuard guard(device);
   if (!guard.status()) return guard.status();
+  // Asked first, because a refused call counts as an error with memory checkers.
+  static EnabledPeers enabled;
+  const MutexLock lock(enabled.mutex);
+  if (enabled.pairs.contains({device, peer})) return {};
   const int code = cudaDeviceEnablePeerAccess(peer, 0);
+  if (code == cudaSuccess) enabled.pairs.insert({device, peer});
   if (code == cudaErrorPeerAccessAlreadyEnabled) {
     static_cast<void>(cudaGetLastError());
     return {};
   }
   return check(code, fmt::format("let CUDA device {} reach device {}", device, peer));
 }
+
+namespace {
+
+// Contexts that cudaSetDevice was seen to make current, by ordinal.
+constexpr std::size_t kContexts = 64;
+std::array<std::atomic<CUcontext>, kContexts> contexts{};
+
+bool is_current(int device, CUcontext context) {
+  return context != nullptr && device >= 0 && static_cast<std::size_t>(device) < kContexts &&
+         contexts[static_cast<std::size_t>(device)].load(std::memory_order_relaxed) == context;
+}
+
+void note_current(const Driver& driver, int device) {
+  CUcontext context = nullptr;
+  if (device < 0 || static_cast<std::size_t>(device) >= kContexts) return;
+  if (driver.get_current(&context) == CUDA_SUCCESS) contexts[static_cast<std::size_t>(device)] = context;
+}
+
+}  // namespace
 
 DeviceGuard::DeviceGuard(int device) {
   const auto driver = load_driver();
@@ -129,14 +172,20 @@ DeviceGuard::DeviceGuard(int device) {
     return;
   }
   CUcontext previous = nullptr;
-  restore_ = (*driver)->get_current(&previous) == CUDA_SUCCESS;
+  const bool known = (*driver)->get_current(&previous) == CUDA_SUCCESS;
+  if (known && is_current(device, previous)) return;
+  restore_ = known;
   previous_ = previous;
   if (device == kAnyDevice) {
     if (previous != nullptr) return;
     const std::vector<int> active = active_devices();
     device = active.empty() ? 0 : active.front();
   }
-  status_ = check(cudaSetDevice(device), fmt::format("make CUDA device {} current", device));
+  if (const int code = cudaSetDevice(device); code != cudaSuccess) {
+    status_ = tl::unexpected<Error>(error_of(code, fmt::format("make CUDA device {} current", device)));
+    return;
+  }
+  note_current(**driver, device);
 }
 
 DeviceGuard::~DeviceGuard() {

@@ -29,7 +29,7 @@ HostBuffer::~HostBuffer() {
 
 Result<HostPin> HostPin::pin(std::byte* data, std::size_t bytes) {
   if (const Status status = available(); !status) return tl::unexpected<Error>(status.error());
-  if (pinned(data) && pinned(data + bytes - 1)) return HostPin();
+  if (pinned(data, bytes)) return HostPin();
   const DeviceGuard guard(kAnyDevice);
   if (!guard.status()) return tl::unexpected<Error>(guard.status().error());
   const int code = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);

@@ -89,11 +89,15 @@ std::uint64_t buffer_id_of(const void* pointer) {
   return id;
 }
 
-bool pinned(const void* pointer) {
+bool pinned(const void* pointer, std::size_t bytes) {
   const Driver* driver = loaded_driver();
   Attributes attributes;
-  return driver != nullptr && attributes_of(*driver, pointer, attributes) == CUDA_SUCCESS &&
-         attributes.type == CU_MEMORYTYPE_HOST;
+  if (driver == nullptr || attributes_of(*driver, pointer, attributes) != CUDA_SUCCESS ||
+      attributes.type != CU_MEMORYTYPE_HOST) {
+    return false;
+  }
+  const std::uint64_t offset = reinterpret_cast<CUdeviceptr>(pointer) - attributes.base;
+  return offset <= attributes.size && bytes <= attributes.size - offset;
 }
 
 }  // namespace p2p::cuda

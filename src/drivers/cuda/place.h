@@ -34,7 +34,8 @@ Result<Allocation> allocation_of(const void* pointer);
 /// The allocation's id alone, at a fraction of the cost; 0 if `pointer` is no CUDA memory (any more).
 std::uint64_t buffer_id_of(const void* pointer);
 
-/// True if the host memory at `pointer` is pinned, so that kernels may use it in place.
-bool pinned(const void* pointer);
+/// True if the `bytes` of host memory at `pointer` are pinned as one range, so that kernels may use them in
+/// place.
+bool pinned(const void* pointer, std::size_t bytes);
 
 }  // namespace p2p::cuda

@@ -57,9 +57,9 @@ Status IpcChannel::try_probe(const SharedMemory& probe) {
 bool IpcChannel::post(const Batch& batch) {
   Flight flight;
   flight.id = batch.id;
-  if (batch.segments.size() > own_.limits.blocks) {
+  if (batch.segments.size() > own_.copiers->limits().blocks) {
     flight.status = fail(ErrorCode::kInvalidArgument, "a batch of {} segments, {} at most",
-                         batch.segments.size(), own_.limits.blocks);
+                         batch.segments.size(), own_.copiers->limits().blocks);
   } else if (plan(batch, flight) == Planned::kFull) {
     release(flight);
     return false;
@@ -132,7 +132,7 @@ Result<IpcChannel::Part> IpcChannel::part_for(int device, Flight& flight) {
 Result<device::Copier*> IpcChannel::copier_for(int device) {
   std::unique_ptr<device::Copier>& copier = copiers_[device];
   if (!copier) {
-    auto opened = device::Copier::open(device, own_.limits);
+    auto opened = own_.copiers->take(device);
     if (!opened) return tl::unexpected(opened.error());
     copier = std::move(*opened);
   }
@@ -179,6 +179,9 @@ bool IpcChannel::progress(std::vector<Completion>& completions) {
     completions.push_back({flight.id, std::move(flight.status)});
     flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
     moved = true;
+  }
+  for (const auto& [device, copier] : copiers_) {
+    if (copier) copier->rest();
   }
   return moved;
 }

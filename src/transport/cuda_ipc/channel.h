@@ -10,6 +10,7 @@
 
 #include "device/copier.h"
 #include "drivers/cuda/stream.h"
+#include "transport/cuda_ipc/copiers.h"
 #include "transport/cuda_ipc/regions.h"
 #include "transport/transport.h"
 
@@ -22,7 +23,7 @@ class IpcChannel : public Channel {
   struct Own {
     ProcessId process;
     Bytes address;
-    device::Copier::Limits limits;
+    std::shared_ptr<Copiers> copiers;
   };
   explicit IpcChannel(Own own) : own_(std::move(own)) {}
 

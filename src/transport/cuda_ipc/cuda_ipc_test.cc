@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <random>
 #include <string>
@@ -21,6 +22,7 @@
 #include "drivers/cuda/stream.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/cuda_ipc/mappings.h"
+#include "transport/cuda_ipc/regions.h"
 
 namespace p2p::cuda_ipc {
 namespace {
@@ -131,6 +133,34 @@ TEST(Mappings, KeepsUsedOnesAndFewOthers) {
   EXPECT_EQ(opens.opened, 9);
 }
 
+// CUDA maps a block of small allocations into a process only once.
+TEST(Mappings, MakesRoomForANeighbourInABlock) {
+  CountedOpens opens;
+  Mappings mappings({}, opens.open);
+  ASSERT_TRUE(mappings.get(some_memory(4096, 1), 0));
+  const auto used = mappings.get(some_memory(16384, 2), 0);
+  EXPECT_EQ(mappings.open_count(), 1u);  // nobody used the first
+  ASSERT_TRUE(mappings.get(some_memory(32768, 3), 0));
+  EXPECT_EQ(mappings.open_count(), 2u);
+  ASSERT_TRUE(mappings.get(some_memory(std::uint64_t{64} << 20, 4), 0));
+  EXPECT_EQ(mappings.open_count(), 3u);  // another block
+}
+
+TEST(PeerMemory, IsLetGoWhenItIsRetired) {
+  CountedOpens opens;
+  const auto mappings = std::make_shared<Mappings>(Mappings::Limits{}, opens.open);
+  const SharedMemory memory = some_memory(4096, 1);
+  const RegionInfo region{.id = RegionId{1}, .base = reinterpret_cast<std::byte*>(4096), .size = 4096};
+  const PeerMemory peer(region, memory, 0, mappings, false);
+  ASSERT_TRUE(peer.reach(0));
+  peer.retire();
+  const auto gone = peer.reach(0);
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
+  ASSERT_TRUE(mappings->get(some_memory(8192, 2), 0));
+  EXPECT_EQ(mappings->open_count(), 1u);
+}
+
 TEST(Mappings, PassesOnWhyItCouldNotOpen) {
   Mappings mappings({}, [](const cuda::IpcHandle&, int) -> Result<cuda::IpcMapping> {
     return fail(ErrorCode::kSystem, "no");
@@ -208,6 +238,8 @@ class PeerProcess {
     to_.reset();
     ::waitpid(child_, nullptr, 0);
   }
+
+  void kill() { ::kill(child_, SIGKILL); }
 
   /// What its buffer holds.
   Bytes content() {
@@ -450,6 +482,51 @@ TEST_P(IpcTransfers, OutlivesThePeer) {
   EXPECT_LT(std::chrono::steady_clock::now() - started, 5s);
   // This process's own device still works.
   EXPECT_TRUE(cuda::copy_now(memory_.data(), mine_.data(), mine_.size()));
+}
+
+TEST_P(IpcTransfers, PeerKilledMidTransfer) {
+  constexpr std::size_t kMany = 200;
+  const Segment all{memory_.data(), peer_at(0), PeerProcess::kBytes, local_.get(), remote_.get()};
+  std::vector<Completion> completions;
+  std::size_t posted = 0;
+  bool killed = false;
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (completions.size() < kMany && std::chrono::steady_clock::now() < deadline) {
+    const Batch next{.id = BatchId{posted + 1},
+                     .operation = posted % 2 == 0 ? Operation::kWrite : Operation::kRead,
+                     .segments = {&all, 1},
+                     .bytes = PeerProcess::kBytes};
+    if (posted < kMany && channel_->post(next)) ++posted;
+    channel_->progress(completions);
+    if (!killed && completions.size() > 3) {
+      peer_->kill();
+      killed = true;
+    }
+  }
+  // Each ends, well or with a reason; the mapping keeps the memory, so that most end well.
+  ASSERT_EQ(completions.size(), kMany);
+  for (const Completion& completion : completions) {
+    if (!completion.status) {
+      EXPECT_FALSE(completion.status.error().message.empty());
+    }
+  }
+  EXPECT_FALSE(channel_->busy());
+  EXPECT_TRUE(cuda::copy_now(memory_.data(), mine_.data(), mine_.size()));
+}
+
+// One after the other without a pause: what is kept ready for that carries them too.
+TEST_P(IpcTransfers, ManyShortOnes) {
+  std::vector<Segment> segments;
+  for (std::size_t i = 0; i < 3000; ++i) {
+    const std::size_t size = 1 + i * 37 % 5000;
+    segments.push_back(
+        {memory_.data() + i * 8192, peer_at(i * 8192 + i % 16), size, local_.get(), remote_.get()});
+  }
+  for (const Segment& segment : segments) {
+    const Status status = transfer(Operation::kWrite, {segment});
+    ASSERT_TRUE(status) << status.error().message;
+  }
+  expect_written(segments, memory_.data());
 }
 
 TEST_P(IpcTransfers, CopyEnginesAlone) {

@@ -13,12 +13,20 @@ bool overlap(const SharedMemory& a, const SharedMemory& b) {
   return a.owner == b.owner && a.base < b.base + b.size && b.base < a.base + a.size;
 }
 
+// CUDA puts small allocations together into blocks of this size and maps a block into a process only once.
+constexpr unsigned kBlockBits = 21;
+
+bool share_a_block(const SharedMemory& a, const SharedMemory& b) {
+  const auto first = [](const SharedMemory& memory) { return memory.base >> kBlockBits; };
+  const auto last = [](const SharedMemory& memory) { return (memory.base + memory.size - 1) >> kBlockBits; };
+  return a.owner == b.owner && first(a) <= last(b) && first(b) <= last(a);
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const cuda::IpcMapping>> Mappings::get(const SharedMemory& memory, int device) {
-  Entries unwanted;  // closed after the mutex is free
   MutexLock lock(mutex_);
-  unwanted = take_unwanted(memory);
+  take_unwanted(memory);  // closed before another one is opened, which would fail in the same block
   const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     return entry.device == device && entry.memory.owner == memory.owner && entry.memory.base == memory.base &&
            entry.memory.buffer_id == memory.buffer_id;
@@ -33,7 +41,7 @@ Result<std::shared_ptr<const cuda::IpcMapping>> Mappings::get(const SharedMemory
   return entries_.back().mapping;
 }
 
-// What its owner has replaced, and what is too much to keep for nobody.
+// What its owner has replaced, what would be in the way, and what is too much to keep for nobody.
 Mappings::Entries Mappings::take_unwanted(const SharedMemory& memory) {
   Entries unwanted;
   std::size_t count = 0;
@@ -45,7 +53,8 @@ Mappings::Entries Mappings::take_unwanted(const SharedMemory& memory) {
     const bool replaced = !same && overlap(entry->memory, memory);
     bool excess = false;
     if (!same && unused(entry->mapping)) {
-      excess = ++count > limits_.count || (bytes += entry->memory.size) > limits_.bytes;
+      excess = share_a_block(entry->memory, memory) || ++count > limits_.count ||
+               (bytes += entry->memory.size) > limits_.bytes;
     }
     if (!replaced && !excess) continue;
     const auto after = std::next(entry);

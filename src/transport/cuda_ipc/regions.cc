@@ -34,6 +34,39 @@ class DeviceRegions {
   std::vector<std::weak_ptr<const LocalMemory>> regions_ P2P_GUARDED_BY(mutex_);
 };
 
+// Host memory that this library pinned. A region within a pinned one shares its pin, so that the end of
+// either leaves the other pinned.
+class Pins {
+ public:
+  Result<std::shared_ptr<const cuda::HostPin>> pin(std::byte* data, std::size_t size) {
+    const MutexLock lock(mutex_);
+    std::erase_if(ranges_, [](const Range& range) { return range.pin.expired(); });
+    for (const Range& range : ranges_) {
+      if (data < range.data || data + size > range.data + range.size) continue;
+      if (auto shared = range.pin.lock()) return shared;
+    }
+    auto made = cuda::HostPin::pin(data, size);
+    if (!made) return tl::unexpected(std::move(made.error()));
+    auto pin = std::make_shared<const cuda::HostPin>(std::move(*made));
+    ranges_.push_back({data, size, pin});
+    return pin;
+  }
+
+ private:
+  struct Range {
+    std::byte* data;
+    std::size_t size;
+    std::weak_ptr<const cuda::HostPin> pin;
+  };
+  Mutex mutex_;
+  std::vector<Range> ranges_ P2P_GUARDED_BY(mutex_);
+};
+
+Pins& pins() {
+  static Pins pins;
+  return pins;
+}
+
 DeviceRegions& device_regions() {
   static DeviceRegions regions;
   return regions;
@@ -67,10 +100,14 @@ Status LocalMemory::check_alive() const {
 bool LocalMemory::ready_for_kernels() const {
   if (info().place.kind == MemoryKind::kCuda) return true;
   std::call_once(pin_once_, [this] {
-    pin_ = cuda::HostPin::pin(info().base, info().size);
-    if (!pin_) log(LogLevel::kWarning, "cuda_ipc copies host memory unpinned: {}", pin_.error().message);
+    auto pin = pins().pin(info().base, info().size);
+    if (pin) {
+      pin_ = std::move(*pin);
+    } else {
+      log(LogLevel::kWarning, "cuda_ipc copies host memory unpinned: {}", pin.error().message);
+    }
   });
-  return pin_.has_value();
+  return pin_ != nullptr;
 }
 
 Result<SharedMemory> LocalMemory::share() const {
@@ -102,7 +139,14 @@ Result<std::byte*> PeerMemory::reach(int device) const {
   return known != reaches_.end() ? known->second.region : map(device);
 }
 
+void PeerMemory::retire() const {
+  const MutexLock lock(mutex_);
+  retired_ = true;
+  reaches_.clear();
+}
+
 Result<std::byte*> PeerMemory::map(int device) const {
+  if (retired_) return fail(ErrorCode::kNotFound, "the peer has taken its memory back");
   if (!cuda::reaches(device, device_)) {
     return fail(ErrorCode::kUnavailable, "CUDA devices {} and {} cannot reach each other's memory", device,
                 device_);

@@ -42,7 +42,7 @@ class LocalMemory : public Registration {
   const ProcessId process_;
   cuda::Allocation allocation_;
   mutable std::once_flag pin_once_;
-  mutable Result<cuda::HostPin> pin_{cuda::HostPin()};
+  mutable std::shared_ptr<const cuda::HostPin> pin_;
 };
 
 /// True if this very process registered the region, with this key. A peer that says so could mean to have
@@ -61,7 +61,10 @@ class PeerMemory : public RemoteKey {
         same_process_(same_process) {}
 
   /// Where the region begins for kernels and copies of `device`. The first call for a device maps the memory.
+  /// kNotFound once retired.
   Result<std::byte*> reach(int device) const;
+
+  void retire() const override;
 
   /// The ordinal in this process of the device that it is on.
   int device() const { return device_; }
@@ -80,6 +83,7 @@ class PeerMemory : public RemoteKey {
   const bool same_process_;
   mutable Mutex mutex_;
   mutable std::map<int, Reach> reaches_ P2P_GUARDED_BY(mutex_);
+  mutable bool retired_ P2P_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace p2p::cuda_ipc

@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -19,7 +20,8 @@ namespace {
 // Blocks of one launch: enough to make its start and end small beside the copying, few enough that the lists
 // of several launches are written while others run.
 constexpr std::size_t kBlocks = 4096;
-// A list this short is at its end sooner by copy engine: 1 MiB between two GPUs takes 10 us, by kernel 13.
+// A list this short is at its end sooner by copy engine than by a kernel that is launched for it: 1 MiB
+// between two GPUs takes 10 us, by kernel 13.
 constexpr std::size_t kBulkCount = 1;
 // Two threads write lists as fast as a kernel works off the shortest blocks.
 constexpr unsigned kChannels = 2;
@@ -31,12 +33,14 @@ device::Copier::Limits limits_from(const Options& options) {
           .bulk_bytes = options.gpu_blocks == 0 ? 0 : options.gpu_bulk_bytes,
           .bulk_count = kBulkCount,
           .blocks = kBlocks,
-          .lists = kLists};
+          .lists = kLists,
+          .standby_ctas = std::min(options.gpu_blocks, options.gpu_standby_blocks)};
 }
 
 class CudaIpc : public Transport {
  public:
-  explicit CudaIpc(const Options& options) : limits_(limits_from(options)), process_(this_process()) {}
+  explicit CudaIpc(const Options& options)
+      : copiers_(std::make_shared<Copiers>(limits_from(options))), process_(this_process()) {}
 
   std::string_view name() const override { return "cuda_ipc"; }
 
@@ -83,9 +87,10 @@ class CudaIpc : public Transport {
  private:
   std::optional<SharedMemory> probe_memory();
 
-  const device::Copier::Limits limits_;
+  const std::shared_ptr<Copiers> copiers_;
   const Result<ProcessId> process_;
   const std::shared_ptr<Mappings> mappings_ = std::make_shared<Mappings>(Mappings::Limits{});
+  std::atomic<std::size_t> channels_{0};  // opened so far
   Mutex mutex_;
   std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
   cuda::DeviceBuffer probe_ P2P_GUARDED_BY(mutex_);
@@ -118,10 +123,11 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
     const MutexLock lock(mutex_);
     devices = devices_;
   }
-  // Mapped now for the devices in use, so that the first transfer is as fast as the others.
+  // All is made and mapped now for the devices in use, so that the first transfer is as fast as the others.
   Status status;
   bool reached = devices.empty();
   for (const int local : devices) {
+    copiers_->reserve(local, channels_);
     const auto reach = peer->reach(local);
     reached = reached || reach.has_value();
     if (!reach) status = tl::unexpected(reach.error());
@@ -132,10 +138,11 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
 
 Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& /*setup*/) {
   if (const Status usable = probe(); !usable) return tl::unexpected(usable.error());
+  ++channels_;
   return std::make_unique<IpcChannel>(
       IpcChannel::Own{.process = *process_,
                       .address = encode(ChannelAddress{.process = *process_, .probe = probe_memory()}),
-                      .limits = limits_});
+                      .copiers = copiers_});
 }
 
 // A little memory for peers to try, on a device that this process uses anyway.

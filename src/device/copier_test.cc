@@ -1,0 +1,84 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "device/copier.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "drivers/cuda/device.h"
+
+namespace p2p::device {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Copier::Limits kByKernel{
+    .grid = {.ctas = 8}, .bulk_bytes = 1 << 25, .blocks = 64, .lists = 4, .standby_ctas = 4};
+constexpr Copier::Limits kByEngine{.bulk_bytes = 0, .bulk_count = 64, .blocks = 64, .lists = 4};
+
+/// No device has this address.
+// NOLINTNEXTLINE(performance-no-int-to-ptr)
+std::byte* nowhere() { return reinterpret_cast<std::byte*>(std::uintptr_t{0x10}); }
+
+bool ends(Copier& copier, Copier::List& list) {
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (copier.finished(list)) return true;
+  }
+  return false;
+}
+
+TEST(CopierOpen, SaysWhyThereIsNone) {
+  if (cuda::available()) GTEST_SKIP() << "there is a CUDA device";
+  const auto copier = Copier::open(0, kByKernel);
+  ASSERT_FALSE(copier);
+  EXPECT_EQ(copier.error().code, ErrorCode::kUnavailable);
+}
+
+// A copy that a copy engine refuses fails its own list, with CUDA's reason, and no other.
+TEST(CopierErrors, ARefusedCopyFailsItsListAlone) {
+  if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
+  const auto buffer = cuda::DeviceBuffer::allocate(0, 1 << 20, true).value();
+  auto copier = Copier::open(0, kByEngine).value();
+  Copier::List* const before = copier->take();
+  Copier::List* const bad = copier->take();
+  Copier::List* const after = copier->take();
+  copier->add(*before, {buffer.data(), buffer.data() + 1000, 1000}, true);
+  copier->add(*bad, {buffer.data(), buffer.data() + 2000, 1000}, true);
+  copier->add(*bad, {buffer.data(), buffer.data() + 4000, std::uint64_t{1} << 40},
+              true);  // beyond what there is
+  copier->add(*after, {buffer.data(), buffer.data() + 3000, 1000}, true);
+  for (Copier::List* const list : {before, bad, after}) copier->start(*list);
+  for (Copier::List* const list : {before, bad, after}) ASSERT_TRUE(ends(*copier, *list));
+  EXPECT_TRUE(before->status());
+  EXPECT_TRUE(after->status());
+  ASSERT_FALSE(bad->status());
+  EXPECT_NE(bad->status().error().message.find("cudaError"), std::string::npos)
+      << bad->status().error().message;
+}
+
+/// What a kernel's fault leaves of a process; it may not go on in the test's own. Returns 0 if the list
+/// failed with CUDA's reason.
+int fault_in_a_kernel() {
+  const auto buffer = cuda::DeviceBuffer::allocate(0, 1 << 20, true);
+  if (!buffer) return 2;
+  auto copier = Copier::open(0, kByKernel);
+  if (!copier) return 3;
+  Copier::List* const list = (*copier)->take();
+  for (int i = 0; i < 2; ++i) (*copier)->add(*list, {nowhere(), buffer->data() + i * 64, 64}, true);
+  (*copier)->start(*list);
+  if (!ends(**copier, *list)) return 4;
+  if (list->status()) return 5;
+  return list->status().error().message.find("illegal") != std::string::npos ? 0 : 6;
+}
+
+TEST(CopierErrors, AFaultInAKernelFailsTheListWithItsReason) {
+  if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own, not a fork of one that uses CUDA
+  EXPECT_EXIT(std::_Exit(fault_in_a_kernel()), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace p2p::device
