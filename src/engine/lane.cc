@@ -40,15 +40,31 @@ void Lane::submit(std::shared_ptr<Part> part, Ended& ended) {
     slots = slots_;
   }
   const std::size_t first = turn_.fetch_add(1, std::memory_order_relaxed);
-  if (bytes <= (device_copies_ ? kInlineDeviceBytes : kInlineBytes) && !slots.empty()) {
-    const auto& slot = slots[first % slots.size()];
-    if (slot->worker->try_turn(*slot, ended) != Turn::kBusy) return;
-  }
+  if (!slots.empty() && start_here(bytes, slots, first, ended)) return;
   const std::size_t wanted = std::min<std::size_t>(slots.size(), bytes / limits_.bytes + 1);
   for (std::size_t i = 0; i < wanted; ++i) {
     const auto& slot = slots[(first + i) % slots.size()];
     slot->worker->signal(slot);
   }
+}
+
+// True if the channels' next piece was started on this thread, as far as they had room for it.
+bool Lane::start_here(std::uint64_t bytes, const std::vector<std::shared_ptr<Slot>>& slots, std::size_t first,
+                      Ended& ended) {
+  if (!device_copies_) {
+    const auto& slot = slots[first % slots.size()];
+    return bytes <= kInlineBytes && slot->worker->try_turn(*slot, ended) != Turn::kBusy;
+  }
+  if (bytes > kInlineDeviceBytes) return false;
+  // The first channel as long as it is free: a device that is kept ready for short copies is so for one. A
+  // worker that only looks is gone within a microsecond; one that starts long lists is not waited for.
+  constexpr int kTries = 20;
+  for (int i = 0; i < kTries; ++i) {
+    for (const auto& slot : slots) {
+      if (slot->worker->try_turn(*slot, ended) != Turn::kBusy) return true;
+    }
+  }
+  return false;
 }
 
 void Lane::drop(const std::shared_ptr<Part>& part, Ended& ended) {
@@ -122,10 +138,12 @@ std::vector<std::shared_ptr<Slot>> Lane::slots() const {
 void Lane::assist(const TransferState& state, std::chrono::steady_clock::time_point deadline) {
   // With many channels the workers are quicker than one caller that looks at all of them.
   constexpr std::size_t kFew = 4;
-  const auto slots = this->slots();
+  auto slots = this->slots();
   if (slots.empty() || slots.size() > kFew) return;
-  // Lists of the workers' length are theirs to write, side by side.
+  // Lists of the workers' length are theirs to write, side by side; short ones mostly went to the first
+  // channel.
   if (device_copies_ && state.bytes() > kInlineDeviceBytes) return;
+  if (device_copies_) slots.resize(1);
   std::vector<Assist> assists;
   assists.reserve(slots.size());
   for (const auto& slot : slots) {

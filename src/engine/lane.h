@@ -67,6 +67,8 @@ class Lane {
 
  private:
   std::vector<std::shared_ptr<Slot>> slots() const;
+  bool start_here(std::uint64_t bytes, const std::vector<std::shared_ptr<Slot>>& slots, std::size_t first,
+                  Ended& ended);
   void drop(const std::shared_ptr<Part>& part, Ended& ended);
 
   const CutLimits limits_;

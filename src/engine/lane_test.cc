@@ -237,5 +237,27 @@ TEST_F(LaneTest, ALongTransferDoesNotHoldUpAShortOne) {
   EXPECT_LT(posts, (16U << 20) / 4096);
 }
 
+// Copies by a device are started and watched by callers; the worker sees to those that nobody waits for.
+TEST_F(LaneTest, ADevicesCopiesEndWithAndWithoutAWaitingCaller) {
+  lane_ = std::make_shared<Lane>(CutLimits{1 << 20, 8}, 50us, true);
+  const auto one = add_channel();
+  const auto two = add_channel();
+  for (int round = 0; round < 200; ++round) {
+    const auto state = submit(1, 1000);
+    if (round % 2 == 0) {
+      lane_->assist(*state, std::chrono::steady_clock::now() + 20s);
+    }
+    const auto deadline = std::chrono::steady_clock::now() + 20s;
+    while (!state->done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    ASSERT_TRUE(state->done()) << round;
+    expect_arrived(1, 1000);
+  }
+  one->hold = two->hold = true;
+  const auto held = submit(1, 1000);
+  EXPECT_FALSE(held->done());
+  one->hold = two->hold = false;
+  ASSERT_TRUE(held->wait(20s));  // without a caller's help: nothing tells it how to
+}
+
 }  // namespace
 }  // namespace p2p::engine

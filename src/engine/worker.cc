@@ -25,6 +25,14 @@ constexpr std::size_t kMaxFlying = 1024;
 // How long the thread sleeps between looks at a channel that is busy but has no descriptor that says when.
 constexpr long kBusyPollNanoseconds = 20'000;
 
+// A caller that has just started a copy by a device most likely waits for it; the thread, should both look at
+// it, would hold the caller up.
+constexpr std::chrono::microseconds kCallersTurn{30};
+
+// How long the thread looks at such a lane's channel now and then after the last copy, so that a caller who
+// starts another one need not wake it.
+constexpr std::chrono::milliseconds kWatch{10};
+
 // Looks at a mutex before it is taken to be held for long.
 constexpr int kTries = 1000;
 
@@ -152,9 +160,13 @@ Turn Worker::try_turn(Slot& slot, Ended& ended) {
   bool moved = false;
   if (slot.channel) {
     moved = turn(slot, news);
-    if (moved) slot.moved_at = Clock::now();
-    // What the descriptor does not announce is the thread's to poll.
-    if (slot.channel && slot.channel->busy() && slot.assists == 0) signal(slot.shared_from_this());
+    if (moved) slot.called_at = slot.moved_at = Clock::now();
+    // What the descriptor does not announce is the thread's to poll, which it does by itself while it
+    // watches.
+    const bool watching = slot.active && slot.lane->device_copies();
+    if (slot.channel && slot.channel->busy() && slot.assists == 0 && !watching) {
+      signal(slot.shared_from_this());
+    }
   }
   mutex_.unlock();
   news.deliver();
@@ -165,6 +177,10 @@ Turn Worker::try_turn(Slot& slot, Ended& ended) {
 void Worker::run() {
   auto moved_at = Clock::now();
   while (!stop_.load(std::memory_order_relaxed)) {
+    if (left_to_callers()) {
+      sleep();
+      continue;
+    }
     News news;
     bool moved = false;
     lock_polling(mutex_);
@@ -193,33 +209,46 @@ bool Worker::work(News& news) {
   for (const auto& task : tasks) task(news);
   for (const auto& slot : signals) {
     slot->signalled.store(false);
-    if (slot->channel) activate(slot);
+    if (!slot->channel) continue;
+    slot->called_at = Clock::time_point{};
+    activate(slot);
   }
   bool moved = !tasks.empty() || !signals.empty();
   const auto now = Clock::now();
   const auto active = active_;  // a turn may drop its slot
   for (const auto& slot : active) {
-    // A caller that watches its own short copy would only be in this thread's way, and this one in its.
-    if (slot->assists != 0 && slot->lane->device_copies()) continue;
+    if (slot->left_to_caller(now)) continue;
     if (slot->channel && turn(*slot, news)) {
       slot->moved_at = now;
       moved = true;
     }
   }
   std::erase_if(active_, [&](const auto& slot) {
-    const bool keep = slot->channel && (now - slot->moved_at < spin_ || slot->channel->busy());
+    const auto watch = slot->lane->device_copies() ? Clock::duration(kWatch) : Clock::duration(spin_);
+    const bool keep = slot->channel && (now - slot->moved_at < watch || slot->channel->busy());
     slot->active = keep;
     return !keep;
   });
   return moved;
 }
 
-void Worker::sleep() {
-  bool busy = false;
-  {
-    MutexLock lock(mutex_);
-    busy = !active_.empty();
+bool Slot::left_to_caller(Clock::time_point now) const {
+  return lane->device_copies() && (assists != 0 || now - called_at.load() < kCallersTurn);
+}
+
+// True if a look, which would hold callers up, is not due.
+bool Worker::left_to_callers() {
+  const auto now = Clock::now();
+  if (active_.empty() || !std::all_of(active_.begin(), active_.end(),
+                                      [&](const auto& slot) { return slot->left_to_caller(now); })) {
+    return false;
   }
+  MutexLock lock(inbox_mutex_);
+  return inbox_.empty() && signals_.empty();
+}
+
+void Worker::sleep() {
+  const bool busy = !active_.empty();
   asleep_.store(true);
   {
     MutexLock lock(inbox_mutex_);
@@ -365,7 +394,8 @@ Assist::~Assist() {
   lock_polling(worker.mutex_);
   if (--slot_->assists == 0) {
     worker.arm(*slot_, true);
-    if (slot_->channel && slot_->channel->busy()) worker.signal(slot_->shared_from_this());
+    const bool watching = slot_->active && slot_->lane->device_copies();
+    if (slot_->channel && slot_->channel->busy() && !watching) worker.signal(slot_->shared_from_this());
   }
   worker.mutex_.unlock();
 }

@@ -37,7 +37,6 @@ struct Slot : std::enable_shared_from_this<Slot> {
   bool ready = false;
   bool detached = false;
   bool active = false;  ///< in the worker's list of channels to look at
-  int assists = 0;      ///< waiting callers that drive it; its descriptor is then disarmed
   int fd = -1;          ///< registered with the worker's epoll
   std::chrono::steady_clock::time_point moved_at{};
   std::vector<Piece> flying;  ///< by BatchId - 1; part null: free
@@ -45,6 +44,13 @@ struct Slot : std::enable_shared_from_this<Slot> {
   std::vector<Completion> completions;  ///< kept for its capacity
 
   std::atomic<bool> signalled{false};
+
+  // Written with the worker's mutex; its thread also reads them without.
+  std::atomic<int> assists{0};  ///< waiting callers that drive it; its descriptor is then disarmed
+  std::atomic<std::chrono::steady_clock::time_point> called_at{};  ///< when a caller's thread last did a turn
+
+  /// True while a caller that started a copy by a device is taken to wait for it.
+  bool left_to_caller(std::chrono::steady_clock::time_point now) const;
 };
 
 enum class Turn : std::uint8_t { kBusy, kMoved, kIdle };
@@ -95,6 +101,7 @@ class Worker {
   void sleep();
   bool turn(Slot& slot, News& news) P2P_REQUIRES(mutex_);
   bool pump(Slot& slot, News& news) P2P_REQUIRES(mutex_);
+  bool left_to_callers();
   void complete(Slot& slot, Completion& completion, News& news) P2P_REQUIRES(mutex_);
   void drop(Slot& slot, const Error& error, News& news) P2P_REQUIRES(mutex_);
   void activate(const std::shared_ptr<Slot>& slot) P2P_REQUIRES(mutex_);
@@ -113,7 +120,7 @@ class Worker {
 
   Mutex mutex_;
   std::vector<std::shared_ptr<Slot>> slots_ P2P_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Slot>> active_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Slot>> active_;  // of the thread alone
 
   std::thread thread_;
 };
