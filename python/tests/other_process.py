@@ -28,12 +28,21 @@ def until_asleep(process: int, thread: int | None = None) -> None:
         time.sleep(0.001)
 
 
+def gpu_tensor(size: int, device: int, value: int = 0) -> Any:
+    """``size`` bytes on a GPU, written when this returns."""
+    import torch
+
+    tensor = torch.full((size,), value, dtype=torch.uint8, device=f"cuda:{device}")
+    torch.cuda.synchronize(device)
+    return tensor
+
+
 class Worker:
     """What the other process can be told to do. Memory goes by name."""
 
     def __init__(self) -> None:
         self.ep: p2p.Endpoint | None = None
-        self.arrays: dict[str, np.ndarray] = {}
+        self.arrays: dict[str, Any] = {}  # NumPy's or torch's
         self.regions: dict[str, int] = {}
 
     def open(self, gpu: int = 1, **options: Any) -> bytes:
@@ -59,9 +68,17 @@ class Worker:
         assert ok, p2p.last_error()
         return self.regions[name], self.arrays[name].ctypes.data
 
+    def gpu_memory(self, name: str, size: int, device: int, value: int = 0) -> tuple[int, int]:
+        """The same on a GPU."""
+        self.arrays[name] = gpu_tensor(size, device, value)
+        ok, self.regions[name] = self.ep.reg(self.arrays[name].data_ptr(), size)
+        assert ok, p2p.last_error()
+        return self.regions[name], self.arrays[name].data_ptr()
+
     def advertised(self, name: str) -> bytes:
         array = self.arrays[name]
-        ok, blob = self.ep.advertise(0, self.regions[name], array.ctypes.data, array.nbytes)
+        pointer = array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
+        ok, blob = self.ep.advertise(0, self.regions[name], pointer, array.nbytes)
         assert ok, p2p.last_error()
         return blob
 
@@ -69,11 +86,15 @@ class Worker:
         """XferDescs of named memory, as they travel."""
         return self.ep.get_serialized_descs(self.ep.register_memory([self.arrays[name] for name in names]))
 
+    def regions_of(self, name: str) -> int:
+        return self.regions[name]
+
     def fill(self, name: str, data: bytes) -> None:
         self.arrays[name][: len(data)] = np.frombuffer(data, np.uint8)
 
     def contents(self, name: str) -> bytes:
-        return self.arrays[name].tobytes()
+        array = self.arrays[name]
+        return array.tobytes() if isinstance(array, np.ndarray) else array.cpu().numpy().tobytes()
 
     def pid(self) -> int:
         return os.getpid()

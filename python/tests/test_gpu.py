@@ -1,0 +1,106 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""GPU tensors of two processes; skipped where there is no GPU."""
+
+import numpy as np
+import pytest
+from other_process import gpu_tensor
+
+from uccl import p2p
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+    pytest.mark.timeout(180),  # the other process imports torch, too
+]
+FAR = 1 if torch.cuda.device_count() > 1 else 0
+
+
+def random_tensor(size, device, seed=0):
+    data = np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+    tensor = torch.from_numpy(data).to(f"cuda:{device}")
+    torch.cuda.synchronize(device)
+    return tensor, data.tobytes()
+
+
+def register(pair, tensor):
+    ok, mr_id = pair.ep.reg(tensor.data_ptr(), tensor.nbytes)
+    assert ok, p2p.last_error()
+    pair.arrays.append(tensor)
+    return mr_id
+
+
+@pytest.mark.parametrize("size", [1, 4097, 65536, 8 << 20])
+def test_write_and_read_between_gpus(pair, size):
+    tensor, data = random_tensor(size, 0, size)
+    mr_id = register(pair, tensor)
+    pair.other.gpu_memory("m", size, FAR)
+    blob = pair.other.advertised("m")
+    assert pair.ep.write(pair.conn, mr_id, tensor.data_ptr(), size, blob), p2p.last_error()
+    assert pair.other.contents("m") == data
+    tensor.zero_()
+    torch.cuda.synchronize(0)
+    assert pair.ep.read(pair.conn, mr_id, tensor.data_ptr(), size, blob), p2p.last_error()
+    assert tensor.cpu().numpy().tobytes() == data
+
+
+def test_scattered_blocks(pair):
+    count, block = 500, 4096
+    tensor, data = random_tensor(count * block, 0)
+    mr_id = register(pair, tensor)
+    _, theirs = pair.other.gpu_memory("m", count * block, FAR)
+    region = pair.other.regions_of("m")
+    order = np.random.default_rng(1).permutation(count)
+    ok, blobs = pair.other.call(
+        "advertisev", 0, [region] * count, [theirs + int(i) * block for i in order], [block] * count, count
+    )
+    assert ok, pair.other.last_error()
+    pointers = [tensor.data_ptr() + i * block for i in range(count)]
+    assert pair.ep.writev(pair.conn, [mr_id] * count, pointers, [block] * count, blobs, count), p2p.last_error()
+    got = np.frombuffer(pair.other.contents("m"), np.uint8).reshape(count, block)
+    assert np.array_equal(got[order], np.frombuffer(data, np.uint8).reshape(count, block))
+
+
+def test_host_and_gpu(pair):
+    """Either side may be the host."""
+    size = 100_001
+    array, mr_id, pointer = pair.memory(size, 9)
+    pair.other.gpu_memory("m", size, FAR)
+    blob = pair.other.advertised("m")
+    assert pair.ep.write(pair.conn, mr_id, pointer, size, blob), p2p.last_error()
+    assert pair.other.contents("m") == b"\x09" * size
+    tensor, data = random_tensor(size, 0)
+    mr_id = register(pair, tensor)
+    pair.other.memory("h", size)
+    assert pair.ep.write(pair.conn, mr_id, tensor.data_ptr(), size, pair.other.advertised("h")), p2p.last_error()
+    assert pair.other.contents("h") == data
+
+
+def test_send_and_receive(pair):
+    size = 1 << 20
+    tensor, data = random_tensor(size, 0)
+    mr_id = register(pair, tensor)
+    theirs, pointer = pair.other.gpu_memory("m", size, FAR)
+    pair.other.begin("call", "recv", pair.their_conn, theirs, pointer, size)
+    assert pair.ep.send(pair.conn, mr_id, tensor.data_ptr(), size), p2p.last_error()
+    assert pair.other.result()
+    assert pair.other.contents("m") == data
+
+
+def test_without_registration(pair):
+    size = 70_000
+    tensor, data = random_tensor(size, 0)
+    _, pointer = pair.other.gpu_memory("m", size, FAR)
+    ok, info = pair.other.call("advertise_ipc", 0, pointer, size)
+    assert ok
+    assert pair.ep.write_ipc(pair.conn, tensor.data_ptr(), size, info), p2p.last_error()
+    assert pair.other.contents("m") == data
+    into = gpu_tensor(size, 0)
+    assert pair.ep.read_ipc(pair.conn, into.data_ptr(), size, info), p2p.last_error()
+    assert into.cpu().numpy().tobytes() == data
+
+
+def test_gpus_of_one_host_take_the_direct_route(fast_pair):
+    """Nobody is to find out from a bandwidth graph that a slow path was taken."""
+    fast_pair.other.gpu_memory("m", 4096, FAR)
+    routes = {(row["local"], row["remote"]): row for row in fast_pair.ep.routes(fast_pair.conn)}
+    assert routes["cuda", "cuda"]["transport"] == "cuda_ipc", routes
