@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/gpu_perf.sh P2P_PERF OUT
-# Measures transfers between two processes and prints a table: from the first GPU to the second (or to itself
-# where there is one), and between a GPU and the host. Every row is verified. JSON lines go to OUT/perf.json.
+# Measures transfers between two processes: from the first GPU to the second (or to itself where there is one),
+# and between a GPU and the host. Every row is verified. JSON lines go to OUT/perf.json, for gpu_table.py.
+# GPU_PERF_SECONDS: of a row. GPU_PERF_STREAMS: TCP streams and workers.
 set -uo pipefail
 program=$1 out=$2
 failed=0
@@ -14,7 +15,7 @@ far=$((gpus > 1 ? 1 : 0))
 rows() {
   local here=$1 there=$2 line port
   shift 2
-  coproc server { exec "$program" server --listen 127.0.0.1 --port 0 --memory "$there" --persist 2>>"$out/server.log"; }
+  coproc server { exec "$program" server --listen 127.0.0.1 --port 0 --memory "$there" --persist 2>>"$out/server.txt"; }
   # shellcheck disable=SC2154  # coproc sets it
   local pid=$server_PID
   if ! read -r -t 20 line <&"${server[0]}"; then
@@ -37,6 +38,7 @@ a=cuda:0 b=cuda:$far
 ipc=(--transport cuda_ipc --duration "$seconds")
 tcp=(--transport tcp --streams "$streams" --duration "$seconds")
 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M --depth 1
+UCCL_P2P_GPU_STANDBY_BLOCKS=0 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M --depth 1
 rows $a $b "${ipc[@]}" --op write,read --size 1M,16M,256M --depth 4
 rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 rows $a $b "${ipc[@]}" --op write,read --size 16K --blocks 10000 --depth 2
