@@ -16,6 +16,8 @@ constexpr std::uint32_t kAddressMagic = 0x746e6363;  // "ccnt"
 constexpr std::uint32_t kAddressVersion = 1;
 constexpr std::size_t kAddressBytes = 2 * sizeof(std::uint32_t) + abi::kHandleBytes;
 constexpr std::size_t kMaxBatches = 64;
+// Plugins do not tell of bytes, only of whole messages: for so long after one, more are likely on their way.
+constexpr std::chrono::microseconds kMaybeMoving{1000};
 // Of a control message; no single message is larger than its rest up to 64 KiB.
 constexpr std::size_t kPackedBytes = std::size_t{16} << 10;
 
@@ -303,7 +305,7 @@ Result<bool> NetChannel::move() {
   if (now >= next_tick_) {
     if (auto ticked = tick(now); !ticked) return tl::unexpected(ticked.error());
   }
-  return moved;
+  return moved || (busy() && now - moved_at_ < kMaybeMoving);
 }
 
 /// A few times in each keepalive time, also when nothing is under way.
@@ -333,7 +335,7 @@ void NetChannel::end_writes() {
   for (auto& [number, write] : writes_) {
     const OutgoingBatch& out = *write.out;
     if (out.failed && !write.done) write.cancel_due = true;
-    if (!write.cancel_due || out.unannounced != 0) continue;
+    if (!write.cancel_due) continue;
     write.cancel_due = false;
     if (out.posted_any) {
       say(Cancel{number, false});

@@ -13,6 +13,9 @@ namespace {
 
 // A piece of at least this size travels alone, from where it lies; smaller ones are gathered.
 constexpr std::uint64_t kAlone = std::uint64_t{64} << 10;
+// Chunks that are announced and not yet posted at most: enough to hide the session's latency, few enough that
+// a cancelled transfer ends soon.
+constexpr std::size_t kAhead = 48;
 
 void end_accesses(std::vector<std::shared_ptr<Registration>>& accesses) {
   for (const auto& registration : accesses) registration->end_access();
@@ -55,7 +58,7 @@ Outgoing::~Outgoing() {
 }
 
 Result<bool> Outgoing::send_proof(ByteView proof) {
-  std::byte* const slot = staging_->slot(cut_);
+  std::byte* const slot = staging_->slot(placed_);
   if (copier_) {
     if (auto copied = cuda::copy_now(slot, proof.data(), proof.size()); !copied)
       return tl::unexpected(copied.error());
@@ -64,7 +67,7 @@ Result<bool> Outgoing::send_proof(ByteView proof) {
   }
   const auto posted = window_->post(slot, proof.size(), staging_->handle());
   if (!posted || !*posted) return posted;
-  ++cut_;
+  ++placed_;
   sent_.emplace_back();
   return true;
 }
@@ -78,12 +81,9 @@ Result<bool> Outgoing::progress() {
   bool moved = false;
   for (bool stepped = true; stepped; moved = moved || stepped) {
     stepped = false;
-    if (!queue_.empty() && !full()) {
-      const auto cut = cut_next();
-      if (!cut) return cut;
-      stepped = *cut;
-    }
-    if (!waiting_.empty()) {
+    if (!queue_.empty() && waiting_.size() < kAhead) stepped = cut_next();
+    stepped = place_next() || stepped;
+    if (ready_ != 0) {
       const auto posted = post_next();
       if (!posted) return posted;
       stepped = stepped || *posted;
@@ -114,8 +114,8 @@ std::shared_ptr<OutgoingBatch> Outgoing::next_batch() {
   return nullptr;
 }
 
-/// Makes the next chunk. False: not now.
-Result<bool> Outgoing::cut_next() {
+/// Announces the next chunk. False: not now.
+bool Outgoing::cut_next() {
   const std::shared_ptr<OutgoingBatch> batch = next_batch();
   if (!batch) return false;
   Sending sending{.batch = batch};
@@ -128,19 +128,16 @@ Result<bool> Outgoing::cut_next() {
     close(*batch);
     return true;
   }
-  if (!place(next, sending)) {
-    end_accesses(sending.accesses);
-    return false;
-  }
-  ++cut_;
   ++batch->in_flight;
-  ++batch->unannounced;
+  batch->posted_any = true;
   advance(*batch, next.chunk.size);
   next.chunk.sequence = sequence_++;
   next.chunk.last = batch->left == 0;
-  sending.chunk = std::move(next.chunk);
-  if (sending.chunk.last) close(*batch);
+  if (next.chunk.last) close(*batch);
+  sending.pieces = std::move(next.pieces);
+  sending.size = next.chunk.size;
   waiting_.push_back(std::move(sending));
+  announce_(Message(std::move(next.chunk)));
   return true;
 }
 
@@ -189,22 +186,31 @@ bool Outgoing::begin_accesses(const Cut& cut, Sending& sending) {
   return true;
 }
 
-/// Says from where the chunk goes; starts to bring it there if need be. False: not now.
-bool Outgoing::place(const Cut& cut, Sending& sending) {
-  if (contiguous(cut.pieces) && cut.chunk.size >= kAlone) {
-    sending.data = cut.pieces.front().data;
-    sending.handle = handles_->find(*cut.pieces.front().registration);
+/// Decides from where the oldest chunk without a place goes. False: not now.
+bool Outgoing::place_next() {
+  if (ready_ == waiting_.size() || ready_ + sent_.size() == Staging::kSlots) return false;
+  if (!place(waiting_[ready_])) return false;
+  ++ready_;
+  ++placed_;
+  return true;
+}
+
+/// Starts to bring it there if need be.
+bool Outgoing::place(Sending& sending) {
+  if (contiguous(sending.pieces) && sending.size >= kAlone) {
+    sending.data = sending.pieces.front().data;
+    sending.handle = handles_->find(*sending.pieces.front().registration);
     if (sending.handle != nullptr) return true;
   }
   // Of 16 chunks one has always ended before its slot is due again.
-  std::byte* out = staging_->slot(cut_);
+  std::byte* out = staging_->slot(placed_);
   sending.data = out;
   sending.handle = &staging_->handle();
   if (copier_) {
     sending.gather = copier_->take();
     if (sending.gather == nullptr) return false;
   }
-  for (const Piece& piece : cut.pieces) {
+  for (const Piece& piece : sending.pieces) {
     if (copier_) {
       copier_->add(*sending.gather, {piece.data, out, piece.size}, true);
     } else {
@@ -216,7 +222,7 @@ bool Outgoing::place(const Cut& cut, Sending& sending) {
   return true;
 }
 
-/// Sends and announces the oldest chunk that waits. False: not now.
+/// Sends the oldest chunk that has a place. False: not now.
 Result<bool> Outgoing::post_next() {
   Sending& sending = waiting_.front();
   if (sending.gather != nullptr) {
@@ -225,13 +231,12 @@ Result<bool> Outgoing::post_next() {
     copier_->give_back(*std::exchange(sending.gather, nullptr));
     if (!gathered) return tl::unexpected(gathered.error());
   }
-  const auto posted = window_->post(sending.data, sending.chunk.size, *sending.handle);
+  const auto posted = window_->post(sending.data, sending.size, *sending.handle);
   if (!posted || !*posted) return posted;
-  --sending.batch->unannounced;
-  sending.batch->posted_any = true;
-  announce_(Message(std::move(sending.chunk)));
+  sending.pieces.clear();
   sent_.push_back(std::move(sending));
   waiting_.pop_front();
+  --ready_;
   return true;
 }
 

@@ -28,8 +28,7 @@ struct OutgoingBatch {
   // State of Outgoing.
   std::size_t next = 0;         ///< piece
   std::uint64_t offset = 0;     ///< into it
-  std::size_t in_flight = 0;    ///< chunks that were cut and have not left
-  std::size_t unannounced = 0;  ///< of those
+  std::size_t in_flight = 0;    ///< chunks that were announced and have not left
   bool posted_any = false;      ///< the peer knows of it
   bool closed = false;          ///< nothing more of it will be posted
   std::optional<Error> failed;  ///< a region of it was revoked
@@ -37,7 +36,8 @@ struct OutgoingBatch {
   bool quiet() const { return closed && in_flight == 0; }
 };
 
-/// The sending half of a channel: cuts batches into chunks, posts them and announces each, in one order.
+/// The sending half of a channel: cuts batches into chunks, announces them and posts each, in one order.
+/// Announcements run ahead of the posts, so that the peer has its receives ready however slow the session is.
 /// Contiguous memory goes as it is, scattered blocks are gathered: by the processor, or of device memory by a
 /// kernel, and then chunks wait for it in their order. Owned by the channel.
 class Outgoing {
@@ -70,24 +70,25 @@ class Outgoing {
     std::vector<Piece> pieces;
     Chunk chunk;
   };
-  /// A chunk that was cut, until its send has ended.
+  /// A chunk that was announced, until its send has ended.
   struct Sending {
     std::shared_ptr<OutgoingBatch> batch;
     std::vector<std::shared_ptr<Registration>> accesses;
-    Chunk chunk;
-    const std::byte* data = nullptr;
+    std::vector<Piece> pieces;
+    std::uint64_t size = 0;
+    const std::byte* data = nullptr;  ///< from where it goes, once that is decided
     const MemoryHandle* handle = nullptr;
     device::Copier::List* gather = nullptr;
   };
 
   Outgoing(SendComm comm, const MemoryType& type, Announce announce, Staging staging);
-  bool full() const { return waiting_.size() + sent_.size() == Staging::kSlots; }
-  Result<bool> cut_next();
+  bool cut_next();
   std::shared_ptr<OutgoingBatch> next_batch();
   Cut cut(const OutgoingBatch& batch) const;
   static void advance(OutgoingBatch& batch, std::uint64_t bytes);
   static bool begin_accesses(const Cut& cut, Sending& sending);
-  bool place(const Cut& cut, Sending& sending);
+  bool place_next();
+  bool place(Sending& sending);
   Result<bool> post_next();
 
   Announce announce_;
@@ -97,9 +98,10 @@ class Outgoing {
   std::optional<HandleCache> handles_;
   std::optional<Staging> staging_;
   std::deque<std::shared_ptr<OutgoingBatch>> queue_;
-  std::deque<Sending> waiting_;  // cut, perhaps still being gathered
+  std::deque<Sending> waiting_;  // announced; the first `ready_` have a place, perhaps still being gathered
   std::deque<Sending> sent_;
-  std::uint64_t cut_ = 0;
+  std::size_t ready_ = 0;
+  std::uint64_t placed_ = 0;
   std::uint64_t sequence_ = 0;
 };
 
