@@ -84,7 +84,7 @@ engine() {
     read -r -t 0.1 <> <(:) || true
   done
   if timeout 40 "$perf" client 127.0.0.1 --port 19911 --memory cuda:0 --transport "$transport" --op write \
-    --duration 2 --verify --json - "$@" >"$out/$name.log" 2>&1 && wait "$server"; then
+    --depth 2 --duration 1 --verify --json - "$@" >"$out/$name.log" 2>&1 && wait "$server"; then
     grep '^{' "$out/$name.log" | sed "s/^/figure $name /"
     echo "$name: ok"
   elif grep -q 'without CUDA' "$out/$name.log" "$out/$name.server.log"; then
@@ -97,6 +97,7 @@ engine() {
   fi
 }
 export UCCL_P2P_LISTEN_ADDRESS=127.0.0.1 UCCL_P2P_NCCL_NET_PLUGIN=$plugin SOFTNET_CUDA=1
+export UCCL_P2P_WORKERS=16 UCCL_P2P_STREAMS=16
 for transport in tcp tcpx; do
   engine "engine_$transport" "$transport" --size 256M
   engine "engine_blocks_$transport" "$transport" --size 4K --blocks 40960
