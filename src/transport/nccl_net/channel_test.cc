@@ -6,7 +6,10 @@
 #include <array>
 #include <cstdlib>
 #include <deque>
+#include <string>
+#include <vector>
 
+#include "p2p/log.h"
 #include "transport/nccl_net/nccl_net.h"
 #include "transport/nccl_net/protocol.h"
 
@@ -95,6 +98,21 @@ class NetChannelTest : public ::testing::Test {
 
   End left_, right_;
 };
+
+TEST(NetTransportTest, SaysInTheLogWhyAPluginThatWasAskedForIsNotUsed) {
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level >= LogLevel::kWarning) lines.emplace_back(line);
+  });
+  Options set;
+  set.nccl_net_plugin = "/nowhere/libnccl-net.so";
+  const auto transport = make(set);
+  EXPECT_FALSE(transport->probe());
+  EXPECT_FALSE(transport->probe());
+  set_log_sink(nullptr);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("/nowhere/libnccl-net.so"), std::string::npos) << lines[0];
+}
 
 TEST_F(NetChannelTest, NoiseIsABreach) { expect_breach(Bytes(9, std::byte{0xee})); }
 

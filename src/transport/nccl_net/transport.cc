@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "drivers/cuda/device.h"
 #include "transport/nccl_net/channel.h"
@@ -118,7 +119,14 @@ Result<Opened> NetTransport::open() const {
 }
 
 const Result<Opened>& NetTransport::opened() const {
-  std::call_once(once_, [this] { opened_ = open(); });
+  std::call_once(once_, [this] {
+    opened_ = open();
+    // Whoever asked for a plugin is not to find out from a bandwidth graph that there is none.
+    const bool asked = !options_.nccl_net_plugin.empty() || !options_.transports.empty();
+    if (!opened_ && asked) {
+      log(LogLevel::kWarning, "no transfer goes through a net plugin: {}", opened_.error().message);
+    }
+  });
   return opened_;
 }
 
@@ -146,6 +154,8 @@ Status NetTransport::check_place(MemoryPlace place) {
   const MutexLock lock(mutex_);
   if (!gpu_) gpu_ = place.device;
   if (*gpu_ == place.device) return {};
+  log(LogLevel::kWarning, "memory of CUDA device {} does not go through {}, which serves device {} here",
+      place.device, name, *gpu_);
   return fail(ErrorCode::kUnavailable, "the channels of {} serve CUDA device {}: one device an endpoint",
               name, *gpu_);
 }
