@@ -24,7 +24,7 @@ constexpr std::initializer_list<ErrorCode> kEnded{ErrorCode::kPeerGone, ErrorCod
 
 class CancelTest : public OverTransport {
  protected:
-  EndpointPlan plan() const { return {.transport = GetParam()}; }
+  EndpointPlan plan() const { return {.transport = GetParam(), .workers = kSharingWorkers}; }
 };
 P2P_OVER_TRANSPORTS(CancelTest);
 

@@ -23,7 +23,7 @@ constexpr std::initializer_list<ErrorCode> kGone{ErrorCode::kPeerGone};
 
 class DeathTest : public OverTransport {
  protected:
-  EndpointPlan plan() const { return {.transport = GetParam()}; }
+  EndpointPlan plan() const { return {.transport = GetParam(), .workers = kSharingWorkers}; }
 };
 P2P_OVER_TRANSPORTS(DeathTest);
 

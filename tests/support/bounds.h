@@ -11,6 +11,14 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+/// Workers of endpoints whose transfers share memory on purpose (0: the default): of bytes that two of them
+/// copy at once the thread sanitizer tells, though it is the test that asked for it.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr unsigned kSharingWorkers = 1;
+#else
+inline constexpr unsigned kSharingWorkers = 0;
+#endif
+
 /// Bound on whatever must succeed: large, because a loaded machine is no failure; a test that meets it hangs.
 inline constexpr std::chrono::seconds kLimit{kSanitized ? 60 : 30};
 

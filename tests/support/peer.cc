@@ -42,6 +42,7 @@ Options EndpointPlan::options() const {
   if (!transport.empty()) options.transports = {transport};
   options.keepalive = keepalive;
   options.key_file = key_file;
+  options.workers = workers;
   return options;
 }
 
@@ -57,8 +58,8 @@ Process Peer::start(const std::vector<std::string>& prefix) {
 
 Peer::Peer(const EndpointPlan& plan, const std::vector<std::string>& prefix) : process_(start(prefix)) {
   const std::string command = fmt::format(
-      "endpoint {} {} {} {} {}", plan.address, plan.port, plan.transport.empty() ? "-" : plan.transport,
-      plan.keepalive.count(), plan.key_file.empty() ? "-" : plan.key_file);
+      "endpoint {} {} {} {} {} {}", plan.address, plan.port, plan.transport.empty() ? "-" : plan.transport,
+      plan.keepalive.count(), plan.key_file.empty() ? "-" : plan.key_file, plan.workers);
   std::istringstream words(must(call(command), "make a peer's endpoint"));
   words >> address_ >> port_;
 }

@@ -24,6 +24,7 @@ struct EndpointPlan {
   std::string key_file;
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;
+  unsigned workers = 0;  ///< 0: the default
 
   Options options() const;
 };

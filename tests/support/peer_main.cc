@@ -108,7 +108,7 @@ class Peer {
   }
 
  private:
-  /// endpoint LISTEN PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- : "ok ADDRESS PORT"
+  /// endpoint LISTEN PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS : "ok ADDRESS PORT"
   std::string make_endpoint(Words& words) {
     Options options;
     options.listen_address = words.text();
@@ -116,6 +116,7 @@ class Peer {
     if (const std::string transport = words.text(); transport != "-") options.transports = {transport};
     options.keepalive = words.time();
     if (const std::string key = words.text(); key != "-") options.key_file = key;
+    options.workers = static_cast<unsigned>(words.number());
     auto endpoint = Endpoint::create(options);
     if (!endpoint) return answer_error(endpoint);
     endpoint_.emplace(std::move(*endpoint));
