@@ -123,4 +123,10 @@ if ((perf)); then
     echo "p2p-perf or gpu_copy_bench: not built" && failed=1
   fi
 fi
+
+# Net plugins, and NCCL over ours.
+if ((run_tests)); then
+  run tcpx 200 scripts/gpu_tcpx.sh --build "$build" --out "$out/tcpx" || tail -60 "$out/tcpx.log"
+  grep -E '^(figure|nccl) ' "$out/tcpx.log"
+fi
 exit $failed
