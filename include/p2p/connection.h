@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +55,10 @@ class P2P_API Connection {
 
   /// Waits until the handshake and the channels are done; kTimedOut leaves it connecting.
   Status wait_open(std::chrono::nanoseconds timeout) const;
+
+  /// Runs `callback` when the connection has opened and when it has ended, if that is still to come; `state`
+  /// says which. It runs on an engine thread and must not block.
+  void on_change(std::function<void()> callback) const;
 
   /// Known once open.
   Peer peer() const;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/mutex.h"
+#include "p2p/write_log.h"
 
 namespace p2p {
 namespace {
@@ -55,6 +56,9 @@ class Logger {
 
 bool log_enabled(LogLevel level) { return Logger::instance().enabled(level); }
 void log_line(LogLevel level, std::string_view line) { Logger::instance().write(level, line); }
+void write_log(LogLevel level, std::string_view line) {
+  if (log_enabled(level)) log_line(level, line);
+}
 void set_log_level(LogLevel level) { Logger::instance().set_level(level); }
 void set_log_sink(std::function<void(LogLevel, std::string_view)> sink) {
   Logger::instance().set_sink(std::move(sink));

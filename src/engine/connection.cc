@@ -107,6 +107,7 @@ void Connection::on_lanes_changed() {
           route.remote == MemoryKind::kHost ? "host" : "CUDA", route.transport, route.reason);
     }
     observer_.opened(shared_from_this());
+    tell_watchers();
   }
   if (state() == ConnectionState::kOpen && !lanes_->any_usable() && !timer_) watch_for_end();
   changed();
@@ -208,6 +209,21 @@ void Connection::end(const Error& reason) {
   for (const Parked& one : parked) finish({}, one.state, {}, tl::unexpected(error));
   changed();
   observer_.closed(shared_from_this());
+  tell_watchers();
+}
+
+void Connection::on_change(std::function<void()> callback) {
+  MutexLock lock(mutex_);
+  if (state() != ConnectionState::kClosed) watchers_.push_back(std::move(callback));
+}
+
+void Connection::tell_watchers() {
+  std::vector<std::function<void()>> watchers;
+  {
+    MutexLock lock(mutex_);
+    watchers = state() == ConnectionState::kClosed ? std::exchange(watchers_, {}) : watchers_;
+  }
+  for (const auto& watcher : watchers) watcher();
 }
 
 std::shared_ptr<Session> Connection::session() const {

@@ -46,6 +46,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ConnectionState state() const { return state_.load(std::memory_order_acquire); }
   Status status() const;
   Status wait_open(std::chrono::nanoseconds timeout);
+  void on_change(std::function<void()> callback);
   Peer peer() const;
 
   Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor) {
@@ -113,6 +114,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Status refusal() const P2P_REQUIRES(mutex_);
   bool drained() const;
   void changed();
+  void tell_watchers();
   Result<RemoteSpan> import_receive(const wire::ReceiveSpan& span);
 
   const std::shared_ptr<Context> context_;
@@ -137,6 +139,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool bye_heard_ P2P_GUARDED_BY(mutex_) = false;
   std::uint64_t epoch_ P2P_GUARDED_BY(mutex_) = 0;  // counts the events that may free parked transfers
   std::vector<Parked> parked_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
 
   std::atomic<std::uint64_t> started_{0}, completed_{0}, failed_{0}, written_{0}, read_{0};
 };

@@ -12,6 +12,9 @@ Status Connection::status() const { return connection_->status(); }
 Status Connection::wait_open(std::chrono::nanoseconds timeout) const {
   return connection_->wait_open(timeout);
 }
+void Connection::on_change(std::function<void()> callback) const {
+  connection_->on_change(std::move(callback));
+}
 Peer Connection::peer() const { return connection_->peer(); }
 
 Result<RemoteRegionId> Connection::import_region(const RegionDescriptor& descriptor) const {

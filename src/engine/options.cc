@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "p2p/log.h"
+#include "p2p/set_option.h"
 
 namespace p2p {
 namespace {
@@ -269,15 +270,21 @@ constexpr Variable kForeign[] = {
      [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
 };
 
+Status apply(const Variable& variable, std::string_view given, Options& options) {
+  const std::string_view text = trim(given);
+  if (text.empty()) return {};
+  if (const Status status = variable.read(text, options); !status) {
+    return fail(ErrorCode::kInvalidArgument, "read {}=\"{}\": {}", variable.name, text,
+                status.error().message);
+  }
+  return {};
+}
+
 Status read_variables(std::span<const Variable> variables, Options& options) {
   for (const Variable& variable : variables) {
     const char* set = std::getenv(variable.name);  // NOLINT(concurrency-mt-unsafe): nothing here calls setenv
-    const std::string_view text = set == nullptr ? std::string_view{} : trim(set);
-    if (text.empty()) continue;
-    if (const Status status = variable.read(text, options); !status) {
-      return fail(ErrorCode::kInvalidArgument, "read {}=\"{}\": {}", variable.name, text,
-                  status.error().message);
-    }
+    if (set == nullptr) continue;
+    if (const Status status = apply(variable, set, options); !status) return status;
   }
   return {};
 }
@@ -289,6 +296,13 @@ Result<Options> Options::from_environment() {
   if (const Status read = read_variables(kForeign, options); !read) return tl::unexpected(read.error());
   if (const Status read = read_variables(kVariables, options); !read) return tl::unexpected(read.error());
   return options;
+}
+
+Status set_option(Options& options, std::string_view variable, std::string_view text) {
+  for (const Variable& known : kVariables) {
+    if (variable == known.name) return apply(known, text, options);
+  }
+  return fail(ErrorCode::kNotFound, "set {}: there is no option of that name", variable);
 }
 
 std::vector<OptionRow> option_rows() {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "p2p/set_option.h"
 
 namespace p2p {
 namespace {
@@ -172,6 +173,21 @@ TEST_F(OptionsTest, UnreadableValuesNameTheVariable) {
     EXPECT_THAT(refusal(), HasSubstr(std::string("UCCL_P2P_") + name + "=\"" + value + "\"")) << name;
     ::unsetenv((std::string("UCCL_P2P_") + name).c_str());
   }
+}
+
+TEST_F(OptionsTest, SetByName) {
+  Options options;
+  EXPECT_TRUE(set_option(options, "UCCL_P2P_WORKERS", " 5 "));
+  EXPECT_EQ(options.workers, 5U);
+  EXPECT_TRUE(set_option(options, "UCCL_P2P_WORKERS", ""));
+  EXPECT_EQ(options.workers, 5U) << "empty text changes nothing";
+  const Status bad = set_option(options, "UCCL_P2P_WORKERS", "many");
+  ASSERT_FALSE(bad);
+  EXPECT_EQ(bad.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(options.workers, 5U);
+  const Status unknown = set_option(options, "UCCL_P2P_WORKER", "5");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(OptionsTest, RowsAreDistinctAndTheirDefaultsReadBack) {

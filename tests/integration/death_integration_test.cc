@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -171,6 +172,54 @@ TEST_P(DeathTest, RestartedPeerIsReachedAndItsOldDescriptorsAreRefused) {
   const auto id = again->import_region(fresh.descriptor);
   ASSERT_TRUE(is_ok(status_of(id)));
   EXPECT_TRUE(is_ok(again->write(own.span(0, 4096), {*id, fresh.descriptor.address, 4096}).wait(kLimit)));
+}
+
+/// Waits until a watcher has been called so often.
+bool heard(const std::atomic<int>& calls, int count, std::chrono::milliseconds limit) {
+  const auto deadline = Clock::now() + limit;
+  while (calls < count && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return calls == count;
+}
+
+TEST(Watcher, HearsOfTheOpeningAndOfTheEnd) {
+  Peer peer({});
+  Endpoint endpoint = make_endpoint({});
+  peer.process().signal(SIGSTOP);  // so that the watcher is there first
+  const Connection connection = endpoint.connect_async(peer.address(), peer.port(), kLimit);
+  std::atomic<int> calls{0};
+  std::atomic<ConnectionState> state{};
+  connection.on_change([&] {
+    state = connection.state();
+    ++calls;
+  });
+  EXPECT_EQ(calls, 0);
+  peer.process().signal(SIGCONT);
+  EXPECT_TRUE(heard(calls, 1, kLimit));
+  EXPECT_EQ(state, ConnectionState::kOpen);
+  std::atomic<int> late{0};
+  connection.on_change([&] { ++late; });
+  peer.process().kill_now();
+  EXPECT_TRUE(heard(calls, 2, kMargin + EndpointPlan{}.keepalive));
+  EXPECT_EQ(state, ConnectionState::kClosed);
+  EXPECT_TRUE(heard(late, 1, kLimit));
+  connection.on_change([&] { ++late; });
+  EXPECT_EQ(late, 1) << "nothing is still to come";
+}
+
+TEST(Watcher, HearsThatNobodyListens) {
+  std::uint16_t port = 0;
+  {
+    Listener listener;
+    port = listener.port();
+  }
+  Endpoint endpoint = make_endpoint({});
+  const Connection connection = endpoint.connect_async("127.0.0.1", port, kLimit);
+  std::atomic<int> calls{0};
+  connection.on_change([&] { ++calls; });
+  EXPECT_TRUE(is_error(connection.wait_open(kLimit), {ErrorCode::kUnavailable, ErrorCode::kSystem}));
+  // It may have ended before the watcher came.
+  EXPECT_LE(calls, 1);
+  EXPECT_EQ(connection.state(), ConnectionState::kClosed);
 }
 
 TEST(DeathInHandshake, DialledPeerThatNeverAnswersIsGivenUp) {
