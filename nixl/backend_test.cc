@@ -1,0 +1,240 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace p2p::nixl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+constexpr std::chrono::seconds kLimit{60};
+
+/// An agent as the backend sees it: calls in the order in which NIXL makes them, on one region of memory.
+class Agent {
+ public:
+  Agent(const std::string& name, std::size_t size, nixl_b_params_t parameters = {})
+      : name_(name), bytes_(size) {
+    parameters.emplace("listen_address", "127.0.0.1");
+    parameters.emplace("workers", "2");
+    nixlBackendInitParams init;
+    init.localAgent = name;
+    init.type = "TCPX";
+    init.customParams = &parameters;
+    engine_ = std::make_unique<Backend>(init);
+    EXPECT_EQ(engine_->getConnInfo(conn_info_), NIXL_SUCCESS);
+    EXPECT_EQ(engine_->connect(name), NIXL_SUCCESS);
+    EXPECT_EQ(engine_->registerMem(range({}), DRAM_SEG, registered_), NIXL_SUCCESS);
+    EXPECT_EQ(engine_->loadLocalMD(registered_, own_), NIXL_SUCCESS);
+    EXPECT_EQ(engine_->getPublicData(registered_, public_data_), NIXL_SUCCESS);
+  }
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+  ~Agent() { end(); }
+
+  /// In the order of an agent's destruction.
+  void end() {
+    if (!engine_) return;
+    EXPECT_EQ(engine_->deregisterMem(registered_), NIXL_SUCCESS);
+    EXPECT_EQ(engine_->unloadMD(own_), NIXL_SUCCESS);
+    for (nixlBackendMD* memory : loaded_) EXPECT_EQ(engine_->unloadMD(memory), NIXL_SUCCESS);
+    engine_.reset();
+  }
+
+  nixlBlobDesc range(std::string text) {
+    return {reinterpret_cast<std::uintptr_t>(bytes_.data()), bytes_.size(), 0, std::move(text)};
+  }
+
+  nixlBackendMD* load(Agent& peer) {
+    EXPECT_EQ(engine_->loadRemoteConnInfo(peer.name_, peer.conn_info_), NIXL_SUCCESS);
+    nixlBackendMD* memory = nullptr;
+    EXPECT_EQ(engine_->loadRemoteMD(peer.range(peer.public_data_), DRAM_SEG, peer.name_, memory),
+              NIXL_SUCCESS);
+    loaded_.push_back(memory);
+    return memory;
+  }
+
+  nixlDescList<nixlMetaDesc> list(nixlBackendMD* memory, std::size_t blocks) {
+    nixlDescList<nixlMetaDesc> made{nullptr, DRAM_SEG, {}};
+    const std::size_t size = bytes_.size() / blocks;
+    for (std::size_t i = 0; i < blocks; ++i) {
+      made.descs.push_back({reinterpret_cast<std::uintptr_t>(bytes_.data()) + i * size, size, 0, memory});
+    }
+    return made;
+  }
+
+  notif_list_t notifications(std::size_t count) {
+    notif_list_t all;
+    const auto deadline = Clock::now() + kLimit;
+    while (all.size() < count && Clock::now() < deadline) {
+      notif_list_t some;
+      EXPECT_EQ(engine_->getNotifs(some), NIXL_SUCCESS);
+      all.insert(all.end(), some.begin(), some.end());
+      std::this_thread::yield();
+    }
+    return all;
+  }
+
+  nixl_status_t wait(nixlBackendReqH* handle) {
+    const auto deadline = Clock::now() + kLimit;
+    nixl_status_t status = engine_->checkXfer(handle);
+    while (status == NIXL_IN_PROG && Clock::now() < deadline) {
+      std::this_thread::yield();
+      status = engine_->checkXfer(handle);
+    }
+    return status;
+  }
+
+  nixlBackendEngine& engine() { return *engine_; }
+  nixlBackendMD* registered() { return registered_; }
+  nixlBackendMD* own() { return own_; }
+  std::vector<char>& bytes() { return bytes_; }
+  const std::string& name() const { return name_; }
+  const std::string& conn_info() const { return conn_info_; }
+
+ private:
+  const std::string name_;
+  std::vector<char> bytes_;
+  std::unique_ptr<Backend> engine_;
+  std::string conn_info_;
+  std::string public_data_;
+  nixlBackendMD* registered_ = nullptr;
+  nixlBackendMD* own_ = nullptr;
+  std::vector<nixlBackendMD*> loaded_;
+};
+
+/// A request from `here` to `there`, with its lists, as the agent keeps them.
+struct Prepared {
+  Prepared(Agent& here, Agent& there, nixlBackendMD* memory, nixl_xfer_op_t kind, std::size_t blocks)
+      : agent(here),
+        operation(kind),
+        local(here.list(here.registered(), blocks)),
+        remote(there.list(memory, blocks)),
+        peer(there.name()) {
+    EXPECT_EQ(agent.engine().prepXfer(operation, local, remote, peer, handle, nullptr), NIXL_SUCCESS);
+  }
+
+  nixl_status_t post(const std::string& notification) {
+    const nixlBackendOptionalArgs options{notification, true, {}};
+    return agent.engine().postXfer(operation, local, remote, peer, handle, &options);
+  }
+
+  nixl_status_t run(const std::string& notification) {
+    const nixl_status_t posted = post(notification);
+    return posted == NIXL_IN_PROG ? agent.wait(handle) : posted;
+  }
+
+  Agent& agent;
+  nixl_xfer_op_t operation;
+  nixlDescList<nixlMetaDesc> local;
+  nixlDescList<nixlMetaDesc> remote;
+  std::string peer;
+  nixlBackendReqH* handle = nullptr;
+};
+
+TEST(Backend, WritesReadsAndNotifies) {
+  Agent here("here", 1 << 20);
+  Agent there("there", 1 << 20);
+  Prepared write(here, there, here.load(there), NIXL_WRITE, 64);
+  for (const char value : {'a', 'b'}) {
+    std::memset(here.bytes().data(), value, here.bytes().size());
+    ASSERT_EQ(write.run(std::string(1, value)), NIXL_SUCCESS);
+    EXPECT_THAT(there.notifications(1), ElementsAre(Pair("here", std::string(1, value))));
+    EXPECT_EQ(here.bytes(), there.bytes());
+  }
+  EXPECT_EQ(here.engine().releaseReqH(write.handle), NIXL_SUCCESS);
+  EXPECT_EQ(here.engine().genNotif("there", ""), NIXL_SUCCESS);
+  EXPECT_THAT(there.notifications(1), ElementsAre(Pair("here", "")));
+}
+
+TEST(Backend, TransfersWithinItself) {
+  Agent agent("alone", 1 << 16);
+  Prepared write(agent, agent, agent.own(), NIXL_WRITE, 4);
+  EXPECT_EQ(write.run("to myself"), NIXL_SUCCESS);
+  EXPECT_THAT(agent.notifications(1), ElementsAre(Pair("alone", "to myself")));
+  EXPECT_EQ(agent.engine().releaseReqH(write.handle), NIXL_SUCCESS);
+}
+
+TEST(Backend, RefusesWhatIsWrong) {
+  Agent here("here", 4096);
+  Agent there("there", 4096);
+  nixlBackendMD* memory = nullptr;
+  nixlBackendEngine& engine = here.engine();
+  EXPECT_EQ(engine.loadRemoteMD(there.range("x"), DRAM_SEG, "there", memory), NIXL_ERR_NOT_FOUND);
+  EXPECT_EQ(engine.loadRemoteConnInfo("there", there.conn_info().substr(1)), NIXL_ERR_INVALID_PARAM);
+  here.load(there);
+  EXPECT_EQ(engine.loadRemoteConnInfo("there", there.conn_info()), NIXL_ERR_INVALID_PARAM);
+  EXPECT_EQ(engine.loadRemoteMD(there.range("x"), DRAM_SEG, "there", memory), NIXL_ERR_INVALID_PARAM);
+  EXPECT_EQ(memory, nullptr);
+  EXPECT_EQ(engine.registerMem(there.range({}), FILE_SEG, memory), NIXL_ERR_NOT_SUPPORTED);
+  EXPECT_EQ(engine.registerMem({0, 4096, 0, {}}, DRAM_SEG, memory), NIXL_ERR_INVALID_PARAM);
+  EXPECT_EQ(engine.genNotif("nobody", "x"), NIXL_ERR_NOT_FOUND);
+  EXPECT_EQ(engine.connect("nobody"), NIXL_ERR_NOT_FOUND);
+  EXPECT_EQ(engine.disconnect("nobody"), NIXL_ERR_NOT_FOUND);
+  notif_list_t full{{"a", "b"}};
+  EXPECT_EQ(engine.getNotifs(full), NIXL_ERR_INVALID_PARAM);
+  nixlBackendReqH* handle = nullptr;
+  const auto one = here.list(here.registered(), 1);
+  const auto two = here.list(here.own(), 2);
+  EXPECT_EQ(engine.prepXfer(NIXL_WRITE, one, two, "here", handle, nullptr), NIXL_ERR_INVALID_PARAM);
+  EXPECT_EQ(engine.prepXfer(NIXL_WRITE, one, here.list(here.own(), 1), "there", handle, nullptr),
+            NIXL_ERR_INVALID_PARAM)
+      << "memory of another agent than the one that is named";
+  EXPECT_EQ(handle, nullptr);
+}
+
+TEST(Backend, SaysThatItCouldNotBeMade) {
+  const nixl_b_params_t wrong{{"transport", "pigeons"}};
+  nixlBackendInitParams init;
+  init.localAgent = "x";
+  init.type = "TCPX";
+  init.customParams = &wrong;
+  const Backend backend(init);
+  // Where agents look for it.
+  EXPECT_TRUE(*(reinterpret_cast<const bool*>(&backend) + 160));
+}
+
+TEST(Backend, RequestsOutliveTheirPeerAndTheirAgent) {
+  Agent here("here", 64 << 20);
+  Agent there("there", 64 << 20);
+  Prepared first(here, there, here.load(there), NIXL_READ, 1000);
+  EXPECT_GE(first.post("x"), NIXL_SUCCESS);
+  EXPECT_EQ(here.engine().disconnect("there"), NIXL_SUCCESS);
+  EXPECT_LE(here.wait(first.handle), NIXL_SUCCESS) << "it ends, one way or the other";
+  EXPECT_EQ(here.engine().releaseReqH(first.handle), NIXL_SUCCESS);
+  Prepared second(here, there, here.load(there), NIXL_READ, 1000);
+  EXPECT_GE(second.post("y"), NIXL_SUCCESS);
+  here.end();
+  delete second.handle;
+}
+
+TEST(Backend, KnowsAPeerThatEnded) {
+  const nixl_b_params_t hasty{{"keepalive_ms", "1000"}};
+  Agent here("here", 4096, hasty);
+  auto there = std::make_unique<Agent>("there", 4096, hasty);
+  Prepared write(here, *there, here.load(*there), NIXL_WRITE, 1);
+  EXPECT_EQ(write.run("x"), NIXL_SUCCESS);
+  there.reset();
+  const auto deadline = Clock::now() + kLimit;
+  nixl_status_t status = write.run("y");
+  while (status == NIXL_SUCCESS && Clock::now() < deadline) status = write.run("y");
+  EXPECT_EQ(status, NIXL_ERR_REMOTE_DISCONNECT);
+  EXPECT_EQ(write.run("z"), NIXL_ERR_REMOTE_DISCONNECT);
+  EXPECT_EQ(here.engine().genNotif("there", "z"), NIXL_ERR_REMOTE_DISCONNECT);
+  EXPECT_EQ(here.engine().releaseReqH(write.handle), NIXL_SUCCESS);
+  EXPECT_EQ(here.engine().disconnect("there"), NIXL_SUCCESS);
+}
+
+}  // namespace
+}  // namespace p2p::nixl

@@ -1,0 +1,101 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "conn_info.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <string>
+
+#include "failure.h"
+
+namespace p2p::nixl {
+namespace {
+
+constexpr std::string_view kMark = "UCCLNIXL";
+constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kVersionAt = 8;
+constexpr std::size_t kPortAt = 12;
+constexpr std::size_t kLengthAt = 14;
+constexpr std::size_t kIncarnationAt = 16;
+constexpr std::size_t kAddressAt = 24;
+constexpr std::size_t kAddressEnd = 88;
+constexpr std::size_t kSumAt = 120;
+static_assert(kSumAt + sizeof(std::uint64_t) == ConnInfo::kBytes);
+
+void put(std::string& blob, std::size_t at, std::uint64_t value, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) blob[at + i] = static_cast<char>(value >> (8 * i));
+}
+
+std::uint64_t get(std::string_view blob, std::size_t at, std::size_t bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = bytes; i-- > 0;) value = value << 8 | static_cast<unsigned char>(blob[at + i]);
+  return value;
+}
+
+std::uint64_t fnv1a(std::string_view text) {
+  std::uint64_t sum = 0xcbf29ce484222325;
+  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return sum;
+}
+
+bool all_zero(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c == '\0'; });
+}
+
+// An IPv4 address, or an IPv6 address with or without a zone. Never a name: nothing is looked up.
+bool numeric(const std::string& address) {
+  in6_addr parsed{};
+  if (inet_pton(AF_INET, address.c_str(), &parsed) == 1) return true;
+  const std::size_t zone = address.find('%');
+  if (zone != std::string::npos && zone + 1 == address.size()) return false;
+  return inet_pton(AF_INET6, address.substr(0, zone).c_str(), &parsed) == 1;
+}
+
+tl::unexpected<Error> refuse(const std::string& why) {
+  return failure(ErrorCode::kInvalidArgument, "read connection info: " + why);
+}
+
+}  // namespace
+
+Result<std::string> ConnInfo::encode() const {
+  if (address.size() > kAddressEnd - kAddressAt || !numeric(address) || port == 0) {
+    return failure(ErrorCode::kInvalidArgument, "make connection info: " + address + " port " +
+                                                    std::to_string(port) + " is no address to announce");
+  }
+  std::string blob(kBytes, '\0');
+  blob.replace(0, kMark.size(), kMark);
+  put(blob, kVersionAt, kVersion, 4);
+  put(blob, kPortAt, port, 2);
+  put(blob, kLengthAt, address.size(), 2);
+  put(blob, kIncarnationAt, incarnation, 8);
+  blob.replace(kAddressAt, address.size(), address);
+  put(blob, kSumAt, fnv1a(std::string_view(blob).substr(0, kSumAt)), 8);
+  return blob;
+}
+
+Result<ConnInfo> ConnInfo::decode(std::string_view blob) {
+  if (blob.size() != kBytes) {
+    return refuse(std::to_string(blob.size()) + " bytes in place of " + std::to_string(kBytes));
+  }
+  if (!blob.starts_with(kMark)) return refuse("it was not made by this backend");
+  if (const std::uint64_t version = get(blob, kVersionAt, 4); version != kVersion) {
+    return refuse("it has version " + std::to_string(version) + ", this is version " +
+                  std::to_string(kVersion));
+  }
+  if (get(blob, kSumAt, 8) != fnv1a(blob.substr(0, kSumAt))) return refuse("it is damaged");
+  const std::size_t length = get(blob, kLengthAt, 2);
+  if (length > kAddressEnd - kAddressAt) return refuse("an address of " + std::to_string(length) + " bytes");
+  if (!all_zero(blob.substr(kAddressAt + length, kSumAt - kAddressAt - length))) {
+    return refuse("bytes that must be zero are not");
+  }
+  ConnInfo info{std::string(blob.substr(kAddressAt, length)),
+                static_cast<std::uint16_t>(get(blob, kPortAt, 2)), get(blob, kIncarnationAt, 8)};
+  // An embedded zero byte would make inet_pton see less than is used.
+  if (info.address.find('\0') != std::string::npos || !numeric(info.address)) {
+    return refuse("its address is not numeric");
+  }
+  if (info.port == 0) return refuse("it names no port");
+  return info;
+}
+
+}  // namespace p2p::nixl

@@ -1,0 +1,162 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "peer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "failure.h"
+#include "p2p/write_log.h"
+
+namespace p2p::nixl {
+namespace {
+
+// For how long after a loss it is left open whether the peer lives: far longer than a live one takes to
+// answer.
+constexpr std::chrono::milliseconds kDoubt{500};
+
+// Callers start transfers with what `link` gave: they must not be kept waiting by a close.
+constexpr std::chrono::nanoseconds kAtOnce{0};
+
+}  // namespace
+
+/// Holds the mutex of a peer whose state is up to date. What was discarded meanwhile is closed after the
+/// mutex is free, since closing may call back.
+class Peer::Turn {
+ public:
+  explicit Turn(Peer& peer) : peer_(peer), lock_(peer.mutex_) { peer_.take_changes(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    const auto discarded = std::exchange(peer_.discarded_, std::nullopt);
+    lock_.unlock();
+    if (discarded) (void)discarded->close(kAtOnce);
+  }
+
+ private:
+  Peer& peer_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+Result<Peer::Link> Peer::link() {
+  const Turn turn(*this);
+  if (state_ == State::kIdle) dial(State::kConnecting);
+  const bool usable =
+      state_ == State::kConnecting || state_ == State::kOpen || (state_ == State::kLost && fresh_loss());
+  if (!usable) return gone();
+  return Link{connection_, number_};
+}
+
+Status Peer::notify(std::string_view message) {
+  const Turn turn(*this);
+  if (state_ == State::kIdle) dial(State::kConnecting);
+  if (state_ == State::kConnecting) {
+    waiting_.emplace_back(message);
+    return {};
+  }
+  if (state_ != State::kOpen) return gone();
+  const Transfer sent = connection_.notify(message);
+  if (sent.done() && !sent.status()) return sent.status();
+  return {};
+}
+
+void Peer::suspect(std::uint32_t number) {
+  const Turn turn(*this);
+  if (state_ != State::kOpen || number != number_) return;
+  discarded_ = connection_;
+  ended("a transfer found it gone");
+}
+
+bool Peer::in_doubt() {
+  const Turn turn(*this);
+  return state_ == State::kLost && fresh_loss();
+}
+
+bool Peer::dead() {
+  const Turn turn(*this);
+  return state_ == State::kDead;
+}
+
+bool Peer::hopeless(std::uint32_t number) {
+  const Turn turn(*this);
+  return state_ == State::kLost && number == number_ && !fresh_loss();
+}
+
+void Peer::settle(std::chrono::nanoseconds timeout) {
+  Connection connection;
+  {
+    const Turn turn(*this);
+    if (state_ != State::kConnecting || waiting_.empty()) return;
+    connection = connection_;
+  }
+  (void)connection.wait_open(timeout);
+  const Turn turn(*this);
+}
+
+void Peer::leave() {
+  const Turn turn(*this);
+  if (connection_.valid()) discarded_ = std::exchange(connection_, Connection());
+  waiting_.clear();
+  state_ = State::kLeft;
+}
+
+void Peer::take_changes() {
+  if (state_ != State::kConnecting && state_ != State::kOpen && state_ != State::kLost) return;
+  const ConnectionState now = connection_.state();
+  if (now == ConnectionState::kConnecting) return;
+  if (now == ConnectionState::kOpen) {
+    if (state_ != State::kOpen) opened();
+    return;
+  }
+  const Status ended_as = connection_.status();
+  ended(ended_as ? "the connection was closed" : ended_as.error().message);
+}
+
+void Peer::dial(State as) {
+  state_ = as;
+  again_ = as == State::kLost;
+  ++number_;
+  const auto patience = std::min(timing_.connect, again_ ? timing_.keepalive : 2 * timing_.keepalive);
+  connection_ = endpoint_.connect_async(info_.address, info_.port, patience);
+  if (!connection_.valid()) return bury("this agent is closing");
+  connection_.on_change([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) const Turn turn(*self);
+  });
+}
+
+void Peer::opened() {
+  if (connection_.peer().incarnation != info_.incarnation) {
+    discarded_ = connection_;
+    return bury("another process, or another life of it, answers at its address");
+  }
+  state_ = State::kOpen;
+  opened_at_ = Clock::now();
+  write_log(LogLevel::kInfo,
+            "NIXL agent " + agent_ + ": connected, " + info_.address + " port " + std::to_string(info_.port));
+  for (const std::string& message : std::exchange(waiting_, {})) (void)connection_.notify(message);
+}
+
+void Peer::ended(const std::string& why) {
+  const bool flapping = again_ && Clock::now() - opened_at_ < timing_.keepalive;
+  if (state_ != State::kOpen || flapping) return bury(why);
+  write_log(LogLevel::kInfo, "NIXL agent " + agent_ + ": connection lost, dialling again: " + why);
+  lost_at_ = Clock::now();
+  dial(State::kLost);
+}
+
+void Peer::bury(const std::string& why) {
+  state_ = State::kDead;
+  why_ = why;
+  std::string line = "NIXL agent " + agent_ + " is gone: " + why;
+  if (!waiting_.empty()) line += "; " + std::to_string(waiting_.size()) + " notifications to it are lost";
+  write_log(LogLevel::kWarning, line);
+  waiting_.clear();
+}
+
+bool Peer::fresh_loss() const { return Clock::now() - lost_at_ < std::min(kDoubt, timing_.keepalive / 2); }
+
+tl::unexpected<Error> Peer::gone() const {
+  return failure(ErrorCode::kPeerGone, "agent " + agent_ + " is gone: " +
+                                           (state_ == State::kDead ? why_ : "the connection was lost"));
+}
+
+}  // namespace p2p::nixl

@@ -1,0 +1,119 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "request.h"
+
+#include <string>
+#include <vector>
+
+#include "failure.h"
+#include "memory.h"
+
+namespace p2p::nixl {
+namespace {
+
+// A caller that comes back within kLoop has nothing else to do, and is kept for kNap at most. One that looks
+// after many requests, or once in a step of its own, is not.
+constexpr std::chrono::microseconds kLoop{20};
+constexpr std::chrono::microseconds kNap{50};
+
+struct Spans {
+  std::vector<LocalSpan> local;
+  std::vector<RemoteSpan> remote;
+};
+
+Result<Spans> spans_of(const Lists& lists, const Peer& peer, const Peer::Link& link) {
+  const auto& here = lists.local.descs;
+  const auto& there = lists.remote.descs;
+  if (here.size() != there.size()) {
+    return failure(ErrorCode::kInvalidArgument, "prepare a transfer: " + std::to_string(here.size()) +
+                                                    " local descriptors, " + std::to_string(there.size()) +
+                                                    " remote ones");
+  }
+  Spans spans;
+  spans.local.reserve(here.size());
+  spans.remote.reserve(there.size());
+  const nixlBackendMD* last = nullptr;
+  RemoteRegionId region{};
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    const auto* local = static_cast<const LocalMemory*>(here[i].metadataP);
+    const auto* remote = static_cast<const RemoteMemory*>(there[i].metadataP);
+    if (local == nullptr || remote == nullptr || remote->peer() != &peer) {
+      return failure(ErrorCode::kInvalidArgument, "prepare a transfer: descriptor " + std::to_string(i) +
+                                                      " is not in memory of agent " + peer.agent());
+    }
+    if (remote != last) {
+      const auto imported = remote->import(link);
+      if (!imported) return tl::unexpected(imported.error());
+      region = *imported;
+      last = remote;
+    }
+    spans.local.push_back({local->id(), reinterpret_cast<std::byte*>(here[i].addr), here[i].len});
+    spans.remote.push_back({region, there[i].addr, there[i].len});
+  }
+  return spans;
+}
+
+}  // namespace
+
+Status Request::prepare(const Lists& lists) {
+  const auto link = peer_->link();
+  if (!link) return tl::unexpected(link.error());
+  const auto spans = spans_of(lists, *peer_, *link);
+  if (!spans) return tl::unexpected(spans.error());
+  auto prepared = lists.operation == NIXL_WRITE ? link->connection.prepare_write(spans->local, spans->remote)
+                                                : link->connection.prepare_read(spans->local, spans->remote);
+  if (!prepared) return tl::unexpected(prepared.error());
+  prepared_ = std::move(*prepared);
+  link_ = link->number;
+  return {};
+}
+
+Status Request::post(const Lists& lists, const PostOptions& options) {
+  const auto link = peer_->link();
+  if (!link) return tl::unexpected(link.error());
+  if (link->number != link_) {
+    if (const Status prepared = prepare(lists); !prepared) return prepared;
+  }
+  transfer_ = prepared_.post(options);
+  asked_at_ = std::chrono::steady_clock::now();
+  return {};
+}
+
+nixl_status_t Request::check() {
+  if (!transfer_.valid()) return NIXL_ERR_NOT_POSTED;
+  if (!transfer_.done()) {
+    if (!peer_->hopeless(link_)) return NIXL_IN_PROG;
+    transfer_.cancel();
+    return transfer_.done() ? NIXL_ERR_REMOTE_DISCONNECT : NIXL_IN_PROG;
+  }
+  return outcome();
+}
+
+nixl_status_t Request::check_again() {
+  if (active()) {
+    if (std::chrono::steady_clock::now() - asked_at_ < kLoop) (void)transfer_.wait(kNap);
+    asked_at_ = std::chrono::steady_clock::now();
+  }
+  return check();
+}
+
+nixl_status_t Request::outcome() {
+  const Status status = transfer_.status();
+  if (status) return NIXL_SUCCESS;
+  if (status.error().code == ErrorCode::kPeerGone) {
+    peer_->suspect(link_);
+    if (peer_->in_doubt()) return NIXL_IN_PROG;
+    return NIXL_ERR_REMOTE_DISCONNECT;
+  }
+  // A peer that could not be reached fails what waited for it with the cause of that.
+  if (peer_->dead()) return NIXL_ERR_REMOTE_DISCONNECT;
+  return refuse(status.error());
+}
+
+bool Request::release(std::chrono::nanoseconds patience) {
+  if (!active()) return true;
+  transfer_.cancel();
+  (void)transfer_.wait(patience);
+  return transfer_.done();
+}
+
+}  // namespace p2p::nixl

@@ -1,0 +1,11 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""The NIXL backend TCPX: where it lies, and how it gets beside the plugins of an installed NIXL.
+
+    python -m uccl.nixl install     # link it into each installed NIXL
+    python -m uccl.nixl status
+    python -m uccl.nixl uninstall
+"""
+
+from .install import NAME, Place, install, places, plugin, state, uninstall
+
+__all__ = ["NAME", "Place", "install", "places", "plugin", "state", "uninstall"]

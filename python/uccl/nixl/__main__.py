@@ -1,0 +1,56 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""python -m uccl.nixl install|uninstall|status"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+
+from . import install as installing
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m uccl.nixl", description="The NIXL backend TCPX.")
+    parser.add_argument("command", choices=("install", "uninstall", "status"))
+    parser.add_argument("--dir", type=pathlib.Path, help="a plugin folder, in place of those of the installed NIXL")
+    parser.add_argument("--copy", action="store_true", help="copy instead of linking")
+    parser.add_argument("--force", action="store_true", help="also replace or remove a file from elsewhere")
+    arguments = parser.parse_args()
+    try:
+        return _run(arguments)
+    except OSError as error:
+        print(f"uccl.nixl: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    places = installing.places()
+    if arguments.dir is not None:
+        places = [installing.Place("folder", "unknown", arguments.dir)]
+    if not places:
+        print("uccl.nixl: no NIXL is installed for this Python (pip install nixl)", file=sys.stderr)
+        return 1
+    print(f"backend: {installing.plugin()}")
+    if reason := installing.loading_error():
+        print(f"it cannot be loaded here: {reason}", file=sys.stderr)
+        return 1
+    for place in places:
+        if arguments.command == "install":
+            if not place.supported and place.version != "unknown":
+                print(f"{place.package} {place.version}: skipped: the backend is for NIXL 1.0 and later")
+                continue
+            result = installing.install(place.folder, copy=arguments.copy, force=arguments.force)
+        elif arguments.command == "uninstall":
+            result = "removed" if installing.uninstall(place.folder, force=arguments.force) else "absent"
+        else:
+            result = installing.state(place.folder)
+        print(f"{place.package} {place.version}: {result} ({place.folder})")
+    if folder := os.environ.get("NIXL_PLUGIN_DIR"):
+        print(f"NIXL_PLUGIN_DIR={folder}: NIXL looks there and nowhere else")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
