@@ -96,6 +96,7 @@ class Report:
         self.name = name
         self.settings = settings
         self.rows: list[Row] = []
+        self.extra: dict[str, Any] = {}  # further members of the JSON
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
@@ -114,7 +115,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         rows = [{**asdict(row), "gigabytes_per_second": row.gigabytes} for row in self.rows]
-        return {"benchmark": self.name, "settings": self.settings, "rows": rows}
+        return {"benchmark": self.name, "settings": self.settings, "rows": rows, **self.extra}
 
     def plot(self, path: str) -> None:
         """Writes bandwidth over size as a PNG; needs matplotlib."""
