@@ -10,10 +10,12 @@
 namespace p2p::nixl {
 namespace {
 
-// A caller that comes back within kLoop has nothing else to do, and is kept for kNap at most. One that looks
-// after many requests, or once in a step of its own, is not.
+// A caller that comes back within kLoop has nothing else to do, and is kept for a nap at most: longer where
+// much is to be moved. One that looks after many requests, or once in a step of its own, is not.
 constexpr std::chrono::microseconds kLoop{20};
 constexpr std::chrono::microseconds kNap{50};
+constexpr std::chrono::microseconds kLongNap{200};
+constexpr std::uint64_t kMuch = std::uint64_t{1} << 20;
 
 struct Spans {
   std::vector<LocalSpan> local;
@@ -90,7 +92,9 @@ nixl_status_t Request::check() {
 
 nixl_status_t Request::check_again() {
   if (active()) {
-    if (std::chrono::steady_clock::now() - asked_at_ < kLoop) (void)transfer_.wait(kNap);
+    if (std::chrono::steady_clock::now() - asked_at_ < kLoop) {
+      (void)transfer_.wait(transfer_.bytes() < kMuch ? kNap : kLongNap);
+    }
     asked_at_ = std::chrono::steady_clock::now();
   }
   return check();
