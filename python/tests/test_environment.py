@@ -40,7 +40,7 @@ with p2p.Endpoint(0, 1) as a, p2p.Endpoint(1, 1) as b:
     blob = b.advertise(b.reg(y.ctypes.data, 64)[1], y.ctypes.data, 64)[1]
     assert a.write(conn, a.reg(x.ctypes.data, 64)[1], x.ctypes.data, 64, blob), p2p.last_error()
     assert (y == 7).all()
-    print(*{row["transport"] for row in a.routes(conn) if row["transport"]})
+    print(*sorted({row["transport"] for row in a.routes(conn) if row["transport"]}))
 """
 
 _ADDRESS = """

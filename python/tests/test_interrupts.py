@@ -44,8 +44,9 @@ p2p.Endpoint(0, 1, connect_timeout=600).connect('127.0.0.1', 0, server.getsockna
 
 
 def start(code):
+    # Newer versions warn when a process with threads forks; one of the cases is about that.
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-W", "ignore::DeprecationWarning", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout.readline() == "ready\n", process.communicate(timeout=END_SECONDS)
     return process
