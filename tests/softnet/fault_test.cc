@@ -104,10 +104,12 @@ void kill_peer(std::size_t bytes_before) {
   std::optional<RecvComm> comm;
   ASSERT_TRUE(until([&] { return (comm = listener->poll().value_or(std::nullopt)).has_value(); }));
   ReceiveWindow receives(*comm);
-  Memory to(4 << 20);
+  Memory to(4 << 20), more(4 << 20);
   const auto target = register_with(comm->comm, to.data, to.size, abi::kPointerHost);
-  // The child's first message is taken only in part: the receive of the rest is what fails.
+  const auto another = register_with(comm->comm, more.data, more.size, abi::kPointerHost);
+  // The child sends one message at most, so that one of these receives must fail.
   ASSERT_TRUE(*receives.post(to.data, to.size, *target));
+  ASSERT_TRUE(*receives.post(more.data, more.size, *another));
   EXPECT_TRUE(receives.poll());
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
