@@ -78,7 +78,7 @@ class nixlBackendEngine {
   std::mutex telemetryMutex_;
   bool initErr_ = false;
   const std::string localAgent_;
-  const bool enableTelemetry_;
+  [[maybe_unused]] const bool enableTelemetry_;  // agents may read it
 };
 
 struct nixlBackendEngineLayout {
