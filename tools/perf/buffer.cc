@@ -67,4 +67,9 @@ Result<Buffer> Buffer::allocate(Endpoint& endpoint, const std::string& place, st
   return buffer;
 }
 
+Result<Buffer> place_endpoint(Endpoint& endpoint, const std::string& place) {
+  constexpr std::size_t kPage = 4096;
+  return Buffer::allocate(endpoint, place, kPage);
+}
+
 }  // namespace p2p::perf

@@ -49,4 +49,8 @@ class Buffer {
   MemoryRegion region_;  // let go before the memory
 };
 
+/// Registers a little memory of `place`, to keep for the endpoint's life: net plugins take the NICs beside
+/// the GPU whose memory they get first, and connections choose them.
+Result<Buffer> place_endpoint(Endpoint& endpoint, const std::string& place);
+
 }  // namespace p2p::perf

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "buffer.h"
 #include "exchange.h"
 #include "failure.h"
 #include "measure.h"
@@ -54,6 +55,8 @@ bool run_group(const ClientPlan& plan, std::span<const Row> rows, Report& report
   if (rows[0].streams != 0) options.streams = rows[0].streams;
   auto endpoint = Endpoint::create(options);
   if (!endpoint) return fail_all(endpoint.error());
+  const auto first = place_endpoint(*endpoint, plan.memory);
+  if (!first) return fail_all(first.error());
   auto connection = endpoint->connect(plan.host, plan.port);
   if (!connection) return fail_all(connection.error());
 

@@ -165,6 +165,8 @@ Result<Connection> next_client(Endpoint& endpoint, bool stay) {
 Status run_server(const ServerPlan& plan) {
   auto endpoint = Endpoint::create(plan.options);
   if (!endpoint) return tl::unexpected(endpoint.error());
+  const auto first = place_endpoint(*endpoint, plan.memory);
+  if (!first) return tl::unexpected(first.error());
   fmt::print("listening on {}:{}\n", endpoint->address(), endpoint->port());
   std::fflush(stdout);
   Status outcome;

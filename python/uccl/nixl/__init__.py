@@ -6,6 +6,6 @@
     python -m uccl.nixl uninstall
 """
 
-from .install import NAME, Place, install, places, plugin, state, uninstall
+from .folders import NAME, Place, install, places, plugin, state, uninstall
 
 __all__ = ["NAME", "Place", "install", "places", "plugin", "state", "uninstall"]

@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 
-from . import install as installing
+from . import folders
 
 
 def main() -> int:
@@ -26,14 +26,14 @@ def main() -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    places = installing.places()
+    places = folders.places()
     if arguments.dir is not None:
-        places = [installing.Place("folder", "unknown", arguments.dir)]
+        places = [folders.Place("folder", "unknown", arguments.dir)]
     if not places:
         print("uccl.nixl: no NIXL is installed for this Python (pip install nixl)", file=sys.stderr)
         return 1
-    print(f"backend: {installing.plugin()}")
-    if reason := installing.loading_error():
+    print(f"backend: {folders.plugin()}")
+    if reason := folders.loading_error():
         print(f"it cannot be loaded here: {reason}", file=sys.stderr)
         return 1
     for place in places:
@@ -41,11 +41,11 @@ def _run(arguments: argparse.Namespace) -> int:
             if not place.supported and place.version != "unknown":
                 print(f"{place.package} {place.version}: skipped: the backend is for NIXL 1.0 and later")
                 continue
-            result = installing.install(place.folder, copy=arguments.copy, force=arguments.force)
+            result = folders.install(place.folder, copy=arguments.copy, force=arguments.force)
         elif arguments.command == "uninstall":
-            result = "removed" if installing.uninstall(place.folder, force=arguments.force) else "absent"
+            result = "removed" if folders.uninstall(place.folder, force=arguments.force) else "absent"
         else:
-            result = installing.state(place.folder)
+            result = folders.state(place.folder)
         print(f"{place.package} {place.version}: {result} ({place.folder})")
     if folder := os.environ.get("NIXL_PLUGIN_DIR"):
         print(f"NIXL_PLUGIN_DIR={folder}: NIXL looks there and nowhere else")

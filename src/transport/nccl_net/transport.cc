@@ -46,8 +46,11 @@ class NetTransport final : public Transport {
   std::string_view name() const override { return "nccl_net"; }
 
   Capabilities capabilities() const override {
-    return {
-        .reach = Reach::kNetwork, .max_batch_bytes = 2 * kMaxChunkBytes, .max_batch_segments = kMaxRanges};
+    // Only the owner knows whether its channels serve the GPU that a region lies in.
+    return {.reach = Reach::kNetwork,
+            .needs_exported_key = on_gpu(),
+            .max_batch_bytes = 2 * kMaxChunkBytes,
+            .max_batch_segments = kMaxRanges};
   }
 
   Status probe() const override;
