@@ -12,6 +12,32 @@
 
 namespace p2p {
 
+/// What can be set for RDMA. What is asked for and cannot be had is an error.
+struct RdmaOptions {
+  /// Devices ("mlx5_0") or their ports ("mlx5_0:1") to use; empty: all active ports, where this process uses
+  /// a GPU the ones nearest to it.
+  std::vector<std::string> devices;
+
+  /// Which of a port's GIDs names it; -1: the one that suits the peer's best.
+  int gid_index = -1;
+
+  /// Path MTU in bytes, 256 to 4096; 0: what both ports have.
+  unsigned mtu = 0;
+
+  /// Queue pairs a connection and port.
+  unsigned queue_pairs = 2;
+
+  /// Wait for an answer before a packet is sent again: 4.096 us times two to this. 0: so that a peer which is
+  /// gone is noticed within half the keepalive time.
+  unsigned timeout = 0;
+
+  /// How often a packet is sent again, 0 to 7.
+  unsigned retries = 7;
+
+  unsigned service_level = 0;  ///< 0 to 15
+  unsigned traffic_class = 0;  ///< 0 to 255; its upper six bits are the DSCP of RoCE v2
+};
+
 /// All that can be set, with the defaults that apply. `from_environment` maps UCCL_P2P_* onto it;
 /// docs/options.md lists every variable.
 struct P2P_API Options {
@@ -84,6 +110,8 @@ struct P2P_API Options {
   /// The plugin's receive pool lies in host memory, and host memory is to go through it: for software plugins
   /// that imitate UNPACK devices.
   bool nccl_net_host_pool = false;
+
+  RdmaOptions rdma;
 
   /// Defaults overridden by the environment; an unreadable value is an error that names the variable.
   /// UCCL_P2P_LOG_LEVEL takes effect at once, for the process.

@@ -3,6 +3,7 @@
 #include "transport/cuda_ipc/cuda_ipc.h"
 #include "transport/loopback/loopback.h"
 #include "transport/nccl_net/nccl_net.h"
+#include "transport/rdma/rdma.h"
 #include "transport/registry.h"
 #include "transport/tcp/tcp.h"
 
@@ -13,6 +14,7 @@ TransportRegistry builtin_transports() {
       {"loopback", loopback::make},
       {"cuda_ipc", cuda_ipc::make},
       {"cma", cma::make},
+      {"rdma", rdma::make},
       {"nccl_net", nccl_net::make},
       {"tcp", tcp::make},
   }};

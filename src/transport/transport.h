@@ -28,8 +28,8 @@ enum class Reach : std::uint8_t { kProcess, kHost, kNetwork };
 struct Capabilities {
   Reach reach = Reach::kNetwork;
 
-  /// The peer's engine takes no part in a write or read and its hardware does not check keys. Regions are
-  /// then imported with the owner's base, size and exported key, and revoked with the peer's word.
+  /// The peer's engine takes no part in a write or read, and so cannot check a region's key. Regions are then
+  /// imported with the owner's base, size and exported key, and revoked with the peer's word.
   bool unaided = false;
 
   /// `import_region` needs the owner's base, size and exported key (always true when `unaided`).

@@ -50,19 +50,20 @@ Status Peer::open(const ChannelSetup& setup, SendControl send_control) {
   call([&](auto& channels) {
     ChannelSetup mine = setup;
     mine.path = {.local_address = "127.0.0.1", .remote_address = "127.0.0.1"};
-    mine.rail = transport_->rails(mine.path).front();
-    const unsigned count = transport_->channels_per_rail(mine.rail);
-    for (unsigned i = 0; i < count && status; ++i) {
-      auto link = std::make_unique<Link>();
-      link->channel = i;
-      link->send_control = send_control;
-      mine.control = link.get();
-      links_.push_back(std::move(link));
-      auto channel = transport_->open_channel(mine);
-      if (channel) {
-        channels.push_back(*std::move(channel));
-      } else {
-        status = tl::unexpected(channel.error());
+    for (const Rail& rail : transport_->rails(mine.path)) {
+      mine.rail = rail;
+      for (unsigned i = transport_->channels_per_rail(rail); i != 0 && status; --i) {
+        auto link = std::make_unique<Link>();
+        link->channel = static_cast<std::uint32_t>(links_.size());
+        link->send_control = send_control;
+        mine.control = link.get();
+        links_.push_back(std::move(link));
+        auto channel = transport_->open_channel(mine);
+        if (channel) {
+          channels.push_back(*std::move(channel));
+        } else {
+          status = tl::unexpected(channel.error());
+        }
       }
     }
   });

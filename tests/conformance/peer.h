@@ -46,7 +46,7 @@ class Peer {
 
   Transport& transport() { return *transport_; }
 
-  /// Opens all channels of the first rail towards 127.0.0.1. `setup.control` is replaced.
+  /// Opens all channels of all rails towards 127.0.0.1. `setup.control` is replaced.
   Status open(const ChannelSetup& setup, SendControl send_control);
   std::vector<Bytes> addresses();
   Status connect(const std::vector<Bytes>& peer_addresses);

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Builds here, and runs the RDMA tests in a machine that has RDMA devices (scripts/rdma_vm.sh). What cannot run
+# fails, and says why: nothing is skipped. Arguments: the names of the parts of scripts/rdma_tests.sh, else all.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source-path=SCRIPTDIR
+source scripts/steps.sh
+use_compiler_cache
+cmake --preset release >/dev/null
+cmake --build --preset release --target conformance_test rdma_device_test rdma_integration_test p2p-perf
+venv=${UCCL_P2P_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/venv}
+UCCL_P2P_VENV=$venv scripts/python_environment.sh pytest pytest-timeout numpy
+export UCCL_P2P_VENV=$venv
+scripts/rdma_vm.sh env UCCL_P2P_VENV="$venv" scripts/rdma_tests.sh "$@"

@@ -1,0 +1,108 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "drivers/socket/poll_set.h"
+#include "transport/rdma/address.h"
+#include "transport/rdma/fabric.h"
+#include "transport/rdma/link.h"
+#include "transport/rdma/sender.h"
+#include "transport/transport.h"
+
+namespace p2p::rdma {
+
+struct ChannelConfig {
+  std::shared_ptr<const Fabric> fabric;
+  RdmaOptions options;
+  std::chrono::milliseconds connect_timeout{};
+  std::chrono::milliseconds keepalive{};
+};
+
+/// One reliable connection of two queue pairs. The peer's program takes no part in transfers. When a request
+/// fails that names memory (a wrong key or range), it alone fails, and both channels replace their queue
+/// pairs and go on; when the peer or the path to it is gone, the channel is lost.
+class RdmaChannel : public Channel {
+ public:
+  static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup, ChannelConfig config);
+  ~RdmaChannel() override;
+
+  std::vector<std::byte> address() const override;
+  Status connect(std::span<const std::byte> peer_address) override;
+  ChannelState state() const override;
+  Error error() const override { return error_; }
+  bool post(const Batch& batch) override;
+  bool progress(std::vector<Completion>& completions) override;
+  void abandon(BatchId id) override { sender_.abandon(id); }
+  int ready_fd() const override { return polls_.fd(); }
+  bool busy() const override;
+  Status on_control(std::span<const std::byte> message) override;
+  std::string describe() const override { return description_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  enum class Phase : std::uint8_t {
+    kAddressing,  ///< has a queue pair, and waits for the address of the peer's
+    kGreeting,    ///< connected; waits for the peer's word that it is too
+    kReady,
+    kClosing,  ///< lost; waits until the peer's queue pair is gone as well
+    kFailed,
+  };
+
+  RdmaChannel(const ChannelSetup& setup, ChannelConfig config, const Nic& nic, socket::PollSet polls);
+
+  // channel.cc: connecting, and the way of work
+  Status open_link();
+  Address own_address() const;
+  Status meet(const Address& peer);
+  Result<verbs::Path> path_to(const Address& peer);
+  Status greet();
+  void become_ready();
+  bool poll_queue();
+  bool take(const verbs::WorkCompletion& completion);
+  bool arm();
+
+  // channel_faults.cc: what goes wrong
+  bool look_around();
+  void hear(const verbs::Event& event);
+  void look_at_clock();
+  void take_failure(const verbs::WorkCompletion& completion);
+  void repair();
+  void drop_link();
+  void lose(ErrorCode code, const std::string& why);
+  void finish();
+  void say_gone(const std::string& why);
+  Status on_address(std::span<const std::byte> bytes);
+  void set_alarm();
+
+  const ChannelSetup setup_;
+  const ChannelConfig config_;
+  const Nic& nic_;  ///< of config_.fabric
+  const std::shared_ptr<verbs::Device> device_;
+  std::string description_;
+
+  Phase phase_ = Phase::kAddressing;
+  bool was_ready_ = false;
+  bool said_gone_ = false;
+  std::uint32_t generation_ = 0;
+  unsigned repairs_ = 0;  ///< since a batch ended last
+  Error error_;
+
+  socket::PollSet polls_;
+  std::shared_ptr<verbs::EventWatch> events_;
+  std::unique_ptr<Link> link_;
+  Sender sender_;
+  unsigned idle_turns_ = 0;
+
+  static constexpr Clock::time_point kNever = Clock::time_point::max();
+  Clock::time_point deadline_ = kNever;       ///< of the phase
+  Clock::time_point port_deadline_ = kNever;  ///< by when the port must be up again
+  Clock::time_point probe_at_ = kNever;
+};
+
+}  // namespace p2p::rdma

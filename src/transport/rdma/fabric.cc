@@ -1,0 +1,160 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/rdma/fabric.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "drivers/cuda/device.h"
+#include "transport/rdma/region.h"
+
+namespace p2p::rdma {
+namespace {
+
+constexpr std::size_t kScratchBytes = 64;
+
+// `wanted` is "mlx5_0" or "mlx5_0:1".
+bool selects(const std::string& wanted, const std::string& device, unsigned port) {
+  return wanted == device || wanted == fmt::format("{}:{}", device, port);
+}
+
+// Leaves the port those GIDs by which it may be named.
+Status narrow(verbs::Port& port, const RdmaOptions& options) {
+  if (options.mtu > port.mtu) {
+    return fail(ErrorCode::kUnavailable, "{} has an MTU of {} bytes, not {}", port.name(), port.mtu,
+                options.mtu);
+  }
+  if (options.mtu != 0) port.mtu = options.mtu;
+  if (options.gid_index < 0) return {};
+  std::erase_if(port.gids,
+                [&](const verbs::Gid& gid) { return gid.index != static_cast<unsigned>(options.gid_index); });
+  if (!port.gids.empty()) return {};
+  return fail(ErrorCode::kUnavailable, "{} has no GID {}", port.name(), options.gid_index);
+}
+
+std::vector<std::string> gpu_places() {
+  std::vector<std::string> places;
+  for (const int device : cuda::active_devices()) {
+    const auto id = cuda::bus_id_of(device);
+    std::error_code error;
+    if (!id) continue;
+    const auto place = std::filesystem::canonical("/sys/bus/pci/devices/" + *id, error);
+    if (!error) places.push_back(place.string());
+  }
+  return places;
+}
+
+}  // namespace
+
+std::size_t shared_folders(const std::string& left, const std::string& right) {
+  std::size_t folders = 0;
+  for (std::size_t i = 0;; ++i) {
+    const bool left_ends = i == left.size() || left[i] == '/';
+    const bool right_ends = i == right.size() || right[i] == '/';
+    if (left_ends && right_ends && i != 0) ++folders;
+    if (i >= left.size() || i >= right.size() || left[i] != right[i]) return folders;
+  }
+}
+
+int numa_distance(int node) {
+  unsigned cpu = 0;
+  unsigned here = 0;
+  if (node < 0 || ::getcpu(&cpu, &here) != 0) return 0;
+  std::ifstream distances(fmt::format("/sys/devices/system/node/node{}/distance", here));
+  int distance = 0;
+  for (int i = 0; i <= node; ++i) distances >> distance;
+  return distances ? distance : 0;
+}
+
+Result<std::shared_ptr<const Fabric>> Fabric::open(const verbs::Library& library,
+                                                   const RdmaOptions& options) {
+  const auto names = verbs::Device::list(library);
+  if (!names) return tl::unexpected(names.error());
+  if (names->empty()) return fail(ErrorCode::kUnavailable, "this machine has no RDMA device");
+  auto fabric = std::make_shared<Fabric>();
+  for (const std::string& name : *names) {
+    if (fabric->devices_.size() == kMaxDevices) break;
+    if (const Status added = fabric->add_ports(library, name, options); !added) {
+      return tl::unexpected(added.error());
+    }
+  }
+  for (const std::string& wanted : options.devices) {
+    const bool found = std::ranges::any_of(
+        fabric->nics_, [&](const Nic& nic) { return selects(wanted, nic.port.device, nic.port.number); });
+    if (!found) {
+      return fail(ErrorCode::kUnavailable, "no RDMA port '{}' is active; there are the devices {}", wanted,
+                  fmt::join(*names, ", "));
+    }
+  }
+  if (fabric->nics_.empty()) {
+    return fail(ErrorCode::kUnavailable, "no port of the RDMA devices {} is active", fmt::join(*names, ", "));
+  }
+  fabric->scratch_ = std::make_unique<std::byte[]>(kScratchBytes);
+  for (const auto& device : fabric->devices_) {
+    auto region = verbs::MemoryRegion::add(device, fabric->scratch_.get(), kScratchBytes);
+    if (!region) return tl::unexpected(region.error());
+    fabric->scratch_regions_.push_back(std::move(*region));
+  }
+  return fabric;
+}
+
+Status Fabric::add_ports(const verbs::Library& library, const std::string& name, const RdmaOptions& options) {
+  const bool wanted = options.devices.empty() || std::ranges::any_of(options.devices, [&](const auto& each) {
+                        return each == name || each.starts_with(name + ":");
+                      });
+  if (!wanted) return {};
+  auto device = verbs::Device::open(library, name);
+  if (!device) return tl::unexpected(device.error());
+  bool used = false;
+  for (unsigned number = 1; number <= (*device)->limits().ports; ++number) {
+    const bool selected =
+        options.devices.empty() ||
+        std::ranges::any_of(options.devices, [&](const auto& each) { return selects(each, name, number); });
+    if (!selected) continue;
+    auto port = (*device)->port(number);
+    if (!port) return tl::unexpected(port.error());
+    if (!port->active) continue;
+    if (const Status fits = narrow(*port, options); !fits) return fits;
+    nics_.push_back({devices_.size(), std::move(*port), (*device)->numa_node()});
+    used = true;
+  }
+  if (used) devices_.push_back(std::move(*device));
+  return {};
+}
+
+std::vector<const Nic*> Fabric::nics() const {
+  struct Candidate {
+    const Nic* nic;
+    std::size_t shared;  // folders with the nearest GPU
+    int distance;
+  };
+  const std::vector<std::string> gpus = gpu_places();
+  std::vector<Candidate> candidates;
+  for (const Nic& nic : nics_) {
+    const auto now = devices_[nic.device]->port(nic.port.number);
+    if (!now || !now->active) continue;
+    std::size_t shared = 0;
+    for (const std::string& gpu : gpus) {
+      shared = std::max(shared, shared_folders(gpu, devices_[nic.device]->place()));
+    }
+    candidates.push_back({&nic, shared, numa_distance(nic.numa_node)});
+  }
+  std::ranges::stable_sort(candidates, [](const Candidate& left, const Candidate& right) {
+    return left.shared != right.shared ? left.shared > right.shared : left.distance < right.distance;
+  });
+  std::vector<const Nic*> nics;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.shared == candidates.front().shared) nics.push_back(candidate.nic);
+  }
+  return nics;
+}
+
+const Nic* Fabric::find(const std::string& name) const {
+  const auto found = std::ranges::find_if(nics_, [&](const Nic& nic) { return nic.port.name() == name; });
+  return found == nics_.end() ? nullptr : &*found;
+}
+
+}  // namespace p2p::rdma

@@ -1,0 +1,13 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "transport/transport.h"
+
+namespace p2p::rdma {
+
+/// InfiniBand and RoCE: native writes and reads over the NICs of this machine.
+std::unique_ptr<Transport> make(const Options& options);
+
+}  // namespace p2p::rdma

@@ -1,0 +1,172 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// Two processes over RDMA, and what happens to them when links go down, peers die and keys are wrong. Skipped
+// where there are no devices; scripts/test_rdma.sh runs it where there are two, made by scripts/rdma_vm.sh.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <optional>
+
+#include "support/hex.h"
+#include "support/peer.h"
+
+namespace p2p::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kSize = 2 * kMiB;
+constexpr std::initializer_list<ErrorCode> kRefused{ErrorCode::kNotFound, ErrorCode::kPermissionDenied,
+                                                    ErrorCode::kOutOfRange};
+
+/// Emulated machines are slow: nobody may be taken for dead because of that.
+constexpr std::chrono::milliseconds kKeepalive{6000};
+constexpr std::chrono::seconds kPatience{120};
+
+class RdmaTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const EndpointPlan plan{.transport = "rdma", .keepalive = kKeepalive};
+    const Endpoint endpoint = make_endpoint(plan);
+    for (const auto& [name, reason] : endpoint.transports()) {
+      if (name == "rdma" && !reason.empty()) GTEST_SKIP() << reason;
+    }
+    pair.emplace(plan);
+    own.emplace(pair->endpoint, kSize);
+    theirs = pair->peer.region(kSize);
+    id = pair->connection.import_region(theirs.descriptor).value();
+    fill(own->pages.bytes(), 1);
+  }
+
+  Transfer write(std::size_t offset = 0, std::size_t size = kSize) {
+    return pair->connection.write(own->span(offset, size), {id, theirs.descriptor.address + offset, size});
+  }
+
+  void expect_written() {
+    EXPECT_TRUE(is_ok(status_of(pair->peer.call(fmt::format("check {} 0 {} 1", theirs.index, kSize)))));
+  }
+
+  /// After one that has ended.
+  std::vector<Transfer> start_writes(int count) {
+    EXPECT_TRUE(is_ok(write().wait(kPatience)));
+    std::vector<Transfer> writes;
+    for (int i = 0; i < count; ++i) writes.push_back(write());
+    EXPECT_TRUE(is_ok(writes.front().wait(kPatience)));
+    return writes;
+  }
+
+  static void set_link(int number, const char* state) {
+    ASSERT_TRUE(is_ok(run({"ip", "link", "set", fmt::format("cable{}", number), state})));
+  }
+
+  std::optional<Pair> pair;
+  std::optional<OwnRegion> own;
+  PeerRegion theirs;
+  RemoteRegionId id{};
+};
+
+/// The same with the links of scripts/rdma_vm.sh, which are put up again at the end.
+class RdmaLinkTest : public RdmaTest {
+ protected:
+  void SetUp() override {
+    if (!run({"ip", "link", "show", "cable1"})) GTEST_SKIP() << "needs the links of scripts/rdma_vm.sh";
+    RdmaTest::SetUp();
+  }
+  void TearDown() override {
+    if (!pair) return;
+    for (const int link : {0, 1}) set_link(link, "up");
+  }
+};
+
+TEST_F(RdmaTest, RouteTellsPortAddressRateAndMtu) {
+  ASSERT_TRUE(is_ok(write().wait(kPatience)));
+  const Route route = pair->connection.routes().front();
+  EXPECT_EQ(route.transport, "rdma");
+  for (const char* part : {":1", " -> ", "Gb/s", "MTU"}) EXPECT_THAT(route.detail, HasSubstr(part));
+  expect_written();
+}
+
+TEST_F(RdmaTest, BothSidesMoveTwoSidedAndOneSided) {
+  Peer& peer = pair->peer;
+  const std::uint64_t receive =
+      peer.number(fmt::format("recv {} {} 0 {}", pair->at_peer, theirs.index, kSize));
+  EXPECT_TRUE(is_ok(pair->connection.send(own->span(0, kSize)).wait(kPatience)));
+  EXPECT_TRUE(is_ok(peer.wait(receive, kPatience)));
+  expect_written();
+  const auto here = peer.call(fmt::format("import {} {}", pair->at_peer, to_hex(own->region.descriptor())));
+  ASSERT_TRUE(is_ok(status_of(here)));
+  peer.number(fmt::format("fill {} 0 {} 2", theirs.index, kSize));
+  const std::uint64_t written =
+      peer.number(fmt::format("write {} {} 0 {} {} {}", pair->at_peer, theirs.index, kSize, *here,
+                              reinterpret_cast<std::uintptr_t>(own->pages.data())));
+  EXPECT_TRUE(is_ok(peer.wait(written, kPatience)));
+  EXPECT_EQ(difference(own->part(0, kSize), 2), std::nullopt);
+}
+
+TEST_F(RdmaTest, KilledPeerFailsAllInTime) {
+  auto writes = start_writes(40);
+  pair->peer.process().signal(SIGKILL);
+  const auto start = Clock::now();
+  EXPECT_TRUE(is_error(writes.back().wait(kPatience), {ErrorCode::kPeerGone}));
+  EXPECT_LT(Clock::now() - start, kKeepalive + 2 * kMargin);
+  for (const Transfer& each : writes) EXPECT_FALSE(is_error(each.wait(kLimit), {ErrorCode::kTimedOut}));
+}
+
+TEST_F(RdmaTest, ForgedKeyIsRefusedAndHarmsNothing) {
+  RegionDescriptor forged = theirs.descriptor;
+  forged.key[3] ^= std::byte{1};
+  const auto other = pair->connection.import_region(forged);
+  if (other) {
+    const RemoteSpan to{*other, forged.address, 100};
+    EXPECT_TRUE(is_error(pair->connection.write(own->span(0, 100), to).wait(kPatience), kRefused));
+  }
+  EXPECT_TRUE(is_ok(status_of(pair->peer.call(fmt::format("check_clear {} 0 {}", theirs.index, kSize)))));
+  EXPECT_TRUE(is_ok(write().wait(kPatience))) << "the connection must be unharmed";
+}
+
+TEST_F(RdmaTest, RangePastTheEndIsRefused) {
+  const RemoteSpan to{id, theirs.descriptor.address + kSize - 50, 100};
+  EXPECT_TRUE(is_error(pair->connection.write(own->span(0, 100), to).wait(kPatience), kRefused));
+  EXPECT_TRUE(is_ok(write().wait(kPatience)));
+}
+
+TEST_F(RdmaTest, DeregisteredWhileItIsWritten) {
+  const auto writes = start_writes(8);
+  pair->peer.number(fmt::format("drop_region {}", theirs.index));
+  pair->peer.number(fmt::format("clear {} 0 {}", theirs.index, kSize));
+  for (const Transfer& each : writes) {
+    const Status done = each.wait(kPatience);
+    if (!done) {
+      EXPECT_TRUE(is_error(done, kRefused));
+    }
+  }
+  EXPECT_TRUE(is_ok(status_of(pair->peer.call(fmt::format("check_clear {} 0 {}", theirs.index, kSize)))));
+  EXPECT_TRUE(is_error(write().wait(kPatience), kRefused));
+  EXPECT_TRUE(is_ok(pair->connection.status()));
+}
+
+TEST_F(RdmaLinkTest, OneOfTwoLinksGoesDownAndTheTransfersSucceed) {
+  ASSERT_THAT(pair->connection.routes().front().detail, HasSubstr("4 channels"));
+  const auto writes = start_writes(30);
+  set_link(0, "down");
+  for (const Transfer& each : writes) EXPECT_TRUE(is_ok(each.wait(kPatience)));
+  EXPECT_GT(pair->connection.stats().batches_retried, 0U);
+  expect_written();
+  EXPECT_TRUE(is_ok(write().wait(kPatience))) << "over the other link";
+}
+
+TEST_F(RdmaLinkTest, BothLinksDownFailInTime) {
+  const auto writes = start_writes(30);
+  set_link(0, "down");
+  set_link(1, "down");
+  const auto start = Clock::now();
+  EXPECT_TRUE(is_error(writes.back().wait(kPatience), {ErrorCode::kPeerGone}));
+  EXPECT_LT(Clock::now() - start, kKeepalive + 2 * kMargin);
+}
+
+}  // namespace
+}  // namespace p2p::testing
