@@ -129,7 +129,7 @@ if ! devices; then
   exit 3
 fi
 RUN
-  printf 'export HOME=%q LANG=%q CI=%q\n' "$HOME" "${LANG:-C.UTF-8}" "${CI:-}"
+  printf 'export HOME=%q LANG=%q CI=%q TERM=dumb P2P_SLOW_MACHINE=1\n' "$HOME" "${LANG:-C.UTF-8}" "${CI:-}"
   printf 'cd %q || exit 3\n' "$PWD"
   printf '%q ' "$@"
   echo

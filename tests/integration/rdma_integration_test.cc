@@ -31,8 +31,7 @@ class RdmaTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const EndpointPlan plan{.transport = "rdma", .keepalive = kKeepalive};
-    const Endpoint endpoint = make_endpoint(plan);
-    for (const auto& [name, reason] : endpoint.transports()) {
+    for (const auto& [name, reason] : make_endpoint({}).transports()) {
       if (name == "rdma" && !reason.empty()) GTEST_SKIP() << reason;
     }
     pair.emplace(plan);
@@ -160,7 +159,7 @@ TEST_F(RdmaLinkTest, OneOfTwoLinksGoesDownAndTheTransfersSucceed) {
 }
 
 TEST_F(RdmaLinkTest, BothLinksDownFailInTime) {
-  const auto writes = start_writes(30);
+  const auto writes = start_writes(300);  // more than can end meanwhile
   set_link(0, "down");
   set_link(1, "down");
   const auto start = Clock::now();

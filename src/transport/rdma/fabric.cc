@@ -142,8 +142,9 @@ std::vector<const Nic*> Fabric::nics() const {
     }
     candidates.push_back({&nic, shared, numa_distance(nic.numa_node)});
   }
-  std::ranges::stable_sort(candidates, [](const Candidate& left, const Candidate& right) {
-    return left.shared != right.shared ? left.shared > right.shared : left.distance < right.distance;
+  std::ranges::sort(candidates, [](const Candidate& left, const Candidate& right) {
+    if (left.shared != right.shared) return left.shared > right.shared;
+    return left.distance != right.distance ? left.distance < right.distance : left.nic < right.nic;
   });
   std::vector<const Nic*> nics;
   for (const Candidate& candidate : candidates) {
