@@ -150,8 +150,14 @@ TEST_F(RdmaTest, DeregisteredWhileItIsWritten) {
 
 TEST_F(RdmaLinkTest, OneOfTwoLinksGoesDownAndTheTransfersSucceed) {
   ASSERT_THAT(pair->connection.routes().front().detail, HasSubstr("4 channels"));
-  const auto writes = start_writes(30);
+  auto writes = start_writes(30);
   set_link(0, "down");
+  // Until a batch was on the link that is gone, and went over the other one.
+  const auto deadline = Clock::now() + kPatience;
+  while (pair->connection.stats().batches_retried == 0 && Clock::now() < deadline) {
+    writes.push_back(write());
+    EXPECT_TRUE(is_ok(writes.back().wait(kPatience)));
+  }
   for (const Transfer& each : writes) EXPECT_TRUE(is_ok(each.wait(kPatience)));
   EXPECT_GT(pair->connection.stats().batches_retried, 0U);
   expect_written();
