@@ -54,7 +54,7 @@ fi
 limit_of() {
   case $1 in
     dev | tsan) echo 2400 ;;
-    release | lint | python | nixl) echo 1800 ;;
+    release | lint | python | nixl | rdma) echo 1800 ;;
     *) echo 900 ;;
   esac
 }

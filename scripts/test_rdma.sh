@@ -9,7 +9,5 @@ source scripts/steps.sh
 use_compiler_cache
 cmake --preset release >/dev/null
 cmake --build --preset release --target conformance_test rdma_device_test rdma_integration_test p2p-perf
-venv=${UCCL_P2P_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/venv}
-UCCL_P2P_VENV=$venv scripts/python_environment.sh pytest pytest-timeout numpy
-export UCCL_P2P_VENV=$venv
-scripts/rdma_vm.sh env UCCL_P2P_VENV="$venv" scripts/rdma_tests.sh "$@"
+export RDMA_VM_SECONDS=${RDMA_VM_SECONDS:-1200}
+scripts/rdma_vm.sh scripts/rdma_tests.sh "$@"

@@ -31,8 +31,8 @@ struct RdmaOptions {
   /// gone is noticed within half the keepalive time.
   unsigned timeout = 0;
 
-  /// How often a packet is sent again, 0 to 7.
-  unsigned retries = 7;
+  /// How often a packet is sent again, 0 to 7. To software RoCE 7 means: without end.
+  unsigned retries = 6;
 
   unsigned service_level = 0;  ///< 0 to 15
   unsigned traffic_class = 0;  ///< 0 to 255; its upper six bits are the DSCP of RoCE v2

@@ -257,7 +257,9 @@ constexpr Variable kVariables[] = {
      "RDMA waits 4.096 us times two to this for an answer before it sends again. 0: from the keepalive time.",
      [](Text text, Options& o) { return read_number(text, {0, 31}, o.rdma.timeout); },
      [](const Options& o) { return std::to_string(o.rdma.timeout); }},
-    {"UCCL_P2P_RDMA_RETRIES", "How often RDMA sends a packet again before the path counts as dead.",
+    {"UCCL_P2P_RDMA_RETRIES",
+     "How often RDMA sends a packet again before the path counts as dead; for software RoCE 7 is without "
+     "end.",
      [](Text text, Options& o) { return read_number(text, {0, 7}, o.rdma.retries); },
      [](const Options& o) { return std::to_string(o.rdma.retries); }},
     {"UCCL_P2P_RDMA_SERVICE_LEVEL", "InfiniBand service level, or RoCE priority.",

@@ -35,7 +35,7 @@ struct Path {
   unsigned reads_out = 1;
   unsigned reads_in = 1;
   unsigned timeout = 14;  ///< for an answer: 4.096 us times two to this
-  unsigned retries = 7;
+  unsigned retries = 6;
   unsigned service_level = 0;
   unsigned traffic_class = 0;
 };
