@@ -62,10 +62,13 @@ std::vector<Device> find_devices(const Settings& settings) {
   }
   std::vector<Device> devices = named.empty() ? loopback : named;
 
-  // One entry an interface: its IPv4 address if it has one, else the first that the system names.
-  std::ranges::stable_sort(devices, [](const Device& a, const Device& b) {
+  // One entry an interface: its IPv4 address if it has one, else always the same of its IPv6 addresses.
+  std::ranges::sort(devices, [](const Device& a, const Device& b) {
     if (a.name != b.name) return a.name < b.name;
-    return a.address.sin6_family == AF_INET && b.address.sin6_family != AF_INET;
+    const bool a_first = a.address.sin6_family == AF_INET;
+    const bool b_first = b.address.sin6_family == AF_INET;
+    if (a_first != b_first) return a_first;
+    return std::memcmp(&a.address, &b.address, sizeof a.address) < 0;
   });
   const auto rest = std::ranges::unique(devices, {}, &Device::name);
   devices.erase(rest.begin(), rest.end());
