@@ -4,6 +4,8 @@
 # Usage: test_netns.sh [PATH/TO/p2p-perf], by default the release preset's, which is built if need be.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source-path=SCRIPTDIR
+source scripts/namespaces.sh
 
 if [[ $(id -u) -ne 0 ]]; then
   echo "test_netns: skipped: network namespaces need root"
@@ -14,28 +16,7 @@ if [[ ! -x $perf ]]; then
   cmake --preset release
   cmake --build --preset release --target p2p-perf
 fi
-left=p2p-$$-left
-right=p2p-$$-right
-folder=$(mktemp -d)
-server=
-
-clean_up() {
-  if [[ -n $server ]]; then kill "$server" 2>/dev/null || true; fi
-  ip netns del "$left" 2>/dev/null || true
-  ip netns del "$right" 2>/dev/null || true
-  rm -rf "$folder"
-}
-trap clean_up EXIT
-
-ip netns add "$left"
-ip netns add "$right"
-ip -n "$left" link add cable type veth peer name cable netns "$right"
-ip -n "$left" addr add 10.98.0.1/24 dev cable
-ip -n "$right" addr add 10.98.0.2/24 dev cable
-for host in "$left" "$right"; do
-  ip -n "$host" link set lo up
-  ip -n "$host" link set cable up
-done
+two_hosts p2p 10.98.0
 
 (umask 077 && head -c 32 /dev/urandom | base64 >"$folder/key")
 export UCCL_P2P_KEY_FILE=$folder/key

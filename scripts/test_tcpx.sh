@@ -5,6 +5,8 @@
 # Usage: test_tcpx.sh [BUILD_FOLDER], by default the release preset's, which is built if need be.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source-path=SCRIPTDIR
+source scripts/namespaces.sh
 
 if [[ $(id -u) -ne 0 ]]; then
   echo "test_tcpx: skipped: network namespaces need root"
@@ -17,26 +19,7 @@ if [[ ! -x $tcpx || ! -e $plugin ]]; then
   cmake --preset release
   cmake --build --preset release --target tcpx nccl_net_soft
 fi
-left=tcpx-$$-left
-right=tcpx-$$-right
-server=
-
-clean_up() {
-  if [[ -n $server ]]; then kill "$server" 2>/dev/null || true; fi
-  ip netns del "$left" 2>/dev/null || true
-  ip netns del "$right" 2>/dev/null || true
-}
-trap clean_up EXIT
-
-ip netns add "$left"
-ip netns add "$right"
-ip -n "$left" link add cable type veth peer name cable netns "$right"
-ip -n "$left" addr add 10.99.0.1/24 dev cable
-ip -n "$right" addr add 10.99.0.2/24 dev cable
-for host in "$left" "$right"; do
-  ip -n "$host" link set lo up
-  ip -n "$host" link set cable up
-done
+two_hosts tcpx 10.99.0
 
 # both COMMAND OPTION...: a server on one host, a client on the other; both must succeed.
 both() {
