@@ -53,16 +53,7 @@ class PlacedMemory {
   std::uint64_t address() const { return reinterpret_cast<std::uint64_t>(data()); }
   const Registration* registration() const { return registration_.get(); }
 
-  RegionOffer offer() const {
-    RegionOffer offer{registration_->info(), {}};
-    if (transport_.capabilities().needs_exported_key) {
-      offer.exported = registration_->export_key();
-    } else {
-      offer.info.base = nullptr;
-      offer.info.size = 0;
-    }
-    return offer;
-  }
+  RegionOffer offer() const { return offer_of(transport_, *registration_); }
 
   void put(const Bytes& bytes) {
     Bytes all(kGuard, std::byte{0xa5});

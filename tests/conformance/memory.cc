@@ -56,10 +56,12 @@ void Memory::revoke() {
   revoked_ = true;
 }
 
-RegionOffer Memory::offer() const {
-  RegionOffer offer{registration_->info(), {}};
-  if (transport_.capabilities().needs_exported_key) {
-    offer.exported = registration_->export_key();
+RegionOffer Memory::offer() const { return offer_of(transport_, *registration_); }
+
+RegionOffer offer_of(const Transport& transport, const Registration& registration) {
+  RegionOffer offer{registration.info(), {}};
+  if (transport.capabilities().needs_exported_key) {
+    offer.exported = registration.export_key();
   } else {
     offer.info.base = nullptr;
     offer.info.size = 0;

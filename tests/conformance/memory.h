@@ -17,6 +17,9 @@ struct RegionOffer {
   Bytes exported;
 };
 
+/// What the engine would tell a peer of a region: all where the transport needs it, else what names it.
+RegionOffer offer_of(const Transport& transport, const Registration& registration);
+
 /// Registered memory of one peer, with guard bytes around it. The transport outlives it.
 class Memory {
  public:
