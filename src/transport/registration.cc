@@ -55,9 +55,12 @@ void RegistrationTable::add(std::shared_ptr<Registration> registration) {
   registrations_.insert_or_assign(id, std::move(registration));
 }
 
-void RegistrationTable::remove(RegionId id) {
-  const std::unique_lock lock(mutex_);
-  registrations_.erase(static_cast<std::uint32_t>(id));
+void RegistrationTable::revoke(const Registration& registration) {
+  {
+    const std::unique_lock lock(mutex_);
+    registrations_.erase(static_cast<std::uint32_t>(registration.info().id));
+  }
+  registration.revoke();
 }
 
 Result<std::shared_ptr<Registration>> RegistrationTable::find(RegionId id, const RegionKey& key,

@@ -61,8 +61,8 @@ class RegistrationTable {
  public:
   void add(std::shared_ptr<Registration> registration);
 
-  /// After this `find` does not return it.
-  void remove(RegionId id);
+  /// After this `find` does not return it, no access to it begins and none is going on.
+  void revoke(const Registration& registration);
 
   /// The registration if `key` is its key and the range lies within it; kNotFound, kPermissionDenied or
   /// kOutOfRange, naming region and range, otherwise.

@@ -114,18 +114,19 @@ TEST(RegistrationTable, SaysWhatIsWrong) {
   EXPECT_THAT(outside.error().message, HasSubstr("256 bytes at 0x1000"));
 }
 
-TEST(RegistrationTable, ForgetsWhatIsRemoved) {
+TEST(RegistrationTable, ForgetsWhatIsRevoked) {
   RegistrationTable table;
   const RegionInfo info = region(7, 0x1000, 0x100);
   table.add(std::make_shared<Registration>(info));
   const auto held = table.find(info.id, info.key, 0x1000, 1);
   ASSERT_TRUE(held);
-  table.remove(info.id);
+  table.revoke(**held);
   const auto gone = table.find(info.id, info.key, 0x1000, 1);
   ASSERT_FALSE(gone);
   EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
   EXPECT_EQ((*held)->info().size, info.size);
-  table.remove(info.id);
+  EXPECT_FALSE((*held)->begin_access());
+  table.revoke(**held);
 }
 
 TEST(RegistrationTable, MayBeUsedByManyThreads) {
@@ -135,10 +136,11 @@ TEST(RegistrationTable, MayBeUsedByManyThreads) {
   const auto churn = [&](std::uint32_t first) {
     for (std::uint32_t id = first; id < first + 500; ++id) {
       const RegionInfo info = region(id, 0x2000, 0x100);
-      table.add(std::make_shared<Registration>(info));
+      const auto passing = std::make_shared<Registration>(info);
+      table.add(passing);
       EXPECT_TRUE(table.find(info.id, info.key, 0x2000, 1));
       EXPECT_TRUE(table.find(lasting.id, lasting.key, 0x1000, 1));
-      table.remove(info.id);
+      table.revoke(*passing);
       EXPECT_FALSE(table.find(info.id, info.key, 0x2000, 1));
     }
   };

@@ -58,7 +58,18 @@ Result<Address> Address::from(const sockaddr* address, socklen_t size) {
   Address result;
   result.size_ = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
   std::memcpy(&result.storage_, address, result.size_);
+  if (result.family() == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&ipv6(result.storage_))) result.unmap();
   return result;
+}
+
+void Address::unmap() {
+  sockaddr_in plain{};
+  plain.sin_family = AF_INET;
+  plain.sin_port = reinterpret_cast<const sockaddr_in6&>(storage_).sin6_port;
+  std::memcpy(&plain.sin_addr, &ipv6(storage_).s6_addr[12], sizeof plain.sin_addr);
+  storage_ = {};
+  size_ = sizeof plain;
+  std::memcpy(&storage_, &plain, sizeof plain);
 }
 
 std::string Address::text() const {

@@ -20,7 +20,7 @@ class Address {
   /// kInvalidArgument unless `text` is a numeric address.
   static Result<Address> parse(std::string_view text, std::uint16_t port);
 
-  /// From the system's form; kInvalidArgument for families other than IPv4 and IPv6.
+  /// From the system's form, IPv4 mapped into IPv6 as IPv4; kInvalidArgument for families other than the two.
   static Result<Address> from(const sockaddr* address, socklen_t size);
 
   const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage_); }
@@ -47,6 +47,8 @@ class Address {
   bool same_network(const Address& other, unsigned prefix_bits) const;
 
  private:
+  void unmap();
+
   sockaddr_storage storage_{};
   socklen_t size_ = 0;
 };

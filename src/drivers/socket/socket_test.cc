@@ -52,6 +52,13 @@ TEST(Address, KeepsTextAndPort) {
   EXPECT_TRUE(Address::parse("::1", 0)->is_loopback());
 }
 
+TEST(Address, TakesMappedIpv4ForIpv4) {
+  const Address mapped = *Address::parse("::ffff:10.1.2.3", 77);
+  EXPECT_EQ(mapped.family(), AF_INET);
+  EXPECT_EQ(mapped.describe(), "10.1.2.3:77");
+  EXPECT_TRUE(mapped.same_host(*Address::parse("10.1.2.3", 1)));
+}
+
 TEST(Address, ComparesHostsOnly) {
   EXPECT_TRUE(Address::parse("10.1.2.3", 1)->same_host(*Address::parse("10.1.2.3", 2)));
   EXPECT_FALSE(Address::parse("10.1.2.3", 1)->same_host(*Address::parse("10.1.2.4", 1)));

@@ -30,10 +30,7 @@ class LoopbackTransport : public Transport {
     return registration;
   }
 
-  void revoke_memory(const Registration& registration) override {
-    regions_->remove(registration.info().id);
-    registration.revoke();
-  }
+  void revoke_memory(const Registration& registration) override { regions_->revoke(registration); }
 
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                    std::span<const std::byte>) override {

@@ -57,10 +57,7 @@ class TcpTransport final : public Transport {
     return registration;
   }
 
-  void revoke_memory(const Registration& registration) override {
-    registrations_->remove(registration.info().id);
-    registration.revoke();
-  }
+  void revoke_memory(const Registration& registration) override { registrations_->revoke(registration); }
 
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                    std::span<const std::byte> /*exported*/) override {
