@@ -15,6 +15,7 @@
 #include "drivers/cuda/error.h"
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/stream.h"
+#include "kernels/standby.h"
 
 namespace p2p::kernels {
 namespace {
@@ -240,6 +241,51 @@ TEST_F(CopyKernel, BetweenDevices) {
   const std::vector<Place> all = places(2000, 4096, 0, 0);
   expect_same(all, here.data(), there.data());
   expect_same(all, there.data(), here.data());
+}
+
+// All orders lie there when the kernel starts, so that it also runs to its end where a launch waits for that,
+// as under the tools that look for races.
+TEST_F(CopyKernel, StandbyWorksOffWhatWasOrderedBefore) {
+  constexpr std::size_t kBytes = 1 << 20;
+  constexpr std::uint32_t kFirst = 5;
+  auto source = cuda::DeviceBuffer::allocate(0, kBytes).value();
+  auto target = cuda::DeviceBuffer::allocate(0, kBytes, true).value();
+  const Bytes content = random_bytes(kBytes, 21);
+  ASSERT_TRUE(cuda::copy_now(source.data(), content.data(), kBytes));
+  auto orders = cuda::HostBuffer::allocate(kOrders * sizeof(Order)).value();
+  auto scratch =
+      cuda::DeviceBuffer::allocate(0, kOrders * (sizeof(Order) + sizeof(std::uint32_t)), true).value();
+  std::memset(orders.data(), 0, orders.size());
+  Bytes expected(kBytes);
+  std::uint32_t number = kFirst;
+  const auto order = [&](const Place& place) {
+    ++number;
+    const CopyBlock block = {source.data() + place.source, target.data() + place.target, place.bytes};
+    auto& slot = reinterpret_cast<Order*>(orders.data())[number % kOrders];
+    slot = {.source = tagged(reinterpret_cast<std::uint64_t>(block.source), number),
+            .target = tagged(reinterpret_cast<std::uint64_t>(block.target), number),
+            .bytes = tagged(block.bytes, number),
+            .unused = tagged(0, number)};
+    std::copy_n(content.data() + place.source, place.bytes, expected.data() + place.target);
+  };
+  for (const Place& place : {Place{0, 64, 1}, Place{1000, 4096, 65536}, Place{70001, 300003, 200005}})
+    order(place);
+  order({0, 0, 0});
+  auto* const word = reinterpret_cast<std::uint32_t*>(words_.data());
+  const StandbyBoard board{
+      .orders = reinterpret_cast<const Order*>(orders.data()),
+      .relay = reinterpret_cast<Order*>(scratch.data()),
+      .done = word,
+      .arrivals = reinterpret_cast<std::uint32_t*>(scratch.data() + kOrders * sizeof(Order)),
+      .first = kFirst,
+      .life_ns = 20'000'000'000};
+  const cuda::DeviceGuard guard(0);
+  ASSERT_TRUE(cuda::check(launch_standby(board, 8, stream_.handle()), "launch"));
+  ASSERT_TRUE(stream_.synchronize());
+  EXPECT_EQ(*word, number - 1);
+  Bytes got(kBytes);
+  ASSERT_TRUE(cuda::copy_now(got.data(), target.data(), kBytes));
+  EXPECT_TRUE(got == expected);
 }
 
 TEST_F(CopyKernel, OneGigabyte) {
