@@ -28,7 +28,7 @@ struct Route {
   MemoryKind remote = MemoryKind::kHost;
   std::string transport;  ///< empty: no route
   std::string reason;     ///< one sentence: why this one, and why each better one is not used
-  std::string detail;     ///< the channels: addresses, devices, count
+  std::string detail;     ///< the channels now: how many, and for each NIC what they run over
 };
 
 }  // namespace p2p

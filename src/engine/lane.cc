@@ -2,8 +2,11 @@
 #include "engine/lane.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <utility>
 
+#include "base/error.h"
 #include "engine/worker.h"
 
 namespace p2p::engine {
@@ -128,6 +131,18 @@ void Lane::close(const Error& error, Ended& ended) {
 std::size_t Lane::channels() const {
   MutexLock lock(mutex_);
   return slots_.size();
+}
+
+std::string Lane::describe() const {
+  MutexLock lock(mutex_);
+  std::map<std::string_view, std::string_view> rails;
+  for (const auto& slot : slots_) rails.emplace(slot->rail, slot->description);
+  std::string text = fmt::format("{} channel{}", slots_.size(), slots_.size() == 1 ? "" : "s");
+  std::string_view separator = ": ";
+  for (const auto& [rail, description] : rails) {
+    text.append(std::exchange(separator, "; ")).append(description);
+  }
+  return text;
 }
 
 std::vector<std::shared_ptr<Slot>> Lane::slots() const {

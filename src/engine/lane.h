@@ -55,6 +55,10 @@ class Lane {
   void count_retry() { retried_.fetch_add(1, std::memory_order_relaxed); }
 
   std::size_t channels() const;
+
+  /// How many channels there are now, and one of each rail as it describes itself.
+  std::string describe() const;
+
   bool device_copies() const { return device_copies_; }
 
   /// Moves this lane's channels on from a waiting caller's thread until the transfer is done, nothing has

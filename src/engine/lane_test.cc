@@ -38,7 +38,8 @@ struct Script {
 // Copies from local to `remote` as an address of this process.
 class CopyChannel : public Channel {
  public:
-  explicit CopyChannel(std::shared_ptr<Script> script) : script_(std::move(script)) {}
+  CopyChannel(std::shared_ptr<Script> script, std::string name)
+      : script_(std::move(script)), name_(std::move(name)) {}
   std::vector<std::byte> address() const override { return {}; }
   Status connect(std::span<const std::byte>) override { return {}; }
   ChannelState state() const override { return failed_ ? ChannelState::kFailed : ChannelState::kReady; }
@@ -66,10 +67,11 @@ class CopyChannel : public Channel {
   void abandon(BatchId) override { ++script_->abandoned; }
   int ready_fd() const override { return -1; }
   bool busy() const override { return !pending_.empty(); }
-  std::string describe() const override { return "copy"; }
+  std::string describe() const override { return name_; }
 
  private:
   std::shared_ptr<Script> script_;
+  std::string name_;
   std::deque<BatchId> pending_;
   bool failed_ = false;
 };
@@ -88,13 +90,14 @@ class LaneTest : public testing::Test {
     workers_.clear();
   }
 
-  std::shared_ptr<Script> add_channel() {
+  std::shared_ptr<Script> add_channel(const std::string& rail = "") {
     auto script = std::make_shared<Script>();
     auto slot = std::make_shared<Slot>();
     slot->worker = workers_[slots_.size() % workers_.size()].get();
     slot->worker->reserve();
     slot->lane = lane_;
-    slot->channel = std::make_unique<CopyChannel>(script);
+    slot->channel = std::make_unique<CopyChannel>(script, "copy over " + rail);
+    slot->rail = rail;
     auto up = std::make_shared<TransferState>();
     slot->tell = [up](const Status& status) { up->finish(status); };
     slots_.push_back(slot);
@@ -175,6 +178,22 @@ TEST_F(LaneTest, SendsALostChannelsPiecesOverAnother) {
   const Status status = state->wait(20s);
   ASSERT_TRUE(status) << status.error().message;
   expect_arrived(400, 4096);
+}
+
+TEST_F(LaneTest, TellsARailOnceAndOnlyWhileItHasAChannel) {
+  EXPECT_EQ(lane_->describe(), "0 channels");
+  const auto lost = add_channel("nic1");
+  EXPECT_EQ(lane_->describe(), "1 channel: copy over nic1");
+  const auto one = add_channel("nic0");
+  const auto two = add_channel("nic0");
+  EXPECT_EQ(lane_->describe(), "3 channels: copy over nic0; copy over nic1");
+  one->hold = two->hold = true;  // so that the other one is needed
+  lost->fail_after = 0;
+  const auto state = submit(400, 4096);
+  EXPECT_TRUE(eventually([&] { return lane_->describe() == "2 channels: copy over nic0"; }));
+  one->hold = two->hold = false;
+  lane_->wake_all();
+  EXPECT_TRUE(state->wait(20s));
 }
 
 TEST_F(LaneTest, FailsAllWithTheLastChannel) {

@@ -86,6 +86,7 @@ Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
       slot->worker = &least_loaded();
       slot->worker->reserve();
       slot->lane = entry.lane;
+      slot->rail = rail.name;
       slot->control = std::make_unique<SessionLink>(send_, std::string(transport.name()),
                                                     static_cast<std::uint32_t>(addresses.size()));
       slot->tell = [weak = weak_from_this(), &reactor = *context_->reactor, index](const Status& status) {
@@ -224,8 +225,6 @@ void Lanes::told(std::size_t transport, const Status& status) {
 void Lanes::local_done(Entry& entry) {
   const Transport& transport = *context_->transports()[index_of(entry)].transport;
   entry.local_done = true;
-  entry.detail = fmt::format("{} channel{}: {}", entry.slots.size(), entry.slots.size() == 1 ? "" : "s",
-                             entry.slots.front()->description);
   send_(wire::ChannelsReady{std::string(transport.name()), ""});
   if (entry.peer_done) entry.reason.clear();
   dirty_ = true;

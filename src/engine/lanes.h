@@ -66,7 +66,6 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
     std::shared_ptr<Lane> lane;
     std::vector<std::shared_ptr<Slot>> slots;
     std::size_t ready = 0;
-    std::string detail;
   };
 
   Entry* find(const std::string& transport) P2P_REQUIRES(mutex_);

@@ -65,7 +65,7 @@ std::vector<Route> Lanes::routes() const {
         const bool carries = transport.carries(place(local), place(remote));
         if (carries && entries_[i].reason.empty()) {
           route.transport = transport.name();
-          route.detail = entries_[i].detail;
+          route.detail = entries_[i].lane->describe();
           break;
         }
         append(route.reason, transport.name(),

@@ -33,6 +33,7 @@ struct Slot : std::enable_shared_from_this<Slot> {
   /// also later.
   std::function<void(const Status&)> tell;
 
+  std::string rail;         ///< constant
   std::string description;  ///< written before the lane knows the slot
   bool ready = false;
   bool detached = false;

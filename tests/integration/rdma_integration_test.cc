@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <optional>
 
 #include "support/hex.h"
@@ -15,7 +17,10 @@
 namespace p2p::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -58,6 +63,8 @@ class RdmaTest : public ::testing::Test {
     return writes;
   }
 
+  Route route() const { return pair->connection.routes().front(); }
+
   static void set_link(int number, const char* state) {
     ASSERT_TRUE(is_ok(run({"ip", "link", "set", fmt::format("cable{}", number), state})));
   }
@@ -79,18 +86,34 @@ class RdmaLinkTest : public RdmaTest {
     if (!pair) return;
     for (const int link : {0, 1}) set_link(link, "up");
   }
+
+  /// What the kernel says of a device's port: a number in one of its files.
+  template <class Number>
+  static Number read_port(int device, const char* file) {
+    Number number{};
+    std::ifstream(fmt::format("/sys/class/infiniband/rxe{}/ports/1/{}", device, file)) >> number;
+    return number;
+  }
+
+  static double gigabits_of(int device) { return read_port<double>(device, "rate"); }
+  static std::uint64_t packets_of(int device) {
+    return read_port<std::uint64_t>(device, "hw_counters/sent_pkts");
+  }
 };
 
-TEST_F(RdmaTest, RouteTellsPortAddressRateAndMtu) {
-  ASSERT_TRUE(is_ok(write().wait(kPatience)));
-  const Route route = pair->connection.routes().front();
-  EXPECT_EQ(route.transport, "rdma");
-  for (const char* part : {":1", " -> ", "Gb/s", "MTU"}) EXPECT_THAT(route.detail, HasSubstr(part));
-  expect_written();
+TEST_F(RdmaTest, ADeviceThatIsNotThereMakesNoEndpoint) {
+  Options options;
+  options.listen_address = "127.0.0.1";
+  options.transports = {"rdma"};
+  options.rdma.devices = {"no_such_device"};
+  const auto endpoint = Endpoint::create(options);
+  ASSERT_TRUE(is_error(status_of(endpoint), {ErrorCode::kUnavailable}));
+  EXPECT_THAT(endpoint.error().message, HasSubstr("no_such_device"));
 }
 
 TEST_F(RdmaTest, BothSidesMoveTwoSidedAndOneSided) {
   Peer& peer = pair->peer;
+  EXPECT_EQ(route().transport, "rdma");
   const std::uint64_t receive =
       peer.number(fmt::format("recv {} {} 0 {}", pair->at_peer, theirs.index, kSize));
   EXPECT_TRUE(is_ok(pair->connection.send(own->span(0, kSize)).wait(kPatience)));
@@ -104,6 +127,19 @@ TEST_F(RdmaTest, BothSidesMoveTwoSidedAndOneSided) {
                               reinterpret_cast<std::uintptr_t>(own->pages.data())));
   EXPECT_TRUE(is_ok(peer.wait(written, kPatience)));
   EXPECT_EQ(difference(own->part(0, kSize), 2), std::nullopt);
+}
+
+TEST_F(RdmaTest, ANotificationComesAfterTheBytes) {
+  PostOptions options;
+  options.has_notification = true;
+  options.notification = "written";
+  const Transfer written =
+      pair->connection.write(own->span(0, kSize), {id, theirs.descriptor.address, kSize}, options);
+  const auto notified = pair->peer.call(fmt::format("notified {} {}", pair->at_peer, kPatience / 1ms));
+  ASSERT_TRUE(is_ok(status_of(notified)));
+  EXPECT_THAT(*notified, HasSubstr("written"));
+  expect_written();
+  EXPECT_TRUE(is_ok(written.wait(kPatience)));
 }
 
 TEST_F(RdmaTest, KilledPeerFailsAllInTime) {
@@ -148,8 +184,32 @@ TEST_F(RdmaTest, DeregisteredWhileItIsWritten) {
   EXPECT_TRUE(is_ok(pair->connection.status()));
 }
 
+TEST_F(RdmaLinkTest, TheRouteTellsEveryDevice) {
+  const std::string numa = ", NUMA distance unknown";  // of a device without hardware
+  std::string expected = "4 channels";
+  for (const int i : {0, 1}) {
+    expected += fmt::format("{} rxe{}:1 RoCE v2 10.97.{}.1 -> 10.97.{}.1, {:g} Gb/s, MTU 4096{}",
+                            i == 0 ? ":" : ";", i, i, i, gigabits_of(i), numa);
+  }
+  EXPECT_EQ(route().transport, "rdma");
+  EXPECT_EQ(route().detail, expected);
+}
+
+TEST_F(RdmaLinkTest, TransfersAreDealtOverBothDevices) {
+  constexpr std::uint64_t kEnough = 4 * kMiB / 4096;  // packets
+  const std::array before{packets_of(0), packets_of(1)};
+  const auto dealt = [&] {
+    return packets_of(0) - before[0] >= kEnough && packets_of(1) - before[1] >= kEnough;
+  };
+  const auto deadline = Clock::now() + kPatience;
+  while (!dealt() && Clock::now() < deadline) {
+    for (const Transfer& each : start_writes(8)) ASSERT_TRUE(is_ok(each.wait(kPatience)));
+  }
+  EXPECT_TRUE(dealt());
+}
+
 TEST_F(RdmaLinkTest, OneOfTwoLinksGoesDownAndTheTransfersSucceed) {
-  ASSERT_THAT(pair->connection.routes().front().detail, HasSubstr("4 channels"));
+  ASSERT_THAT(route().detail, HasSubstr("4 channels"));
   auto writes = start_writes(30);
   set_link(0, "down");
   // Until a batch was on the link that is gone, and went over the other one.
@@ -162,6 +222,10 @@ TEST_F(RdmaLinkTest, OneOfTwoLinksGoesDownAndTheTransfersSucceed) {
   EXPECT_GT(pair->connection.stats().batches_retried, 0U);
   expect_written();
   EXPECT_TRUE(is_ok(write().wait(kPatience))) << "over the other link";
+  while (route().detail.find("rxe0") != std::string::npos && Clock::now() < deadline) {
+    EXPECT_TRUE(is_ok(write().wait(kPatience)));
+  }
+  EXPECT_THAT(route().detail, AllOf(HasSubstr("2 channels: rxe1:1"), Not(HasSubstr("rxe0"))));
 }
 
 TEST_F(RdmaLinkTest, BothLinksDownFailInTime) {

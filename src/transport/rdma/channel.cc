@@ -119,14 +119,14 @@ Result<verbs::Path> RdmaChannel::path_to(const Address& peer) {
   const bool connects = setup_.role == Role::kConnector;
   const std::vector<verbs::Gid>& own = nic_.port.gids;
   const auto chosen = connects ? choose_gids(own, peer.gids) : choose_gids(peer.gids, own);
-  if (!chosen) return tl::unexpected(chosen.error());
+  if (!chosen) return fail(chosen.error().code, "{}: {}", description_, chosen.error().message);
   const verbs::Gid& here = connects ? *chosen->connector : *chosen->acceptor;
   const verbs::Gid& there = connects ? *chosen->acceptor : *chosen->connector;
   const unsigned mtu = std::min<unsigned>(nic_.port.mtu, peer.mtu);
   const int distance = numa_distance(nic_.numa_node);
-  description_ = fmt::format("{} {} {} -> {}, {:g} Gb/s, MTU {}{}", nic_.port.name(), name_of(here.kind),
-                             here.text(), there.text(), nic_.port.gigabits, mtu,
-                             distance == 0 ? "" : fmt::format(", NUMA distance {}", distance));
+  description_ = fmt::format("{} {} {} -> {}, {:g} Gb/s, MTU {}, NUMA distance {}", nic_.port.name(),
+                             name_of(here.kind), here.text(), there.text(), nic_.port.gigabits, mtu,
+                             distance == 0 ? "unknown" : fmt::to_string(distance));
   const RdmaOptions& options = config_.options;
   return verbs::Path{
       .peer_number = peer.number,
@@ -148,7 +148,9 @@ Result<verbs::Path> RdmaChannel::path_to(const Address& peer) {
 Status RdmaChannel::meet(const Address& peer) {
   const auto path = path_to(peer);
   if (!path) return tl::unexpected(path.error());
-  if (const Status connected = link_->pair->connect(*path); !connected) return connected;
+  if (const Status connected = link_->pair->connect(*path); !connected) {
+    return fail(connected.error().code, "{}: {}", description_, connected.error().message);
+  }
   sender_.set_ends({.local_device = nic_.device,
                     .remote_device = peer.device,
                     .scratch = config_.fabric->scratch(),
@@ -183,7 +185,7 @@ bool RdmaChannel::post(const Batch& batch) {
   if (phase_ != Phase::kReady || !sender_.accept(batch)) return false;
   idle_turns_ = 0;
   if (const Status posted = sender_.pump(*link_); !posted) {
-    lose(ErrorCode::kPeerGone, posted.error().message);
+    lose(posted.error());
   }
   return true;
 }
@@ -192,7 +194,7 @@ bool RdmaChannel::progress(std::vector<Completion>& completions) {
   bool moved = link_ && poll_queue();
   if (phase_ == Phase::kReady) {
     if (const Status posted = sender_.pump(*link_); !posted) {
-      lose(ErrorCode::kPeerGone, posted.error().message);
+      lose(posted.error());
     }
   }
   idle_turns_ = moved ? 0 : idle_turns_ + 1;
@@ -212,7 +214,7 @@ bool RdmaChannel::poll_queue() {
   while (link_) {
     const auto count = link_->queue->poll(completions);
     if (!count) {
-      lose(ErrorCode::kPeerGone, count.error().message);
+      lose(count.error());
       return true;
     }
     for (const verbs::WorkCompletion& completion : std::span(completions).first(*count)) {
@@ -238,7 +240,7 @@ bool RdmaChannel::take(const verbs::WorkCompletion& completion) {
     if (setup_.role == Role::kConnector) {
       become_ready();
     } else if (const Status greeted = greet(); !greeted) {
-      lose(ErrorCode::kPeerGone, greeted.error().message);
+      lose(greeted.error());
       return false;
     }
   } else {
@@ -251,7 +253,7 @@ bool RdmaChannel::arm() {
   if (!link_ || link_->armed) return false;
   link_->queue->take_event();
   if (const Status armed = link_->queue->arm(); !armed) {
-    lose(ErrorCode::kPeerGone, armed.error().message);
+    lose(armed.error());
     return true;
   }
   link_->armed = true;

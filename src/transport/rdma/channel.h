@@ -75,6 +75,7 @@ class RdmaChannel : public Channel {
   void repair();
   void drop_link();
   void lose(ErrorCode code, const std::string& why);
+  void lose(const Error& error);  ///< of a call that knows the device, not the peer
   void finish();
   void say_gone(const std::string& why);
   Status on_address(std::span<const std::byte> bytes);

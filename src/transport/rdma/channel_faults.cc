@@ -67,7 +67,7 @@ void RdmaChannel::repair() {
   deadline_ = Clock::now() + config_.keepalive;
   probe_at_ = kNever;
   set_alarm();
-  if (const Status opened = open_link(); !opened) return lose(ErrorCode::kPeerGone, opened.error().message);
+  if (const Status opened = open_link(); !opened) return lose(opened.error());
   Bytes message;
   ByteWriter writer(message);
   writer.put(static_cast<std::uint8_t>(Message::kAddress));
@@ -153,7 +153,7 @@ void RdmaChannel::look_at_clock() {
   probe_at_ = now + config_.keepalive / 2;
   set_alarm();
   if (sender_.outstanding() != 0) return;
-  if (const Status asked = sender_.probe(*link_); !asked) lose(ErrorCode::kPeerGone, asked.error().message);
+  if (const Status asked = sender_.probe(*link_); !asked) lose(asked.error());
 }
 
 // Batches may be sent again over another path once nothing of this one can arrive any more: when the peer's
@@ -170,6 +170,10 @@ void RdmaChannel::lose(ErrorCode code, const std::string& why) {
   deadline_ = Clock::now() + config_.keepalive / 3;
   port_deadline_ = probe_at_ = kNever;
   set_alarm();
+}
+
+void RdmaChannel::lose(const Error& error) {
+  lose(ErrorCode::kPeerGone, fmt::format("{}: {}", description_, error.message));
 }
 
 void RdmaChannel::finish() {
