@@ -40,19 +40,18 @@ Result<std::unique_ptr<QueuePair>> QueuePair::open(std::shared_ptr<Device> devic
   attributes.send_cq = queue.handle();
   attributes.recv_cq = queue.handle();
   attributes.qp_type = IBV_QPT_RC;
-  attributes.cap.max_send_wr = std::min(wanted.requests, most.requests);
-  attributes.cap.max_recv_wr = std::min(wanted.receives, most.requests);
-  attributes.cap.max_send_sge = std::clamp(wanted.pieces, 1U, std::max(most.pieces, 1U));
-  attributes.cap.max_recv_sge = 1;
-  // Nothing tells how much a device carries inline but its refusal.
-  unsigned inline_bytes = wanted.inline_bytes;
-  while (true) {
-    attributes.cap.max_inline_data = inline_bytes;
-    const ibv_qp_cap asked = attributes.cap;
-    pair->pair_ = library.create_qp(pair->device_->domain(), &attributes);
-    if (pair->pair_ != nullptr || inline_bytes == 0) break;
-    attributes.cap = asked;
-    inline_bytes /= 2;
+  // Nothing but its refusal tells how much a device carries inline, and how many pieces it takes beside.
+  unsigned pieces = std::clamp(wanted.pieces, 1U, std::max(most.pieces, 1U));
+  for (; pair->pair_ == nullptr && pieces != 0; pieces /= 2) {
+    for (unsigned carried = wanted.inline_bytes;; carried /= 2) {
+      attributes.cap = {.max_send_wr = std::min(wanted.requests, most.requests),
+                        .max_recv_wr = std::min(wanted.receives, most.requests),
+                        .max_send_sge = pieces,
+                        .max_recv_sge = 1,
+                        .max_inline_data = carried};
+      pair->pair_ = library.create_qp(pair->device_->domain(), &attributes);
+      if (pair->pair_ != nullptr || carried == 0) break;
+    }
   }
   if (pair->pair_ == nullptr) {
     return tl::unexpected<Error>(system_error(fmt::format("make a queue pair on {}", pair->name_)));

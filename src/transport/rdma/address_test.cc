@@ -7,7 +7,6 @@
 #include <array>
 #include <initializer_list>
 
-#include "transport/rdma/fabric.h"
 #include "transport/rdma/region.h"
 
 namespace p2p::rdma {
@@ -146,14 +145,6 @@ TEST(RdmaKeyTest, TakesOneKeyADeviceAndNothingElse) {
     EXPECT_FALSE(RdmaKey::parse(info, other)) << length;
   }
   EXPECT_FALSE(RdmaKey::parse(info, Bytes(1))) << "no key at all";
-}
-
-TEST(RdmaFabricTest, FoldersInCommon) {
-  const std::string root = "/sys/devices/pci0000:00";
-  EXPECT_EQ(shared_folders(root + "/0000:00:01.0/a", root + "/0000:00:01.0/b"), 4U);
-  EXPECT_EQ(shared_folders(root + "/0000:00:01.0", root + "/0000:00:02.0"), 3U);
-  EXPECT_EQ(shared_folders(root + "/0000:00:1", root + "/0000:00:10"), 3U) << "names count whole";
-  EXPECT_EQ(shared_folders("", root), 0U);
 }
 
 }  // namespace

@@ -59,6 +59,21 @@ std::size_t shared_folders(const std::string& left, const std::string& right) {
   }
 }
 
+std::vector<const Nic*> nearest(std::vector<NicPlace> places, const std::vector<std::string>& gpus) {
+  const auto shared = [&](const NicPlace& place) {
+    std::size_t most = 0;
+    for (const std::string& gpu : gpus) most = std::max(most, shared_folders(gpu, place.folder));
+    return most;
+  };
+  std::size_t most = 0;
+  for (const NicPlace& place : places) most = std::max(most, shared(place));
+  std::erase_if(places, [&](const NicPlace& place) { return shared(place) != most; });
+  std::ranges::stable_sort(places, {}, &NicPlace::distance);
+  std::vector<const Nic*> nics;
+  for (const NicPlace& place : places) nics.push_back(place.nic);
+  return nics;
+}
+
 int numa_distance(int node) {
   unsigned cpu = 0;
   unsigned here = 0;
@@ -126,31 +141,13 @@ Status Fabric::add_ports(const verbs::Library& library, const std::string& name,
 }
 
 std::vector<const Nic*> Fabric::nics() const {
-  struct Candidate {
-    const Nic* nic;
-    std::size_t shared;  // folders with the nearest GPU
-    int distance;
-  };
-  const std::vector<std::string> gpus = gpu_places();
-  std::vector<Candidate> candidates;
+  std::vector<NicPlace> places;
   for (const Nic& nic : nics_) {
-    const auto now = devices_[nic.device]->port(nic.port.number);
-    if (!now || !now->active) continue;
-    std::size_t shared = 0;
-    for (const std::string& gpu : gpus) {
-      shared = std::max(shared, shared_folders(gpu, devices_[nic.device]->place()));
-    }
-    candidates.push_back({&nic, shared, numa_distance(nic.numa_node)});
+    const verbs::Device& device = *devices_[nic.device];
+    const auto now = device.port(nic.port.number);
+    if (now && now->active) places.push_back({&nic, device.place(), numa_distance(nic.numa_node)});
   }
-  std::ranges::sort(candidates, [](const Candidate& left, const Candidate& right) {
-    if (left.shared != right.shared) return left.shared > right.shared;
-    return left.distance != right.distance ? left.distance < right.distance : left.nic < right.nic;
-  });
-  std::vector<const Nic*> nics;
-  for (const Candidate& candidate : candidates) {
-    if (candidate.shared == candidates.front().shared) nics.push_back(candidate.nic);
-  }
-  return nics;
+  return nearest(std::move(places), gpu_places());
 }
 
 const Nic* Fabric::find(const std::string& name) const {

@@ -51,6 +51,16 @@ class Fabric {
 /// How many folders of /sys/devices two devices share: the more, the nearer.
 std::size_t shared_folders(const std::string& left, const std::string& right);
 
+/// Where a port is: its folder below /sys/devices, and how far its NUMA node is from here.
+struct NicPlace {
+  const Nic* nic = nullptr;
+  std::string folder;
+  int distance = 0;
+};
+
+/// Those that share most folders with one of `gpus`, all if there is none; nearest first, else in order.
+std::vector<const Nic*> nearest(std::vector<NicPlace> places, const std::vector<std::string>& gpus);
+
 /// Between the NUMA node that this thread runs on and `node`, as the system counts it (10: the same); 0 where
 /// it does not say.
 int numa_distance(int node);

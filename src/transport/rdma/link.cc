@@ -11,7 +11,7 @@ namespace p2p::rdma {
 namespace {
 
 constexpr unsigned kReceives = 2;
-constexpr unsigned kPieces = 8;
+constexpr unsigned kPieces = 32;  // or as many as a request of the device has
 constexpr unsigned kInlineBytes = 256;
 
 }  // namespace

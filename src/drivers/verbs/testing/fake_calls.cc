@@ -138,6 +138,10 @@ int dealloc_pd(ibv_pd* domain) {
 ibv_mr* reg_mr(ibv_pd* domain, void* data, std::size_t size, int /*access*/) {
   State& state = current_state();
   const std::lock_guard lock(state.mutex);
+  if (size > state.settings.most_registered) {
+    errno = EFAULT;
+    return nullptr;
+  }
   auto* region = new FakeRegion();
   region->context = domain->context;
   region->pd = domain;
@@ -202,7 +206,8 @@ void ack_cq_events(ibv_cq* /*queue*/, unsigned /*count*/) {}
 ibv_qp* create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
   State& state = current_state();
   const std::lock_guard lock(state.mutex);
-  if (attributes->cap.max_inline_data > state.settings.inline_bytes) {
+  if (attributes->cap.max_inline_data > state.settings.inline_bytes ||
+      attributes->cap.max_send_sge > state.settings.pieces_granted) {
     errno = EINVAL;
     return nullptr;
   }
@@ -218,6 +223,20 @@ ibv_qp* create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
   return pair;
 }
 
+// Of the attributes that the mask names.
+void note(FakeProvider::Connected& connected, const ibv_qp_attr& attributes, int mask) {
+  if ((mask & IBV_QP_PATH_MTU) != 0) connected.mtu = 128U << attributes.path_mtu;
+  if ((mask & IBV_QP_AV) != 0) {
+    connected.service_level = attributes.ah_attr.sl;
+    connected.gid_index = attributes.ah_attr.grh.sgid_index;
+    connected.traffic_class = attributes.ah_attr.grh.traffic_class;
+  }
+  if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) connected.reads_in = attributes.max_dest_rd_atomic;
+  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0) connected.reads_out = attributes.max_rd_atomic;
+  if ((mask & IBV_QP_TIMEOUT) != 0) connected.timeout = attributes.timeout;
+  if ((mask & IBV_QP_RETRY_CNT) != 0) connected.retries = attributes.retry_cnt;
+}
+
 int modify_qp(ibv_qp* raw, ibv_qp_attr* attributes, int mask) {
   State& state = current_state();
   const std::lock_guard lock(state.mutex);
@@ -228,6 +247,7 @@ int modify_qp(ibv_qp* raw, ibv_qp_attr* attributes, int mask) {
                        (from == IBV_QPS_INIT && to == IBV_QPS_RTR) ||
                        (from == IBV_QPS_RTR && to == IBV_QPS_RTS);
   if (!allowed) return EINVAL;
+  note(state.connected, *attributes, mask);
   if ((mask & IBV_QP_DEST_QPN) != 0) pair.peer = attributes->dest_qp_num;
   if (to == IBV_QPS_ERR) {
     state.stop(pair);

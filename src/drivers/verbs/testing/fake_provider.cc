@@ -50,6 +50,11 @@ FakeProvider::Counts FakeProvider::counts() const {
   return state_->counts;
 }
 
+FakeProvider::Connected FakeProvider::connected() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->connected;
+}
+
 void FakeProvider::hold() {
   const std::lock_guard lock(state_->mutex);
   state_->holding = true;
@@ -75,13 +80,17 @@ void FakeProvider::set_port(unsigned device, bool up) {
   const std::lock_guard lock(state_->mutex);
   FakeDevice& fake = state_->devices.at(device);
   fake.up = up;
-  for (FakeContext* context : state_->contexts) {
-    if (context->device != &fake) continue;
-    ibv_async_event event{};
-    event.event_type = up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR;
-    event.element.port_num = 1;
-    state_->say(*context, event);
-  }
+  ibv_async_event event{};
+  event.event_type = up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR;
+  event.element.port_num = 1;
+  state_->say_all(fake, event);
+}
+
+void FakeProvider::break_device(unsigned device) {
+  const std::lock_guard lock(state_->mutex);
+  ibv_async_event event{};
+  event.event_type = IBV_EVENT_DEVICE_FATAL;
+  state_->say_all(state_->devices.at(device), event);
 }
 
 FakeProvider::State::State(const Settings& wanted) : settings(wanted), library(fake_library()) {
@@ -232,6 +241,12 @@ void FakeProvider::State::stop(FakePair& pair) {
 void FakeProvider::State::say(FakeContext& context, const ibv_async_event& event) {
   context.events.push_back(event);
   ::eventfd_write(context.async_fd, 1);
+}
+
+void FakeProvider::State::say_all(const FakeDevice& device, const ibv_async_event& event) {
+  for (FakeContext* context : contexts) {
+    if (context->device == &device) say(*context, event);
+  }
 }
 
 void FakeProvider::State::complete(ibv_cq* raw, const ibv_wc& completion) {

@@ -23,7 +23,21 @@ class FakeProvider {
     unsigned pieces = 4;
     unsigned inline_bytes = 64;
     unsigned reads = 16;
-    bool counts_only = false;  ///< requests succeed and move nothing
+    unsigned pieces_granted = ~0U;   ///< queue pairs with more are refused, whatever the device says it has
+    unsigned most_registered = ~0U;  ///< bytes; larger ranges cannot be registered
+    bool counts_only = false;        ///< requests succeed and move nothing
+  };
+
+  /// What a queue pair was connected with last.
+  struct Connected {
+    unsigned mtu = 0;  ///< bytes
+    unsigned gid_index = 0;
+    unsigned service_level = 0;
+    unsigned traffic_class = 0;
+    unsigned timeout = 0;
+    unsigned retries = 0;
+    unsigned reads_out = 0;
+    unsigned reads_in = 0;
   };
 
   struct Counts {
@@ -44,6 +58,7 @@ class FakeProvider {
 
   const Library& library() const;
   Counts counts() const;
+  Connected connected() const;
 
   /// Requests wait in their queues from now on.
   void hold();
@@ -59,6 +74,9 @@ class FakeProvider {
 
   /// Says it as an event; while a port is down its requests fail, as if nobody answered.
   void set_port(unsigned device, bool up);
+
+  /// The device says that it is broken.
+  void break_device(unsigned device);
 
   struct State;
 

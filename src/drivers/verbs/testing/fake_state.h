@@ -62,12 +62,14 @@ struct FakeProvider::State {
   void work_all(unsigned most);
   void stop(FakePair& pair);
   void say(FakeContext& context, const ibv_async_event& event);
+  void say_all(const FakeDevice& device, const ibv_async_event& event);
   void complete(ibv_cq* queue, const ibv_wc& completion);
 
   Settings settings;
   Library library;
   std::mutex mutex;
   Counts counts;
+  Connected connected;
   bool holding = false;
   std::optional<std::pair<std::uint64_t, Failure>> failure;
   std::uint32_t next_number = 100;
