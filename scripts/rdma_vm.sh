@@ -3,9 +3,10 @@
 # Usage: scripts/rdma_vm.sh COMMAND [ARGUMENT...]
 # Runs the command in a small virtual machine whose kernel has two RDMA devices, rxe0 and rxe1 (Soft-RoCE, each over
 # a veth pair of its own). The machine is emulated by software, so it starts anywhere, and is slow. It sees this
-# host's files, read-only; /tmp, /run and /dev/shm are its own. The command starts in the folder where this was called.
+# host's files, read-only; /tmp, /run and /dev/shm are its own, but the folder where this was called, which is where
+# the command starts, and HOME are always seen.
 # Exit status: the command's; 3 if the machine could not be started, 124 if RDMA_VM_SECONDS (600) were over.
-# On Debian and Ubuntu, with: qemu-system-x86 busybox-static cpio kmod iproute2 (scripts/setup.sh test).
+# On Debian and Ubuntu, with: qemu-system-x86 busybox-static cpio kmod iproute2 xz-utils zstd (scripts/setup.sh test).
 set -euo pipefail
 limit=${RDMA_VM_SECONDS:-600}
 memory=${RDMA_VM_MEMORY:-2G}
@@ -24,37 +25,55 @@ for tool in qemu-system-x86_64 busybox cpio depmod modprobe ip rdma apt-get dpkg
 done
 [ "$(uname -m)" = x86_64 ] || give_up "only an x86_64 machine is emulated, and this is $(uname -m)"
 
-# The distribution's kernel, unpacked but not installed. It is kept, under its name and version.
-kernel_package() {
-  local name
-  name=$(apt-cache depends linux-image-amd64 linux-image-generic 2>/dev/null |
-    grep -oE 'linux-image-[0-9][a-z0-9.-]*' | grep -v dbg | head -n 1)
-  [ -n "$name" ] || give_up "apt-cache knows no kernel image; try apt-get update"
-  echo "$name"
+# The packages of the distribution's kernel: its image, and its modules where those have packages of their own.
+kernel_packages() {
+  local image version package
+  image=$(apt-cache depends linux-image-amd64 linux-image-generic 2>/dev/null |
+    grep -oE 'linux-image-[0-9][a-z0-9.+-]*' | grep -v dbg | head -n 1) || true
+  [ -n "$image" ] || return 0
+  echo "$image"
+  version=${image#linux-image-}
+  for package in "linux-modules-$version" "linux-modules-extra-$version"; do
+    if apt-cache show "$package" >/dev/null 2>&1; then echo "$package"; fi
+  done
 }
 
-# fetch_kernel PACKAGE FOLDER
-fetch_kernel() {
-  local work
-  work=$(mktemp -d "$cache/fetch.XXXXXX")
-  chmod 755 "$work"
-  (cd "$work" && apt-get download -qq "$1" >fetch.log 2>&1) ||
-    { (apt-get update -qq && cd "$work" && apt-get download -qq "$1") >"$work/fetch.log" 2>&1; } ||
-    give_up "apt-get download $1 failed: $(tail -n 1 "$work/fetch.log")"
-  mkdir "$work/tree"
-  dpkg -x "$work"/linux-image*.deb "$work/tree" || give_up "could not unpack $1"
-  [ -d "$work/tree/lib/modules" ] || [ -d "$work/tree/usr/lib/modules" ] || give_up "$1 has no modules"
-  rm "$work"/linux-image*.deb
-  build_initramfs "$work"
-  mv "$work/tree"/boot/vmlinuz* "$work/vmlinuz"
-  rm -rf "$work/tree" "$work/root"
-  mv -T "$work" "$2" 2>/dev/null || rm -rf "$work" # somebody else was first
+# Sets `kernel`, the folder for it. True if it is there, or else its packages now are in $fetched. They are
+# downloaded but not installed, and the folder, under the kernel's version, is kept.
+find_kernel() {
+  mapfile -t packages < <(kernel_packages)
+  if [ ${#packages[@]} -eq 0 ]; then
+    echo "apt-cache knows no kernel image" >"$fetched/log"
+    return 1
+  fi
+  kernel=$cache/${packages[0]}-$(md5sum <"${BASH_SOURCE[0]}" | cut -c1-8)
+  [ -e "$kernel/vmlinuz" ] || (cd "$fetched" && rm -f ./*.deb && apt-get download -qq "${packages[@]}" >log 2>&1)
+}
+
+update_lists() {
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then as_root=(sudo -n); fi
+  echo "rdma_vm: apt-get update, since: $(tail -n 1 "$fetched/log")" >&2
+  "${as_root[@]}" apt-get update -qq >"$fetched/update.log" 2>&1 || true # another source may be out of reach
+}
+
+# Makes the folder $kernel of the packages in $fetched.
+unpack_kernel() {
+  local package
+  for package in "$fetched"/*.deb; do
+    dpkg -x "$package" "$fetched/tree" || give_up "could not unpack $(basename "$package")"
+  done
+  [ -e "$fetched/tree/lib" ] || ln -s usr/lib "$fetched/tree/lib"
+  [ -d "$fetched/tree/lib/modules" ] || give_up "${packages[*]} have no modules"
+  mkdir "$fetched/kernel"
+  build_initramfs "$fetched"
+  mv "$fetched/tree"/boot/vmlinuz* "$fetched/kernel/vmlinuz"
+  mv -T "$fetched/kernel" "$kernel" 2>/dev/null || [ -e "$kernel/vmlinuz" ] # somebody else was first
 }
 
 # build_initramfs FOLDER: busybox, the modules in the order in which they load, and the first program.
 build_initramfs() {
   local tree=$1/tree root=$1/root version module
-  [ -e "$tree/lib" ] || ln -s usr/lib "$tree/lib"
   version=$(basename "$tree"/lib/modules/*)
   depmod -b "$tree" "$version"
   mkdir -p "$root"/{bin,dev,modules,proc,sys,host}
@@ -72,7 +91,7 @@ build_initramfs() {
   sed -E 's|.*/||; s/\.(xz|zst)$//' "$1/load" >"$root/modules/order"
   first_program >"$root/init"
   chmod +x "$root/init"
-  (cd "$root" && find . | cpio -o -H newc --quiet) >"$1/initramfs"
+  (cd "$root" && find . | cpio -o -H newc --quiet) >"$1/kernel/initramfs"
 }
 
 # What the machine's kernel starts. /run.sh and /mark come with each run; ttyS1 is this script's end.
@@ -99,15 +118,33 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 for module in $(cat /modules/order); do insmod /modules/$module || refuse "insmod $module failed"; done
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro root /host || refuse "no root by 9p"
+keep() {
+  mkdir -p "/kept$1" && mount -o bind "/host$1" "/kept$1"
+}
+show() {
+  mkdir -p "/host$1" && mount -o bind "/kept$1" "/host$1"
+}
+while read -r folder; do keep "$folder" || refuse "cannot keep $folder"; done </shown
 mount -t proc proc /host/proc && mount -t sysfs sys /host/sys && mount -t devtmpfs dev /host/dev ||
   refuse "no proc, sys or dev"
 mkdir -p /host/dev/pts /host/dev/shm
 for folder in tmp run dev/shm; do mount -t tmpfs -o mode=1777 tmp /host/$folder || refuse "no /$folder"; done
+while read -r folder; do show "$folder" || refuse "cannot show $folder"; done </shown
 mount -t devpts pts /host/dev/pts
 cp /run.sh /host/run/run.sh
 chroot /host /bin/bash /run/run.sh
 finish $?
 INIT
+}
+
+# Folders of this host that the machine's own /tmp, /run or /dev/shm would hide.
+shown_folders() {
+  local folder
+  for folder in "$PWD" "$HOME" "${UCCL_P2P_VENV:-}"; do
+    case $folder in
+      /tmp/* | /run/* | /dev/shm/*) if [ -d "$folder" ]; then echo "$folder"; fi ;;
+    esac
+  done
 }
 
 # What runs in the machine, on this host's files: makes the devices, then the command.
@@ -135,17 +172,22 @@ RUN
   echo
 }
 
-package=$(kernel_package)
 mkdir -p "$cache"
-kernel=$cache/$package-$(md5sum <"${BASH_SOURCE[0]}" | cut -c1-8)
-[ -e "$kernel/vmlinuz" ] || fetch_kernel "$package" "$kernel"
-
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+fetched=$(mktemp -d "$cache/fetch.XXXXXX")
+chmod 755 "$fetched" # apt-get downloads as another user
+trap 'rm -rf "$work" "$fetched"' EXIT
+if ! find_kernel; then
+  update_lists
+  find_kernel || give_up "no kernel: $(tail -n 1 "$fetched/log") (apt-get update: $(head -n 1 "$fetched/update.log"))"
+fi
+[ -e "$kernel/vmlinuz" ] || unpack_kernel
+
 mark=rdma_vm-$(head -c 12 /dev/urandom | od -An -tx1 | tr -d ' \n')
 mkdir "$work/root"
 echo "$mark" >"$work/root/mark"
 run_program "$@" >"$work/root/run.sh"
+shown_folders >"$work/root/shown"
 {
   cat "$kernel/initramfs"
   (cd "$work/root" && find . | cpio -o -H newc --quiet)

@@ -6,8 +6,8 @@
 log_folder=build/logs
 failed_steps=()
 
-# The lines with which ctest, pytest, unittest and scripts/lint.sh sum up.
-closing_lines='% tests passed|tests failed out of|^=+ .*(passed|failed|error).* =+$|^(OK|FAILED)( \(.*\))?$|^Ran [0-9]+ tests|^lint: |^fuzz_'
+# The lines with which ctest, pytest, unittest, scripts/lint.sh and scripts/rdma_tests.sh sum up.
+closing_lines='% tests passed|tests failed out of|^=+ .*(passed|failed|error).* =+$|^(OK|FAILED)( \(.*\))?$|^Ran [0-9]+ tests|^lint: |^fuzz_|^rdma: .*(passed|ok,|FAILED)'
 
 # step NAME SECONDS COMMAND...: runs COMMAND for at most SECONDS; returns its status and notes a failure.
 step() {

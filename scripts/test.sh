@@ -8,8 +8,7 @@
 #   lint      layers, sizes, pages, format, spelling, shell
 #   tidy      lint, and all that clang 19 and clang-tidy say; by name only
 #   fuzz      every fuzzer for FUZZ_SECONDS (60), from the committed corpus
-#   rdma      the transport rdma in an emulated machine; by name only
-#   NAME      scripts/test_NAME.sh; all of them but rdma run by default
+#   NAME      scripts/test_NAME.sh; all of them run by default
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source-path=SCRIPTDIR
@@ -68,7 +67,7 @@ if [ ${#parts[@]} -eq 0 ]; then
   for script in scripts/test_*.sh; do
     name=${script#scripts/test_}
     name=${name%.sh}
-    if [ -x "$script" ] && [ "$name" != rdma ]; then parts+=("$name"); fi
+    if [ -x "$script" ]; then parts+=("$name"); fi
   done
 fi
 

@@ -1,4 +1,6 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+import os
+
 import pytest
 from other_process import Other, Pair
 
@@ -23,10 +25,20 @@ def other(_kept):
     return _kept[-1]
 
 
+def connected(other, **options):
+    made = Pair(other, **options)
+    required = os.environ.get("P2P_REQUIRED_ROUTE")
+    if required and not options:
+        routes = made.ep.routes(made.conn)
+        host = next(row for row in routes if row["local"] == row["remote"] == "host")
+        assert host["transport"] == required, routes
+    return made
+
+
 @pytest.fixture(params=["best", "tcp"])
 def pair(request, other):
     """Two connected endpoints, over the best route on one host and over TCP."""
-    made = Pair(other, **({} if request.param == "best" else {"transports": ["tcp"]}))
+    made = connected(other, **({} if request.param == "best" else {"transports": ["tcp"]}))
     yield made
     made.close()
 
@@ -34,7 +46,7 @@ def pair(request, other):
 @pytest.fixture
 def fast_pair(other):
     """Two connected endpoints over the best route, for what does not depend on it."""
-    made = Pair(other)
+    made = connected(other)
     yield made
     made.close()
 
