@@ -40,9 +40,21 @@ def between_gpus(rows):
     return [row for row in rows if row["local"].startswith(GPU) and row["remote"].startswith(GPU)]
 
 
+def print_firsts(rows):
+    """The first transfer after registration against the tenth, of all rows; 2 is the most that it should be."""
+    print(f"\n{'first against tenth, us':58} {'first':>9} {'tenth':>9} {'ratio':>6}")
+    for row in rows:
+        work = (f"{row['transport']} {row['local']} -> {row['remote']} {row['op']} {row['blocks']} x"
+                f" {row['size_bytes']}, depth {row['depth']}")
+        ratio = row["first_us"] / row["tenth_us"]
+        print(f"{work:58} {row['first_us']:9.1f} {row['tenth_us']:9.1f} {ratio:6.1f}{'' if ratio <= 2 else '  above 2'}")
+    print()
+
+
 def main():
     out = pathlib.Path(sys.argv[1])
-    perf = between_gpus(read_lines(out / "perf.json"))
+    everything = read_lines(out / "perf.json")
+    perf = between_gpus(everything)
     parts = read_lines(out / "parts.json")
     missing = 0
     print(f"{'work':42} {'write':>9} {'read':>9} {'reach':>6}  {'first/tenth':>13}  verified")
@@ -56,6 +68,7 @@ def main():
             starts += [f"{row['first_us'] / row['tenth_us']:.1f}"] if row else []
         missing += not verified
         print(f"{work:42} {cells[0]} {cells[1]} {reach:6}  {' / '.join(starts):>13}  {'yes' if verified else 'NO'}")
+    print_firsts(everything)
     for part in parts:
         print(f"{part['what']:24} {part['from']:>10} -> {part['to']:10} {part['block']:>10} {part['us']:10.2f} us"
               f" {part['gbytes_per_second']:8.1f}  {'yes' if part['verified'] else 'NO'}")

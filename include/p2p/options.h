@@ -104,6 +104,11 @@ struct P2P_API Options {
   /// Pieces of at least this many bytes go by copy engine between GPUs, smaller ones by kernel.
   std::size_t gpu_bulk_bytes = std::size_t{32} << 20;
 
+  /// Pinned host memory through which TCP carries GPU memory, for all streams of an endpoint: made in the
+  /// background once GPU memory is registered and a stream is there, in slots of 1 MiB, 8 a stream. Where it
+  /// does not reach, each stream gets few slots that it cannot do without.
+  std::size_t gpu_staging_bytes = std::size_t{128} << 20;
+
   /// NCCL net plugin by path or NCCL's naming rules; empty: libnccl-net.so, if that is GPUDirect-TCPX.
   std::string nccl_net_plugin;
 

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "device/copier.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -13,9 +14,9 @@
 namespace p2p::device {
 namespace {
 
-constexpr std::size_t kLine = 64;
 constexpr std::size_t kKernel = 0;
 constexpr std::size_t kBulk = 1;
+constexpr std::size_t kRehearsedBlocks = kernels::kInlineBlocks + 1;
 constexpr std::chrono::milliseconds kAskAfter{2};
 constexpr std::chrono::seconds kCloseWithin{5};
 
@@ -33,27 +34,9 @@ Result<std::unique_ptr<Copier>> Copier::open(int device, const Limits& limits) {
   // On that device, so that the driver makes no context on another one for pinned memory.
   const cuda::DeviceGuard guard(device);
   Status status = guard.status();
-  using cuda::Stream;
-  if (status) {
-    status = move_into(copier->blocks_,
-                       cuda::HostBuffer::allocate(limits.lists * limits.blocks * sizeof(kernels::CopyBlock)));
-  }
-  if (status) status = move_into(copier->words_, cuda::HostBuffer::allocate(limits.lists * 2 * kLine));
-  if (status) {
-    status = move_into(copier->arrivals_, cuda::DeviceBuffer::allocate(device, limits.lists * kLine, true));
-  }
-  for (auto* streams : {&copier->kernels_, &copier->bulk_}) {
-    for (Stream& stream : *streams) {
-      if (status) status = move_into(stream, Stream::open(device, Stream::Priority::kHigh));
-    }
-  }
-  if (status && limits.standby_ctas != 0) {
-    auto standby = Standby::open(device, limits.standby_ctas);
-    if (!standby) return tl::unexpected(std::move(standby.error()));
-    copier->standby_ = std::move(*standby);
-  }
-  if (!status) return tl::unexpected(status.error());
-  std::memset(copier->words_.data(), 0, copier->words_.size());
+  if (status) status = copier->allocate();
+  if (status) status = copier->rehearse_all();
+  if (!status) return tl::unexpected(std::move(status.error()));
   copier->lists_.resize(limits.lists);
   for (std::size_t i = 0; i < limits.lists; ++i) {
     copier->lists_[i].slot_ = i;
@@ -62,17 +45,86 @@ Result<std::unique_ptr<Copier>> Copier::open(int device, const Limits& limits) {
   return copier;
 }
 
+Status Copier::allocate() {
+  using cuda::Stream;
+  const std::size_t count = limits_.lists * limits_.blocks + kRehearsedBlocks;
+  Status status = move_into(blocks_, cuda::HostBuffer::allocate(count * sizeof(kernels::CopyBlock)));
+  if (status) status = move_into(words_, cuda::HostBuffer::allocate((limits_.lists * 2 + 1) * kLine));
+  if (status) {
+    status = move_into(arrivals_,
+                       cuda::DeviceBuffer::allocate(device_, limits_.lists * kLine + 2 * kRehearsed, true));
+  }
+  for (auto* streams : {&kernels_, &bulk_}) {
+    for (Stream& stream : *streams) {
+      if (status) status = move_into(stream, Stream::open(device_, Stream::Priority::kHigh));
+    }
+  }
+  if (!status) return status;
+  std::memset(words_.data(), 0, words_.size());
+  std::fill_n(empty_blocks(), kRehearsedBlocks, kernels::CopyBlock{});
+  if (limits_.standby_ctas == 0) return {};
+  return move_into(standby_, Standby::open(device_, limits_.standby_ctas));
+}
+
+// Nothing here is looked at again, and so nothing is waited for.
+Status Copier::rehearse_all() {
+  Status status;
+  for (const cuda::Stream& stream : kernels_) {
+    // Short lists and long ones have kernels of their own.
+    for (const std::size_t count : {std::size_t{1}, kRehearsedBlocks}) {
+      if (limits_.bulk_bytes == 0 || !status) break;
+      const kernels::CopyList empty{.blocks = empty_blocks(), .count = count};
+      const int code = kernels::launch_copy(empty, limits_.grid, {}, stream.handle());
+      status = cuda::check(code, fmt::format("start a kernel on CUDA device {}", device_));
+    }
+  }
+  for (const cuda::Stream& stream : bulk_) {
+    if (status) status = stream.copy(scratch_of_device() + kRehearsed, scratch_of_host(), kLine);
+    if (status) status = stream.copy(scratch_of_host(), scratch_of_device(), kLine);
+    if (status) status = stream.signal(reinterpret_cast<std::uint32_t*>(scratch_of_host()), 0);
+  }
+  if (status && standby_) standby_->rehearse();
+  return status;
+}
+
+Status Copier::rehearse(const std::byte* source, std::byte* target, std::size_t bytes) {
+  bytes = std::min(bytes, kRehearsed);
+  const cuda::DeviceGuard guard(device_);
+  Status status = guard.status();
+  std::byte* const zeros = scratch_of_device();
+  std::byte* const sink = zeros + kRehearsed;
+  for (const cuda::Stream& stream : bulk_) {
+    if (status) status = stream.copy(sink, source, bytes);
+    if (status && target != nullptr) status = stream.copy(target, zeros, bytes);
+  }
+  for (const cuda::Stream& stream : kernels_) {
+    if (limits_.bulk_bytes == 0 || !status) break;
+    std::array<kernels::CopyBlock, 2> blocks{{{source, sink, bytes}, {zeros, target, bytes}}};
+    const std::size_t count = target == nullptr ? 1 : 2;
+    const kernels::CopyList list{
+        .blocks = blocks.data(), .count = count, .total = count * bytes, .largest = bytes};
+    status = cuda::check(kernels::launch_copy(list, limits_.grid, {}, stream.handle()),
+                         fmt::format("start a kernel on CUDA device {}", device_));
+  }
+  return status;
+}
+
+bool Copier::quiet() const {
+  for (const cuda::Stream* stream : {&kernels_[0], &kernels_[1], &bulk_[0], &bulk_[1]}) {
+    if (!*stream) continue;
+    const auto idle = stream->idle();
+    if (idle && !*idle) return false;
+  }
+  return true;
+}
+
 Copier::~Copier() {
   const auto deadline = std::chrono::steady_clock::now() + kCloseWithin;
-  for (const cuda::Stream* stream : {&kernels_[0], &kernels_[1], &bulk_[0], &bulk_[1]}) {
-    while (*stream) {
-      const auto idle = stream->idle();
-      if (!idle || *idle) break;
-      if (std::chrono::steady_clock::now() < deadline) continue;
-      log(LogLevel::kError, "CUDA device {} still copies after {} s; its channel is closed all the same",
-          device_, kCloseWithin.count());
-      break;
-    }
+  while (!quiet()) {
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    log(LogLevel::kError, "CUDA device {} still copies after {} s; its channel is closed all the same",
+        device_, kCloseWithin.count());
+    return;
   }
 }
 

@@ -18,8 +18,9 @@
 
 namespace p2p::device {
 
-/// Runs lists of copies on one device for one channel. Everything it needs is made when it is opened; later
-/// it neither allocates device or pinned memory nor synchronises. Used by one thread at a time.
+/// Runs lists of copies on one device for one channel. Everything it needs is made when it is opened, and
+/// every kernel and stream used once, because CUDA puts off work of its own to the first use; later it
+/// neither allocates device or pinned memory nor synchronises. Used by one thread at a time.
 class Copier {
  public:
   struct Limits {
@@ -56,6 +57,20 @@ class Copier {
 
   int device() const { return device_; }
 
+  /// All lists were given back.
+  bool unused() const { return free_.size() == lists_.size(); }
+
+  /// Bytes that `rehearse` copies at most.
+  static constexpr std::size_t kRehearsed = 4096;
+
+  /// Starts copies from `source`, and to `target` where there is one, of `bytes` each that nobody will miss:
+  /// what comes is thrown away, what goes is zeros. For first uses of somebody else's memory. Does not wait.
+  Status rehearse(const std::byte* source, std::byte* target, std::size_t bytes);
+
+  /// True if nothing runs on the device for it, or the device has failed. Asks the driver: not for the data
+  /// path.
+  bool quiet() const;
+
   /// An empty list, or null while all are in use.
   List* take();
 
@@ -89,6 +104,11 @@ class Copier {
   kernels::CopyBlock* blocks_of(std::size_t slot) const {
     return reinterpret_cast<kernels::CopyBlock*>(blocks_.data()) + slot * limits_.blocks;
   }
+  Status allocate();
+  Status rehearse_all();
+  kernels::CopyBlock* empty_blocks() const { return blocks_of(limits_.lists); }
+  std::byte* scratch_of_host() const { return words_.data() + limits_.lists * 2 * kLine; }
+  std::byte* scratch_of_device() const { return arrivals_.data() + limits_.lists * kLine; }
   std::uint32_t* word_of(const List& list, std::size_t which) const;
   void choose_engine(List& list) const;
   const cuda::Stream& stream_of(const List& list, std::size_t which) const;
@@ -99,11 +119,13 @@ class Copier {
   bool ended_by_error(List& list);
   bool order_ended(List& list);
 
+  static constexpr std::size_t kLine = 64;
+
   const int device_;
   const Limits limits_;
-  cuda::HostBuffer blocks_;
-  cuda::HostBuffer words_;
-  cuda::DeviceBuffer arrivals_;
+  cuda::HostBuffer blocks_;      // of all lists, then empty ones
+  cuda::HostBuffer words_;       // two lines a list, then one for rehearsals
+  cuda::DeviceBuffer arrivals_;  // a line a list, then kRehearsed zeros, then what rehearsals fetched
   std::vector<List> lists_;
   std::vector<List*> free_;
   std::array<cuda::Stream, 2> kernels_;  // two, so that one list starts while the one before drains

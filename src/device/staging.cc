@@ -5,27 +5,48 @@
 #include <utility>
 
 namespace p2p::device {
+namespace {
 
-Result<std::unique_ptr<Staging>> Staging::open(const Limits& limits) {
-  std::unique_ptr<Staging> staging(new Staging(limits));
-  auto memory = cuda::HostBuffer::allocate(limits.slots * limits.slot_bytes);
-  if (!memory) return tl::unexpected(std::move(memory.error()));
-  staging->memory_ = std::move(*memory);
-  staging->slots_.resize(limits.slots);
-  for (std::size_t i = limits.slots; i-- != 0;) {
-    staging->slots_[i].data_ = staging->memory_.data() + i * limits.slot_bytes;
-    staging->free_.push_back(&staging->slots_[i]);
-  }
-  return staging;
+// However many slots others have, a stream goes on with these: two, so that one is filled while the other is
+// sent.
+constexpr std::size_t kLeast = 2;
+
+}  // namespace
+
+void Staging::close() {
+  for (auto& [device, copier] : copiers_) pool_->give_back(std::move(copier));
+  copiers_.clear();
 }
 
-Staging::Slot* Staging::take() {
-  if (free_.empty()) return nullptr;
-  Slot* const slot = free_.back();
-  free_.pop_back();
+Staging::~Staging() {
+  close();
+  for (const Slot& slot : slots_) {
+    if (slot.data_ != nullptr) pool_->give_back(slot.data_);
+  }
+}
+
+Result<Staging::Slot*> Staging::take(Use use) {
+  std::size_t& held = held_[static_cast<std::size_t>(use)];
+  if (held >= most_[static_cast<std::size_t>(use)]) return nullptr;
+  const auto data = pool_->take(use == Use::kArrival || held < kLeast);
+  if (!data) return tl::unexpected(data.error());
+  if (*data == nullptr) return nullptr;
+  if (spare_.empty()) spare_.push_back(&slots_.emplace_back());
+  Slot* const slot = spare_.back();
+  spare_.pop_back();
+  slot->data_ = *data;
+  slot->use_ = use;
   slot->parts_.clear();
   slot->status_ = {};
+  ++held;
   return slot;
+}
+
+void Staging::give_back(Slot& slot) {
+  --held_[static_cast<std::size_t>(slot.use_)];
+  pool_->give_back(slot.data_);
+  slot.data_ = nullptr;
+  spare_.push_back(&slot);
 }
 
 void Staging::start(Slot& slot, std::span<const StagedPiece> pieces, bool pack) {
@@ -61,11 +82,7 @@ Result<Staging::Slot::Part> Staging::part_for(int device, Slot& slot) {
   }
   std::unique_ptr<Copier>& copier = copiers_[device];
   if (!copier) {
-    // As many lists as slots, so that one is always free here.
-    auto opened = Copier::open(device, {.grid = limits_.grid,
-                                        .bulk_bytes = limits_.bulk_bytes,
-                                        .blocks = limits_.pieces,
-                                        .lists = limits_.slots});
+    auto opened = pool_->take_copier(device);
     if (!opened) return tl::unexpected(std::move(opened.error()));
     copier = std::move(*opened);
   }

@@ -1,15 +1,17 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "device/copier.h"
-#include "drivers/cuda/memory.h"
+#include "device/staging_pool.h"
 #include "p2p/result.h"
 
 namespace p2p::device {
@@ -21,18 +23,24 @@ struct StagedPiece {
   int device = -1;
 };
 
-/// Pinned slots through which lists of device memory (and host memory among it) go to the host and back. Each
-/// slot carries one list at a time, and any number of slots is under way at once. Made at the first use;
-/// later it allocates only for a device that it sees for the first time. Used by one thread at a time.
+/// One stream's share of a StagingPool: slots through which lists of device memory (and host memory among it)
+/// go to the host and back. Each slot carries one list at a time, and any number of slots is under way at
+/// once. Used by one thread at a time.
 class Staging {
  public:
-  struct Limits {
-    std::size_t slot_bytes = 0;
-    std::size_t slots = 0;
-    std::size_t pieces = 0;  ///< of one list
-    kernels::Grid grid;
-    std::uint64_t bulk_bytes = 0;  ///< see Copier::Limits
+  /// What slots are for; each use has a number of its own.
+  enum class Use : std::uint8_t {
+    kDeparture,  ///< bytes that leave
+    kArrival,    ///< bytes that a peer sends, for which there has to be room
+    kAnswer,     ///< bytes that were asked for
   };
+  static constexpr std::size_t kUses = 3;
+
+  /// Slots at most, by use.
+  using Most = std::array<std::size_t, kUses>;
+
+  /// Lists that the pool's copiers have to hold for one stream: as many as slots, so that one is always free.
+  static constexpr std::size_t lists(const Most& most) { return most[0] + most[1] + most[2]; }
 
   class Slot {
    public:
@@ -47,18 +55,25 @@ class Staging {
       Copier* copier;
       Copier::List* list;
     };
-    std::byte* data_ = nullptr;
+    std::byte* data_ = nullptr;  // null while nobody has it
+    Use use_ = Use::kDeparture;
     std::vector<Part> parts_;  // one a device
     Status status_;
   };
 
-  static Result<std::unique_ptr<Staging>> open(const Limits& limits);
+  Staging(std::shared_ptr<StagingPool> pool, const Most& most) : pool_(std::move(pool)), most_(most) {}
 
-  const Limits& limits() const { return limits_; }
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
 
-  /// Null while all are in use.
-  Slot* take();
-  void give_back(Slot& slot) { free_.push_back(&slot); }
+  /// Waits for copies under way; nothing may be started or asked for after it.
+  void close();
+
+  /// Null while all are in use, here or by other streams; a stream that has few for this use, and each
+  /// arrival, gets one all the same.
+  Result<Slot*> take(Use use);
+  void give_back(Slot& slot);
 
   /// Starts to copy the pieces into the slot, back to back.
   void pack(Slot& slot, std::span<const StagedPiece> pieces) { start(slot, pieces, true); }
@@ -70,14 +85,14 @@ class Staging {
   bool finished(Slot& slot);
 
  private:
-  explicit Staging(const Limits& limits) : limits_(limits) {}
   void start(Slot& slot, std::span<const StagedPiece> pieces, bool pack);
   Result<Slot::Part> part_for(int device, Slot& slot);
 
-  const Limits limits_;
-  cuda::HostBuffer memory_;
-  std::vector<Slot> slots_;
-  std::vector<Slot*> free_;
+  const std::shared_ptr<StagingPool> pool_;
+  const Most most_;
+  std::array<std::size_t, kUses> held_{};
+  std::deque<Slot> slots_;
+  std::vector<Slot*> spare_;
   std::map<int, std::unique_ptr<Copier>> copiers_;
 };
 

@@ -134,6 +134,12 @@ Result<bool> Standby::lost(Number number) {
   return !finished(number);
 }
 
+void Standby::rehearse() {
+  if (running_ || broken_) return;
+  broken_ = !launch(Clock::now());
+  if (running_) stop();
+}
+
 void Standby::rest() {
   if (running_ && Clock::now() - asked_ > kIdle) stop();
 }

@@ -42,6 +42,9 @@ class Standby {
   /// True if an order that is not finished will not be either: the kernel has ended. The error if it failed.
   Result<bool> lost(Number number);
 
+  /// Starts the kernel and ends it at once, because CUDA puts off work of its own to the first start.
+  void rehearse();
+
   /// Ends the kernel if it has had nothing to do for long. To be called now and then.
   void rest();
 

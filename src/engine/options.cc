@@ -221,6 +221,13 @@ constexpr Variable kVariables[] = {
      "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel.",
      [](Text text, Options& o) { return read_size(text, {1, std::uint64_t{1} << 40}, o.gpu_bulk_bytes); },
      [](const Options& o) { return show_size(o.gpu_bulk_bytes); }},
+    {"UCCL_P2P_GPU_STAGING_BYTES",
+     "Pinned host memory through which TCP carries GPU memory, for all streams of an endpoint. Made in the "
+     "background once GPU memory is registered and a stream is there, 8 MiB a stream; where it does not "
+     "reach, "
+     "each stream gets few slots of 1 MiB that it cannot do without.",
+     [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 40}, o.gpu_staging_bytes); },
+     [](const Options& o) { return show_size(o.gpu_staging_bytes); }},
     {"UCCL_P2P_NCCL_NET_PLUGIN",
      "NCCL net plugin for `nccl_net`: a path, or a name by NCCL's rules. Empty: libnccl-net.so, if that is "
      "GPUDirect-TCPX.",

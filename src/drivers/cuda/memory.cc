@@ -2,6 +2,9 @@
 #include "drivers/cuda/memory.h"
 
 #include <cuda_runtime_api.h>
+#include <sys/mman.h>
+
+#include <cstdint>
 
 #include "base/error.h"
 #include "drivers/cuda/device.h"
@@ -10,21 +13,58 @@
 
 namespace p2p::cuda {
 
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// `bytes`, a multiple of kHugePage, aligned to it, each page present; null if there is no memory. Whether
+/// the pages are huge is the system's choice.
+std::byte* map_pages(std::size_t bytes) {
+  void* const mapped =
+      ::mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(mapped);
+  const std::size_t before = (0 - reinterpret_cast<std::uintptr_t>(begin)) % kHugePage;
+  if (before != 0) ::munmap(begin, before);
+  ::munmap(begin + before + bytes, kHugePage - before);
+  std::byte* const data = begin + before;
+  static_cast<void>(::madvise(data, bytes, MADV_HUGEPAGE));
+#ifdef MADV_POPULATE_WRITE
+  static_cast<void>(::madvise(data, bytes, MADV_POPULATE_WRITE));  // else pinning makes them present
+#endif
+  return data;
+}
+
+}  // namespace
+
 Result<HostBuffer> HostBuffer::allocate(std::size_t bytes) {
   if (const Status status = available(); !status) return tl::unexpected<Error>(status.error());
   const DeviceGuard guard(kAnyDevice);
   if (!guard.status()) return tl::unexpected<Error>(guard.status().error());
+  if (bytes >= kHugePage && bytes <= PTRDIFF_MAX - 2 * kHugePage) {
+    const std::size_t mapped = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    if (std::byte* const pages = map_pages(mapped); pages != nullptr) {
+      const int code = cudaHostRegister(pages, mapped, cudaHostRegisterPortable | cudaHostRegisterMapped);
+      if (code == 0) return HostBuffer(pages, bytes, mapped);
+      static_cast<void>(cudaGetLastError());  // CUDA's own may do
+      ::munmap(pages, mapped);
+    }
+  }
   void* data = nullptr;
   if (const int code = cudaHostAlloc(&data, bytes, cudaHostAllocPortable | cudaHostAllocMapped); code != 0) {
     return tl::unexpected<Error>(error_of(code, fmt::format("allocate {} bytes of pinned memory", bytes)));
   }
-  return HostBuffer(static_cast<std::byte*>(data), bytes);
+  return HostBuffer(static_cast<std::byte*>(data), bytes, 0);
 }
 
 HostBuffer::~HostBuffer() {
   if (data_ == nullptr) return;
   const DeviceGuard guard(kAnyDevice);
-  cudaFreeHost(data_);
+  if (mapped_ == 0) {
+    cudaFreeHost(data_);
+  } else if (cudaHostUnregister(data_) == 0) {
+    ::munmap(data_, mapped_);
+  }
 }
 
 Result<HostPin> HostPin::pin(std::byte* data, std::size_t bytes) {

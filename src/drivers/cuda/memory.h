@@ -11,14 +11,18 @@ namespace p2p::cuda {
 /// Owns pinned host memory that every device of this process reaches at the same address.
 class HostBuffer {
  public:
+  /// From 2 MiB on its pages are huge ones where the system gives them, which pins several times faster.
   static Result<HostBuffer> allocate(std::size_t bytes);
 
   HostBuffer() = default;
   HostBuffer(HostBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        mapped_(std::exchange(other.mapped_, 0)) {}
   HostBuffer& operator=(HostBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(mapped_, other.mapped_);
     return *this;
   }
   ~HostBuffer();
@@ -27,9 +31,11 @@ class HostBuffer {
   std::size_t size() const { return size_; }  ///< bytes
 
  private:
-  HostBuffer(std::byte* data, std::size_t size) : data_(data), size_(size) {}
+  HostBuffer(std::byte* data, std::size_t size, std::size_t mapped)
+      : data_(data), size_(size), mapped_(mapped) {}
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::size_t mapped_ = 0;  // bytes of our own pages that CUDA has pinned; 0: CUDA's
 };
 
 /// Keeps someone else's host memory pinned and mapped for all devices while it lives.

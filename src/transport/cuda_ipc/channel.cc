@@ -8,21 +8,12 @@
 #include "drivers/cuda/device.h"
 
 namespace p2p::cuda_ipc {
-namespace {
+IpcChannel::IpcChannel(Own own) : own_(std::move(own)) { own_.firsts->add_channel(); }
 
-/// The device that moves bytes between host memory and the peer's: the peer's own if this process uses it
-/// anyway or uses none, else one that is in use and reaches it.
-int device_for_host(const PeerMemory& peer) {
-  const std::vector<int> active = cuda::active_devices();
-  if (active.empty() || std::find(active.begin(), active.end(), peer.device()) != active.end()) {
-    return peer.device();
-  }
-  const auto near = std::find_if(active.begin(), active.end(),
-                                 [&](int device) { return cuda::reaches(device, peer.device()); });
-  return near != active.end() ? *near : peer.device();
+IpcChannel::~IpcChannel() {
+  for (auto& [device, copier] : copiers_) own_.firsts->copiers().give_back(std::move(copier));
+  own_.firsts->remove_channel();
 }
-
-}  // namespace
 
 Status IpcChannel::connect(std::span<const std::byte> peer_address) {
   const auto peer = decode_address(peer_address);
@@ -33,6 +24,7 @@ Status IpcChannel::connect(std::span<const std::byte> peer_address) {
   const bool same_process = peer->process == own_.process;
   if (!same_process && peer->probe) {
     if (const Status probed = try_probe(*peer->probe); !probed) return probed;
+    own_.firsts->note_probe(peer->process, *peer->probe);
   }
   description_ = same_process ? "within this process" : fmt::format("to process {}", peer->process.pid);
   state_ = ChannelState::kReady;
@@ -48,7 +40,7 @@ Status IpcChannel::try_probe(const SharedMemory& probe) {
                 "the peer's GPU is not visible to this process (CUDA_VISIBLE_DEVICES)");
   }
   const std::vector<int> active = cuda::active_devices();
-  const auto mapping = cuda::IpcMapping::open(probe.handle, active.empty() ? *device : active.front());
+  const auto mapping = own_.firsts->mappings().get(probe, active.empty() ? *device : active.front());
   if (mapping) return {};
   return fail(ErrorCode::kUnavailable, "device memory cannot be shared with the peer: {}",
               mapping.error().message);
@@ -57,9 +49,9 @@ Status IpcChannel::try_probe(const SharedMemory& probe) {
 bool IpcChannel::post(const Batch& batch) {
   Flight flight;
   flight.id = batch.id;
-  if (batch.segments.size() > own_.copiers->limits().blocks) {
+  if (batch.segments.size() > own_.firsts->copiers().limits().blocks) {
     flight.status = fail(ErrorCode::kInvalidArgument, "a batch of {} segments, {} at most",
-                         batch.segments.size(), own_.copiers->limits().blocks);
+                         batch.segments.size(), own_.firsts->copiers().limits().blocks);
   } else if (plan(batch, flight) == Planned::kFull) {
     release(flight);
     return false;
@@ -108,7 +100,7 @@ Result<bool> IpcChannel::find_path(const Segment& piece, Flight& flight, Path& p
   const auto& peer = static_cast<const PeerMemory&>(*piece.key);
   if (const Status alive = local.check_alive(); !alive) return tl::unexpected(alive.error());
   const bool host = local.info().place.kind == MemoryKind::kHost;
-  const int device = host ? device_for_host(peer) : local.info().place.device;
+  const int device = host ? peer.device_for_host() : local.info().place.device;
   const auto reached = peer.reach(device);
   if (!reached) return tl::unexpected(reached.error());
   const auto part = part_for(device, flight);
@@ -132,7 +124,7 @@ Result<IpcChannel::Part> IpcChannel::part_for(int device, Flight& flight) {
 Result<device::Copier*> IpcChannel::copier_for(int device) {
   std::unique_ptr<device::Copier>& copier = copiers_[device];
   if (!copier) {
-    auto opened = own_.copiers->take(device);
+    auto opened = own_.firsts->copiers().take(device);
     if (!opened) return tl::unexpected(opened.error());
     copier = std::move(*opened);
   }

@@ -10,7 +10,7 @@
 
 #include "device/copier.h"
 #include "drivers/cuda/stream.h"
-#include "transport/cuda_ipc/copiers.h"
+#include "transport/cuda_ipc/firsts.h"
 #include "transport/cuda_ipc/regions.h"
 #include "transport/transport.h"
 
@@ -23,9 +23,10 @@ class IpcChannel : public Channel {
   struct Own {
     ProcessId process;
     Bytes address;
-    std::shared_ptr<Copiers> copiers;
+    std::shared_ptr<Firsts> firsts;
   };
-  explicit IpcChannel(Own own) : own_(std::move(own)) {}
+  explicit IpcChannel(Own own);
+  ~IpcChannel() override;
 
   std::vector<std::byte> address() const override { return own_.address; }
   Status connect(std::span<const std::byte> peer_address) override;

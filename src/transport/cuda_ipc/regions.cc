@@ -139,6 +139,14 @@ Result<std::byte*> PeerMemory::reach(int device) const {
   return known != reaches_.end() ? known->second.region : map(device);
 }
 
+int PeerMemory::device_for_host() const {
+  const std::vector<int> active = cuda::active_devices();
+  if (active.empty() || std::find(active.begin(), active.end(), device_) != active.end()) return device_;
+  const auto near =
+      std::find_if(active.begin(), active.end(), [&](int device) { return cuda::reaches(device, device_); });
+  return near != active.end() ? *near : device_;
+}
+
 void PeerMemory::retire() const {
   const MutexLock lock(mutex_);
   retired_ = true;

@@ -66,8 +66,15 @@ class PeerMemory : public RemoteKey {
 
   void retire() const override;
 
+  const SharedMemory& memory() const { return memory_; }
+  bool same_process() const { return same_process_; }
+
   /// The ordinal in this process of the device that it is on.
   int device() const { return device_; }
+
+  /// The device that moves bytes between host memory and this: its own if this process uses it anyway or uses
+  /// none, else one that is in use and reaches it.
+  int device_for_host() const;
 
  private:
   Result<std::byte*> map(int device) const P2P_REQUIRES(mutex_);

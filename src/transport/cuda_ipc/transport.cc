@@ -1,6 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -26,7 +25,8 @@ constexpr std::size_t kBulkCount = 1;
 // Two threads write lists as fast as a kernel works off the shortest blocks.
 constexpr unsigned kChannels = 2;
 constexpr std::size_t kLists = 8;
-constexpr std::size_t kProbeBytes = 512;
+// As small as an allocation gets that shares no block with others: peers keep it mapped.
+constexpr std::size_t kProbeBytes = std::size_t{2} << 20;
 
 device::Copier::Limits limits_from(const Options& options) {
   return {.grid = {.ctas = options.gpu_blocks},
@@ -40,7 +40,9 @@ device::Copier::Limits limits_from(const Options& options) {
 class CudaIpc : public Transport {
  public:
   explicit CudaIpc(const Options& options)
-      : copiers_(std::make_shared<Copiers>(limits_from(options))), process_(this_process()) {}
+      : process_(this_process()),
+        mappings_(std::make_shared<Mappings>(Mappings::Limits{})),
+        firsts_(std::make_shared<Firsts>(limits_from(options), mappings_)) {}
 
   std::string_view name() const override { return "cuda_ipc"; }
 
@@ -87,10 +89,9 @@ class CudaIpc : public Transport {
  private:
   std::optional<SharedMemory> probe_memory();
 
-  const std::shared_ptr<Copiers> copiers_;
   const Result<ProcessId> process_;
-  const std::shared_ptr<Mappings> mappings_ = std::make_shared<Mappings>(Mappings::Limits{});
-  std::atomic<std::size_t> channels_{0};  // opened so far
+  const std::shared_ptr<Mappings> mappings_;
+  const std::shared_ptr<Firsts> firsts_;
   Mutex mutex_;
   std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
   cuda::DeviceBuffer probe_ P2P_GUARDED_BY(mutex_);
@@ -126,9 +127,10 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   // All is made and mapped now for the devices in use, so that the first transfer is as fast as the others.
   Status status;
   bool reached = devices.empty();
+  if (devices.empty()) firsts_->prepare(peer->device_for_host(), *peer);
   for (const int local : devices) {
-    copiers_->reserve(local, channels_);
     const auto reach = peer->reach(local);
+    if (reach) firsts_->prepare(local, *peer);
     reached = reached || reach.has_value();
     if (!reach) status = tl::unexpected(reach.error());
   }
@@ -138,11 +140,10 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
 
 Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& /*setup*/) {
   if (const Status usable = probe(); !usable) return tl::unexpected(usable.error());
-  ++channels_;
   return std::make_unique<IpcChannel>(
       IpcChannel::Own{.process = *process_,
                       .address = encode(ChannelAddress{.process = *process_, .probe = probe_memory()}),
-                      .copiers = copiers_});
+                      .firsts = firsts_});
 }
 
 // A little memory for peers to try, on a device that this process uses anyway.

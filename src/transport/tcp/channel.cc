@@ -58,7 +58,7 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
       description_(address.address.text()),
       sender_(completions_),
       receiver_(*this),
-      device_(config_.device, sender_, completions_) {
+      device_(config_.staging, sender_, completions_) {
   polls_.set_alarm(deadline_);
 }
 

@@ -27,7 +27,7 @@ struct ChannelConfig {
   std::chrono::milliseconds connect_timeout{10000};
   std::chrono::milliseconds keepalive{3000};
   std::size_t zerocopy_bytes = 0;
-  DevicePath::Limits device;
+  std::shared_ptr<device::StagingPool> staging;
 };
 
 /// One TCP stream. Connects (handshake.h), then sends (sender.h) and receives (receiver.h); this file decides

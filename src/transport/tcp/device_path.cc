@@ -9,8 +9,11 @@
 namespace p2p::tcp {
 namespace {
 
+using Use = device::Staging::Use;
+
 constexpr std::size_t kDepartureSlots = 16;
 constexpr std::size_t kAnswerSlots = 8;
+constexpr device::Staging::Most kSlots{kDepartureSlots, kMaxStagedWrites, kAnswerSlots};
 
 bool begin_accesses(const std::vector<std::shared_ptr<Registration>>& guards) {
   for (std::size_t i = 0; i != guards.size(); ++i) {
@@ -60,18 +63,18 @@ bool ends_on_device(const Batch& batch) {
   return on_device;
 }
 
-Result<device::Staging*> DevicePath::staging(std::shared_ptr<device::Staging>& which, std::size_t slots) {
-  if (!which) {
-    auto opened = device::Staging::open({.slot_bytes = kStagedBytes,
-                                         .slots = slots,
-                                         .pieces = kMaxRanges,
-                                         .grid = limits_.grid,
-                                         .bulk_bytes = limits_.bulk_bytes});
-    if (!opened) return tl::unexpected(std::move(opened.error()));
-    which = std::move(*opened);
-  }
-  return which.get();
+std::size_t DevicePath::lists() { return device::Staging::lists(kSlots); }
+
+DevicePath::DevicePath(std::shared_ptr<device::StagingPool> pool, Sender& sender,
+                       std::vector<Completion>& completions)
+    : pool_(std::move(pool)),
+      sender_(sender),
+      completions_(completions),
+      staging_(std::make_shared<device::Staging>(pool_, kSlots)) {
+  pool_->add_stream();
 }
+
+DevicePath::~DevicePath() { pool_->remove_stream(); }
 
 bool DevicePath::takes_write(const Batch& batch, bool from_device) const {
   if (to_device_.size() >= kMaxStagedWrites && ends_on_device(batch)) return false;
@@ -106,13 +109,12 @@ bool DevicePath::post_write(const Batch& batch, StagedMemory memory) {
 
 Result<DevicePath::Slot*> DevicePath::post_read(std::uint64_t number, const Batch& batch, int device) {
   if (const Status fits = check_size(batch.bytes); !fits) return tl::unexpected(fits.error());
-  const auto answers = staging(answers_, kAnswerSlots);
-  if (!answers) return tl::unexpected(answers.error());
-  Slot* const slot = (*answers)->take();
-  if (slot == nullptr) return nullptr;
+  const auto taken = staging_->take(Use::kAnswer);
+  if (!taken || *taken == nullptr) return taken;
+  Slot* const slot = *taken;
   Outgoing outgoing{.kind = Kind::kRead, .batch = batch, .number = number};
   if (const Status gate = set_gate(outgoing, device); !gate) {
-    answers_->give_back(*slot);
+    staging_->give_back(*slot);
     return tl::unexpected(gate.error());
   }
   outgoing_.push_back(std::move(outgoing));
@@ -144,27 +146,27 @@ bool DevicePath::advance(Outgoing& outgoing) {
     return true;
   }
   if (!outgoing.packing && !begin(outgoing)) return outgoing.abandoned;
-  if (!departures_->finished(*outgoing.slot)) return false;
+  if (!staging_->finished(*outgoing.slot)) return false;
   return hand_over(outgoing);
 }
 
 // False: no slot is free, or it ended with an error (`abandoned`).
 bool DevicePath::begin(Outgoing& outgoing) {
-  const auto departures = staging(departures_, kDepartureSlots);
-  if (!departures) {
-    end(outgoing, tl::unexpected(departures.error()));
+  const auto taken = staging_->take(Use::kDeparture);
+  if (!taken) {
+    end(outgoing, tl::unexpected(taken.error()));
     outgoing.abandoned = true;
     return false;
   }
-  outgoing.slot = (*departures)->take();
+  outgoing.slot = *taken;
   if (outgoing.slot == nullptr) return false;
   if (!begin_accesses(outgoing.memory.guards)) {
-    departures_->give_back(*std::exchange(outgoing.slot, nullptr));
+    staging_->give_back(*std::exchange(outgoing.slot, nullptr));
     end(outgoing, deregistered());
     outgoing.abandoned = true;
     return false;
   }
-  departures_->pack(*outgoing.slot, outgoing.memory.pieces);
+  staging_->pack(*outgoing.slot, outgoing.memory.pieces);
   outgoing.packing = true;
   return true;
 }
@@ -175,7 +177,7 @@ bool DevicePath::hand_over(Outgoing& outgoing) {
   Status packed = slot.status();
   if (packed && outgoing.abandoned) packed = p2p::fail(ErrorCode::kCancelled, "cancelled before it was sent");
   if (!packed) {
-    departures_->give_back(slot);
+    staging_->give_back(slot);
     end(outgoing, std::move(packed));
     return true;
   }
@@ -187,7 +189,7 @@ bool DevicePath::hand_over(Outgoing& outgoing) {
   }
   // The slot is free again when the sender lets go of the frame.
   std::shared_ptr<void> keep(
-      &slot, [staging = departures_](void* sent) { staging->give_back(*static_cast<Slot*>(sent)); });
+      &slot, [staging = staging_](void* sent) { staging->give_back(*static_cast<Slot*>(sent)); });
   sender_.respond(outgoing.number, {slot.data(), outgoing.memory.bytes}, std::move(keep));
   return true;
 }
@@ -218,15 +220,14 @@ void DevicePath::completed(BatchId id) {
   const auto sent =
       std::find_if(sent_.begin(), sent_.end(), [id](const Sent& each) { return each.id == id; });
   if (sent == sent_.end()) return;
-  departures_->give_back(*sent->slot);
+  staging_->give_back(*sent->slot);
   sent_.erase(sent);
 }
 
 Result<DevicePath::Slot*> DevicePath::slot_for_arrival(std::uint64_t bytes) {
   if (const Status fits = check_size(bytes); !fits) return tl::unexpected(fits.error());
-  const auto arrivals = staging(arrivals_, kMaxStagedWrites);
-  if (!arrivals) return tl::unexpected(arrivals.error());
-  if (Slot* const slot = (*arrivals)->take()) return slot;
+  const auto taken = staging_->take(Use::kArrival);
+  if (!taken || *taken != nullptr) return taken;
   return p2p::fail(ErrorCode::kUnavailable, "more than {} writes to device memory under way on one stream",
                    kMaxStagedWrites);
 }
@@ -235,7 +236,7 @@ void DevicePath::landed(Slot* slot, StagedMemory memory, Status outcome, std::ui
   Arrived arrived{.slot = slot, .guards = {}, .outcome = std::move(outcome), .bytes = bytes};
   if (slot != nullptr && arrived.outcome && !begin_accesses(memory.guards)) arrived.outcome = deregistered();
   if (slot != nullptr && arrived.outcome) {
-    arrivals_->unpack(*slot, memory.pieces);
+    staging_->unpack(*slot, memory.pieces);
     arrived.guards = std::move(memory.guards);
   }
   landed_.push_back(std::move(arrived));
@@ -245,10 +246,10 @@ std::optional<DevicePath::Landed> DevicePath::next_landed() {
   if (landed_.empty()) return std::nullopt;
   Arrived& first = landed_.front();
   if (first.slot != nullptr) {
-    if (!arrivals_->finished(*first.slot)) return std::nullopt;
+    if (!staging_->finished(*first.slot)) return std::nullopt;
     end_accesses(first.guards);
     if (first.outcome) first.outcome = first.slot->status();
-    arrivals_->give_back(*first.slot);
+    staging_->give_back(*first.slot);
   }
   Landed landed{.outcome = std::move(first.outcome), .bytes = first.bytes};
   landed_.pop_front();
@@ -256,7 +257,7 @@ std::optional<DevicePath::Landed> DevicePath::next_landed() {
 }
 
 void DevicePath::unpack_answer(Slot& slot, const Batch& batch) {
-  answers_->unpack(slot, staged_memory(batch).pieces);
+  staging_->unpack(slot, staged_memory(batch).pieces);
 }
 
 DevicePath::Abandoned DevicePath::abandon(BatchId id) {
@@ -279,10 +280,8 @@ DevicePath::Abandoned DevicePath::abandon(BatchId id) {
 }
 
 void DevicePath::fail(const Error& why) {
-  // Their ends wait for the copies.
-  departures_.reset();
-  arrivals_.reset();
-  answers_.reset();
+  if (staging_) staging_->close();
+  staging_.reset();
   for (Outgoing& outgoing : outgoing_) {
     if (outgoing.packing) end_accesses(outgoing.memory.guards);
     if (outgoing.kind == Kind::kWrite) completions_.push_back({outgoing.batch.id, tl::unexpected(why)});

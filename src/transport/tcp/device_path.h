@@ -38,14 +38,15 @@ bool ends_on_device(const Batch& batch);
 /// ended goes to the vector given at construction.
 class DevicePath {
  public:
-  struct Limits {
-    kernels::Grid grid;
-    std::uint64_t bulk_bytes = 0;  ///< see device::Copier::Limits
-  };
   using Slot = device::Staging::Slot;
 
-  DevicePath(const Limits& limits, Sender& sender, std::vector<Completion>& completions)
-      : limits_(limits), sender_(sender), completions_(completions) {}
+  /// Lists of copies that one stream has under way at most.
+  static std::size_t lists();
+
+  DevicePath(std::shared_ptr<device::StagingPool> pool, Sender& sender, std::vector<Completion>& completions);
+  ~DevicePath();
+  DevicePath(const DevicePath&) = delete;
+  DevicePath& operator=(const DevicePath&) = delete;
 
   /// Room for a write; of mine to a device over there, or from one here.
   bool takes_write(const Batch& batch, bool from_device) const;
@@ -68,7 +69,7 @@ class DevicePath {
 
   /// A slot for a peer's write to device memory; the reason if it cannot be had.
   Result<Slot*> slot_for_arrival(std::uint64_t bytes);
-  void drop_arrival(Slot& slot) { arrivals_->give_back(slot); }
+  void drop_arrival(Slot& slot) { staging_->give_back(slot); }
 
   /// The payload of the peer's next write is here: in the slot, or (null) where it belongs. Its end is told
   /// by `next_landed`, in the order of the writes.
@@ -83,8 +84,8 @@ class DevicePath {
 
   /// The answer to a read is in its slot.
   void unpack_answer(Slot& slot, const Batch& batch);
-  bool answer_unpacked(Slot& slot) { return answers_->finished(slot); }
-  void drop_answer(Slot& slot) { answers_->give_back(slot); }
+  bool answer_unpacked(Slot& slot) { return staging_->finished(slot); }
+  void drop_answer(Slot& slot) { staging_->give_back(slot); }
 
   /// Hands what is packed to the sender and takes back what it has sent. True if anything moved.
   bool progress();
@@ -125,14 +126,11 @@ class DevicePath {
   bool begin(Outgoing& outgoing);
   bool hand_over(Outgoing& outgoing);
   void end(Outgoing& outgoing, Status outcome);
-  Result<device::Staging*> staging(std::shared_ptr<device::Staging>& which, std::size_t slots);
 
-  const Limits limits_;
+  const std::shared_ptr<device::StagingPool> pool_;
   Sender& sender_;
   std::vector<Completion>& completions_;
-  std::shared_ptr<device::Staging> departures_;
-  std::shared_ptr<device::Staging> arrivals_;
-  std::shared_ptr<device::Staging> answers_;
+  std::shared_ptr<device::Staging> staging_;  // until `fail`; frames that are sent keep it, too
   std::deque<Outgoing> outgoing_;
   std::deque<Arrived> landed_;
   std::vector<BatchId> to_device_;  // my writes that occupy the peer's slots

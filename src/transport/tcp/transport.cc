@@ -26,9 +26,13 @@ std::uint64_t max_batch_bytes(const Options& options) {
   return std::clamp<std::uint64_t>(options.batch_bytes, kLeastBatchBytes, most);
 }
 
-DevicePath::Limits device_limits(const Options& options) {
-  return {.grid = {.ctas = std::min(options.gpu_blocks, kCopyBlocks)},
-          .bulk_bytes = options.gpu_blocks == 0 ? 0 : kBulkBytes};
+device::StagingPool::Limits staging_limits(const Options& options) {
+  return {.slot_bytes = kStagedBytes,
+          .slots = options.gpu_staging_bytes / kStagedBytes,
+          .copier = {.grid = {.ctas = std::min(options.gpu_blocks, kCopyBlocks)},
+                     .bulk_bytes = options.gpu_blocks == 0 ? 0 : kBulkBytes,
+                     .blocks = kMaxRanges,
+                     .lists = DevicePath::lists()}};
 }
 
 class TcpTransport final : public Transport {
@@ -36,7 +40,8 @@ class TcpTransport final : public Transport {
   explicit TcpTransport(const Options& options)
       : options_(options),
         max_batch_bytes_(max_batch_bytes(options)),
-        registrations_(std::make_shared<RegistrationTable>()) {}
+        registrations_(std::make_shared<RegistrationTable>()),
+        staging_(std::make_shared<device::StagingPool>(staging_limits(options))) {}
 
   std::string_view name() const override { return "tcp"; }
 
@@ -54,6 +59,7 @@ class TcpTransport final : public Transport {
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
     auto registration = std::make_shared<Registration>(region);
     registrations_->add(registration);
+    if (region.place.kind == MemoryKind::kCuda) staging_->add_device(region.place.device);
     return registration;
   }
 
@@ -69,13 +75,14 @@ class TcpTransport final : public Transport {
                                        .connect_timeout = options_.connect_timeout,
                                        .keepalive = options_.keepalive,
                                        .zerocopy_bytes = options_.zerocopy_bytes,
-                                       .device = device_limits(options_)});
+                                       .staging = staging_});
   }
 
  private:
   const Options options_;
   const std::uint64_t max_batch_bytes_;
   std::shared_ptr<RegistrationTable> registrations_;
+  std::shared_ptr<device::StagingPool> staging_;
 };
 
 Status TcpTransport::probe() const {

@@ -1,0 +1,148 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "device/staging_pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "drivers/cuda/memory.h"
+
+namespace p2p::device {
+namespace {
+
+// Allocated at once: few enough that other calls of the driver do not wait long.
+constexpr std::size_t kSlab = 4;
+// With these a stream can start; copiers come next, and then the other slots.
+constexpr std::size_t kFirstSlotsPerStream = 1;
+
+}  // namespace
+
+Result<std::shared_ptr<std::byte>> StagingPool::allocate_pinned(std::size_t bytes) {
+  auto buffer = cuda::HostBuffer::allocate(bytes);
+  if (!buffer) return tl::unexpected(std::move(buffer.error()));
+  const auto owner = std::make_shared<cuda::HostBuffer>(std::move(*buffer));
+  return std::shared_ptr<std::byte>(owner, owner->data());
+}
+
+StagingPool::~StagingPool() {
+  std::thread thread;
+  {
+    const MutexLock lock(mutex_);
+    stop_ = true;
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+void StagingPool::add_device(int device) {
+  const MutexLock lock(mutex_);
+  if (devices_.try_emplace(device, 0).second) make_ahead();
+}
+
+void StagingPool::add_stream() {
+  const MutexLock lock(mutex_);
+  ++streams_;
+  make_ahead();
+}
+
+void StagingPool::remove_stream() {
+  const MutexLock lock(mutex_);
+  --streams_;
+}
+
+void StagingPool::make_ahead() {
+  if (making_ || next().lack == Lack::kNothing) return;
+  if (thread_.joinable()) thread_.join();  // it has nothing left to do but to end
+  making_ = true;
+  thread_ = std::thread([this] { run(); });
+  ::pthread_setname_np(thread_.native_handle(), "p2p-staging");
+}
+
+void StagingPool::run() {
+  for (;;) {
+    Want want;
+    {
+      const MutexLock lock(mutex_);
+      want = next();
+      if (want.lack == Lack::kNothing) {
+        making_ = false;
+        return;
+      }
+    }
+    const Status made = make(want);
+    if (made) continue;
+    log(LogLevel::kWarning, "nothing more is made ahead for device memory over sockets: {}",
+        made.error().message);
+    const MutexLock lock(mutex_);
+    failed_ = true;
+  }
+}
+
+StagingPool::Want StagingPool::next() const {
+  if (stop_ || failed_ || devices_.empty()) return {};
+  const std::size_t wanted = std::min(limits_.slots, streams_ * kSlotsPerStream);
+  if (slots_ < std::min(wanted, streams_ * kFirstSlotsPerStream)) return {.lack = Lack::kSlots};
+  for (const auto& [device, served] : devices_) {
+    if (served < streams_) return {.lack = Lack::kCopier, .device = device, .streams = streams_};
+  }
+  return slots_ < wanted ? Want{.lack = Lack::kSlots} : Want{};
+}
+
+Status StagingPool::make(const Want& want) {
+  if (want.lack == Lack::kSlots) {
+    const auto slot = grow();
+    if (!slot) return tl::unexpected(slot.error());
+    give_back(*slot);
+    return {};
+  }
+  const auto made = copiers_.make_one(want.device, want.streams);
+  if (!made) return tl::unexpected(made.error());
+  if (*made) return {};
+  const MutexLock lock(mutex_);
+  devices_[want.device] = want.streams;
+  return {};
+}
+
+Result<std::byte*> StagingPool::take(bool must) {
+  {
+    const MutexLock lock(mutex_);
+    if (!free_.empty()) {
+      std::byte* const slot = free_.back();
+      free_.pop_back();
+      return slot;
+    }
+    if (!must) return nullptr;
+  }
+  return grow();
+}
+
+void StagingPool::give_back(std::byte* slot) {
+  const MutexLock lock(mutex_);
+  free_.push_back(slot);
+}
+
+// Without the lock while memory is made; those that need some at the same time make more than one slab.
+Result<std::byte*> StagingPool::grow() {
+  auto slab = allocate_(kSlab * limits_.slot_bytes);
+  if (!slab) return tl::unexpected(std::move(slab.error()));
+  std::byte* const first = slab->get();
+  const MutexLock lock(mutex_);
+  for (std::size_t i = kSlab - 1; i != 0; --i) free_.push_back(first + i * limits_.slot_bytes);
+  slots_ += kSlab;
+  slabs_.push_back(std::move(*slab));
+  return first;
+}
+
+bool StagingPool::settled() const {
+  const MutexLock lock(mutex_);
+  return !making_;
+}
+
+std::size_t StagingPool::slots() const {
+  const MutexLock lock(mutex_);
+  return slots_;
+}
+
+}  // namespace p2p::device
