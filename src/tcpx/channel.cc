@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "tcpx/channel.h"
 
-#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -11,11 +10,6 @@ namespace tcpx {
 
 using p2p::Result;
 using p2p::Status;
-
-namespace {
-// Copies of one launch: several chunks' pages.
-constexpr std::size_t kListBlocks = 8192;
-}  // namespace
 
 void Chunk::end() {
   --memory->uses;
@@ -69,28 +63,22 @@ void SendChannel::fail(const p2p::Error& error) {
   }
 }
 
-Result<ReceiveChannel> ReceiveChannel::open(net::RecvComm comm, unsigned window, const UnpackSetup& setup) {
-  std::unique_ptr<p2p::device::Copier> copier;
-  const bool kernel = setup.how == TcpxOptions::Unpack::kKernel;
-  if (setup.cuda_device >= 0 && comm.unpack && setup.how != TcpxOptions::Unpack::kHost) {
-    auto opened = p2p::device::Copier::open(
-        setup.cuda_device, {.bulk_bytes = kernel ? std::numeric_limits<std::uint64_t>::max() : 0,
-                            .blocks = kListBlocks,
-                            .lists = net::kMaxRequests});
-    if (!opened) return tl::unexpected(opened.error());
-    copier = std::move(*opened);
+ReceiveChannel::ReceiveChannel(net::RecvComm comm, unsigned window,
+                               std::shared_ptr<p2p::device::Unpacker> unpacker)
+    : unpacker_(std::move(unpacker)), window_(std::move(comm), window) {}
+
+ReceiveChannel::~ReceiveChannel() { withdraw(); }
+
+/// Nothing copies out of the pool any more.
+void ReceiveChannel::withdraw() {
+  for (const Landing& landing : landings_) {
+    if (landing.job) unpacker_->withdraw(*landing.job);
   }
-  return ReceiveChannel(std::move(comm), window, setup, std::move(copier));
 }
 
-ReceiveChannel::ReceiveChannel(net::RecvComm comm, unsigned window, UnpackSetup setup,
-                               std::unique_ptr<p2p::device::Copier> copier)
-    : setup_(setup), window_(std::move(comm), window), copier_(std::move(copier)) {}
-
-Result<bool> ReceiveChannel::progress() {
+Result<bool> ReceiveChannel::receive() {
   bool moved = false;
-  for (const auto step :
-       {&ReceiveChannel::post_next, &ReceiveChannel::take_arrivals, &ReceiveChannel::finish_landing}) {
+  for (const auto step : {&ReceiveChannel::post_next, &ReceiveChannel::take_arrival}) {
     while (true) {
       const auto stepped = (this->*step)();
       if (!stepped) return tl::unexpected(stepped.error());
@@ -114,29 +102,24 @@ Result<bool> ReceiveChannel::post_next() {
   return true;
 }
 
-/// Everything that has come, in one landing where a device does the copies.
-Result<bool> ReceiveChannel::take_arrivals() {
-  Landing landing;
+Result<bool> ReceiveChannel::take_arrival() {
+  const auto arrival = window_.poll();
+  if (!arrival) return tl::unexpected(arrival.error());
+  if (!*arrival) return false;
+  const Chunk& chunk = posted_.front();
   copies_.clear();
-  while (copies_.size() + net::abi::kUnpackEntries <= kListBlocks) {
-    const auto arrival = window_.poll();
-    if (!arrival) return tl::unexpected(arrival.error());
-    if (!*arrival) break;
-    const Chunk& chunk = posted_.front();
-    if ((*arrival)->unpack && chunk.memory->type == net::abi::kPointerCuda && chunk.size != 0) {
-      if (auto planned = plan(**arrival, chunk); !planned) return tl::unexpected(planned.error());
-    }
-    landing.chunks.push_back(std::move(posted_.front()));
-    posted_.pop_front();
-    if (!copier_) break;
+  if ((*arrival)->unpack && chunk.memory->type == net::abi::kPointerCuda && chunk.size != 0) {
+    if (auto planned = plan(**arrival, chunk); !planned) return tl::unexpected(planned.error());
   }
-  if (landing.chunks.empty()) return false;
-  if (auto copied = copy(landing); !copied) return tl::unexpected(copied.error());
+  Landing landing{std::move(posted_.front()), nullptr};
+  posted_.pop_front();
+  const Status copied = copy(landing);
   landings_.push_back(std::move(landing));
+  if (!copied) return tl::unexpected(copied.error());
   return true;
 }
 
-/// Appends to `copies_`.
+/// Fills `copies_`.
 Status ReceiveChannel::plan(const net::Arrival& arrival, const Chunk& chunk) {
   fragments_.clear();
   for (const net::abi::UnpackEntry& entry : arrival.entries) {
@@ -154,14 +137,12 @@ Status ReceiveChannel::plan(const net::Arrival& arrival, const Chunk& chunk) {
 
 Status ReceiveChannel::copy(Landing& landing) {
   if (copies_.empty()) return {};
-  if (copier_) {
-    landing.list = copier_->take();  // there are as many as requests
-    for (const p2p::kernels::CopyBlock& block : copies_) copier_->add(*landing.list, block, true);
-    copier_->start(*landing.list);
-    return {};
-  }
-  if (setup_.cuda_device < 0) {
-    p2p::kernels::copy_on_host(copies_);
+  if (unpacker_) {
+    if (free_jobs_.empty()) free_jobs_.push_back(std::make_shared<p2p::device::Unpacker::Job>());
+    landing.job = std::move(free_jobs_.back());
+    free_jobs_.pop_back();
+    landing.job->copies.swap(copies_);
+    unpacker_->add(landing.job);
     return {};
   }
   std::vector<std::byte> bytes;
@@ -173,29 +154,26 @@ Status ReceiveChannel::copy(Landing& landing) {
   return {};
 }
 
-Result<bool> ReceiveChannel::finish_landing() {
-  if (landings_.empty()) return false;
-  Landing& landing = landings_.front();
-  if (landing.list != nullptr) {
-    if (!copier_->finished(*landing.list)) return false;
-    const Status landed = landing.list->status();
-    copier_->give_back(*std::exchange(landing.list, nullptr));
-    if (!landed) return tl::unexpected(landed.error());
-  }
-  while (!landing.chunks.empty()) {
+Result<bool> ReceiveChannel::finish() {
+  bool moved = false;
+  while (!landings_.empty()) {
+    Landing& landing = landings_.front();
+    if (landing.job) {
+      if (!landing.job->finished()) break;
+      if (!landing.job->status()) return tl::unexpected(landing.job->status().error());
+      free_jobs_.push_back(std::move(landing.job));
+    }
     if (auto consumed = window_.consume(); !consumed) return tl::unexpected(consumed.error());
-    landing.chunks.front().end();
-    landing.chunks.erase(landing.chunks.begin());
+    landing.chunk.end();
+    landings_.pop_front();
+    moved = true;
   }
-  landings_.pop_front();
-  return true;
+  return moved;
 }
 
 void ReceiveChannel::fail(const p2p::Error& error) {
-  copier_.reset();  // waits for its copies
-  for (Landing& landing : landings_) {
-    for (Chunk& chunk : landing.chunks) chunk.fail(error);
-  }
+  withdraw();
+  for (Landing& landing : landings_) landing.chunk.fail(error);
   landings_.clear();
   for (auto* chunks : {&posted_, &waiting_}) {
     for (Chunk& chunk : *chunks) chunk.fail(error);

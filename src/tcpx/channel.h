@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "device/copier.h"
+#include "device/unpacker.h"
 #include "drivers/nccl_net/window.h"
 #include "kernels/unpack.h"
 #include "p2p/memory.h"
@@ -74,39 +74,39 @@ class SendChannel {
   std::deque<Chunk> posted_;
 };
 
-/// How receives leave the plugin's pool.
-struct UnpackSetup {
-  TcpxOptions::Unpack how = TcpxOptions::Unpack::kKernel;
-  int cuda_device = -1;  ///< -1: the pool, if any, lies in host memory, and the processor copies
-};
-
 /// A comm to receive on and the chunks for it, in order.
 class ReceiveChannel {
  public:
-  static p2p::Result<ReceiveChannel> open(net::RecvComm comm, unsigned window, const UnpackSetup& setup);
+  /// `unpacker`: shared by the channels of a session; null: receives leave the pool through host memory.
+  ReceiveChannel(net::RecvComm comm, unsigned window, std::shared_ptr<p2p::device::Unpacker> unpacker);
   ReceiveChannel(ReceiveChannel&&) noexcept = default;
+  ~ReceiveChannel();
 
   void add(Chunk chunk) { waiting_.push_back(std::move(chunk)); }
-  p2p::Result<bool> progress();
+
+  /// Posts receives and hands the unpacker what has come.
+  p2p::Result<bool> receive();
+
+  /// Ends what is in place.
+  p2p::Result<bool> finish();
+
   void fail(const p2p::Error& error);
   void forget(std::uint64_t mem_id) { registrations_.forget(mem_id); }
 
  private:
-  /// Chunks that have come and that one launch puts in place.
+  /// A chunk that has come, until it is in its place.
   struct Landing {
-    std::vector<Chunk> chunks;
-    p2p::device::Copier::List* list = nullptr;  ///< null: in place
+    Chunk chunk;
+    std::shared_ptr<p2p::device::Unpacker::Job> job;  ///< null: in place
   };
 
-  ReceiveChannel(net::RecvComm comm, unsigned window, UnpackSetup setup,
-                 std::unique_ptr<p2p::device::Copier> copier);
   p2p::Result<bool> post_next();
-  p2p::Result<bool> take_arrivals();
+  p2p::Result<bool> take_arrival();
   p2p::Status plan(const net::Arrival& arrival, const Chunk& chunk);
   p2p::Status copy(Landing& landing);
-  p2p::Result<bool> finish_landing();
+  void withdraw();
 
-  UnpackSetup setup_;
+  std::shared_ptr<p2p::device::Unpacker> unpacker_;
   net::ReceiveWindow window_;
   Registrations registrations_;
   std::vector<p2p::kernels::Fragment> fragments_;
@@ -114,7 +114,7 @@ class ReceiveChannel {
   std::deque<Chunk> waiting_;
   std::deque<Chunk> posted_;
   std::deque<Landing> landings_;
-  std::unique_ptr<p2p::device::Copier> copier_;  // its end waits for copies, before the pool may go
+  std::vector<std::shared_ptr<p2p::device::Unpacker::Job>> free_jobs_;
 };
 
 }  // namespace tcpx

@@ -85,13 +85,9 @@ Result<bool> TcpxSession::Core::poll_accept(const std::string& name) {
     all = all && accepted_[channel].has_value();
   }
   if (!all) return false;
+  if (auto opened = open_unpacker(); !opened) return tl::unexpected(opened.error());
   std::vector<ReceiveChannel> channels;
-  for (auto& comm : accepted_) {
-    auto channel =
-        ReceiveChannel::open(std::move(*comm), options_.window, {options_.unpack, options_.cuda_device});
-    if (!channel) return tl::unexpected(channel.error());
-    channels.push_back(std::move(*channel));
-  }
+  for (auto& comm : accepted_) channels.emplace_back(std::move(*comm), options_.window, unpacker_);
   Remote& remote = remotes_[name];
   if (!remote.receives.empty()) {
     return fail(ErrorCode::kInvalidArgument, "accept of {}: it is connected already", name);
@@ -100,6 +96,18 @@ Result<bool> TcpxSession::Core::poll_accept(const std::string& name) {
   listeners_.clear();
   accepted_.clear();
   return true;
+}
+
+/// One for all channels, at the first accept.
+Status TcpxSession::Core::open_unpacker() {
+  const bool on_device = options_.cuda_device >= 0;
+  if (unpacker_ || (on_device && options_.unpack == TcpxOptions::Unpack::kHost)) return {};
+  p2p::device::Unpacker::Limits limits;
+  if (options_.unpack == TcpxOptions::Unpack::kCopy) limits.bulk_bytes = 0;
+  auto unpacker = p2p::device::Unpacker::open(on_device ? options_.cuda_device : -1, limits);
+  if (!unpacker) return tl::unexpected(unpacker.error());
+  unpacker_ = std::move(*unpacker);
+  return {};
 }
 
 Status TcpxSession::Core::load(const std::string& name, std::span<const std::byte> info) {

@@ -67,8 +67,10 @@ class TcpxSession::Core {
  private:
   const net::Device& device_of(std::size_t channel) const { return devices_[channel % devices_.size()]; }
   p2p::Result<bool> poll_accept(const std::string& name);
+  p2p::Status open_unpacker() P2P_REQUIRES(mutex_);
   p2p::Result<bool> poll_connect(const std::string& name);
   p2p::Result<Remote*> find_remote(const std::string& name) P2P_REQUIRES(mutex_);
+  p2p::Status move(Remote& remote) P2P_REQUIRES(mutex_);
   void progress_remote(Remote& remote) P2P_REQUIRES(mutex_);
 
   const TcpxOptions options_;
@@ -80,6 +82,7 @@ class TcpxSession::Core {
   std::uint64_t last_memory_ P2P_GUARDED_BY(mutex_) = 0;
   std::vector<net::Listener> listeners_ P2P_GUARDED_BY(mutex_);
   std::vector<std::optional<net::RecvComm>> accepted_ P2P_GUARDED_BY(mutex_);
+  std::shared_ptr<p2p::device::Unpacker> unpacker_ P2P_GUARDED_BY(mutex_);
   std::map<std::string, Remote> remotes_ P2P_GUARDED_BY(mutex_);
 };
 

@@ -128,16 +128,24 @@ Result<bool> TcpxSession::Core::poll(const std::string& name, const Progress& pr
   return progress.left == 0;
 }
 
+/// What has come on any channel goes in one launch.
+Status TcpxSession::Core::move(Remote& remote) {
+  for (SendChannel& channel : remote.sends) {
+    if (const auto sent = channel.progress(); !sent) return tl::unexpected(sent.error());
+  }
+  for (ReceiveChannel& channel : remote.receives) {
+    if (const auto received = channel.receive(); !received) return tl::unexpected(received.error());
+  }
+  if (unpacker_) unpacker_->advance();
+  for (ReceiveChannel& channel : remote.receives) {
+    if (const auto finished = channel.finish(); !finished) return tl::unexpected(finished.error());
+  }
+  return {};
+}
+
 void TcpxSession::Core::progress_remote(Remote& remote) {
-  const auto work = [&remote](auto& channels) {
-    for (auto& channel : channels) {
-      const auto moved = channel.progress();
-      if (!moved && !remote.error) remote.error = moved.error();
-    }
-  };
   if (!remote.error) {
-    work(remote.sends);
-    work(remote.receives);
+    if (const Status moved = move(remote); !moved) remote.error = moved.error();
   }
   if (!remote.error) return;
   for (SendChannel& channel : remote.sends) channel.fail(*remote.error);
@@ -153,9 +161,14 @@ Result<TcpxSession> TcpxSession::open(const TcpxOptions& options) {
   if (options.channels == 0 || options.channels > 64) {
     return fail(ErrorCode::kInvalidArgument, "{} channels: from 1 to 64 are possible", options.channels);
   }
-  if (options.chunk_bytes < 4096 || options.chunk_bytes > (std::size_t{4} << 20)) {
-    return fail(ErrorCode::kInvalidArgument, "chunks of {} bytes: from 4 KiB to 4 MiB are possible",
-                options.chunk_bytes);
+  using Limits = p2p::NcclNetOptions;
+  if (options.chunk_bytes < Limits::kLeastChunkBytes || options.chunk_bytes > Limits::kMostChunkBytes) {
+    return fail(ErrorCode::kInvalidArgument, "chunks of {} bytes: from {} to {} are possible",
+                options.chunk_bytes, Limits::kLeastChunkBytes, Limits::kMostChunkBytes);
+  }
+  if (options.window == 0 || options.window > Limits::kMostWindow) {
+    return fail(ErrorCode::kInvalidArgument, "a window of {} requests: from 1 to {} are possible",
+                options.window, Limits::kMostWindow);
   }
   auto plugin = net::Plugin::open(options.plugin);
   if (!plugin) return tl::unexpected(plugin.error());

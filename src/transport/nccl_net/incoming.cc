@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/nccl_net/incoming.h"
 
-#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -11,38 +10,33 @@ namespace {
 
 // A peer with 64 batches under way in each role announces far fewer.
 constexpr std::size_t kMaxAnnounced = 8192;
-// Copies of one launch: at least what one chunk can be cut into.
-constexpr std::size_t kListBlocks = 8192;
-static_assert(kListBlocks >= abi::kUnpackEntries + kMaxRanges);
+static_assert(device::Unpacker::kLaunchBlocks >= abi::kUnpackEntries + kMaxRanges);
 // Smaller ones are not worth a registration.
 constexpr std::uint64_t kInPlace = 4096;
 
 }  // namespace
 
-Result<Incoming> Incoming::open(RecvComm comm, const MemoryType& type, unsigned gpu_blocks,
+Result<Incoming> Incoming::open(RecvComm comm, const Flow& flow, std::shared_ptr<device::Unpacker> unpacker,
                                 IncomingHandler handler) {
-  auto staging = Staging::open(comm.comm, type);
+  auto staging = Staging::open(comm.comm, flow);
   if (!staging) return tl::unexpected(staging.error());
-  Incoming made(std::move(comm), type, std::move(handler), std::move(*staging));
-  if (type.device < 0) return made;
-  auto copier = device::Copier::open(
-      type.device, {.grid = {.ctas = gpu_blocks},
-                    .bulk_bytes = gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
-                    .blocks = kListBlocks,
-                    .lists = kMaxRequests});
-  if (!copier) return tl::unexpected(copier.error());
-  made.copier_ = std::move(*copier);
-  return made;
+  return Incoming(std::move(comm), flow, std::move(unpacker), std::move(handler), std::move(*staging));
 }
 
-Incoming::Incoming(RecvComm comm, const MemoryType& type, IncomingHandler handler, Staging staging)
-    : handler_(std::move(handler)), type_(type), staging_(std::move(staging)) {
-  handles_.emplace(comm.comm, type.pointer);
-  window_.emplace(std::move(comm));
+Incoming::Incoming(RecvComm comm, const Flow& flow, std::shared_ptr<device::Unpacker> unpacker,
+                   IncomingHandler handler, Staging staging)
+    : handler_(std::move(handler)),
+      flow_(flow),
+      unpacker_(std::move(unpacker)),
+      staging_(std::move(staging)) {
+  handles_.emplace(comm.comm, flow);
+  window_.emplace(std::move(comm), flow.window);
 }
 
 Incoming::~Incoming() {
-  copier_.reset();  // waits for its copies
+  for (const Landing& landing : landings_) {
+    if (landing.job) unpacker_->withdraw(*landing.job);
+  }
   // The comm closes with its last holder; only then may regions go.
   window_.reset();
   handles_.reset();
@@ -51,9 +45,7 @@ Incoming::~Incoming() {
     if (posted.staged == nullptr && posted.pieces.front().owner) posted.pieces.front().owner->end_access();
   }
   for (const Landing& landing : landings_) {
-    for (const Landed& landed : landing.chunks) {
-      for (const auto& registration : landed.accesses) registration->end_access();
-    }
+    for (const auto& registration : landing.landed.accesses) registration->end_access();
   }
 }
 
@@ -70,7 +62,7 @@ Result<std::optional<Incoming::Proof>> Incoming::poll_proof() {
   if (!*arrival) return std::nullopt;
   Proof proof{};
   if (auto read = read_arrival(**arrival, proof.size()); !read) return tl::unexpected(read.error());
-  const bool pooled = type_.unpacks() && (*arrival)->unpack;
+  const bool pooled = flow_.unpacks() && (*arrival)->unpack;
   const auto copied = copy_proof(pooled ? window_->comm().unpack->pool : staging_->slot(0), proof);
   if (!copied) return tl::unexpected(copied.error());
   if (auto consumed = window_->consume(); !consumed) return tl::unexpected(consumed.error());
@@ -81,7 +73,7 @@ Status Incoming::copy_proof(const std::byte* source, Proof& proof) {
   const kernels::Block block{0, proof.size(), proof.data()};
   copies_.clear();
   kernels::plan_unpack(source, fragments_, {&block, 1}, copies_);
-  if (!copier_) {
+  if (flow_.device < 0) {
     kernels::copy_on_host(copies_);
     return {};
   }
@@ -122,7 +114,7 @@ Result<bool> Incoming::progress() {
 
 /// The comm's handle on the pieces if the plugin can put the bytes right there.
 const MemoryHandle* Incoming::in_place(const std::vector<Piece>& pieces, const Chunk& chunk) {
-  const bool scattered = window_->comm().unpack && type_.unpacks();
+  const bool scattered = window_->comm().unpack && flow_.unpacks();
   if (scattered || chunk.size < kInPlace || !contiguous(pieces)) return nullptr;
   return handles_->find(*pieces.front().registration);
 }
@@ -159,46 +151,46 @@ Result<bool> Incoming::post_next() {
   return true;
 }
 
-/// Everything that has come goes into one launch; the processor takes chunks one by one, so that the plugin
-/// has its pages back soon.
+/// Hands what has come to the unpacker. The processor takes chunks one by one, so that the plugin has its
+/// pages back soon.
 Result<bool> Incoming::take_arrivals() {
-  Landing landing;
-  std::size_t blocks = 0;
-  while (window_->waiting() && (copier_ || landing.chunks.empty()) &&
-         blocks + abi::kUnpackEntries + kMaxRanges <= kListBlocks) {
+  bool any = false;
+  while (window_->waiting() && (flow_.device >= 0 || !any)) {
     const auto arrival = window_->poll();
     if (!arrival) return tl::unexpected(arrival.error());
     if (!*arrival) break;
-    copies_.clear();
-    Posted& posted = posted_.front();
-    if (posted.staged == nullptr) {
-      Accesses accesses;
-      if (posted.pieces.front().owner) accesses.push_back(posted.pieces.front().owner);
-      landing.chunks.push_back({std::move(posted.chunk), std::move(accesses), {}});
-    } else {
-      if (auto read = read_arrival(**arrival, posted.chunk.size); !read) return tl::unexpected(read.error());
-      const bool pooled = type_.unpacks() && (*arrival)->unpack;
-      landing.chunks.push_back(land(posted, pooled ? window_->comm().unpack->pool : posted.staged));
-    }
+    auto landing = take(**arrival, posted_.front());
+    if (!landing) return tl::unexpected(landing.error());
     posted_.pop_front();
-    if (!copier_) {
-      kernels::copy_on_host(copies_);
-    } else if (!copies_.empty()) {
-      // At most as many landings as requests are under way, so that one list is always free.
-      if (landing.list == nullptr) landing.list = copier_->take();
-      for (const kernels::CopyBlock& copy : copies_) copier_->add(*landing.list, copy, true);
-      blocks += copies_.size();
-    }
+    if (landing->job) unpacker_->add(landing->job);
+    landings_.push_back(std::move(*landing));
+    any = true;
   }
-  if (landing.chunks.empty()) return false;
-  if (landing.list != nullptr) copier_->start(*landing.list);
-  landings_.push_back(std::move(landing));
-  return true;
+  if (!landings_.empty()) unpacker_->advance();
+  return any;
+}
+
+Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted) {
+  if (posted.staged == nullptr) {
+    Accesses accesses;
+    if (posted.pieces.front().owner) accesses.push_back(posted.pieces.front().owner);
+    return Landing{{std::move(posted.chunk), std::move(accesses), {}}, nullptr};
+  }
+  if (auto read = read_arrival(arrival, posted.chunk.size); !read) return tl::unexpected(read.error());
+  copies_.clear();
+  const bool pooled = flow_.unpacks() && arrival.unpack;
+  Landing landing{land(posted, pooled ? window_->comm().unpack->pool : posted.staged), nullptr};
+  if (copies_.empty()) return landing;
+  if (free_jobs_.empty()) free_jobs_.push_back(std::make_shared<device::Unpacker::Job>());
+  landing.job = std::move(free_jobs_.back());
+  free_jobs_.pop_back();
+  landing.job->copies.swap(copies_);
+  return landing;
 }
 
 /// Fills `fragments_`: where the plugin left the bytes.
 Status Incoming::read_arrival(const Arrival& arrival, std::uint64_t size) {
-  if (!type_.unpacks() || !arrival.unpack) {
+  if (!flow_.unpacks() || !arrival.unpack) {
     fragments_.assign(1, {0, static_cast<std::uint32_t>(size), 0});
     return {};
   }
@@ -240,15 +232,12 @@ Result<bool> Incoming::finish_landings() {
   bool moved = false;
   while (!landings_.empty()) {
     Landing& landing = landings_.front();
-    if (landing.list != nullptr) {
-      if (!copier_->finished(*landing.list)) break;
-      const Status landed = landing.list->status();
-      copier_->give_back(*std::exchange(landing.list, nullptr));
-      if (!landed) return tl::unexpected(landed.error());
+    if (landing.job) {
+      if (!landing.job->finished()) break;
+      if (!landing.job->status()) return tl::unexpected(landing.job->status().error());
+      free_jobs_.push_back(std::move(landing.job));
     }
-    for (Landed& landed : landing.chunks) {
-      if (auto finished = finish(landed); !finished) return tl::unexpected(finished.error());
-    }
+    if (auto finished = finish(landing.landed); !finished) return tl::unexpected(finished.error());
     landings_.pop_front();
     moved = true;
   }

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "device/copier.h"
+#include "device/unpacker.h"
 #include "drivers/nccl_net/window.h"
 #include "kernels/copy.h"
 #include "kernels/unpack.h"
@@ -30,13 +30,13 @@ struct IncomingHandler {
 
 /// The receiving half of a channel: posts a receive for each announced chunk, in their order, and lands the
 /// bytes. With an UNPACK comm they go from the pool straight to their blocks, on a GPU by one launch for all
-/// receives that have come meanwhile; otherwise contiguous targets are received in place and scattered ones
-/// by way of the staging. Owned by the channel.
+/// receives of all its channels that have come meanwhile; otherwise contiguous targets are received in place
+/// and scattered ones by way of the staging. Owned by the channel.
 class Incoming {
  public:
   using Proof = std::array<std::byte, 32>;
 
-  static Result<Incoming> open(RecvComm comm, const MemoryType& type, unsigned gpu_blocks,
+  static Result<Incoming> open(RecvComm comm, const Flow& flow, std::shared_ptr<device::Unpacker> unpacker,
                                IncomingHandler handler);
   Incoming(Incoming&&) = default;
   Incoming& operator=(Incoming&&) = delete;
@@ -70,31 +70,33 @@ class Incoming {
     Accesses accesses;
     Status status;
   };
-  /// Chunks that one launch puts in place.
   struct Landing {
-    std::vector<Landed> chunks;
-    device::Copier::List* list = nullptr;  ///< null: their bytes are in place
+    Landed landed;
+    std::shared_ptr<device::Unpacker::Job> job;  ///< null: the bytes are in place
   };
 
-  Incoming(RecvComm comm, const MemoryType& type, IncomingHandler handler, Staging staging);
+  Incoming(RecvComm comm, const Flow& flow, std::shared_ptr<device::Unpacker> unpacker,
+           IncomingHandler handler, Staging staging);
   Result<bool> post_next();
   const MemoryHandle* in_place(const std::vector<Piece>& pieces, const Chunk& chunk);
   Result<bool> take_arrivals();
   Status read_arrival(const Arrival& arrival, std::uint64_t size);
+  Result<Landing> take(const Arrival& arrival, Posted& posted);
   Landed land(Posted& posted, const std::byte* source);
   Status copy_proof(const std::byte* source, Proof& proof);
   Result<bool> finish_landings();
   Status finish(Landed& landed);
 
   IncomingHandler handler_;
-  MemoryType type_;
-  std::unique_ptr<device::Copier> copier_;  // of device memory
+  Flow flow_;
+  std::shared_ptr<device::Unpacker> unpacker_;
   std::optional<ReceiveWindow> window_;
   std::optional<HandleCache> handles_;
   std::optional<Staging> staging_;
   std::deque<Chunk> waiting_;
   std::deque<Posted> posted_;
   std::deque<Landing> landings_;
+  std::vector<std::shared_ptr<device::Unpacker::Job>> free_jobs_;
   std::uint64_t announced_ = 0;
   std::uint64_t receives_ = 0;
   bool proof_posted_ = false;
