@@ -38,6 +38,31 @@ struct RdmaOptions {
   unsigned traffic_class = 0;  ///< 0 to 255; its upper six bits are the DSCP of RoCE v2
 };
 
+/// What can be set for NCCL net plugins.
+struct NcclNetOptions {
+  static constexpr std::size_t kLeastChunkBytes = 4096;
+  static constexpr std::size_t kMostChunkBytes = std::size_t{4} << 20;
+  static constexpr unsigned kMostWindow = 16;
+  static constexpr unsigned kMostChannels = 16;
+
+  /// By path or NCCL's naming rules; empty: libnccl-net.so, if that is GPUDirect-TCPX.
+  std::string plugin;
+
+  /// The plugin's receive pool lies in host memory, and host memory is to go through it: for software plugins
+  /// that imitate UNPACK devices.
+  bool host_pool = false;
+
+  /// Bytes of one message of a comm at most; of the two sides' numbers the smaller one counts.
+  std::size_t chunk_bytes = std::size_t{512} << 10;
+
+  /// Requests under way on one comm, 1 to 16.
+  unsigned window = kMostWindow;
+
+  /// Comms in each direction for each NIC and GPU, at most 16; 0: `Options::streams`, or chosen from cores.
+  /// Of the two sides' numbers the smaller one counts.
+  unsigned channels = 0;
+};
+
 /// All that can be set, with the defaults that apply. `from_environment` maps UCCL_P2P_* onto it;
 /// docs/options.md lists every variable.
 struct P2P_API Options {
@@ -109,12 +134,7 @@ struct P2P_API Options {
   /// does not reach, each stream gets few slots that it cannot do without.
   std::size_t gpu_staging_bytes = std::size_t{128} << 20;
 
-  /// NCCL net plugin by path or NCCL's naming rules; empty: libnccl-net.so, if that is GPUDirect-TCPX.
-  std::string nccl_net_plugin;
-
-  /// The plugin's receive pool lies in host memory, and host memory is to go through it: for software plugins
-  /// that imitate UNPACK devices.
-  bool nccl_net_host_pool = false;
+  NcclNetOptions nccl_net;
 
   RdmaOptions rdma;
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "p2p/api.h"
+#include "p2p/options.h"
 #include "p2p/result.h"
 #include "tcpx/memory_descriptor.h"
 
@@ -28,10 +29,10 @@ struct TcpxOptions {
   unsigned channels = 2;
 
   /// Bytes of one message of a comm; 4 KiB to 4 MiB.
-  std::size_t chunk_bytes = std::size_t{512} << 10;
+  std::size_t chunk_bytes = p2p::NcclNetOptions{}.chunk_bytes;
 
-  /// Requests under way on one comm, at most 16.
-  unsigned window = 16;
+  /// Requests under way on one comm, 1 to 16.
+  unsigned window = p2p::NcclNetOptions::kMostWindow;
 
   /// The CUDA device whose memory is moved; -1: host memory.
   int cuda_device = -1;

@@ -77,6 +77,9 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("KEY_FILE", "/etc/key");
   set("BATCH_BYTES", "512K");
   set("ZEROCOPY_BYTES", "2M");
+  set("NCCL_NET_CHUNK", "4M");
+  set("NCCL_NET_WINDOW", "12");
+  set("NCCL_NET_CHANNELS", "3");
   set("DISABLE_IPC", "1");
   set("LOG_LEVEL", "debug");
   const Options options = read();
@@ -93,6 +96,9 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   EXPECT_EQ(options.key_file, "/etc/key");
   EXPECT_EQ(options.batch_bytes, std::size_t{512} << 10);
   EXPECT_EQ(options.zerocopy_bytes, std::size_t{2} << 20);
+  EXPECT_EQ(options.nccl_net.chunk_bytes, std::size_t{4} << 20);
+  EXPECT_EQ(options.nccl_net.window, 12u);
+  EXPECT_EQ(options.nccl_net.channels, 3u);
   EXPECT_TRUE(options.network_only);
   EXPECT_TRUE(log_enabled(LogLevel::kDebug));
 }
@@ -165,6 +171,11 @@ TEST_F(OptionsTest, UnreadableValuesNameTheVariable) {
       {"BATCH_BYTES", "2G"},
       {"BATCH_BYTES", "K"},
       {"ZEROCOPY_BYTES", "99999999999999999999"},
+      {"NCCL_NET_CHUNK", "4095"},
+      {"NCCL_NET_CHUNK", "5M"},
+      {"NCCL_NET_WINDOW", "0"},
+      {"NCCL_NET_WINDOW", "17"},
+      {"NCCL_NET_CHANNELS", "17"},
       {"ZEROCOPY_BYTES", "18446744073709551615G"},
       {"LOG_LEVEL", "loud"},
   };
@@ -202,6 +213,9 @@ TEST_F(OptionsTest, RowsAreDistinctAndTheirDefaultsReadBack) {
   EXPECT_EQ(options.batch_bytes, defaults.batch_bytes);
   EXPECT_EQ(options.zerocopy_bytes, defaults.zerocopy_bytes);
   EXPECT_EQ(options.connect_timeout, defaults.connect_timeout);
+  EXPECT_EQ(options.nccl_net.chunk_bytes, defaults.nccl_net.chunk_bytes);
+  EXPECT_EQ(options.nccl_net.window, defaults.nccl_net.window);
+  EXPECT_EQ(options.nccl_net.channels, defaults.nccl_net.channels);
   EXPECT_THAT(options.transports, IsEmpty());
 }
 

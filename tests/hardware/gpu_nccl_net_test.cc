@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "drivers/cuda/device.h"
@@ -25,7 +27,7 @@ Options options() {
   Options set = *Options::from_environment();
   set.listen_address = "127.0.0.1";
   set.transports = {"tcpx"};
-  set.nccl_net_plugin = SOFTNET_PATH;
+  set.nccl_net.plugin = SOFTNET_PATH;
   return set;
 }
 
@@ -179,6 +181,100 @@ TEST_F(GpuNcclNet, HostMemoryIsRefusedWithAReason) {
   const auto region = left_->endpoint.register_memory(host.data(), host.size());
   ASSERT_FALSE(region);
   EXPECT_NE(region.error().message.find("CUDA memory only"), std::string::npos) << region.error().message;
+}
+
+/// One endpoint with memory on two devices; of the second one registered when told.
+struct WideSide {
+  Endpoint endpoint;
+  std::array<cuda::DeviceBuffer, 2> memory;
+  std::array<MemoryRegion, 2> regions;
+
+  void add(int device) {
+    auto buffer = cuda::DeviceBuffer::allocate(device, kSize, true);
+    ASSERT_TRUE(buffer) << buffer.error().message;
+    memory[device] = std::move(*buffer);
+    auto region = endpoint.register_memory(memory[device].data(), kSize);
+    ASSERT_TRUE(region) << region.error().message;
+    regions[device] = std::move(*region);
+  }
+};
+
+class GpuNcclNetTwoDevices : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kBlock = 8192;
+
+  static void SetUpTestSuite() {
+    ::setenv("SOFTNET_CUDA", "1", 1);
+    ::setenv("SOFTNET_INTERFACES", "lo", 1);
+  }
+  void SetUp() override {
+    if (const auto available = cuda::available(); !available) GTEST_SKIP() << available.error().message;
+    if (cuda::device_count() < 2 || !cuda::reaches(0, 1))
+      GTEST_SKIP() << "needs two devices that reach each other";
+    for (auto* side : {&left_, &right_}) {
+      auto endpoint = Endpoint::create(options());
+      ASSERT_TRUE(endpoint) << endpoint.error().message;
+      side->emplace(WideSide{std::move(*endpoint), {}, {}});
+      (*side)->add(0);
+    }
+  }
+  void connect() {
+    auto connection = left_->endpoint.connect("127.0.0.1", right_->endpoint.port(), kPatience);
+    ASSERT_TRUE(connection) << connection.error().message;
+    connection_ = *connection;
+  }
+
+  /// From every device to every device and back, scattered and in one piece.
+  void move_all() {
+    for (int here = 0; here < 2; ++here) {
+      for (int there = 0; there < 2; ++there) move(here, there);
+    }
+  }
+  void move(int here, int there) {
+    SCOPED_TRACE("from device " + std::to_string(here) + " to device " + std::to_string(there));
+    const auto remote = connection_.import_region(right_->regions[there].descriptor());
+    ASSERT_TRUE(remote) << remote.error().message;
+    const auto bytes = noise(kSize, static_cast<unsigned>(10 * here + there));
+    ASSERT_TRUE(cuda::copy_now(left_->memory[here].data(), bytes.data(), kSize));
+    const auto base = reinterpret_cast<std::uint64_t>(right_->memory[there].data());
+    std::vector<LocalSpan> local{left_->regions[here].span(0, kSize / 2)};
+    std::vector<RemoteSpan> target{{*remote, base, kSize / 2}};
+    for (std::size_t at = kSize / 2; at < kSize; at += kBlock) {
+      local.push_back(left_->regions[here].span(at, kBlock));
+      target.push_back({*remote, base + (kSize - kBlock) - (at - kSize / 2), kBlock});
+    }
+    for (const bool write : {true, false}) {
+      const auto transfer = write ? connection_.write(local, target) : connection_.read(local, target);
+      const auto status = transfer.wait(kPatience);
+      ASSERT_TRUE(status) << status.error().message;
+      if (write) {
+        ASSERT_TRUE(cuda::copy_now(left_->memory[here].data(), std::vector<std::byte>(kSize).data(), kSize));
+      }
+    }
+    std::vector<std::byte> back(kSize);
+    ASSERT_TRUE(cuda::copy_now(back.data(), left_->memory[here].data(), kSize));
+    EXPECT_EQ(back, bytes);
+    std::vector<std::byte> first(kSize / 2);
+    ASSERT_TRUE(cuda::copy_now(first.data(), right_->memory[there].data(), first.size()));
+    EXPECT_TRUE(std::ranges::equal(first, std::span(bytes).first(first.size())));
+  }
+
+  std::optional<WideSide> left_, right_;
+  Connection connection_;
+};
+
+TEST_F(GpuNcclNetTwoDevices, EachHasChannelsIfItsMemoryIsThereBeforeThePeer) {
+  left_->add(1);
+  right_->add(1);
+  connect();
+  move_all();
+}
+
+TEST_F(GpuNcclNetTwoDevices, TheOthersChannelsServeTheOneThatComesLater) {
+  connect();
+  left_->add(1);
+  right_->add(1);
+  move_all();
 }
 
 }  // namespace

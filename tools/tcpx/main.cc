@@ -29,9 +29,11 @@ void add_plan(CLI::App& app, Plan& plan) {
   app.add_option("--channels", plan.channels, "Comms")->check(CLI::Range(1, 64))->capture_default_str();
   app.add_option("--chunk", plan.chunk_bytes, "Bytes of one message of a comm")
       ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{p2p::NcclNetOptions::kLeastChunkBytes},
+                         std::uint64_t{p2p::NcclNetOptions::kMostChunkBytes}))
       ->capture_default_str();
   app.add_option("--window", plan.window, "Requests under way on a comm")
-      ->check(CLI::Range(1, 16))
+      ->check(CLI::Range(1U, p2p::NcclNetOptions::kMostWindow))
       ->capture_default_str();
   if (plan.kind == Plan::Kind::kConnect) return;
   app.add_option("--sizes", plan.sizes, "Bytes of the messages, comma-separated")

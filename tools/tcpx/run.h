@@ -16,8 +16,8 @@ struct Plan {
   enum class Kind { kConnect, kTransfer, kPerf };
   Kind kind = Kind::kConnect;
   unsigned channels = 2;
-  std::uint64_t chunk_bytes = 512 << 10;
-  unsigned window = 16;
+  std::uint64_t chunk_bytes = TcpxOptions{}.chunk_bytes;
+  unsigned window = TcpxOptions{}.window;
   std::vector<std::uint64_t> sizes;  ///< bytes of each message
   TcpxOptions::Unpack unpack = TcpxOptions::Unpack::kKernel;
   unsigned rounds = 10;  ///< messages timed for each size, after two that are not

@@ -13,8 +13,8 @@ namespace p2p::nccl_net {
 namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x746e6363;  // "ccnt"
-constexpr std::uint32_t kAddressVersion = 1;
-constexpr std::size_t kAddressBytes = 2 * sizeof(std::uint32_t) + abi::kHandleBytes;
+constexpr std::uint32_t kAddressVersion = 2;
+constexpr std::size_t kAddressBytes = 3 * sizeof(std::uint32_t) + abi::kHandleBytes;
 constexpr std::size_t kMaxBatches = 64;
 // Plugins do not tell of bytes, only of whole messages: for so long after one, more are likely on their way.
 constexpr std::chrono::microseconds kMaybeMoving{1000};
@@ -23,8 +23,8 @@ constexpr std::size_t kPackedBytes = std::size_t{16} << 10;
 
 /// Plugins want the CUDA device to be current in every call.
 struct OnDevice {
-  explicit OnDevice(const MemoryType& type) {
-    if (type.device >= 0) guard.emplace(type.device);
+  explicit OnDevice(const Flow& flow) {
+    if (flow.device >= 0) guard.emplace(flow.device);
   }
   std::optional<cuda::DeviceGuard> guard;
 };
@@ -34,9 +34,9 @@ struct OnDevice {
 Result<std::unique_ptr<Channel>> NetChannel::open(const ChannelSetup& setup, ChannelConfig config) {
   auto polls = socket::PollSet::open();
   if (!polls) return tl::unexpected(polls.error());
-  const OnDevice on_device(config.type);
+  const OnDevice on_device(config.flow);
   auto listener =
-      Listener::open(config.plugin, config.device, config.type.device >= 0 ? cuda::copy_now : copy_from_host);
+      Listener::open(config.plugin, config.device, config.flow.device >= 0 ? cuda::copy_now : copy_from_host);
   if (!listener) return tl::unexpected(listener.error());
   return std::unique_ptr<Channel>(
       new NetChannel(setup, std::move(config), std::move(*polls), std::move(*listener)));
@@ -51,7 +51,7 @@ NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::
 
 NetChannel::~NetChannel() {
   if (state_ == ChannelState::kFailed) return;
-  const OnDevice on_device(config_.type);
+  const OnDevice on_device(config_.flow);
   outgoing_.reset();
   incoming_.reset();
   say(Bye{"the other side closed the channel"});
@@ -74,6 +74,7 @@ std::vector<std::byte> NetChannel::address() const {
   ByteWriter writer(bytes);
   writer.put(kAddressMagic);
   writer.put(kAddressVersion);
+  writer.put(static_cast<std::uint32_t>(config_.flow.chunk_bytes));
   writer.put(ByteView(listener_.handle()));
   return bytes;
 }
@@ -82,7 +83,9 @@ Status NetChannel::connect(std::span<const std::byte> peer_address) {
   ByteReader reader(peer_address);
   const bool known =
       reader.get<std::uint32_t>() == kAddressMagic && reader.get<std::uint32_t>() == kAddressVersion;
-  if (!known || peer_address.size() != kAddressBytes) {
+  peer_chunk_bytes_ = reader.get<std::uint32_t>();
+  if (!known || peer_address.size() != kAddressBytes ||
+      peer_chunk_bytes_ < NcclNetOptions::kLeastChunkBytes) {
     return fail(ErrorCode::kProtocol, "connect {}: {} bytes that are no address of a net plugin channel",
                 config_.device.label(), peer_address.size());
   }
@@ -93,8 +96,8 @@ Status NetChannel::connect(std::span<const std::byte> peer_address) {
 
 std::string NetChannel::describe() const {
   std::string place;
-  if (config_.type.unpacks()) place = " (UNPACK, pool in host memory)";
-  if (config_.type.device >= 0) place = fmt::format(" (UNPACK on CUDA device {})", config_.type.device);
+  if (config_.flow.unpacks()) place = " (UNPACK, pool in host memory)";
+  if (config_.flow.device >= 0) place = fmt::format(" (UNPACK on CUDA device {})", config_.flow.device);
   return fmt::format("{} by {}{}", config_.device.label(), config_.plugin->name(), place);
 }
 
@@ -117,8 +120,9 @@ Incoming::Proof NetChannel::proof(Role sender, const Handle& receiver) const {
 }
 
 Status NetChannel::open_outgoing(SendComm comm) {
-  auto opened = Outgoing::open(std::move(comm), config_.type, config_.gpu_blocks,
-                               [this](const Message& message) { say(message); });
+  Flow flow = config_.flow;
+  flow.chunk_bytes = std::min(flow.chunk_bytes, peer_chunk_bytes_);
+  auto opened = Outgoing::open(std::move(comm), flow, [this](const Message& message) { say(message); });
   if (!opened) return tl::unexpected(opened.error());
   outgoing_.emplace(std::move(*opened));
   return {};
@@ -126,7 +130,7 @@ Status NetChannel::open_outgoing(SendComm comm) {
 
 Status NetChannel::open_incoming(RecvComm comm) {
   auto opened =
-      Incoming::open(std::move(comm), config_.type, config_.gpu_blocks,
+      Incoming::open(std::move(comm), config_.flow, config_.unpacker,
                      {.resolve = [this](const Chunk& chunk) { return resolve(chunk); },
                       .landed = [this](const Chunk& chunk, const Status& status) { landed(chunk, status); }});
   if (!opened) return tl::unexpected(opened.error());
@@ -229,10 +233,10 @@ bool NetChannel::post(const Batch& batch) {
   return true;
 }
 
-/// What the batch's device memory has to wait for.
+/// What the batch's device memory has to wait for: a stream of the device that it lies on.
 Result<std::optional<cuda::Event>> NetChannel::gate_of(const Batch& batch) const {
-  if (batch.cuda_stream == nullptr || config_.type.device < 0) return std::nullopt;
-  auto event = cuda::Event::open(config_.type.device);
+  if (batch.cuda_stream == nullptr || config_.flow.device < 0) return std::nullopt;
+  auto event = cuda::Event::open(batch.segments.front().registration->info().place.device);
   if (!event) return tl::unexpected(event.error());
   if (auto recorded = event->record(batch.cuda_stream); !recorded) return tl::unexpected(recorded.error());
   return std::move(*event);
@@ -276,7 +280,7 @@ void NetChannel::abandon(BatchId id) {
 
 bool NetChannel::progress(std::vector<Completion>& completions) {
   bool moved = false;
-  const OnDevice on_device(config_.type);
+  const OnDevice on_device(config_.flow);
   if (state_ != ChannelState::kFailed) {
     const auto stepped = state_ == ChannelState::kConnecting ? advance_connect() : move();
     if (!stepped) {
@@ -381,7 +385,7 @@ bool NetChannel::end_batches() {
 /// Closes the comms, so that no memory is touched, and then completes everything.
 void NetChannel::lose(Error why, bool tell_peer) {
   if (state_ == ChannelState::kFailed) return;
-  const OnDevice on_device(config_.type);
+  const OnDevice on_device(config_.flow);
   state_ = ChannelState::kFailed;
   outgoing_.reset();
   incoming_.reset();

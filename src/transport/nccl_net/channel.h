@@ -22,8 +22,8 @@ struct ChannelConfig {
   std::shared_ptr<Plugin> plugin;
   Device device;
   std::shared_ptr<const RegistrationTable> registrations;
-  MemoryType type;
-  unsigned gpu_blocks = 64;  ///< see Options
+  Flow flow;
+  std::shared_ptr<device::Unpacker> unpacker;  ///< of the flow's device, shared by its channels
   std::chrono::milliseconds connect_timeout{10000};
   std::chrono::milliseconds keepalive{3000};
 };
@@ -119,6 +119,7 @@ class NetChannel final : public Channel {
   socket::PollSet polls_;
   Listener listener_;
   Handle peer_handle_{};
+  std::size_t peer_chunk_bytes_ = 0;
   std::optional<Connector> connector_;
   std::optional<Outgoing> outgoing_;
   std::optional<Incoming> incoming_;

@@ -33,7 +33,7 @@ Bytes packed(const Message& message) {
 
 Options options() {
   Options set;
-  set.nccl_net_plugin = SOFTNET_PATH;
+  set.nccl_net.plugin = SOFTNET_PATH;
   set.keepalive = std::chrono::milliseconds(200);
   return set;
 }
@@ -105,7 +105,7 @@ TEST(NetTransportTest, SaysInTheLogWhyAPluginThatWasAskedForIsNotUsed) {
     if (level >= LogLevel::kWarning) lines.emplace_back(line);
   });
   Options set;
-  set.nccl_net_plugin = "/nowhere/libnccl-net.so";
+  set.nccl_net.plugin = "/nowhere/libnccl-net.so";
   const auto transport = make(set);
   EXPECT_FALSE(transport->probe());
   EXPECT_FALSE(transport->probe());

@@ -16,10 +16,11 @@ const MemoryHandle* HandleCache::find(const Registration& registration) {
   if (const auto found = entries_.find(info.id); found != entries_.end()) {
     return found->second.handle ? &*found->second.handle : nullptr;
   }
+  if (flow_.device >= 0 && info.place.device != flow_.device) return nullptr;
   sweep();
   PageRange range{info.base, info.size};
-  if (type_ == abi::kPointerCuda) range = page_range(info.base, info.size);
-  auto handle = register_with(comm_, range.data, range.size, type_);
+  if (flow_.unpacks()) range = page_range(info.base, info.size);
+  auto handle = register_with(comm_, range.data, range.size, flow_.pointer);
   Entry& entry = entries_[info.id];
   entry.life = static_cast<const NetRegistration&>(registration).life();
   if (!handle) {
@@ -35,12 +36,13 @@ void HandleCache::sweep() {
 
 void Staging::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }
 
-Result<Staging> Staging::open(const std::shared_ptr<Comm>& comm, const MemoryType& type) {
+Result<Staging> Staging::open(const std::shared_ptr<Comm>& comm, const Flow& flow) {
   Staging staging;
-  staging.slot_bytes_ = type.chunk_bytes();
-  const std::size_t bytes = kSlots * staging.slot_bytes_;
-  if (type.device >= 0) {
-    auto buffer = cuda::DeviceBuffer::allocate(type.device, bytes + kPage);
+  staging.slots_ = flow.window;
+  staging.slot_bytes_ = (flow.chunk_bytes + kPage - 1) / kPage * kPage;
+  const std::size_t bytes = staging.slots_ * staging.slot_bytes_;
+  if (flow.device >= 0) {
+    auto buffer = cuda::DeviceBuffer::allocate(flow.device, bytes + kPage);
     if (!buffer) return tl::unexpected(buffer.error());
     staging.device_ = std::move(*buffer);
     staging.start_ = page_range(staging.device_.data() + kPage - 1, 1).data;
@@ -51,7 +53,7 @@ Result<Staging> Staging::open(const std::shared_ptr<Comm>& comm, const MemoryTyp
     staging.mapped_ = {static_cast<std::byte*>(data), Unmap{bytes}};
     staging.start_ = staging.mapped_.get();
   }
-  auto handle = register_with(comm, staging.start_, bytes, type.pointer);
+  auto handle = register_with(comm, staging.start_, bytes, flow.pointer);
   if (!handle) return tl::unexpected(handle.error());
   staging.handle_ = std::move(*handle);
   return staging;

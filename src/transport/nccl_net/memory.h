@@ -25,12 +25,25 @@ class NetRegistration final : public Registration {
   std::shared_ptr<const int> life_ = std::make_shared<const int>(0);
 };
 
+/// What moves through a channel: how its memory is registered, where it lies, how much of it at once.
+struct Flow {
+  abi::PointerType pointer = abi::kPointerHost;
+  int device = -1;  ///< CUDA device whose comms the channel has; -1: host memory
+  std::size_t chunk_bytes = NcclNetOptions{}.chunk_bytes;  ///< of one message of a comm at most
+  unsigned window = NcclNetOptions::kMostWindow;           ///< requests under way on a comm
+  unsigned gpu_blocks = 64;                                ///< see Options
+
+  /// Receives are scattered over the plugin's pool.
+  bool unpacks() const { return pointer == abi::kPointerCuda; }
+};
+
 /// The registrations of one comm. One worker.
 class HandleCache {
  public:
-  HandleCache(std::shared_ptr<Comm> comm, abi::PointerType type) : comm_(std::move(comm)), type_(type) {}
+  HandleCache(std::shared_ptr<Comm> comm, const Flow& flow) : comm_(std::move(comm)), flow_(flow) {}
 
-  /// Null if the plugin does not take this memory: then it goes through the staging.
+  /// Null if the plugin does not take this memory, or not here because it lies on another device: then it
+  /// goes through the staging.
   const MemoryHandle* find(const Registration& registration);
 
   /// Deregisters regions that are gone.
@@ -42,30 +55,18 @@ class HandleCache {
     std::optional<MemoryHandle> handle;
   };
   std::shared_ptr<Comm> comm_;
-  abi::PointerType type_;
+  Flow flow_;
   std::map<RegionId, Entry> entries_;
-};
-
-/// How a channel's memory is registered and where its staging lies.
-struct MemoryType {
-  abi::PointerType pointer = abi::kPointerHost;
-  int device = -1;  ///< CUDA device of all memory that is moved; -1: host memory
-
-  /// Receives are scattered over the plugin's pool.
-  bool unpacks() const { return pointer == abi::kPointerCuda; }
-
-  /// Of one message of a comm.
-  std::size_t chunk_bytes() const { return unpacks() ? kUnpackChunkBytes : kMaxChunkBytes; }
 };
 
 /// Memory of the channel's own for one comm: a slot of a chunk for each request. Host pages that are never
 /// used take no memory.
 class Staging {
  public:
-  static constexpr std::size_t kSlots = 16;
-  static Result<Staging> open(const std::shared_ptr<Comm>& comm, const MemoryType& type);
+  static Result<Staging> open(const std::shared_ptr<Comm>& comm, const Flow& flow);
 
-  std::byte* slot(std::uint64_t number) const { return start_ + number % kSlots * slot_bytes_; }
+  std::byte* slot(std::uint64_t number) const { return start_ + number % slots_ * slot_bytes_; }
+  std::size_t slots() const { return slots_; }
   const MemoryHandle& handle() const { return *handle_; }
 
  private:
@@ -76,6 +77,7 @@ class Staging {
   std::unique_ptr<std::byte, Unmap> mapped_{nullptr, {}};  // either outlives its registration
   cuda::DeviceBuffer device_;
   std::byte* start_ = nullptr;
+  std::size_t slots_ = 0;
   std::size_t slot_bytes_ = 0;
   std::optional<MemoryHandle> handle_;
 };

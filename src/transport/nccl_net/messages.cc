@@ -58,9 +58,9 @@ Status NetChannel::take(Message message) {
 
 Status NetChannel::take(Chunk chunk) {
   moved_at_ = Clock::now();
-  if (chunk.size > config_.type.chunk_bytes()) {
+  if (chunk.size > config_.flow.chunk_bytes) {
     return fail(ErrorCode::kProtocol, "{}: a message of {} bytes, more than our {}", describe(), chunk.size,
-                config_.type.chunk_bytes());
+                config_.flow.chunk_bytes);
   }
   if (chunk.response) {
     const auto found = reads_.find(chunk.batch);

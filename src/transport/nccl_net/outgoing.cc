@@ -24,26 +24,25 @@ void end_accesses(std::vector<std::shared_ptr<Registration>>& accesses) {
 
 }  // namespace
 
-Result<Outgoing> Outgoing::open(SendComm comm, const MemoryType& type, unsigned gpu_blocks,
-                                Announce announce) {
-  auto staging = Staging::open(comm.comm, type);
+Result<Outgoing> Outgoing::open(SendComm comm, const Flow& flow, Announce announce) {
+  auto staging = Staging::open(comm.comm, flow);
   if (!staging) return tl::unexpected(staging.error());
-  Outgoing made(std::move(comm), type, std::move(announce), std::move(*staging));
-  if (type.device < 0) return made;
+  Outgoing made(std::move(comm), flow, std::move(announce), std::move(*staging));
+  if (flow.device < 0) return made;
   auto copier = device::Copier::open(
-      type.device, {.grid = {.ctas = gpu_blocks},
-                    .bulk_bytes = gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
+      flow.device, {.grid = {.ctas = flow.gpu_blocks},
+                    .bulk_bytes = flow.gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
                     .blocks = kMaxRanges,
-                    .lists = Staging::kSlots});
+                    .lists = flow.window});
   if (!copier) return tl::unexpected(copier.error());
   made.copier_ = std::move(*copier);
   return made;
 }
 
-Outgoing::Outgoing(SendComm comm, const MemoryType& type, Announce announce, Staging staging)
-    : announce_(std::move(announce)), chunk_bytes_(type.chunk_bytes()), staging_(std::move(staging)) {
-  handles_.emplace(comm.comm, type.pointer);
-  window_.emplace(std::move(comm));
+Outgoing::Outgoing(SendComm comm, const Flow& flow, Announce announce, Staging staging)
+    : announce_(std::move(announce)), chunk_bytes_(flow.chunk_bytes), staging_(std::move(staging)) {
+  handles_.emplace(comm.comm, flow);
+  window_.emplace(std::move(comm), flow.window);
 }
 
 Outgoing::~Outgoing() {
@@ -188,7 +187,7 @@ bool Outgoing::begin_accesses(const Cut& cut, Sending& sending) {
 
 /// Decides from where the oldest chunk without a place goes. False: not now.
 bool Outgoing::place_next() {
-  if (ready_ == waiting_.size() || ready_ + sent_.size() == Staging::kSlots) return false;
+  if (ready_ == waiting_.size() || ready_ + sent_.size() == staging_->slots()) return false;
   if (!place(waiting_[ready_])) return false;
   ++ready_;
   ++placed_;
@@ -202,7 +201,7 @@ bool Outgoing::place(Sending& sending) {
     sending.handle = handles_->find(*sending.pieces.front().registration);
     if (sending.handle != nullptr) return true;
   }
-  // Of 16 chunks one has always ended before its slot is due again.
+  // There are as many slots as requests, so that one has always ended before its slot is due again.
   std::byte* out = staging_->slot(placed_);
   sending.data = out;
   sending.handle = &staging_->handle();

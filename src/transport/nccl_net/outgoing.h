@@ -44,7 +44,7 @@ class Outgoing {
  public:
   using Announce = std::function<void(const Message&)>;
 
-  static Result<Outgoing> open(SendComm comm, const MemoryType& type, unsigned gpu_blocks, Announce announce);
+  static Result<Outgoing> open(SendComm comm, const Flow& flow, Announce announce);
   Outgoing(Outgoing&&) = default;
   Outgoing& operator=(Outgoing&&) = delete;
 
@@ -81,7 +81,7 @@ class Outgoing {
     device::Copier::List* gather = nullptr;
   };
 
-  Outgoing(SendComm comm, const MemoryType& type, Announce announce, Staging staging);
+  Outgoing(SendComm comm, const Flow& flow, Announce announce, Staging staging);
   bool cut_next();
   std::shared_ptr<OutgoingBatch> next_batch();
   Cut cut(const OutgoingBatch& batch) const;

@@ -9,15 +9,16 @@
 
 #include "base/bytes.h"
 #include "p2p/memory.h"
+#include "p2p/options.h"
 #include "p2p/result.h"
 
 /// What the two channels tell each other over the ControlLink. The messages of the comms themselves carry
 /// bytes only: who sends on a comm announces each message, in the order of the sends, with its length.
 namespace p2p::nccl_net {
 
-/// Bytes of one message of a comm at most, and what is used where an UNPACK list has to describe it.
-inline constexpr std::size_t kMaxChunkBytes = std::size_t{512} << 10;
-inline constexpr std::size_t kUnpackChunkBytes = std::size_t{512} << 10;
+/// Bytes of one message of a comm at most. An UNPACK list of 2048 fragments describes so many where they are
+/// pages of 4 KiB, and a half of that where they are half as large.
+inline constexpr std::size_t kMaxChunkBytes = NcclNetOptions::kMostChunkBytes;
 /// Pieces of one chunk or read at most; their descriptions fit into a control message.
 inline constexpr std::size_t kMaxRanges = 1024;
 

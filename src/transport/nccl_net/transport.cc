@@ -1,22 +1,25 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <mutex>
-#include <optional>
 #include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "drivers/cuda/device.h"
+#include "drivers/cuda/place.h"
 #include "transport/nccl_net/channel.h"
+#include "transport/nccl_net/gpus.h"
 #include "transport/nccl_net/nccl_net.h"
 #include "transport/nccl_net/nearest.h"
 
 namespace p2p::nccl_net {
 namespace {
 
-constexpr unsigned kMaxChannels = 16;
+// What one transfer is dealt out in, at least: smaller batches cost the engine more than they spread.
+constexpr std::size_t kLeastBatch = std::size_t{1} << 20;
 
 /// The GPU's folder in sysfs; empty if that cannot be told.
 std::string pci_path_of(int gpu) {
@@ -35,21 +38,40 @@ struct Opened {
   bool unpacks = false;
 };
 
-/// The plugin is opened at the first question, once. GPUDirect-TCPX steers the flows of one GPU to one NIC,
-/// so a transport serves one GPU: that of the first CUDA memory that it gets, or the one in use when a
-/// channel is made before.
+/// A NIC and the GPU whose pool it fills; -1: host memory.
+struct Pair {
+  Device device;
+  int gpu = -1;
+
+  std::string name() const {
+    return gpu < 0 ? device.label() : fmt::format("{} for CUDA device {}", device.label(), gpu);
+  }
+};
+
+/// What makes the memory of one device usable to another's kernels.
+Status let_reach(int device, int peer) {
+  if (!cuda::reaches(device, peer)) {
+    return fail(ErrorCode::kUnavailable, "CUDA device {} does not reach the memory of device {}", device,
+                peer);
+  }
+  return cuda::enable_peer(device, peer);
+}
+
+/// The plugin is opened at the first question, once. GPUDirect-TCPX steers the flows of one GPU to the NIC
+/// next to it, so channels are made for pairs of both: for each GPU that has memory registered when a peer
+/// connects, or the one in use if there is none.
 class NetTransport final : public Transport {
  public:
   explicit NetTransport(const Options& options)
-      : options_(options), registrations_(std::make_shared<RegistrationTable>()) {}
+      : options_(options), gpus_(let_reach), registrations_(std::make_shared<RegistrationTable>()) {}
 
   std::string_view name() const override { return "nccl_net"; }
 
   Capabilities capabilities() const override {
-    // Only the owner knows whether its channels serve the GPU that a region lies in.
+    // Only the owner knows whether its channels reach the GPU that a region lies in.
     return {.reach = Reach::kNetwork,
             .needs_exported_key = on_gpu(),
-            .max_batch_bytes = 2 * kMaxChunkBytes,
+            .max_batch_bytes = std::max(2 * options_.nccl_net.chunk_bytes, kLeastBatch),
             .max_batch_segments = kMaxRanges};
   }
 
@@ -64,7 +86,7 @@ class NetTransport final : public Transport {
   unsigned channels_per_rail(const Rail& rail) const override;
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    if (auto taken = check_place(region.place); !taken) return tl::unexpected(taken.error());
+    if (auto taken = check_place(region); !taken) return tl::unexpected(taken.error());
     auto registration = std::make_shared<NetRegistration>(region);
     registrations_->add(registration);
     return registration;
@@ -82,20 +104,22 @@ class NetTransport final : public Transport {
  private:
   const Result<Opened>& opened() const;
   Result<Opened> open() const;
-  bool on_gpu() const { return opened() && opened()->unpacks && !options_.nccl_net_host_pool; }
-  Status check_place(MemoryPlace place);
-  int gpu() const;
+  bool on_gpu() const { return opened() && opened()->unpacks && !options_.nccl_net.host_pool; }
+  Status check_place(const RegionInfo& region);
+  std::vector<Pair> pairs() const;
+  Result<std::shared_ptr<device::Unpacker>> unpacker_of(int gpu);
 
   const Options options_;
+  mutable Gpus gpus_;
   std::shared_ptr<RegistrationTable> registrations_;
-  mutable Mutex mutex_;
-  mutable std::optional<int> gpu_ P2P_GUARDED_BY(mutex_);
+  Mutex mutex_;
+  std::map<int, std::weak_ptr<device::Unpacker>> unpackers_ P2P_GUARDED_BY(mutex_);  // by device
   mutable std::once_flag once_;
   mutable Result<Opened> opened_ = fail(ErrorCode::kUnavailable, "not asked yet");
 };
 
 Result<Opened> NetTransport::open() const {
-  if (options_.nccl_net_plugin.empty()) {
+  if (options_.nccl_net.plugin.empty()) {
     // Unasked, only the plugin that is the machine's fast path is loaded: others belong to NCCL.
     const auto found = Plugin::peek_name("");
     if (!found) return fail(ErrorCode::kUnavailable, "no net plugin is set: {}", found.error().message);
@@ -104,12 +128,12 @@ Result<Opened> NetTransport::open() const {
                   "no net plugin is set, and libnccl-net.so is {}, not GPUDirectTCPX", *found);
     }
   }
-  auto plugin = Plugin::open(options_.nccl_net_plugin);
+  auto plugin = Plugin::open(options_.nccl_net.plugin);
   if (!plugin) return tl::unexpected(plugin.error());
   auto devices = (*plugin)->devices();
   if (!devices) return tl::unexpected(devices.error());
   const bool unpacks = devices->front().properties.unpacks();
-  if (unpacks && !options_.nccl_net_host_pool) {
+  if (unpacks && !options_.nccl_net.host_pool) {
     if (const auto cuda = cuda::available(); !cuda) {
       return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory: {}",
                   (*plugin)->name(), cuda.error().message);
@@ -122,7 +146,7 @@ const Result<Opened>& NetTransport::opened() const {
   std::call_once(once_, [this] {
     opened_ = open();
     // Whoever asked for a plugin is not to find out from a bandwidth graph that there is none.
-    const bool asked = !options_.nccl_net_plugin.empty() || !options_.transports.empty();
+    const bool asked = !options_.nccl_net.plugin.empty() || !options_.transports.empty();
     if (!opened_ && asked) {
       log(LogLevel::kWarning, "no transfer goes through a net plugin: {}", opened_.error().message);
     }
@@ -135,61 +159,91 @@ Status NetTransport::probe() const {
   return {};
 }
 
-int NetTransport::gpu() const {
-  const MutexLock lock(mutex_);
-  if (!gpu_) gpu_ = cuda::current_device();
-  return *gpu_;
-}
-
-Status NetTransport::check_place(MemoryPlace place) {
+Status NetTransport::check_place(const RegionInfo& region) {
   if (!opened()) return tl::unexpected(opened().error());
   const std::string name = opened()->plugin->name();
   if (!on_gpu()) {
-    if (place.kind == MemoryKind::kHost) return {};
+    if (region.place.kind == MemoryKind::kHost) return {};
     return fail(ErrorCode::kUnavailable, "{} moves host memory only", name);
   }
-  if (place.kind == MemoryKind::kHost) {
+  if (region.place.kind == MemoryKind::kHost) {
     return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory only", name);
   }
-  const MutexLock lock(mutex_);
-  if (!gpu_) gpu_ = place.device;
-  if (*gpu_ == place.device) return {};
-  log(LogLevel::kWarning, "memory of CUDA device {} does not go through {}, which serves device {} here",
-      place.device, name, *gpu_);
-  return fail(ErrorCode::kUnavailable, "the channels of {} serve CUDA device {}: one device an endpoint",
-              name, *gpu_);
+  const auto allocation = cuda::allocation_of(region.base);
+  if (!allocation) return tl::unexpected(allocation.error());
+  const Status taken = gpus_.add_memory(region.place.device, !allocation->shareable);
+  if (taken) return {};
+  log(LogLevel::kWarning, "memory of CUDA device {} does not go through {}: {}", region.place.device, name,
+      taken.error().message);
+  return fail(ErrorCode::kUnavailable, "not through {}: {}", name, taken.error().message);
+}
+
+/// In an order that is the same on two machines that are made and used alike: NIC by NIC.
+std::vector<Pair> NetTransport::pairs() const {
+  std::vector<Pair> pairs;
+  if (!opened()) return pairs;
+  if (!on_gpu()) {
+    for (const Device& device : opened()->devices) pairs.push_back({device, -1});
+    return pairs;
+  }
+  for (const int gpu : gpus_.for_channels(cuda::current_device())) {
+    for (Device& device : nearest(opened()->devices, pci_path_of(gpu)))
+      pairs.push_back({std::move(device), gpu});
+  }
+  std::ranges::stable_sort(pairs, {}, [](const Pair& pair) { return pair.device.index; });
+  return pairs;
 }
 
 std::vector<Rail> NetTransport::rails(const PeerPath& path) const {
   std::vector<Rail> rails;
-  if (opened()) {
-    const std::string place = on_gpu() ? pci_path_of(gpu()) : "";
-    for (const Device& device : nearest(opened()->devices, place))
-      rails.push_back({device.label(), path.local_address});
-  }
+  for (const Pair& pair : pairs()) rails.push_back({pair.name(), path.local_address});
   if (rails.empty()) rails.push_back({"none", path.local_address});
   return rails;
 }
 
-unsigned NetTransport::channels_per_rail(const Rail& /*rail*/) const {
-  if (options_.streams != 0) return std::min(options_.streams, kMaxChannels);
-  return std::clamp(std::thread::hardware_concurrency() / 2, 1U, 4U);
+unsigned NetTransport::channels_per_rail(const Rail& rail) const {
+  if (options_.nccl_net.channels != 0) return options_.nccl_net.channels;
+  if (options_.streams != 0) return std::min(options_.streams, NcclNetOptions::kMostChannels);
+  // GPUs that share a NIC share what it can do with.
+  const std::vector<Pair> all = pairs();
+  const auto own = std::ranges::find(all, rail.name, &Pair::name);
+  const auto sharing = std::ranges::count_if(
+      all, [&](const Pair& pair) { return own != all.end() && pair.device.index == own->device.index; });
+  const unsigned for_nic = std::clamp(std::thread::hardware_concurrency() / 2, 1U, 4U);
+  return std::max(1U, for_nic / std::max(1U, static_cast<unsigned>(sharing)));
+}
+
+Result<std::shared_ptr<device::Unpacker>> NetTransport::unpacker_of(int gpu) {
+  const MutexLock lock(mutex_);
+  if (auto unpacker = unpackers_[gpu].lock()) return unpacker;
+  device::Unpacker::Limits limits{.grid = {.ctas = options_.gpu_blocks}};
+  if (options_.gpu_blocks == 0) limits.bulk_bytes = 0;
+  if (gpu < 0) limits.launches = std::max(2U, std::thread::hardware_concurrency());
+  auto unpacker = device::Unpacker::open(gpu, limits);
+  if (unpacker) unpackers_[gpu] = *unpacker;
+  return unpacker;
 }
 
 Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& setup) {
   if (!opened()) return tl::unexpected(opened().error());
-  const auto device = std::ranges::find(opened()->devices, setup.rail.name, &Device::label);
-  if (device == opened()->devices.end()) {
+  const std::vector<Pair> all = pairs();
+  const auto pair = std::ranges::find(all, setup.rail.name, &Pair::name);
+  if (pair == all.end()) {
     return fail(ErrorCode::kNotFound, "open a channel: {} has no device {}", opened()->plugin->name(),
                 setup.rail.name);
   }
+  auto unpacker = unpacker_of(pair->gpu);
+  if (!unpacker) return tl::unexpected(unpacker.error());
   return NetChannel::open(setup,
                           {.plugin = opened()->plugin,
-                           .device = *device,
+                           .device = pair->device,
                            .registrations = registrations_,
-                           .type = {.pointer = opened()->unpacks ? abi::kPointerCuda : abi::kPointerHost,
-                                    .device = on_gpu() ? gpu() : -1},
-                           .gpu_blocks = options_.gpu_blocks,
+                           .flow = {.pointer = opened()->unpacks ? abi::kPointerCuda : abi::kPointerHost,
+                                    .device = pair->gpu,
+                                    .chunk_bytes = options_.nccl_net.chunk_bytes,
+                                    .window = options_.nccl_net.window,
+                                    .gpu_blocks = options_.gpu_blocks},
+                           .unpacker = std::move(*unpacker),
                            .connect_timeout = options_.connect_timeout,
                            .keepalive = options_.keepalive});
 }
