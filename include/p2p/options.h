@@ -126,8 +126,16 @@ struct P2P_API Options {
   /// another within 0.2 ms, so that none costs a launch; 0: none, each copy is started by itself.
   unsigned gpu_standby_blocks = 16;
 
-  /// Pieces of at least this many bytes go by copy engine between GPUs, smaller ones by kernel.
-  std::size_t gpu_bulk_bytes = std::size_t{32} << 20;
+  /// Measure once for each pair of GPUs, when a first region is imported, which way of copying is the quicker
+  /// from which size on; takes some milliseconds and 32 MiB of the GPU.
+  bool gpu_measure = true;
+
+  /// Pieces of at least this many bytes go by copy engine between GPUs, smaller ones by kernel; 0: as
+  /// measured, else 32 MiB.
+  std::size_t gpu_bulk_bytes = 0;
+
+  /// Single copies of at most this many bytes go by the kernel that stands by; 0: as measured, else 4 MiB.
+  std::size_t gpu_standby_bytes = 0;
 
   /// Pinned host memory through which TCP carries GPU memory, for all streams of an endpoint: made in the
   /// background once GPU memory is registered and a stream is there, in slots of 1 MiB, 8 a stream. Where it

@@ -144,6 +144,7 @@ Copier::List* Copier::take() {
   list->bulk_.clear();
   list->waits_ = {};
   list->order_ = {};
+  list->stood_by_ = false;
   list->status_ = {};
   ++list->turn_;
   return list;
@@ -163,9 +164,11 @@ void Copier::start(List& list) {
 
 // A single short piece, if a kernel stands by.
 bool Copier::order(List& list) {
-  if (!standby_ || list.blocks_.count != 1 || !list.bulk_.empty()) return false;
+  const bool single = list.blocks_.count == 1 && list.bulk_.empty();
+  if (!standby_ || !single || list.blocks_.total > list.standby_bytes_) return false;
   list.order_ = standby_->order(list.blocks_.blocks[0]);
-  return list.order_.has_value();
+  list.stood_by_ = list.order_.has_value();
+  return list.stood_by_;
 }
 
 void Copier::launch(List& list) {

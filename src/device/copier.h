@@ -18,6 +18,12 @@
 
 namespace p2p::device {
 
+/// Which way a piece goes.
+struct Ways {
+  std::uint64_t bulk_bytes = 0;     ///< of at least this size by copy engine; 0: all do
+  std::uint64_t standby_bytes = 0;  ///< a single one of at most this size by the kernel that stands by
+};
+
 /// Runs lists of copies on one device for one channel. Everything it needs is made when it is opened, and
 /// every kernel and stream used once, because CUDA puts off work of its own to the first use; later it
 /// neither allocates device or pinned memory nor synchronises. Used by one thread at a time.
@@ -30,6 +36,7 @@ class Copier {
     std::size_t blocks = 0;        ///< of one list
     std::size_t lists = 0;         ///< under way at once
     unsigned standby_ctas = 0;     ///< of the kernel that waits for short single pieces; 0: none
+    std::uint64_t standby_bytes = std::uint64_t{4} << 20;  ///< which are at most this long
   };
 
   /// One list, between `take` and `give_back`.
@@ -38,6 +45,9 @@ class Copier {
     /// How it ended, once finished.
     const Status& status() const { return status_; }
 
+    /// The kernel that stands by took it.
+    bool stood_by() const { return stood_by_; }
+
    private:
     friend class Copier;
     std::size_t slot_ = 0;
@@ -45,7 +55,9 @@ class Copier {
     std::vector<kernels::CopyBlock> bulk_;
     std::uint32_t turn_ = 0;
     std::array<bool, 2> waits_{};  // for the kernel's word, for the copy engine's word
+    std::uint64_t standby_bytes_ = 0;
     std::optional<Standby::Number> order_;
+    bool stood_by_ = false;
     std::chrono::steady_clock::time_point asked_;
     Status status_;
   };
@@ -74,15 +86,21 @@ class Copier {
   /// An empty list, or null while all are in use.
   List* take();
 
-  /// `by_kernel`: both ends can be reached by kernels. At most Limits::blocks a list.
-  void add(List& list, const kernels::CopyBlock& block, bool by_kernel) const {
-    if (!by_kernel || block.bytes >= limits_.bulk_bytes) {
+  /// At most Limits::blocks a list.
+  void add(List& list, const kernels::CopyBlock& block, const Ways& ways) const {
+    list.standby_bytes_ = ways.standby_bytes;
+    if (block.bytes >= ways.bulk_bytes) {
       list.bulk_.push_back(block);
       return;
     }
     blocks_of(list.slot_)[list.blocks_.count++] = block;
     list.blocks_.total += block.bytes;
     list.blocks_.largest = std::max(list.blocks_.largest, block.bytes);
+  }
+
+  /// `by_kernel`: both ends can be reached by kernels; the limits say which way then.
+  void add(List& list, const kernels::CopyBlock& block, bool by_kernel) const {
+    add(list, block, by_kernel ? Ways{limits_.bulk_bytes, limits_.standby_bytes} : Ways{});
   }
 
   /// Starts it. Errors are the list's status.
@@ -93,7 +111,12 @@ class Copier {
 
   void give_back(List& list);
 
-  /// Ends what is kept ready and not used any more. To be called now and then.
+  /// Ends what is kept ready.
+  void dismiss() {
+    if (standby_) standby_->dismiss();
+  }
+
+  /// The same if it is not used any more. To be called now and then.
   void rest() {
     if (standby_) standby_->rest();
   }

@@ -53,6 +53,7 @@ Result<std::unique_ptr<Copier>> Copiers::take(int device) {
 
 void Copiers::give_back(std::unique_ptr<Copier> copier) {
   if (!copier) return;
+  copier->dismiss();
   const int device = copier->device();
   const bool good = copier->unused();
   if (!good) copier.reset();

@@ -25,8 +25,8 @@ class Standby {
   static constexpr std::chrono::microseconds kIdle{200};
   static constexpr std::chrono::microseconds kLife{1000};
 
-  /// Longer copies are at their end sooner by copy engine.
-  static constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 20;
+  /// Longer copies are at their end sooner by copy engine on any GPU.
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{16} << 20;
 
   static Result<std::unique_ptr<Standby>> open(int device, unsigned ctas);
 
@@ -44,6 +44,11 @@ class Standby {
 
   /// Starts the kernel and ends it at once, because CUDA puts off work of its own to the first start.
   void rehearse();
+
+  /// Ends the kernel.
+  void dismiss() {
+    if (running_) stop();
+  }
 
   /// Ends the kernel if it has had nothing to do for long. To be called now and then.
   void rest();

@@ -77,6 +77,14 @@ std::string show_size(std::size_t size) {
   return std::to_string(size);
 }
 
+/// 0 stands for "auto".
+Status read_measured_size(std::string_view text, std::size_t& field) {
+  if (text == "auto") return field = 0, Status{};
+  return read_size(text, {1, std::uint64_t{1} << 40}, field);
+}
+
+std::string show_measured_size(std::size_t size) { return size == 0 ? "auto" : show_size(size); }
+
 Status read_flag(std::string_view text, bool& field) {
   for (const std::string_view yes : {"1", "true", "yes", "on"}) {
     if (text == yes) return field = true, Status{};
@@ -218,10 +226,23 @@ constexpr Variable kVariables[] = {
      "one another within 0.2 ms. 0: none, each copy is started by itself.",
      [](Text text, Options& o) { return read_number(text, {0, 64}, o.gpu_standby_blocks); },
      [](const Options& o) { return std::to_string(o.gpu_standby_blocks); }},
+    {"UCCL_P2P_GPU_MEASURE",
+     "1: the two sizes below, where they are `auto`, are measured once for each pair of GPUs of a host; "
+     "takes "
+     "some milliseconds when a first region is imported, and 32 MiB of the GPU. 0: they are 32M and 4M.",
+     [](Text text, Options& o) { return read_flag(text, o.gpu_measure); },
+     [](const Options& o) { return std::string(o.gpu_measure ? "1" : "0"); }},
     {"UCCL_P2P_GPU_BULK_BYTES",
-     "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel.",
-     [](Text text, Options& o) { return read_size(text, {1, std::uint64_t{1} << 40}, o.gpu_bulk_bytes); },
-     [](const Options& o) { return show_size(o.gpu_bulk_bytes); }},
+     "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel. "
+     "`auto`: from where on the copy engine is no slower.",
+     [](Text text, Options& o) { return read_measured_size(text, o.gpu_bulk_bytes); },
+     [](const Options& o) { return show_measured_size(o.gpu_bulk_bytes); }},
+    {"UCCL_P2P_GPU_STANDBY_BYTES",
+     "Single copies of at most this many bytes, 16M at most, go by the kernel of "
+     "UCCL_P2P_GPU_STANDBY_BLOCKS. "
+     "`auto`: as far as it is no slower than the copy engine.",
+     [](Text text, Options& o) { return read_measured_size(text, o.gpu_standby_bytes); },
+     [](const Options& o) { return show_measured_size(o.gpu_standby_bytes); }},
     {"UCCL_P2P_GPU_STAGING_BYTES",
      "Pinned host memory through which TCP carries GPU memory, for all streams of an endpoint. Made in the "
      "background once GPU memory is registered and a stream is there, 8 MiB a stream; where it does not "

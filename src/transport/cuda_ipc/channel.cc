@@ -88,8 +88,7 @@ IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
     std::byte* const peer = path.peer + offset;
     const bool write = batch.operation == Operation::kWrite;
     path.part.copier->add(*path.part.list,
-                          {write ? piece.local : peer, write ? peer : piece.local, piece.size},
-                          path.by_kernel);
+                          {write ? piece.local : peer, write ? peer : piece.local, piece.size}, path.ways);
   });
   return full ? Planned::kFull : Planned::kYes;
 }
@@ -106,7 +105,10 @@ Result<bool> IpcChannel::find_path(const Segment& piece, Flight& flight, Path& p
   const auto part = part_for(device, flight);
   if (!part) return tl::unexpected(part.error());
   if (part->list == nullptr) return false;
-  path = {piece.registration, piece.key, *part, *reached, local.ready_for_kernels()};
+  path = {piece.registration, piece.key, *part, *reached, {}};
+  if (local.ready_for_kernels()) {
+    path.ways = host ? own_.firsts->host_ways() : own_.firsts->ways(device, peer.device());
+  }
   return true;
 }
 

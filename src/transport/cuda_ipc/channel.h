@@ -58,7 +58,7 @@ class IpcChannel : public Channel {
     const RemoteKey* key = nullptr;
     Part part;
     std::byte* peer = nullptr;  // where the peer's region begins here
-    bool by_kernel = false;
+    device::Ways ways;
   };
 
   enum class Planned : std::uint8_t { kYes, kFull };

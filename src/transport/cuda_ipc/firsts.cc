@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "device/trial.h"
 #include "drivers/cuda/device.h"
 
 namespace p2p::cuda_ipc {
@@ -17,7 +18,44 @@ constexpr std::size_t kMaxProbes = 256;
 // The copies take some 10 us; a GPU that is full of other work is not waited for.
 constexpr std::chrono::milliseconds kPatience{5};
 
+// For measuring one pair of devices: twice what it takes between two GPUs with nothing else to do.
+constexpr std::chrono::milliseconds kTrialTime{6};
+
+// Where nothing is measured: what was best between two H200 over NVLink.
+constexpr device::Ways kUnmeasured{.bulk_bytes = std::uint64_t{32} << 20,
+                                   .standby_bytes = std::uint64_t{4} << 20};
+
+device::Ways defaults_from(const Options& options) {
+  device::Ways ways = kUnmeasured;
+  if (options.gpu_bulk_bytes != 0) ways.bulk_bytes = options.gpu_bulk_bytes;
+  if (options.gpu_standby_bytes != 0) ways.standby_bytes = options.gpu_standby_bytes;
+  return options.gpu_blocks == 0 ? device::Ways{} : ways;
+}
+
+// What was measured in this process, whichever endpoint did.
+struct Trials {
+  struct Trial {
+    device::Timings timings;
+    std::uint64_t bytes = 0;  // of the largest piece that there was room for
+  };
+  Mutex mutex;  // also held while measuring: two at once would disturb each other
+  std::map<std::pair<int, int>, Trial> by_devices P2P_GUARDED_BY(mutex);
+};
+
+Trials& trials() {
+  static Trials all;
+  return all;
+}
+
 }  // namespace
+
+Firsts::Firsts(const device::Copier::Limits& limits, const Options& options,
+               std::shared_ptr<Mappings> mappings)
+    : defaults_(defaults_from(options)),
+      measured_bulk_(options.gpu_measure && options.gpu_blocks != 0 && options.gpu_bulk_bytes == 0),
+      measured_standby_(options.gpu_measure && limits.standby_ctas != 0 && options.gpu_standby_bytes == 0),
+      copiers_(limits),
+      mappings_(std::move(mappings)) {}
 
 void Firsts::note_probe(const ProcessId& owner, const SharedMemory& memory) {
   const MutexLock lock(mutex_);
@@ -56,6 +94,75 @@ void Firsts::prepare(int device, const PeerMemory& region) {
     if (!rehearsed) log(LogLevel::kDebug, "a first copy: {}", rehearsed.error().message);
     while (!copier.quiet() && std::chrono::steady_clock::now() < deadline) continue;
   });
+}
+
+device::Ways Firsts::ways(int device, int peer) const {
+  const MutexLock lock(mutex_);
+  const auto found = ways_.find({device, peer});
+  return found == ways_.end() ? defaults_ : found->second;
+}
+
+device::Ways Firsts::chosen(const device::Timings& timings) const {
+  device::Ways ways = device::choose_ways(timings, defaults_);
+  if (!measured_bulk_) ways.bulk_bytes = defaults_.bulk_bytes;
+  if (!measured_standby_) ways.standby_bytes = defaults_.standby_bytes;
+  return ways;
+}
+
+void Firsts::measure(int device, const PeerMemory& region) {
+  const auto source = region.reach(device);
+  if (!source || !(measured_bulk_ || measured_standby_)) return;
+  const std::pair pair(device, region.device());
+  const std::uint64_t bytes = std::min(region.info().size, device::kTrialBytes);
+  device::Timings timings;
+  {
+    Trials& all = trials();
+    const MutexLock lock(all.mutex);
+    Trials::Trial& known = all.by_devices[pair];
+    if (bytes > known.bytes) {
+      auto tried = try_ways(device, *source, bytes);
+      if (!tried) {
+        log(LogLevel::kInfo, "copies between CUDA devices {} and {} were not measured: {}", pair.first,
+            pair.second, tried.error().message);
+      }
+      known.bytes = bytes;
+      if (tried) known.timings = std::move(*tried);
+    }
+    timings = known.timings;
+  }
+  const device::Ways ways = chosen(timings);
+  const MutexLock lock(mutex_);
+  const auto [place, fresh] = ways_.try_emplace(pair, ways);
+  const bool same =
+      place->second.bulk_bytes == ways.bulk_bytes && place->second.standby_bytes == ways.standby_bytes;
+  if (!fresh && same) return;
+  place->second = ways;
+  log(LogLevel::kInfo,
+      "between CUDA devices {} and {}, pieces from {} KiB on go by copy engine, single ones up to {} KiB by "
+      "a "
+      "kernel that stands by ({} sizes measured)",
+      pair.first, pair.second, ways.bulk_bytes >> 10, ways.standby_bytes >> 10,
+      timings.lists.size() + timings.singles.size());
+}
+
+// Called by one thread at a time.
+Result<device::Timings> Firsts::try_ways(int device, const std::byte* source, std::uint64_t bytes) {
+  cuda::DeviceBuffer& sink = sinks_[device];
+  if (sink.data() == nullptr) {
+    auto buffer = cuda::DeviceBuffer::allocate(device, device::kTrialBytes);
+    if (!buffer) return tl::unexpected(std::move(buffer.error()));
+    sink = std::move(*buffer);
+  }
+  auto copier = copiers_.take(device);
+  if (!copier) return tl::unexpected(std::move(copier.error()));
+  auto timings = device::try_ways(**copier, source, sink.data(), bytes, kTrialTime);
+  if ((*copier)->unused()) {
+    copiers_.give_back(std::move(*copier));
+  } else {
+    const MutexLock lock(mutex_);
+    stuck_.push_back(std::move(*copier));
+  }
+  return timings;
 }
 
 }  // namespace p2p::cuda_ipc

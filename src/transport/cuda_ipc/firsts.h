@@ -5,9 +5,15 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "device/copiers.h"
+#include "device/thresholds.h"
+#include "drivers/cuda/memory.h"
+#include "p2p/options.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/cuda_ipc/mappings.h"
 #include "transport/cuda_ipc/regions.h"
@@ -15,11 +21,11 @@
 namespace p2p::cuda_ipc {
 
 /// What CUDA does at the first use of something, done before a transfer needs it: copiers made for all
-/// channels, and copies from a peer's region and to memory that the peer keeps for this. Thread-safe.
+/// channels, and copies from a peer's region and to memory that the peer keeps for this. Knows from that
+/// which way of copying is the quicker between two devices. Thread-safe.
 class Firsts {
  public:
-  Firsts(const device::Copier::Limits& limits, std::shared_ptr<Mappings> mappings)
-      : copiers_(limits), mappings_(std::move(mappings)) {}
+  Firsts(const device::Copier::Limits& limits, const Options& options, std::shared_ptr<Mappings> mappings);
 
   device::Copiers& copiers() { return copiers_; }
   Mappings& mappings() { return *mappings_; }
@@ -34,14 +40,33 @@ class Firsts {
   /// `region` can be used by `device`, and will be.
   void prepare(int device, const PeerMemory& region);
 
+  /// Finds out which way of copying from `region` to `device` is the quicker, unless it is known or settled
+  /// by the options.
+  void measure(int device, const PeerMemory& region);
+
+  /// Which way pieces go between memory of `device` and of `peer`, as measured or as the options say.
+  device::Ways ways(int device, int peer) const;
+
+  /// The same between host memory and a device, which is not measured.
+  const device::Ways& host_ways() const { return defaults_; }
+
  private:
   std::optional<SharedMemory> probe_of(const ProcessId& owner) const;
+  Result<device::Timings> try_ways(int device, const std::byte* source, std::uint64_t bytes);
+  device::Ways chosen(const device::Timings& timings) const;
 
+  const device::Ways defaults_;
+  const bool measured_bulk_;
+  const bool measured_standby_;
+
+  std::map<int, cuda::DeviceBuffer> sinks_;  // by whoever measures; outlive the copies
   device::Copiers copiers_;
   const std::shared_ptr<Mappings> mappings_;
   std::atomic<std::size_t> channels_{0};
   mutable Mutex mutex_;
   std::map<ProcessId, SharedMemory> probes_ P2P_GUARDED_BY(mutex_);
+  std::map<std::pair<int, int>, device::Ways> ways_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<device::Copier>> stuck_ P2P_GUARDED_BY(mutex_);  // whose copies did not end
 };
 
 }  // namespace p2p::cuda_ipc

@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -30,7 +31,7 @@ constexpr std::size_t kProbeBytes = std::size_t{2} << 20;
 
 device::Copier::Limits limits_from(const Options& options) {
   return {.grid = {.ctas = options.gpu_blocks},
-          .bulk_bytes = options.gpu_blocks == 0 ? 0 : options.gpu_bulk_bytes,
+          .bulk_bytes = options.gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
           .bulk_count = kBulkCount,
           .blocks = kBlocks,
           .lists = kLists,
@@ -42,7 +43,7 @@ class CudaIpc : public Transport {
   explicit CudaIpc(const Options& options)
       : process_(this_process()),
         mappings_(std::make_shared<Mappings>(Mappings::Limits{})),
-        firsts_(std::make_shared<Firsts>(limits_from(options), mappings_)) {}
+        firsts_(std::make_shared<Firsts>(limits_from(options), options, mappings_)) {}
 
   std::string_view name() const override { return "cuda_ipc"; }
 
@@ -130,7 +131,10 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   if (devices.empty()) firsts_->prepare(peer->device_for_host(), *peer);
   for (const int local : devices) {
     const auto reach = peer->reach(local);
-    if (reach) firsts_->prepare(local, *peer);
+    if (reach) {
+      firsts_->prepare(local, *peer);
+      firsts_->measure(local, *peer);
+    }
     reached = reached || reach.has_value();
     if (!reach) status = tl::unexpected(reach.error());
   }
