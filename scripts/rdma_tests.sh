@@ -48,7 +48,7 @@ part_perf() {
   {
     $perf local --transport rdma --op write,read,send --size 16M --duration 0.2 --depth 2 &&
       $perf local --transport rdma --op write,read,send --size 4K --blocks 4096 --duration 0.2
-  } | tee "$log" || return
+  } 2>&1 | tee "$log" || return
   grep -q '^route: rdma: .*rxe0:1 .*; rxe1:1 ' "$log" || {
     echo "the route is not rdma over both devices"
     return 1
