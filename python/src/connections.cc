@@ -50,15 +50,15 @@ Result<std::shared_ptr<const Link>> dial(State& state, const Dial& to) {
     connection = state.engine.connect_async(to.host, to.port, std::nullopt, *note);
   }
   for (;;) {
-    Status open;
     {
       Released released;
-      open = connection.wait_open(kSlice);
+      (void)connection.wait_open(kSlice);
     }
-    if (open) return state.connections.add(std::move(connection));
+    // Not what the wait said: it may have opened while this thread waited for the interpreter.
     if (connection.state() != ConnectionState::kConnecting) {
-      const Status ended = connection.status();
-      return tl::unexpected(ended ? open.error() : ended.error());
+      const Status open = connection.status();
+      if (!open) return tl::unexpected(open.error());
+      return state.connections.add(std::move(connection));
     }
     const bool interrupted = PyErr_CheckSignals() != 0;
     if (interrupted || state.closing.load()) {

@@ -1,6 +1,9 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+import ctypes
 import os
+import signal
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +30,27 @@ def test_accept_tells_what_the_peer_has_in_its_metadata(other, ep):
     assert (ok, address, gpu, conn) == (True, ep.parse_metadata(theirs)[0], 6, 0)
     assert other.result()[0]
     assert ep.peer(conn) == {"address": address, "port": ep.parse_metadata(theirs)[1], "gpu_idx": 6}
+
+
+def test_done_while_another_thread_held_the_interpreter(other, ep):
+    """The call wakes up to look for signals and then has to wait for the interpreter; meanwhile the peer answers."""
+    address, gpu, port = where(other.open())
+    hold = ctypes.PyDLL(None).usleep  # does not let the interpreter go
+    interval = sys.getswitchinterval()
+    results = []
+    connecting = threading.Thread(target=lambda: results.append(ep.connect(address, gpu, port)))
+    os.kill(other.pid(), signal.SIGSTOP)
+    connecting.start()
+    until_asleep(os.getpid(), connecting.native_id)
+    try:
+        sys.setswitchinterval(100)
+        hold(200_000)
+        os.kill(other.process.pid, signal.SIGCONT)
+        hold(300_000)
+    finally:
+        sys.setswitchinterval(interval)
+    connecting.join(30)
+    assert results and results[0][0], p2p.last_error()
 
 
 @pytest.mark.parametrize("spelling", ["remote_gpu_idx", "remote_gpu_bdf"])
