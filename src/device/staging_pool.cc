@@ -1,8 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "device/staging_pool.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -27,13 +25,8 @@ Result<std::shared_ptr<std::byte>> StagingPool::allocate_pinned(std::size_t byte
 }
 
 StagingPool::~StagingPool() {
-  std::thread thread;
-  {
-    const MutexLock lock(mutex_);
-    stop_ = true;
-    thread = std::move(thread_);
-  }
-  if (thread.joinable()) thread.join();
+  const MutexLock lock(mutex_);
+  stop_ = true;
 }
 
 void StagingPool::add_device(int device) {
@@ -54,10 +47,8 @@ void StagingPool::remove_stream() {
 
 void StagingPool::make_ahead() {
   if (making_ || next().lack == Lack::kNothing) return;
-  if (thread_.joinable()) thread_.join();  // it has nothing left to do but to end
   making_ = true;
-  thread_ = std::thread([this] { run(); });
-  ::pthread_setname_np(thread_.native_handle(), "p2p-staging");
+  thread_.post([this] { run(); });
 }
 
 void StagingPool::run() {

@@ -6,10 +6,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/background.h"
 #include "base/mutex.h"
 #include "device/copiers.h"
 #include "p2p/result.h"
@@ -85,7 +85,7 @@ class StagingPool {
   bool making_ P2P_GUARDED_BY(mutex_) = false;
   bool stop_ P2P_GUARDED_BY(mutex_) = false;
   bool failed_ P2P_GUARDED_BY(mutex_) = false;
-  std::thread thread_ P2P_GUARDED_BY(mutex_);
+  Background thread_{"p2p-staging"};
 };
 
 }  // namespace p2p::device

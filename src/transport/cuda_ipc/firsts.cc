@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMaxProbes = 256;
 
 // The copies take some 10 us; a GPU that is full of other work is not waited for.
-constexpr std::chrono::milliseconds kPatience{5};
+constexpr std::chrono::milliseconds kPatience{1};
 
 // For measuring one pair of devices: twice what it takes between two GPUs with nothing else to do.
 constexpr std::chrono::milliseconds kTrialTime{6};

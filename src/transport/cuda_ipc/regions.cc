@@ -110,6 +110,12 @@ bool LocalMemory::ready_for_kernels() const {
   return pin_ != nullptr;
 }
 
+void LocalMemory::pin_ahead() const {
+  if (!begin_access()) return;
+  static_cast<void>(ready_for_kernels());
+  end_access();
+}
+
 Result<SharedMemory> LocalMemory::share() const {
   if (allocation_.base == nullptr) {
     return fail(ErrorCode::kUnavailable, "host memory is not shared between processes");

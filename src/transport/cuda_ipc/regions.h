@@ -36,6 +36,9 @@ class LocalMemory : public Registration {
   /// proportion to its size.
   bool ready_for_kernels() const;
 
+  /// Pins host memory now, unless the region is taken back meanwhile.
+  void pin_ahead() const;
+
  private:
   Result<SharedMemory> share() const;
 

@@ -5,7 +5,9 @@
 #include <mutex>
 #include <set>
 #include <utility>
+#include <vector>
 
+#include "base/background.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "drivers/cuda/device.h"
@@ -26,6 +28,8 @@ constexpr std::size_t kBulkCount = 1;
 // Two threads write lists as fast as a kernel works off the shortest blocks.
 constexpr unsigned kChannels = 2;
 constexpr std::size_t kLists = 8;
+// Host memory that is pinned before it is known to be used: what takes a second at most.
+constexpr std::uint64_t kPinnedAhead = std::uint64_t{1} << 30;
 // As small as an allocation gets that shares no block with others: peers keep it mapped.
 constexpr std::size_t kProbeBytes = std::size_t{2} << 20;
 
@@ -73,9 +77,13 @@ class CudaIpc : public Transport {
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
     auto memory = LocalMemory::make(region, *process_);
     if (!memory) return tl::unexpected(std::move(memory.error()));
+    const MutexLock lock(mutex_);
     if (region.place.kind == MemoryKind::kCuda) {
-      const MutexLock lock(mutex_);
       devices_.insert(region.place.device);
+    } else if (region.size <= kPinnedAhead) {
+      std::erase_if(unpinned_, [](const auto& each) { return each.expired(); });
+      unpinned_.push_back(*memory);
+      if (pins_ahead_) pin_ahead();
     }
     return *memory;
   }
@@ -89,6 +97,7 @@ class CudaIpc : public Transport {
 
  private:
   std::optional<SharedMemory> probe_memory();
+  void pin_ahead() P2P_REQUIRES(mutex_);
 
   const Result<ProcessId> process_;
   const std::shared_ptr<Mappings> mappings_;
@@ -96,6 +105,9 @@ class CudaIpc : public Transport {
   Mutex mutex_;
   std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
   cuda::DeviceBuffer probe_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<const LocalMemory>> unpinned_ P2P_GUARDED_BY(mutex_);  // host memory
+  bool pins_ahead_ P2P_GUARDED_BY(mutex_) = false;
+  Background pinning_{"p2p-pinning"};
 };
 
 Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& region,
@@ -124,6 +136,9 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   {
     const MutexLock lock(mutex_);
     devices = devices_;
+    // With memory of no GPU of its own the process will copy from and to host memory.
+    pins_ahead_ = pins_ahead_ || devices.empty();
+    if (pins_ahead_) pin_ahead();
   }
   // All is made and mapped now for the devices in use, so that the first transfer is as fast as the others.
   Status status;
@@ -148,6 +163,15 @@ Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& /*set
       IpcChannel::Own{.process = *process_,
                       .address = encode(ChannelAddress{.process = *process_, .probe = probe_memory()}),
                       .firsts = firsts_});
+}
+
+void CudaIpc::pin_ahead() {
+  for (auto& memory : unpinned_) {
+    pinning_.post([weak = std::move(memory)] {
+      if (const auto region = weak.lock()) region->pin_ahead();
+    });
+  }
+  unpinned_.clear();
 }
 
 // A little memory for peers to try, on a device that this process uses anyway.

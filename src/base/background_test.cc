@@ -1,0 +1,78 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/background.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace p2p {
+namespace {
+
+using namespace std::chrono_literals;
+
+template <class Done>
+bool eventually(Done done) {
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+TEST(Background, RunsTasksInOrderOnAnotherThread) {
+  std::vector<int> order;
+  std::atomic<int> done{0};
+  std::thread::id thread;
+  Background background("test");
+  for (int i = 0; i < 10; ++i) {
+    background.post([&, i] {
+      order.push_back(i);
+      thread = std::this_thread::get_id();
+      ++done;
+    });
+  }
+  ASSERT_TRUE(eventually([&] { return done == 10; }));
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_NE(thread, std::this_thread::get_id());
+}
+
+TEST(Background, StartsAgainAfterItRanOutOfTasks) {
+  std::atomic<int> done{0};
+  Background background("test");
+  for (int i = 1; i <= 100; ++i) {
+    background.post([&] { ++done; });
+    ASSERT_TRUE(eventually([&] { return done == i; }));
+  }
+}
+
+TEST(Background, EndsWithTheTaskThatHasBegun) {
+  std::atomic<bool> begun{false};
+  std::atomic<bool> let_go{false};
+  std::atomic<int> done{0};
+  std::thread releases;
+  {
+    Background background("test");
+    background.post([&] {
+      begun = true;
+      while (!let_go) std::this_thread::yield();
+      ++done;
+    });
+    ASSERT_TRUE(eventually([&] { return begun.load(); }));
+    background.post([&] { ++done; });
+    releases = std::thread([&] {
+      std::this_thread::sleep_for(20ms);  // so that the end below has most likely begun
+      let_go = true;
+    });
+  }
+  EXPECT_GE(done, 1);
+  releases.join();
+}
+
+TEST(Background, NeedsNoTask) { Background background("test"); }
+
+}  // namespace
+}  // namespace p2p
