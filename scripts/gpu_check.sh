@@ -79,8 +79,8 @@ if ((compile)); then
 fi
 
 # The tests whose device halves are skipped elsewhere.
-tests=(cuda_driver_test copy_test standby_test copier_test staging_pool_test thresholds_test cuda_ipc_test tcp_device_path_test
-  conformance_test)
+tests=(cuda_driver_test copy_test standby_test copier_test staging_pool_test thresholds_test cuda_ipc_test
+  cuda_ipc_neighbours_test tcp_device_path_test conformance_test)
 ((run_tests)) || tests=()
 for test in "${tests[@]}"; do
   filter='*'

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::array<std::uint64_t, 3> kListSizes{4 * kMiB, 16 * kMiB, kTrialBytes};
-constexpr std::array<std::uint64_t, 4> kSingleSizes{kMiB, 2 * kMiB, 4 * kMiB, 8 * kMiB};
+constexpr std::array<std::uint64_t, 4> kSingleSizes{kLeastTrialBytes, 2 * kMiB, 4 * kMiB, 8 * kMiB};
 constexpr std::size_t kPieces = 4;  // of a list
 constexpr int kRounds = 3;          // of which the quickest counts
 constexpr int kAttempts = 100;      // until the kernel stands by, at some 10 us each

@@ -40,7 +40,7 @@ Status IpcChannel::try_probe(const SharedMemory& probe) {
                 "the peer's GPU is not visible to this process (CUDA_VISIBLE_DEVICES)");
   }
   const std::vector<int> active = cuda::active_devices();
-  const auto mapping = own_.firsts->mappings().get(probe, active.empty() ? *device : active.front());
+  const auto mapping = own_.firsts->mappings().get(probe, {}, active.empty() ? *device : active.front());
   if (mapping) return {};
   return fail(ErrorCode::kUnavailable, "device memory cannot be shared with the peer: {}",
               mapping.error().message);

@@ -2,6 +2,7 @@
 #include "transport/cuda_ipc/firsts.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <utility>
 
@@ -82,9 +83,9 @@ void Firsts::prepare(int device, const PeerMemory& region) {
   std::size_t bytes = std::min<std::uint64_t>(region.info().size, device::Copier::kRehearsed);
   if (const auto probe = probe_of(region.memory().owner); probe && !region.same_process()) {
     const auto on = cuda::find_device(probe->device);
-    auto opened = on && cuda::reaches(device, *on) ? mappings_->get(*probe, device)
-                                                   : Result<std::shared_ptr<const cuda::IpcMapping>>(nullptr);
-    if (opened) mapping = std::move(*opened);
+    if (on && cuda::reaches(device, *on)) {
+      if (auto mapped = mappings_->get(*probe, {}, device)) mapping = std::move(mapped->mapping);
+    }
     if (mapping) bytes = std::min<std::uint64_t>(bytes, probe->size);
   }
   std::byte* const target = mapping ? mapping->data() : nullptr;
@@ -113,7 +114,9 @@ void Firsts::measure(int device, const PeerMemory& region) {
   const auto source = region.reach(device);
   if (!source || !(measured_bulk_ || measured_standby_)) return;
   const std::pair pair(device, region.device());
-  const std::uint64_t bytes = std::min(region.info().size, device::kTrialBytes);
+  // Pieces double from one size to the next: a region that has room for no more of them tells nothing new.
+  const std::uint64_t bytes = std::bit_floor(std::min(region.info().size, device::kTrialBytes));
+  if (bytes < device::kLeastTrialBytes) return;
   device::Timings timings;
   {
     Trials& all = trials();

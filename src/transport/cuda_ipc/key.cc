@@ -14,7 +14,7 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kVersion = 2;
 constexpr std::size_t kMaxRefusal = 400;
 
 Result<std::string> read_text(const char* path) {
@@ -103,6 +103,10 @@ SharedMemory get_memory(ByteReader& in) {
   return memory;
 }
 
+tl::unexpected<Error> unreadable_key(ByteView bytes) {
+  return fail(ErrorCode::kProtocol, "a key of cuda_ipc that cannot be read ({} bytes)", bytes.size());
+}
+
 bool sound(const std::optional<SharedMemory>& memory) {
   return !memory || (memory->size != 0 && memory->base + memory->size > memory->base);
 }
@@ -133,6 +137,12 @@ Bytes encode(const ExportedKey& key) {
   out.put(static_cast<std::uint8_t>(key.memory ? 1 : 0));
   if (key.memory) {
     put(out, *key.memory);
+    const std::size_t count = std::min(key.neighbours.size(), kMaxNeighbours);
+    out.put(static_cast<std::uint8_t>(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      out.put(key.neighbours[i].base);
+      out.put(key.neighbours[i].buffer_id);
+    }
   } else {
     out.put(as_bytes(std::string_view(key.refusal).substr(0, kMaxRefusal)));
   }
@@ -157,12 +167,18 @@ Result<ExportedKey> decode_key(ByteView bytes) {
   if (in.ok() && version == kVersion && shared <= 1) {
     if (shared == 1) {
       key.memory = get_memory(in);
+      const std::size_t count = in.get<std::uint8_t>();
+      if (count > kMaxNeighbours) return unreadable_key(bytes);
+      for (std::size_t i = 0; i < count && in.ok(); ++i) {
+        const auto base = in.get<std::uint64_t>();
+        key.neighbours.push_back({base, in.get<std::uint64_t>()});
+      }
     } else if (in.left() <= kMaxRefusal) {
       key.refusal = to_string(in.take(in.left()));
     }
     if (in.ok() && in.left() == 0 && sound(key.memory)) return key;
   }
-  return fail(ErrorCode::kProtocol, "a key of cuda_ipc that cannot be read ({} bytes)", bytes.size());
+  return unreadable_key(bytes);
 }
 
 Result<ChannelAddress> decode_address(ByteView bytes) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "drivers/cuda/device.h"
@@ -37,9 +38,26 @@ struct SharedMemory {
   std::uint64_t buffer_id = 0;
 };
 
+/// An allocation of the owner, this one among all that it ever made.
+struct AllocationId {
+  std::uint64_t base = 0;
+  std::uint64_t buffer_id = 0;
+  friend auto operator<=>(const AllocationId&, const AllocationId&) = default;
+};
+
+/// CUDA puts small allocations together into blocks of this size and maps a block into a process only once.
+inline constexpr unsigned kBlockBits = 21;
+
+/// Of the allocations in one block, as many as a key names.
+inline constexpr std::size_t kMaxNeighbours = 16;
+
 /// What a registration exports: the memory around it, or why it cannot be shared.
 struct ExportedKey {
   std::optional<SharedMemory> memory;
+
+  /// Allocations that were there in the same block when this was written: whoever has mapped one of them has
+  /// mapped this one, too.
+  std::vector<AllocationId> neighbours;
   std::string refusal;  ///< set where `memory` is not; at most 400 bytes arrive
 };
 

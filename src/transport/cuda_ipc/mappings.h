@@ -6,6 +6,8 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "drivers/cuda/ipc.h"
@@ -14,8 +16,15 @@
 
 namespace p2p::cuda_ipc {
 
+/// A peer's allocation in this process.
+struct MappedMemory {
+  std::shared_ptr<const cuda::IpcMapping> mapping;  ///< keeps it
+  std::byte* data = nullptr;                        ///< where the allocation begins
+};
+
 /// Peers' allocations as mapped into this process. Opening takes a millisecond, so those that nobody uses any
-/// more are kept, within limits, because they keep the peer's memory alive too. Thread-safe.
+/// more are kept, within limits, because they keep the peer's memory alive too. Small allocations of one
+/// block share a mapping. Thread-safe.
 class Mappings {
  public:
   /// Unused mappings kept open, by number and bytes; the oldest go first.
@@ -25,28 +34,38 @@ class Mappings {
   };
   using Open = std::function<Result<cuda::IpcMapping>(const cuda::IpcHandle& handle, int device)>;
 
-  explicit Mappings(Limits limits, Open open = cuda::IpcMapping::open)
-      : limits_(limits), open_(std::move(open)) {}
+  /// True if all of the range belongs to what is mapped at `mapped`.
+  using Covers = std::function<bool(const std::byte* mapped, const std::byte* data, std::uint64_t size)>;
+  static bool driver_covers(const std::byte* mapped, const std::byte* data, std::uint64_t size);
 
-  /// The mapping for use by `device`, opened or from before. One of an allocation that has since been freed
-  /// and replaced by its owner is never returned for the new one.
-  Result<std::shared_ptr<const cuda::IpcMapping>> get(const SharedMemory& memory, int device);
+  explicit Mappings(Limits limits, Open open = cuda::IpcMapping::open, Covers covers = driver_covers)
+      : limits_(limits), open_(std::move(open)), covers_(std::move(covers)) {}
+
+  /// The memory for use by `device`, mapped now or from before, if need be together with a neighbour. A
+  /// mapping of an allocation that has since been freed and replaced by its owner is never returned for the
+  /// new one.
+  Result<MappedMemory> get(const SharedMemory& memory, const std::vector<AllocationId>& neighbours,
+                           int device);
 
   /// Mappings open now, used or not.
   std::size_t open_count() const;
 
  private:
   struct Entry {
-    SharedMemory memory;
+    SharedMemory memory;  // that was opened
     int device;
+    std::vector<SharedMemory> others;  // in its block, reached through it
     std::shared_ptr<const cuda::IpcMapping> mapping;
   };
   using Entries = std::list<Entry>;
 
+  MappedMemory known(const SharedMemory& memory, const std::vector<AllocationId>& neighbours, int device)
+      P2P_REQUIRES(mutex_);
   Entries take_unwanted(const SharedMemory& memory) P2P_REQUIRES(mutex_);
 
   const Limits limits_;
   const Open open_;
+  const Covers covers_;
   mutable Mutex mutex_;
   Entries entries_ P2P_GUARDED_BY(mutex_);  // least recently asked for first
 };

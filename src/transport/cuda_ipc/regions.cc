@@ -20,6 +20,25 @@ class DeviceRegions {
     regions_.push_back(std::move(memory));
   }
 
+  // Allocations with regions, the one at `base` apart, that begin in the same block of CUDA's.
+  std::vector<AllocationId> neighbours(std::uint64_t base) {
+    std::vector<std::shared_ptr<const LocalMemory>> regions;
+    {
+      const MutexLock lock(mutex_);
+      for (const auto& weak : regions_) {
+        if (auto region = weak.lock()) regions.push_back(std::move(region));
+      }
+    }
+    std::vector<AllocationId> found;
+    for (const auto& region : regions) {
+      const auto id = region->alive();
+      if (!id || id->base == base || id->base >> kBlockBits != base >> kBlockBits) continue;
+      if (std::find(found.begin(), found.end(), *id) == found.end()) found.push_back(*id);
+      if (found.size() == kMaxNeighbours) break;
+    }
+    return found;
+  }
+
   bool has(const RegionInfo& wanted) {
     const MutexLock lock(mutex_);
     return std::any_of(regions_.begin(), regions_.end(), [&](const auto& weak) {
@@ -91,6 +110,11 @@ Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region,
   return memory;
 }
 
+std::optional<AllocationId> LocalMemory::alive() const {
+  if (allocation_.base == nullptr || !check_alive()) return std::nullopt;
+  return AllocationId{reinterpret_cast<std::uint64_t>(allocation_.base), allocation_.buffer_id};
+}
+
 Status LocalMemory::check_alive() const {
   if (allocation_.base == nullptr || cuda::buffer_id_of(info().base) == allocation_.buffer_id) return {};
   return fail(ErrorCode::kNotFound, "use region {}: its device memory at {} was freed",
@@ -135,8 +159,11 @@ Result<SharedMemory> LocalMemory::share() const {
 
 std::vector<std::byte> LocalMemory::export_key() const {
   auto memory = share();
-  if (memory) return encode(ExportedKey{.memory = *memory, .refusal = ""});
-  return encode(ExportedKey{.memory = std::nullopt, .refusal = std::move(memory.error().message)});
+  if (!memory) {
+    return encode(ExportedKey{.memory = {}, .neighbours = {}, .refusal = std::move(memory.error().message)});
+  }
+  return encode(
+      ExportedKey{.memory = *memory, .neighbours = device_regions().neighbours(memory->base), .refusal = ""});
 }
 
 Result<std::byte*> PeerMemory::reach(int device) const {
@@ -172,10 +199,10 @@ Result<std::byte*> PeerMemory::map(int device) const {
     }
     return reaches_.emplace(device, Reach{info().base, nullptr}).first->second.region;
   }
-  auto mapping = mappings_->get(memory_, device);
-  if (!mapping) return tl::unexpected(mapping.error());
-  std::byte* const region = (*mapping)->data() + (address - memory_.base);
-  reaches_.emplace(device, Reach{region, std::move(*mapping)});
+  auto mapped = mappings_->get(memory_, neighbours_, device);
+  if (!mapped) return tl::unexpected(mapped.error());
+  std::byte* const region = mapped->data + (address - memory_.base);
+  reaches_.emplace(device, Reach{region, std::move(mapped->mapping)});
   return region;
 }
 

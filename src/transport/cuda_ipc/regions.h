@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -28,6 +29,9 @@ class LocalMemory : public Registration {
   LocalMemory(const RegionInfo& region, const ProcessId& process) : Registration(region), process_(process) {}
 
   std::vector<std::byte> export_key() const override;
+
+  /// The allocation, as long as it is there; none of host memory.
+  std::optional<AllocationId> alive() const;
 
   /// kNotFound if device memory was freed since it was registered.
   Status check_alive() const;
@@ -55,10 +59,11 @@ bool registered_here(const RegionInfo& region);
 /// A peer's device memory.
 class PeerMemory : public RemoteKey {
  public:
-  PeerMemory(const RegionInfo& region, const SharedMemory& memory, int device,
-             std::shared_ptr<Mappings> mappings, bool same_process)
+  PeerMemory(const RegionInfo& region, const SharedMemory& memory, std::vector<AllocationId> neighbours,
+             int device, std::shared_ptr<Mappings> mappings, bool same_process)
       : RemoteKey(region),
         memory_(memory),
+        neighbours_(std::move(neighbours)),
         device_(device),
         mappings_(std::move(mappings)),
         same_process_(same_process) {}
@@ -88,6 +93,7 @@ class PeerMemory : public RemoteKey {
   };
 
   const SharedMemory memory_;
+  const std::vector<AllocationId> neighbours_;
   const int device_;
   const std::shared_ptr<Mappings> mappings_;
   const bool same_process_;

@@ -131,7 +131,7 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
     return fail(ErrorCode::kProtocol, "import {} bytes at {:#x}: no endpoint of this process registered them",
                 region.size, base);
   }
-  auto peer = std::make_unique<PeerMemory>(region, memory, *device, mappings_, same_process);
+  auto peer = std::make_unique<PeerMemory>(region, memory, key->neighbours, *device, mappings_, same_process);
   std::set<int> devices;
   {
     const MutexLock lock(mutex_);

@@ -1,0 +1,198 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// Small allocations that CUDA puts into one block: a peer reaches all of them at the same time.
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/unique_fd.h"
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/memory.h"
+#include "transport/cuda_ipc/cuda_ipc.h"
+
+namespace p2p::cuda_ipc {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kFlag = "--cuda-ipc-neighbours";
+constexpr std::size_t kRegions = 8;
+constexpr std::size_t kBytes = 20'000;
+
+std::byte pattern(std::size_t region, std::size_t i) {
+  return static_cast<std::byte>(region * 37 + i * 11 + i / 256);
+}
+
+Bytes content_of(std::size_t region) {
+  Bytes bytes(kBytes);
+  for (std::size_t i = 0; i < kBytes; ++i) bytes[i] = pattern(region, i);
+  return bytes;
+}
+
+RegionInfo region_at(std::size_t i, std::byte* base) {
+  return {.id = RegionId{static_cast<std::uint32_t>(i + 1)},
+          .base = base,
+          .size = kBytes,
+          .place = {MemoryKind::kCuda, 0}};
+}
+
+bool write_all(int fd, ByteView bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written <= 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+bool send(int fd, ByteView bytes) {
+  const std::uint64_t size = bytes.size();
+  return write_all(fd, {reinterpret_cast<const std::byte*>(&size), sizeof size}) && write_all(fd, bytes);
+}
+
+Bytes receive(int fd) {
+  const auto read_all = [fd](std::byte* to, std::size_t size) {
+    while (size != 0) {
+      const ssize_t got = ::read(fd, to, size);
+      if (got <= 0) return false;
+      to += got;
+      size -= static_cast<std::size_t>(got);
+    }
+    return true;
+  };
+  std::uint64_t size = 0;
+  if (!read_all(reinterpret_cast<std::byte*>(&size), sizeof size)) return {};
+  Bytes bytes(size);
+  return read_all(bytes.data(), size) ? bytes : Bytes();
+}
+
+/// The owner's process: says its regions, then lives until its input ends. Returns its exit status.
+int own_regions() {
+  const auto transport = make(Options{});
+  std::vector<cuda::DeviceBuffer> buffers;
+  std::vector<std::shared_ptr<Registration>> registrations;
+  for (std::size_t i = 0; i < kRegions; ++i) {
+    auto buffer = cuda::DeviceBuffer::allocate(0, kBytes);
+    if (!buffer || !cuda::copy_now(buffer->data(), content_of(i).data(), kBytes)) return 2;
+    auto registered = transport->register_memory(region_at(i, buffer->data()));
+    if (!registered) return 3;
+    buffers.push_back(std::move(*buffer));
+    registrations.push_back(std::move(*registered));
+  }
+  const auto channel = transport->open_channel({});
+  if (!channel || !send(1, (*channel)->address())) return 4;
+  for (std::size_t i = 0; i < kRegions; ++i) {
+    const auto base = reinterpret_cast<std::uint64_t>(buffers[i].data());
+    if (!send(1, {reinterpret_cast<const std::byte*>(&base), sizeof base})) return 5;
+    if (!send(1, registrations[i]->export_key())) return 5;
+  }
+  std::byte end{};
+  static_cast<void>(::read(0, &end, 1));
+  return 0;
+}
+
+/// Starts the owner.
+class Owner {
+ public:
+  Owner() {
+    int to[2];
+    int from[2];
+    EXPECT_EQ(::pipe(to), 0);
+    EXPECT_EQ(::pipe(from), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, to[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, from[1], 1);
+    for (const int fd : {to[0], to[1], from[0], from[1]}) posix_spawn_file_actions_addclose(&actions, fd);
+    std::string program = "/proc/self/exe";
+    std::string flag = kFlag;
+    char* arguments[] = {program.data(), flag.data(), nullptr};
+    EXPECT_EQ(::posix_spawn(&child_, program.c_str(), &actions, nullptr, arguments, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(to[0]);
+    ::close(from[1]);
+    to_.reset(to[1]);
+    from_.reset(from[0]);
+  }
+
+  ~Owner() {
+    to_.reset();
+    int status = 0;
+    ::waitpid(child_, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+
+  Bytes next() const { return receive(from_.get()); }
+
+ private:
+  pid_t child_ = -1;
+  UniqueFd to_;
+  UniqueFd from_;
+};
+
+Status transfer(Channel& channel, Operation operation, const Segment& segment) {
+  static std::uint64_t id = 0;
+  EXPECT_TRUE(channel.post(
+      {.id = BatchId{++id}, .operation = operation, .segments = {&segment, 1}, .bytes = kBytes}));
+  std::vector<Completion> completions;
+  const auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (completions.empty() && std::chrono::steady_clock::now() < deadline) channel.progress(completions);
+  if (completions.empty()) return tl::unexpected(Error{ErrorCode::kTimedOut, "no completion"});
+  return completions[0].status;
+}
+
+TEST(IpcNeighbours, AreAllReached) {
+  if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
+  Owner owner;
+  const auto transport = make(Options{});
+  auto mine = cuda::DeviceBuffer::allocate(0, kBytes, true).value();
+  const auto local = transport->register_memory(region_at(100, mine.data())).value();
+  const auto channel = transport->open_channel({}).value();
+  ASSERT_TRUE(channel->connect(owner.next()));
+  std::vector<std::unique_ptr<RemoteKey>> keys;
+  std::vector<std::uint64_t> bases;
+  for (std::size_t i = 0; i < kRegions; ++i) {
+    const Bytes base = owner.next();
+    ASSERT_EQ(base.size(), sizeof(std::uint64_t));
+    std::uint64_t address = 0;
+    std::memcpy(&address, base.data(), sizeof address);
+    bases.push_back(address);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the other process
+    auto key = transport->import_region(region_at(i, reinterpret_cast<std::byte*>(address)), owner.next());
+    ASSERT_TRUE(key) << "region " << i << ": " << key.error().message;
+    keys.push_back(std::move(*key));
+  }
+  Bytes got(kBytes);
+  // Each holds what its owner put there; then what is written here, each its neighbour's content.
+  for (std::size_t shift = 0; shift < 2; ++shift) {
+    for (std::size_t i = 0; i < kRegions; ++i) {
+      const Segment all{mine.data(), bases[i], kBytes, local.get(), keys[i].get()};
+      const Status read = transfer(*channel, Operation::kRead, all);
+      ASSERT_TRUE(read) << read.error().message;
+      ASSERT_TRUE(cuda::copy_now(got.data(), mine.data(), kBytes));
+      EXPECT_TRUE(got == content_of(i + shift)) << i;
+    }
+    for (std::size_t i = 0; i < kRegions && shift == 0; ++i) {
+      ASSERT_TRUE(cuda::copy_now(mine.data(), content_of(i + 1).data(), kBytes));
+      const Segment all{mine.data(), bases[i], kBytes, local.get(), keys[i].get()};
+      const Status written = transfer(*channel, Operation::kWrite, all);
+      ASSERT_TRUE(written) << written.error().message;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace p2p::cuda_ipc
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == p2p::cuda_ipc::kFlag) return p2p::cuda_ipc::own_regions();
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
