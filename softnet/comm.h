@@ -24,7 +24,7 @@ namespace softnet {
 
 namespace abi = p2p::nccl_net::abi;
 
-inline constexpr std::size_t kRequests = 16;
+inline constexpr std::size_t kRequests = Stager::kSlots;
 
 /// In front of each message.
 struct MessageHeader {

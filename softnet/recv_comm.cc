@@ -24,8 +24,7 @@ RecvComm::RecvComm(UniqueFd socket, bool unpack)
 }
 
 RecvComm::~RecvComm() {
-  if (unpack_)
-    inform("closed after {} receives with {} fragments for the device to unpack", received_, fragments_);
+  if (unpack_) inform("closed after {} receives with {} fragments in the pool", received_, fragments_);
   for (const Request& request : requests_) {
     if (pool_ != nullptr) pool_->give_back(request.extent);
   }
@@ -216,7 +215,12 @@ std::size_t RecvComm::scatter(const Request& request, std::span<iovec> pieces) c
 }
 
 void RecvComm::publish(const Request& request, std::uint64_t sequence) {
-  if (fragments_ == 0 && !request.plan.entries.empty()) inform("receives are left to the host to unpack");
+  if (fragments_ == 0 && !request.plan.entries.empty()) {
+    inform(
+        "{} received bytes stay in the pool as {} fragments, and the buffer at {} as it was: who posted the "
+        "receive has to unpack",
+        request.size, request.plan.entries.size(), static_cast<const void*>(request.data));
+  }
   fragments_ += request.plan.entries.size();
   std::atomic_ref(lists_->count[sequence % abi::kUnpackSlots])
       .store(request.plan.entries.size(), std::memory_order_release);

@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "softnet/stager.h"
 
+#include <atomic>
+#include <cstring>
 #include <utility>
 
 #include "drivers/cuda/device.h"
@@ -8,24 +10,38 @@
 
 namespace softnet {
 
-using p2p::cuda::Event;
+using p2p::cuda::HostBuffer;
 using p2p::cuda::Stream;
+
+namespace {
+
+constexpr std::size_t kLine = 64;
+// A device whose work failed writes no word: after so long the driver is asked.
+constexpr std::chrono::milliseconds kAskAfter{2};
+
+template <class T>
+p2p::Status move_into(T& target, p2p::Result<T> made) {
+  if (!made) return tl::unexpected(made.error());
+  target = std::move(*made);
+  return {};
+}
+
+}  // namespace
 
 std::unique_ptr<Stager> Stager::open() {
   auto stager = std::make_unique<Stager>();
   stager->device_ = p2p::cuda::current_device();
-  auto stream = Stream::open(stager->device_, Stream::Priority::kHigh);
-  p2p::Status status;
-  if (!stream) status = tl::unexpected(stream.error());
-  if (stream) stager->stream_ = std::move(*stream);
-  for (Event& event : stager->events_) {
-    if (!status) break;
-    auto made = Event::open(stager->device_);
-    if (!made) status = tl::unexpected(made.error());
-    if (made) event = std::move(*made);
+  p2p::Status status = move_into(stager->words_, HostBuffer::allocate(kSlots * kLine));
+  if (status) {
+    std::memset(stager->words_.data(), 0, stager->words_.size());
+    status = move_into(stager->stream_, Stream::open(stager->device_, Stream::Priority::kHigh));
   }
   if (!status) warn("connect: {}", status.error().message);
   return status && Pool::of_sends() != nullptr ? std::move(stager) : nullptr;
+}
+
+std::uint32_t* Stager::word_of(std::size_t slot) const {
+  return reinterpret_cast<std::uint32_t*>(words_.data() + slot * kLine);
 }
 
 Stager::Progress Stager::start(std::size_t slot, const std::byte* data, std::size_t size,
@@ -36,16 +52,21 @@ Stager::Progress Stager::start(std::size_t slot, const std::byte* data, std::siz
   const p2p::cuda::DeviceGuard guard(device_);
   p2p::Status status = guard.status();
   if (status) status = stream_.copy(at(extent), data, size);
-  if (status) status = events_[slot].record(stream_.handle());
+  if (status) status = stream_.signal(word_of(slot), ++turns_[slot]);
+  asked_[slot] = Clock::now();
   if (!status) warn("send: {}", status.error().message);
   return status ? Progress::kStarted : Progress::kFailed;
 }
 
-Stager::Copied Stager::copied(std::size_t slot) const {
-  const auto done = events_[slot].done();
-  if (!done) warn("send: {}", done.error().message);
-  if (!done) return Copied::kFailed;
-  return *done ? Copied::kYes : Copied::kNotYet;
+Stager::Copied Stager::copied(std::size_t slot) {
+  const std::atomic_ref<std::uint32_t> word(*word_of(slot));
+  if (word.load(std::memory_order_acquire) == turns_[slot]) return Copied::kYes;
+  const auto now = Clock::now();
+  if (now - asked_[slot] < kAskAfter) return Copied::kNotYet;
+  asked_[slot] = now;
+  const auto idle = stream_.idle();
+  if (!idle) warn("send: {}", idle.error().message);
+  return idle ? Copied::kNotYet : Copied::kFailed;
 }
 
 Stager::~Stager() {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "drivers/cuda/device.h"
+#include "drivers/nccl_net/nearest.h"
 #include "drivers/nccl_net/plugin.h"
 
 /// What the official recipe for GPUDirect-TCPX asks, checked. The variables are the plugin's, not ours: they
@@ -129,7 +130,37 @@ void check_receive_manager(std::vector<Finding>& findings) {
   findings.push_back(std::move(finding));
 }
 
-void check_cuda(std::vector<Finding>& findings) {
+Finding pair_of(int gpu, const std::string& bus_id, const std::vector<net::Device>& devices) {
+  const std::string path = net::pci_path_of(bus_id);
+  std::vector<std::string> labels;
+  bool known = !path.empty();
+  for (const net::Device& device : net::nearest(devices, path)) {
+    known = known && !device.properties.pci_path.empty();
+    labels.push_back(device.label());
+  }
+  Finding finding{Verdict::kGood, fmt::format("GPU {}", gpu),
+                  fmt::format("{}, next to {}", bus_id, fmt::join(labels, ", ")), ""};
+  if (known) return finding;
+  finding.verdict = Verdict::kAdvice;
+  finding.found = fmt::format("{}, its place or that of a NIC on the PCI bus is not known", bus_id);
+  finding.advice = fmt::format("all NICs count as near: {}", fmt::join(labels, ", "));
+  return finding;
+}
+
+/// Which NICs each GPU is to use: RxDM steers the flows of a GPU to the one next to it.
+void check_pairs(const PluginReport& plugin, std::vector<Finding>& findings) {
+  std::vector<net::Device> devices;
+  for (const DeviceReport& report : plugin.devices) {
+    net::Device& device = devices.emplace_back(net::Device{.index = report.index});
+    device.properties.name = report.name;
+    device.properties.pci_path = report.pci_path;
+  }
+  for (int gpu = 0; gpu < p2p::cuda::device_count(); ++gpu) {
+    findings.push_back(pair_of(gpu, p2p::cuda::bus_id_of(gpu).value_or("no bus address"), devices));
+  }
+}
+
+void check_cuda(const PluginReport& plugin, std::vector<Finding>& findings) {
   if (const auto available = p2p::cuda::available(); !available) {
     findings.push_back(
         {Verdict::kAdvice, "CUDA", available.error().message, "only host memory can be moved"});
@@ -146,6 +177,7 @@ void check_cuda(std::vector<Finding>& findings) {
       {open_driver ? Verdict::kGood : Verdict::kAdvice, "DMA-BUF",
        open_driver ? "open kernel module" : "not the open kernel module",
        open_driver ? "" : "exporting CUDA memory as DMA-BUF needs NVIDIA's open kernel module"});
+  check_pairs(plugin, findings);
 }
 
 }  // namespace
@@ -184,7 +216,7 @@ std::vector<Finding> check_environment(const PluginReport& plugin) {
     check_variables(findings);
     check_receive_manager(findings);
   }
-  check_cuda(findings);
+  check_cuda(plugin, findings);
   return findings;
 }
 

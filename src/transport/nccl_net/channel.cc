@@ -202,7 +202,7 @@ bool NetChannel::post(const Batch& batch) {
   std::vector<Piece> pieces;
   std::vector<Range> ranges;
   batch.for_each_piece([&](const Segment& piece) {
-    pieces.push_back({piece.local, piece.size, piece.registration, nullptr});
+    pieces.push_back({piece.local, piece.size, piece.registration});
     ranges.push_back({piece.key->info().id, piece.key->info().key, piece.remote, piece.size});
   });
   auto gate = gate_of(batch);

@@ -108,9 +108,9 @@ class NetChannel final : public Channel {
   Status take(const ReadRequest& read);
   Status take(const Done& done);
   Status take(const Cancel& cancel);
-  Result<std::vector<Piece>> resolve(const Chunk& chunk);
-  Result<std::vector<Piece>> resolve(const std::vector<Range>& ranges) const;
-  static std::vector<Piece> slice(Read& read, std::uint64_t bytes);
+  Result<Places> resolve(const Chunk& chunk);
+  Result<Places> resolve(const std::vector<Range>& ranges) const;
+  static Places slice(Read& read, std::uint64_t bytes);
   void landed(const Chunk& chunk, const Status& status);
   void end_peer_write(std::uint64_t batch);
 

@@ -40,12 +40,13 @@ Options options() {
 
 /// One of two channels of this process, driven by the test's own thread.
 struct End {
-  std::unique_ptr<Transport> transport = make(options());
+  std::unique_ptr<Transport> transport;
   Link link;
   std::unique_ptr<Channel> channel;
   std::vector<Completion> completions;
 
-  void open(Role role) {
+  void open(Role role, const Options& set = options()) {
+    transport = make(set);
     ASSERT_TRUE(transport->probe()) << transport->probe().error().message;
     ChannelSetup setup{.role = role, .rail = transport->rails({}).front(), .control = &link};
     setup.secret.fill(std::byte{7});
@@ -112,6 +113,37 @@ TEST(NetTransportTest, SaysInTheLogWhyAPluginThatWasAskedForIsNotUsed) {
   set_log_sink(nullptr);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_NE(lines[0].find("/nowhere/libnccl-net.so"), std::string::npos) << lines[0];
+}
+
+// The plugin itself says "not yet" for ever: nobody takes the connection, or makes one.
+TEST(NetConnect, APeerThatDoesNothingIsGivenUp) {
+  ::setenv("SOFTNET_INTERFACES", "lo", 1);
+  Options set = options();
+  set.connect_timeout = std::chrono::milliseconds(200);
+  End left, right;
+  left.open(Role::kConnector, set);
+  right.open(Role::kAcceptor);
+  ASSERT_TRUE(left.channel->connect(right.channel->address()));
+  const auto end = Clock::now() + std::chrono::seconds(30);
+  while (left.channel->state() == ChannelState::kConnecting && Clock::now() < end) {
+    left.channel->progress(left.completions);
+  }
+  ASSERT_EQ(left.channel->state(), ChannelState::kFailed);
+  EXPECT_EQ(left.channel->error().code, ErrorCode::kTimedOut);
+  EXPECT_NE(left.channel->error().message.find("not ready after 200 ms"), std::string::npos)
+      << left.channel->error().message;
+}
+
+TEST(NetConnect, AnAddressThatIsNoneIsRefused) {
+  ::setenv("SOFTNET_INTERFACES", "lo", 1);
+  End left;
+  left.open(Role::kConnector);
+  Bytes address = left.channel->address();
+  EXPECT_FALSE(left.channel->connect(std::span(address).first(address.size() - 1)));
+  address[8] = address[9] = address[10] = address[11] = std::byte{};  // chunks of nothing
+  EXPECT_FALSE(left.channel->connect(address));
+  address[0] ^= std::byte{1};
+  EXPECT_FALSE(left.channel->connect(address));
 }
 
 TEST_F(NetChannelTest, NoiseIsABreach) { expect_breach(Bytes(9, std::byte{0xee})); }

@@ -42,7 +42,8 @@ Incoming::~Incoming() {
   handles_.reset();
   staging_.reset();
   for (const Posted& posted : posted_) {
-    if (posted.staged == nullptr && posted.pieces.front().owner) posted.pieces.front().owner->end_access();
+    if (posted.staged != nullptr) continue;
+    for (const auto& owner : posted.places.owners) owner->end_access();
   }
   for (const Landing& landing : landings_) {
     for (const auto& registration : landing.landed.accesses) registration->end_access();
@@ -121,19 +122,21 @@ const MemoryHandle* Incoming::in_place(const std::vector<Piece>& pieces, const C
 
 Result<bool> Incoming::post_next() {
   Posted next{.chunk = waiting_.front()};
-  auto pieces = handler_.resolve(next.chunk);
-  next.dropped = !pieces;
-  if (pieces) next.pieces = std::move(*pieces);
-  const MemoryHandle* handle = in_place(next.pieces, next.chunk);
-  const Piece* first = next.pieces.empty() ? nullptr : &next.pieces.front();
-  if (handle != nullptr && first->owner && !first->owner->begin_access()) {
+  auto places = handler_.resolve(next.chunk);
+  next.dropped = !places;
+  if (places) next.places = std::move(*places);
+  const MemoryHandle* handle = in_place(next.places.pieces, next.chunk);
+  // In place there is one region.
+  const Registration* const owner =
+      handle != nullptr && !next.places.owners.empty() ? next.places.owners.front().get() : nullptr;
+  if (owner != nullptr && !owner->begin_access()) {
     next.dropped = true;
     handle = nullptr;
   }
   Result<bool> posted = false;
   if (handle != nullptr) {
-    posted = window_->post(first->data, next.chunk.size, *handle);
-    if ((!posted || !*posted) && first->owner) first->owner->end_access();
+    posted = window_->post(next.places.pieces.front().data, next.chunk.size, *handle);
+    if ((!posted || !*posted) && owner != nullptr) owner->end_access();
   } else {
     next.staged = staging_->slot(receives_);
     posted = window_->post(next.staged, next.chunk.size, staging_->handle());
@@ -172,9 +175,7 @@ Result<bool> Incoming::take_arrivals() {
 
 Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted) {
   if (posted.staged == nullptr) {
-    Accesses accesses;
-    if (posted.pieces.front().owner) accesses.push_back(posted.pieces.front().owner);
-    return Landing{{std::move(posted.chunk), std::move(accesses), {}}, nullptr};
+    return Landing{{std::move(posted.chunk), std::move(posted.places.owners), {}}, nullptr};
   }
   if (auto read = read_arrival(arrival, posted.chunk.size); !read) return tl::unexpected(read.error());
   copies_.clear();
@@ -206,20 +207,21 @@ Status Incoming::read_arrival(const Arrival& arrival, std::uint64_t size) {
 /// Plans in `copies_` how the bytes of `fragments_` get to the chunk's pieces.
 Incoming::Landed Incoming::land(Posted& posted, const std::byte* source) {
   Landed landed{std::move(posted.chunk), {}, {}};
-  if (posted.dropped && posted.pieces.empty()) return landed;
+  if (posted.dropped && posted.places.pieces.empty()) return landed;
   if (posted.dropped) {
     landed.status = fail(ErrorCode::kNotFound, "write to a region: it was revoked");
     return landed;
   }
+  for (auto& owner : posted.places.owners) {
+    if (!owner->begin_access()) {
+      landed.status = fail(ErrorCode::kNotFound, "write to a region: it was revoked");
+      return landed;
+    }
+    landed.accesses.push_back(std::move(owner));
+  }
   blocks_.clear();
   std::uint64_t offset = 0;
-  for (const Piece& piece : posted.pieces) {
-    const bool held = !piece.owner || (!landed.accesses.empty() && landed.accesses.back() == piece.owner);
-    if (!held && !piece.owner->begin_access()) {
-      landed.status = fail(ErrorCode::kNotFound, "write to a region: it was revoked");
-      break;
-    }
-    if (!held) landed.accesses.push_back(piece.owner);
+  for (const Piece& piece : posted.places.pieces) {
     blocks_.push_back({offset, piece.size, piece.data});
     offset += piece.size;
   }

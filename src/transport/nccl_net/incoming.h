@@ -21,7 +21,7 @@ namespace p2p::nccl_net {
 /// What a channel decides for its Incoming.
 struct IncomingHandler {
   /// Where the next chunk belongs: pieces that add up to its size. After an error its bytes are dropped.
-  std::function<Result<std::vector<Piece>>(const Chunk&)> resolve;
+  std::function<Result<Places>(const Chunk&)> resolve;
 
   /// It has come, or been dropped, and nothing of it is touched any more. kNotFound: a region was revoked
   /// meanwhile.
@@ -58,7 +58,7 @@ class Incoming {
  private:
   struct Posted {
     Chunk chunk;
-    std::vector<Piece> pieces;
+    Places places;
     std::byte* staged = nullptr;  ///< null: received in place
     bool dropped = false;
   };

@@ -82,12 +82,19 @@ class Staging {
   std::optional<MemoryHandle> handle_;
 };
 
-/// A run of local memory. `owner` holds a region that a peer reads or writes; null for my own batch's.
+/// A run of local memory.
 struct Piece {
   std::byte* data = nullptr;
   std::uint64_t size = 0;
   const Registration* registration = nullptr;
-  std::shared_ptr<Registration> owner;
+  bool peers = false;  ///< a peer reads or writes it: to be touched between begin_access and end_access alone
+};
+
+/// Where a message's bytes lie. Thousands of pieces mostly lie in one region, and channels of many threads in
+/// the same: so it is held once, not piece by piece.
+struct Places {
+  std::vector<Piece> pieces;
+  std::vector<std::shared_ptr<Registration>> owners;  ///< of the peers' pieces, in their order
 };
 
 /// True for one run of one region, cut into pieces or not.

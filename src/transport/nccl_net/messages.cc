@@ -84,18 +84,27 @@ Status NetChannel::take(Chunk chunk) {
   return incoming_->announce(std::move(chunk));
 }
 
-Result<std::vector<Piece>> NetChannel::resolve(const std::vector<Range>& ranges) const {
-  std::vector<Piece> pieces;
-  pieces.reserve(ranges.size());
+Result<Places> NetChannel::resolve(const std::vector<Range>& ranges) const {
+  Places places;
+  places.pieces.reserve(ranges.size());
+  const Range* last = nullptr;
   for (const Range& range : ranges) {
     if (range.size == 0) continue;
-    auto owner = config_.registrations->find(range.region, range.key, range.address, range.size);
-    if (!owner) return tl::unexpected(owner.error());
-    // The table vouches for the range, whose address is one of this process.
+    // The table belongs to all channels: it is asked for each run of pieces in one region, not for each
+    // piece.
+    const bool known = last != nullptr && range.region == last->region && range.key == last->key &&
+                       places.owners.back()->contains(range.address, range.size);
+    if (!known) {
+      auto owner = config_.registrations->find(range.region, range.key, range.address, range.size);
+      if (!owner) return tl::unexpected(owner.error());
+      places.owners.push_back(std::move(*owner));
+    }
+    last = &range;
+    // The region vouches for the range, whose address is one of this process.
     auto* const data = reinterpret_cast<std::byte*>(range.address);
-    pieces.push_back({data, range.size, owner->get(), *owner});
+    places.pieces.push_back({data, range.size, places.owners.back().get(), true});
   }
-  return pieces;
+  return places;
 }
 
 Status NetChannel::take(const ReadRequest& read) {
@@ -103,16 +112,17 @@ Status NetChannel::take(const ReadRequest& read) {
     return fail(ErrorCode::kProtocol, "{}: read {} is under way already, or one too many", describe(),
                 read.batch);
   }
-  auto pieces = resolve(read.ranges);
-  if (!pieces) {
-    say(Done{read.batch, true, tl::unexpected(pieces.error())});
+  auto places = resolve(read.ranges);
+  if (!places) {
+    say(Done{read.batch, true, tl::unexpected(places.error())});
     return {};
   }
   auto out = std::make_shared<OutgoingBatch>();
   out->id = read.batch;
   out->response = true;
-  for (const Piece& piece : *pieces) out->left += piece.size;
-  out->pieces = std::move(*pieces);
+  for (const Piece& piece : places->pieces) out->left += piece.size;
+  out->pieces = std::move(places->pieces);
+  out->owners = std::move(places->owners);
   if (out->left == 0) return fail(ErrorCode::kProtocol, "{}: a read of nothing", describe());
   moved_at_ = Clock::now();
   peer_reads_[read.batch].out = out;
@@ -155,32 +165,32 @@ Status NetChannel::take(const Cancel& cancel) {
   return {};
 }
 
-Result<std::vector<Piece>> NetChannel::resolve(const Chunk& chunk) {
+Result<Places> NetChannel::resolve(const Chunk& chunk) {
   if (chunk.response) {
     Read& read = reads_.at(chunk.batch);
     if (read.abandoned) return fail(ErrorCode::kCancelled, "the transfer was cancelled");
     return slice(read, chunk.size);
   }
-  auto pieces = resolve(chunk.ranges);
+  auto places = resolve(chunk.ranges);
   PeerWrite& write = peer_writes_.at(chunk.batch);
-  if (!pieces && write.status) write.status = tl::unexpected(pieces.error());
-  return pieces;
+  if (!places && write.status) write.status = tl::unexpected(places.error());
+  return places;
 }
 
 /// The next `bytes` of a read's local pieces.
-std::vector<Piece> NetChannel::slice(Read& read, std::uint64_t bytes) {
-  std::vector<Piece> pieces;
+Places NetChannel::slice(Read& read, std::uint64_t bytes) {
+  Places places;
   while (bytes != 0) {
     const Piece& piece = read.pieces[read.next];
     const std::uint64_t size = std::min(bytes, piece.size - read.offset);
-    pieces.push_back({piece.data + read.offset, size, piece.registration, nullptr});
+    places.pieces.push_back({piece.data + read.offset, size, piece.registration});
     bytes -= size;
     read.offset += size;
     if (read.offset != piece.size) continue;
     ++read.next;
     read.offset = 0;
   }
-  return pieces;
+  return places;
 }
 
 void NetChannel::landed(const Chunk& chunk, const Status& status) {

@@ -17,8 +17,8 @@ constexpr std::uint64_t kAlone = std::uint64_t{64} << 10;
 // a cancelled transfer ends soon.
 constexpr std::size_t kAhead = 48;
 
-void end_accesses(std::vector<std::shared_ptr<Registration>>& accesses) {
-  for (const auto& registration : accesses) registration->end_access();
+void end_accesses(std::vector<const Registration*>& accesses) {
+  for (const Registration* registration : accesses) registration->end_access();
   accesses.clear();
 }
 
@@ -151,7 +151,7 @@ Outgoing::Cut Outgoing::cut(const OutgoingBatch& batch) const {
     const std::uint64_t size = std::min(piece.size - offset, room);
     if (!made.pieces.empty() && piece.size - offset >= kAlone) break;
     if (size == 0 || made.pieces.size() == kMaxRanges) break;
-    made.pieces.push_back({piece.data + offset, size, piece.registration, piece.owner});
+    made.pieces.push_back({piece.data + offset, size, piece.registration, piece.peers});
     if (!batch.response) {
       Range range = batch.targets[index];
       range.address += offset;
@@ -178,9 +178,10 @@ void Outgoing::advance(OutgoingBatch& batch, std::uint64_t bytes) {
 
 bool Outgoing::begin_accesses(const Cut& cut, Sending& sending) {
   for (const Piece& piece : cut.pieces) {
-    if (!piece.owner || (!sending.accesses.empty() && sending.accesses.back() == piece.owner)) continue;
-    if (!piece.owner->begin_access()) return false;
-    sending.accesses.push_back(piece.owner);
+    const Registration* const region = piece.registration;
+    if (!piece.peers || (!sending.accesses.empty() && sending.accesses.back() == region)) continue;
+    if (!region->begin_access()) return false;
+    sending.accesses.push_back(region);
   }
   return true;
 }

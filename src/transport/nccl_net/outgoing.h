@@ -21,9 +21,10 @@ struct OutgoingBatch {
   std::uint64_t id = 0;
   bool response = false;
   std::vector<Piece> pieces;
-  std::vector<Range> targets;       ///< of a write, piece by piece
-  std::uint64_t left = 0;           ///< bytes not yet cut into chunks
-  std::optional<cuda::Event> gate;  ///< the memory is not to be read before
+  std::vector<std::shared_ptr<Registration>> owners;  ///< of a response: keeps the regions of its pieces
+  std::vector<Range> targets;                         ///< of a write, piece by piece
+  std::uint64_t left = 0;                             ///< bytes not yet cut into chunks
+  std::optional<cuda::Event> gate;                    ///< the memory is not to be read before
 
   // State of Outgoing.
   std::size_t next = 0;         ///< piece
@@ -73,7 +74,7 @@ class Outgoing {
   /// A chunk that was announced, until its send has ended.
   struct Sending {
     std::shared_ptr<OutgoingBatch> batch;
-    std::vector<std::shared_ptr<Registration>> accesses;
+    std::vector<const Registration*> accesses;  ///< the batch holds them
     std::vector<Piece> pieces;
     std::uint64_t size = 0;
     const std::byte* data = nullptr;  ///< from where it goes, once that is decided

@@ -2,6 +2,7 @@
 #include "transport/nccl_net/protocol.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "base/error.h"
@@ -165,10 +166,13 @@ Result<Message> decode(ByteView bytes) {
 }
 
 void pack(Bytes& packed, const Message& message) {
-  const Bytes bytes = encode(message);
   ByteWriter writer(packed);
-  writer.put(static_cast<std::uint32_t>(bytes.size()));
-  writer.put(ByteView(bytes));
+  const std::size_t start = packed.size();
+  writer.put(std::uint32_t{0});
+  writer.put(static_cast<std::uint8_t>(message.index()));
+  std::visit(Encoder{writer}, message);
+  const auto size = static_cast<std::uint32_t>(packed.size() - start - sizeof(std::uint32_t));
+  std::memcpy(&packed[start], &size, sizeof size);
 }
 
 Result<std::vector<Message>> unpack(ByteView packed) {

@@ -1,6 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -10,10 +9,10 @@
 #include "base/mutex.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/place.h"
+#include "drivers/nccl_net/nearest.h"
 #include "transport/nccl_net/channel.h"
 #include "transport/nccl_net/gpus.h"
 #include "transport/nccl_net/nccl_net.h"
-#include "transport/nccl_net/nearest.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -22,12 +21,9 @@ namespace {
 constexpr std::size_t kLeastBatch = std::size_t{1} << 20;
 
 /// The GPU's folder in sysfs; empty if that cannot be told.
-std::string pci_path_of(int gpu) {
+std::string place_of(int gpu) {
   const auto bus_id = cuda::bus_id_of(gpu);
-  if (!bus_id) return "";
-  std::error_code error;
-  const auto path = std::filesystem::canonical("/sys/bus/pci/devices/" + *bus_id, error);
-  return error ? "" : path.string();
+  return bus_id ? pci_path_of(*bus_id) : "";
 }
 
 struct Opened {
@@ -187,7 +183,7 @@ std::vector<Pair> NetTransport::pairs() const {
     return pairs;
   }
   for (const int gpu : gpus_.for_channels(cuda::current_device())) {
-    for (Device& device : nearest(opened()->devices, pci_path_of(gpu)))
+    for (Device& device : nearest(opened()->devices, place_of(gpu)))
       pairs.push_back({std::move(device), gpu});
   }
   std::ranges::stable_sort(pairs, {}, [](const Pair& pair) { return pair.device.index; });

@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/nccl_net/nearest.h"
+#include "drivers/nccl_net/nearest.h"
 
 #include <gmock/gmock.h>
 
@@ -49,6 +49,8 @@ TEST(Nearest, TakesAllWhereAPlaceIsUnknown) {
   machine.push_back(device(4, ""));
   EXPECT_EQ(nearest(machine, kMachine[0].properties.pci_path).size(), 4U);
 }
+
+TEST(Nearest, AnAddressThatIsNotOnTheBusHasNoPlace) { EXPECT_EQ(pci_path_of("ffff:ff:1f.7"), ""); }
 
 }  // namespace
 }  // namespace p2p::nccl_net

@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/nccl_net/nearest.h"
+#include "drivers/nccl_net/nearest.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -16,6 +16,12 @@ std::ptrdiff_t common_folders(const std::string& one, const std::string& other) 
 }
 
 }  // namespace
+
+std::string pci_path_of(const std::string& bus_id) {
+  std::error_code error;
+  const auto path = std::filesystem::canonical("/sys/bus/pci/devices/" + bus_id, error);
+  return error ? "" : path.string();
+}
 
 std::vector<Device> nearest(const std::vector<Device>& devices, const std::string& gpu_path) {
   std::vector<Device> found;
