@@ -62,8 +62,9 @@ pair() {
 
 echo "GPUs: $gpus"
 step gpu_unpack_test 40 "$build/tests/hardware/gpu_unpack_test" --gtest_color=no
-step gpu_nccl_net_pages 40 "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
-step gpu_nccl_net_random 40 env SOFTNET_FRAGMENTS=random SOFTNET_STRICT=1 SOFTNET_SEED=5 \
+step unpacker_test 40 "$build/src/device/unpacker_test" --gtest_color=no
+step gpu_nccl_net_pages 60 "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
+step gpu_nccl_net_random 60 env SOFTNET_FRAGMENTS=random SOFTNET_STRICT=1 SOFTNET_SEED=5 \
   "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
 
 export SOFTNET_CUDA=1 SOFTNET_INTERFACES=lo
@@ -102,6 +103,16 @@ for transport in tcp tcpx; do
   engine "engine_$transport" "$transport" --size 256M
   engine "engine_blocks_$transport" "$transport" --size 4K --blocks 40960
 done
+# Threads that poll for channels want a core each, on both sides and beside the sessions' threads.
+for channels in 8 12; do
+  export UCCL_P2P_NCCL_NET_CHANNELS=$channels
+  engine "engine_tcpx_$channels" tcpx --size 256M
+  engine "engine_blocks_tcpx_$channels" tcpx --size 4K --blocks 40960
+done
+unset UCCL_P2P_NCCL_NET_CHANNELS
+export UCCL_P2P_NCCL_NET_CHUNK=1M UCCL_P2P_BATCH_BYTES=1M
+engine engine_tcpx_1m tcpx --size 256M
+unset UCCL_P2P_NCCL_NET_CHUNK UCCL_P2P_BATCH_BYTES
 unset SOFTNET_CUDA UCCL_P2P_NCCL_NET_PLUGIN
 
 if ((gpus > 1)) && python3 -c 'import torch' 2>/dev/null; then
