@@ -2,6 +2,7 @@
 #include "device/thresholds.h"
 
 #include <algorithm>
+#include <ranges>
 
 namespace p2p::device {
 namespace {
@@ -16,9 +17,9 @@ Ways choose_ways(const Timings& timings, const Ways& fallback) {
   if (!timings.lists.empty()) {
     // What is beyond the largest size is not known; the engine gains on the kernel there.
     ways.bulk_bytes = std::max(fallback.bulk_bytes, 2 * timings.lists.back().bytes);
-    for (auto each = timings.lists.rbegin(); each != timings.lists.rend(); ++each) {
-      if (each->engine_us > kSame * each->kernel_us) break;
-      ways.bulk_bytes = each->bytes;
+    for (const Timing& each : std::views::reverse(timings.lists)) {
+      if (each.engine_us > kSame * each.kernel_us) break;
+      ways.bulk_bytes = each.bytes;
     }
   }
   if (!timings.singles.empty()) {
