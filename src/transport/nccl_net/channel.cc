@@ -18,6 +18,9 @@ constexpr std::size_t kAddressBytes = 3 * sizeof(std::uint32_t) + abi::kHandleBy
 constexpr std::size_t kMaxBatches = 64;
 // Plugins do not tell of bytes, only of whole messages: for so long after one, more are likely on their way.
 constexpr std::chrono::microseconds kMaybeMoving{1000};
+// Between looks for them the processor rests: who asks all the time holds up those that bring the bytes.
+constexpr std::chrono::microseconds kRest{5};
+constexpr int kPauses = 16;
 // Of a control message; no single message is larger than its rest up to 64 KiB.
 constexpr std::size_t kPackedBytes = std::size_t{16} << 10;
 
@@ -193,6 +196,7 @@ Result<bool> NetChannel::advance_connect() {
 }
 
 bool NetChannel::post(const Batch& batch) {
+  rest_until_ = {};
   if (writes_.size() + reads_.size() >= kMaxBatches) return false;
   moved_at_ = Clock::now();
   if (batch.bytes == 0) {
@@ -298,6 +302,10 @@ bool NetChannel::progress(std::vector<Completion>& completions) {
 
 Result<bool> NetChannel::move() {
   const auto now = Clock::now();
+  if (now < rest_until_) {
+    for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
+    return true;
+  }
   const bool asked = ask_for_gated_reads();
   const auto sent = outgoing_->progress();
   if (!sent) return sent;
@@ -309,7 +317,9 @@ Result<bool> NetChannel::move() {
   if (now >= next_tick_) {
     if (auto ticked = tick(now); !ticked) return tl::unexpected(ticked.error());
   }
-  return moved || (busy() && now - moved_at_ < kMaybeMoving);
+  if (moved || !busy() || now - moved_at_ >= kMaybeMoving) return moved;
+  rest_until_ = now + kRest;
+  return true;
 }
 
 /// A few times in each keepalive time, also when nothing is under way.

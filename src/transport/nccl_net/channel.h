@@ -132,6 +132,7 @@ class NetChannel final : public Channel {
   Clock::time_point heard_at_;
   Clock::time_point moved_at_;
   Clock::time_point next_tick_;
+  Clock::time_point rest_until_;  // nothing is expected before, unless a batch or a message comes
 
   Bytes unsent_;                // messages that have not gone to the control link yet
   std::vector<Message> early_;  // from a peer that was ready before us

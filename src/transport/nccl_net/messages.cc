@@ -25,6 +25,7 @@ Overloaded(Functions...) -> Overloaded<Functions...>;
 Status NetChannel::on_control(std::span<const std::byte> bytes) {
   if (state_ == ChannelState::kFailed) return {};
   heard_at_ = Clock::now();
+  rest_until_ = {};
   auto messages = unpack(bytes);
   Status status;
   if (!messages) status = tl::unexpected(messages.error());
