@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -186,7 +187,7 @@ std::vector<Pair> NetTransport::pairs() const {
     for (Device& device : nearest(opened()->devices, place_of(gpu)))
       pairs.push_back({std::move(device), gpu});
   }
-  std::ranges::stable_sort(pairs, {}, [](const Pair& pair) { return pair.device.index; });
+  std::ranges::sort(pairs, {}, [](const Pair& pair) { return std::pair(pair.device.index, pair.gpu); });
   return pairs;
 }
 
