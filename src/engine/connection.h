@@ -24,6 +24,8 @@
 
 namespace p2p::engine {
 
+class PreparedList;
+
 /// One live session with one peer and all that goes over it. Made and owned by the endpoint; the
 /// application's handles share it. Thread-safe. Messages of the session come on the reactor's thread.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -61,8 +63,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Result<std::shared_ptr<const SegmentList>> build(Operation operation, std::span<const LocalSpan> local,
                                                    std::span<const RemoteSpan> remote);
 
+  /// Builds `list` as soon as the peer's word is there, so that its first post need not.
+  void build_later(const std::shared_ptr<PreparedList>& list);
+
   /// Posts a list that `build` made.
-  std::shared_ptr<TransferState> post(std::shared_ptr<const SegmentList> list, const PostOptions& options);
+  std::shared_ptr<TransferState> post(const std::shared_ptr<const SegmentList>& list,
+                                      const PostOptions& options);
 
   std::shared_ptr<TransferState> send(std::span<const LocalSpan> message);
   std::shared_ptr<TransferState> receive(std::span<const LocalSpan> into);
@@ -97,12 +103,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void watch_for_end();
   void end(const Error& error);
   std::shared_ptr<Session> session() const;
-  void say(wire::Message message);
+  void say(const wire::Message& message);
   void close_session(Error reason);
 
   /// Before the state is handed out; a caller that waits for a parked transfer sleeps.
   void let_waiter_assist(const SegmentList& list, TransferState& state) const;
-  void launch(std::shared_ptr<const SegmentList> list, const std::shared_ptr<TransferState>& state,
+  void launch(const std::shared_ptr<const SegmentList>& list, const std::shared_ptr<TransferState>& state,
               const PostOptions& options);
   void finish(const SegmentList& list, const std::shared_ptr<TransferState>& state,
               const PostOptions& options, Status status);
@@ -111,6 +117,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool park(Parked& parked, std::uint64_t epoch);
   std::uint64_t epoch() const;
   void retry_parked();
+  void build_prepared();
   Status refusal() const P2P_REQUIRES(mutex_);
   bool drained() const;
   void changed();
@@ -139,6 +146,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool bye_heard_ P2P_GUARDED_BY(mutex_) = false;
   std::uint64_t epoch_ P2P_GUARDED_BY(mutex_) = 0;  // counts the events that may free parked transfers
   std::vector<Parked> parked_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<PreparedList>> unbuilt_ P2P_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
 
   std::atomic<std::uint64_t> started_{0}, completed_{0}, failed_{0}, written_{0}, read_{0};

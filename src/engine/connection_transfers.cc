@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "engine/connection.h"
+#include "engine/prepared_list.h"
 
 // How a connection's transfers start, wait for the peer's word, and end.
 namespace p2p::engine {
@@ -43,7 +44,7 @@ std::shared_ptr<TransferState> Connection::transfer(Operation operation, std::sp
     }
     if (*list) {
       let_waiter_assist(**list, *state);
-      launch(std::move(*list), state, options);
+      launch(*list, state, options);
       break;
     }
     Parked parked{operation, {local.begin(), local.end()}, {remote.begin(), remote.end()}, options, state};
@@ -52,13 +53,13 @@ std::shared_ptr<TransferState> Connection::transfer(Operation operation, std::sp
   return state;
 }
 
-std::shared_ptr<TransferState> Connection::post(std::shared_ptr<const SegmentList> list,
+std::shared_ptr<TransferState> Connection::post(const std::shared_ptr<const SegmentList>& list,
                                                 const PostOptions& options) {
   auto state = std::make_shared<TransferState>(list->bytes);
   started_.fetch_add(1, std::memory_order_relaxed);
   under_way_.fetch_add(1, std::memory_order_acq_rel);
   let_waiter_assist(*list, *state);
-  launch(std::move(list), state, options);
+  launch(list, state, options);
   return state;
 }
 
@@ -106,12 +107,30 @@ void Connection::retry_parked() {
         continue;
       }
       if (list) {
-        launch(std::move(*list), one.state, one.options);
+        launch(*list, one.state, one.options);
       } else {
         finish({}, one.state, {}, tl::unexpected(list.error()));
       }
       break;
     }
+  }
+  build_prepared();
+}
+
+void Connection::build_later(const std::shared_ptr<PreparedList>& list) {
+  MutexLock lock(mutex_);
+  unbuilt_.push_back(list);
+}
+
+void Connection::build_prepared() {
+  std::vector<std::weak_ptr<PreparedList>> unbuilt;
+  {
+    MutexLock lock(mutex_);
+    unbuilt.swap(unbuilt_);
+  }
+  for (const auto& weak : unbuilt) {
+    const auto list = weak.lock();
+    if (list && !list->build()) build_later(list);
   }
 }
 
@@ -123,8 +142,8 @@ void Connection::let_waiter_assist(const SegmentList& list, TransferState& state
   }
 }
 
-void Connection::launch(std::shared_ptr<const SegmentList> list, const std::shared_ptr<TransferState>& state,
-                        const PostOptions& options) {
+void Connection::launch(const std::shared_ptr<const SegmentList>& list,
+                        const std::shared_ptr<TransferState>& state, const PostOptions& options) {
   if (Status entered = enter(*list); !entered) return finish({}, state, {}, std::move(entered));
   auto end = [self = shared_from_this(), list, state, options](Status status) {
     leave(*list);

@@ -15,13 +15,34 @@ Result<std::shared_ptr<PreparedList>> PreparedList::make(std::shared_ptr<Connect
   if (!list) return tl::unexpected(list.error());
   std::shared_ptr<PreparedList> prepared(new PreparedList(std::move(connection), operation));
   for (const LocalSpan& span : local) prepared->bytes_ += span.size;
-  MutexLock lock(prepared->mutex_);
-  prepared->list_ = std::move(*list);
-  if (!prepared->list_) {
+  {
+    MutexLock lock(prepared->mutex_);
+    prepared->list_ = std::move(*list);
+    if (prepared->list_) return prepared;
     prepared->local_.assign(local.begin(), local.end());
     prepared->remote_.assign(remote.begin(), remote.end());
   }
+  prepared->connection_->build_later(prepared);
+  prepared->build();  // the word may have come meanwhile
   return prepared;
+}
+
+// Leaves it unbuilt as long as the peer's word is missing.
+Status PreparedList::try_build() {
+  auto built = connection_->build(operation_, local_, remote_);
+  if (!built) return tl::unexpected(built.error());
+  list_ = std::move(*built);
+  if (!list_) return {};
+  local_ = {};
+  remote_ = {};
+  return {};
+}
+
+bool PreparedList::build() {
+  MutexLock lock(mutex_);
+  if (list_) return true;
+  const Status tried = try_build();
+  return list_ || !tried;
 }
 
 std::shared_ptr<TransferState> PreparedList::post(const PostOptions& options) {
@@ -29,16 +50,12 @@ std::shared_ptr<TransferState> PreparedList::post(const PostOptions& options) {
   {
     MutexLock lock(mutex_);
     if (!list_) {
-      auto built = connection_->build(operation_, local_, remote_);
-      if (!built) return failed_transfer(built.error());
-      if (!*built) return connection_->transfer(operation_, local_, remote_, options);
-      list_ = std::move(*built);
-      local_ = {};
-      remote_ = {};
+      if (const Status built = try_build(); !built) return failed_transfer(built.error());
+      if (!list_) return connection_->transfer(operation_, local_, remote_, options);
     }
     list = list_;
   }
-  return connection_->post(std::move(list), options);
+  return connection_->post(list, options);
 }
 
 std::size_t PreparedList::segments() const {

@@ -12,14 +12,17 @@
 
 namespace p2p::engine {
 
-/// A list kept for many posts. Built when it is made, or at the first post after the peer's word about its
-/// regions is there; until then it keeps the spans. Thread-safe.
+/// A list kept for many posts. Built when it is made, or once the peer's word about its regions is there;
+/// until then it keeps the spans. Thread-safe.
 class PreparedList {
  public:
   /// Fails if the spans are wrong as far as can be told now.
   static Result<std::shared_ptr<PreparedList>> make(std::shared_ptr<Connection> connection,
                                                     Operation operation, std::span<const LocalSpan> local,
                                                     std::span<const RemoteSpan> remote);
+
+  /// True if it is built, or cannot be and the next post will say why.
+  bool build();
 
   std::shared_ptr<TransferState> post(const PostOptions& options);
   std::uint64_t bytes() const { return bytes_; }
@@ -28,6 +31,7 @@ class PreparedList {
   std::size_t segments() const;
 
  private:
+  Status try_build() P2P_REQUIRES(mutex_);
   PreparedList(std::shared_ptr<Connection> connection, Operation operation)
       : connection_(std::move(connection)), operation_(operation) {}
 
