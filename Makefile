@@ -15,7 +15,7 @@ test:
 	@scripts/test.sh $(PART)
 
 lint:
-	@scripts/test.sh tidy
+	@scripts/test.sh lint
 
 fuzz:
 	@scripts/test.sh fuzz

@@ -3,10 +3,9 @@
 # Usage: scripts/test.sh [PART...]
 # All tests (`make test`), or the named parts. Each part has a time limit, a log in build/logs and a verdict.
 #   dev       unit, conformance and integration tests with the address and undefined-behaviour sanitizers
-#   tsan      the same with the thread sanitizer; by name only
+#   tsan      the same with the thread sanitizer
 #   release   the same optimised, and installing
-#   lint      layers, sizes, pages, format, spelling, shell
-#   tidy      lint, and all that clang 19 and clang-tidy say; by name only
+#   lint      layers, sizes, pages, format, spelling, shell; clang's warnings, thread-safety analysis and clang-tidy
 #   fuzz      every fuzzer for FUZZ_SECONDS (60), from the committed corpus
 #   NAME      scripts/test_NAME.sh; all of them run by default
 set -uo pipefail
@@ -31,8 +30,7 @@ part_tsan() {
   cmake --preset tsan && cmake --build --preset tsan && "${runner[@]}" ctest --preset tsan -j "$(nproc)" -LE 'lint|slow'
 }
 
-part_lint() { scripts/lint.sh --texts; }
-part_tidy() { cmake --preset lint && scripts/lint.sh build/lint; }
+part_lint() { cmake --preset lint && scripts/lint.sh build/lint; }
 part_fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && scripts/fuzz.sh; }
 
 run_part() {
@@ -54,8 +52,8 @@ fi
 # Seconds after which a part counts as hung. About twice what it takes on two cores with nothing compiled before.
 limit_of() {
   case $1 in
-    dev | tsan) echo 2400 ;;
-    release | lint | python | nixl | rdma) echo 1800 ;;
+    dev | tsan | lint) echo 2400 ;;
+    release | python | nixl | rdma) echo 1800 ;;
     *) echo 900 ;;
   esac
 }
@@ -63,7 +61,7 @@ limit_of() {
 parts=("$@")
 if [ ${#parts[@]} -eq 0 ]; then
   scripts/setup.sh test || exit 1
-  parts=(dev release lint fuzz)
+  parts=(dev tsan release lint fuzz)
   for script in scripts/test_*.sh; do
     name=${script#scripts/test_}
     name=${name%.sh}

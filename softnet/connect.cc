@@ -70,7 +70,7 @@ bool finish_connect(Attempt& attempt, int& code) {
   socklen_t size = sizeof error;
   ::getsockopt(attempt.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error == 0) return attempt.connected = true;
-  warn("connect: {}", std::strerror(error));
+  warn("connect: {}", reason(error));
   code = abi::kRemoteError;
   return false;
 }
@@ -115,7 +115,7 @@ std::unique_ptr<Listener> Listener::open(const Device& device, Handle& handle) {
   if (fd < 0 || ::bind(fd, generic(device.address), address_size(device.address)) != 0 ||
       ::listen(fd, 64) != 0 || ::getsockname(fd, reinterpret_cast<sockaddr*>(&handle.address), &size) != 0 ||
       ::getrandom(&listener->cookie_, sizeof listener->cookie_, 0) != sizeof listener->cookie_) {
-    warn("listen on {}: {}", device.name, std::strerror(errno));
+    warn("listen on {}: {}", device.name, reason(errno));
     return nullptr;
   }
   handle.cookie = listener->cookie_;
@@ -173,7 +173,7 @@ int poll_connect(const Device& device, Handle& handle, std::unique_ptr<SendComm>
   if (handle.attempt == 0) {
     handle.attempt = begin(all, device, handle);
     if (handle.attempt == 0) {
-      warn("connect from {}: {}", device.name, std::strerror(errno));
+      warn("connect from {}: {}", device.name, reason(errno));
       return abi::kSystemError;
     }
   }

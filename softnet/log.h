@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <system_error>
 
 #include "drivers/nccl_net/abi/types.h"
 
@@ -23,5 +24,8 @@ template <class... Args>
 void inform(fmt::format_string<Args...> format, Args&&... args) {
   log_line(abi::kLogInfo, fmt::format(format, std::forward<Args>(args)...));
 }
+
+/// What the system says of an errno.
+inline std::string reason(int error_number) { return std::generic_category().message(error_number); }
 
 }  // namespace softnet

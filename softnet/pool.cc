@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 
 #include <iterator>
+#include <utility>
 
-#include "drivers/cuda/memory.h"
 #include "softnet/log.h"
 #include "softnet/settings.h"
 
@@ -18,6 +18,8 @@ Pool::Pool(std::byte* base, std::size_t size) : base_(base), size_(size) {
   free_.emplace(0, static_cast<std::uint32_t>(size));
 }
 
+Pool::Pool(p2p::cuda::HostBuffer pinned) : Pool(pinned.data(), pinned.size()) { pinned_ = std::move(pinned); }
+
 Pool* Pool::make() {
   const std::size_t size = settings().pool_bytes;
   if (settings().cuda) {
@@ -26,8 +28,7 @@ Pool* Pool::make() {
       warn("{}", memory.error().message);
       return nullptr;
     }
-    auto* const kept = new p2p::cuda::HostBuffer(std::move(*memory));
-    return new Pool(kept->data(), size);
+    return new Pool(std::move(*memory));
   }
   void* base =
       ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <optional>
 
+#include "drivers/cuda/memory.h"
+
 namespace softnet {
 
 /// An area of memory for all comms: where receives land on an UNPACK device until the host has copied them
@@ -32,8 +34,10 @@ class Pool {
 
  private:
   Pool(std::byte* base, std::size_t size);
+  explicit Pool(p2p::cuda::HostBuffer pinned);
   static Pool* make();
 
+  p2p::cuda::HostBuffer pinned_;  // if devices are to reach it
   std::byte* base_;
   std::size_t size_;
   std::mutex mutex_;

@@ -115,7 +115,7 @@ void RecvComm::pull() {
     if (limit == 0) return;
     const long moved = receive_some(socket_.get(), clip(std::span(room).first(count), limit));
     if (moved == kLost) {
-      warn("receive: {}", errno == 0 ? "the peer closed the connection" : std::strerror(errno));
+      warn("receive: {}", errno == 0 ? "the peer closed the connection" : reason(errno));
       error_ = abi::kRemoteError;
       return;
     }

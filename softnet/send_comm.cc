@@ -116,7 +116,7 @@ void SendComm::push() {
     if (pieces.empty()) return;
     const long moved = send_some(socket_.get(), pieces);
     if (moved == kLost) {
-      warn("send: {}", std::strerror(errno));
+      warn("send: {}", reason(errno));
       error_ = abi::kRemoteError;
       return;
     }

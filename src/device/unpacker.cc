@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ranges>
 #include <utility>
 
 #include "base/log.h"
@@ -117,14 +118,14 @@ void Unpacker::end_launches() {
 /// channel's mistake is not another's end.
 void Unpacker::end(Jobs& jobs, const Status& status) {
   const bool again = !status && jobs.size() > 1;
-  for (auto job = jobs.rbegin(); job != jobs.rend(); ++job) {
+  for (auto& job : jobs | std::views::reverse) {
     if (again) {
-      (*job)->alone_ = true;
-      (*job)->state_.store(Job::State::kWaiting, std::memory_order_relaxed);
-      waiting_.push_front(std::move(*job));
+      job->alone_ = true;
+      job->state_.store(Job::State::kWaiting, std::memory_order_relaxed);
+      waiting_.push_front(std::move(job));
     } else {
-      (*job)->status_ = status;
-      (*job)->state_.store(Job::State::kDone, std::memory_order_release);
+      job->status_ = status;
+      job->state_.store(Job::State::kDone, std::memory_order_release);
     }
   }
   ended_.notify_all();

@@ -21,8 +21,8 @@ Connection::Connection(std::shared_ptr<Context> context, ConnectionId id, Role r
 
 void Connection::wire_up() {
   const std::weak_ptr<Connection> weak = weak_from_this();
-  const SendMessage send = [weak](wire::Message message) {
-    if (const auto self = weak.lock()) self->say(std::move(message));
+  const SendMessage send = [weak](const wire::Message& message) {
+    if (const auto self = weak.lock()) self->say(message);
   };
   lanes_ = std::make_shared<Lanes>(context_, send, [weak] {
     if (const auto self = weak.lock()) self->on_lanes_changed();
@@ -231,8 +231,8 @@ std::shared_ptr<Session> Connection::session() const {
   return session_;
 }
 
-void Connection::say(wire::Message message) {
-  if (const auto session = this->session()) session->send(std::move(message));
+void Connection::say(const wire::Message& message) {
+  if (const auto session = this->session()) session->send(message);
 }
 
 void Connection::close_session(Error reason) {

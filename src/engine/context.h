@@ -24,7 +24,7 @@ struct Context {
   const TransportList& transports() const { return regions->transports(); }
 };
 
-using SendMessage = std::function<void(wire::Message)>;
+using SendMessage = std::function<void(const wire::Message&)>;
 
 /// An Error as it travels: 0, or 1 + its code.
 inline std::uint16_t wire_code(ErrorCode code) {

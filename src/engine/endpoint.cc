@@ -80,6 +80,7 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
   const Options& options = context_->options;
   TransportList list;
   std::vector<std::string> wanted;
+  wanted.reserve(options.transports.size());
   for (const std::string& name : options.transports) wanted.push_back(canonical(name));
   const auto load = [&](const TransportRegistry::Entry& entry) {
     TransportSlot slot{entry.make(options), ""};
@@ -258,6 +259,7 @@ Result<std::shared_ptr<Connection>> Endpoint::accept(std::chrono::nanoseconds ti
 std::vector<std::shared_ptr<Connection>> Endpoint::connections() const {
   MutexLock lock(mutex_);
   std::vector<std::shared_ptr<Connection>> connections;
+  connections.reserve(connections_.size());
   for (const auto& [id, connection] : connections_) connections.push_back(connection);
   return connections;
 }

@@ -2,12 +2,12 @@
 #include "engine/reactor.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <limits>
 #include <map>
 #include <system_error>

@@ -327,7 +327,7 @@ std::shared_ptr<Session> Session::accept(Reactor& reactor, UniqueFd socket, Sess
   return std::make_shared<Session>(std::move(core));
 }
 
-void Session::send(wire::Message message) { core_->enqueue(message); }
+void Session::send(const wire::Message& message) { core_->enqueue(message); }
 
 void Session::close(Error reason) { core_->request_close(std::move(reason)); }
 

@@ -69,7 +69,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   /// Queues a message, also before the session is open; ignored once closed or closing. Order is kept. A
   /// message over wire::kMaxFrameBytes closes the session.
-  void send(wire::Message message);
+  void send(const wire::Message& message);
 
   /// Sends what is queued (for at most the keepalive time), then closes; `closed` gets `reason`. From here on
   /// no more messages are given out.

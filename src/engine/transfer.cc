@@ -51,13 +51,15 @@ void TransferState::cancel() {
 }
 
 void TransferState::set_cancel(std::function<void()> cancel) {
-  bool now = false;
   {
     MutexLock lock(mutex_);
-    now = cancelled() && !done();
-    if (!done() && !now) cancel_ = std::move(cancel);
+    if (done()) return;
+    if (!cancelled()) {
+      cancel_ = std::move(cancel);
+      return;
+    }
   }
-  if (now) cancel();
+  cancel();
 }
 
 void TransferState::finish(Status status) {

@@ -87,6 +87,7 @@ Result<bool> TcpxSession::Core::poll_accept(const std::string& name) {
   if (!all) return false;
   if (auto opened = open_unpacker(); !opened) return tl::unexpected(opened.error());
   std::vector<ReceiveChannel> channels;
+  channels.reserve(accepted_.size());
   for (auto& comm : accepted_) channels.emplace_back(std::move(*comm), options_.window, unpacker_);
   Remote& remote = remotes_[name];
   if (!remote.receives.empty()) {

@@ -24,7 +24,7 @@ std::string variable(const char* name) {
 }
 
 template <class T>
-T read_file(const std::string& path, T fallback) {
+T read_file(const std::string& path, const T& fallback) {
   std::ifstream file(path);
   T value = fallback;
   return file >> value ? value : fallback;

@@ -90,6 +90,7 @@ Result<double> measure_lists(const Target& target, std::vector<iovec> local, std
   const std::size_t share = local.size() / threads;
   std::vector<Result<double>> speeds(threads, 0.0);
   std::vector<std::thread> running;
+  running.reserve(threads);
   for (std::size_t i = 0; i < threads; ++i) {
     running.emplace_back([&, i] {
       const std::span mine = std::span(local).subspan(i * share, share);

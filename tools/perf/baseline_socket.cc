@@ -48,8 +48,13 @@ class SocketPair {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     auto* const generic = reinterpret_cast<sockaddr*>(&address);
     socklen_t size = sizeof address;
-    set_up(listener);
     pair.near_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0 || pair.near_ < 0) {
+      const int error = errno;
+      if (listener >= 0) ::close(listener);
+      return fail_errno("open a TCP socket", error);
+    }
+    set_up(listener);
     set_up(pair.near_);
     if (::bind(listener, generic, size) == 0 && ::listen(listener, 1) == 0 &&
         ::getsockname(listener, generic, &size) == 0 && ::connect(pair.near_, generic, size) == 0) {

@@ -10,6 +10,7 @@ namespace p2p::perf {
 std::vector<iovec> shuffled_blocks(std::uint64_t address, std::size_t count, std::size_t size,
                                    std::uint64_t seed) {
   std::vector<iovec> list;
+  list.reserve(count);
   for (std::size_t i = 0; i < count; ++i) list.push_back({reinterpret_cast<void*>(address + i * size), size});
   for (std::size_t i = count; i > 1; --i) std::swap(list[i - 1], list[mix(seed + i) % i]);
   return list;

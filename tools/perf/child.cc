@@ -56,6 +56,7 @@ Result<Child> Child::run_self(const std::vector<std::string>& arguments) {
   std::vector<std::string> words{"p2p-perf"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   // Only calls that are safe after fork in a process with threads.

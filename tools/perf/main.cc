@@ -13,7 +13,6 @@
 namespace {
 
 using namespace p2p::perf;
-using p2p::Error;
 using p2p::Result;
 using p2p::Status;
 

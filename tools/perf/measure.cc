@@ -74,6 +74,7 @@ class Posts {
     LocalSpan nothing = slots_[0].local[0];
     nothing.size = 0;
     std::vector<Transfer> sends;
+    sends.reserve(receives_ahead(row));
     for (std::uint64_t i = 0; i < receives_ahead(row); ++i) sends.push_back(connection_.send(nothing));
     for (const Transfer& sent : sends) {
       if (const Status done = sent.wait(kTransferTime); !done) return done;

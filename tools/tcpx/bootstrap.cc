@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 namespace tcpx::tool {
@@ -24,7 +25,7 @@ tl::unexpected<p2p::Error> fail(p2p::ErrorCode code, std::string message) {
 }
 
 tl::unexpected<p2p::Error> fail_errno(const std::string& what) {
-  return fail(p2p::ErrorCode::kSystem, fmt::format("{}: {}", what, std::strerror(errno)));
+  return fail(p2p::ErrorCode::kSystem, fmt::format("{}: {}", what, std::generic_category().message(errno)));
 }
 
 /// False when the time is over.

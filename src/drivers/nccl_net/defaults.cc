@@ -31,7 +31,8 @@ void set_plugin_defaults(std::string_view plugin_name) {
     std::error_code error;
     if (setting.value == kReceiveManager && !std::filesystem::is_directory(kReceiveManager, error)) continue;
     if (std::getenv(setting.variable) != nullptr) continue;
-    ::setenv(setting.variable, setting.value, 1);
+    // The plugin reads its environment when it is opened, right after this, and nowhere else can it be told.
+    ::setenv(setting.variable, setting.value, 1);  // NOLINT(concurrency-mt-unsafe)
     log(LogLevel::kWarning, "{} is unset; using {}: {}", setting.variable, setting.value, setting.why);
   }
 }

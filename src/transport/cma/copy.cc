@@ -1,9 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/cma/copy.h"
 
-#include <limits.h>
-
 #include <cerrno>
+#include <climits>
 #include <span>
 
 #include "base/error.h"

@@ -75,10 +75,10 @@ void put(ByteWriter& out, const SharedMemory& memory) {
   out.put(memory.buffer_id);
 }
 
-template <std::size_t N>
-std::array<std::byte, N> get_array(ByteReader& in) {
-  std::array<std::byte, N> array{};
-  const ByteView bytes = in.take(N);
+template <std::size_t kBytes>
+std::array<std::byte, kBytes> get_array(ByteReader& in) {
+  std::array<std::byte, kBytes> array{};
+  const ByteView bytes = in.take(kBytes);
   std::copy(bytes.begin(), bytes.end(), array.begin());
   return array;
 }

@@ -94,8 +94,7 @@ int own_regions() {
     if (!send(1, registrations[i]->export_key())) return 5;
   }
   std::byte end{};
-  static_cast<void>(::read(0, &end, 1));
-  return 0;
+  return ::read(0, &end, 1) < 0 ? 6 : 0;
 }
 
 /// Starts the owner.

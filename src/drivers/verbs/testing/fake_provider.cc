@@ -164,7 +164,7 @@ bool FakeProvider::State::done(FakePair& pair, const FakeRequest& request) {
   const ibv_wc_status status = outcome(pair, peer, request);
   ibv_wc completion{.wr_id = request.raw.wr_id, .status = status};
   if (status == IBV_WC_SUCCESS) {
-    if (word) {
+    if (word && peer != nullptr) {
       ibv_wc arrival{.wr_id = peer->receives.front(), .status = IBV_WC_SUCCESS, .opcode = IBV_WC_RECV};
       arrival.imm_data = request.raw.imm_data;
       arrival.wc_flags = IBV_WC_WITH_IMM;
