@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "base/error.h"
 #include "drivers/cuda/device.h"
@@ -68,8 +69,10 @@ std::vector<const Nic*> nearest(std::vector<NicPlace> places, const std::vector<
   std::size_t most = 0;
   for (const NicPlace& place : places) most = std::max(most, shared(place));
   std::erase_if(places, [&](const NicPlace& place) { return shared(place) != most; });
-  std::ranges::stable_sort(places, {}, &NicPlace::distance);
+  // Those of one distance stay in their order, which is that of their addresses.
+  std::ranges::sort(places, {}, [](const NicPlace& place) { return std::pair(place.distance, place.nic); });
   std::vector<const Nic*> nics;
+  nics.reserve(places.size());
   for (const NicPlace& place : places) nics.push_back(place.nic);
   return nics;
 }
