@@ -197,7 +197,8 @@ Result<bool> NetChannel::advance_connect() {
 
 bool NetChannel::post(const Batch& batch) {
   rest_until_ = {};
-  if (writes_.size() + reads_.size() >= kMaxBatches) return false;
+  const bool enough = bytes_under_way_ != 0 && bytes_under_way_ + batch.bytes > config_.most_bytes;
+  if (enough || writes_.size() + reads_.size() >= kMaxBatches) return false;
   moved_at_ = Clock::now();
   if (batch.bytes == 0) {
     completions_.push_back({batch.id, {}});
@@ -215,6 +216,7 @@ bool NetChannel::post(const Batch& batch) {
     return true;
   }
   const std::uint64_t id = ++last_batch_;
+  bytes_under_way_ += batch.bytes;
   if (batch.operation == Operation::kRead) {
     Read& read = reads_[id];
     read.id = batch.id;
@@ -232,7 +234,7 @@ bool NetChannel::post(const Batch& batch) {
   out->targets = std::move(ranges);
   out->left = batch.bytes;
   out->gate = std::move(*gate);
-  writes_[id] = {.id = batch.id, .out = out, .done = std::nullopt};
+  writes_[id] = {.id = batch.id, .bytes = batch.bytes, .out = out, .done = std::nullopt};
   outgoing_->add(std::move(out));
   return true;
 }
@@ -362,6 +364,7 @@ void NetChannel::end_writes() {
     const Write& write = entry.second;
     if (!write.done || !write.out->quiet()) return false;
     completions_.push_back({write.id, *write.done});
+    bytes_under_way_ -= write.bytes;
     return true;
   });
 }
@@ -377,6 +380,7 @@ bool NetChannel::end_batches() {
     if (read.ended) status = tl::unexpected(*read.ended);
     if (read.abandoned && status) status = fail(ErrorCode::kCancelled, "the transfer was cancelled");
     completions_.push_back({read.id, std::move(status)});
+    bytes_under_way_ -= read.bytes;
     return true;
   });
   std::erase_if(peer_reads_, [&](const auto& entry) {

@@ -24,6 +24,7 @@ struct ChannelConfig {
   std::shared_ptr<const RegistrationTable> registrations;
   Flow flow;
   std::shared_ptr<device::Unpacker> unpacker;  ///< of the flow's device, shared by its channels
+  std::uint64_t most_bytes = 0;  ///< of batches under way, or one batch; the rest is left to other channels
   std::chrono::milliseconds connect_timeout{10000};
   std::chrono::milliseconds keepalive{3000};
 };
@@ -54,6 +55,7 @@ class NetChannel final : public Channel {
   /// A write of mine, until the peer has it all and no byte of it is in flight.
   struct Write {
     BatchId id{};
+    std::uint64_t bytes = 0;
     std::shared_ptr<OutgoingBatch> out;
     bool cancel_due = false;  ///< to be told to the peer behind the last chunk that it hears of
     std::optional<Status> done;
@@ -140,6 +142,7 @@ class NetChannel final : public Channel {
   std::vector<Completion> completions_;
   // By numbers that are never used again, unlike BatchIds: the peer may still look back on an earlier batch.
   std::uint64_t last_batch_ = 0;
+  std::uint64_t bytes_under_way_ = 0;  // of `writes_` and `reads_`
   std::map<std::uint64_t, Write> writes_;
   std::map<std::uint64_t, Read> reads_;
   std::map<std::uint64_t, PeerWrite> peer_writes_;

@@ -60,8 +60,8 @@ class NetChannelTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ::setenv("SOFTNET_INTERFACES", "lo", 1);
-    left_.open(Role::kConnector);
-    right_.open(Role::kAcceptor);
+    left_.open(Role::kConnector, set());
+    right_.open(Role::kAcceptor, set());
     ASSERT_TRUE(left_.channel->connect(right_.channel->address()));
     ASSERT_TRUE(right_.channel->connect(left_.channel->address()));
     ASSERT_TRUE(step_until([&] {
@@ -69,6 +69,8 @@ class NetChannelTest : public ::testing::Test {
              right_.channel->state() == ChannelState::kReady;
     }));
   }
+
+  virtual Options set() const { return options(); }
 
   static void deliver(End& from, End& to) {
     for (; !from.link.sent.empty(); from.link.sent.pop_front()) {
@@ -175,6 +177,39 @@ TEST_F(NetChannelTest, MoreBytesThanAReadWantsAreABreach) {
   left_.channel->progress(left_.completions);
   ASSERT_EQ(left_.completions.size(), 1U);
   EXPECT_FALSE(left_.completions[0].status);
+}
+
+class OneOfManyChannelsTest : public NetChannelTest {
+ protected:
+  Options set() const override {
+    Options set = options();
+    set.nccl_net.channels = 16;
+    return set;
+  }
+};
+
+// Else the first to look would take all of a transfer, and the others be idle at its end.
+TEST_F(OneOfManyChannelsTest, LeavesToOthersWhatItCannotMoveSoon) {
+  std::vector<std::byte> memory(std::size_t{4} << 20);
+  const RegionInfo here{.id = RegionId{1}, .base = memory.data(), .size = memory.size()};
+  const auto registration = left_.transport->register_memory(here);
+  const auto there = right_.transport->register_memory(here);
+  const auto key = left_.transport->import_region(here, {});
+  ASSERT_TRUE(registration && there && key);
+  const auto address = reinterpret_cast<std::uint64_t>(memory.data());
+  const std::array segments{Segment{memory.data(), address, memory.size(), registration->get(), key->get()}};
+  for (const Operation operation : {Operation::kRead, Operation::kWrite}) {
+    left_.completions.clear();
+    const Batch first{.id = BatchId{1}, .operation = operation, .segments = segments, .bytes = memory.size()};
+    const Batch second{
+        .id = BatchId{2}, .operation = operation, .segments = segments, .bytes = memory.size()};
+    ASSERT_TRUE(left_.channel->post(first));
+    EXPECT_FALSE(left_.channel->post(second));
+    ASSERT_TRUE(step_until([&] { return !left_.completions.empty(); }));
+    EXPECT_TRUE(left_.completions.front().status) << left_.completions.front().status.error().message;
+  }
+  right_.transport->revoke_memory(**there);
+  left_.transport->revoke_memory(**registration);
 }
 
 TEST_F(NetChannelTest, AnnouncementsWithoutEndAreABreach) {

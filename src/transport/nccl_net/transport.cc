@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -104,6 +105,7 @@ class NetTransport final : public Transport {
   bool on_gpu() const { return opened() && opened()->unpacks && !options_.nccl_net.host_pool; }
   Status check_place(const RegionInfo& region);
   std::vector<Pair> pairs() const;
+  std::uint64_t most_bytes(const Rail& rail) const;
   Result<std::shared_ptr<device::Unpacker>> unpacker_of(int gpu);
 
   const Options options_;
@@ -210,6 +212,15 @@ unsigned NetTransport::channels_per_rail(const Rail& rail) const {
   return std::max(1U, for_nic / std::max(1U, static_cast<unsigned>(sharing)));
 }
 
+/// What a channel takes at once. One runs as far ahead of a slow session as it can; many leave to each other
+/// what they cannot send soon, so that they end a transfer together.
+std::uint64_t NetTransport::most_bytes(const Rail& rail) const {
+  constexpr std::uint64_t kShared = std::uint64_t{96} << 20;
+  constexpr std::uint64_t kLeast = std::uint64_t{6} << 20;
+  const unsigned channels = channels_per_rail(rail);
+  return channels == 1 ? std::numeric_limits<std::uint64_t>::max() : std::max(kLeast, kShared / channels);
+}
+
 Result<std::shared_ptr<device::Unpacker>> NetTransport::unpacker_of(int gpu) {
   const MutexLock lock(mutex_);
   if (auto unpacker = unpackers_[gpu].lock()) return unpacker;
@@ -241,6 +252,7 @@ Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& 
                                     .window = options_.nccl_net.window,
                                     .gpu_blocks = options_.gpu_blocks},
                            .unpacker = std::move(*unpacker),
+                           .most_bytes = most_bytes(setup.rail),
                            .connect_timeout = options_.connect_timeout,
                            .keepalive = options_.keepalive});
 }
