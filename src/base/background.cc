@@ -3,7 +3,10 @@
 
 #include <pthread.h>
 
+#include <system_error>
 #include <utility>
+
+#include "base/log.h"
 
 namespace p2p {
 
@@ -22,8 +25,14 @@ void Background::post(std::function<void()> task) {
   tasks_.push_back(std::move(task));
   if (running_ || stop_) return;
   if (thread_.joinable()) thread_.join();  // it has nothing left to do but to end
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    log(LogLevel::kWarning, "start the thread {}: {}; what it was to do is left out", name_, error.what());
+    tasks_.clear();
+    return;
+  }
   running_ = true;
-  thread_ = std::thread([this] { run(); });
   ::pthread_setname_np(thread_.native_handle(), name_);
 }
 

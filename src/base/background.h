@@ -20,6 +20,7 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
+  /// Where the system has no thread left, what waits is dropped, with a line in the log.
   void post(std::function<void()> task);
 
  private:

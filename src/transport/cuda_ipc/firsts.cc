@@ -142,7 +142,7 @@ void Firsts::measure(int device, const PeerMemory& region) {
   place->second = ways;
   log(LogLevel::kInfo,
       "between CUDA devices {} and {}, pieces from {} KiB on go by copy engine, single ones up to {} KiB by "
-      "a "
+      "the "
       "kernel that stands by ({} sizes measured)",
       pair.first, pair.second, ways.bulk_bytes >> 10, ways.standby_bytes >> 10,
       timings.lists.size() + timings.singles.size());
