@@ -301,7 +301,7 @@ TEST_P(FailureConformance, Abandon) {
         pair->left.take_deliveries();
         for (const auto& channel : channels) channel->progress(completions);
       }
-      std::ranges::fill(local.bytes(), std::byte{0x3c});
+      set_all(local.bytes(), std::byte{0x3c});
     });
     ASSERT_EQ(completions.size(), posted);
     for (const Completion& completion : completions) {

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <random>
 
+#include "conformance/pattern.h"
+
 namespace p2p::conformance {
 
 namespace {
@@ -25,7 +27,7 @@ Memory::Memory(Transport& transport, std::size_t size, std::size_t misalignment)
     : transport_(transport), storage_(size + 64 + misalignment + 2 * kGuardBytes, kGuard), size_(size) {
   const auto start = reinterpret_cast<std::uint64_t>(storage_.data()) + kGuardBytes;
   data_ = storage_.data() + kGuardBytes + (64 - start % 64) % 64 + misalignment;
-  std::ranges::fill(bytes(), std::byte{});
+  set_all(bytes(), std::byte{});
   enroll();
 }
 

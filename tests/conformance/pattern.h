@@ -20,6 +20,10 @@ inline void fill_pattern(std::span<std::byte> bytes, std::uint64_t seed) {
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern_byte(seed, i);
 }
 
+/// Without the thread sanitizer: of a peer's `sendmsg` it learns when the call has returned, which may be
+/// after the bytes were received and the next test began with the same memory.
+void set_all(std::span<std::byte> bytes, std::byte value);
+
 /// Where `bytes` first differ from what `fill_pattern` with `seed` would write there.
 inline std::optional<std::size_t> first_mismatch(std::span<const std::byte> bytes, std::uint64_t seed) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {

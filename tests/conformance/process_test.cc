@@ -38,7 +38,7 @@ TEST_P(ProcessConformance, BytesCross) {
     const auto remote = other.address();
     fill_pattern(local.bytes(), 3);
     ASSERT_TRUE(mine.transfer(Operation::kWrite, {segment(local, 0, *key, remote, kBytes)}));
-    std::ranges::fill(local.bytes(), std::byte{});
+    set_all(local.bytes(), std::byte{});
     ASSERT_TRUE(mine.transfer(Operation::kRead, {segment(local, 0, *key, remote, kBytes)}));
     EXPECT_EQ(first_mismatch(local.bytes(), 3), std::nullopt);
   }

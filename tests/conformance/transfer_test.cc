@@ -27,7 +27,7 @@ class TransferConformance : public Conformance {
     const Memory& source = write ? local : remote;
     const Memory& destination = write ? remote : local;
     fill_pattern(source.bytes(), ++seed_);
-    std::ranges::fill(destination.bytes(), std::byte{0xee});
+    set_all(destination.bytes(), std::byte{0xee});
     std::vector<std::byte> expected(destination.size(), std::byte{0xee});
     const auto key = mover.import(remote.offer());
     std::vector<Segment> segments;
@@ -171,7 +171,7 @@ TEST_P(TransferConformance, ManyRegionsInOneBatch) {
     for (std::size_t i = 0; i < kRegions; ++i) {
       const Memory& landed = *(write ? remote : local)[i];
       EXPECT_EQ(first_mismatch(landed.bytes(), 1000 + kRegions - 1 - i), std::nullopt) << i;
-      std::ranges::fill(landed.bytes(), std::byte{});
+      set_all(landed.bytes(), std::byte{});
     }
   }
 }

@@ -54,12 +54,12 @@ TEST_P(CancelTest, CancelledWritesLeaveBothMemoriesAlone) {
   ASSERT_TRUE(is_ok(status_of(id)));
   ASSERT_TRUE(is_ok(status_of(other)));
   for (int round = 0; round < 6; ++round) {
-    std::fill(own.pages.bytes().begin(), own.pages.bytes().end(), kBefore);
+    set_all(own.pages.bytes(), kBefore);
     const Transfer write = pair.connection.write(own.span(0, kSize), {*id, theirs.descriptor.address, kSize});
     let_some_move(round);
     write.cancel();
     expect_ended(write);
-    std::fill(own.pages.bytes().begin(), own.pages.bytes().end(), kAfter);
+    set_all(own.pages.bytes(), kAfter);
     // Nothing of the cancelled write may come behind this one.
     ASSERT_TRUE(is_ok(
         pair.connection.write(own.span(0, kMiB), {*other, elsewhere.descriptor.address, kMiB}).wait(kLimit)));
@@ -84,7 +84,7 @@ TEST_P(CancelTest, CancelledReadsLeaveTheMemoryAlone) {
     let_some_move(round);
     read.cancel();
     expect_ended(read);
-    std::fill(own.pages.bytes().begin(), own.pages.bytes().end(), kAfter);
+    set_all(own.pages.bytes(), kAfter);
     ASSERT_TRUE(is_ok(
         pair.connection.read(small.span(0, kMiB), {*id, theirs.descriptor.address, kMiB}).wait(kLimit)));
     EXPECT_EQ(first_not(own.pages.bytes(), kAfter), std::nullopt);
@@ -162,7 +162,7 @@ TEST_P(CancelTest, EndpointsEndWithWorkInFlight) {
       }
     }
     EXPECT_FALSE(connection.status());
-    std::fill(pages.bytes().begin(), pages.bytes().end(), kAfter);
+    set_all(pages.bytes(), kAfter);
     EXPECT_EQ(first_not(pages.bytes(), kAfter), std::nullopt);
   }
 }

@@ -66,7 +66,7 @@ TEST_P(MessageTest, ShorterMessageTellsItsSize) {
   const PeerRegion theirs = pair.peer.region(10000);
   pair.peer.number(fmt::format("fill {} 0 1234 9", theirs.index));
   for (const std::size_t size : {std::size_t{1234}, std::size_t{1}, std::size_t{0}}) {
-    std::fill(own.pages.bytes().begin(), own.pages.bytes().end(), std::byte{});
+    set_all(own.pages.bytes(), std::byte{});
     const Transfer receive = pair.connection.recv(own.span(0, 10000));
     EXPECT_TRUE(is_ok(pair.peer.wait(peer_send(theirs, 0, size))));
     ASSERT_TRUE(is_ok(receive.wait(kLimit)));
