@@ -60,10 +60,10 @@ Status Request::prepare(const Lists& lists) {
   const auto link = peer_->link();
   if (!link) return tl::unexpected(link.error());
   const auto spans = spans_of(lists, *peer_, *link);
-  if (!spans) return tl::unexpected(spans.error());
+  if (!spans) return tl::unexpected(explain(spans.error()));
   auto prepared = lists.operation == NIXL_WRITE ? link->connection.prepare_write(spans->local, spans->remote)
                                                 : link->connection.prepare_read(spans->local, spans->remote);
-  if (!prepared) return tl::unexpected(prepared.error());
+  if (!prepared) return tl::unexpected(explain(prepared.error()));
   prepared_ = std::move(*prepared);
   link_ = link->number;
   return {};
@@ -78,6 +78,12 @@ Status Request::post(const Lists& lists, const PostOptions& options) {
   transfer_ = prepared_.post(options);
   asked_at_ = std::chrono::steady_clock::now();
   return {};
+}
+
+// A connection that ended since `link` gave it refuses with the cause of that, such as that nobody listens.
+Error Request::explain(Error error) const {
+  if (peer_->dead()) error.code = ErrorCode::kPeerGone;
+  return error;
 }
 
 nixl_status_t Request::check() {

@@ -45,6 +45,7 @@ class Request final : public nixlBackendReqH {
 
  private:
   nixl_status_t outcome();
+  Error explain(Error error) const;
 
   const std::shared_ptr<Peer> peer_;
   std::uint32_t link_ = 0;  // number of the link that prepared_ is for
