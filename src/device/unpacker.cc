@@ -156,4 +156,20 @@ Unpacker::Counts Unpacker::counts() const {
   return counts_;
 }
 
+std::shared_ptr<Unpacker::Job> SpareJobs::take(std::vector<kernels::CopyBlock>& copies) {
+  if (spare_.empty()) spare_.push_back(std::make_shared<Unpacker::Job>());
+  std::shared_ptr<Unpacker::Job> job = std::move(spare_.back());
+  spare_.pop_back();
+  job->copies.swap(copies);
+  return job;
+}
+
+Result<bool> SpareJobs::reclaim(std::shared_ptr<Unpacker::Job>& job) {
+  if (!job) return true;
+  if (!job->finished()) return false;
+  if (!job->status()) return tl::unexpected(job->status().error());
+  spare_.push_back(std::move(job));
+  return true;
+}
+
 }  // namespace p2p::device

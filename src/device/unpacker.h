@@ -98,4 +98,18 @@ class Unpacker {
   std::unique_ptr<Copier> copier_ P2P_GUARDED_BY(mutex_);  // its end waits for copies
 };
 
+/// One channel's jobs, each used again after it ended. Used by one thread at a time.
+class SpareJobs {
+ public:
+  /// A job that is to do `copies`, which get the place of an earlier job's.
+  std::shared_ptr<Unpacker::Job> take(std::vector<kernels::CopyBlock>& copies);
+
+  /// True if `job` has ended well, and is kept now, or is null. False while it is under way; its error if it
+  /// failed.
+  Result<bool> reclaim(std::shared_ptr<Unpacker::Job>& job);
+
+ private:
+  std::vector<std::shared_ptr<Unpacker::Job>> spare_;
+};
+
 }  // namespace p2p::device

@@ -138,10 +138,7 @@ Status ReceiveChannel::plan(const net::Arrival& arrival, const Chunk& chunk) {
 Status ReceiveChannel::copy(Landing& landing) {
   if (copies_.empty()) return {};
   if (unpacker_) {
-    if (free_jobs_.empty()) free_jobs_.push_back(std::make_shared<p2p::device::Unpacker::Job>());
-    landing.job = std::move(free_jobs_.back());
-    free_jobs_.pop_back();
-    landing.job->copies.swap(copies_);
+    landing.job = spare_jobs_.take(copies_);
     unpacker_->add(landing.job);
     return {};
   }
@@ -158,11 +155,9 @@ Result<bool> ReceiveChannel::finish() {
   bool moved = false;
   while (!landings_.empty()) {
     Landing& landing = landings_.front();
-    if (landing.job) {
-      if (!landing.job->finished()) break;
-      if (!landing.job->status()) return tl::unexpected(landing.job->status().error());
-      free_jobs_.push_back(std::move(landing.job));
-    }
+    const auto ended = spare_jobs_.reclaim(landing.job);
+    if (!ended) return ended;
+    if (!*ended) break;
     if (auto consumed = window_.consume(); !consumed) return tl::unexpected(consumed.error());
     landing.chunk.end();
     landings_.pop_front();

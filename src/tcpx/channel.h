@@ -114,7 +114,7 @@ class ReceiveChannel {
   std::deque<Chunk> waiting_;
   std::deque<Chunk> posted_;
   std::deque<Landing> landings_;
-  std::vector<std::shared_ptr<p2p::device::Unpacker::Job>> free_jobs_;
+  p2p::device::SpareJobs spare_jobs_;
 };
 
 }  // namespace tcpx

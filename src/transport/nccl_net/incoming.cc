@@ -182,10 +182,7 @@ Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted)
   const bool pooled = flow_.unpacks() && arrival.unpack;
   Landing landing{land(posted, pooled ? window_->comm().unpack->pool : posted.staged), nullptr};
   if (copies_.empty()) return landing;
-  if (free_jobs_.empty()) free_jobs_.push_back(std::make_shared<device::Unpacker::Job>());
-  landing.job = std::move(free_jobs_.back());
-  free_jobs_.pop_back();
-  landing.job->copies.swap(copies_);
+  landing.job = spare_jobs_.take(copies_);
   return landing;
 }
 
@@ -234,11 +231,9 @@ Result<bool> Incoming::finish_landings() {
   bool moved = false;
   while (!landings_.empty()) {
     Landing& landing = landings_.front();
-    if (landing.job) {
-      if (!landing.job->finished()) break;
-      if (!landing.job->status()) return tl::unexpected(landing.job->status().error());
-      free_jobs_.push_back(std::move(landing.job));
-    }
+    const auto ended = spare_jobs_.reclaim(landing.job);
+    if (!ended) return ended;
+    if (!*ended) break;
     if (auto finished = finish(landing.landed); !finished) return tl::unexpected(finished.error());
     landings_.pop_front();
     moved = true;

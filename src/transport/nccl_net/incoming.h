@@ -96,7 +96,7 @@ class Incoming {
   std::deque<Chunk> waiting_;
   std::deque<Posted> posted_;
   std::deque<Landing> landings_;
-  std::vector<std::shared_ptr<device::Unpacker::Job>> free_jobs_;
+  device::SpareJobs spare_jobs_;
   std::uint64_t announced_ = 0;
   std::uint64_t receives_ = 0;
   bool proof_posted_ = false;
