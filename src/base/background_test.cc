@@ -8,20 +8,13 @@
 #include <thread>
 #include <vector>
 
+#include "support/eventually.h"
+
 namespace p2p {
 namespace {
 
+using testing::eventually;
 using namespace std::chrono_literals;
-
-template <class Done>
-bool eventually(Done done) {
-  const auto deadline = std::chrono::steady_clock::now() + 30s;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 TEST(Background, RunsTasksInOrderOnAnotherThread) {
   std::vector<int> order;

@@ -4,33 +4,22 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "device/staging.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
+#include "support/eventually.h"
 
 namespace p2p::device {
 namespace {
 
-using namespace std::chrono_literals;
+using testing::eventually;
 
 constexpr std::size_t kSlot = 64;
-
-template <class Done>
-bool eventually(Done done) {
-  const auto deadline = std::chrono::steady_clock::now() + 30s;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 /// Heap in place of pinned memory, and no copiers at all.
 struct Makers {

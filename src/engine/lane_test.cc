@@ -6,24 +6,20 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <future>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "engine/worker.h"
+#include "support/eventually.h"
 
 namespace p2p::engine {
 namespace {
 
 using namespace std::chrono_literals;
 
-bool eventually(const std::function<bool()>& holds) {
-  const auto deadline = std::chrono::steady_clock::now() + 20s;
-  while (!holds() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-  return holds();
-}
+using testing::eventually;
 
 // What the tests see of a channel that the worker owns.
 struct Script {
@@ -76,7 +72,7 @@ class CopyChannel : public Channel {
   bool failed_ = false;
 };
 
-class LaneTest : public testing::Test {
+class LaneTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (unsigned i = 0; i < 2; ++i) workers_.push_back(std::move(*Worker::start(50us, i)));
