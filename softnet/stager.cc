@@ -5,11 +5,13 @@
 #include <cstring>
 #include <utility>
 
+#include "base/error.h"
 #include "drivers/cuda/device.h"
 #include "softnet/log.h"
 
 namespace softnet {
 
+using p2p::move_into;
 using p2p::cuda::HostBuffer;
 using p2p::cuda::Stream;
 
@@ -18,13 +20,6 @@ namespace {
 constexpr std::size_t kLine = 64;
 // A device whose work failed writes no word: after so long the driver is asked.
 constexpr std::chrono::milliseconds kAskAfter{2};
-
-template <class T>
-p2p::Status move_into(T& target, p2p::Result<T> made) {
-  if (!made) return tl::unexpected(made.error());
-  target = std::move(*made);
-  return {};
-}
 
 }  // namespace
 

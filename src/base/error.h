@@ -19,4 +19,12 @@ tl::unexpected<Error> fail(ErrorCode code, fmt::format_string<Args...> format, A
 /// "<what>: <text of errno>", as kSystem, or kPermissionDenied for EPERM and EACCES.
 Error system_error(std::string_view what, int error_number = errno);
 
+/// `target` becomes what was made; the error if nothing was.
+template <class T>
+Status move_into(T& target, Result<T> made) {
+  if (!made) return tl::unexpected(std::move(made.error()));
+  target = std::move(*made);
+  return {};
+}
+
 }  // namespace p2p

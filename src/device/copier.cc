@@ -20,13 +20,6 @@ constexpr std::size_t kRehearsedBlocks = kernels::kInlineBlocks + 1;
 constexpr std::chrono::milliseconds kAskAfter{2};
 constexpr std::chrono::seconds kCloseWithin{5};
 
-template <class T>
-Status move_into(T& target, Result<T> made) {
-  if (!made) return tl::unexpected(std::move(made.error()));
-  target = std::move(*made);
-  return {};
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Copier>> Copier::open(int device, const Limits& limits) {
