@@ -53,21 +53,23 @@ Standby::~Standby() {
   log(LogLevel::kError, "CUDA device {}: the kernel for short copies does not end", device_);
 }
 
-std::optional<Standby::Number> Standby::order(const kernels::CopyBlock& block) {
-  const auto now = Clock::now();
+// A kernel that ended before its time, because this process stood still for long, leaves orders behind. The
+// next one begins with a later number, which would make them look done: there is none until they are settled.
+std::optional<Standby::Number> Standby::order(const kernels::CopyBlock& block, Clock::time_point now) {
   const bool soon = now - asked_ < kIdle;
   asked_ = now;
   // Room is kept for an order to stop.
   if (next_ - oldest_ >= kOrders - 2) return std::nullopt;
   if (running_ && now - launched_ >= kLife) stop();
   if (!running_) {
-    if (soon && !broken_) broken_ = !launch(now);
+    if (soon && !broken_ && under_way_ == 0) broken_ = !launch(now);
     return std::nullopt;
   }
   const auto source = reinterpret_cast<std::uint64_t>(block.source);
   const auto target = reinterpret_cast<std::uint64_t>(block.target);
   const bool fits = source <= kernels::kFieldMask && target <= kernels::kFieldMask;
-  if (!fits || block.bytes == 0 || block.bytes > kMostBytes || !finished(hello_)) return std::nullopt;
+  if (!fits || block.bytes == 0 || block.bytes > kMostBytes || !done(hello_)) return std::nullopt;
+  ++under_way_;
   return put(block);
 }
 
@@ -113,12 +115,18 @@ bool Standby::launch(Clock::time_point now) {
   return true;
 }
 
-// An order done means that all before it are.
 bool Standby::finished(Number number) {
+  if (!done(number)) return false;
+  --under_way_;
+  return true;
+}
+
+// An order done means that all before it are.
+bool Standby::done(Number number) {
   auto& word = *reinterpret_cast<std::uint32_t*>(board_.data() + kOrderBytes);
-  const Number done = std::atomic_ref(word).load(std::memory_order_acquire);
-  if (static_cast<std::int32_t>(done - number) < 0) return false;
-  if (static_cast<std::int32_t>(done + 1 - oldest_) > 0) oldest_ = done + 1;
+  const Number last = std::atomic_ref(word).load(std::memory_order_acquire);
+  if (static_cast<std::int32_t>(last - number) < 0) return false;
+  if (static_cast<std::int32_t>(last + 1 - oldest_) > 0) oldest_ = last + 1;
   return true;
 }
 
@@ -131,7 +139,9 @@ Result<bool> Standby::lost(Number number) {
   }
   if (!*idle) return false;
   running_ = false;
-  return !finished(number);
+  if (done(number)) return false;
+  --under_way_;
+  return true;
 }
 
 void Standby::rehearse() {

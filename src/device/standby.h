@@ -34,12 +34,15 @@ class Standby {
   ~Standby();
 
   /// Starts the copy, whose ends the device reaches. None while no kernel runs, which is so at first, or when
-  /// as many orders are under way as there are places: the copy is to go another way then.
-  std::optional<Number> order(const kernels::CopyBlock& block);
+  /// as many orders are under way as there are places: the copy is to go another way then. Each order is to
+  /// be asked about until it is finished or lost.
+  std::optional<Number> order(const kernels::CopyBlock& block, Clock::time_point now = Clock::now());
 
+  /// True once, and then not to be asked again.
   bool finished(Number number);
 
-  /// True if an order that is not finished will not be either: the kernel has ended. The error if it failed.
+  /// True, as the last answer, if an order that is not finished will not be either: the kernel has ended. The
+  /// error if it failed.
   Result<bool> lost(Number number);
 
   /// Starts the kernel and ends it at once, because CUDA puts off work of its own to the first start.
@@ -58,6 +61,7 @@ class Standby {
  private:
   Standby(int device, unsigned ctas) : device_(device), ctas_(ctas) {}
   bool launch(Clock::time_point now);
+  bool done(Number number);
   Number put(const kernels::CopyBlock& block);
   void stop();
 
@@ -71,8 +75,9 @@ class Standby {
   Clock::time_point launched_;
   Clock::time_point asked_;
   Number next_ = 1;
-  Number oldest_ = 1;  // all before it are finished
-  Number hello_ = 0;   // finished once the kernel runs
+  Number oldest_ = 1;          // all before it are finished
+  Number hello_ = 0;           // done once the kernel runs
+  std::size_t under_way_ = 0;  // orders of which nobody knows yet whether they were carried out
 };
 
 }  // namespace p2p::device

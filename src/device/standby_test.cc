@@ -86,8 +86,7 @@ Standby::Number insist(Standby& standby, const kernels::CopyBlock& block) {
 
 void wait(Standby& standby, Standby::Number number) {
   const auto deadline = std::chrono::steady_clock::now() + 10s;
-  while (!standby.finished(number) && std::chrono::steady_clock::now() < deadline) continue;
-  ASSERT_TRUE(standby.finished(number)) << number;
+  while (!standby.finished(number)) ASSERT_LT(std::chrono::steady_clock::now(), deadline) << number;
 }
 
 TEST_F(OnDevice, TakesOrdersOnlyInQuickSuccession) {
@@ -158,6 +157,25 @@ TEST_F(OnDevice, ManyUnderWayAndManyKernels) {
     ASSERT_NO_FATAL_FAILURE(wait(*standby, flying.front()));
     flying.pop_front();
   }
+  expect_target();
+}
+
+// A process that stood still between its look at the clock and the order: the kernel has ended by itself.
+TEST_F(OnDevice, OrderThatNoKernelSawIsLost) {
+  auto standby = Standby::open(0, 16).value();
+  ASSERT_NO_FATAL_FAILURE(wait(*standby, insist(*standby, block(0, 0, 64))));
+  const auto before = Standby::Clock::now();
+  std::this_thread::sleep_for(300ms);  // longer than a kernel waits for orders
+  const kernels::CopyBlock unseen{source_.data() + 64, target_.data() + 64, 64};
+  std::optional<Standby::Number> number = standby->order(unseen, before);
+  if (!number) GTEST_SKIP() << "the kernel had been renewed just before";
+  for (int more = 0; more < 100; ++more) EXPECT_FALSE(standby->order(unseen));
+  EXPECT_FALSE(standby->finished(*number));
+  const auto lost = standby->lost(*number);
+  ASSERT_TRUE(lost) << lost.error().message;
+  EXPECT_TRUE(*lost);
+  expect_target();
+  ASSERT_NO_FATAL_FAILURE(wait(*standby, insist(*standby, block(500, 600, 64))));
   expect_target();
 }
 

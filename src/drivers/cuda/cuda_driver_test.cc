@@ -1,4 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -153,6 +154,52 @@ TEST_F(OnDevice, EventsTellWhenWorkIsDone) {
   ASSERT_TRUE(stream->synchronize());
   EXPECT_TRUE(*event->done());
   EXPECT_EQ(host->data()[12345], std::byte{0});
+}
+
+template <class Function>
+Function* driver_function(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(::dlopen("libcuda.so.1", RTLD_NOW), name));
+}
+
+// In global mode CUDA refuses unsafe calls of every thread, and what was captured would be lost with them.
+TEST_F(OnDevice, GraphsThatTheProgramCapturesAreKept) {
+  constexpr int kGlobal = 0;
+  auto* const begin = driver_function<int(void*, int)>("cuStreamBeginCapture_v2");
+  auto* const end = driver_function<int(void*, void**)>("cuStreamEndCapture");
+  auto* const destroy = driver_function<int(void*)>("cuGraphDestroy");
+  auto* const exchange_mode = driver_function<int(int*)>("cuThreadExchangeStreamCaptureMode");
+  ASSERT_TRUE(begin != nullptr && end != nullptr && destroy != nullptr && exchange_mode != nullptr);
+  auto captured = Stream::open(0, Stream::Priority::kNormal).value();
+  auto memory = DeviceBuffer::allocate(0, 4096).value();
+  std::vector<std::byte> plain(1 << 16);
+  const auto use_all = [&plain] {
+    auto device = DeviceBuffer::allocate(0, 1 << 20, true);
+    auto host = HostBuffer::allocate(4096);
+    auto large = HostBuffer::allocate(4 << 20);
+    auto pin = HostPin::pin(plain.data(), plain.size());
+    auto stream = Stream::open(0, Stream::Priority::kHigh);
+    auto event = Event::open(0);
+    ASSERT_TRUE(device && host && large && pin && stream && event);
+    EXPECT_TRUE(event->record(stream->handle()));
+    EXPECT_TRUE(event->done());
+    EXPECT_TRUE(stream->idle());
+    EXPECT_TRUE(stream->synchronize());
+    EXPECT_TRUE(copy_now(device->data(), host->data(), 4096));
+  };
+  ASSERT_EQ(begin(captured.handle(), kGlobal), 0);
+  std::thread(use_all).join();
+  use_all();
+  {
+    const DeviceGuard guard(0);
+    EXPECT_TRUE(captured.copy(memory.data(), memory.data() + 2048, 2048));
+  }
+  void* graph = nullptr;
+  EXPECT_EQ(end(captured.handle(), &graph), 0);
+  ASSERT_NE(graph, nullptr);
+  EXPECT_EQ(destroy(graph), 0);
+  int mode = kGlobal;
+  EXPECT_EQ(exchange_mode(&mode), 0);
+  EXPECT_EQ(mode, kGlobal) << "the mode of this thread was not put back";
 }
 
 }  // namespace

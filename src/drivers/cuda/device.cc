@@ -171,6 +171,8 @@ DeviceGuard::DeviceGuard(int device) {
     status_ = tl::unexpected<Error>(driver.error());
     return;
   }
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  if ((*driver)->exchange_capture_mode(&mode) == CUDA_SUCCESS) capture_mode_ = mode;
   CUcontext previous = nullptr;
   const bool known = (*driver)->get_current(&previous) == CUDA_SUCCESS;
   if (known && is_current(device, previous)) return;
@@ -190,6 +192,9 @@ DeviceGuard::DeviceGuard(int device) {
 
 DeviceGuard::~DeviceGuard() {
   if (restore_) loaded_driver()->set_current(static_cast<CUcontext>(previous_));
+  if (!capture_mode_) return;
+  auto mode = static_cast<CUstreamCaptureMode>(*capture_mode_);
+  loaded_driver()->exchange_capture_mode(&mode);
 }
 
 }  // namespace p2p::cuda

@@ -47,6 +47,10 @@ inline constexpr int kAnyDevice = -1;
 /// Makes `device` current on this thread for a scope; kAnyDevice: what is current, else a device that this
 /// process uses anyway, because CUDA would make a context on the first one. On the way out it puts back the
 /// context that was current, or none, and so never makes one on another device.
+///
+/// While the program captures a CUDA graph in global mode, CUDA refuses calls such as allocations and queries
+/// on every thread, and what was captured is lost. Nothing of ours belongs to a capture, so within the scope
+/// this thread says that its calls are safe (relaxed mode).
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -59,6 +63,7 @@ class DeviceGuard {
  private:
   void* previous_ = nullptr;  // CUcontext
   bool restore_ = false;
+  std::optional<int> capture_mode_;  // CUstreamCaptureMode to go back to
   Status status_;
 };
 

@@ -26,6 +26,7 @@ bool find_all(void* library, Driver& driver) {
          find(library, "cuCtxSetCurrent", driver.set_current) &&
          find(library, "cuDevicePrimaryCtxGetState", driver.primary_state) &&
          find(library, "cuPointerGetAttributes", driver.pointer_attributes) &&
+         find(library, "cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode) &&
          find(library, "cuStreamWriteValue32_v2", driver.write_value);
 }
 

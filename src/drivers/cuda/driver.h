@@ -14,6 +14,7 @@ struct Driver {
   decltype(&cuDevicePrimaryCtxGetState) primary_state = nullptr;
   decltype(&cuPointerGetAttributes) pointer_attributes = nullptr;
   decltype(&cuStreamWriteValue32) write_value = nullptr;
+  decltype(&cuThreadExchangeStreamCaptureMode) exchange_capture_mode = nullptr;
   decltype(&cuMemGetHandleForAddressRange) handle_for_range = nullptr;  ///< null before CUDA 11.7
 };
 
