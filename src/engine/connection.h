@@ -107,9 +107,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close_session(Error reason);
 
   /// Before the state is handed out; a caller that waits for a parked transfer sleeps.
-  void let_waiter_assist(const SegmentList& list, TransferState& state) const;
-  void launch(const std::shared_ptr<const SegmentList>& list, const std::shared_ptr<TransferState>& state,
-              const PostOptions& options);
+  void let_waiter_assist(const SegmentList& list, TransferState& state,
+                         const std::shared_ptr<Slot>& started) const;
+
+  /// The channel on which all of it was started on this thread, if it was.
+  std::shared_ptr<Slot> launch(const std::shared_ptr<const SegmentList>& list,
+                               const std::shared_ptr<TransferState>& state, const PostOptions& options);
   void finish(const SegmentList& list, const std::shared_ptr<TransferState>& state,
               const PostOptions& options, Status status);
   Status enter(const SegmentList& list);

@@ -43,8 +43,7 @@ std::shared_ptr<TransferState> Connection::transfer(Operation operation, std::sp
       break;
     }
     if (*list) {
-      let_waiter_assist(**list, *state);
-      launch(*list, state, options);
+      let_waiter_assist(**list, *state, launch(*list, state, options));
       break;
     }
     Parked parked{operation, {local.begin(), local.end()}, {remote.begin(), remote.end()}, options, state};
@@ -58,8 +57,7 @@ std::shared_ptr<TransferState> Connection::post(const std::shared_ptr<const Segm
   auto state = std::make_shared<TransferState>(list->bytes);
   started_.fetch_add(1, std::memory_order_relaxed);
   under_way_.fetch_add(1, std::memory_order_acq_rel);
-  let_waiter_assist(*list, *state);
-  launch(list, state, options);
+  let_waiter_assist(*list, *state, launch(list, state, options));
   return state;
 }
 
@@ -134,22 +132,36 @@ void Connection::build_prepared() {
   }
 }
 
-void Connection::let_waiter_assist(const SegmentList& list, TransferState& state) const {
-  if (list.portions.size() != 1 || context_->options.spin.count() == 0) return;
+void Connection::let_waiter_assist(const SegmentList& list, TransferState& state,
+                                   const std::shared_ptr<Slot>& started) const {
+  if (list.portions.size() != 1 || context_->options.spin.count() == 0 || state.done()) return;
   const auto lane = lanes_->lane(list.portions.front().transport);
-  if (lane && (list.bytes <= kAssistBytes || lane->device_copies())) {
+  if (!lane) return;
+  if (lane->device_copies()) {
+    if (!started) return;
+    state.set_poll([lane, weak = std::weak_ptr(started)](const TransferState& one, auto deadline) {
+      if (const auto slot = weak.lock()) lane->assist(one, deadline, slot);
+    });
+  } else if (list.bytes <= kAssistBytes) {
     state.set_poll([lane](const TransferState& one, auto deadline) { lane->assist(one, deadline); });
   }
 }
 
-void Connection::launch(const std::shared_ptr<const SegmentList>& list,
-                        const std::shared_ptr<TransferState>& state, const PostOptions& options) {
-  if (Status entered = enter(*list); !entered) return finish({}, state, {}, std::move(entered));
+std::shared_ptr<Slot> Connection::launch(const std::shared_ptr<const SegmentList>& list,
+                                         const std::shared_ptr<TransferState>& state,
+                                         const PostOptions& options) {
+  if (Status entered = enter(*list); !entered) {
+    finish({}, state, {}, std::move(entered));
+    return nullptr;
+  }
   auto end = [self = shared_from_this(), list, state, options](Status status) {
     leave(*list);
     self->finish(*list, state, options, std::move(status));
   };
-  if (list->portions.empty()) return end({});
+  if (list->portions.empty()) {
+    end({});
+    return nullptr;
+  }
   state->set_cancel([lanes = lanes_, list, weak = std::weak_ptr(state)] {
     const auto one = weak.lock();
     if (!one) return;
@@ -160,18 +172,20 @@ void Connection::launch(const std::shared_ptr<const SegmentList>& list,
   });
   const auto submission = std::make_shared<Submission>(list, state, options.cuda_stream, std::move(end));
   Ended ended;
+  std::shared_ptr<Slot> started;
   for (const auto& portion : list->portions) {
     auto part = std::make_shared<Part>();
     part->submission = submission;
     part->portion = &portion;
     if (const auto lane = lanes_->lane(portion.transport)) {
-      lane->submit(std::move(part), ended);
+      started = lane->submit(std::move(part), ended);
     } else {
       submission->set_error({ErrorCode::kPeerGone, "the connection is closed"});
       part->close_one(ended);
     }
   }
   end_all(ended);
+  return list->portions.size() == 1 ? started : nullptr;
 }
 
 Status Connection::enter(const SegmentList& list) {

@@ -13,7 +13,14 @@ namespace p2p::engine {
 
 void Lane::add(std::shared_ptr<Slot> slot) {
   MutexLock lock(mutex_);
-  slots_.push_back(std::move(slot));
+  change_slots([&](Slots& slots) { slots.push_back(std::move(slot)); });
+}
+
+// Whoever goes through them has a copy of his own, which costs him nothing.
+void Lane::change_slots(const std::function<void(Slots&)>& change) {
+  auto slots = std::make_shared<Slots>(*slots_);
+  change(*slots);
+  slots_ = std::move(slots);
 }
 
 void Lane::remove(const Slot& slot, const Error& error, Ended& ended) {
@@ -21,53 +28,67 @@ void Lane::remove(const Slot& slot, const Error& error, Ended& ended) {
   std::shared_ptr<Slot> heir;
   {
     MutexLock lock(mutex_);
-    std::erase_if(slots_, [&](const auto& one) { return one.get() == &slot; });
-    last = slots_.empty();
-    if (!last) heir = slots_.front();
+    change_slots(
+        [&](Slots& slots) { std::erase_if(slots, [&](const auto& one) { return one.get() == &slot; }); });
+    last = slots_->empty();
+    if (!last) heir = slots_->front();
   }
   if (last) return close(error, ended);
   heir->worker->signal(heir);
 }
 
-void Lane::submit(std::shared_ptr<Part> part, Ended& ended) {
+std::shared_ptr<Slot> Lane::submit(std::shared_ptr<Part> part, Ended& ended) {
   const std::uint64_t bytes = part->portion->bytes;
-  std::vector<std::shared_ptr<Slot>> slots;
+  const bool single = part->portion->segments.size() == 1;
+  std::shared_ptr<const Slots> slots;
   {
     MutexLock lock(mutex_);
     if (error_) {
       part->submission->set_error(*error_);
       part->close_one(ended);
-      return;
+      return nullptr;
     }
     parts_.push_back(std::move(part));
     slots = slots_;
   }
   const std::size_t first = turn_.fetch_add(1, std::memory_order_relaxed);
-  if (!slots.empty() && start_here(bytes, slots, first, ended)) return;
-  const std::size_t wanted = std::min<std::size_t>(slots.size(), bytes / limits_.bytes + 1);
+  if (slots->empty()) return nullptr;
+  // A device starts one long copy as fast as a short one; long lists are the workers' to write.
+  const std::uint64_t most = !device_copies_ ? kInlineBytes : single ? limits_.bytes : kInlineDeviceBytes;
+  if (bytes <= most) {
+    if (auto slot = start_here(*slots, first, bytes, ended)) return slot;
+  }
+  const std::size_t wanted = std::min<std::size_t>(slots->size(), bytes / limits_.bytes + 1);
   for (std::size_t i = 0; i < wanted; ++i) {
-    const auto& slot = slots[(first + i) % slots.size()];
+    const auto& slot = (*slots)[(first + i) % slots->size()];
     slot->worker->signal(slot);
   }
+  return nullptr;
 }
 
-// True if the channels' next piece was started on this thread, as far as they had room for it.
-bool Lane::start_here(std::uint64_t bytes, const std::vector<std::shared_ptr<Slot>>& slots, std::size_t first,
-                      Ended& ended) {
-  if (!device_copies_) {
-    const auto& slot = slots[first % slots.size()];
-    return bytes <= kInlineBytes && slot->worker->try_turn(*slot, ended) != Turn::kBusy;
-  }
-  if (bytes > kInlineDeviceBytes) return false;
-  // The first channel as long as it is free: a device that is kept ready for short copies is so for one. A
-  // worker that only looks is gone within a microsecond; one that starts long lists is not waited for.
-  constexpr int kTries = 20;
-  for (int i = 0; i < kTries; ++i) {
-    for (const auto& slot : slots) {
-      if (slot->worker->try_turn(*slot, ended) != Turn::kBusy) return true;
+// The channel whose next piece was started on this thread, as far as it had room for it.
+std::shared_ptr<Slot> Lane::start_here(const Slots& slots, std::size_t first, std::uint64_t bytes,
+                                       Ended& ended) {
+  if (device_copies_) return start_copy_here(slots, first, bytes, ended);
+  const auto& slot = slots[first % slots.size()];
+  return slot->worker->try_turn(*slot, ended) != Turn::kBusy ? slot : nullptr;
+}
+
+// Short ones go to the first channel as long as it is free, because a device that is kept ready for them is
+// so for one channel. A worker that only looks is gone within a microsecond; one that starts long lists is
+// not waited for.
+std::shared_ptr<Slot> Lane::start_copy_here(const Slots& slots, std::size_t first, std::uint64_t bytes,
+                                            Ended& ended) {
+  constexpr int kTries = 50;
+  const bool is_short = bytes <= kInlineDeviceBytes;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const auto& slot = slots[is_short ? i : (first + i) % slots.size()];
+    for (int tries = is_short ? kTries : 1; tries > 0; --tries) {
+      if (slot->worker->try_turn(*slot, ended) != Turn::kBusy) return slot;
+      relax();
     }
   }
-  return false;
+  return nullptr;
 }
 
 void Lane::drop(const std::shared_ptr<Part>& part, Ended& ended) {
@@ -106,7 +127,8 @@ void Lane::give_back(Piece piece) {
 }
 
 void Lane::wake_all() {
-  for (const auto& slot : slots()) slot->worker->signal(slot);
+  const auto all = slots();
+  for (const auto& slot : *all) slot->worker->signal(slot);
 }
 
 void Lane::close(const Error& error, Ended& ended) {
@@ -130,14 +152,14 @@ void Lane::close(const Error& error, Ended& ended) {
 
 std::size_t Lane::channels() const {
   MutexLock lock(mutex_);
-  return slots_.size();
+  return slots_->size();
 }
 
 std::string Lane::describe() const {
   MutexLock lock(mutex_);
   std::map<std::string_view, std::string_view> rails;
-  for (const auto& slot : slots_) rails.emplace(slot->rail, slot->description);
-  std::string text = fmt::format("{} channel{}", slots_.size(), slots_.size() == 1 ? "" : "s");
+  for (const auto& slot : *slots_) rails.emplace(slot->rail, slot->description);
+  std::string text = fmt::format("{} channel{}", slots_->size(), slots_->size() == 1 ? "" : "s");
   std::string_view separator = ": ";
   for (const auto& [rail, description] : rails) {
     text.append(std::exchange(separator, "; ")).append(description);
@@ -145,30 +167,37 @@ std::string Lane::describe() const {
   return text;
 }
 
-std::vector<std::shared_ptr<Slot>> Lane::slots() const {
+std::shared_ptr<const Lane::Slots> Lane::slots() const {
   MutexLock lock(mutex_);
   return slots_;
 }
 
-void Lane::assist(const TransferState& state, std::chrono::steady_clock::time_point deadline) {
+void Lane::assist(const TransferState& state, Clock::time_point deadline) {
   // With many channels the workers are quicker than one caller that looks at all of them.
   constexpr std::size_t kFew = 4;
-  auto slots = this->slots();
-  if (slots.empty() || slots.size() > kFew) return;
-  // Lists of the workers' length are theirs to write, side by side; short ones mostly went to the first
-  // channel.
-  if (device_copies_ && state.bytes() > kInlineDeviceBytes) return;
-  if (device_copies_) slots.resize(1);
+  const auto slots = this->slots();
+  if (slots->size() <= kFew) drive(*slots, state, deadline);
+}
+
+void Lane::assist(const TransferState& state, Clock::time_point deadline,
+                  const std::shared_ptr<Slot>& started) {
+  const auto slots = this->slots();
+  const bool there = std::find(slots->begin(), slots->end(), started) != slots->end();
+  if (there) drive({started}, state, deadline);
+}
+
+void Lane::drive(const Slots& slots, const TransferState& state, Clock::time_point deadline) {
   std::vector<Assist> assists;
   assists.reserve(slots.size());
   for (const auto& slot : slots) {
     while (!assists.emplace_back(*slot).begun()) {
       assists.pop_back();
-      if (!device_copies_ || state.done() || std::chrono::steady_clock::now() > deadline) return;
+      if (!device_copies_ || state.done() || Clock::now() > deadline) return;
+      relax();
     }
   }
   Ended ended;
-  auto moved_at = std::chrono::steady_clock::now();
+  auto moved_at = Clock::now();
   while (!state.done()) {
     bool moved = false;
     for (const auto& slot : slots) {
@@ -176,7 +205,7 @@ void Lane::assist(const TransferState& state, std::chrono::steady_clock::time_po
       if (turn == Turn::kBusy && !device_copies_) return;
       moved = moved || turn == Turn::kMoved;
     }
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = Clock::now();
     if (moved) moved_at = now;
     if (now - moved_at > spin_ || now > deadline) return;
   }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,8 +36,9 @@ class Lane {
   /// A channel is gone; its pieces were given back. The last one closes the lane with `error`.
   void remove(const Slot& slot, const Error& error, Ended& ended);
 
-  /// Takes the work; small work is done on the caller's thread as far as the channels go.
-  void submit(std::shared_ptr<Part> part, Ended& ended);
+  /// Takes the work; small work is done on the caller's thread as far as the channels go. The channel on
+  /// which it was started, if it was.
+  std::shared_ptr<Slot> submit(std::shared_ptr<Part> part, Ended& ended);
 
   /// The next piece to send; parts that are doomed are dropped on the way.
   std::optional<Piece> take(Ended& ended);
@@ -62,17 +64,29 @@ class Lane {
   bool device_copies() const { return device_copies_; }
 
   /// Moves this lane's channels on from a waiting caller's thread until the transfer is done, nothing has
-  /// moved for the spin time, or another thread is at it (which does not make copies by a device any faster).
-  void assist(const TransferState& state, std::chrono::steady_clock::time_point deadline);
+  /// moved for the spin time, or another thread is at it. Copies by a device are moved by no channel but the
+  /// one that started them.
+  using Clock = std::chrono::steady_clock;
+  void assist(const TransferState& state, Clock::time_point deadline);
+  void assist(const TransferState& state, Clock::time_point deadline, const std::shared_ptr<Slot>& started);
+
+  /// When a caller's thread last moved a channel of a lane with copies by devices.
+  Clock::time_point called_at() const { return called_at_.load(std::memory_order_relaxed); }
+  void note_call(Clock::time_point now) { called_at_.store(now, std::memory_order_relaxed); }
 
   /// Transfers up to this size are worth the caller's own thread.
   static constexpr std::uint64_t kInlineBytes = std::uint64_t{64} << 10;
   static constexpr std::uint64_t kInlineDeviceBytes = std::uint64_t{4} << 20;
 
  private:
-  std::vector<std::shared_ptr<Slot>> slots() const;
-  bool start_here(std::uint64_t bytes, const std::vector<std::shared_ptr<Slot>>& slots, std::size_t first,
-                  Ended& ended);
+  using Slots = std::vector<std::shared_ptr<Slot>>;
+
+  std::shared_ptr<const Slots> slots() const;
+  void change_slots(const std::function<void(Slots&)>& change) P2P_REQUIRES(mutex_);
+  std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t first, std::uint64_t bytes, Ended& ended);
+  std::shared_ptr<Slot> start_copy_here(const Slots& slots, std::size_t first, std::uint64_t bytes,
+                                        Ended& ended);
+  void drive(const Slots& slots, const TransferState& state, Clock::time_point deadline);
   void drop(const std::shared_ptr<Part>& part, Ended& ended);
 
   const CutLimits limits_;
@@ -80,11 +94,12 @@ class Lane {
   const bool device_copies_;
   std::atomic<std::uint64_t> retried_{0};
   std::atomic<std::uint32_t> turn_{0};
+  std::atomic<Clock::time_point> called_at_{};
 
   mutable Mutex mutex_;
   std::deque<std::shared_ptr<Part>> parts_ P2P_GUARDED_BY(mutex_);
   std::deque<Piece> returned_ P2P_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Slot>> slots_ P2P_GUARDED_BY(mutex_);
+  std::shared_ptr<const Slots> slots_ P2P_GUARDED_BY(mutex_) = std::make_shared<Slots>();
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
 };
 

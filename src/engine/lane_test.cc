@@ -27,6 +27,7 @@ struct Script {
   std::size_t fail_after = ~0UL;  // posts until it is lost
   std::atomic<std::size_t> posts{0};
   std::atomic<bool> hold{false};   // completes nothing
+  std::size_t looks = 1;           // at a batch until it completes
   std::atomic<bool> stuck{false};  // does not come back from a post
   std::atomic<std::size_t> abandoned{0};
 };
@@ -53,7 +54,8 @@ class CopyChannel : public Channel {
     return true;
   }
   bool progress(std::vector<Completion>& completions) override {
-    if (pending_.empty() || script_->hold) return false;
+    if (pending_.empty() || script_->hold || ++looks_ < script_->looks) return false;
+    looks_ = 0;
     while (!pending_.empty()) {
       completions.push_back({pending_.front(), failed_ ? Status(tl::unexpected(error())) : Status()});
       pending_.pop_front();
@@ -69,6 +71,7 @@ class CopyChannel : public Channel {
   std::shared_ptr<Script> script_;
   std::string name_;
   std::deque<BatchId> pending_;
+  std::size_t looks_ = 0;
   bool failed_ = false;
 };
 
@@ -125,7 +128,7 @@ class LaneTest : public ::testing::Test {
     part->submission = submission;
     part->portion = &list->portions.front();
     Ended ended;
-    lane_->submit(std::move(part), ended);
+    started_ = lane_->submit(std::move(part), ended);
     end_all(ended);
     return state;
   }
@@ -140,6 +143,7 @@ class LaneTest : public ::testing::Test {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(CutLimits{4096, 8}, 50us);
   std::vector<std::shared_ptr<Slot>> slots_;
+  std::shared_ptr<Slot> started_;  // by the last submit
   std::vector<std::byte> source_;
   std::vector<std::byte> target_;
 };
@@ -272,6 +276,59 @@ TEST_F(LaneTest, ADevicesCopiesEndWithAndWithoutAWaitingCaller) {
   EXPECT_FALSE(held->done());
   one->hold = two->hold = false;
   ASSERT_TRUE(held->wait(20s));  // without a caller's help: nothing tells it how to
+}
+
+class DeviceLaneTest : public LaneTest {
+ protected:
+  DeviceLaneTest() { lane_ = std::make_shared<Lane>(CutLimits{64 << 20, 4096}, 50us, true); }
+};
+
+// A worker that looked for work while callers start short copies would take theirs, and go on doing so, since
+// what it has taken keeps it awake.
+TEST_F(DeviceLaneTest, IdleChannelsAreLeftAloneWhileCallersStartCopies) {
+  Slot slot;
+  slot.lane = lane_;
+  const auto now = Lane::Clock::now();
+  EXPECT_FALSE(slot.left_to_caller(now));
+  lane_->note_call(now);
+  EXPECT_TRUE(slot.left_to_caller(now + 10us));
+  EXPECT_FALSE(slot.left_to_caller(now + 10ms));
+  slot.idle = false;  // work of its own, which a worker started
+  EXPECT_FALSE(slot.left_to_caller(now + 10us));
+  slot.called_at = now;
+  EXPECT_TRUE(slot.left_to_caller(now + 10us));
+}
+
+TEST_F(DeviceLaneTest, ShortCopiesStayWithTheirCallers) {
+  const auto one = add_channel();
+  const auto two = add_channel();
+  constexpr std::size_t kTransfers = 3000;
+  constexpr std::size_t kLong = 8000;  // blocks: more than a caller starts
+  const auto list = submit(kLong, 1024);
+  EXPECT_EQ(started_, nullptr);
+  ASSERT_TRUE(list->wait(20s));
+  ASSERT_NO_FATAL_FAILURE(expect_arrived(kLong, 1024));
+  one->looks = two->looks = 40;
+  const std::size_t before = two->posts;
+  std::size_t finished_by_caller = 0;
+  for (std::size_t i = 0; i < kTransfers; ++i) {
+    const auto state = submit(1, 64);
+    if (started_) lane_->assist(*state, std::chrono::steady_clock::now() + 20s, started_);
+    finished_by_caller += state->done() ? 1 : 0;
+    ASSERT_TRUE(state->wait(20s));
+    ASSERT_NO_FATAL_FAILURE(expect_arrived(1, 64));
+  }
+  EXPECT_LT(two->posts - before, kTransfers / 5);
+  EXPECT_GT(finished_by_caller, kTransfers / 2);
+}
+
+TEST_F(DeviceLaneTest, OneLongCopyIsStartedByItsCaller) {
+  add_channel();
+  add_channel();
+  const auto copy = submit(1, 16 << 20);
+  EXPECT_NE(started_, nullptr);
+  ASSERT_TRUE(copy->wait(20s));
+  ASSERT_NO_FATAL_FAILURE(expect_arrived(1, 16 << 20));
 }
 
 }  // namespace

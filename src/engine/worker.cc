@@ -36,8 +36,6 @@ constexpr std::chrono::milliseconds kWatch{10};
 // Looks at a mutex before it is taken to be held for long.
 constexpr int kTries = 1000;
 
-void relax() { __builtin_ia32_pause(); }
-
 // For threads that poll: one that slept for the mutex would be woken late, at the cost of the one that has
 // it.
 void lock_polling(Mutex& mutex) P2P_ACQUIRE(mutex) {
@@ -160,7 +158,11 @@ Turn Worker::try_turn(Slot& slot, Ended& ended) {
   bool moved = false;
   if (slot.channel) {
     moved = turn(slot, news);
-    if (moved) slot.called_at = slot.moved_at = Clock::now();
+    if (moved) {
+      slot.moved_at = Clock::now();
+      slot.called_at = slot.moved_at;
+      slot.lane->note_call(slot.moved_at);
+    }
     // What the descriptor does not announce is the thread's to poll, which it does by itself while it
     // watches.
     const bool watching = slot.active && slot.lane->device_copies();
@@ -211,13 +213,14 @@ bool Worker::work(News& news) {
     slot->signalled.store(false);
     if (!slot->channel) continue;
     slot->called_at = Clock::time_point{};
+    slot->due = true;
     activate(slot);
   }
   bool moved = !tasks.empty() || !signals.empty();
   const auto now = Clock::now();
   const auto active = active_;  // a turn may drop its slot
   for (const auto& slot : active) {
-    if (slot->left_to_caller(now)) continue;
+    if (!std::exchange(slot->due, false) && slot->left_to_caller(now)) continue;
     if (slot->channel && turn(*slot, news)) {
       slot->moved_at = now;
       moved = true;
@@ -233,7 +236,8 @@ bool Worker::work(News& news) {
 }
 
 bool Slot::left_to_caller(Clock::time_point now) const {
-  return lane->device_copies() && (assists != 0 || now - called_at.load() < kCallersTurn);
+  if (!lane->device_copies()) return false;
+  return assists != 0 || now - (idle ? lane->called_at() : called_at.load()) < kCallersTurn;
 }
 
 // True if a look, which would hold callers up, is not due.
@@ -302,6 +306,7 @@ bool Worker::turn(Slot& slot, News& news) {
     moved = true;
     if (slot.channel->busy()) progress();  // a copy is done when post returns
   }
+  slot.idle = !slot.channel->busy();
   if (slot.channel->state() == ChannelState::kFailed) {
     drop(slot, slot.channel->error(), news);
     return true;

@@ -38,6 +38,7 @@ struct Slot : std::enable_shared_from_this<Slot> {
   bool ready = false;
   bool detached = false;
   bool active = false;  ///< in the worker's list of channels to look at
+  bool due = false;     ///< signalled, and not looked at since
   int fd = -1;          ///< registered with the worker's epoll
   std::chrono::steady_clock::time_point moved_at{};
   std::vector<Piece> flying;  ///< by BatchId - 1; part null: free
@@ -48,13 +49,18 @@ struct Slot : std::enable_shared_from_this<Slot> {
 
   // Written with the worker's mutex; its thread also reads them without.
   std::atomic<int> assists{0};  ///< waiting callers that drive it; its descriptor is then disarmed
-  std::atomic<std::chrono::steady_clock::time_point> called_at{};  ///< when a caller's thread last did a turn
+  std::atomic<std::chrono::steady_clock::time_point> called_at{};  ///< when a caller's thread last moved it
+  std::atomic<bool> idle{true};                                    ///< nothing is under way
 
-  /// True while a caller that started a copy by a device is taken to wait for it.
+  /// True while a caller that started a copy by a device is taken to wait for it, and while callers start
+  /// copies on other channels: a worker that looked for work then would take theirs.
   bool left_to_caller(std::chrono::steady_clock::time_point now) const;
 };
 
 enum class Turn : std::uint8_t { kBusy, kMoved, kIdle };
+
+/// Rests the processor between two looks at something that another thread is about to change.
+inline void relax() { __builtin_ia32_pause(); }
 
 /// One thread that moves its channels: polls them while something moves and for the spin time after, sleeps
 /// in epoll otherwise. Whoever holds the mutex is the worker for that time, so that a caller can start small
