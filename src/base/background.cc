@@ -10,30 +10,34 @@
 
 namespace p2p {
 
-Background::~Background() {
+void Background::stop() {
   std::thread thread;
+  std::deque<std::function<void()>> dropped;  // outside the lock: they may own anything
   {
     const MutexLock lock(mutex_);
     stop_ = true;
     thread = std::move(thread_);
+    dropped.swap(tasks_);
   }
   if (thread.joinable()) thread.join();
 }
 
-void Background::post(std::function<void()> task) {
+bool Background::post(std::function<void()> task) {
   const MutexLock lock(mutex_);
+  if (stop_) return false;
   tasks_.push_back(std::move(task));
-  if (running_ || stop_) return;
+  if (running_) return true;
   if (thread_.joinable()) thread_.join();  // it has nothing left to do but to end
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
-    log(LogLevel::kWarning, "start the thread {}: {}; what it was to do is left out", name_, error.what());
+    log(LogLevel::kWarning, "start the thread {}: {}", name_, error.what());
     tasks_.clear();
-    return;
+    return false;
   }
   running_ = true;
   ::pthread_setname_np(thread_.native_handle(), name_);
+  return true;
 }
 
 void Background::run() {

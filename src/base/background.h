@@ -15,13 +15,16 @@ class Background {
   /// `name`, of at most 15 letters, is the thread's.
   explicit Background(const char* name) : name_(name) {}
 
-  /// Waits for the task that has begun; those that have not are dropped.
-  ~Background();
+  ~Background() { stop(); }
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  /// Where the system has no thread left, what waits is dropped, with a line in the log.
-  void post(std::function<void()> task);
+  /// False, and the task is dropped: it was stopped, or the system has no thread left, which the log says.
+  bool post(std::function<void()> task);
+
+  /// Waits for the task that has begun; those that have not are dropped, and nothing is taken any more. Not from
+  /// a task.
+  void stop();
 
  private:
   void run();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/background.h"
 #include "engine/reactor.h"
 #include "engine/region.h"
 #include "engine/worker.h"
@@ -20,6 +21,7 @@ struct Context {
   std::shared_ptr<RegionTable> regions;
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<Reactor> reactor;
+  Background imports{"p2p-imports"};  ///< of regions that take long; the endpoint stops it
 
   const TransportList& transports() const { return regions->transports(); }
 };

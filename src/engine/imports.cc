@@ -147,10 +147,25 @@ Status Imports::on(const wire::RegionAnswer& answer) {
     RegionInfo info{remote->descriptor().region, remote->descriptor().key,
                     reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(answer.base)), answer.size,
                     remote->descriptor().place};
-    make_ready(*remote, info, answer.keys);
+    // A device that is full of work makes its driver wait; the session's other messages shall not.
+    const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys] {
+      self->make_ready(*remote, info, keys);
+      self->resolved_();
+    };
+    if (!takes_long(info) || !context_->imports.post(ready)) ready();
+    return {};
   }
   resolved_();
   return {};
+}
+
+bool Imports::takes_long(const RegionInfo& info) const {
+  if (info.place.kind == MemoryKind::kHost) return false;
+  const TransportList& transports = context_->transports();
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    if (lanes_->usable(i) && transports[i].transport->capabilities().slow_import) return true;
+  }
+  return false;
 }
 
 void Imports::on(const wire::RegionRevoke& revoke) {

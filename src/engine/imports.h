@@ -43,6 +43,7 @@ class Imports : public std::enable_shared_from_this<Imports> {
  private:
   void resolve(const std::shared_ptr<RemoteRegion>& remote);
   void make_ready(RemoteRegion& remote, const RegionInfo& info, const std::vector<wire::ExportedKey>& keys);
+  bool takes_long(const RegionInfo& info) const;
   void tell_revoked(RegionId region, std::function<void()> through);
 
   const std::shared_ptr<Context> context_;

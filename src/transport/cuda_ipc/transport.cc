@@ -56,6 +56,7 @@ class CudaIpc : public Transport {
     return {.reach = Reach::kHost,
             .unaided = true,
             .needs_exported_key = true,
+            .slow_import = true,
             .whole_transfers = true,
             .max_batch_bytes = std::uint64_t{1} << 30,
             .max_batch_segments = kBlocks};

@@ -1,0 +1,171 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/imports.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/connection.h"
+#include "engine/endpoint.h"
+#include "support/eventually.h"
+
+namespace p2p::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+using testing::eventually;
+
+constexpr MemoryPlace kDevice{MemoryKind::kCuda, 0};
+
+// Loopback that takes host memory for a device's, and imports no sooner than it is told to.
+class SlowTransport : public Transport {
+ public:
+  SlowTransport(std::unique_ptr<Transport> transport, std::shared_future<void> go)
+      : transport_(std::move(transport)), go_(std::move(go)) {}
+
+  std::string_view name() const override { return "slow"; }
+  Capabilities capabilities() const override {
+    Capabilities capabilities = transport_->capabilities();
+    capabilities.needs_exported_key = true;
+    capabilities.slow_import = true;
+    return capabilities;
+  }
+  Status probe() const override { return {}; }
+  bool carries(MemoryPlace, MemoryPlace) const override { return true; }
+  std::vector<Rail> rails(const PeerPath& path) const override { return transport_->rails(path); }
+  unsigned channels_per_rail(const Rail&) const override { return 1; }
+  Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
+    RegionInfo host = region;
+    host.place = {};
+    return transport_->register_memory(host);
+  }
+  void revoke_memory(const Registration& registration) override { transport_->revoke_memory(registration); }
+  Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
+                                                   std::span<const std::byte> exported) override {
+    go_.wait();
+    return transport_->import_region(region, exported);
+  }
+  Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override {
+    return transport_->open_channel(setup);
+  }
+
+ private:
+  const std::unique_ptr<Transport> transport_;
+  const std::shared_future<void> go_;
+};
+
+class SlowImports : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kBytes = 100'000;
+
+  void SetUp() override {
+    const auto all = builtin_transports().entries;
+    const auto loopback =
+        std::find_if(all.begin(), all.end(), [](const auto& entry) { return entry.name == "loopback"; });
+    ASSERT_NE(loopback, all.end());
+    const TransportRegistry registry{{{"slow", [this, make = loopback->make](const Options& options) {
+                                         return std::make_unique<SlowTransport>(make(options),
+                                                                                go_.get_future().share());
+                                       }}}};
+    // One future a promise: the owner imports nothing and needs none.
+    here_ = Endpoint::create(options_, registry).value();
+    const TransportRegistry plain{{{"slow", [make = loopback->make](const Options& options) {
+                                      std::promise<void> gone;
+                                      gone.set_value();
+                                      return std::make_unique<SlowTransport>(make(options),
+                                                                             gone.get_future().share());
+                                    }}}};
+    there_ = Endpoint::create(options_, plain).value();
+    connection_ = here_->connect("127.0.0.1", there_->port(), 10s, std::nullopt);
+    ASSERT_TRUE(connection_->wait_open(10s));
+    accepted_ = there_->accept(10s).value();
+    std::iota(reinterpret_cast<unsigned char*>(source_.data()),
+              reinterpret_cast<unsigned char*>(source_.data()) + kBytes, static_cast<unsigned char>(3));
+    local_ = here_->context().regions->add(source_.data(), kBytes, {}).value();
+    remote_ = there_->context().regions->add(target_.data(), kBytes, kDevice).value();
+    id_ = connection_->import_region(descriptor()).value();
+  }
+
+  void TearDown() override {
+    if (!released_) go_.set_value();
+  }
+
+  void release() {
+    released_ = true;
+    go_.set_value();
+  }
+
+  RegionDescriptor descriptor() const {
+    const RegionInfo& info = remote_->info();
+    return {reinterpret_cast<std::uintptr_t>(info.base),
+            info.size,
+            info.place,
+            info.id,
+            info.key,
+            remote_->incarnation()};
+  }
+
+  std::shared_ptr<TransferState> write() {
+    const std::vector<LocalSpan> from{{local_->info().id, source_.data(), kBytes}};
+    const std::vector<RemoteSpan> to{{id_, reinterpret_cast<std::uintptr_t>(target_.data()), kBytes}};
+    return connection_->transfer(Operation::kWrite, from, to, {});
+  }
+
+  Options options_ = [] {
+    Options options;
+    options.listen_address = "127.0.0.1";
+    return options;
+  }();
+  std::promise<void> go_;
+  bool released_ = false;
+  std::vector<std::byte> source_ = std::vector<std::byte>(kBytes);
+  std::vector<std::byte> target_ = std::vector<std::byte>(kBytes);
+  std::unique_ptr<Endpoint> there_;
+  std::unique_ptr<Endpoint> here_;
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Connection> accepted_;
+  std::shared_ptr<Region> local_;
+  std::shared_ptr<Region> remote_;
+  RemoteRegionId id_{};
+};
+
+TEST_F(SlowImports, HoldUpNothingButTheirTransfers) {
+  const auto parked = write();
+  ASSERT_TRUE(accepted_->notify("meanwhile")->wait(10s));
+  EXPECT_TRUE(
+      eventually([&] { return connection_->take_notifications() == std::vector<std::string>{"meanwhile"}; }));
+  EXPECT_FALSE(parked->done());
+  release();
+  const Status written = parked->wait(10s);
+  ASSERT_TRUE(written) << written.error().message;
+  EXPECT_EQ(target_, source_);
+}
+
+TEST_F(SlowImports, ComeTooLateForARegionThatWasTakenBack) {
+  const auto parked = write();
+  std::thread revoked([&] { EXPECT_TRUE(remote_->revoke(std::chrono::steady_clock::now() + 10s)); });
+  const Status refused = parked->wait(10s);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kNotFound);
+  revoked.join();
+  release();
+  EXPECT_FALSE(write()->wait(10s));
+}
+
+TEST_F(SlowImports, EndWithTheirEndpoint) {
+  const auto parked = write();
+  std::thread closing([&] { here_.reset(); });
+  EXPECT_FALSE(parked->wait(20s));
+  release();
+  closing.join();
+}
+
+}  // namespace
+}  // namespace p2p::engine
