@@ -30,6 +30,28 @@ bool ends(Copier& copier, Copier::List& list) {
   return false;
 }
 
+/// Whether a list of two blocks ends well and with the right bytes.
+bool copies_right(Copier& copier) {
+  constexpr std::size_t kBytes = 10000;
+  auto source = cuda::DeviceBuffer::allocate(copier.device(), kBytes);
+  auto target = cuda::DeviceBuffer::allocate(copier.device(), kBytes, true);
+  if (!source || !target) return false;
+  std::vector<std::byte> sent(kBytes);
+  for (std::size_t i = 0; i < kBytes; ++i) sent[i] = static_cast<std::byte>(1 + i % 251);
+  if (!cuda::copy_now(source->data(), sent.data(), kBytes)) return false;
+  Copier::List* const list = copier.take();
+  if (list == nullptr) return false;
+  copier.add(*list, {source->data(), target->data() + 5000, 5000}, true);
+  copier.add(*list, {source->data() + 5000, target->data(), 5000}, true);
+  copier.start(*list);
+  const bool ended = ends(copier, *list) && list->status();
+  copier.give_back(*list);
+  std::vector<std::byte> got(kBytes);
+  if (!ended || !cuda::copy_now(got.data(), target->data(), kBytes)) return false;
+  return std::memcmp(got.data(), sent.data() + 5000, 5000) == 0 &&
+         std::memcmp(got.data() + 5000, sent.data(), 5000) == 0;
+}
+
 TEST(CopierOpen, SaysWhyThereIsNone) {
   if (cuda::available()) GTEST_SKIP() << "there is a CUDA device";
   const auto copier = Copier::open(0, kByKernel);
@@ -57,6 +79,12 @@ TEST(CopierErrors, ARefusedCopyFailsItsListAlone) {
   ASSERT_FALSE(bad->status());
   EXPECT_NE(bad->status().error().message.find("cudaError"), std::string::npos)
       << bad->status().error().message;
+  for (Copier::List* const list : {before, bad, after}) copier->give_back(*list);
+  EXPECT_TRUE(copies_right(*copier)) << "the same copier, afterwards";
+  for (int device = 0; device < cuda::device_count(); ++device) {
+    EXPECT_TRUE(copies_right(*Copier::open(device, kByEngine).value())) << "another on device " << device;
+    EXPECT_TRUE(copies_right(*Copier::open(device, kByKernel).value())) << "by kernel on device " << device;
+  }
 }
 
 /// What a kernel's fault leaves of a process; it may not go on in the test's own. Returns 0 if the list

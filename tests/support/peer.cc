@@ -4,27 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
 
+#include "command.h"
 #include "hex.h"
 
 namespace p2p::testing {
 namespace {
-
-constexpr std::array kCodes{ErrorCode::kInvalidArgument,  ErrorCode::kOutOfRange,  ErrorCode::kNotFound,
-                            ErrorCode::kPermissionDenied, ErrorCode::kUnavailable, ErrorCode::kPeerGone,
-                            ErrorCode::kTimedOut,         ErrorCode::kCancelled,   ErrorCode::kMessageTooLong,
-                            ErrorCode::kProtocol,         ErrorCode::kSystem};
-
-ErrorCode code_of(const std::string& name) {
-  const auto found =
-      std::find_if(kCodes.begin(), kCodes.end(), [&](ErrorCode code) { return to_string(code) == name; });
-  return found == kCodes.end() ? ErrorCode::kProtocol : *found;
-}
 
 /// Ends the test with a sentence: without its endpoints it has nothing to go on with.
 template <class T>
@@ -69,12 +58,7 @@ void Peer::begin(const std::string& command) { EXPECT_TRUE(is_ok(process_.write_
 Result<std::string> Peer::finish(std::chrono::milliseconds timeout) {
   const auto line = process_.read_line(timeout);
   if (!line) return line;
-  if (line->starts_with("ok")) return line->size() > 3 ? line->substr(3) : std::string();
-  std::istringstream words(*line);
-  std::string error, code, message;
-  words >> error >> code;
-  std::getline(words, message);
-  return tl::unexpected(Error{code_of(code), fmt::format("peer: {}{}", code, message)});
+  return parse_answer(*line);
 }
 
 Result<std::string> Peer::call(const std::string& command) {

@@ -3,7 +3,6 @@
 // or "error <code> <sentence>". The commands are the functions of Peer below.
 #include <fmt/format.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -11,12 +10,12 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "command.h"
 #include "hex.h"
 #include "memory.h"
 #include "p2p/endpoint.h"
@@ -30,42 +29,6 @@ struct Region {
   Pages pages;
   MemoryRegion registration;
 };
-
-/// The words of one command after its name. Missing and wrong ones read as zero or empty.
-class Words {
- public:
-  explicit Words(const std::string& line) : words_(line) {}
-
-  std::string text() {
-    std::string word;
-    words_ >> word;
-    return word;
-  }
-
-  std::uint64_t number() {
-    const std::string word = text();
-    std::uint64_t value = 0;
-    std::from_chars(word.data(), word.data() + word.size(), value);
-    return value;
-  }
-
-  milliseconds time() { return milliseconds(number()); }
-
- private:
-  std::istringstream words_;
-};
-
-std::string answer(const Status& status) {
-  if (status) return "ok";
-  return fmt::format("error {} {}", to_string(status.error().code), status.error().message);
-}
-
-template <class T>
-std::string answer_error(const Result<T>& result) {
-  return answer(tl::unexpected(result.error()));
-}
-
-std::string ok(const std::string& words) { return "ok " + words; }
 
 class Peer {
  public:

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -123,14 +124,91 @@ TEST_F(OnDevice, SignalFollowsTheCopy) {
   EXPECT_TRUE(*stream->idle());
 }
 
+/// The driver's own word on the contexts of a thread, past the code under test. Each function answers 0 for
+/// success.
+struct Contexts {
+  int (*get_current)(void** context) = nullptr;
+  int (*create)(void** context, unsigned flags, int device) = nullptr;
+  int (*destroy)(void* context) = nullptr;
+
+  Contexts() {
+    void* const library = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) return;
+    get_current = reinterpret_cast<int (*)(void**)>(::dlsym(library, "cuCtxGetCurrent"));
+    create = reinterpret_cast<int (*)(void**, unsigned, int)>(::dlsym(library, "cuCtxCreate_v2"));
+    destroy = reinterpret_cast<int (*)(void*)>(::dlsym(library, "cuCtxDestroy_v2"));
+  }
+
+  /// Of this thread.
+  void* current() const {
+    void* context = nullptr;
+    EXPECT_EQ(get_current(&context), 0);
+    return context;
+  }
+};
+
 TEST_F(OnDevice, GuardLeavesThreadsWithoutAContextAsTheyWere) {
-  std::thread([] {
+  const Contexts contexts;
+  std::thread([&] {
+    ASSERT_EQ(contexts.current(), nullptr);
     for (int device = 0; device < device_count(); ++device) {
-      const DeviceGuard guard(device);
-      EXPECT_TRUE(guard.status());
+      {
+        const DeviceGuard guard(device);
+        EXPECT_TRUE(guard.status());
+        EXPECT_NE(contexts.current(), nullptr);
+        EXPECT_EQ(current_device(), device);
+      }
+      EXPECT_EQ(contexts.current(), nullptr) << "after a guard for device " << device;
     }
+    {
+      const DeviceGuard guard(kAnyDevice);
+      EXPECT_NE(contexts.current(), nullptr);
+    }
+    EXPECT_EQ(contexts.current(), nullptr) << "after a guard for any device";
   }).join();
-  EXPECT_FALSE(active_devices().empty());
+}
+
+TEST_F(OnDevice, GuardPutsBackTheContextThatWasCurrent) {
+  const Contexts contexts;
+  std::thread([&] {
+    void* foreign = nullptr;  // no device's primary one
+    ASSERT_NE(contexts.create, nullptr);
+    ASSERT_EQ(contexts.create(&foreign, 0, 0), 0);
+    ASSERT_EQ(contexts.current(), foreign);
+    for (int device = 0; device < device_count(); ++device) {
+      {
+        const DeviceGuard guard(device);
+        EXPECT_TRUE(guard.status());
+        EXPECT_NE(contexts.current(), foreign);
+        EXPECT_TRUE(DeviceBuffer::allocate(device, 4096));
+      }
+      EXPECT_EQ(contexts.current(), foreign) << "after a guard for device " << device;
+    }
+    EXPECT_EQ(contexts.destroy(foreign), 0);
+    const DeviceGuard last(device_count() - 1);
+    void* const primary = contexts.current();
+    {
+      const DeviceGuard guard(0);
+      EXPECT_EQ(current_device(), 0);
+    }
+    EXPECT_EQ(contexts.current(), primary) << "of the last device";
+  }).join();
+}
+
+/// In a process that has not used CUDA yet: 0 if a guard for the last device makes a context there alone.
+int guard_of_the_last_device() {
+  const int device = device_count() - 1;
+  if (!active_devices().empty()) return 2;
+  {
+    const DeviceGuard guard(device);
+    if (!guard.status()) return 3;
+  }
+  return active_devices() == std::vector{device} ? 0 : 4;
+}
+
+TEST_F(OnDevice, GuardMakesNoContextOnOtherDevices) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fresh process, not a fork of this one
+  EXPECT_EXIT(std::_Exit(guard_of_the_last_device()), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(OnDevice, DevicesAreFoundByUuid) {

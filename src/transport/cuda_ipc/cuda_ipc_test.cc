@@ -107,10 +107,16 @@ class PeerProcess {
 
   ~PeerProcess() {
     to_.reset();
-    ::waitpid(child_, nullptr, 0);
+    if (child_ > 0) ::waitpid(child_, nullptr, 0);
   }
 
   void kill() { ::kill(child_, SIGKILL); }
+
+  /// Whether the process is no more.
+  bool dead() {
+    if (child_ > 0 && ::waitpid(child_, nullptr, WNOHANG) == child_) child_ = -1;
+    return child_ < 0;
+  }
 
   /// What its buffer holds.
   Bytes content() {
@@ -355,34 +361,53 @@ TEST_P(IpcTransfers, OutlivesThePeer) {
   EXPECT_TRUE(cuda::copy_now(memory_.data(), mine_.data(), mine_.size()));
 }
 
+// Transfers follow one another without a pause from before the signal until after the peer's end. Each ends,
+// well or with a reason: the mapping keeps the memory, so that most end well.
 TEST_P(IpcTransfers, PeerKilledMidTransfer) {
-  constexpr std::size_t kMany = 200;
+  constexpr std::size_t kBefore = 10;
+  constexpr std::size_t kAfter = 50;
   const Segment all{memory_.data(), peer_at(0), PeerProcess::kBytes, local_.get(), remote_.get()};
+  ASSERT_TRUE(transfer(Operation::kWrite, {all}));  // from here on both sides hold the same
+  const std::uint64_t first = ++batch_;
   std::vector<Completion> completions;
-  std::size_t posted = 0;
+  std::uint64_t posted = 0;
+  std::uint64_t until = ~std::uint64_t{0};
   bool killed = false;
   const auto deadline = std::chrono::steady_clock::now() + 20s;
-  while (completions.size() < kMany && std::chrono::steady_clock::now() < deadline) {
-    const Batch next{.id = BatchId{posted + 1},
+  while ((posted < until || completions.size() < posted) && std::chrono::steady_clock::now() < deadline) {
+    const Batch next{.id = BatchId{first + posted},
                      .operation = posted % 2 == 0 ? Operation::kWrite : Operation::kRead,
                      .segments = {&all, 1},
                      .bytes = PeerProcess::kBytes};
-    if (posted < kMany && channel_->post(next)) ++posted;
+    if (posted < until && channel_->post(next)) ++posted;
     channel_->progress(completions);
-    if (!killed && completions.size() > 3) {
+    const bool under_way = posted > completions.size();
+    if (!killed && under_way && completions.size() >= kBefore) {
       peer_->kill();
       killed = true;
+    } else if (killed && until == ~std::uint64_t{0} && under_way && peer_->dead()) {
+      until = posted + kAfter;
     }
   }
-  // Each ends, well or with a reason; the mapping keeps the memory, so that most end well.
-  ASSERT_EQ(completions.size(), kMany);
+  ASSERT_TRUE(killed);
+  ASSERT_NE(until, ~std::uint64_t{0}) << "no transfer was under way when the peer died";
+  ASSERT_EQ(posted, until);
+  ASSERT_EQ(completions.size(), posted) << "not all ended in time";
+  std::vector<bool> ended(posted);
   for (const Completion& completion : completions) {
+    const auto index = static_cast<std::uint64_t>(completion.id) - first;
+    ASSERT_LT(index, posted);
+    EXPECT_FALSE(ended[index]) << "it ended twice";
+    ended[index] = true;
     if (!completion.status) {
       EXPECT_FALSE(completion.status.error().message.empty());
     }
   }
   EXPECT_FALSE(channel_->busy());
-  EXPECT_TRUE(cuda::copy_now(memory_.data(), mine_.data(), mine_.size()));
+  // Whatever the reads brought is right, and this process's CUDA works on.
+  Bytes got(PeerProcess::kBytes);
+  ASSERT_TRUE(cuda::copy_now(got.data(), memory_.data(), got.size()));
+  EXPECT_TRUE(got == mine_);
 }
 
 // One after the other without a pause: what is kept ready for that carries them too.

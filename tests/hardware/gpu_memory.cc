@@ -1,0 +1,236 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "gpu_memory.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string_view>
+
+namespace p2p::testing {
+namespace {
+
+using Context = void*;
+
+struct RawHandle {
+  char bytes[64];
+};
+
+constexpr unsigned kAttachGlobal = 1;
+constexpr unsigned kLazyPeerAccess = 1;
+
+/// The functions of the driver's stable interface that this takes. Each answers 0 for success.
+struct Driver {
+  int (*init)(unsigned flags) = nullptr;
+  int (*count)(int* count) = nullptr;
+  int (*get_device)(int* device, int ordinal) = nullptr;
+  int (*primary_state)(int device, unsigned* flags, int* active) = nullptr;
+  int (*retain_primary)(Context* context, int device) = nullptr;
+  int (*set_current)(Context context) = nullptr;
+  int (*allocate)(std::uint64_t* address, std::size_t size) = nullptr;
+  int (*allocate_managed)(std::uint64_t* address, std::size_t size, unsigned flags) = nullptr;
+  int (*free)(std::uint64_t address) = nullptr;
+  int (*to_device)(std::uint64_t target, const void* source, std::size_t size) = nullptr;
+  int (*from_device)(void* target, std::uint64_t source, std::size_t size) = nullptr;
+  int (*set)(std::uint64_t target, unsigned char value, std::size_t size) = nullptr;
+  int (*synchronize)(void* stream) = nullptr;
+  int (*memory_info)(std::size_t* free, std::size_t* total) = nullptr;
+  int (*share)(RawHandle* handle, std::uint64_t address) = nullptr;
+  int (*open)(std::uint64_t* address, RawHandle handle, unsigned flags) = nullptr;
+  int (*close)(std::uint64_t address) = nullptr;
+};
+
+template <class Function>
+bool find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, name));
+  return function != nullptr;
+}
+
+bool find_all(void* library, Driver& driver) {
+  return find(library, "cuInit", driver.init) && find(library, "cuDeviceGetCount", driver.count) &&
+         find(library, "cuDeviceGet", driver.get_device) &&
+         find(library, "cuDevicePrimaryCtxGetState", driver.primary_state) &&
+         find(library, "cuDevicePrimaryCtxRetain", driver.retain_primary) &&
+         find(library, "cuCtxSetCurrent", driver.set_current) &&
+         find(library, "cuMemAlloc_v2", driver.allocate) &&
+         find(library, "cuMemAllocManaged", driver.allocate_managed) &&
+         find(library, "cuMemFree_v2", driver.free) && find(library, "cuMemcpyHtoD_v2", driver.to_device) &&
+         find(library, "cuMemcpyDtoH_v2", driver.from_device) && find(library, "cuMemsetD8_v2", driver.set) &&
+         find(library, "cuStreamSynchronize", driver.synchronize) &&
+         find(library, "cuMemGetInfo_v2", driver.memory_info) &&
+         find(library, "cuIpcGetMemHandle", driver.share) &&
+         find(library, "cuIpcOpenMemHandle_v2", driver.open) &&
+         find(library, "cuIpcCloseMemHandle", driver.close);
+}
+
+/// Null without a driver that works.
+const Driver* driver() {
+  static const Driver found = [] {
+    Driver table;
+    void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    return library != nullptr && find_all(library, table) && table.init(0) == 0 ? table : Driver{};
+  }();
+  return found.close != nullptr ? &found : nullptr;
+}
+
+tl::unexpected<Error> failure(std::string what, int code) {
+  return tl::unexpected(Error{ErrorCode::kSystem, fmt::format("{}: CUDA error {}", what, code)});
+}
+
+/// The driver with `device` current on this thread. Contexts stay for the life of the process.
+Result<const Driver*> driver_on(int device) {
+  const Driver* const found = driver();
+  if (found == nullptr) return tl::unexpected(Error{ErrorCode::kUnavailable, "no CUDA driver that works"});
+  static std::mutex mutex;
+  static std::map<int, Context> contexts;
+  const std::scoped_lock lock(mutex);
+  Context& context = contexts[device];
+  if (context == nullptr) {
+    int handle = 0;
+    if (const int code = found->get_device(&handle, device); code != 0) {
+      return failure(fmt::format("use cuda:{}", device), code);
+    }
+    if (const int code = found->retain_primary(&context, handle); code != 0) {
+      return failure(fmt::format("make a context on cuda:{}", device), code);
+    }
+  }
+  if (const int code = found->set_current(context); code != 0) {
+    return failure(fmt::format("make cuda:{} current", device), code);
+  }
+  return found;
+}
+
+}  // namespace
+
+int gpu_count() {
+  int count = 0;
+  return driver() != nullptr && driver()->count(&count) == 0 ? count : 0;
+}
+
+std::vector<int> gpus_with_context() {
+  std::vector<int> found;
+  for (int device = 0; device < gpu_count(); ++device) {
+    int handle = 0;
+    unsigned flags = 0;
+    int active = 0;
+    if (driver()->get_device(&handle, device) == 0 && driver()->primary_state(handle, &flags, &active) == 0 &&
+        active != 0) {
+      found.push_back(device);
+    }
+  }
+  return found;
+}
+
+Result<std::uint64_t> free_gpu_memory(int device) {
+  const auto on = driver_on(device);
+  if (!on) return tl::unexpected(on.error());
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (const int code = (*on)->memory_info(&free, &total); code != 0) {
+    return failure(fmt::format("ask for the memory of cuda:{}", device), code);
+  }
+  return free;
+}
+
+Status open_shared(const GpuHandle& handle, int device) {
+  const auto on = driver_on(device);
+  if (!on) return tl::unexpected(on.error());
+  RawHandle raw{};
+  std::memcpy(raw.bytes, handle.data(), handle.size());
+  std::uint64_t address = 0;
+  if (const int code = (*on)->open(&address, raw, kLazyPeerAccess); code != 0) {
+    return failure(fmt::format("open shared memory on cuda:{}", device), code);
+  }
+  if (const int code = (*on)->close(address); code != 0) return failure("close shared memory", code);
+  return {};
+}
+
+Result<GpuMemory> GpuMemory::allocate(const std::string& place, std::size_t size) {
+  constexpr std::string_view kCuda = "cuda:";
+  GpuMemory memory;
+  if (place == "host") {
+    memory.host_.resize(size);
+    return memory;
+  }
+  memory.kind_ = place == "managed" ? Kind::kManaged : Kind::kDevice;
+  if (memory.kind_ == Kind::kDevice) {
+    const char* const end = place.data() + place.size();
+    if (!place.starts_with(kCuda) ||
+        std::from_chars(place.data() + kCuda.size(), end, memory.device_).ptr != end) {
+      return tl::unexpected(Error{ErrorCode::kInvalidArgument, place + ": no place for memory"});
+    }
+  }
+  const auto on = driver_on(memory.device_);
+  if (!on) return tl::unexpected(on.error());
+  const int code = memory.kind_ == Kind::kManaged
+                       ? (*on)->allocate_managed(&memory.address_, size, kAttachGlobal)
+                       : (*on)->allocate(&memory.address_, size);
+  if (code != 0) return failure(fmt::format("allocate {} bytes of {}", size, place), code);
+  return memory;
+}
+
+GpuMemory::~GpuMemory() {
+  if (address_ == 0) return;
+  if (const auto on = driver_on(device_)) (*on)->free(address_);
+}
+
+std::byte* GpuMemory::data() const {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver gives addresses as numbers
+  if (kind_ != Kind::kHost) return reinterpret_cast<std::byte*>(address_);
+  return const_cast<std::byte*>(host_.data());
+}
+
+Status GpuMemory::store(std::size_t offset, std::span<const std::byte> bytes) const {
+  if (kind_ != Kind::kDevice) {
+    std::memcpy(data() + offset, bytes.data(), bytes.size());
+    return {};
+  }
+  const auto on = driver_on(device_);
+  if (!on) return tl::unexpected(on.error());
+  int code = (*on)->to_device(address_ + offset, bytes.data(), bytes.size());
+  // The copy of pageable memory returns when its bytes have left there, which is before they have arrived.
+  if (code == 0) code = (*on)->synchronize(nullptr);
+  if (code != 0) return failure(fmt::format("copy {} bytes to cuda:{}", bytes.size(), device_), code);
+  return {};
+}
+
+Status GpuMemory::load(std::size_t offset, std::span<std::byte> bytes) const {
+  if (kind_ != Kind::kDevice) {
+    std::memcpy(bytes.data(), data() + offset, bytes.size());
+    return {};
+  }
+  const auto on = driver_on(device_);
+  if (!on) return tl::unexpected(on.error());
+  const int code = (*on)->from_device(bytes.data(), address_ + offset, bytes.size());
+  if (code != 0) return failure(fmt::format("copy {} bytes from cuda:{}", bytes.size(), device_), code);
+  return {};
+}
+
+// Managed memory is set by the GPU, so that its pages lie there when the engine comes.
+Status GpuMemory::set(std::size_t offset, std::size_t size, std::byte value) const {
+  if (kind_ == Kind::kHost) {
+    std::memset(data() + offset, static_cast<int>(value), size);
+    return {};
+  }
+  const auto on = driver_on(device_);
+  if (!on) return tl::unexpected(on.error());
+  int code = (*on)->set(address_ + offset, static_cast<unsigned char>(value), size);
+  if (code == 0) code = (*on)->synchronize(nullptr);
+  if (code != 0) return failure(fmt::format("set {} bytes of cuda:{}", size, device_), code);
+  return {};
+}
+
+Result<GpuHandle> GpuMemory::share() const {
+  const auto on = driver_on(device_);
+  if (!on) return tl::unexpected(on.error());
+  RawHandle raw{};
+  if (const int code = (*on)->share(&raw, address_); code != 0) return failure("share GPU memory", code);
+  GpuHandle handle{};
+  std::memcpy(handle.data(), raw.bytes, handle.size());
+  return handle;
+}
+
+}  // namespace p2p::testing

@@ -1,0 +1,72 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "p2p/result.h"
+
+namespace p2p::testing {
+
+// What programs do with the CUDA driver beside the engine. It is looked for at run time, so that this builds
+// without CUDA.
+
+/// GPUs that the driver shows to this process; 0 without a driver. Makes no context.
+int gpu_count();
+
+/// The ordinals of GPUs on which this process has a primary context. Makes none.
+std::vector<int> gpus_with_context();
+
+/// Bytes that are free on a GPU, whoever uses it. Makes a context there.
+Result<std::uint64_t> free_gpu_memory(int device);
+
+using GpuHandle = std::array<std::byte, 64>;
+
+/// Opens the allocation of another process from `device` and closes it again, without the engine.
+Status open_shared(const GpuHandle& handle, int device);
+
+/// Owns memory of "host", "cuda:N" or "managed" (by GPU 0). Movable.
+class GpuMemory {
+ public:
+  static Result<GpuMemory> allocate(const std::string& place, std::size_t size);
+
+  GpuMemory() = default;
+  GpuMemory(GpuMemory&& other) noexcept
+      : kind_(other.kind_),
+        device_(other.device_),
+        address_(std::exchange(other.address_, 0)),
+        host_(std::move(other.host_)) {}
+  GpuMemory& operator=(GpuMemory&& other) noexcept {
+    std::swap(kind_, other.kind_);
+    std::swap(device_, other.device_);
+    std::swap(address_, other.address_);
+    std::swap(host_, other.host_);
+    return *this;
+  }
+  ~GpuMemory();
+
+  std::byte* data() const;
+
+  /// The bytes are there when the call returns.
+  Status store(std::size_t offset, std::span<const std::byte> bytes) const;
+  Status load(std::size_t offset, std::span<std::byte> bytes) const;
+  Status set(std::size_t offset, std::size_t size, std::byte value) const;
+
+  /// What another process needs to open it.
+  Result<GpuHandle> share() const;
+
+ private:
+  enum class Kind { kHost, kDevice, kManaged };
+
+  Kind kind_ = Kind::kHost;
+  int device_ = 0;
+  std::uint64_t address_ = 0;  // of memory that is CUDA's
+  std::vector<std::byte> host_;
+};
+
+}  // namespace p2p::testing

@@ -1,0 +1,117 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// What moving GPU memory leaves of the GPUs themselves: contexts and free memory.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "gpu_memory.h"
+#include "gpu_pair.h"
+#include "support/peer.h"
+
+namespace p2p::testing {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+class GpuState : public GpuTest {};
+P2P_OVER_GPUS(GpuState);
+
+/// Ordinals of the GPUs on which a side has a context, by commas.
+std::string contexts(Side& side) {
+  const auto answer = side.call("contexts");
+  EXPECT_TRUE(is_ok(status_of(answer)));
+  return answer.value_or("unknown");
+}
+
+/// Of every GPU, whoever uses it.
+std::vector<std::uint64_t> free_memory() {
+  std::vector<std::uint64_t> free;
+  for (int device = 0; device < gpu_count(); ++device) {
+    const auto bytes = free_gpu_memory(device);
+    EXPECT_TRUE(is_ok(status_of(bytes)));
+    free.push_back(bytes.value_or(0));
+  }
+  return free;
+}
+
+/// 1000 transfers of all kinds from the left side.
+void work(Side& left, const SideMemory& mine, const SideMemory& theirs, std::uint32_t id) {
+  const auto repeat = [&](const char* operation, const std::vector<Piece>& pieces, int times, int depth) {
+    std::ranges::copy(std::as_bytes(std::span(pieces)), left.window().bytes().begin());
+    EXPECT_TRUE(is_ok(
+        status_of(left.call(fmt::format("repeat {} {} {} {}", operation, pieces.size(), times, depth)))));
+  };
+  for (const char* operation : {"write", "read"}) {
+    for (const std::size_t size : {std::size_t{5}, std::size_t{65536}, kMiB, 16 * kMiB}) {
+      repeat(operation, {{mine.index(), id, 0, theirs.address(0), size}}, 100, size == kMiB ? 1 : 4);
+    }
+    repeat(operation, pieces_of(scattered(3000, 5, 0), mine, theirs, id), 100, 3);
+  }
+}
+
+TEST_P(GpuState, ASteadyStateTakesNoMoreOfAnyGpu) {
+  const auto made = own_pair();
+  const SideMemory mine(made->left, config().left_place(), 32 * kMiB);
+  const SideMemory theirs(made->right, config().right_place(), 32 * kMiB);
+  const std::uint32_t id = theirs.imported_by(made->left);
+  work(made->left, mine, theirs, id);
+  const auto free_before = free_memory();
+  const std::string left_before = contexts(made->left);
+  const std::string right_before = contexts(made->right);
+  work(made->left, mine, theirs, id);
+  EXPECT_EQ(free_memory(), free_before) << "free bytes of each GPU";
+  EXPECT_EQ(contexts(made->left), left_before) << "GPUs that the left side has a context on";
+  EXPECT_EQ(contexts(made->right), right_before) << "the right side";
+}
+
+// CUDA may need a context on the GPU whose memory another process shares; what it makes of that by itself is
+// found by a process that does nothing else. The engine is to make no more.
+TEST_P(GpuState, NoContextOnAGpuThatIsThePeersAlone) {
+  if (!config().two) GTEST_SKIP() << "with one GPU there is no other";
+  const auto made = own_pair();
+  const SideMemory mine(made->left, config().left_place(), 32 * kMiB);
+  const SideMemory theirs(made->right, config().right_place(), 32 * kMiB);
+  work(made->left, mine, theirs, theirs.imported_by(made->left));
+  Side reference({.transport = config().transport});
+  ASSERT_TRUE(is_ok(status_of(made->right.call(fmt::format("share {}", theirs.index())))));
+  std::ranges::copy(made->right.window().bytes().first(std::tuple_size_v<GpuHandle>),
+                    reference.window().bytes().begin());
+  ASSERT_TRUE(is_ok(status_of(reference.call("open_shared 0"))));
+  const bool shared = std::string(config().transport) == "cuda_ipc";
+  const std::string least = shared ? contexts(reference) : "0";
+  std::printf("figure contexts transport=%s with_gpu_0=%s with_gpu_1=%s ipc_alone=%s\n", config().transport,
+              contexts(made->left).c_str(), contexts(made->right).c_str(), contexts(reference).c_str());
+  EXPECT_EQ(contexts(made->left), least) << "of the side that registered memory of GPU 0";
+  EXPECT_EQ(contexts(made->right), "1") << "the side that was only written to and read from";
+}
+
+// A process with host memory takes part without a GPU until it moves something to one.
+TEST_P(GpuState, HostMemoryToThePeersGpu) {
+  if (!config().two) GTEST_SKIP() << "looked at with two GPUs";
+  Side left({.transport = config().transport});
+  Side right({.transport = config().transport});
+  const SideMemory mine(left, "host", kMiB, 1);
+  const SideMemory theirs(right, "cuda:1", kMiB, 1);
+  const std::string before = contexts(left);
+  connect(left, right);
+  const std::string connected = contexts(left);
+  mine.fill(9);
+  const Piece piece{mine.index(), theirs.imported_by(left), 1, theirs.address(1), kMiB};
+  ASSERT_TRUE(is_ok(left.transfer("write", {&piece, 1})));
+  EXPECT_TRUE(theirs.holds_pattern(1, kMiB, 9, 1));
+  std::printf("figure contexts transport=%s host_process registered=[%s] connected=[%s] after_a_write=[%s]\n",
+              config().transport, before.c_str(), connected.c_str(), contexts(left).c_str());
+  EXPECT_EQ(before, "") << "after host memory was registered";
+  if (std::string(config().transport) == "tcp") {
+    EXPECT_EQ(contexts(left), "") << "over tcp the GPU is the peer's alone";
+  } else {
+    EXPECT_EQ(contexts(left), "1") << "the GPU that was written to, and no other";
+  }
+}
+
+}  // namespace
+}  // namespace p2p::testing
