@@ -2,11 +2,11 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/gpu_check.sh [--build DIR] [--out DIR] [--debs DIR] [--no-build] [--no-tests] [--no-sanitizer]
 #                             [--no-python] [--no-perf]
-# On a machine with GPUs: builds (release), runs every test that uses them, memcheck and racecheck over the
-# kernels, the Python package on GPU tensors where python3 has torch and nanobind, then measures and prints a
-# table. Logs and figures go to --out. --debs unpacks development packages from there first, without installing
+# On a machine with one GPU or more: builds (release), runs every test that uses them, memcheck and racecheck over
+# the kernels, the Python package on GPU tensors where python3 has torch and nanobind, then measures and prints
+# tables. Logs and figures go to --out. --debs unpacks development packages from there first, without installing
 # them, for machines that lack some. --no-build takes what lies in --build. Exits with 1 if any step failed; the
-# others run all the same.
+# others run all the same. A test program of which every test was skipped has failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -26,18 +26,32 @@ while (($#)); do
   shift
 done
 mkdir -p "$build" "$out"
+rm -f "$out"/{perf,parts,nccl,python,python_ipc}.json # of an earlier run
 build=$(realpath "$build") out=$(realpath "$out")
 failed=0
 
+# count WORD NAME: the number of tests that GoogleTest says were PASSED or SKIPPED in a step's log.
+count() {
+  local number
+  number=$(sed -n "s/^\[  $1  *\] \([0-9]*\) tests\{0,1\}.*/\1/p" "$out/$2.log" | tail -n 1)
+  echo "${number:-0}"
+}
+
 # run NAME SECONDS COMMAND...: one line with outcome and time; the log is kept.
 run() {
-  local name=$1 limit=$2 start=$SECONDS
+  local name=$1 limit=$2 start=$SECONDS outcome=ok tests=''
   shift 2
   timeout --kill-after=10 "$limit" "$@" >"$out/$name.log" 2>&1
   local code=$?
+  ((code == 0)) || outcome="FAILED ($code)"
+  if grep -q '^\[==========\] .* ran\.' "$out/$name.log"; then
+    tests="$(count PASSED "$name") passed, $(count SKIPPED "$name") skipped"
+    if ((code == 0 && $(count PASSED "$name") == 0)); then
+      outcome='FAILED (no test ran)' code=1
+    fi
+  fi
   ((code == 0)) || failed=1
-  printf '%-36s %s (%d s)%s\n' "$name" "$( ((code == 0)) && echo ok || echo "FAILED ($code)")" \
-    $((SECONDS - start)) "$(sed -n 's/^\[  \(PASSED\|SKIPPED\|FAILED\)  *\] \([0-9]* test[s]*\).*/ \1 \2/p' "$out/$name.log" | tr '\n' ' ')"
+  printf '%-36s %s (%d s) %s\n' "$name" "$outcome" $((SECONDS - start)) "$tests"
   return $code
 }
 
@@ -49,6 +63,7 @@ program() {
 }
 
 nvidia-smi --query-gpu=index,name,driver_version --format=csv,noheader | tee "$out/devices.txt"
+gpus=$(nvidia-smi -L | wc -l)
 nvidia-smi topo -m >"$out/topology.txt" 2>&1
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
 
@@ -80,7 +95,7 @@ fi
 
 # The tests whose device halves are skipped elsewhere.
 tests=(cuda_driver_test copy_test standby_test copier_test staging_pool_test thresholds_test cuda_ipc_test
-  cuda_ipc_neighbours_test tcp_device_path_test conformance_test)
+  cuda_ipc_neighbours_test tcp_device_path_test unpacker_test conformance_test gpu_transfer_test)
 ((run_tests)) || tests=()
 for test in "${tests[@]}"; do
   filter='*'
@@ -93,15 +108,32 @@ for test in "${tests[@]}"; do
     grep -E -B12 '^\[  FAILED  \]' "$out/$test.log" | head -60
 done
 
-if ((sanitizer)) && command -v compute-sanitizer >/dev/null; then
+# sanitize TOOL NAME PROGRAM FILTER: one program's tests under memcheck or racecheck.
+sanitize() {
+  local name=$1_$2 path
+  if ! path=$(program "$3"); then
+    echo "$3: not built" && failed=1
+    return
+  fi
+  run "$name" 240 compute-sanitizer --tool "$1" --error-exitcode 9 "$path" --gtest_color=no "--gtest_filter=$4" ||
+    tail -20 "$out/$name.log"
+}
+
+if ((sanitizer)) && ! command -v compute-sanitizer >/dev/null; then
+  echo "compute-sanitizer: not found (--no-sanitizer leaves memcheck and racecheck out)" && failed=1
+elif ((sanitizer)); then
   for tool in memcheck racecheck; do
-    run "${tool}_copy" 240 compute-sanitizer --tool "$tool" --error-exitcode 9 "$(program copy_test)" \
-      --gtest_filter='CopyKernel.*:-*OneGigabyte:*AnySizeAndAlignment' || tail -20 "$out/${tool}_copy.log"
+    sanitize "$tool" copy copy_test 'CopyKernel.*:-*OneGigabyte'
+    # A call that the driver refuses counts as an error here.
+    sanitize "$tool" unpacker unpacker_test 'UnpackerOnDevice.*:-*CannotBeCopied*'
+    GPU_UNPACK_ROUNDS=1 sanitize "$tool" unpack gpu_unpack_test 'GpuUnpack.*'
   done
+  # Four sizes of thirteen, at every alignment: each launch takes half a second there.
+  sizes=Bytes/CopyKernelOf.AnySizeAndAlignment
+  sanitize memcheck alignment copy_test "$sizes/1:$sizes/17:$sizes/4097:$sizes/70001"
   # Under racecheck a launch returns when the kernel has ended, so that one that waits for orders gets none: its
   # races are looked for by a test of copy_test that orders before it launches.
-  run memcheck_standby 240 compute-sanitizer --tool memcheck --error-exitcode 9 "$(program standby_test)" \
-    --gtest_filter='OnDevice.AnySizeAndAlignment:OnDevice.TakesOrders*' || tail -20 "$out/memcheck_standby.log"
+  sanitize memcheck standby standby_test 'OnDevice.AnySizeAndAlignment:OnDevice.TakesOrders*'
 fi
 
 if ((has_python)) && [[ -d $build/site ]]; then
@@ -109,12 +141,19 @@ if ((has_python)) && [[ -d $build/site ]]; then
   run python_tests 300 python3 -m pytest -q -p no:cacheprovider python/tests/test_gpu.py || tail -40 "$out/python_tests.log"
   ranks=(python3 -m torch.distributed.run --standalone --nproc_per_node=2)
   sizes=(--device gpu --sizes "64K,1M,256M" --iters 20 --quiet)
-  ((perf)) && {
-    run uccl 120 "${ranks[@]}" python/benchmarks/benchmark_uccl.py "${sizes[@]}" --json "$out/uccl.json" || tail -20 "$out/uccl.log"
-    run uccl_ipc 120 "${ranks[@]}" python/benchmarks/benchmark_uccl_write.py --ipc "${sizes[@]}" --json "$out/uccl_ipc.json" ||
-      tail -20 "$out/uccl_ipc.log"
-    run nccl 120 "${ranks[@]}" python/benchmarks/benchmark_nccl.py "${sizes[@]}" --json "$out/nccl.json" || tail -20 "$out/nccl.log"
-  }
+  if ((perf)); then
+    ((gpus > 1)) || sizes+=(--local-gpu-idx 0) # both ranks
+    run python 120 "${ranks[@]}" python/benchmarks/benchmark_uccl.py "${sizes[@]}" --json "$out/python.json" ||
+      tail -20 "$out/python.log"
+    run python_ipc 120 "${ranks[@]}" python/benchmarks/benchmark_uccl_write.py --ipc "${sizes[@]}" \
+      --json "$out/python_ipc.json" || tail -20 "$out/python_ipc.log"
+    if ((gpus > 1)); then
+      run nccl 120 "${ranks[@]}" python/benchmarks/benchmark_nccl.py "${sizes[@]}" --json "$out/nccl.json" ||
+        tail -20 "$out/nccl.log"
+    else
+      echo "nccl: skipped, its two ranks want a GPU each"
+    fi
+  fi
 fi
 
 if ((perf)); then

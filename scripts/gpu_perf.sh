@@ -25,8 +25,11 @@ rows() {
   fi
   port=${line##*:}
   echo "$here -> $there $*"
+  rm -f "$out/rows.json"
   timeout 200 "$program" client 127.0.0.1 --port "$port" --memory "$here" --json "$out/rows.json" "$@" || failed=1
-  sed "s/^{/{\"local\":\"$here\",\"remote\":\"$there\",/" "$out/rows.json" >>"$out/perf.json"
+  if [[ -f $out/rows.json ]]; then
+    sed "s/^{/{\"local\":\"$here\",\"remote\":\"$there\",/" "$out/rows.json" >>"$out/perf.json"
+  fi
   kill "$pid" 2>/dev/null
   wait "$pid" 2>/dev/null
 }
@@ -42,10 +45,12 @@ UCCL_P2P_GPU_STANDBY_BLOCKS=0 rows $a $b "${ipc[@]}" --op write,read --size 64K,
 rows $a $b "${ipc[@]}" --op write,read --size 1M,16M,256M --depth 4
 rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 rows $a $b "${ipc[@]}" --op write,read --size 16K --blocks 10000 --depth 2
+rows $a $b "${ipc[@]}" --op send --size 16M --depth 4
 rows host $b "${ipc[@]}" --op write,read --size 16M --depth 4
 rows $a $b "${tcp[@]}" --op write,read --size 256M --depth 2
 rows $a $b "${tcp[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 rows $a $b "${tcp[@]}" --op write,read --size 16K --blocks 10000 --depth 2
+rows $a $b "${tcp[@]}" --op send --size 16M --depth 4
 rows $a host "${tcp[@]}" --op write,read --size 64M --depth 2
 rows host host "${tcp[@]}" --op write --size 64M --depth 2
 exit $failed

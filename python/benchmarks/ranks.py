@@ -27,9 +27,12 @@ def local_gpu_index(arguments: argparse.Namespace) -> int:
 
 
 def make_tensor(arguments: argparse.Namespace, size: int, value: int) -> torch.Tensor:
-    """``size`` bytes of one value, where --device says."""
+    """``size`` bytes of one value, where --device says, written when this returns."""
     device = f"cuda:{local_gpu_index(arguments)}" if arguments.device == "gpu" else "cpu"
-    return torch.full((size,), value, dtype=torch.uint8, device=device)
+    tensor = torch.full((size,), value, dtype=torch.uint8, device=device)
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)  # the engine takes memory to be ready when it is posted
+    return tensor
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from other_process import gpu_tensor
+from other_process import Pair, gpu_tensor
 
 from uccl import p2p
 
@@ -97,6 +97,115 @@ def test_without_registration(pair):
     into = gpu_tensor(size, 0)
     assert pair.ep.read_ipc(pair.conn, into.data_ptr(), size, info), p2p.last_error()
     assert into.cpu().numpy().tobytes() == data
+
+
+def test_host_and_gpu_in_one_call(pair):
+    """Each kind of memory here to each kind there, and back."""
+    size = 50_021
+    tensor, gpu_data = random_tensor(size, 0, 4)
+    array, host_region, host_pointer = pair.memory(size, 9)
+    data = [gpu_data, array.tobytes()]
+    regions, pointers = [register(pair, tensor), host_region], [tensor.data_ptr(), host_pointer]
+    theirs = [pair.other.gpu_memory("m", 2 * size, FAR), pair.other.memory("h", 2 * size)]
+    pairs = [(mine, their) for mine in range(2) for their in range(2)]
+    ok, blobs = pair.other.call(
+        "advertisev",
+        0,
+        [theirs[their][0] for _, their in pairs],
+        [theirs[their][1] + mine * size for mine, their in pairs],
+        [size] * 4,
+        4,
+    )
+    assert ok, pair.other.last_error()
+    given = [regions[mine] for mine, _ in pairs], [pointers[mine] for mine, _ in pairs], [size] * 4
+    assert pair.ep.writev(pair.conn, *given, blobs, 4), p2p.last_error()
+    assert pair.other.contents("m") == data[0] + data[1]
+    assert pair.other.contents("h") == data[0] + data[1]
+    into_gpu = gpu_tensor(2 * size, 0)
+    into_host, host_region, host_pointer = pair.memory(2 * size)
+    regions, pointers = [register(pair, into_gpu), host_region], [into_gpu.data_ptr(), host_pointer]
+    given = [regions[mine] for mine, _ in pairs], [pointers[mine] + their * size for mine, their in pairs], [size] * 4
+    assert pair.ep.readv(pair.conn, *given, blobs, 4), p2p.last_error()
+    assert into_gpu.cpu().numpy().tobytes() == data[0] * 2
+    assert into_host.tobytes() == data[1] * 2
+
+
+@pytest.fixture
+def ipc_pair(other):
+    """Two endpoints that may use nothing but cuda_ipc: what succeeds between their GPUs went that way."""
+    made = Pair(other, transports=["cuda_ipc"])
+    yield made
+    made.close()
+
+
+def assert_route(pair):
+    routes = {(row["local"], row["remote"]): row for row in pair.ep.routes(pair.conn)}
+    assert routes["cuda", "cuda"]["transport"] == "cuda_ipc", routes
+
+
+def test_ipc_calls_take_the_direct_route(ipc_pair):
+    size = 300_001
+    tensor, data = random_tensor(size, 0)
+    _, pointer = ipc_pair.other.gpu_memory("m", size, FAR)
+    ok, info = ipc_pair.other.call("advertise_ipc", 0, pointer, size)
+    assert ok
+    assert ipc_pair.ep.write_ipc(ipc_pair.conn, tensor.data_ptr(), size, info), p2p.last_error()
+    assert ipc_pair.other.contents("m") == data
+    into = gpu_tensor(size, 0)
+    assert ipc_pair.ep.read_ipc(ipc_pair.conn, into.data_ptr(), size, info), p2p.last_error()
+    assert into.cpu().numpy().tobytes() == data
+    tensor, data = random_tensor(size, 0, 1)
+    ok, transfer = ipc_pair.ep.write_ipc_async(ipc_pair.conn, tensor.data_ptr(), size, info)
+    assert ok and ipc_pair.ep.wait(transfer, 20) == size
+    assert ipc_pair.other.contents("m") == data
+    ok, transfer = ipc_pair.ep.read_ipc_async(ipc_pair.conn, into.data_ptr(), size, info)
+    assert ok and ipc_pair.ep.wait(transfer, 20) == size
+    assert into.cpu().numpy().tobytes() == data
+    assert_route(ipc_pair)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_ipc_vectors_take_the_direct_route(ipc_pair, asynchronous):
+    count, block = 50, 4099
+    tensor, data = random_tensor(count * block, 0, 2)
+    _, pointer = ipc_pair.other.gpu_memory("m", count * block, FAR)
+    order = [int(i) for i in np.random.default_rng(3).permutation(count)]
+    ok, infos = ipc_pair.other.call("advertisev_ipc", 0, [pointer + i * block for i in order], [block] * count)
+    assert ok and len(infos) == count
+
+    def move(name, target):
+        pointers = [target.data_ptr() + i * block for i in range(count)]
+        if not asynchronous:
+            assert getattr(ipc_pair.ep, name)(ipc_pair.conn, pointers, [block] * count, infos), p2p.last_error()
+            return
+        ok, transfer = getattr(ipc_pair.ep, f"{name}_async")(ipc_pair.conn, pointers, [block] * count, infos)
+        assert ok and ipc_pair.ep.wait(transfer, 20) == count * block
+
+    move("writev_ipc", tensor)
+    got = np.frombuffer(ipc_pair.other.contents("m"), np.uint8).reshape(count, block)
+    assert np.array_equal(got[order], np.frombuffer(data, np.uint8).reshape(count, block))
+    into = gpu_tensor(count * block, 0)
+    move("readv_ipc", into)
+    assert into.cpu().numpy().tobytes() == data
+    assert_route(ipc_pair)
+
+
+def test_ipc_messages_take_the_direct_route(ipc_pair):
+    size = 1 << 20
+    tensor, data = random_tensor(size, 0, 5)
+    _, pointer = ipc_pair.other.gpu_memory("m", size, FAR)
+    ipc_pair.other.begin("call", "recv_ipc", ipc_pair.their_conn, pointer, size)
+    assert ipc_pair.ep.send_ipc(ipc_pair.conn, tensor.data_ptr(), size), p2p.last_error()
+    assert ipc_pair.other.result()
+    assert ipc_pair.other.contents("m") == data
+    into = gpu_tensor(size, 0)
+    ok, receive = ipc_pair.ep.recv_ipc_async(ipc_pair.conn, into.data_ptr(), size)
+    assert ok
+    ok, _ = ipc_pair.other.call("send_ipc_async", ipc_pair.their_conn, pointer, size)
+    assert ok
+    assert ipc_pair.ep.wait(receive, 20) == size
+    assert into.cpu().numpy().tobytes() == data
+    assert_route(ipc_pair)
 
 
 def test_gpus_of_one_host_take_the_direct_route(fast_pair):

@@ -21,6 +21,7 @@ struct Driver {
   int (*free)(std::uint64_t address) = nullptr;
   int (*to_device)(std::uint64_t target, const void* source, std::size_t size) = nullptr;
   int (*from_device)(void* target, std::uint64_t source, std::size_t size) = nullptr;
+  int (*synchronize)(void* stream) = nullptr;
 };
 
 template <class Function>
@@ -35,7 +36,8 @@ bool find_all(void* library, Driver& driver) {
          find(library, "cuCtxSetCurrent", driver.set_current) &&
          find(library, "cuMemAlloc_v2", driver.allocate) && find(library, "cuMemFree_v2", driver.free) &&
          find(library, "cuMemcpyHtoD_v2", driver.to_device) &&
-         find(library, "cuMemcpyDtoH_v2", driver.from_device);
+         find(library, "cuMemcpyDtoH_v2", driver.from_device) &&
+         find(library, "cuStreamSynchronize", driver.synchronize);
 }
 
 /// The driver with `device` current on this thread. Contexts stay for the life of the process.
@@ -45,7 +47,7 @@ Result<const Driver*> driver_on(int device) {
     void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     return library != nullptr && find_all(library, found) && found.init(0) == 0 ? found : Driver{};
   }();
-  if (driver.from_device == nullptr) {
+  if (driver.synchronize == nullptr) {
     return fail(ErrorCode::kUnavailable, "use cuda:{}: no CUDA driver that works", device);
   }
   int handle = 0;
@@ -83,7 +85,9 @@ std::byte* GpuMemory::data() const { return reinterpret_cast<std::byte*>(address
 Status GpuMemory::store(std::span<const std::byte> bytes) const {
   const auto driver = driver_on(device_);
   if (!driver) return tl::unexpected(driver.error());
-  const int code = (*driver)->to_device(address_, bytes.data(), bytes.size());
+  int code = (*driver)->to_device(address_, bytes.data(), bytes.size());
+  // The copy of pageable memory returns when its bytes have left there, which is before they have arrived.
+  if (code == 0) code = (*driver)->synchronize(nullptr);
   if (code != 0) return fail(ErrorCode::kSystem, "copy to cuda:{}: CUDA error {}", device_, code);
   return {};
 }
