@@ -91,6 +91,10 @@ class P2P_API MemoryRegion {
   std::size_t size() const;  ///< bytes
   MemoryPlace place() const;
 
+  /// False once device memory was freed although it is still registered: transfers fail then, also when the
+  /// address has become that of other memory. Host memory is taken to be there.
+  bool alive() const;
+
   LocalSpan span() const;
 
   /// `size` bytes from `offset`; the range is checked when a transfer uses it.

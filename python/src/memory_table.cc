@@ -41,7 +41,14 @@ Status MemoryTable::remove(std::uint64_t id, std::chrono::nanoseconds timeout) {
   if (const Status released = (*region)->release(timeout); !released) return released;
   const std::lock_guard lock(mutex_);
   if (regions_.erase(id) == 0) return unknown_region(id);  // another thread was faster
-  std::erase_if(implicit_, [id](const auto& entry) { return entry.second == id; });
+  for (auto entry = implicit_.begin(); entry != implicit_.end();) {
+    if (entry->second != id) {
+      ++entry;
+      continue;
+    }
+    std::erase(implicit_order_, entry->first);
+    entry = implicit_.erase(entry);
+  }
   std::erase_if(shared_, [id](const auto& entry) { return entry.second.id == id; });
   return {};
 }
@@ -105,30 +112,39 @@ void MemoryTable::clip(std::span<LocalSpan> spans) const {
 }
 
 Result<std::uint64_t> MemoryTable::implicit(Endpoint& engine, std::uint64_t address, std::size_t size) {
+  Region stale;
   {
     const std::lock_guard lock(mutex_);
     // Of the ranges that start at or before the address, the nearest is the likely one.
     auto next = implicit_.upper_bound({address, ~std::size_t{0}});
     if (next != implicit_.begin()) {
-      const auto& [range, id] = *--next;
+      const auto [range, id] = *--next;
       const std::uint64_t offset = address - range.address;
-      if (offset <= range.size && size <= range.size - offset) return id;
+      if (offset <= range.size && size <= range.size - offset) {
+        if (const auto region = regions_.find(id); region != regions_.end() && region->second->alive()) {
+          return id;
+        }
+        stale = take_implicit(range);
+      }
     }
   }
+  stale.reset();
   const Result<std::uint64_t> id = add(engine, address, size);
   if (!id) return id;
-  Region evicted;  // dropped outside the lock: it may wait for a transfer
+  Region evicted;
   const std::lock_guard lock(mutex_);
   implicit_.insert_or_assign({address, size}, *id);
   implicit_order_.push_back({address, size});
-  if (implicit_order_.size() > kKept) {
-    if (const auto oldest = implicit_.find(implicit_order_.front()); oldest != implicit_.end()) {
-      if (auto region = regions_.extract(oldest->second)) evicted = std::move(region.mapped());
-      implicit_.erase(oldest);
-    }
-    implicit_order_.pop_front();
-  }
+  if (implicit_order_.size() > kKept) evicted = take_implicit(Range(implicit_order_.front()));
   return id;
+}
+
+MemoryTable::Region MemoryTable::take_implicit(const Range& range) {
+  std::erase(implicit_order_, range);
+  const auto known = implicit_.extract(range);
+  if (!known) return nullptr;
+  auto region = regions_.extract(known.mapped());
+  return region ? std::move(region.mapped()) : nullptr;
 }
 
 Result<std::uint64_t> MemoryTable::add_shared(Endpoint& engine, std::uint64_t address, std::size_t size) {

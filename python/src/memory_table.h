@@ -36,7 +36,8 @@ class MemoryTable {
   void clip(std::span<LocalSpan> spans) const;
 
   /// A region that holds the range: registered on first use and kept, for calls that name memory by address
-  /// alone. The oldest goes when there are more than kKept; blobs that describe it die with it.
+  /// alone. The oldest goes when there are more than kKept, and one whose device memory was freed when its
+  /// address is named again; blobs that describe it die with it.
   Result<std::uint64_t> implicit(Endpoint& engine, std::uint64_t address, std::size_t size);
   static constexpr std::size_t kKept = 4096;
 
@@ -59,6 +60,10 @@ class MemoryTable {
   using Region = std::shared_ptr<MemoryRegion>;
 
   Result<Region> find(std::uint64_t id) const;
+
+  /// Takes it out of the tables; for the caller to drop without the lock, because that may wait. Called with
+  /// the lock.
+  Region take_implicit(const Range& range);
 
   /// The bytes from the span's start to its region's end; none outside of it. Called with the lock.
   Result<std::size_t> room(const LocalSpan& span) const;

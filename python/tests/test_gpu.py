@@ -208,6 +208,30 @@ def test_ipc_messages_take_the_direct_route(ipc_pair):
     assert_route(ipc_pair)
 
 
+def test_reallocated_memory_is_another_region(pair):
+    """Freed and allocated anew, an address is that of other memory, which the region made before is not."""
+    size = 32 << 20
+    _, theirs = pair.other.gpu_memory("m", size, FAR)
+    ok, info = pair.other.call("advertise_ipc", 0, theirs, size)
+    assert ok
+    seen = []
+    for seed in range(4):
+        tensor, data = random_tensor(size, 0, seed)
+        seen.append(tensor.data_ptr())
+        assert pair.ep.write_ipc(pair.conn, tensor.data_ptr(), size, info), p2p.last_error()
+        assert pair.other.contents("m") == data
+        tensor.zero_()
+        torch.cuda.synchronize(0)
+        ok, mine = pair.ep.advertise_ipc(0, tensor.data_ptr(), size)
+        assert ok, p2p.last_error()
+        assert pair.other.call("write_ipc", pair.their_conn, theirs, size, mine), pair.other.last_error()
+        assert tensor.cpu().numpy().tobytes() == data
+        del tensor
+        torch.cuda.empty_cache()
+    if len(set(seen)) == len(seen):
+        pytest.skip("no address was given out twice")
+
+
 def test_gpus_of_one_host_take_the_direct_route(fast_pair):
     """Nobody is to find out from a bandwidth graph that a slow path was taken."""
     fast_pair.other.gpu_memory("m", 4096, FAR)

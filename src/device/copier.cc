@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/error.h"
 
@@ -19,6 +20,25 @@ constexpr std::size_t kBulk = 1;
 constexpr std::size_t kRehearsedBlocks = kernels::kInlineBlocks + 1;
 constexpr std::chrono::milliseconds kAskAfter{2};
 constexpr std::chrono::seconds kCloseWithin{5};
+
+/// What kernels and copies that do not end read and write.
+struct Left {
+  cuda::HostBuffer blocks;
+  cuda::HostBuffer words;
+  cuda::DeviceBuffer arrivals;
+  std::unique_ptr<Standby> standby;
+};
+
+/// Keeps it until the process ends.
+void leave(Left left) {
+  struct All {
+    Mutex mutex;
+    std::vector<Left> left P2P_GUARDED_BY(mutex);
+  };
+  static All& all = *new All;
+  const MutexLock lock(all.mutex);
+  all.left.push_back(std::move(left));
+}
 
 }  // namespace
 
@@ -115,8 +135,12 @@ Copier::~Copier() {
   const auto deadline = std::chrono::steady_clock::now() + kCloseWithin;
   while (!quiet()) {
     if (std::chrono::steady_clock::now() < deadline) continue;
-    log(LogLevel::kError, "CUDA device {} still copies after {} s; its channel is closed all the same",
-        device_, kCloseWithin.count());
+    log(LogLevel::kError,
+        "CUDA device {} still copies after {} s; its channel is closed all the same, and {} bytes that it "
+        "may "
+        "still use are left to it",
+        device_, kCloseWithin.count(), blocks_.size() + words_.size() + arrivals_.size());
+    leave({std::move(blocks_), std::move(words_), std::move(arrivals_), std::move(standby_)});
     return;
   }
 }

@@ -64,7 +64,8 @@ class Copier {
 
   static Result<std::unique_ptr<Copier>> open(int device, const Limits& limits);
 
-  /// Waits until nothing is under way, for a few seconds at most.
+  /// Waits until nothing is under way, for a few seconds at most. The memory of what is under way even then
+  /// is never freed.
   ~Copier();
 
   int device() const { return device_; }

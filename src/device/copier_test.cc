@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "drivers/cuda/device.h"
+#include "p2p/log.h"
 
 namespace p2p::device {
 namespace {
@@ -85,6 +88,40 @@ TEST(CopierErrors, ARefusedCopyFailsItsListAlone) {
     EXPECT_TRUE(copies_right(*Copier::open(device, kByEngine).value())) << "another on device " << device;
     EXPECT_TRUE(copies_right(*Copier::open(device, kByKernel).value())) << "by kernel on device " << device;
   }
+}
+
+// What a copy that goes on for longer than is waited for still writes is not freed beneath it.
+TEST(CopierEnd, DoesNotWaitForEver) {
+  using Clock = std::chrono::steady_clock;
+  if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
+  constexpr std::uint64_t kHalf = std::uint64_t{16} << 30;
+  const auto buffer = cuda::DeviceBuffer::allocate(0, 2 * kHalf);
+  if (!buffer) GTEST_SKIP() << buffer.error().message;
+  // 16 TiB: no GPU does that within 5 s.
+  constexpr Copier::Limits kLong{.bulk_bytes = 0, .bulk_count = 512, .blocks = 512, .lists = 2};
+  auto copier = Copier::open(0, kLong).value();
+  while (Copier::List* const list = copier->take()) {
+    for (std::size_t i = 0; i < kLong.blocks; ++i) {
+      copier->add(*list, {buffer->data(), buffer->data() + kHalf, kHalf}, true);
+    }
+    copier->start(*list);
+    ASSERT_TRUE(list->status()) << list->status().error().message;
+  }
+  std::string said;
+  set_log_sink([&](LogLevel, std::string_view line) { said += line; });
+  const auto begun = Clock::now();
+  copier.reset();
+  const auto took = Clock::now() - begun;
+  set_log_sink(nullptr);
+  EXPECT_GE(took, 5s);
+  EXPECT_LT(took, 20s);
+  EXPECT_NE(said.find("still copies"), std::string::npos) << said;
+  copier = Copier::open(0, kByEngine).value();
+  Copier::List* const list = copier->take();
+  copier->add(*list, {buffer->data(), buffer->data() + 1000, 1000}, true);
+  copier->start(*list);
+  EXPECT_TRUE(ends(*copier, *list));
+  EXPECT_TRUE(list->status());
 }
 
 /// What a kernel's fault leaves of a process; it may not go on in the test's own. Returns 0 if the list

@@ -29,7 +29,15 @@ Region::Region(std::shared_ptr<RegionTable> table, const RegionInfo& info, Incar
       info_(info),
       incarnation_(incarnation),
       registrations_(std::move(registrations)),
-      reasons_(std::move(reasons)) {}
+      reasons_(std::move(reasons)) {
+  if (info_.place.kind == MemoryKind::kCuda) {
+    allocation_ = cuda::allocation_of(info_.base).value_or(cuda::Allocation{});
+  }
+}
+
+bool Region::alive() const {
+  return info_.place.kind != MemoryKind::kCuda || cuda::is_there(allocation_, info_.base);
+}
 
 std::chrono::nanoseconds Region::revoke_timeout() const { return table_->revoke_timeout(); }
 
@@ -156,6 +164,7 @@ RegionId MemoryRegion::id() const { return region_->info().id; }
 std::byte* MemoryRegion::data() const { return region_->info().base; }
 std::size_t MemoryRegion::size() const { return region_->info().size; }
 MemoryPlace MemoryRegion::place() const { return region_->info().place; }
+bool MemoryRegion::alive() const { return region_ && region_->alive(); }
 LocalSpan MemoryRegion::span() const { return {id(), data(), size()}; }
 LocalSpan MemoryRegion::span(std::size_t offset, std::size_t size) const {
   return {id(), data() + offset, size};

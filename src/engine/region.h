@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "drivers/cuda/place.h"
 #include "p2p/memory.h"
 #include "transport/transport.h"
 
@@ -44,6 +45,9 @@ class Region {
   /// Why `registration(transport)` is null.
   const std::string& reason(std::size_t transport) const { return reasons_[transport]; }
 
+  /// False once device memory was freed since it was registered.
+  bool alive() const;
+
   /// Transfers that read or write the memory on this side.
   void add_user() { users_.fetch_add(1, std::memory_order_relaxed); }
   void remove_user();
@@ -68,6 +72,7 @@ class Region {
   Incarnation incarnation_;
   std::vector<std::shared_ptr<Registration>> registrations_;
   std::vector<std::string> reasons_;
+  cuda::Allocation allocation_;  // of device memory
   std::atomic<std::uint32_t> users_{0};
 
   Mutex mutex_;

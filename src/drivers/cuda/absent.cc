@@ -38,6 +38,11 @@ DeviceGuard::~DeviceGuard() = default;
 
 Result<MemoryPlace> place_of(const void* /*pointer*/) { return MemoryPlace{}; }
 Result<Allocation> allocation_of(const void* /*pointer*/) { return absent(); }
+Status check_range(const Allocation& /*allocation*/, const std::byte* /*data*/, std::uint64_t /*size*/) {
+  return absent();
+}
+bool is_there(const Allocation& /*allocation*/, const void* /*pointer*/) { return false; }
+std::string_view why_private(const Allocation& /*allocation*/) { return ""; }
 std::uint64_t buffer_id_of(const void* /*pointer*/) { return 0; }
 bool pinned(const void* /*pointer*/, std::size_t /*bytes*/) { return false; }
 

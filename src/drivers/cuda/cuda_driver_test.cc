@@ -72,6 +72,24 @@ TEST_F(OnDevice, FindsAllocationsAroundPointers) {
   EXPECT_TRUE(ipc_handle_of(inside));
 }
 
+TEST_F(OnDevice, KnowsWhetherARangeIsOneAllocation) {
+  auto buffer = DeviceBuffer::allocate(0, 1 << 22).value();
+  const Allocation allocation = allocation_of(buffer.data()).value();
+  EXPECT_FALSE(allocation.mapped);
+  EXPECT_TRUE(check_range(allocation, allocation.base, allocation.size));
+  EXPECT_TRUE(check_range(allocation, allocation.base + 5, allocation.size - 5));
+  for (const std::uint64_t size : {allocation.size - 4, ~std::uint64_t{0}}) {
+    const Status beyond = check_range(allocation, allocation.base + 5, size);
+    ASSERT_FALSE(beyond) << size;
+    EXPECT_EQ(beyond.error().code, ErrorCode::kUnavailable);
+  }
+  EXPECT_TRUE(is_there(allocation, buffer.data() + 100));
+  buffer = DeviceBuffer();
+  EXPECT_FALSE(is_there(allocation, allocation.base));
+  buffer = DeviceBuffer::allocate(0, 1 << 22).value();  // at the same address, as a rule
+  EXPECT_FALSE(is_there(allocation, allocation.base));
+}
+
 TEST_F(OnDevice, FreedMemoryIsNotTakenForTheOldAllocation) {
   auto first = DeviceBuffer::allocate(0, 1 << 22);
   ASSERT_TRUE(first);

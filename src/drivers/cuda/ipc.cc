@@ -8,20 +8,23 @@
 #include "base/error.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/error.h"
-#include "drivers/cuda/place.h"
 
 namespace p2p::cuda {
 
 static_assert(sizeof(IpcHandle) == sizeof(cudaIpcMemHandle_t));
+
+std::string_view why_private(const Allocation& allocation) {
+  if (allocation.shareable) return "";
+  return allocation.pooled ? "comes from a CUDA memory pool (cudaMallocAsync)"
+                           : "was mapped with cuMemMap (PyTorch: expandable_segments)";
+}
 
 Result<IpcHandle> ipc_handle_of(const void* pointer) {
   const auto allocation = allocation_of(pointer);
   if (!allocation) return tl::unexpected<Error>(allocation.error());
   if (!allocation->shareable) {
     return fail(ErrorCode::kUnavailable, "device memory at {} cannot be shared between processes: it {}",
-                pointer,
-                allocation->pooled ? "comes from a CUDA memory pool (cudaMallocAsync)"
-                                   : "was mapped with cuMemMap (PyTorch: expandable_segments)");
+                pointer, why_private(*allocation));
   }
   const DeviceGuard guard(allocation->device);
   if (!guard.status()) return tl::unexpected<Error>(guard.status().error());

@@ -3,14 +3,19 @@
 
 #include <array>
 #include <cstddef>
+#include <string_view>
 #include <utility>
 
+#include "drivers/cuda/place.h"
 #include "p2p/result.h"
 
 namespace p2p::cuda {
 
 /// Names one device allocation to the other processes of this host.
 using IpcHandle = std::array<std::byte, 64>;
+
+/// "... it <comes from somewhere>": why other processes cannot map it, empty if they can.
+std::string_view why_private(const Allocation& allocation);
 
 /// The handle of the allocation around `pointer`.
 Result<IpcHandle> ipc_handle_of(const void* pointer);

@@ -45,6 +45,22 @@ bool on_device(const Attributes& attributes) {
   return attributes.type == CU_MEMORYTYPE_DEVICE && attributes.managed == 0;
 }
 
+// Memory is mapped in multiples of this.
+constexpr std::uint64_t kGranularity = std::uint64_t{2} << 20;
+
+// 0 where there is none, or the driver does not know the attribute.
+std::uint64_t id_of(CUpointer_attribute name, CUdeviceptr pointer) {
+  const Driver* driver = loaded_driver();
+  unsigned long long id = 0;
+  void* value = &id;
+  if (driver == nullptr || driver->pointer_attributes(1, &name, &value, pointer) != CUDA_SUCCESS) return 0;
+  return id;
+}
+
+std::uint64_t memory_id_of(const void* pointer) {
+  return id_of(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, reinterpret_cast<CUdeviceptr>(pointer));
+}
+
 }  // namespace
 
 Result<MemoryPlace> place_of(const void* pointer) {
@@ -69,24 +85,45 @@ Result<Allocation> allocation_of(const void* pointer) {
   if (code != CUDA_SUCCESS || !on_device(attributes)) {
     return fail(ErrorCode::kNotFound, "{} is no CUDA device memory", pointer);
   }
+  const bool mapped = attributes.legacy_ipc == 0 && attributes.pool == nullptr;
   return Allocation{.base = reinterpret_cast<std::byte*>(attributes.base),
                     .size = attributes.size,
                     .buffer_id = attributes.buffer_id,
+                    .memory_id = mapped ? memory_id_of(pointer) : 0,
                     .device = attributes.device,
                     .shareable = attributes.legacy_ipc != 0 && attributes.pool == nullptr,
-                    .pooled = attributes.pool != nullptr};
+                    .pooled = attributes.pool != nullptr,
+                    .mapped = mapped};
+}
+
+Status check_range(const Allocation& allocation, const std::byte* data, std::uint64_t size) {
+  const auto first = reinterpret_cast<std::uint64_t>(data);
+  const std::uint64_t end = first + size;
+  if (!allocation.mapped) {
+    const std::uint64_t offset = first - reinterpret_cast<std::uint64_t>(allocation.base);
+    if (offset <= allocation.size && size <= allocation.size - offset) return {};
+    return fail(ErrorCode::kUnavailable, "{} bytes at {} reach beyond one device allocation", size,
+                static_cast<const void*>(data));
+  }
+  const Driver* driver = loaded_driver();
+  for (std::uint64_t at = first; at < end; at = at / kGranularity * kGranularity + kGranularity) {
+    Attributes attributes;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver is asked what it is
+    const CUresult code = attributes_of(*driver, reinterpret_cast<const void*>(at), attributes);
+    if (code == CUDA_SUCCESS && on_device(attributes) && attributes.device == allocation.device) continue;
+    return fail(ErrorCode::kUnavailable, "{} bytes at {}: no memory of CUDA device {} is mapped at {:#x}",
+                size, static_cast<const void*>(data), allocation.device, at);
+  }
+  return {};
+}
+
+bool is_there(const Allocation& allocation, const void* pointer) {
+  return buffer_id_of(pointer) == allocation.buffer_id &&
+         (!allocation.mapped || memory_id_of(pointer) == allocation.memory_id);
 }
 
 std::uint64_t buffer_id_of(const void* pointer) {
-  const Driver* driver = loaded_driver();
-  CUpointer_attribute name = CU_POINTER_ATTRIBUTE_BUFFER_ID;
-  unsigned long long id = 0;
-  void* value = &id;
-  if (driver == nullptr ||
-      driver->pointer_attributes(1, &name, &value, reinterpret_cast<CUdeviceptr>(pointer)) != CUDA_SUCCESS) {
-    return 0;
-  }
-  return id;
+  return id_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, reinterpret_cast<CUdeviceptr>(pointer));
 }
 
 bool pinned(const void* pointer, std::size_t bytes) {

@@ -20,16 +20,27 @@ struct Allocation {
   std::uint64_t size = 0;  ///< bytes
   std::uint64_t buffer_id =
       0;  ///< another one for every allocation of this process, also at the same address
+  std::uint64_t memory_id = 0;  ///< of `mapped`, the physical memory's at the pointer; 0: the driver has none
   int device = -1;
 
-  /// False for memory that cudaIpcGetMemHandle refuses: mapped with cuMemMap (PyTorch's expandable segments)
-  /// or taken from a pool (cudaMallocAsync).
+  /// cudaIpcGetMemHandle takes it: it is neither `pooled` nor `mapped`.
   bool shareable = false;
-  bool pooled = false;
+  bool pooled = false;  ///< from a pool (cudaMallocAsync)
+
+  /// With cuMemMap (PyTorch's expandable segments): base and size are those of the reserved addresses, with
+  /// one memory or several behind parts of them.
+  bool mapped = false;
 };
 
 /// kNotFound if `pointer` is no device memory (any more).
 Result<Allocation> allocation_of(const void* pointer);
+
+/// Whether all of a range is memory of the allocation around its first byte, or at least mapped side by side
+/// with it and on the same device. kUnavailable otherwise. Takes 10 ms for a large range of mapped memory.
+Status check_range(const Allocation& allocation, const std::byte* data, std::uint64_t size);
+
+/// True while `pointer` is the memory that it was when `allocation_of` told what it is.
+bool is_there(const Allocation& allocation, const void* pointer);
 
 /// The allocation's id alone, at a fraction of the cost; 0 if `pointer` is no CUDA memory (any more).
 std::uint64_t buffer_id_of(const void* pointer);

@@ -14,7 +14,7 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-constexpr std::uint8_t kVersion = 2;
+constexpr std::uint8_t kVersion = 3;
 constexpr std::size_t kMaxRefusal = 400;
 
 Result<std::string> read_text(const char* path) {
@@ -142,6 +142,7 @@ Bytes encode(const ExportedKey& key) {
     for (std::size_t i = 0; i < count; ++i) {
       out.put(key.neighbours[i].base);
       out.put(key.neighbours[i].buffer_id);
+      out.put(ByteView(key.neighbours[i].handle));
     }
   } else {
     out.put(as_bytes(std::string_view(key.refusal).substr(0, kMaxRefusal)));
@@ -170,8 +171,10 @@ Result<ExportedKey> decode_key(ByteView bytes) {
       const std::size_t count = in.get<std::uint8_t>();
       if (count > kMaxNeighbours) return unreadable_key(bytes);
       for (std::size_t i = 0; i < count && in.ok(); ++i) {
-        const auto base = in.get<std::uint64_t>();
-        key.neighbours.push_back({base, in.get<std::uint64_t>()});
+        AllocationId& neighbour = key.neighbours.emplace_back();
+        neighbour.base = in.get<std::uint64_t>();
+        neighbour.buffer_id = in.get<std::uint64_t>();
+        neighbour.handle = get_array<64>(in);
       }
     } else if (in.left() <= kMaxRefusal) {
       key.refusal = to_string(in.take(in.left()));

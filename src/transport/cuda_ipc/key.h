@@ -38,10 +38,11 @@ struct SharedMemory {
   std::uint64_t buffer_id = 0;
 };
 
-/// An allocation of the owner, this one among all that it ever made.
+/// An allocation of the owner, this one among all that it ever made, named by somebody who has its handle.
 struct AllocationId {
   std::uint64_t base = 0;
   std::uint64_t buffer_id = 0;
+  cuda::IpcHandle handle{};
   friend auto operator<=>(const AllocationId&, const AllocationId&) = default;
 };
 

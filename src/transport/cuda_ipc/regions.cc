@@ -31,8 +31,11 @@ class DeviceRegions {
     }
     std::vector<AllocationId> found;
     for (const auto& region : regions) {
-      const auto id = region->alive();
+      auto id = region->alive();
       if (!id || id->base == base || id->base >> kBlockBits != base >> kBlockBits) continue;
+      const auto handle = cuda::ipc_handle_of(region->info().base);
+      if (!handle) continue;
+      id->handle = *handle;
       if (std::find(found.begin(), found.end(), *id) == found.end()) found.push_back(*id);
       if (found.size() == kMaxNeighbours) break;
     }
@@ -100,23 +103,34 @@ Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region,
   if (region.place.kind == MemoryKind::kHost) return memory;
   const auto allocation = cuda::allocation_of(region.base);
   if (!allocation) return tl::unexpected(allocation.error());
-  const auto offset = static_cast<std::uint64_t>(region.base - allocation->base);
-  if (region.size > allocation->size - offset) {
-    return fail(ErrorCode::kUnavailable, "register {} bytes at {}: they reach beyond one device allocation",
-                region.size, static_cast<void*>(region.base));
+  if (const Status whole = cuda::check_range(*allocation, region.base, region.size); !whole) {
+    return tl::unexpected(whole.error());
   }
   memory->allocation_ = *allocation;
+  if (allocation->mapped) {
+    const auto last = cuda::allocation_of(region.base + region.size - 1);
+    if (!last) return tl::unexpected(last.error());
+    memory->last_ = *last;
+  }
+  if (!allocation->shareable) {
+    log(LogLevel::kInfo, "region {}: other processes do not reach its device memory by cuda_ipc, for it {}",
+        static_cast<std::uint32_t>(region.id), cuda::why_private(*allocation));
+  }
   device_regions().add(memory);
   return memory;
 }
 
 std::optional<AllocationId> LocalMemory::alive() const {
   if (allocation_.base == nullptr || !check_alive()) return std::nullopt;
-  return AllocationId{reinterpret_cast<std::uint64_t>(allocation_.base), allocation_.buffer_id};
+  return AllocationId{reinterpret_cast<std::uint64_t>(allocation_.base), allocation_.buffer_id, {}};
 }
 
 Status LocalMemory::check_alive() const {
-  if (allocation_.base == nullptr || cuda::buffer_id_of(info().base) == allocation_.buffer_id) return {};
+  const auto there = [this] {
+    return cuda::is_there(allocation_, info().base) &&
+           (!allocation_.mapped || cuda::is_there(last_, info().base + info().size - 1));
+  };
+  if (allocation_.base == nullptr || there()) return {};
   return fail(ErrorCode::kNotFound, "use region {}: its device memory at {} was freed",
               static_cast<std::uint32_t>(info().id), static_cast<void*>(info().base));
 }
@@ -167,43 +181,64 @@ std::vector<std::byte> LocalMemory::export_key() const {
 }
 
 Result<std::byte*> PeerMemory::reach(int device) const {
-  const MutexLock lock(mutex_);
-  const auto known = reaches_.find(device);
-  return known != reaches_.end() ? known->second.region : map(device);
+  const auto gone = [] { return fail(ErrorCode::kNotFound, "the peer has taken its memory back"); };
+  {
+    const MutexLock lock(mutex_);
+    if (retired_) return gone();
+    if (const auto known = reaches_.find(device); known != reaches_.end()) return known->second.region;
+  }
+  auto mapped = map(device);
+  if (!mapped) return tl::unexpected(std::move(mapped.error()));
+  {
+    const MutexLock lock(mutex_);
+    if (!retired_) return reaches_.try_emplace(device, std::move(*mapped)).first->second.region;
+  }
+  let_go(std::move(*mapped));
+  return gone();
 }
 
 int PeerMemory::device_for_host() const {
+  if (const int settled = host_device_.load(std::memory_order_relaxed); settled >= 0) return settled;
   const std::vector<int> active = cuda::active_devices();
-  if (active.empty() || std::find(active.begin(), active.end(), device_) != active.end()) return device_;
-  const auto near =
-      std::find_if(active.begin(), active.end(), [&](int device) { return cuda::reaches(device, device_); });
-  return near != active.end() ? *near : device_;
+  int device = device_;
+  if (!active.empty() && std::find(active.begin(), active.end(), device_) == active.end()) {
+    const auto near =
+        std::find_if(active.begin(), active.end(), [&](int each) { return cuda::reaches(each, device_); });
+    if (near != active.end()) device = *near;
+  }
+  host_device_.store(device, std::memory_order_relaxed);
+  return device;
 }
 
 void PeerMemory::retire() const {
-  const MutexLock lock(mutex_);
-  retired_ = true;
-  reaches_.clear();
+  std::map<int, Reach> reaches;
+  {
+    const MutexLock lock(mutex_);
+    retired_ = true;
+    reaches.swap(reaches_);
+  }
+  for (auto& [device, reach] : reaches) let_go(std::move(reach));
 }
 
-Result<std::byte*> PeerMemory::map(int device) const {
-  if (retired_) return fail(ErrorCode::kNotFound, "the peer has taken its memory back");
+void PeerMemory::let_go(Reach reach) const {
+  if (reach.mapping) mappings_->close(std::move(reach.mapping));
+}
+
+Result<PeerMemory::Reach> PeerMemory::map(int device) const {
   if (!cuda::reaches(device, device_)) {
     return fail(ErrorCode::kUnavailable, "CUDA devices {} and {} cannot reach each other's memory", device,
                 device_);
   }
-  const auto address = reinterpret_cast<std::uint64_t>(info().base);
   if (same_process_) {
     if (const Status enabled = cuda::enable_peer(device, device_); !enabled) {
       return tl::unexpected(enabled.error());
     }
-    return reaches_.emplace(device, Reach{info().base, nullptr}).first->second.region;
+    return Reach{info().base, nullptr};
   }
   auto mapped = mappings_->get(memory_, neighbours_, device);
   if (!mapped) return tl::unexpected(mapped.error());
-  std::byte* const region = mapped->data + (address - memory_.base);
-  reaches_.emplace(device, Reach{region, std::move(mapped->mapping)});
-  return region;
+  const auto address = reinterpret_cast<std::uint64_t>(info().base);
+  return Reach{mapped->data + (address - memory_.base), std::move(mapped->mapping)};
 }
 
 }  // namespace p2p::cuda_ipc

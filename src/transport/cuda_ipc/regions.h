@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -20,17 +21,18 @@
 namespace p2p::cuda_ipc {
 
 /// My memory. Device memory remembers its allocation, so that an address which was freed and given out again
-/// is refused.
+/// is refused. Of memory that was mapped piece by piece it remembers the first and the last.
 class LocalMemory : public Registration {
  public:
-  /// Device memory has to lie in one allocation.
+  /// Device memory has to lie in one allocation, or to be mapped side by side.
   static Result<std::shared_ptr<LocalMemory>> make(const RegionInfo& region, const ProcessId& process);
 
   LocalMemory(const RegionInfo& region, const ProcessId& process) : Registration(region), process_(process) {}
 
   std::vector<std::byte> export_key() const override;
 
-  /// The allocation, as long as it is there; none of host memory.
+  /// Where its allocation begins and that one's id, as long as it is there; the handle is left out. None of
+  /// host memory.
   std::optional<AllocationId> alive() const;
 
   /// kNotFound if device memory was freed since it was registered.
@@ -48,6 +50,7 @@ class LocalMemory : public Registration {
 
   const ProcessId process_;
   cuda::Allocation allocation_;
+  cuda::Allocation last_;  // of mapped memory
   mutable std::once_flag pin_once_;
   mutable std::shared_ptr<const cuda::HostPin> pin_;
 };
@@ -81,23 +84,25 @@ class PeerMemory : public RemoteKey {
   int device() const { return device_; }
 
   /// The device that moves bytes between host memory and this: its own if this process uses it anyway or uses
-  /// none, else one that is in use and reaches it.
+  /// none, else one that is in use and reaches it. Settled by the first call.
   int device_for_host() const;
 
  private:
-  Result<std::byte*> map(int device) const P2P_REQUIRES(mutex_);
-
   struct Reach {
     std::byte* region = nullptr;
     std::shared_ptr<const cuda::IpcMapping> mapping;
   };
+
+  Result<Reach> map(int device) const;
+  void let_go(Reach reach) const;
 
   const SharedMemory memory_;
   const std::vector<AllocationId> neighbours_;
   const int device_;
   const std::shared_ptr<Mappings> mappings_;
   const bool same_process_;
-  mutable Mutex mutex_;
+  mutable std::atomic<int> host_device_{-1};
+  mutable Mutex mutex_;  // never held while something is mapped
   mutable std::map<int, Reach> reaches_ P2P_GUARDED_BY(mutex_);
   mutable bool retired_ P2P_GUARDED_BY(mutex_) = false;
 };
