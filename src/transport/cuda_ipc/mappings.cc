@@ -125,7 +125,7 @@ void Mappings::give_back() {
     sort_out(nullptr);
     if (unwanted_.empty()) return;
   }
-  closing_.post([this] { close_unwanted(); });
+  if (!closing_.post([this] { close_unwanted(); })) close_unwanted();
 }
 
 void Mappings::close(std::shared_ptr<const cuda::IpcMapping> mapping) {
@@ -138,7 +138,7 @@ void Mappings::close(std::shared_ptr<const cuda::IpcMapping> mapping) {
     if (entry == entries_.end() || !unused(entry->mapping)) return;
     unwanted_.splice(unwanted_.end(), entries_, entry);
   }
-  closing_.post([this] { close_unwanted(); });
+  if (!closing_.post([this] { close_unwanted(); })) close_unwanted();
 }
 
 void Mappings::close_unwanted() {

@@ -70,6 +70,7 @@ class PeerMemory : public RemoteKey {
         device_(device),
         mappings_(std::move(mappings)),
         same_process_(same_process) {}
+  ~PeerMemory() override { PeerMemory::retire(); }
 
   /// Where the region begins for kernels and copies of `device`. The first call for a device maps the memory.
   /// kNotFound once retired.
