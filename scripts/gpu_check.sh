@@ -108,14 +108,14 @@ for test in "${tests[@]}"; do
     grep -E -B12 '^\[  FAILED  \]' "$out/$test.log" | head -60
 done
 
-# sanitize TOOL NAME PROGRAM FILTER: one program's tests under memcheck or racecheck.
+# sanitize TOOL NAME SECONDS PROGRAM FILTER: one program's tests under memcheck or racecheck.
 sanitize() {
-  local name=$1_$2 path
-  if ! path=$(program "$3"); then
-    echo "$3: not built" && failed=1
+  local name=$1_$2 limit=$3 path
+  if ! path=$(program "$4"); then
+    echo "$4: not built" && failed=1
     return
   fi
-  run "$name" 240 compute-sanitizer --tool "$1" --error-exitcode 9 "$path" --gtest_color=no "--gtest_filter=$4" ||
+  run "$name" "$limit" compute-sanitizer --tool "$1" --error-exitcode 9 "$path" --gtest_color=no "--gtest_filter=$5" ||
     tail -20 "$out/$name.log"
 }
 
@@ -123,17 +123,17 @@ if ((sanitizer)) && ! command -v compute-sanitizer >/dev/null; then
   echo "compute-sanitizer: not found (--no-sanitizer leaves memcheck and racecheck out)" && failed=1
 elif ((sanitizer)); then
   for tool in memcheck racecheck; do
-    sanitize "$tool" copy copy_test 'CopyKernel.*:-*OneGigabyte'
+    sanitize "$tool" copy 240 copy_test 'CopyKernel.*:-*OneGigabyte'
     # A call that the driver refuses counts as an error here.
-    sanitize "$tool" unpacker unpacker_test 'UnpackerOnDevice.*:-*CannotBeCopied*'
-    GPU_UNPACK_ROUNDS=1 sanitize "$tool" unpack gpu_unpack_test 'GpuUnpack.*'
+    sanitize "$tool" unpacker 60 unpacker_test 'UnpackerOnDevice.*:-*CannotBeCopied*'
+    GPU_UNPACK_ROUNDS=1 sanitize "$tool" unpack 90 gpu_unpack_test 'GpuUnpack.*'
   done
-  # Four sizes of thirteen, at every alignment: each launch takes half a second there.
+  # Three sizes of thirteen, at every alignment: a launch takes its time there.
   sizes=Bytes/CopyKernelOf.AnySizeAndAlignment
-  sanitize memcheck alignment copy_test "$sizes/1:$sizes/17:$sizes/4097:$sizes/70001"
+  sanitize memcheck alignment 240 copy_test "$sizes/17:$sizes/4097:$sizes/70001"
   # Under racecheck a launch returns when the kernel has ended, so that one that waits for orders gets none: its
   # races are looked for by a test of copy_test that orders before it launches.
-  sanitize memcheck standby standby_test 'OnDevice.AnySizeAndAlignment:OnDevice.TakesOrders*'
+  sanitize memcheck standby 240 standby_test 'OnDevice.AnySizeAndAlignment:OnDevice.TakesOrders*'
 fi
 
 if ((has_python)) && [[ -d $build/site ]]; then

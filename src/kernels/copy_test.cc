@@ -142,18 +142,19 @@ class CopyKernel : public ::testing::Test {
     stream_ = cuda::Stream::open(0, cuda::Stream::Priority::kHigh).value();
     words_ = cuda::HostBuffer::allocate(64).value();
     arrivals_ = cuda::DeviceBuffer::allocate(0, 64, true).value();
+    listed_ = cuda::HostBuffer::allocate(4096).value();
     std::memset(words_.data(), 0, words_.size());
   }
 
   /// Launches and waits for the word.
   void run(const std::vector<CopyBlock>& blocks, const Grid& grid = {}) {
-    auto listed =
-        cuda::HostBuffer::allocate(std::max<std::size_t>(1, blocks.size()) * sizeof(CopyBlock)).value();
-    if (!blocks.empty()) std::memcpy(listed.data(), blocks.data(), blocks.size() * sizeof(CopyBlock));
+    const std::size_t bytes = blocks.size() * sizeof(CopyBlock);
+    if (listed_.size() < bytes) listed_ = cuda::HostBuffer::allocate(bytes).value();
+    if (!blocks.empty()) std::memcpy(listed_.data(), blocks.data(), bytes);
     auto* const word = reinterpret_cast<std::uint32_t*>(words_.data());
     const Signal signal{word, ++turn_, reinterpret_cast<std::uint32_t*>(arrivals_.data())};
     const cuda::DeviceGuard guard(0);
-    const CopyList list = list_of(blocks, reinterpret_cast<const CopyBlock*>(listed.data()));
+    const CopyList list = list_of(blocks, reinterpret_cast<const CopyBlock*>(listed_.data()));
     ASSERT_TRUE(cuda::check(launch_copy(list, grid, signal, stream_.handle()), "launch"));
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (std::atomic_ref<std::uint32_t>(*word).load(std::memory_order_acquire) != turn_) {
@@ -182,6 +183,7 @@ class CopyKernel : public ::testing::Test {
   cuda::Stream stream_;
   cuda::HostBuffer words_;
   cuda::DeviceBuffer arrivals_;
+  cuda::HostBuffer listed_;  // the blocks of the latest run
   std::uint32_t turn_ = 0;
 };
 

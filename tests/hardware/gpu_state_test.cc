@@ -58,12 +58,19 @@ TEST_P(GpuState, ASteadyStateTakesNoMoreOfAnyGpu) {
   const SideMemory mine(made->left, config().left_place(), 32 * kMiB);
   const SideMemory theirs(made->right, config().right_place(), 32 * kMiB);
   const std::uint32_t id = theirs.imported_by(made->left);
+  free_memory();  // makes this process's contexts
   work(made->left, mine, theirs, id);
-  const auto free_before = free_memory();
   const std::string left_before = contexts(made->left);
   const std::string right_before = contexts(made->right);
-  work(made->left, mine, theirs, id);
-  EXPECT_EQ(free_memory(), free_before) << "free bytes of each GPU";
+  // The driver may still be taking back what processes of other tests had; a leak shows in every round.
+  std::vector<std::uint64_t> before;
+  std::vector<std::uint64_t> after;
+  for (int round = 0; round < 3 && (round == 0 || after != before); ++round) {
+    before = free_memory();
+    work(made->left, mine, theirs, id);
+    after = free_memory();
+  }
+  EXPECT_EQ(after, before) << "free bytes of each GPU";
   EXPECT_EQ(contexts(made->left), left_before) << "GPUs that the left side has a context on";
   EXPECT_EQ(contexts(made->right), right_before) << "the right side";
 }
@@ -82,11 +89,11 @@ TEST_P(GpuState, NoContextOnAGpuThatIsThePeersAlone) {
                     reference.window().bytes().begin());
   ASSERT_TRUE(is_ok(status_of(reference.call("open_shared 0"))));
   const bool shared = std::string(config().transport) == "cuda_ipc";
-  const std::string least = shared ? contexts(reference) : "0";
+  const bool both = shared && contexts(reference) == "0,1";
   std::printf("figure contexts transport=%s with_gpu_0=%s with_gpu_1=%s ipc_alone=%s\n", config().transport,
               contexts(made->left).c_str(), contexts(made->right).c_str(), contexts(reference).c_str());
-  EXPECT_EQ(contexts(made->left), least) << "of the side that registered memory of GPU 0";
-  EXPECT_EQ(contexts(made->right), "1") << "the side that was only written to and read from";
+  EXPECT_EQ(contexts(made->left), both ? "0,1" : "0") << "of the side that registered memory of GPU 0";
+  EXPECT_EQ(contexts(made->right), both ? "0,1" : "1") << "the side that was only written to and read from";
 }
 
 // A process with host memory takes part without a GPU until it moves something to one.
