@@ -31,7 +31,7 @@ LAYERS = {
     "src/transport/*": ("src/transport/*", "src/base/", *VALUES),
     "src/engine/": ("src/engine/", "src/transport/*", "src/wire/", "src/base/", "src/drivers/socket/",
                     "src/drivers/topology/", "src/drivers/crypto/", "include/p2p/",
-                    "src/drivers/cuda/place.h"),  # docs/decisions/cuda-place.md
+                    "src/drivers/cuda/place.h", "src/drivers/cuda/mark.h"),  # docs/decisions/cuda-place.md
     "src/tcpx/": ("src/tcpx/", "include/tcpx/", "src/drivers/nccl_net/", "src/drivers/cuda/",
                   "src/drivers/socket/", "src/device/", "src/kernels/", "src/base/", *VALUES),
     "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/base/", *VALUES),

@@ -60,8 +60,10 @@ struct PostOptions {
   bool has_notification = false;
   std::string notification;
 
-  /// CUDA stream (cudaStream_t) whose work so far must finish before local device memory is touched;
-  /// null: the memory is ready now.
+  /// CUDA stream (a cudaStream_t of any device): local memory is touched only when all is done that the
+  /// stream has to do at the time of the call; what it is given later does not count. Null: the memory is
+  /// ready now. The legacy default stream is cudaStreamLegacy, (void*)1. A stream that cannot be waited for
+  /// fails the transfer.
   void* cuda_stream = nullptr;
 };
 

@@ -89,6 +89,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::vector<LocalSpan> local;
     std::vector<RemoteSpan> remote;
     PostOptions options;
+    std::shared_ptr<const Gate> gate;
     std::shared_ptr<TransferState> state;
   };
 
@@ -112,7 +113,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// The channel on which all of it was started on this thread, if it was.
   std::shared_ptr<Slot> launch(const std::shared_ptr<const SegmentList>& list,
-                               const std::shared_ptr<TransferState>& state, const PostOptions& options);
+                               const std::shared_ptr<TransferState>& state, const PostOptions& options,
+                               std::shared_ptr<const Gate> gate);
   void finish(const SegmentList& list, const std::shared_ptr<TransferState>& state,
               const PostOptions& options, Status status);
   Status enter(const SegmentList& list);

@@ -35,6 +35,11 @@ std::shared_ptr<TransferState> Connection::transfer(Operation operation, std::sp
   auto state = std::make_shared<TransferState>(bytes);
   started_.fetch_add(1, std::memory_order_relaxed);
   under_way_.fetch_add(1, std::memory_order_acq_rel);
+  const auto gate = gate_behind(options.cuda_stream);
+  if (!gate) {
+    finish({}, state, {}, tl::unexpected(gate.error()));
+    return state;
+  }
   while (true) {
     const std::uint64_t epoch = this->epoch();
     auto list = build(operation, local, remote);
@@ -43,10 +48,11 @@ std::shared_ptr<TransferState> Connection::transfer(Operation operation, std::sp
       break;
     }
     if (*list) {
-      let_waiter_assist(**list, *state, launch(*list, state, options));
+      let_waiter_assist(**list, *state, launch(*list, state, options, *gate));
       break;
     }
-    Parked parked{operation, {local.begin(), local.end()}, {remote.begin(), remote.end()}, options, state};
+    Parked parked{operation, {local.begin(), local.end()}, {remote.begin(), remote.end()}, options, *gate,
+                  state};
     if (park(parked, epoch)) break;
   }
   return state;
@@ -57,7 +63,12 @@ std::shared_ptr<TransferState> Connection::post(const std::shared_ptr<const Segm
   auto state = std::make_shared<TransferState>(list->bytes);
   started_.fetch_add(1, std::memory_order_relaxed);
   under_way_.fetch_add(1, std::memory_order_acq_rel);
-  let_waiter_assist(*list, *state, launch(list, state, options));
+  auto gate = gate_behind(options.cuda_stream);
+  if (!gate) {
+    finish({}, state, {}, tl::unexpected(gate.error()));
+    return state;
+  }
+  let_waiter_assist(*list, *state, launch(list, state, options, std::move(*gate)));
   return state;
 }
 
@@ -105,7 +116,7 @@ void Connection::retry_parked() {
         continue;
       }
       if (list) {
-        launch(*list, one.state, one.options);
+        launch(*list, one.state, one.options, std::move(one.gate));
       } else {
         finish({}, one.state, {}, tl::unexpected(list.error()));
       }
@@ -149,7 +160,7 @@ void Connection::let_waiter_assist(const SegmentList& list, TransferState& state
 
 std::shared_ptr<Slot> Connection::launch(const std::shared_ptr<const SegmentList>& list,
                                          const std::shared_ptr<TransferState>& state,
-                                         const PostOptions& options) {
+                                         const PostOptions& options, std::shared_ptr<const Gate> gate) {
   if (Status entered = enter(*list); !entered) {
     finish({}, state, {}, std::move(entered));
     return nullptr;
@@ -170,7 +181,7 @@ std::shared_ptr<Slot> Connection::launch(const std::shared_ptr<const SegmentList
     }
     lanes->abandon(one);
   });
-  const auto submission = std::make_shared<Submission>(list, state, options.cuda_stream, std::move(end));
+  const auto submission = std::make_shared<Submission>(list, state, std::move(gate), std::move(end));
   Ended ended;
   std::shared_ptr<Slot> started;
   for (const auto& portion : list->portions) {

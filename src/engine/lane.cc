@@ -2,6 +2,7 @@
 #include "engine/lane.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,12 @@
 #include "engine/worker.h"
 
 namespace p2p::engine {
+namespace {
+
+// Gates that are looked at in one turn, since each look asks a driver.
+constexpr std::size_t kLooks = 16;
+
+}  // namespace
 
 void Lane::add(std::shared_ptr<Slot> slot) {
   MutexLock lock(mutex_);
@@ -40,30 +47,109 @@ void Lane::remove(const Slot& slot, const Error& error, Ended& ended) {
 std::shared_ptr<Slot> Lane::submit(std::shared_ptr<Part> part, Ended& ended) {
   const std::uint64_t bytes = part->portion->bytes;
   const bool single = part->portion->segments.size() == 1;
+  const Gate* const gate = part->submission->gate();
+  const Result<bool> open = gate == nullptr ? true : gate->open();
   std::shared_ptr<const Slots> slots;
   {
     MutexLock lock(mutex_);
-    if (error_) {
-      part->submission->set_error(*error_);
+    if (error_ || !open) {
+      part->submission->set_error(error_ ? *error_ : open.error());
       part->close_one(ended);
       return nullptr;
     }
-    parts_.push_back(std::move(part));
+    if (!*open) waiting_.fetch_add(1, std::memory_order_relaxed);
+    (*open ? parts_ : gated_).push_back(std::move(part));
     slots = slots_;
   }
-  const std::size_t first = turn_.fetch_add(1, std::memory_order_relaxed);
   if (slots->empty()) return nullptr;
   // A device starts one long copy as fast as a short one; long lists are the workers' to write.
   const std::uint64_t most = !device_copies_ ? kInlineBytes : single ? limits_.bytes : kInlineDeviceBytes;
+  if (!*open) {
+    signal(0, *slots, 0);
+    return bytes <= most ? slots->front() : nullptr;
+  }
+  const std::size_t first = turn_.fetch_add(1, std::memory_order_relaxed);
   if (bytes <= most) {
     if (auto slot = start_here(*slots, first, bytes, ended)) return slot;
   }
-  const std::size_t wanted = std::min<std::size_t>(slots->size(), bytes / limits_.bytes + 1);
+  signal(bytes, *slots, first);
+  return nullptr;
+}
+
+// Wakes as many channels as so many bytes are worth.
+void Lane::signal(std::uint64_t bytes, const Slots& slots, std::size_t first) const {
+  const std::size_t wanted = std::min<std::size_t>(slots.size(), bytes / limits_.bytes + 1);
   for (std::size_t i = 0; i < wanted; ++i) {
-    const auto& slot = (*slots)[(first + i) % slots->size()];
+    const auto& slot = slots[(first + i) % slots.size()];
     slot->worker->signal(slot);
   }
-  return nullptr;
+}
+
+bool Lane::awaits_gates(const Slot& slot) const {
+  if (waiting_.load(std::memory_order_relaxed) == 0) return false;
+  MutexLock lock(mutex_);
+  return !slots_->empty() && slots_->front().get() == &slot;
+}
+
+void Lane::look_at_gates(const Slot& slot, Ended& ended) {
+  if (!awaits_gates(slot)) return;
+  std::deque<std::shared_ptr<Part>> gated;
+  {
+    MutexLock lock(mutex_);
+    gated.swap(gated_);
+  }
+  std::deque<std::shared_ptr<Part>> open;
+  std::deque<std::shared_ptr<Part>> shut;
+  std::deque<std::shared_ptr<Part>> unseen;
+  std::size_t looks = 0;
+  for (auto& part : gated) {
+    if (part->submission->doomed()) {
+      drop(part, ended);
+    } else if (looks == kLooks) {
+      unseen.push_back(std::move(part));
+    } else {
+      ++looks;
+      const Result<bool> now = part->submission->gate()->open();
+      if (now) {
+        (*now ? open : shut).push_back(std::move(part));
+      } else {
+        part->submission->set_error(now.error());
+        part->close_one(ended);
+      }
+    }
+  }
+  // Those that were not looked at have the next turn.
+  unseen.insert(unseen.end(), std::make_move_iterator(shut.begin()), std::make_move_iterator(shut.end()));
+  waiting_.fetch_sub(gated.size() - unseen.size(), std::memory_order_relaxed);
+  let_in(std::move(open), std::move(unseen), ended);
+}
+
+// The lane may have been closed while nobody saw these parts.
+void Lane::let_in(std::deque<std::shared_ptr<Part>> open, std::deque<std::shared_ptr<Part>> shut,
+                  Ended& ended) {
+  std::uint64_t bytes = 0;
+  for (const auto& part : open) bytes += part->portion->bytes;
+  std::optional<Error> closed;
+  std::shared_ptr<const Slots> slots;
+  {
+    MutexLock lock(mutex_);
+    closed = error_;
+    if (!closed) {
+      parts_.insert(parts_.end(), open.begin(), open.end());
+      gated_.insert(gated_.begin(), shut.begin(), shut.end());
+      slots = slots_;
+    }
+  }
+  if (!closed) {
+    if (bytes > limits_.bytes) signal(bytes, *slots, 0);
+    return;
+  }
+  waiting_.fetch_sub(shut.size(), std::memory_order_relaxed);
+  open.insert(open.end(), shut.begin(), shut.end());
+  for (const auto& part : open) {
+    part->submission->set_error(*closed);
+    part->close_one(ended);
+  }
 }
 
 // The channel whose next piece was started on this thread, as far as it had room for it.
@@ -138,6 +224,9 @@ void Lane::close(const Error& error, Ended& ended) {
     MutexLock lock(mutex_);
     if (!error_) error_ = error;
     parts.swap(parts_);
+    waiting_.fetch_sub(gated_.size(), std::memory_order_relaxed);
+    parts.insert(parts.end(), gated_.begin(), gated_.end());
+    gated_.clear();
     returned.swap(returned_);
   }
   for (const auto& part : parts) {

@@ -22,7 +22,8 @@ struct Slot;
 
 /// One transport of one connection: the channels that are up and the parts that wait for them. Channels pull,
 /// so that a slow one carries less. Parts take turns, piece by piece, so that a short one does not wait for
-/// a long one. Thread-safe; the mutex is never held while a channel works.
+/// a long one. A part whose gate is shut waits apart and takes no channel's room; the oldest channel's worker
+/// looks at the gates. Thread-safe; the mutex is never held while a channel works.
 class Lane {
  public:
   /// `device_copies`: a batch is a matter of starting a copy; to hand it to a worker and to be woken at its
@@ -37,8 +38,15 @@ class Lane {
   void remove(const Slot& slot, const Error& error, Ended& ended);
 
   /// Takes the work; small work is done on the caller's thread as far as the channels go. The channel on
-  /// which it was started, if it was.
+  /// which it was started, or will be once its gate is open; null: neither.
   std::shared_ptr<Slot> submit(std::shared_ptr<Part> part, Ended& ended);
+
+  /// Lets in the parts whose gates have opened and drops those that are doomed. For `slot`'s worker, before
+  /// it takes pieces; does nothing unless it is this slot that looks.
+  void look_at_gates(const Slot& slot, Ended& ended);
+
+  /// True while parts wait for gates and it is for `slot` to look.
+  bool awaits_gates(const Slot& slot) const;
 
   /// The next piece to send; parts that are doomed are dropped on the way.
   std::optional<Piece> take(Ended& ended);
@@ -87,6 +95,8 @@ class Lane {
   std::shared_ptr<Slot> start_copy_here(const Slots& slots, std::size_t first, std::uint64_t bytes,
                                         Ended& ended);
   void drive(const Slots& slots, const TransferState& state, Clock::time_point deadline);
+  void signal(std::uint64_t bytes, const Slots& slots, std::size_t first) const;
+  void let_in(std::deque<std::shared_ptr<Part>> open, std::deque<std::shared_ptr<Part>> shut, Ended& ended);
   void drop(const std::shared_ptr<Part>& part, Ended& ended);
 
   const CutLimits limits_;
@@ -95,9 +105,11 @@ class Lane {
   std::atomic<std::uint64_t> retried_{0};
   std::atomic<std::uint32_t> turn_{0};
   std::atomic<Clock::time_point> called_at_{};
+  std::atomic<std::size_t> waiting_{0};  // parts whose gates are not known to be open
 
   mutable Mutex mutex_;
   std::deque<std::shared_ptr<Part>> parts_ P2P_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Part>> gated_ P2P_GUARDED_BY(mutex_);
   std::deque<Piece> returned_ P2P_GUARDED_BY(mutex_);
   std::shared_ptr<const Slots> slots_ P2P_GUARDED_BY(mutex_) = std::make_shared<Slots>();
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);

@@ -75,6 +75,23 @@ class CopyChannel : public Channel {
   bool failed_ = false;
 };
 
+// Opens, or fails, when the test says so.
+class TestGate : public Gate {
+ public:
+  std::atomic<bool> opened{false};
+  std::atomic<bool> broken{false};
+  mutable std::atomic<std::size_t> looks{0};
+  mutable std::atomic<std::size_t> seen_open{0};
+
+ private:
+  Result<bool> look() const override {
+    ++looks;
+    if (broken) return tl::unexpected<Error>({ErrorCode::kSystem, "the stream failed"});
+    if (opened) ++seen_open;
+    return opened.load();
+  }
+};
+
 class LaneTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -106,7 +123,8 @@ class LaneTest : public ::testing::Test {
   }
 
   // A write of `count` blocks of `size` bytes from source_ to target_, in reverse order there.
-  std::shared_ptr<TransferState> submit(std::size_t count, std::size_t size) {
+  std::shared_ptr<TransferState> submit(std::size_t count, std::size_t size,
+                                        std::shared_ptr<const Gate> gate = nullptr) {
     source_.resize(count * size);
     target_.assign(count * size, std::byte{0});
     for (std::size_t i = 0; i < source_.size(); ++i) source_[i] = static_cast<std::byte>(i * 31 + i / 251);
@@ -123,7 +141,7 @@ class LaneTest : public ::testing::Test {
     list->portions.push_back(std::move(portion));
     auto state = std::make_shared<TransferState>(list->bytes);
     auto submission = std::make_shared<Submission>(
-        list, state, nullptr, [state](Status status) { state->finish(std::move(status)); });
+        list, state, std::move(gate), [state](Status status) { state->finish(std::move(status)); });
     auto part = std::make_shared<Part>();
     part->submission = submission;
     part->portion = &list->portions.front();
@@ -329,6 +347,122 @@ TEST_F(DeviceLaneTest, OneLongCopyIsStartedByItsCaller) {
   EXPECT_NE(started_, nullptr);
   ASSERT_TRUE(copy->wait(20s));
   ASSERT_NO_FATAL_FAILURE(expect_arrived(1, 16 << 20));
+}
+
+// However many batches and channels there are, it takes one look that finds the gate open.
+TEST_F(LaneTest, NothingIsPostedBeforeTheGateOpens) {
+  const auto one = add_channel();
+  const auto two = add_channel();
+  for (const std::size_t size : {std::size_t{100}, std::size_t{1} << 20}) {
+    const auto gate = std::make_shared<TestGate>();
+    one->posts = two->posts = 0;
+    const auto state = submit(1, size, gate);
+    EXPECT_TRUE(eventually([&] { return gate->looks > 3; }));  // a worker looks, nobody else would
+    EXPECT_EQ(one->posts + two->posts, 0U);
+    EXPECT_FALSE(state->done());
+    gate->opened = true;
+    const Status status = state->wait(20s);
+    ASSERT_TRUE(status) << status.error().message;
+    expect_arrived(1, size);
+    EXPECT_EQ(one->posts + two->posts, (size + 4095) / 4096);
+    EXPECT_EQ(gate->seen_open, 1U);
+  }
+}
+
+TEST_F(LaneTest, AnOpenGateCostsNothing) {
+  const auto script = add_channel();
+  const auto gate = std::make_shared<TestGate>();
+  gate->opened = true;
+  ASSERT_TRUE(submit(1, 100, gate)->wait(20s));
+  ASSERT_TRUE(submit(1, 100000, gate)->wait(20s));
+  EXPECT_EQ(gate->looks, 1U);
+}
+
+TEST_F(LaneTest, CancelledBehindAShutGateItEndsAtOnce) {
+  const auto script = add_channel();
+  const auto gate = std::make_shared<TestGate>();
+  const auto state = submit(100, 4096, gate);
+  state->set_cancel([&] { lane_->wake_all(); });
+  state->cancel();
+  const Status status = state->wait(20s);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(script->posts, 0U);
+  EXPECT_TRUE(eventually([&] { return gate.use_count() == 1; }));  // nothing looks at it any more
+}
+
+// More of them than a channel takes and than are looked at in one turn.
+TEST_F(LaneTest, ShutGatesHoldUpNobodyElse) {
+  const auto script = add_channel();
+  std::vector<std::shared_ptr<TestGate>> gates;
+  std::vector<std::shared_ptr<TransferState>> waiting;
+  std::vector<std::vector<std::byte>> kept;
+  const auto keep = [&] {
+    kept.push_back(std::move(source_));
+    kept.push_back(std::move(target_));
+  };
+  for (int i = 0; i < 50; ++i) {
+    gates.push_back(std::make_shared<TestGate>());
+    waiting.push_back(submit(1, 5000, gates.back()));
+    keep();
+  }
+  ASSERT_TRUE(submit(1, 100)->wait(20s));
+  keep();
+  ASSERT_TRUE(submit(20, 10000)->wait(20s));
+  keep();
+  gates.front()->broken = true;
+  EXPECT_EQ(waiting.front()->wait(20s).error().message, "the stream failed");
+  gates[30]->opened = true;
+  EXPECT_TRUE(waiting[30]->wait(20s));
+  for (std::size_t i = 1; i < waiting.size(); ++i) EXPECT_EQ(waiting[i]->done(), i == 30) << i;
+  for (const auto& gate : gates) gate->opened = true;
+  for (std::size_t i = 1; i < waiting.size(); ++i) EXPECT_TRUE(waiting[i]->wait(20s)) << i;
+}
+
+TEST_F(LaneTest, AnotherChannelLooksAtTheGatesOfALostOne) {
+  const auto lost = add_channel();
+  const auto other = add_channel();
+  const auto gate = std::make_shared<TestGate>();
+  const auto state = submit(1, 100, gate);
+  const auto source = std::move(source_);
+  const auto target = std::move(target_);
+  other->hold = true;  // so that the first one is needed
+  lost->fail_after = 0;
+  const auto across = submit(400, 4096);
+  EXPECT_TRUE(eventually([&] { return lane_->channels() == 1; }));
+  other->hold = false;
+  lane_->wake_all();
+  ASSERT_TRUE(across->wait(20s));
+  gate->opened = true;
+  EXPECT_TRUE(state->wait(20s));
+}
+
+TEST_F(LaneTest, ClosingFailsWhatWaitsForAGate) {
+  add_channel();
+  const auto gate = std::make_shared<TestGate>();
+  const auto state = submit(1, 100, gate);
+  EXPECT_TRUE(eventually([&] { return gate->looks > 3; }));
+  Ended ended;
+  lane_->close({ErrorCode::kPeerGone, "closed, as the test asked"}, ended);
+  end_all(ended);
+  EXPECT_EQ(state->wait(20s).error().code, ErrorCode::kPeerGone);
+}
+
+TEST_F(DeviceLaneTest, AWaitingCallerLooksAtGates) {
+  const auto script = add_channel();
+  for (int round = 0; round < 50; ++round) {
+    const auto gate = std::make_shared<TestGate>();
+    const auto state = submit(1, 1000, gate);
+    auto opener = std::async(std::launch::async, [&] {
+      eventually([&] { return gate->looks > 2; });
+      gate->opened = true;
+    });
+    ASSERT_NE(started_, nullptr);
+    lane_->assist(*state, std::chrono::steady_clock::now() + 20s, started_);
+    opener.wait();
+    ASSERT_TRUE(state->wait(20s)) << round;
+    expect_arrived(1, 1000);
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/gate.h"
 #include "engine/segment_list.h"
 #include "engine/stripe.h"
 #include "engine/transfer.h"
@@ -18,17 +19,19 @@ namespace p2p::engine {
 /// One post of a list: counts its unfinished parts and keeps its first error. Thread-safe.
 class Submission {
  public:
-  Submission(std::shared_ptr<const SegmentList> list, std::shared_ptr<TransferState> state, void* cuda_stream,
-             std::function<void(Status)> end)
+  Submission(std::shared_ptr<const SegmentList> list, std::shared_ptr<TransferState> state,
+             std::shared_ptr<const Gate> gate, std::function<void(Status)> end)
       : list_(std::move(list)),
         state_(std::move(state)),
-        cuda_stream_(cuda_stream),
+        gate_(std::move(gate)),
         end_(std::move(end)),
         parts_(static_cast<std::uint32_t>(list_->portions.size())) {}
 
   const SegmentList& list() const { return *list_; }
   const std::shared_ptr<TransferState>& state() const { return state_; }
-  void* cuda_stream() const { return cuda_stream_; }
+
+  /// What its memory waits for; null: nothing.
+  const Gate* gate() const { return gate_.get(); }
 
   /// The rest of it need not be done: it failed, was cancelled, or a region of it is gone.
   bool doomed() const;
@@ -48,7 +51,7 @@ class Submission {
  private:
   std::shared_ptr<const SegmentList> list_;
   std::shared_ptr<TransferState> state_;
-  void* cuda_stream_;
+  std::shared_ptr<const Gate> gate_;
   std::function<void(Status)> end_;
   std::atomic<std::uint32_t> parts_;
   std::atomic<bool> failed_{false};

@@ -166,7 +166,7 @@ Turn Worker::try_turn(Slot& slot, Ended& ended) {
     // What the descriptor does not announce is the thread's to poll, which it does by itself while it
     // watches.
     const bool watching = slot.active && slot.lane->device_copies();
-    if (slot.channel && slot.channel->busy() && slot.assists == 0 && !watching) {
+    if (slot.channel && slot.busy() && slot.assists == 0 && !watching) {
       signal(slot.shared_from_this());
     }
   }
@@ -228,7 +228,7 @@ bool Worker::work(News& news) {
   }
   std::erase_if(active_, [&](const auto& slot) {
     const auto watch = slot->lane->device_copies() ? Clock::duration(kWatch) : Clock::duration(spin_);
-    const bool keep = slot->channel && (now - slot->moved_at < watch || slot->channel->busy());
+    const bool keep = slot->channel && (now - slot->moved_at < watch || slot->busy());
     slot->active = keep;
     return !keep;
   });
@@ -306,7 +306,7 @@ bool Worker::turn(Slot& slot, News& news) {
     moved = true;
     if (slot.channel->busy()) progress();  // a copy is done when post returns
   }
-  slot.idle = !slot.channel->busy();
+  slot.idle = !slot.busy();
   if (slot.channel->state() == ChannelState::kFailed) {
     drop(slot, slot.channel->error(), news);
     return true;
@@ -316,6 +316,7 @@ bool Worker::turn(Slot& slot, News& news) {
 
 bool Worker::pump(Slot& slot, News& news) {
   bool moved = false;
+  slot.lane->look_at_gates(slot, news.ended);
   while (true) {
     if (slot.free.empty()) {
       if (slot.flying.size() == kMaxFlying) return moved;
@@ -327,7 +328,7 @@ bool Worker::pump(Slot& slot, News& news) {
     const std::uint32_t index = slot.free.back();
     const Submission& submission = *piece->part->submission;
     const Batch batch{BatchId{index + 1}, submission.list().operation, piece->cut.segments, piece->cut.skip,
-                      piece->cut.bytes,   submission.cuda_stream()};
+                      piece->cut.bytes};
     if (!slot.channel->post(batch)) {
       slot.lane->give_back(std::move(*piece));
       return moved;
@@ -400,7 +401,7 @@ Assist::~Assist() {
   if (--slot_->assists == 0) {
     worker.arm(*slot_, true);
     const bool watching = slot_->active && slot_->lane->device_copies();
-    if (slot_->channel && slot_->channel->busy() && !watching) worker.signal(slot_->shared_from_this());
+    if (slot_->channel && slot_->busy() && !watching) worker.signal(slot_->shared_from_this());
   }
   worker.mutex_.unlock();
 }

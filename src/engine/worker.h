@@ -52,6 +52,9 @@ struct Slot : std::enable_shared_from_this<Slot> {
   std::atomic<std::chrono::steady_clock::time_point> called_at{};  ///< when a caller's thread last moved it
   std::atomic<bool> idle{true};                                    ///< nothing is under way
 
+  /// Something is under way here that no descriptor announces.
+  bool busy() const { return channel->busy() || lane->awaits_gates(*this); }
+
   /// True while a caller that started a copy by a device is taken to wait for it, and while callers start
   /// copies on other channels: a worker that looked for work then would take theirs.
   bool left_to_caller(std::chrono::steady_clock::time_point now) const;

@@ -39,9 +39,6 @@ struct Batch {
   std::uint64_t skip = 0;
   std::uint64_t bytes = 0;
 
-  /// CUDA stream whose work so far must finish before local device memory is touched; null: ready now.
-  void* cuda_stream = nullptr;
-
   /// Calls `visit(const Segment& piece)` for each clipped segment, in order. Empty segments are skipped.
   template <class Visitor>
   void for_each_piece(Visitor&& visit) const {

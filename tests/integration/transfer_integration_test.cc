@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -52,6 +53,28 @@ TEST_P(TransferTest, WriteLandsExactlyWhereItShould) {
     EXPECT_TRUE(
         is_ok(status_of(pair.peer.call(fmt::format("check_clear {} {} 100", theirs.index, size + 100)))));
   }
+}
+
+// The handle of CUDA's default stream: without CUDA nothing says when it is through.
+TEST_P(TransferTest, AStreamThatCannotBeWaitedForFailsItsTransferAlone) {
+  Pair pair(plan());
+  OwnRegion own(pair.endpoint, 100);
+  const PeerRegion theirs = pair.peer.region(100);
+  fill(own.pages.bytes(), 7);
+  const RemoteSpan to{import(pair.connection, theirs), theirs.descriptor.address, 100};
+  const PostOptions behind{.cuda_stream = reinterpret_cast<void*>(1)};
+  const auto prepared = pair.connection.prepare_write(std::vector{own.span(0, 100)}, std::vector{to});
+  ASSERT_TRUE(is_ok(status_of(prepared)));
+  for (const bool is_prepared : {false, true}) {
+    const Transfer write =
+        is_prepared ? prepared->post(behind) : pair.connection.write(own.span(0, 100), to, behind);
+    const Status status = write.wait(kLimit);
+    if (status) GTEST_SKIP() << "there is CUDA here: it could be waited for";
+    EXPECT_TRUE(is_error(status, {ErrorCode::kUnavailable}));
+    EXPECT_THAT(status.error().message, ::testing::HasSubstr("behind CUDA stream 0x1"));
+    EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check_clear {} 0 100", theirs.index)))));
+  }
+  EXPECT_TRUE(is_ok(pair.connection.write(own.span(0, 100), to).wait(kLimit)));
 }
 
 TEST_P(TransferTest, ReadTakesExactlyWhatItShould) {

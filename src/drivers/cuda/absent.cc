@@ -5,6 +5,7 @@
 #include "drivers/cuda/dma_buffer.h"
 #include "drivers/cuda/error.h"
 #include "drivers/cuda/ipc.h"
+#include "drivers/cuda/mark.h"
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/place.h"
 #include "drivers/cuda/stream.h"
@@ -62,13 +63,12 @@ Status Stream::copy(void* /*target*/, const void* /*source*/, std::size_t /*byte
   return absent();
 }
 Status Stream::signal(std::uint32_t* /*word*/, std::uint32_t /*value*/) const { return absent(); }
-Status Stream::wait_for(const Event& /*event*/) const { return absent(); }
 Result<bool> Stream::idle() const { return absent(); }
 Status Stream::synchronize() const { return absent(); }
-Result<Event> Event::open(int /*device*/) { return absent(); }
-Event::~Event() = default;
-Status Event::record(void* /*stream*/) const { return absent(); }
-Result<bool> Event::done() const { return absent(); }
+
+Result<StreamMark> StreamMark::set(void* /*stream*/) { return absent(); }
+StreamMark::~StreamMark() = default;
+Result<bool> StreamMark::passed() const { return absent(); }
 
 Result<DmaBuffer> DmaBuffer::open(const std::byte* /*data*/, std::size_t /*bytes*/) { return absent(); }
 

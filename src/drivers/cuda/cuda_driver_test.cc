@@ -12,9 +12,12 @@
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/error.h"
 #include "drivers/cuda/ipc.h"
+#include "drivers/cuda/mark.h"
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/place.h"
 #include "drivers/cuda/stream.h"
+#include "support/eventually.h"
+#include "support/stream_hold.h"
 
 namespace p2p::cuda {
 namespace {
@@ -41,6 +44,9 @@ TEST(CudaDevice, SaysWhyThereIsNone) {
   const auto stream = Stream::open(0, Stream::Priority::kHigh);
   ASSERT_FALSE(stream);
   EXPECT_EQ(stream.error().code, ErrorCode::kUnavailable);
+  const auto mark = StreamMark::set(reinterpret_cast<void*>(1));
+  ASSERT_FALSE(mark);
+  EXPECT_EQ(mark.error().code, ErrorCode::kUnavailable);
   EXPECT_FALSE(HostBuffer::allocate(4096));
   EXPECT_FALSE(DeviceBuffer::allocate(0, 4096));
 }
@@ -237,19 +243,37 @@ TEST_F(OnDevice, DevicesAreFoundByUuid) {
   }
 }
 
-TEST_F(OnDevice, EventsTellWhenWorkIsDone) {
-  auto stream = Stream::open(0, Stream::Priority::kNormal);
-  auto event = Event::open(0);
-  auto device = DeviceBuffer::allocate(0, 1 << 20, true);
-  auto host = HostBuffer::allocate(1 << 20);
-  ASSERT_TRUE(stream && event && device && host);
+TEST_F(OnDevice, MarksTellWhenTheWorkBeforeThemIsDone) {
+  const int last = device_count() - 1;
+  auto stream = Stream::open(last, Stream::Priority::kNormal);
+  ASSERT_TRUE(stream);
+  p2p::testing::StreamHold before;
+  p2p::testing::StreamHold after;
+  ASSERT_TRUE(before.put_on(stream->handle()));
+  auto mark = StreamMark::set(stream->handle());  // no context is current, or another device's
+  ASSERT_TRUE(mark) << mark.error().message;
+  ASSERT_TRUE(after.put_on(stream->handle()));
+  EXPECT_FALSE(*mark->passed());
+  before.let_go();
+  EXPECT_TRUE(p2p::testing::eventually([&] { return *mark->passed(); }));
+  EXPECT_TRUE(after.holds());
+  *stream = Stream();
+  EXPECT_TRUE(*mark->passed());
+}
+
+TEST_F(OnDevice, DefaultStreamsCanBeMarked) {
+  void* const kLegacy = reinterpret_cast<void*>(1);
+  void* const kPerThread = reinterpret_cast<void*>(2);
   const DeviceGuard guard(0);
-  ASSERT_TRUE(stream->copy(host->data(), device->data(), 1 << 20));
-  ASSERT_TRUE(event->record(stream->handle()));
-  ASSERT_TRUE(stream->wait_for(*event));
-  ASSERT_TRUE(stream->synchronize());
-  EXPECT_TRUE(*event->done());
-  EXPECT_EQ(host->data()[12345], std::byte{0});
+  for (void* const stream : {kLegacy, kPerThread}) {
+    p2p::testing::StreamHold hold;
+    ASSERT_TRUE(hold.put_on(stream));
+    const auto mark = StreamMark::set(stream);
+    ASSERT_TRUE(mark) << mark.error().message;
+    EXPECT_FALSE(*mark->passed());
+    hold.let_go();
+    EXPECT_TRUE(p2p::testing::eventually([&] { return *mark->passed(); }));
+  }
 }
 
 template <class Function>

@@ -27,6 +27,12 @@ bool find_all(void* library, Driver& driver) {
          find(library, "cuDevicePrimaryCtxGetState", driver.primary_state) &&
          find(library, "cuPointerGetAttributes", driver.pointer_attributes) &&
          find(library, "cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode) &&
+         find(library, "cuStreamGetCtx", driver.stream_context) &&
+         find(library, "cuStreamIsCapturing", driver.is_capturing) &&
+         find(library, "cuEventCreate", driver.make_event) &&
+         find(library, "cuEventRecord", driver.record_event) &&
+         find(library, "cuEventQuery", driver.query_event) &&
+         find(library, "cuEventDestroy_v2", driver.destroy_event) &&
          find(library, "cuStreamWriteValue32_v2", driver.write_value);
 }
 

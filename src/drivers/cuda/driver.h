@@ -13,6 +13,12 @@ struct Driver {
   decltype(&cuCtxSetCurrent) set_current = nullptr;
   decltype(&cuDevicePrimaryCtxGetState) primary_state = nullptr;
   decltype(&cuPointerGetAttributes) pointer_attributes = nullptr;
+  decltype(&cuStreamGetCtx) stream_context = nullptr;
+  decltype(&cuStreamIsCapturing) is_capturing = nullptr;
+  decltype(&cuEventCreate) make_event = nullptr;
+  decltype(&cuEventRecord) record_event = nullptr;
+  decltype(&cuEventQuery) query_event = nullptr;
+  decltype(&cuEventDestroy) destroy_event = nullptr;
   decltype(&cuStreamWriteValue32) write_value = nullptr;
   decltype(&cuThreadExchangeStreamCaptureMode) exchange_capture_mode = nullptr;
   decltype(&cuMemGetHandleForAddressRange) handle_for_range = nullptr;  ///< null before CUDA 11.7

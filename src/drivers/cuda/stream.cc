@@ -49,12 +49,6 @@ Status Stream::signal(std::uint32_t* word, std::uint32_t value) const {
               static_cast<int>(code));
 }
 
-Status Stream::wait_for(const Event& event) const {
-  return check(
-      cudaStreamWaitEvent(static_cast<cudaStream_t>(handle_), static_cast<cudaEvent_t>(event.handle()), 0),
-      "wait for a CUDA event");
-}
-
 Result<bool> Stream::idle() const {
   const DeviceGuard guard(device_);
   const int code = cudaStreamQuery(static_cast<cudaStream_t>(handle_));
@@ -67,37 +61,6 @@ Status Stream::synchronize() const {
   const DeviceGuard guard(device_);
   return check(cudaStreamSynchronize(static_cast<cudaStream_t>(handle_)),
                fmt::format("work of CUDA device {}", device_));
-}
-
-Result<Event> Event::open(int device) {
-  const DeviceGuard guard(device);
-  if (!guard.status()) return tl::unexpected<Error>(guard.status().error());
-  cudaEvent_t event = nullptr;
-  if (const int code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming); code != 0) {
-    return tl::unexpected<Error>(error_of(code, fmt::format("make an event on CUDA device {}", device)));
-  }
-  return Event(event, device);
-}
-
-Event::~Event() {
-  if (handle_ == nullptr) return;
-  const DeviceGuard guard(device_);
-  cudaEventDestroy(static_cast<cudaEvent_t>(handle_));
-}
-
-Status Event::record(void* stream) const {
-  const DeviceGuard guard(device_);
-  if (!guard.status()) return guard.status();
-  return check(cudaEventRecord(static_cast<cudaEvent_t>(handle_), static_cast<cudaStream_t>(stream)),
-               fmt::format("record an event of CUDA device {} on stream {}", device_, stream));
-}
-
-Result<bool> Event::done() const {
-  const DeviceGuard guard(device_);
-  const int code = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
-  if (code == cudaSuccess) return true;
-  if (code == cudaErrorNotReady) return false;
-  return tl::unexpected<Error>(error_of(code, fmt::format("work of CUDA device {}", device_)));
 }
 
 }  // namespace p2p::cuda

@@ -9,10 +9,8 @@
 
 namespace p2p::cuda {
 
-class Event;
-
-/// Owns a stream that does not wait for the legacy default stream. Used by one thread at a time. `copy`,
-/// `signal` and `wait_for` need its device to be current (DeviceGuard), so that a list of them pays once.
+/// Owns a stream that does not wait for the legacy default stream. Used by one thread at a time. `copy`
+/// and `signal` need its device to be current (DeviceGuard), so that a list of them pays once.
 class Stream {
  public:
   enum class Priority : std::uint8_t { kNormal, kHigh };
@@ -40,9 +38,6 @@ class Stream {
   /// Writes `value` to a word of pinned host memory once all work so far is done and visible to the host.
   Status signal(std::uint32_t* word, std::uint32_t value) const;
 
-  /// What is put in from now on starts after `event`.
-  Status wait_for(const Event& event) const;
-
   /// True if nothing is under way; the error if some work failed.
   Result<bool> idle() const;
 
@@ -51,36 +46,6 @@ class Stream {
 
  private:
   Stream(void* handle, int device) : handle_(handle), device_(device) {}
-  void* handle_ = nullptr;
-  int device_ = -1;
-};
-
-/// Owns an event without timing.
-class Event {
- public:
-  static Result<Event> open(int device);
-
-  Event() = default;
-  Event(Event&& other) noexcept
-      : handle_(std::exchange(other.handle_, nullptr)), device_(std::exchange(other.device_, -1)) {}
-  Event& operator=(Event&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    std::swap(device_, other.device_);
-    return *this;
-  }
-  ~Event();
-
-  void* handle() const { return handle_; }  ///< cudaEvent_t
-  int device() const { return device_; }
-
-  /// Marks the work that `stream` (a cudaStream_t of the event's device) has so far.
-  Status record(void* stream) const;
-
-  /// True if that work is done; the error if it failed.
-  Result<bool> done() const;
-
- private:
-  Event(void* handle, int device) : handle_(handle), device_(device) {}
   void* handle_ = nullptr;
   int device_ = -1;
 };

@@ -56,13 +56,7 @@ bool IpcChannel::post(const Batch& batch) {
     release(flight);
     return false;
   }
-  if (flight.status && batch.cuda_stream != nullptr && !flight.parts.empty()) {
-    auto gate = cuda::Event::open(flight.parts.front().copier->device());
-    flight.status = gate ? gate->record(batch.cuda_stream) : Status(tl::unexpected(gate.error()));
-    flight.gated = flight.status.has_value();
-    if (gate) flight.gate = std::move(*gate);
-  }
-  if (!flight.gated) start(flight);
+  start(flight);
   flights_.push_back(std::move(flight));
   return true;
 }
@@ -134,7 +128,6 @@ Result<device::Copier*> IpcChannel::copier_for(int device) {
 }
 
 void IpcChannel::start(Flight& flight) {
-  flight.gated = false;
   if (!flight.status) return release(flight);
   for (const Part& part : flight.parts) part.copier->start(*part.list);
 }
@@ -146,12 +139,6 @@ void IpcChannel::release(Flight& flight) {
 
 // True once the flight has ended.
 bool IpcChannel::advance(Flight& flight) {
-  if (flight.gated) {
-    const auto open = flight.gate.done();
-    if (open && !*open) return false;
-    if (!open) flight.status = tl::unexpected(open.error());
-    start(flight);
-  }
   for (const Part& part : flight.parts) {
     if (!part.copier->finished(*part.list)) return false;
   }
@@ -178,15 +165,6 @@ bool IpcChannel::progress(std::vector<Completion>& completions) {
     if (copier) copier->rest();
   }
   return moved;
-}
-
-// What a device has begun ends by itself within moments; what waits for the caller's stream need not begin.
-void IpcChannel::abandon(BatchId id) {
-  for (Flight& flight : flights_) {
-    if (flight.id != id || !flight.gated) continue;
-    flight.status = fail(ErrorCode::kCancelled, "cancelled before its CUDA stream was ready");
-    start(flight);
-  }
 }
 
 }  // namespace p2p::cuda_ipc

@@ -19,7 +19,6 @@
 #include "base/unique_fd.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
-#include "drivers/cuda/stream.h"
 #include "transport/cuda_ipc/key.h"
 
 namespace p2p::cuda_ipc {
@@ -223,8 +222,8 @@ class IpcTransfers : public ::testing::TestWithParam<int> {
     return reinterpret_cast<std::uint64_t>(peer_->region.base) + offset;
   }
 
-  Status transfer(Operation operation, const std::vector<Segment>& segments, void* stream = nullptr) {
-    Batch batch{.id = BatchId{++batch_}, .operation = operation, .segments = segments, .cuda_stream = stream};
+  Status transfer(Operation operation, const std::vector<Segment>& segments) {
+    Batch batch{.id = BatchId{++batch_}, .operation = operation, .segments = segments};
     for (const Segment& segment : segments) batch.bytes += segment.size;
     EXPECT_TRUE(channel_->post(batch));
     std::vector<Completion> completions;
@@ -313,20 +312,6 @@ TEST_P(IpcTransfers, HostMemoryToAndFromThePeersDevice) {
   ASSERT_TRUE(transfer(Operation::kRead,
                        {{host.data(), peer_at(0), PeerProcess::kBytes, registered.get(), remote_.get()}}));
   EXPECT_TRUE(host == peer_->content());
-}
-
-TEST_P(IpcTransfers, WaitsForTheCallersStream) {
-  auto stream = cuda::Stream::open(0, cuda::Stream::Priority::kNormal).value();
-  const Bytes late = random_bytes(PeerProcess::kBytes, 5);
-  auto pinned = cuda::HostBuffer::allocate(late.size()).value();
-  std::memcpy(pinned.data(), late.data(), late.size());
-  {
-    const cuda::DeviceGuard guard(0);
-    ASSERT_TRUE(stream.copy(memory_.data(), pinned.data(), late.size()));
-  }
-  const std::vector<Segment> all = {{memory_.data(), peer_at(0), late.size(), local_.get(), remote_.get()}};
-  ASSERT_TRUE(transfer(Operation::kWrite, all, stream.handle()));
-  EXPECT_TRUE(peer_->content() == late);
 }
 
 TEST_P(IpcTransfers, RefusesFreedMemory) {

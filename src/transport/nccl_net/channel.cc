@@ -108,8 +108,7 @@ bool NetChannel::busy() const {
   if (!completions_.empty()) return true;
   if (state_ == ChannelState::kConnecting) return connector_.has_value();
   if (state_ == ChannelState::kFailed) return false;
-  return !outgoing_->idle() || !incoming_->idle() ||
-         std::ranges::any_of(reads_, [](const auto& read) { return read.second.gate.has_value(); });
+  return !outgoing_->idle() || !incoming_->idle();
 }
 
 /// Each direction's first message; only those in the session can make it.
@@ -210,11 +209,6 @@ bool NetChannel::post(const Batch& batch) {
     pieces.push_back({piece.local, piece.size, piece.registration});
     ranges.push_back({piece.key->info().id, piece.key->info().key, piece.remote, piece.size});
   });
-  auto gate = gate_of(batch);
-  if (!gate) {
-    completions_.push_back({batch.id, tl::unexpected(gate.error())});
-    return true;
-  }
   const std::uint64_t id = ++last_batch_;
   bytes_under_way_ += batch.bytes;
   if (batch.operation == Operation::kRead) {
@@ -222,9 +216,7 @@ bool NetChannel::post(const Batch& batch) {
     read.id = batch.id;
     read.pieces = std::move(pieces);
     read.bytes = batch.bytes;
-    read.gate = std::move(*gate);
-    read.ranges = std::move(ranges);
-    if (!read.gate) say(ReadRequest{id, std::move(read.ranges)});
+    say(ReadRequest{id, std::move(ranges)});
     flush();
     return true;
   }
@@ -233,36 +225,9 @@ bool NetChannel::post(const Batch& batch) {
   out->pieces = std::move(pieces);
   out->targets = std::move(ranges);
   out->left = batch.bytes;
-  out->gate = std::move(*gate);
   writes_[id] = {.id = batch.id, .bytes = batch.bytes, .out = out, .done = std::nullopt};
   outgoing_->add(std::move(out));
   return true;
-}
-
-/// What the batch's device memory has to wait for: a stream of the device that it lies on.
-Result<std::optional<cuda::Event>> NetChannel::gate_of(const Batch& batch) const {
-  if (batch.cuda_stream == nullptr || config_.flow.device < 0) return std::nullopt;
-  auto event = cuda::Event::open(batch.segments.front().registration->info().place.device);
-  if (!event) return tl::unexpected(event.error());
-  if (auto recorded = event->record(batch.cuda_stream); !recorded) return tl::unexpected(recorded.error());
-  return std::move(*event);
-}
-
-bool NetChannel::ask_for_gated_reads() {
-  bool moved = false;
-  for (auto& [number, read] : reads_) {
-    if (!read.gate) continue;
-    const auto open = read.gate->done();
-    if (open && !*open) continue;
-    read.gate.reset();
-    moved = true;
-    if (open) {
-      say(ReadRequest{number, std::move(read.ranges)});
-    } else {
-      read.ended = open.error();
-    }
-  }
-  return moved;
 }
 
 void NetChannel::abandon(BatchId id) {
@@ -274,12 +239,7 @@ void NetChannel::abandon(BatchId id) {
   for (auto& [number, read] : reads_) {
     if (read.id != id || read.abandoned) continue;
     read.abandoned = true;
-    if (read.gate) {
-      read.gate.reset();
-      read.ended = Error{ErrorCode::kCancelled, "the transfer was cancelled"};
-    } else {
-      say(Cancel{number, true});
-    }
+    say(Cancel{number, true});
   }
   flush();
 }
@@ -308,13 +268,12 @@ Result<bool> NetChannel::move() {
     for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
     return true;
   }
-  const bool asked = ask_for_gated_reads();
   const auto sent = outgoing_->progress();
   if (!sent) return sent;
   const auto received = incoming_->progress();
   if (!received) return received;
   const bool ended = end_batches();
-  const bool moved = asked || *sent || *received || ended;
+  const bool moved = *sent || *received || ended;
   if (moved) moved_at_ = now;
   if (now >= next_tick_) {
     if (auto ticked = tick(now); !ticked) return tl::unexpected(ticked.error());

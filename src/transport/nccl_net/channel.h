@@ -72,8 +72,6 @@ class NetChannel final : public Channel {
     std::size_t outstanding = 0;
     bool abandoned = false;
     std::optional<Error> ended;
-    std::vector<Range> ranges;        ///< until the peer has been asked
-    std::optional<cuda::Event> gate;  ///< the peer is not to be asked before
   };
 
   /// A write of the peer's.
@@ -95,8 +93,6 @@ class NetChannel final : public Channel {
   Status open_incoming(RecvComm comm);
   Incoming::Proof proof(Role sender, const Handle& receiver) const;
   Result<bool> move();
-  bool ask_for_gated_reads();
-  Result<std::optional<cuda::Event>> gate_of(const Batch& batch) const;
   void end_writes();
   Status tick(Clock::time_point now);
   bool end_batches();

@@ -80,7 +80,10 @@ Result<bool> Outgoing::progress() {
   bool moved = false;
   for (bool stepped = true; stepped; moved = moved || stepped) {
     stepped = false;
-    if (!queue_.empty() && waiting_.size() < kAhead) stepped = cut_next();
+    if (!queue_.empty() && waiting_.size() < kAhead) {
+      cut_next();
+      stepped = true;
+    }
     stepped = place_next() || stepped;
     if (ready_ != 0) {
       const auto posted = post_next();
@@ -100,23 +103,9 @@ Result<bool> Outgoing::progress() {
   return moved;
 }
 
-/// The first whose memory may be read by now.
-std::shared_ptr<OutgoingBatch> Outgoing::next_batch() {
-  for (const auto& batch : queue_) {
-    if (!batch->gate) return batch;
-    const auto open = batch->gate->done();
-    if (open && !*open) continue;
-    if (!open) batch->failed = open.error();
-    batch->gate.reset();
-    return batch;
-  }
-  return nullptr;
-}
-
-/// Announces the next chunk. False: not now.
-bool Outgoing::cut_next() {
-  const std::shared_ptr<OutgoingBatch> batch = next_batch();
-  if (!batch) return false;
+/// Announces the next chunk.
+void Outgoing::cut_next() {
+  const std::shared_ptr<OutgoingBatch> batch = queue_.front();
   Sending sending{.batch = batch};
   Cut next = cut(*batch);
   if (!batch->failed && !begin_accesses(next, sending)) {
@@ -125,7 +114,7 @@ bool Outgoing::cut_next() {
   if (batch->failed) {
     end_accesses(sending.accesses);
     close(*batch);
-    return true;
+    return;
   }
   ++batch->in_flight;
   batch->posted_any = true;
@@ -137,7 +126,6 @@ bool Outgoing::cut_next() {
   sending.size = next.chunk.size;
   waiting_.push_back(std::move(sending));
   announce_(Message(std::move(next.chunk)));
-  return true;
 }
 
 Outgoing::Cut Outgoing::cut(const OutgoingBatch& batch) const {

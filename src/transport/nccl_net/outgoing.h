@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "device/copier.h"
-#include "drivers/cuda/stream.h"
 #include "drivers/nccl_net/window.h"
 #include "transport/nccl_net/memory.h"
 #include "transport/nccl_net/protocol.h"
@@ -24,7 +23,6 @@ struct OutgoingBatch {
   std::vector<std::shared_ptr<Registration>> owners;  ///< of a response: keeps the regions of its pieces
   std::vector<Range> targets;                         ///< of a write, piece by piece
   std::uint64_t left = 0;                             ///< bytes not yet cut into chunks
-  std::optional<cuda::Event> gate;                    ///< the memory is not to be read before
 
   // State of Outgoing.
   std::size_t next = 0;         ///< piece
@@ -83,8 +81,7 @@ class Outgoing {
   };
 
   Outgoing(SendComm comm, const Flow& flow, Announce announce, Staging staging);
-  bool cut_next();
-  std::shared_ptr<OutgoingBatch> next_batch();
+  void cut_next();
   Cut cut(const OutgoingBatch& batch) const;
   static void advance(OutgoingBatch& batch, std::uint64_t bytes);
   static bool begin_accesses(const Cut& cut, Sending& sending);

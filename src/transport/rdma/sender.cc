@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/underlying.h"
-#include "drivers/cuda/device.h"
 #include "transport/rdma/region.h"
 
 namespace p2p::rdma {
@@ -29,7 +28,6 @@ bool Sender::accept(const Batch& batch) {
   }
   Work work{.batch = batch};
   Status status = check(batch);
-  if (status && batch.cuda_stream != nullptr) status = hold(work);
   if (!status) {
     ended_.push_back({batch.id, std::move(status)});
     return true;
@@ -58,41 +56,12 @@ Status Sender::check(const Batch& batch) const {
   return status;
 }
 
-Status Sender::hold(Work& work) const {
-  int device = -1;
-  work.batch.for_each_piece([&](const Segment& piece) {
-    if (piece.registration->info().place.kind == MemoryKind::kCuda) {
-      device = piece.registration->info().place.device;
-    }
-  });
-  if (device < 0) return {};
-  const cuda::DeviceGuard guard(device);
-  if (!guard.status()) return guard.status();
-  auto event = cuda::Event::open(device);
-  if (!event) return tl::unexpected(event.error());
-  work.gate = std::move(*event);
-  work.gated = true;
-  return work.gate.record(work.batch.cuda_stream);
-}
-
 void Sender::restart(Work& work) const {
   work.segment = 0;
   work.offset = work.batch.skip;
   work.left = work.batch.bytes;
   work.started = work.posted = false;
   work.flush.reset();
-}
-
-bool Sender::ready(Work& work) {
-  if (!work.gated) return true;
-  const auto done = work.gate.done();
-  if (done && !*done) return false;
-  work.gated = false;
-  if (!done) {
-    work.error = done.error();
-    work.left = 0;
-  }
-  return true;
 }
 
 Status Sender::pump(Link& link) {
@@ -108,13 +77,8 @@ Status Sender::pump(Link& link) {
 }
 
 void Sender::fill(verbs::Chain& chain, unsigned room) {
-  waits_ = false;
   for (; next_ < works_.size(); ++next_) {
     Work& work = works_[next_];
-    if (!ready(work)) {
-      waits_ = true;
-      break;
-    }
     // A request is one batch's, so that its failure is.
     chain.seal();
     if (!add(work, chain, room)) break;

@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "drivers/cuda/stream.h"
 #include "drivers/verbs/chain.h"
 #include "transport/batch.h"
 #include "transport/rdma/link.h"
@@ -59,8 +58,8 @@ class Sender {
   unsigned outstanding() const { return static_cast<unsigned>(next_id_ - done_id_); }
   bool empty() const { return works_.empty(); }
 
-  /// Something is under way that no completion announces: an end to report, or a CUDA stream.
-  bool busy() const { return !ended_.empty() || waits_; }
+  /// There are ends to report.
+  bool busy() const { return !ended_.empty(); }
 
  private:
   struct Work {
@@ -72,15 +71,11 @@ class Sender {
     std::uint64_t last_id = 0;
     std::optional<verbs::Piece> flush;  // a read that comes after the last write
     std::optional<Error> error;
-    cuda::Event gate;
-    bool gated = false;
     bool started = false;
     bool posted = false;  // all of it
   };
 
   Status check(const Batch& batch) const;
-  Status hold(Work& work) const;
-  bool ready(Work& work);
   void fill(verbs::Chain& chain, unsigned room);
   bool add(Work& work, verbs::Chain& chain, unsigned room) const;
   void restart(Work& work) const;
@@ -92,7 +87,6 @@ class Sender {
   std::uint64_t bytes_ = 0;    // of works_
   std::uint64_t next_id_ = 1;  // of the next request
   std::uint64_t done_id_ = 1;  // all before are done
-  bool waits_ = false;         // for a gate
   std::vector<Completion> ended_;
 };
 

@@ -18,16 +18,15 @@ constexpr int kLocalBufferBytes = 4 << 20;
 // Answers that one stream may have on their way to this side.
 constexpr std::uint64_t kReadBytes = 8U << 20;
 
-// A device among the places of the batch's local memory, or -1.
-int local_device(const Batch& batch) {
-  int device = -1;
+bool starts_on_device(const Batch& batch) {
+  bool on_device = false;
   const Registration* last = nullptr;
   batch.for_each_piece([&](const Segment& piece) {
     if (piece.registration == last) return;
     last = piece.registration;
-    if (last->info().place.kind == MemoryKind::kCuda) device = last->info().place.device;
+    on_device = on_device || last->info().place.kind == MemoryKind::kCuda;
   });
-  return device;
+  return on_device;
 }
 
 }  // namespace
@@ -149,7 +148,7 @@ bool StreamChannel::post(const Batch& batch) {
   if (batch.operation == Operation::kRead) {
     if (!post_read(batch)) return false;
   } else {
-    const bool from_device = local_device(batch) >= 0;
+    const bool from_device = starts_on_device(batch);
     if (!sender_.takes_write(batch.bytes) || !device_.takes_write(batch, from_device)) return false;
     if (from_device) return device_.post_write(batch, staged_memory(batch));
     if (ends_on_device(batch)) device_.note_write(batch);
@@ -169,17 +168,16 @@ bool StreamChannel::post_read(const Batch& batch) {
       reads_.size() < kMaxReads && (read_bytes_ == 0 || read_bytes_ + batch.bytes <= kReadBytes);
   if (!room) return false;
   Read read{.number = next_read_, .batch = batch};
-  if (const int device = local_device(batch); device >= 0) {
-    const auto slot = device_.post_read(read.number, batch, device);
+  if (starts_on_device(batch)) {
+    const auto slot = device_.slot_for_answer(batch.bytes);
     if (slot && *slot == nullptr) return false;
     if (!slot) {
       completions_.push_back({batch.id, tl::unexpected(slot.error())});
       return true;
     }
     read.slot = *slot;
-  } else {
-    sender_.post_read_request(read.number, batch);
   }
+  sender_.post_read_request(read.number, batch);
   ++next_read_;
   read_bytes_ += batch.bytes;
   reads_.push_back(std::move(read));
@@ -235,23 +233,8 @@ void StreamChannel::watch_output() {
   polls_.change(fd_.get(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
-// Of a read into device memory whose request has not even been passed on.
-bool StreamChannel::withdraw_read(BatchId id) {
-  const auto read =
-      std::find_if(reads_.begin(), reads_.end(), [id](const Read& each) { return each.batch.id == id; });
-  if (read == reads_.end()) return false;
-  device_.drop_answer(*read->slot);
-  read_bytes_ -= read->batch.bytes;
-  reads_.erase(read);
-  completions_.push_back({id, fail(ErrorCode::kCancelled, "cancelled before it was sent")});
-  return true;
-}
-
 void StreamChannel::abandon(BatchId id) {
-  const DevicePath::Abandoned abandoned = device_.abandon(id);
-  if (abandoned == DevicePath::Abandoned::kEnding) return;
-  if (abandoned == DevicePath::Abandoned::kReadWithdrawn && withdraw_read(id)) return;
-  if (sender_.abandon(id)) return;
+  if (device_.abandon(id) || sender_.abandon(id)) return;
   const auto read = std::find_if(reads_.begin(), reads_.end(), [id](const Read& candidate) {
     return !candidate.abandoned && candidate.batch.id == id;
   });

@@ -78,7 +78,6 @@ class StreamChannel final : public Channel, private FrameHandler {
   void lose(const Error& why);
 
   bool post_read(const Batch& batch);
-  bool withdraw_read(BatchId id);
   Status settle_writes();
   bool settle_reads();
   Read* find_read(std::uint64_t number);

@@ -42,10 +42,8 @@ Status check_size(std::uint64_t bytes) {
 }  // namespace
 
 void StagedMemory::add(std::byte* data, std::uint64_t size, MemoryPlace place) {
-  const int on = place.kind == MemoryKind::kCuda ? place.device : -1;
-  if (on >= 0) device = on;
   bytes += size;
-  pieces.push_back({data, size, on});
+  pieces.push_back({data, size, place.kind == MemoryKind::kCuda ? place.device : -1});
 }
 
 StagedMemory staged_memory(const Batch& batch) {
@@ -82,44 +80,21 @@ bool DevicePath::takes_write(const Batch& batch, bool from_device) const {
   return !from_device || outgoing_.size() + sent_.size() < kDepartureSlots;
 }
 
-Status DevicePath::set_gate(Outgoing& outgoing, int device) {
-  if (outgoing.batch.cuda_stream == nullptr) return {};
-  auto gate = cuda::Event::open(device);
-  if (!gate) return tl::unexpected(std::move(gate.error()));
-  outgoing.gate = std::move(*gate);
-  outgoing.gated = true;
-  return outgoing.gate.record(outgoing.batch.cuda_stream);
-}
-
 bool DevicePath::post_write(const Batch& batch, StagedMemory memory) {
   if (!takes_write(batch, true)) return false;
   if (ends_on_device(batch)) note_write(batch);
-  Outgoing outgoing{.kind = Kind::kWrite, .batch = batch};
-  Status status = check_size(memory.bytes);
-  if (status) status = set_gate(outgoing, memory.device);
-  outgoing.memory = std::move(memory);
-  if (!status) {
-    completions_.push_back({batch.id, std::move(status)});
+  if (Status fits = check_size(memory.bytes); !fits) {
+    completions_.push_back({batch.id, std::move(fits)});
     return true;
   }
-  outgoing_.push_back(std::move(outgoing));
+  outgoing_.push_back({.kind = Kind::kWrite, .batch = batch, .memory = std::move(memory)});
   if (advance(outgoing_.back())) outgoing_.pop_back();
   return true;
 }
 
-Result<DevicePath::Slot*> DevicePath::post_read(std::uint64_t number, const Batch& batch, int device) {
-  if (const Status fits = check_size(batch.bytes); !fits) return tl::unexpected(fits.error());
-  const auto taken = staging_->take(Use::kAnswer);
-  if (!taken || *taken == nullptr) return taken;
-  Slot* const slot = *taken;
-  Outgoing outgoing{.kind = Kind::kRead, .batch = batch, .number = number};
-  if (const Status gate = set_gate(outgoing, device); !gate) {
-    staging_->give_back(*slot);
-    return tl::unexpected(gate.error());
-  }
-  outgoing_.push_back(std::move(outgoing));
-  if (advance(outgoing_.back())) outgoing_.pop_back();
-  return slot;
+Result<DevicePath::Slot*> DevicePath::slot_for_answer(std::uint64_t bytes) {
+  if (const Status fits = check_size(bytes); !fits) return tl::unexpected(fits.error());
+  return staging_->take(Use::kAnswer);
 }
 
 void DevicePath::respond(std::uint64_t number, StagedMemory memory) {
@@ -135,16 +110,6 @@ std::size_t DevicePath::responses() const {
 
 // True once it has left for the sender, or ended.
 bool DevicePath::advance(Outgoing& outgoing) {
-  if (outgoing.gated) {
-    const auto open = outgoing.gate.done();
-    if (open && !*open) return false;
-    outgoing.gated = false;
-    if (!open) return end(outgoing, tl::unexpected(open.error())), true;
-  }
-  if (outgoing.kind == Kind::kRead) {
-    sender_.post_read_request(outgoing.number, outgoing.batch);
-    return true;
-  }
   if (!outgoing.packing && !begin(outgoing)) return outgoing.abandoned;
   if (!staging_->finished(*outgoing.slot)) return false;
   return hand_over(outgoing);
@@ -260,23 +225,19 @@ void DevicePath::unpack_answer(Slot& slot, const Batch& batch) {
   staging_->unpack(slot, staged_memory(batch).pieces);
 }
 
-DevicePath::Abandoned DevicePath::abandon(BatchId id) {
+bool DevicePath::abandon(BatchId id) {
   const auto found = std::find_if(outgoing_.begin(), outgoing_.end(), [id](const Outgoing& each) {
-    return each.kind != Kind::kResponse && each.batch.id == id;
+    return each.kind == Kind::kWrite && each.batch.id == id;
   });
-  if (found == outgoing_.end()) return Abandoned::kNo;
-  if (found->kind == Kind::kRead) {
-    outgoing_.erase(found);
-    return Abandoned::kReadWithdrawn;
-  }
+  if (found == outgoing_.end()) return false;
   if (found->packing) {
     // A copy that has begun reads the memory for moments more.
     found->abandoned = true;
-    return Abandoned::kEnding;
+    return true;
   }
   completions_.push_back({id, p2p::fail(ErrorCode::kCancelled, "cancelled before it was sent")});
   outgoing_.erase(found);
-  return Abandoned::kEnding;
+  return true;
 }
 
 void DevicePath::fail(const Error& why) {

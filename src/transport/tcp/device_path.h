@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "device/staging.h"
-#include "drivers/cuda/stream.h"
 #include "transport/batch.h"
 #include "transport/registration.h"
 #include "transport/tcp/frame.h"
@@ -21,7 +20,6 @@ namespace p2p::tcp {
 struct StagedMemory {
   std::vector<device::StagedPiece> pieces;
   std::vector<std::shared_ptr<Registration>> guards;  ///< of what a peer named
-  int device = -1;                                    ///< a device among the places, -1: all is host memory
   std::uint64_t bytes = 0;
 
   void add(std::byte* data, std::uint64_t size, MemoryPlace place);
@@ -57,9 +55,8 @@ class DevicePath {
   /// Takes a write from device memory; false: full.
   bool post_write(const Batch& batch, StagedMemory memory);
 
-  /// A slot for the answer to a read into device memory, or none. The request goes out once the caller's
-  /// stream is through.
-  Result<Slot*> post_read(std::uint64_t number, const Batch& batch, int device);
+  /// A slot for the answer to a read into device memory, or none.
+  Result<Slot*> slot_for_answer(std::uint64_t bytes);
 
   /// Answers a peer's read of device memory.
   void respond(std::uint64_t number, StagedMemory memory);
@@ -95,21 +92,19 @@ class DevicePath {
 
   bool busy() const { return !outgoing_.empty() || !landed_.empty(); }
 
-  enum class Abandoned : std::uint8_t { kNo, kEnding, kReadWithdrawn };
-  Abandoned abandon(BatchId id);
+  /// False if the batch is not here; else it ends.
+  bool abandon(BatchId id);
 
   /// Waits for copies under way and ends all with `why`. The sender has failed before.
   void fail(const Error& why);
 
  private:
-  enum class Kind : std::uint8_t { kWrite, kRead, kResponse };
+  enum class Kind : std::uint8_t { kWrite, kResponse };
   struct Outgoing {
     Kind kind = Kind::kWrite;
     Batch batch;
     std::uint64_t number = 0;
     StagedMemory memory;
-    cuda::Event gate;
-    bool gated = false;
     Slot* slot = nullptr;
     bool packing = false;
     bool abandoned = false;
@@ -121,7 +116,6 @@ class DevicePath {
     std::uint64_t bytes = 0;
   };
 
-  Status set_gate(Outgoing& outgoing, int device);
   bool advance(Outgoing& outgoing);
   bool begin(Outgoing& outgoing);
   bool hand_over(Outgoing& outgoing);
