@@ -41,6 +41,10 @@ class Registration {
   /// peers that hold the key.
   virtual std::vector<std::byte> export_key() const { return {}; }
 
+  /// kNotFound if the program has freed the memory since it was registered, as far as that can be told. To be
+  /// asked before a device touches it, whoever asked for it: a stranger may have it by now, or nobody.
+  virtual Status check_alive() const { return {}; }
+
   bool contains(std::uint64_t address, std::uint64_t size) const { return info_.contains(address, size); }
 
   /// A peer's bytes may be moved only between a `begin_access` that returned true and `end_access`. Keep it

@@ -6,6 +6,9 @@
 
 #include <limits>
 #include <thread>
+#include <vector>
+
+#include "transport/batch.h"
 
 namespace p2p {
 namespace {
@@ -148,6 +151,41 @@ TEST(RegistrationTable, MayBeUsedByManyThreads) {
   std::thread second(churn, 5000U);
   first.join();
   second.join();
+}
+
+// Counts how often it is asked.
+class Asked : public Registration {
+ public:
+  Asked(const RegionInfo& info, bool freed) : Registration(info), freed_(freed) {}
+  Status check_alive() const override {
+    ++times;
+    if (!freed_) return {};
+    return tl::unexpected<Error>({ErrorCode::kNotFound, "freed"});
+  }
+  mutable int times = 0;
+
+ private:
+  const bool freed_;
+};
+
+TEST(Batch, AsksEachRegionOnceWhetherItsMemoryIsThere) {
+  const Asked keys(region(1, 0x10000, 0x1000), false);
+  const Asked values(region(2, 0x20000, 0x1000), false);
+  const Asked freed(region(3, 0x30000, 0x1000), true);
+  std::vector<Segment> segments;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const Asked& turn = i % 2 == 0 ? keys : values;
+    segments.push_back({turn.info().base + i, 0, 1, &turn, nullptr});
+  }
+  EXPECT_TRUE(check_alive({.segments = segments, .bytes = 200}));
+  EXPECT_EQ(keys.times, 1);
+  EXPECT_EQ(values.times, 1);
+  segments.push_back({freed.info().base, 0, 1, &freed, nullptr});
+  EXPECT_TRUE(check_alive({.segments = segments, .bytes = 200}));  // ends before that one
+  const Status status = check_alive({.segments = segments, .bytes = 201});
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().message, "freed");
+  EXPECT_TRUE(check_alive({}));
 }
 
 }  // namespace

@@ -277,5 +277,40 @@ TEST_F(GpuNcclNetTwoDevices, TheOthersChannelsServeTheOneThatComesLater) {
   move_all();
 }
 
+// Freed behind the engine's back, on either side, and perhaps given to somebody else.
+TEST_F(GpuNcclNet, MemoryThatWasFreedIsRefusedAndTheRestGoesOn) {
+  const auto bytes = noise(kSize, 3);
+  left_->set(bytes);
+  right_->set(bytes);
+  expect_done(connection_.write(left_->region.span(0, kSize), remote(0, kSize)));
+  auto second = cuda::DeviceBuffer::allocate(0, kSize, true).value();
+  const auto there = remote(0, 4096);
+  const auto expect_refused = [](const Transfer& transfer) {
+    const Status status = transfer.wait(kPatience);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kNotFound) << status.error().message;
+    EXPECT_NE(status.error().message.find("was freed"), std::string::npos) << status.error().message;
+  };
+  {
+    auto region = left_->endpoint.register_memory(second.data(), kSize).value();
+    expect_done(connection_.write(region.span(0, 4096), there));
+    second = cuda::DeviceBuffer();
+    expect_refused(connection_.write(region.span(0, 4096), there));
+    expect_refused(connection_.read(region.span(0, 4096), there));
+    second = cuda::DeviceBuffer::allocate(0, kSize, true).value();
+    expect_refused(connection_.write(region.span(0, kSize), remote(0, kSize)));
+    expect_refused(connection_.read(region.span(0, kSize), remote(0, kSize)));
+  }
+  const int device = right_->memory.device();
+  right_->memory = cuda::DeviceBuffer();
+  expect_refused(connection_.write(left_->region.span(0, 4096), there));
+  expect_refused(connection_.read(left_->region.span(0, 4096), there));
+  right_->memory = cuda::DeviceBuffer::allocate(device, kSize, true).value();
+  right_->region = right_->endpoint.register_memory(right_->memory.data(), kSize).value();
+  remote_ = connection_.import_region(right_->region.descriptor()).value();
+  expect_done(connection_.write(left_->region.span(0, kSize), remote(0, kSize)));
+  EXPECT_EQ(right_->get(), left_->get());
+}
+
 }  // namespace
 }  // namespace p2p

@@ -298,10 +298,10 @@ TEST_F(OnDevice, GraphsThatTheProgramCapturesAreKept) {
     auto large = HostBuffer::allocate(4 << 20);
     auto pin = HostPin::pin(plain.data(), plain.size());
     auto stream = Stream::open(0, Stream::Priority::kHigh);
-    auto event = Event::open(0);
-    ASSERT_TRUE(device && host && large && pin && stream && event);
-    EXPECT_TRUE(event->record(stream->handle()));
-    EXPECT_TRUE(event->done());
+    ASSERT_TRUE(device && host && large && pin && stream);
+    const auto mark = StreamMark::set(stream->handle());
+    ASSERT_TRUE(mark) << mark.error().message;
+    EXPECT_TRUE(mark->passed());
     EXPECT_TRUE(stream->idle());
     EXPECT_TRUE(stream->synchronize());
     EXPECT_TRUE(copy_now(device->data(), host->data(), 4096));
@@ -309,6 +309,9 @@ TEST_F(OnDevice, GraphsThatTheProgramCapturesAreKept) {
   ASSERT_EQ(begin(captured.handle(), kGlobal), 0);
   std::thread(use_all).join();
   use_all();
+  const auto mark = StreamMark::set(captured.handle());
+  ASSERT_FALSE(mark);
+  EXPECT_EQ(mark.error().code, ErrorCode::kInvalidArgument) << mark.error().message;
   {
     const DeviceGuard guard(0);
     EXPECT_TRUE(captured.copy(memory.data(), memory.data() + 2048, 2048));

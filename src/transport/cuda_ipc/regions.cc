@@ -107,11 +107,6 @@ Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region,
     return tl::unexpected(whole.error());
   }
   memory->allocation_ = *allocation;
-  if (allocation->mapped) {
-    const auto last = cuda::allocation_of(region.base + region.size - 1);
-    if (!last) return tl::unexpected(last.error());
-    memory->last_ = *last;
-  }
   if (!allocation->shareable) {
     log(LogLevel::kInfo, "region {}: other processes do not reach its device memory by cuda_ipc, for it {}",
         static_cast<std::uint32_t>(region.id), cuda::why_private(*allocation));
@@ -123,16 +118,6 @@ Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region,
 std::optional<AllocationId> LocalMemory::alive() const {
   if (allocation_.base == nullptr || !check_alive()) return std::nullopt;
   return AllocationId{reinterpret_cast<std::uint64_t>(allocation_.base), allocation_.buffer_id, {}};
-}
-
-Status LocalMemory::check_alive() const {
-  const auto there = [this] {
-    return cuda::is_there(allocation_, info().base) &&
-           (!allocation_.mapped || cuda::is_there(last_, info().base + info().size - 1));
-  };
-  if (allocation_.base == nullptr || there()) return {};
-  return fail(ErrorCode::kNotFound, "use region {}: its device memory at {} was freed",
-              static_cast<std::uint32_t>(info().id), static_cast<void*>(info().base));
 }
 
 bool LocalMemory::ready_for_kernels() const {

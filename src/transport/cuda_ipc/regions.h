@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "device/lifetime.h"
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/place.h"
 #include "transport/cuda_ipc/key.h"
@@ -21,13 +22,14 @@
 namespace p2p::cuda_ipc {
 
 /// My memory. Device memory remembers its allocation, so that an address which was freed and given out again
-/// is refused. Of memory that was mapped piece by piece it remembers the first and the last.
+/// is refused.
 class LocalMemory : public Registration {
  public:
   /// Device memory has to lie in one allocation, or to be mapped side by side.
   static Result<std::shared_ptr<LocalMemory>> make(const RegionInfo& region, const ProcessId& process);
 
-  LocalMemory(const RegionInfo& region, const ProcessId& process) : Registration(region), process_(process) {}
+  LocalMemory(const RegionInfo& region, const ProcessId& process)
+      : Registration(region), process_(process), lifetime_(region.base, region.size, region.place) {}
 
   std::vector<std::byte> export_key() const override;
 
@@ -35,8 +37,7 @@ class LocalMemory : public Registration {
   /// host memory.
   std::optional<AllocationId> alive() const;
 
-  /// kNotFound if device memory was freed since it was registered.
-  Status check_alive() const;
+  Status check_alive() const override { return lifetime_.check(info().id); }
 
   /// True if kernels may use it in place. Host memory is pinned at the first call, which takes time in
   /// proportion to its size.
@@ -49,8 +50,8 @@ class LocalMemory : public Registration {
   Result<SharedMemory> share() const;
 
   const ProcessId process_;
+  const device::Lifetime lifetime_;
   cuda::Allocation allocation_;
-  cuda::Allocation last_;  // of mapped memory
   mutable std::once_flag pin_once_;
   mutable std::shared_ptr<const cuda::HostPin> pin_;
 };

@@ -310,8 +310,7 @@ void NetChannel::end_writes() {
   for (auto& [number, write] : writes_) {
     const OutgoingBatch& out = *write.out;
     if (out.failed && !write.done) write.cancel_due = true;
-    if (!write.cancel_due) continue;
-    write.cancel_due = false;
+    if (!write.cancel_due || std::exchange(write.cancelled, true)) continue;
     if (out.posted_any) {
       say(Cancel{number, false});
     } else {
@@ -322,7 +321,9 @@ void NetChannel::end_writes() {
   std::erase_if(writes_, [&](const auto& entry) {
     const Write& write = entry.second;
     if (!write.done || !write.out->quiet()) return false;
-    completions_.push_back({write.id, *write.done});
+    // What made it end early says more than the peer's word that it was cancelled.
+    const auto& failed = write.out->failed;
+    completions_.push_back({write.id, failed ? Status(tl::unexpected(*failed)) : *write.done});
     bytes_under_way_ -= write.bytes;
     return true;
   });
@@ -337,6 +338,7 @@ bool NetChannel::end_batches() {
     if (read.outstanding != 0 || (!read.ended && read.announced != read.bytes)) return false;
     Status status;
     if (read.ended) status = tl::unexpected(*read.ended);
+    if (read.failed) status = tl::unexpected(*read.failed);
     if (read.abandoned && status) status = fail(ErrorCode::kCancelled, "the transfer was cancelled");
     completions_.push_back({read.id, std::move(status)});
     bytes_under_way_ -= read.bytes;

@@ -58,6 +58,7 @@ class NetChannel final : public Channel {
     std::uint64_t bytes = 0;
     std::shared_ptr<OutgoingBatch> out;
     bool cancel_due = false;  ///< to be told to the peer behind the last chunk that it hears of
+    bool cancelled = false;   ///< told, or the peer need not be
     std::optional<Status> done;
   };
 
@@ -71,7 +72,8 @@ class NetChannel final : public Channel {
     std::uint64_t announced = 0;
     std::size_t outstanding = 0;
     bool abandoned = false;
-    std::optional<Error> ended;
+    std::optional<Error> ended;   ///< by the peer
+    std::optional<Error> failed;  ///< to land here; the rest comes all the same
   };
 
   /// A write of the peer's.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "p2p/log.h"
+#include "transport/nccl_net/memory.h"
 #include "transport/nccl_net/nccl_net.h"
 #include "transport/nccl_net/protocol.h"
 
@@ -239,6 +240,56 @@ TEST_F(NetChannelTest, AWriteToAnUnknownRegionIsAnsweredAndTheChannelWorksOn) {
   }
   EXPECT_EQ(left_.channel->state(), ChannelState::kReady);
   EXPECT_EQ(right_.channel->state(), ChannelState::kReady);
+}
+
+/// Memory that counts as freed once it was looked at a number of times.
+class FreedMemory : public NetRegistration {
+ public:
+  FreedMemory(const RegionInfo& info, int looks) : NetRegistration(info), looks_(looks) {}
+  Status check_alive() const override {
+    if (looks_-- > 0) return {};
+    return tl::unexpected<Error>({ErrorCode::kNotFound, "its memory was freed"});
+  }
+
+ private:
+  mutable int looks_;
+};
+
+TEST_F(NetChannelTest, MemoryThatWasFreedHereIsLeftAloneAndTheChannelWorksOn) {
+  std::vector<std::byte> there(options().nccl_net.chunk_bytes * 6, std::byte{2});
+  RegionInfo info{.id = RegionId{1}, .base = there.data(), .size = there.size()};
+  const auto target = right_.transport->register_memory(info);
+  const auto key = left_.transport->import_region(info, {});
+  ASSERT_TRUE(target && key);
+  std::uint32_t region = 1;
+  const auto outcome = [&](Operation operation, std::vector<std::byte>& memory, int looks) -> Status {
+    const FreedMemory registration({.id = RegionId{++region}, .base = memory.data(), .size = memory.size()},
+                                   looks);
+    const std::array segments{Segment{memory.data(), reinterpret_cast<std::uint64_t>(there.data()),
+                                      memory.size(), &registration, key->get()}};
+    left_.completions.clear();
+    EXPECT_TRUE(left_.channel->post(
+        {.id = BatchId{1}, .operation = operation, .segments = segments, .bytes = memory.size()}));
+    if (!step_until([&] { return !left_.completions.empty(); })) {
+      return tl::unexpected<Error>({ErrorCode::kTimedOut, "no completion"});
+    }
+    return left_.completions.front().status;
+  };
+  const auto expect_refused = [](const Status& status) {
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().message, "its memory was freed");
+  };
+  std::vector<std::byte> small(100, std::byte{1});
+  std::vector<std::byte> large(there.size(), std::byte{1});
+  expect_refused(outcome(Operation::kWrite, small, 0));
+  EXPECT_EQ(there.front(), std::byte{2});
+  expect_refused(outcome(Operation::kWrite, large, 2));  // when some of it is on its way
+  EXPECT_EQ(there.back(), std::byte{2});
+  expect_refused(outcome(Operation::kRead, small, 0));
+  EXPECT_EQ(small, std::vector<std::byte>(100, std::byte{1}));
+  EXPECT_TRUE(outcome(Operation::kWrite, large, 1000));
+  EXPECT_EQ(there, large);
+  right_.transport->revoke_memory(**target);
 }
 
 TEST_F(NetChannelTest, ASilentPeerIsGone) {

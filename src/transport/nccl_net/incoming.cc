@@ -209,6 +209,8 @@ Incoming::Landed Incoming::land(Posted& posted, const std::byte* source) {
     landed.status = fail(ErrorCode::kNotFound, "write to a region: it was revoked");
     return landed;
   }
+  landed.status = check_alive(posted.places.pieces);
+  if (!landed.status) return landed;
   for (auto& owner : posted.places.owners) {
     if (!owner->begin_access()) {
       landed.status = fail(ErrorCode::kNotFound, "write to a region: it was revoked");

@@ -24,7 +24,7 @@ struct IncomingHandler {
   std::function<Result<Places>(const Chunk&)> resolve;
 
   /// It has come, or been dropped, and nothing of it is touched any more. kNotFound: a region was revoked
-  /// meanwhile.
+  /// meanwhile, or its memory freed.
   std::function<void(const Chunk&, const Status&)> landed;
 };
 

@@ -3,6 +3,8 @@
 
 #include <sys/mman.h>
 
+#include <utility>
+
 #include "base/error.h"
 #include "base/log.h"
 
@@ -57,6 +59,15 @@ Result<Staging> Staging::open(const std::shared_ptr<Comm>& comm, const Flow& flo
   if (!handle) return tl::unexpected(handle.error());
   staging.handle_ = std::move(*handle);
   return staging;
+}
+
+Status check_alive(const std::vector<Piece>& pieces) {
+  const Registration* last = nullptr;
+  for (const Piece& piece : pieces) {
+    if (std::exchange(last, piece.registration) == piece.registration) continue;
+    if (Status alive = piece.registration->check_alive(); !alive) return alive;
+  }
+  return {};
 }
 
 bool contiguous(const std::vector<Piece>& pieces) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "device/lifetime.h"
 #include "drivers/cuda/memory.h"
 #include "drivers/nccl_net/comm.h"
 #include "transport/nccl_net/protocol.h"
@@ -16,12 +17,15 @@ namespace p2p::nccl_net {
 
 /// Comms belong to one worker, so memory is registered with each by its worker, at first use. The region
 /// itself only tells whether it still lives.
-class NetRegistration final : public Registration {
+class NetRegistration : public Registration {
  public:
-  using Registration::Registration;
+  explicit NetRegistration(const RegionInfo& info)
+      : Registration(info), lifetime_(info.base, info.size, info.place) {}
+  Status check_alive() const override { return lifetime_.check(info().id); }
   std::weak_ptr<const void> life() const { return life_; }
 
  private:
+  const device::Lifetime lifetime_;
   std::shared_ptr<const int> life_ = std::make_shared<const int>(0);
 };
 
@@ -96,6 +100,9 @@ struct Places {
   std::vector<Piece> pieces;
   std::vector<std::shared_ptr<Registration>> owners;  ///< of the peers' pieces, in their order
 };
+
+/// kNotFound if memory of one of them was freed since it was registered.
+Status check_alive(const std::vector<Piece>& pieces);
 
 /// True for one run of one region, cut into pieces or not.
 bool contiguous(const std::vector<Piece>& pieces);

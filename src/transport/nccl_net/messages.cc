@@ -196,7 +196,9 @@ Places NetChannel::slice(Read& read, std::uint64_t bytes) {
 
 void NetChannel::landed(const Chunk& chunk, const Status& status) {
   if (chunk.response) {
-    --reads_.at(chunk.batch).outstanding;
+    Read& read = reads_.at(chunk.batch);
+    --read.outstanding;
+    if (!status && !read.failed) read.failed = status.error();
     return;
   }
   PeerWrite& write = peer_writes_.at(chunk.batch);

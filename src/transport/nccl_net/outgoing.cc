@@ -108,7 +108,9 @@ void Outgoing::cut_next() {
   const std::shared_ptr<OutgoingBatch> batch = queue_.front();
   Sending sending{.batch = batch};
   Cut next = cut(*batch);
-  if (!batch->failed && !begin_accesses(next, sending)) {
+  if (const Status alive = check_alive(next.pieces); !alive) {
+    batch->failed = alive.error();
+  } else if (!begin_accesses(next, sending)) {
     batch->failed = Error{ErrorCode::kNotFound, "read a region: it was revoked"};
   }
   if (batch->failed) {

@@ -30,7 +30,7 @@ struct OutgoingBatch {
   std::size_t in_flight = 0;    ///< chunks that were announced and have not left
   bool posted_any = false;      ///< the peer knows of it
   bool closed = false;          ///< nothing more of it will be posted
-  std::optional<Error> failed;  ///< a region of it was revoked
+  std::optional<Error> failed;  ///< a region of it was revoked, or its memory freed
 
   bool quiet() const { return closed && in_flight == 0; }
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "device/lifetime.h"
 #include "drivers/verbs/memory.h"
 #include "transport/registration.h"
 
@@ -21,13 +22,18 @@ class RdmaRegistration : public Registration {
   static Result<std::shared_ptr<RdmaRegistration>> add(
       std::span<const std::shared_ptr<verbs::Device>> devices, const RegionInfo& info);
 
+  Status check_alive() const override { return lifetime_.check(info().id); }
+
   /// One remote key a device.
   std::vector<std::byte> export_key() const override;
 
   std::uint32_t local_key(std::size_t device) const { return regions_[device].local_key(); }
 
  private:
-  using Registration::Registration;
+  explicit RdmaRegistration(const RegionInfo& info)
+      : Registration(info), lifetime_(info.base, info.size, info.place) {}
+
+  const device::Lifetime lifetime_;
   std::vector<verbs::MemoryRegion> regions_;  ///< one a device
 };
 

@@ -38,9 +38,10 @@ bool Sender::accept(const Batch& batch) {
   return true;
 }
 
-// The peer's device would refuse as well, but at the cost of the connection.
+// The peer's device would refuse as well, but at the cost of the connection. Ours would not see that memory
+// of a GPU was freed: it keeps what it was given.
 Status Sender::check(const Batch& batch) const {
-  Status status;
+  Status status = check_alive(batch);
   batch.for_each_piece([&](const Segment& piece) {
     if (!status) return;
     const RegionInfo& region = piece.key->info();

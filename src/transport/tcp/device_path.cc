@@ -15,21 +15,24 @@ constexpr std::size_t kDepartureSlots = 16;
 constexpr std::size_t kAnswerSlots = 8;
 constexpr device::Staging::Most kSlots{kDepartureSlots, kMaxStagedWrites, kAnswerSlots};
 
-bool begin_accesses(const std::vector<std::shared_ptr<Registration>>& guards) {
-  for (std::size_t i = 0; i != guards.size(); ++i) {
-    if (guards[i]->begin_access()) continue;
-    while (i != 0) guards[--i]->end_access();
-    return false;
+// For what a peer named. kNotFound: one of them was deregistered, or its memory freed.
+Status begin_accesses(const std::vector<std::shared_ptr<Registration>>& guards) {
+  Status status;
+  std::size_t begun = 0;
+  for (; status && begun != guards.size(); ++begun) {
+    if (!guards[begun]->begin_access()) {
+      status = fail(ErrorCode::kNotFound, "the region was deregistered during the transfer");
+      break;
+    }
+    status = guards[begun]->check_alive();
   }
-  return true;
+  if (status) return {};
+  while (begun != 0) guards[--begun]->end_access();
+  return status;
 }
 
 void end_accesses(const std::vector<std::shared_ptr<Registration>>& guards) {
   for (const auto& registration : guards) registration->end_access();
-}
-
-tl::unexpected<Error> deregistered() {
-  return fail(ErrorCode::kNotFound, "the region was deregistered during the transfer");
 }
 
 Status check_size(std::uint64_t bytes) {
@@ -125,9 +128,11 @@ bool DevicePath::begin(Outgoing& outgoing) {
   }
   outgoing.slot = *taken;
   if (outgoing.slot == nullptr) return false;
-  if (!begin_accesses(outgoing.memory.guards)) {
+  Status usable = begin_accesses(outgoing.memory.guards);
+  if (usable) usable = check_alive(outgoing.batch);  // of a response: empty
+  if (!usable) {
     staging_->give_back(*std::exchange(outgoing.slot, nullptr));
-    end(outgoing, deregistered());
+    end(outgoing, std::move(usable));
     outgoing.abandoned = true;
     return false;
   }
@@ -199,7 +204,7 @@ Result<DevicePath::Slot*> DevicePath::slot_for_arrival(std::uint64_t bytes) {
 
 void DevicePath::landed(Slot* slot, StagedMemory memory, Status outcome, std::uint64_t bytes) {
   Arrived arrived{.slot = slot, .guards = {}, .outcome = std::move(outcome), .bytes = bytes};
-  if (slot != nullptr && arrived.outcome && !begin_accesses(memory.guards)) arrived.outcome = deregistered();
+  if (slot != nullptr && arrived.outcome) arrived.outcome = begin_accesses(memory.guards);
   if (slot != nullptr && arrived.outcome) {
     staging_->unpack(*slot, memory.pieces);
     arrived.guards = std::move(memory.guards);
@@ -221,8 +226,10 @@ std::optional<DevicePath::Landed> DevicePath::next_landed() {
   return landed;
 }
 
-void DevicePath::unpack_answer(Slot& slot, const Batch& batch) {
+Status DevicePath::unpack_answer(Slot& slot, const Batch& batch) {
+  if (Status alive = check_alive(batch); !alive) return alive;
   staging_->unpack(slot, staged_memory(batch).pieces);
+  return {};
 }
 
 bool DevicePath::abandon(BatchId id) {

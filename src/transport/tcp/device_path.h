@@ -79,8 +79,8 @@ class DevicePath {
   };
   std::optional<Landed> next_landed();
 
-  /// The answer to a read is in its slot.
-  void unpack_answer(Slot& slot, const Batch& batch);
+  /// The answer to a read is in its slot. kNotFound if its memory was freed: then it stays there.
+  Status unpack_answer(Slot& slot, const Batch& batch);
   bool answer_unpacked(Slot& slot) { return staging_->finished(slot); }
   void drop_answer(Slot& slot) { staging_->give_back(slot); }
 

@@ -7,6 +7,8 @@
 
 #include <cstring>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "drivers/cuda/device.h"
@@ -209,6 +211,53 @@ TEST_F(TcpDeviceMemory, RevokedMemoryIsRefusedAndTheRestGoesOn) {
   const auto others = blocks(10, 4096);
   ASSERT_TRUE(left_.channel->post(batch_of(101, others)));
   EXPECT_TRUE(outcome(left_, 101));
+}
+
+/// Frees the memory behind its registration's back; what is at the address then is a stranger's, or nothing.
+struct Freed {
+  Freed(DeviceMemory& memory, bool taken_again) {
+    const int device = memory.buffer.device();
+    const std::size_t size = memory.buffer.size();
+    memory.buffer = cuda::DeviceBuffer();
+    if (!taken_again) return;
+    stranger = cuda::DeviceBuffer::allocate(device, size).value();
+    EXPECT_TRUE(cuda::copy_now(stranger.data(), pattern_bytes(size, 8).data(), size));
+  }
+  void expect_untouched() const {
+    if (stranger.data() == nullptr) return;
+    std::vector<std::byte> bytes(stranger.size());
+    EXPECT_TRUE(cuda::copy_now(bytes.data(), stranger.data(), bytes.size()));
+    EXPECT_TRUE(bytes == pattern_bytes(bytes.size(), 8));
+  }
+  cuda::DeviceBuffer stranger;
+};
+
+TEST_F(TcpDeviceMemory, MemoryThatWasFreedOnEitherSideIsRefusedAndTheRestGoesOn) {
+  for (const auto& [here, again] :
+       std::vector<std::pair<bool, bool>>{{true, false}, {true, true}, {false, false}, {false, true}}) {
+    SCOPED_TRACE(std::string(here ? "here" : "over there") + (again ? ", and taken again" : ""));
+    mine_ = memory(left_, right_, 0);
+    theirs_ = memory(right_, left_, cuda::device_count() - 1);
+    ASSERT_TRUE(cuda::copy_now(mine_.buffer.data(), pattern_bytes(kBytes, 1).data(), kBytes));
+    ASSERT_TRUE(cuda::copy_now(theirs_.buffer.data(), pattern_bytes(kBytes, 2).data(), kBytes));
+    const auto segments = blocks(100, 4096);
+    const Freed freed(here ? mine_ : theirs_, again);
+    for (const Operation operation : {Operation::kWrite, Operation::kRead}) {
+      ASSERT_TRUE(left_.channel->post(batch_of(first_, segments, operation)));
+      const Status status = outcome(left_, first_++);
+      ASSERT_FALSE(status);
+      EXPECT_EQ(status.error().code, ErrorCode::kNotFound) << status.error().message;
+      EXPECT_NE(status.error().message.find("was freed"), std::string::npos) << status.error().message;
+    }
+    freed.expect_untouched();
+    EXPECT_TRUE((here ? theirs_ : mine_).content() == pattern_bytes(kBytes, here ? 2 : 1));
+    (here ? mine_ : theirs_) = here ? memory(left_, right_, 0) : memory(right_, left_, 0);
+    ASSERT_TRUE(cuda::copy_now(mine_.buffer.data(), pattern_bytes(kBytes, 1).data(), kBytes));
+    ASSERT_TRUE(cuda::copy_now(theirs_.buffer.data(), pattern_bytes(kBytes, 2).data(), kBytes));
+    const auto others = blocks(100, 4096);
+    transfer(others, Operation::kWrite);
+    expect(others, Operation::kWrite);
+  }
 }
 
 TEST_F(TcpDeviceMemory, LossOfThePeerEndsAllBatches) {

@@ -37,7 +37,9 @@ Status StreamChannel::end_frame(const FrameHeader& header, const Landing& landin
   if (header.type == FrameType::kReadResponse) {
     if (Read* read = find_read(header.number)) {
       read->landed = true;
-      if (read->slot != nullptr && !landing.refusal) device_.unpack_answer(*read->slot, read->batch);
+      if (read->slot != nullptr && !landing.refusal) {
+        read->outcome = device_.unpack_answer(*read->slot, read->batch);
+      }
     }
   }
   if (header.type != FrameType::kWrite) return {};
@@ -211,7 +213,7 @@ Status StreamChannel::end_read(const FrameHeader& header, ByteView reason) {
   if (header.code != 0) outcome = tl::unexpected(wire_error(header.code, reason));
   if (read->slot != nullptr) {
     read->ended = true;
-    read->outcome = std::move(outcome);
+    if (read->outcome) read->outcome = std::move(outcome);
     return {};
   }
   if (!read->abandoned) {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/lifetime.h"
 #include "drivers/cuda/device.h"
 #include "drivers/socket/interfaces.h"
 #include "transport/tcp/channel.h"
@@ -35,6 +36,17 @@ device::StagingPool::Limits staging_limits(const Options& options) {
                      .lists = DevicePath::lists()}};
 }
 
+/// Memory that knows whether it was freed, if it is a device's.
+class TcpRegistration final : public Registration {
+ public:
+  explicit TcpRegistration(const RegionInfo& info)
+      : Registration(info), lifetime_(info.base, info.size, info.place) {}
+  Status check_alive() const override { return lifetime_.check(info().id); }
+
+ private:
+  const device::Lifetime lifetime_;
+};
+
 class TcpTransport final : public Transport {
  public:
   explicit TcpTransport(const Options& options)
@@ -57,7 +69,7 @@ class TcpTransport final : public Transport {
   unsigned channels_per_rail(const Rail& rail) const override;
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    auto registration = std::make_shared<Registration>(region);
+    auto registration = std::make_shared<TcpRegistration>(region);
     registrations_->add(registration);
     if (region.place.kind == MemoryKind::kCuda) staging_->add_device(region.place.device);
     return registration;
