@@ -92,7 +92,7 @@ class GpuBlocks : public GpuTest {
  protected:
   void check(int blocks) {
     if (!widest()) GTEST_SKIP() << "done between two GPUs";
-    const auto made = own_pair({.blocks = blocks});
+    const auto made = own_pair({.transport = config().transport, .blocks = blocks});
     const std::string left = config().left_place();
     const std::string right = config().right_place();
     write_and_read(*made, left, right, {{7, 5, 5 * kMiB + 7}}, 3);
