@@ -79,12 +79,26 @@ IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
                            piece.size, piece.remote);
       return;
     }
-    std::byte* const peer = path.peer + offset;
-    const bool write = batch.operation == Operation::kWrite;
-    path.part.copier->add(*path.part.list,
-                          {write ? piece.local : peer, write ? peer : piece.local, piece.size}, path.ways);
+    add(path, piece, path.peer + offset, batch.operation == Operation::kWrite);
   });
   return full ? Planned::kFull : Planned::kYes;
+}
+
+// A piece with seams goes by copy engine, part by part: of blocks for kernels a list has no room for more
+// than there are pieces.
+void IpcChannel::add(const Path& path, const Segment& piece, std::byte* peer, bool write) {
+  const auto add = [&](std::byte* local, std::uint64_t size, const device::Ways& ways) {
+    std::byte* const there = peer + (local - piece.local);
+    path.part.copier->add(*path.part.list, {write ? local : there, write ? there : local, size}, ways);
+  };
+  const std::byte* const end = piece.local + piece.size;
+  std::byte* at = piece.local;
+  for (std::byte* const seam : path.seams) {
+    if (seam <= at || seam >= end) continue;
+    add(at, static_cast<std::uint64_t>(seam - at), {});
+    at = seam;
+  }
+  add(at, static_cast<std::uint64_t>(end - at), at == piece.local ? path.ways : device::Ways{});
 }
 
 // False: no list is free.
@@ -99,10 +113,11 @@ Result<bool> IpcChannel::find_path(const Segment& piece, Flight& flight, Path& p
   const auto part = part_for(device, flight);
   if (!part) return tl::unexpected(part.error());
   if (part->list == nullptr) return false;
-  path = {piece.registration, piece.key, *part, *reached, {}};
+  path = {piece.registration, piece.key, *part, *reached, {}, {}};
   if (local.ready_for_kernels()) {
     path.ways = host ? own_.firsts->host_ways() : own_.firsts->ways(device, peer.device());
   }
+  path.seams = local.seams();
   return true;
 }
 

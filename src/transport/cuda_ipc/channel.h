@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,10 +57,12 @@ class IpcChannel : public Channel {
     Part part;
     std::byte* peer = nullptr;  // where the peer's region begins here
     device::Ways ways;
+    std::span<std::byte* const> seams;  // of the local memory
   };
 
   enum class Planned : std::uint8_t { kYes, kFull };
   Planned plan(const Batch& batch, Flight& flight);
+  static void add(const Path& path, const Segment& piece, std::byte* peer, bool write);
   Result<bool> find_path(const Segment& piece, Flight& flight, Path& path);
   Result<Part> part_for(int device, Flight& flight);
   Result<device::Copier*> copier_for(int device);

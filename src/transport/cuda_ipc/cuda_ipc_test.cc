@@ -314,6 +314,34 @@ TEST_P(IpcTransfers, HostMemoryToAndFromThePeersDevice) {
   EXPECT_TRUE(host == peer_->content());
 }
 
+// Each page is pinned once. A copy engine refuses what lies across two pinned ranges.
+TEST_P(IpcTransfers, HostRegionsThatOverlap) {
+  Bytes host = mine_;
+  constexpr std::size_t kThird = PeerProcess::kBytes / 3;
+  constexpr std::size_t kSecond = kThird + 5;
+  const auto region = [&](std::uint32_t id, std::size_t offset, std::size_t size) {
+    return transport_->register_memory({.id = RegionId{id}, .base = host.data() + offset, .size = size})
+        .value();
+  };
+  const auto first = region(3, 0, 2 * kThird);
+  const auto second = region(4, kSecond, PeerProcess::kBytes - kSecond);
+  ASSERT_TRUE(
+      transfer(Operation::kWrite, {{host.data(), peer_at(0), 2 * kThird, first.get(), remote_.get()}}));
+  const Status across =
+      transfer(Operation::kWrite,
+               {{host.data() + kSecond, peer_at(kSecond), second->info().size, second.get(), remote_.get()}});
+  ASSERT_TRUE(across) << across.error().message;
+  EXPECT_TRUE(peer_->content() == mine_);
+  const auto segments = scattered(1500, 16384, host.data() + kSecond, second.get());
+  ASSERT_TRUE(transfer(Operation::kRead, segments));
+  Bytes expected = mine_;
+  for (const Segment& segment : segments) {
+    std::memcpy(expected.data() + (segment.local - host.data()), mine_.data() + (segment.remote - peer_at(0)),
+                segment.size);
+  }
+  EXPECT_TRUE(host == expected);
+}
+
 TEST_P(IpcTransfers, RefusesFreedMemory) {
   memory_ = cuda::DeviceBuffer();
   memory_ = cuda::DeviceBuffer::allocate(0, PeerProcess::kBytes).value();

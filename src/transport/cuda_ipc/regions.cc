@@ -56,34 +56,6 @@ class DeviceRegions {
   std::vector<std::weak_ptr<const LocalMemory>> regions_ P2P_GUARDED_BY(mutex_);
 };
 
-// Host memory that this library pinned. A region within a pinned one shares its pin, so that the end of
-// either leaves the other pinned.
-class Pins {
- public:
-  Result<std::shared_ptr<const cuda::HostPin>> pin(std::byte* data, std::size_t size) {
-    const MutexLock lock(mutex_);
-    std::erase_if(ranges_, [](const Range& range) { return range.pin.expired(); });
-    for (const Range& range : ranges_) {
-      if (data < range.data || data + size > range.data + range.size) continue;
-      if (auto shared = range.pin.lock()) return shared;
-    }
-    auto made = cuda::HostPin::pin(data, size);
-    if (!made) return tl::unexpected(std::move(made.error()));
-    auto pin = std::make_shared<const cuda::HostPin>(std::move(*made));
-    ranges_.push_back({data, size, pin});
-    return pin;
-  }
-
- private:
-  struct Range {
-    std::byte* data;
-    std::size_t size;
-    std::weak_ptr<const cuda::HostPin> pin;
-  };
-  Mutex mutex_;
-  std::vector<Range> ranges_ P2P_GUARDED_BY(mutex_);
-};
-
 Pins& pins() {
   static Pins pins;
   return pins;
@@ -123,14 +95,20 @@ std::optional<AllocationId> LocalMemory::alive() const {
 bool LocalMemory::ready_for_kernels() const {
   if (info().place.kind == MemoryKind::kCuda) return true;
   std::call_once(pin_once_, [this] {
-    auto pin = pins().pin(info().base, info().size);
-    if (pin) {
-      pin_ = std::move(*pin);
+    auto pinned = pins().pin(info().base, info().size);
+    if (pinned) {
+      pinned_ = std::move(*pinned);
     } else {
-      log(LogLevel::kWarning, "cuda_ipc copies host memory unpinned: {}", pin.error().message);
+      log(LogLevel::kWarning, "cuda_ipc copies host memory unpinned: {}", pinned.error().message);
     }
   });
-  return pin_ != nullptr;
+  // What somebody else pinned may be unpinned at any time.
+  return pinned_ && (!pinned_->pins.empty() || cuda::pinned(info().base, info().size));
+}
+
+const std::vector<std::byte*>& LocalMemory::seams() const {
+  static const std::vector<std::byte*> none;
+  return pinned_ ? pinned_->seams : none;
 }
 
 void LocalMemory::pin_ahead() const {

@@ -13,10 +13,10 @@
 
 #include "base/mutex.h"
 #include "device/lifetime.h"
-#include "drivers/cuda/memory.h"
 #include "drivers/cuda/place.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/cuda_ipc/mappings.h"
+#include "transport/cuda_ipc/pins.h"
 #include "transport/registration.h"
 
 namespace p2p::cuda_ipc {
@@ -43,6 +43,9 @@ class LocalMemory : public Registration {
   /// proportion to its size.
   bool ready_for_kernels() const;
 
+  /// Where copies by copy engine have to be cut, in order. Known after the first `ready_for_kernels`.
+  const std::vector<std::byte*>& seams() const;
+
   /// Pins host memory now, unless the region is taken back meanwhile.
   void pin_ahead() const;
 
@@ -53,7 +56,7 @@ class LocalMemory : public Registration {
   const device::Lifetime lifetime_;
   cuda::Allocation allocation_;
   mutable std::once_flag pin_once_;
-  mutable std::shared_ptr<const cuda::HostPin> pin_;
+  mutable std::optional<PinnedRange> pinned_;
 };
 
 /// True if this very process registered the region, with this key. A peer that says so could mean to have
