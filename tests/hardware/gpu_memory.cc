@@ -6,6 +6,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -18,6 +19,24 @@ using Context = void*;
 struct RawHandle {
   char bytes[64];
 };
+
+/// Of memory to be mapped, as the driver's interface has it.
+struct Location {
+  int type = 1;  // a device
+  int device = 0;
+};
+struct MemoryKindAsked {
+  int type = 1;  // pinned
+  int shared_as = 0;
+  Location location;
+  void* unused = nullptr;
+  unsigned char flags[8] = {};
+};
+struct Access {
+  Location location;
+  int flags = 3;  // to read and to write
+};
+static_assert(sizeof(MemoryKindAsked) == 32 && sizeof(Access) == 12);
 
 constexpr unsigned kAttachGlobal = 1;
 constexpr unsigned kLazyPeerAccess = 1;
@@ -41,6 +60,19 @@ struct Driver {
   int (*share)(RawHandle* handle, std::uint64_t address) = nullptr;
   int (*open)(std::uint64_t* address, RawHandle handle, unsigned flags) = nullptr;
   int (*close)(std::uint64_t address) = nullptr;
+  int (*allocate_pooled)(std::uint64_t* address, std::size_t size, void* stream) = nullptr;
+  int (*free_pooled)(std::uint64_t address, void* stream) = nullptr;
+  int (*reserve)(std::uint64_t* address, std::size_t size, std::size_t alignment, std::uint64_t wanted,
+                 unsigned long long flags) = nullptr;
+  int (*free_reserved)(std::uint64_t address, std::size_t size) = nullptr;
+  int (*create)(std::uint64_t* memory, std::size_t size, const MemoryKindAsked* kind,
+                unsigned long long flags) = nullptr;
+  int (*release)(std::uint64_t memory) = nullptr;
+  int (*map)(std::uint64_t address, std::size_t size, std::size_t offset, std::uint64_t memory,
+             unsigned long long flags) = nullptr;
+  int (*unmap)(std::uint64_t address, std::size_t size) = nullptr;
+  int (*set_access)(std::uint64_t address, std::size_t size, const Access* access,
+                    std::size_t count) = nullptr;
 };
 
 template <class Function>
@@ -63,7 +95,14 @@ bool find_all(void* library, Driver& driver) {
          find(library, "cuMemGetInfo_v2", driver.memory_info) &&
          find(library, "cuIpcGetMemHandle", driver.share) &&
          find(library, "cuIpcOpenMemHandle_v2", driver.open) &&
-         find(library, "cuIpcCloseMemHandle", driver.close);
+         find(library, "cuIpcCloseMemHandle", driver.close) &&
+         find(library, "cuMemAllocAsync", driver.allocate_pooled) &&
+         find(library, "cuMemFreeAsync", driver.free_pooled) &&
+         find(library, "cuMemAddressReserve", driver.reserve) &&
+         find(library, "cuMemAddressFree", driver.free_reserved) &&
+         find(library, "cuMemCreate", driver.create) && find(library, "cuMemRelease", driver.release) &&
+         find(library, "cuMemMap", driver.map) && find(library, "cuMemUnmap", driver.unmap) &&
+         find(library, "cuMemSetAccess", driver.set_access);
 }
 
 /// Null without a driver that works.
@@ -149,32 +188,93 @@ Status open_shared(const GpuHandle& handle, int device) {
 }
 
 Result<GpuMemory> GpuMemory::allocate(const std::string& place, std::size_t size) {
-  constexpr std::string_view kCuda = "cuda:";
+  static const std::map<std::string, Kind, std::less<>> kinds{
+      {"host", Kind::kHost},     {"managed", Kind::kManaged}, {"cuda", Kind::kDevice},
+      {"pooled", Kind::kPooled}, {"mapped", Kind::kMapped},   {"gapped", Kind::kMapped}};
+  const std::string name = place.substr(0, place.find(':'));
+  const auto kind = kinds.find(name);
+  if (kind == kinds.end()) return tl::unexpected(Error{ErrorCode::kInvalidArgument, place + ": no place"});
   GpuMemory memory;
-  if (place == "host") {
+  memory.kind_ = kind->second;
+  if (memory.kind_ == Kind::kHost) {
     memory.host_.resize(size);
     return memory;
   }
-  memory.kind_ = place == "managed" ? Kind::kManaged : Kind::kDevice;
-  if (memory.kind_ == Kind::kDevice) {
-    const char* const end = place.data() + place.size();
-    if (!place.starts_with(kCuda) ||
-        std::from_chars(place.data() + kCuda.size(), end, memory.device_).ptr != end) {
-      return tl::unexpected(Error{ErrorCode::kInvalidArgument, place + ": no place for memory"});
-    }
+  if (name.size() < place.size()) {
+    std::from_chars(place.data() + name.size() + 1, place.data() + place.size(), memory.device_);
   }
   const auto on = driver_on(memory.device_);
   if (!on) return tl::unexpected(on.error());
-  const int code = memory.kind_ == Kind::kManaged
-                       ? (*on)->allocate_managed(&memory.address_, size, kAttachGlobal)
-                       : (*on)->allocate(&memory.address_, size);
+  if (memory.kind_ == Kind::kMapped) {
+    if (const Status mapped = memory.map(size, name == "gapped"); !mapped) {
+      return tl::unexpected(mapped.error());
+    }
+    return memory;
+  }
+  int code = 0;
+  if (memory.kind_ == Kind::kManaged) {
+    code = (*on)->allocate_managed(&memory.address_, size, kAttachGlobal);
+  } else if (memory.kind_ == Kind::kPooled) {
+    code = (*on)->allocate_pooled(&memory.address_, size, nullptr);
+    if (code == 0) code = (*on)->synchronize(nullptr);
+  } else {
+    code = (*on)->allocate(&memory.address_, size);
+  }
   if (code != 0) return failure(fmt::format("allocate {} bytes of {}", size, place), code);
   return memory;
 }
 
+// At least three memories, of which the one in the middle may be left out.
+Status GpuMemory::map(std::size_t size, bool gap) {
+  constexpr std::uint64_t kGranularity = std::uint64_t{2} << 20;
+  constexpr std::size_t kChunks = 3;
+  const auto on = driver_on(device_);
+  if (!on) return tl::unexpected(on.error());
+  const std::uint64_t each = (size / kChunks / kGranularity + 1) * kGranularity;
+  if (const int code = (*on)->reserve(&address_, kChunks * each, 0, 0, 0); code != 0) {
+    return failure(fmt::format("reserve {} bytes of addresses", kChunks * each), code);
+  }
+  for (std::size_t i = 0; i < kChunks; ++i) {
+    Chunk& chunk = chunks_.emplace_back(Chunk{each, 0});
+    if (gap && i == 1) continue;
+    const MemoryKindAsked kind{.location = {.device = device_}};
+    const Access access{.location = {.device = device_}};
+    const std::uint64_t at = address_ + i * each;
+    std::uint64_t memory = 0;
+    if (const int code = (*on)->create(&memory, each, &kind, 0); code != 0) {
+      return failure(fmt::format("make {} bytes of memory", each), code);
+    }
+    int code = (*on)->map(at, each, 0, memory, 0);
+    if (code != 0) {
+      (*on)->release(memory);
+      return failure("map memory", code);
+    }
+    chunk.memory = memory;
+    if (code = (*on)->set_access(at, each, &access, 1); code != 0) return failure("allow access", code);
+  }
+  return {};
+}
+
 GpuMemory::~GpuMemory() {
   if (address_ == 0) return;
-  if (const auto on = driver_on(device_)) (*on)->free(address_);
+  const auto on = driver_on(device_);
+  if (!on) return;
+  if (kind_ == Kind::kPooled) {
+    (*on)->free_pooled(address_, nullptr);
+    (*on)->synchronize(nullptr);
+  } else if (kind_ == Kind::kMapped) {
+    std::uint64_t at = address_;
+    for (const Chunk& chunk : chunks_) {
+      if (chunk.memory != 0) {
+        (*on)->unmap(at, chunk.size);
+        (*on)->release(chunk.memory);
+      }
+      at += chunk.size;
+    }
+    if (at > address_) (*on)->free_reserved(address_, at - address_);
+  } else {
+    (*on)->free(address_);
+  }
 }
 
 std::byte* GpuMemory::data() const {
@@ -184,7 +284,7 @@ std::byte* GpuMemory::data() const {
 }
 
 Status GpuMemory::store(std::size_t offset, std::span<const std::byte> bytes) const {
-  if (kind_ != Kind::kDevice) {
+  if (on_host()) {
     std::memcpy(data() + offset, bytes.data(), bytes.size());
     return {};
   }
@@ -198,7 +298,7 @@ Status GpuMemory::store(std::size_t offset, std::span<const std::byte> bytes) co
 }
 
 Status GpuMemory::load(std::size_t offset, std::span<std::byte> bytes) const {
-  if (kind_ != Kind::kDevice) {
+  if (on_host()) {
     std::memcpy(bytes.data(), data() + offset, bytes.size());
     return {};
   }

@@ -30,7 +30,9 @@ using GpuHandle = std::array<std::byte, 64>;
 /// Opens the allocation of another process from `device` and closes it again, without the engine.
 Status open_shared(const GpuHandle& handle, int device);
 
-/// Owns memory of "host", "cuda:N" or "managed" (by GPU 0). Movable.
+/// Owns memory of "host", "managed" (by GPU 0), or of GPU N: "cuda:N", "pooled:N" from the driver's pool,
+/// "mapped:N" of several memories that are mapped side by side, and "gapped:N" with one missing among them.
+/// Movable.
 class GpuMemory {
  public:
   static Result<GpuMemory> allocate(const std::string& place, std::size_t size);
@@ -40,11 +42,13 @@ class GpuMemory {
       : kind_(other.kind_),
         device_(other.device_),
         address_(std::exchange(other.address_, 0)),
+        chunks_(std::move(other.chunks_)),
         host_(std::move(other.host_)) {}
   GpuMemory& operator=(GpuMemory&& other) noexcept {
     std::swap(kind_, other.kind_);
     std::swap(device_, other.device_);
     std::swap(address_, other.address_);
+    std::swap(chunks_, other.chunks_);
     std::swap(host_, other.host_);
     return *this;
   }
@@ -61,11 +65,19 @@ class GpuMemory {
   Result<GpuHandle> share() const;
 
  private:
-  enum class Kind { kHost, kDevice, kManaged };
+  enum class Kind { kHost, kDevice, kPooled, kMapped, kManaged };
+  struct Chunk {
+    std::uint64_t size = 0;
+    std::uint64_t memory = 0;  // 0: a gap
+  };
+
+  Status map(std::size_t size, bool gap);
+  bool on_host() const { return kind_ == Kind::kHost || kind_ == Kind::kManaged; }
 
   Kind kind_ = Kind::kHost;
   int device_ = 0;
   std::uint64_t address_ = 0;  // of memory that is CUDA's
+  std::vector<Chunk> chunks_;  // of what was mapped
   std::vector<std::byte> host_;
 };
 

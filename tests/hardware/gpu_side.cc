@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <random>
 #include <stdexcept>
 #include <utility>
@@ -44,8 +45,11 @@ void for_each_run(std::uint64_t seed, std::size_t from, std::size_t size, Run&& 
   }
 }
 
-Process start(int window) {
-  auto process = Process::spawn({"/proc/self/exe", "--serve", std::to_string(window)});
+Process start(int window, const std::string& visible) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  std::vector<std::string> words{program, "--serve", std::to_string(window)};
+  if (!visible.empty()) words.insert(words.begin(), {"env", "CUDA_VISIBLE_DEVICES=" + visible});
+  auto process = Process::spawn(words);
   if (!process) throw std::runtime_error("start a side: " + process.error().message);
   return std::move(*process);
 }
@@ -85,7 +89,7 @@ void copy_pattern(std::span<std::byte> into, std::uint64_t seed, std::size_t fro
   });
 }
 
-Side::Side(const SidePlan& plan) : process_(start(window_.descriptor())) {
+Side::Side(const SidePlan& plan) : process_(start(window_.descriptor(), plan.visible)) {
   port_ = static_cast<std::uint16_t>(
       number(fmt::format("endpoint {} {} {}", plan.transport.empty() ? "-" : plan.transport, plan.blocks,
                          plan.keepalive.count())));

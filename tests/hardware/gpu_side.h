@@ -55,6 +55,7 @@ struct SidePlan {
   std::string transport;  ///< empty: all
   int blocks = -1;        ///< Options::gpu_blocks; -1: the default
   std::chrono::milliseconds keepalive{1000};
+  std::string visible;  ///< CUDA_VISIBLE_DEVICES of the process; empty: all
 };
 
 /// What became of a number of transfers.
@@ -120,7 +121,7 @@ class Side {
 /// start, and what lies around the region is part of it. Let go of at the end. The side outlives it.
 class SideMemory {
  public:
-  /// `place`: "host", "cuda:N" or "managed".
+  /// `place`: see GpuMemory.
   SideMemory(Side& side, const std::string& place, std::size_t size, std::size_t base = 0);
   SideMemory(SideMemory&& other) noexcept;
   SideMemory& operator=(SideMemory&&) = delete;

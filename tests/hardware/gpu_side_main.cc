@@ -52,6 +52,7 @@ class Server {
         {"repeat", [this](Words& words) { return repeat(words); }},
         {"wait", [this](Words& words) { return wait(words); }},
         {"outcomes", [this](Words& words) { return outcomes(words); }},
+        {"route", [this](Words&) { return route(); }},
         {"contexts", [](Words&) { return ok(fmt::format("{}", fmt::join(gpus_with_context(), ","))); }},
         {"share", [this](Words& words) { return share(words); }},
         {"open_shared", [this](Words& words) { return open(words); }},
@@ -127,6 +128,15 @@ class Server {
     own.region = MemoryRegion();
     own.memory = GpuMemory();
     return "ok";
+  }
+
+  /// Between GPUs: "ok TRANSPORT REASON"
+  std::string route() {
+    for (const Route& route : connection_.routes()) {
+      if (route.local != MemoryKind::kCuda || route.remote != MemoryKind::kCuda) continue;
+      return ok(fmt::format("{} {}", route.transport.empty() ? "none" : route.transport, route.reason));
+    }
+    return "error no_route none is told";
   }
 
   /// import DESCRIPTOR : "ok ID"

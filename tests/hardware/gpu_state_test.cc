@@ -10,6 +10,7 @@
 
 #include "gpu_memory.h"
 #include "gpu_pair.h"
+#include "support/eventually.h"
 #include "support/peer.h"
 
 namespace p2p::testing {
@@ -73,6 +74,30 @@ TEST_P(GpuState, ASteadyStateTakesNoMoreOfAnyGpu) {
   EXPECT_EQ(after, before) << "free bytes of each GPU";
   EXPECT_EQ(contexts(made->left), left_before) << "GPUs that the left side has a context on";
   EXPECT_EQ(contexts(made->right), right_before) << "the right side";
+}
+
+// A peer that reaches memory keeps it from being freed, and is to let go of it when its owner takes it back.
+TEST_P(GpuState, WhatIsTakenBackAndFreedIsThereForOthers) {
+  constexpr std::size_t kLarge = 4096 * kMiB;
+  constexpr std::size_t kSlack = 256 * kMiB;
+  const auto made = own_pair();
+  const int device = config().two ? 1 : 0;
+  const SideMemory mine(made->left, config().left_place(), 32 * kMiB);
+  const auto write_to = [&](const SideMemory& theirs) {
+    const Piece piece{mine.index(), theirs.imported_by(made->left), 0, theirs.address(0), 32 * kMiB};
+    ASSERT_TRUE(is_ok(made->left.transfer("write", {&piece, 1})));
+  };
+  // What is made at the first use is not counted.
+  write_to(SideMemory(made->right, config().right_place(), 32 * kMiB));
+  const auto free = [&] { return free_gpu_memory(device).value_or(0); };
+  const std::uint64_t before = free();
+  {
+    const SideMemory large(made->right, config().right_place(), kLarge);
+    write_to(large);
+    EXPECT_LT(free() + kLarge - kSlack, before);
+  }
+  EXPECT_TRUE(eventually([&] { return free() + kSlack >= before; }))
+      << (before - free()) / kMiB << " MiB are still taken";
 }
 
 // CUDA may need a context on the GPU whose memory another process shares; what it makes of that by itself is
