@@ -84,7 +84,6 @@ TEST_P(GpuKinds, ARangeWithAGapIsRefused) {
 }
 
 TEST_P(GpuKinds, MappedMemoryThatWasUnmapped) {
-  if (over_tcp()) GTEST_SKIP() << "cuda_ipc alone looks for that";
   const auto made = own_pair();
   const SideMemory mine(made->left, "mapped:0", kMiB);
   const SideMemory theirs(made->right, config().right_place(), kMiB);
