@@ -22,8 +22,8 @@ class Background {
   /// False, and the task is dropped: it was stopped, or the system has no thread left, which the log says.
   bool post(std::function<void()> task);
 
-  /// Waits for the task that has begun; those that have not are dropped, and nothing is taken any more. Not from
-  /// a task.
+  /// Waits for the task that has begun; those that have not are dropped, and nothing is taken any more. Not
+  /// from a task.
   void stop();
 
  private:

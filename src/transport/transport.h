@@ -35,7 +35,8 @@ struct Capabilities {
   /// `import_region` needs the owner's base, size and exported key (always true when `unaided`).
   bool needs_exported_key = false;
 
-  /// `import_region` of memory on a device may take milliseconds, so it is not called on the session's thread.
+  /// `import_region` of memory on a device may take milliseconds, so it is not called on the session's
+  /// thread.
   bool slow_import = false;
 
   /// Batches are cut by `max_batch_bytes` alone, whatever `Options::batch_bytes` says: the transport has no

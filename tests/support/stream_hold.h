@@ -24,15 +24,26 @@ class StreamHold {
 
   /// False if the driver did not take it. The handles of default streams need a current context.
   bool put_on(void* stream) {
-    using Launch = int (*)(void* stream, void (*function)(void*), void* argument);
-    void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (driver == nullptr) return false;
-    const auto launch = reinterpret_cast<Launch>(::dlsym(driver, "cuLaunchHostFunc"));
+    const auto launch =
+        driver<int(void* stream, void (*function)(void*), void* argument)>("cuLaunchHostFunc");
+    const auto context_of = driver<int(void* stream, void** context)>("cuStreamGetCtx");
+    const auto get_current = driver<int(void** context)>("cuCtxGetCurrent");
+    const auto set_current = driver<int(void* context)>("cuCtxSetCurrent");
+    if (launch == nullptr || context_of == nullptr || get_current == nullptr || set_current == nullptr) {
+      return false;
+    }
+    void* before = nullptr;
+    void* context = nullptr;
+    if (get_current(&before) != 0 || context_of(stream, &context) != 0 || set_current(context) != 0) {
+      return false;
+    }
     {
       const std::lock_guard lock(mutex_);
       ++pending_;
     }
-    if (launch != nullptr && launch(stream, &StreamHold::run, this) == 0) return true;
+    const bool taken = launch(stream, &StreamHold::run, this) == 0;
+    set_current(before);
+    if (taken) return true;
     const std::lock_guard lock(mutex_);
     --pending_;
     return false;
@@ -52,6 +63,12 @@ class StreamHold {
 
  private:
   static constexpr std::chrono::seconds kMost{60};
+
+  template <class Function>
+  static Function* driver(const char* name) {
+    void* const library = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    return library == nullptr ? nullptr : reinterpret_cast<Function*>(::dlsym(library, name));
+  }
 
   static void run(void* self) {
     auto& hold = *static_cast<StreamHold*>(self);
