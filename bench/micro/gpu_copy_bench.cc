@@ -13,6 +13,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -30,6 +31,7 @@ constexpr std::size_t kBytes = std::size_t{256} << 20;
 constexpr std::size_t kMostBlocks = kBytes / 4096;
 constexpr int kRounds = 8;
 constexpr int kShortRounds = 2000;
+constexpr int kPausedRounds = 12;
 constexpr std::chrono::seconds kPatience{10};
 
 /// Either end of a row.
@@ -131,7 +133,8 @@ struct Row {
   Place target;
   std::size_t block = kBytes;
   Copier::Limits limits;
-  bool single = false;  ///< one block, again and again
+  bool single = false;                 ///< one block, again and again
+  std::chrono::milliseconds pause{0};  ///< before each
 };
 
 /// Microseconds of one list, median.
@@ -142,7 +145,10 @@ Result<double> measure(const Memory& memory, const Row& row) {
   std::vector<kernels::CopyBlock> blocks = cut(row.source, row.target, row.block);
   if (row.single) blocks.resize(1);
   std::vector<double> times;
-  for (int round = 0; round < (row.single ? kShortRounds : kRounds); ++round) {
+  const bool pauses = row.pause.count() != 0;
+  const int rounds = pauses ? kPausedRounds : row.single ? kShortRounds : kRounds;
+  for (int round = 0; round < rounds; ++round) {
+    std::this_thread::sleep_for(row.pause);
     const auto took = run(**copier, blocks);
     if (!took) return tl::unexpected(took.error());
     times.push_back(std::chrono::duration<double, std::micro>(*took).count());
@@ -187,6 +193,13 @@ std::vector<Row> rows(const Memory& memory) {
     rows.push_back({"one, kernel", gpu, far, size, by_kernel(64), true});
     for (const unsigned ctas : {8U, 16U, 32U}) {
       rows.push_back({fmt::format("one, standby {}", ctas), gpu, far, size, by_standby(ctas), true});
+    }
+  }
+  // Devices and links between them go to sleep.
+  for (const std::size_t size : {std::size_t{65536}, std::size_t{16} << 20}) {
+    for (const int pause : {1, 5, 20, 100}) {
+      const std::string name = fmt::format("one, after {} ms", pause);
+      rows.push_back({name, gpu, far, size, kEngine, true, std::chrono::milliseconds(pause)});
     }
   }
   return rows;

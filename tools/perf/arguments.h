@@ -35,7 +35,8 @@ struct Arguments {
   std::uint64_t blocks = 1;
   std::uint64_t depth = 8;
   unsigned streams = 0;
-  double duration = 1.0;  ///< seconds
+  double duration = 1.0;   ///< seconds
+  std::int64_t pause = 0;  ///< milliseconds
   bool verify = true;
   bool prepared = false;
   bool fresh = false;

@@ -42,6 +42,11 @@ TEST(Arguments, RefusesRowsThatCannotBe) {
   arguments = {};
   arguments.duration = 0;
   EXPECT_FALSE(make_rows(arguments));
+  for (const std::int64_t pause : {-1, 3'600'000}) {
+    arguments = {};
+    arguments.pause = pause;
+    EXPECT_FALSE(make_rows(arguments)) << pause;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -196,7 +197,10 @@ class Rounds {
 
 Status transfer_timed(const Posts& posts, const Row& row, Figures& figures) {
   Window first(posts, 1);
-  if (const Status moved = first.run(Clock::time_point{}, kFirst); !moved) return moved;
+  for (std::uint64_t i = 0; i < kFirst; ++i) {
+    std::this_thread::sleep_for(row.pause);
+    if (const Status moved = first.run(Clock::time_point{}, 1); !moved) return moved;
+  }
   figures.first_us = first.latencies_us().front();
   figures.tenth_us = first.latencies_us().back();
   Window warm(posts, row.depth, first.posted());

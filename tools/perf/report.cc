@@ -75,6 +75,7 @@ void Report::row(const Row& row, const Figures& figures) {
       {"post_us", figures.post_us},
       {"first_us", figures.first_us},
       {"tenth_us", figures.tenth_us},
+      {"pause_ms", row.pause.count()},
       {"verified", figures.verified},
   };
   fmt::print(json_.get(), "{}\n", object.dump());

@@ -10,6 +10,7 @@ constexpr std::uint64_t kMaxTransferBytes = std::uint64_t{64} << 30;
 constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 24;
 constexpr std::uint64_t kMaxDepth = 4096;
 constexpr std::chrono::milliseconds kMaxDuration = std::chrono::hours(1);
+constexpr std::chrono::milliseconds kMaxPause = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -41,6 +42,10 @@ Status check(const Row& row) {
   if (row.duration.count() <= 0 || row.duration > kMaxDuration) {
     return fail(ErrorCode::kInvalidArgument, "the duration {} ms is not between 1 ms and one hour",
                 row.duration.count());
+  }
+  if (row.pause.count() < 0 || row.pause > kMaxPause) {
+    return fail(ErrorCode::kInvalidArgument, "the pause {} ms is not between 0 and {} ms", row.pause.count(),
+                kMaxPause.count());
   }
   return {};
 }

@@ -26,6 +26,7 @@ struct Row {
   std::uint64_t blocks = 1;  ///< of a transfer
   std::uint64_t depth = 1;   ///< transfers in flight
   std::chrono::milliseconds duration{1000};
+  std::chrono::milliseconds pause{0};  ///< before each of the first ten transfers
   bool verify = true;
   bool prepared = false;
   std::uint64_t seed = 0;  ///< of this row's patterns and places
@@ -47,8 +48,8 @@ struct Figures {
   double latency_us_p50 = 0;
   double latency_us_p99 = 0;
   double post_us = 0;   ///< median time to post one transfer
-  double first_us = 0;  ///< of the first transfer between these regions, from post to done
-  double tenth_us = 0;  ///< of the tenth
+  double first_us = 0;  ///< of the first transfer between these regions, from post to done, after Row::pause
+  double tenth_us = 0;  ///< of the tenth, likewise
   MemoryKind remote = MemoryKind::kHost;
   bool verified = false;
   std::string fault;  ///< what was wrong at the destination
