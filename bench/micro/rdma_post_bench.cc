@@ -65,7 +65,7 @@ class Bench {
 
   std::shared_ptr<const engine::SegmentList> list() const {
     const engine::ListContext context{
-        *table_, [this](RemoteRegionId) { return remote_; },
+        [this](RegionId id) { return table_->find(id); }, [this](RemoteRegionId) { return remote_; },
         [](const engine::Region&, const engine::RemoteRegion&) -> Result<std::size_t> { return 0; }};
     return engine::build_list(Operation::kWrite, local_, remotes_, context).value();
   }

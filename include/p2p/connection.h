@@ -67,6 +67,10 @@ class P2P_API Connection {
   /// incarnation (once open). What needs the peer's word is asked in the background; transfers wait for it.
   Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor) const;
 
+  /// Waits until an imported region can be used: what the first transfer would wait for. The reason where it
+  /// cannot; kTimedOut if its owner has said nothing.
+  Status wait_imported(RemoteRegionId region, std::chrono::nanoseconds timeout) const;
+
   /// Moves each local span to the remote span of the same index. Sizes must agree pair by pair.
   Transfer write(std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
                  const PostOptions& options = {}) const;

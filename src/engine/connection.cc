@@ -192,7 +192,7 @@ bool Connection::drained() const {
 void Connection::end(const Error& reason) {
   Error error;
   std::shared_ptr<Session> session;
-  std::vector<Parked> parked;
+  std::list<Parked> parked;
   {
     MutexLock lock(mutex_);
     if (error_.message.empty()) error_ = reason;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,6 +55,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor) {
     return imports_->import(descriptor);
   }
+  Status wait_imported(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
+    return imports_->wait(id, timeout);
+  }
 
   /// Checks the lists and starts them, or parks them until the peer's word is there.
   std::shared_ptr<TransferState> transfer(Operation operation, std::span<const LocalSpan> local,
@@ -61,7 +65,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// Null while a remote region waits for the peer's word.
   Result<std::shared_ptr<const SegmentList>> build(Operation operation, std::span<const LocalSpan> local,
-                                                   std::span<const RemoteSpan> remote);
+                                                   std::span<const RemoteSpan> remote) {
+    return build(operation, local, remote, {});
+  }
 
   /// Builds `list` as soon as the peer's word is there, so that its first post need not.
   void build_later(const std::shared_ptr<PreparedList>& list);
@@ -91,6 +97,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     PostOptions options;
     std::shared_ptr<const Gate> gate;
     std::shared_ptr<TransferState> state;
+    HeldRegions held{};
   };
 
   Connection(std::shared_ptr<Context> context, ConnectionId id, Role role, Observer observer);
@@ -119,7 +126,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
               const PostOptions& options, Status status);
   Status enter(const SegmentList& list);
   static void leave(const SegmentList& list);
+  Result<std::shared_ptr<const SegmentList>> build(Operation operation, std::span<const LocalSpan> local,
+                                                   std::span<const RemoteSpan> remote,
+                                                   const HeldRegions& held);
   bool park(Parked& parked, std::uint64_t epoch);
+  void hold(Parked& parked) const;
   std::uint64_t epoch() const;
   void retry_parked();
   void build_prepared();
@@ -150,7 +161,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool bye_said_ P2P_GUARDED_BY(mutex_) = false;
   bool bye_heard_ P2P_GUARDED_BY(mutex_) = false;
   std::uint64_t epoch_ P2P_GUARDED_BY(mutex_) = 0;  // counts the events that may free parked transfers
-  std::vector<Parked> parked_ P2P_GUARDED_BY(mutex_);
+  std::list<Parked> parked_ P2P_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<PreparedList>> unbuilt_ P2P_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
 

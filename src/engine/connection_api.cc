@@ -21,6 +21,10 @@ Result<RemoteRegionId> Connection::import_region(const RegionDescriptor& descrip
   return connection_->import_region(descriptor);
 }
 
+Status Connection::wait_imported(RemoteRegionId region, std::chrono::nanoseconds timeout) const {
+  return connection_->wait_imported(region, timeout);
+}
+
 Transfer Connection::write(std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
                            const PostOptions& options) const {
   return Transfer(connection_->transfer(Operation::kWrite, local, remote, options));

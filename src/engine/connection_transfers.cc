@@ -1,4 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -16,13 +17,18 @@ constexpr std::uint64_t kAssistBytes = std::uint64_t{256} << 10;
 
 Result<std::shared_ptr<const SegmentList>> Connection::build(Operation operation,
                                                              std::span<const LocalSpan> local,
-                                                             std::span<const RemoteSpan> remote) {
+                                                             std::span<const RemoteSpan> remote,
+                                                             const HeldRegions& held) {
   if (state() != ConnectionState::kOpen) {
     if (Status usable = status(); !usable) return tl::unexpected(usable.error());
     if (state() == ConnectionState::kConnecting) return std::shared_ptr<const SegmentList>();
   }
   const ListContext context{
-      *context_->regions, [this](RemoteRegionId id) { return imports_->find(id); },
+      [this, &held](RegionId id) {
+        auto region = held.find(id);
+        return region ? region : context_->regions->find(id);
+      },
+      [this](RemoteRegionId id) { return imports_->find(id); },
       [this](const Region& here, const RemoteRegion& there) { return lanes_->route(here, there); }};
   return build_list(operation, local, remote, context);
 }
@@ -53,6 +59,7 @@ std::shared_ptr<TransferState> Connection::transfer(Operation operation, std::sp
     }
     Parked parked{operation, {local.begin(), local.end()}, {remote.begin(), remote.end()}, options, *gate,
                   state};
+    hold(parked);
     if (park(parked, epoch)) break;
   }
   return state;
@@ -77,6 +84,13 @@ std::uint64_t Connection::epoch() const {
   return epoch_;
 }
 
+void Connection::hold(Parked& parked) const {
+  for (const LocalSpan& span : parked.local) {
+    if (parked.held.find(span.region)) continue;
+    if (auto region = context_->regions->find(span.region)) parked.held.add(std::move(region));
+  }
+}
+
 // False: what the transfer waits for may have come since `epoch`; try again.
 bool Connection::park(Parked& parked, std::uint64_t epoch) {
   const auto state = parked.state;
@@ -89,10 +103,15 @@ bool Connection::park(Parked& parked, std::uint64_t epoch) {
     const auto self = weak.lock();
     const auto one = weak_state.lock();
     if (!self || !one) return;
-    bool mine = false;
+    std::optional<Parked> mine;
     {
       MutexLock lock(self->mutex_);
-      mine = std::erase_if(self->parked_, [&](const Parked& other) { return other.state == one; }) != 0;
+      const auto found = std::find_if(self->parked_.begin(), self->parked_.end(),
+                                      [&](const Parked& other) { return other.state == one; });
+      if (found != self->parked_.end()) {
+        mine.emplace(std::move(*found));
+        self->parked_.erase(found);
+      }
     }
     if (mine)
       self->finish({}, one, {}, fail(ErrorCode::kCancelled, "transfer of {} bytes: cancelled", one->bytes()));
@@ -101,7 +120,7 @@ bool Connection::park(Parked& parked, std::uint64_t epoch) {
 }
 
 void Connection::retry_parked() {
-  std::vector<Parked> parked;
+  std::list<Parked> parked;
   {
     MutexLock lock(mutex_);
     ++epoch_;
@@ -110,7 +129,7 @@ void Connection::retry_parked() {
   for (Parked& one : parked) {
     while (true) {
       const std::uint64_t epoch = this->epoch();
-      auto list = build(one.operation, one.local, one.remote);
+      auto list = build(one.operation, one.local, one.remote, one.held);
       if (list && !*list) {
         if (park(one, epoch)) break;
         continue;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/futex.h"
 #include "base/underlying.h"
 
 namespace p2p::engine {
@@ -37,6 +38,29 @@ std::shared_ptr<RemoteRegion> Imports::find(RemoteRegionId id) const {
   return index < remotes_.size() ? remotes_[index] : nullptr;
 }
 
+void Imports::tell_resolved() const {
+  changes_.fetch_add(1);
+  futex_wake_all(changes_);
+  resolved_();
+}
+
+Status Imports::wait(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
+  const auto remote = find(id);
+  if (!remote)
+    return fail(ErrorCode::kNotFound, "wait for remote region {}: none was imported", to_underlying(id));
+  const auto deadline = deadline_after(timeout);
+  for (;;) {
+    const std::uint32_t seen = changes_.load();
+    if (remote->state() == RemoteRegion::State::kReady) return {};
+    if (remote->state() == RemoteRegion::State::kFailed) return tl::unexpected(remote->error());
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(ErrorCode::kTimedOut, "wait for remote region {}: no word from its owner after {} ms",
+                  to_underlying(id), std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
+    }
+    futex_wait(changes_, seen, deadline);
+  }
+}
+
 void Imports::start(Incarnation peer) {
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
   {
@@ -46,7 +70,7 @@ void Imports::start(Incarnation peer) {
     remotes = remotes_;
   }
   for (const auto& remote : remotes) resolve(remote);
-  resolved_();
+  tell_resolved();
 }
 
 void Imports::resolve(const std::shared_ptr<RemoteRegion>& remote) {
@@ -150,12 +174,12 @@ Status Imports::on(const wire::RegionAnswer& answer) {
     // A device that is full of work makes its driver wait; the session's other messages shall not.
     const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys] {
       self->make_ready(*remote, info, keys);
-      self->resolved_();
+      self->tell_resolved();
     };
     if (!takes_long(info) || !context_->imports.post(ready)) ready();
     return {};
   }
-  resolved_();
+  tell_resolved();
   return {};
 }
 
@@ -184,7 +208,7 @@ void Imports::on(const wire::RegionRevoke& revoke) {
         {ErrorCode::kNotFound, fmt::format("use remote region {}: its owner deregistered it", revoke.region)},
         [through] {});
   }
-  resolved_();
+  tell_resolved();
 }
 
 void Imports::on(const wire::RegionRevoked& revoked) {
@@ -225,6 +249,8 @@ void Imports::close(const Error& error) {
   }
   for (const auto& remote : remotes) remote->set_failed(error);
   for (const auto& [id, through] : revocations) through();
+  changes_.fetch_add(1);
+  futex_wake_all(changes_);
 }
 
 }  // namespace p2p::engine

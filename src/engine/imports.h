@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,6 +31,9 @@ class Imports : public std::enable_shared_from_this<Imports> {
   Result<RemoteRegionId> import(const RegionDescriptor& descriptor);
   std::shared_ptr<RemoteRegion> find(RemoteRegionId id) const;
 
+  /// Waits until the region is usable, or is not and will not be.
+  Status wait(RemoteRegionId id, std::chrono::nanoseconds timeout) const;
+
   /// The connection is open: resolves what was imported before.
   void start(Incarnation peer);
 
@@ -44,12 +49,15 @@ class Imports : public std::enable_shared_from_this<Imports> {
   void resolve(const std::shared_ptr<RemoteRegion>& remote);
   void make_ready(RemoteRegion& remote, const RegionInfo& info, const std::vector<wire::ExportedKey>& keys);
   bool takes_long(const RegionInfo& info) const;
+  void tell_resolved() const;
   void tell_revoked(RegionId region, std::function<void()> through);
 
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<Lanes> lanes_;
   const SendMessage send_;
   const std::function<void()> resolved_;
+
+  mutable std::atomic<std::uint32_t> changes_{0};  // futex: bumped when a region may have left its wait
 
   mutable Mutex mutex_;
   bool started_ P2P_GUARDED_BY(mutex_) = false;

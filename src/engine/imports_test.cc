@@ -159,6 +159,35 @@ TEST_F(SlowImports, ComeTooLateForARegionThatWasTakenBack) {
   EXPECT_FALSE(write()->wait(10s));
 }
 
+TEST_F(SlowImports, KeepWhatTheirTransfersWillReadFrom) {
+  const auto parked = write();
+  ASSERT_TRUE(local_->revoke(std::chrono::steady_clock::now() + 10s));
+  EXPECT_FALSE(local_->wait_unused(std::chrono::steady_clock::now() + 10ms));
+  EXPECT_FALSE(write()->wait(10s)) << "the region was taken back";
+  release();
+  const Status written = parked->wait(10s);
+  ASSERT_TRUE(written) << written.error().message;
+  EXPECT_EQ(target_, source_);
+  EXPECT_TRUE(local_->wait_unused(std::chrono::steady_clock::now() + 10s));
+}
+
+TEST_F(SlowImports, LetGoOfTheMemoryOfACancelledTransfer) {
+  const auto parked = write();
+  parked->cancel();
+  EXPECT_EQ(parked->wait(10s).error().code, ErrorCode::kCancelled);
+  EXPECT_TRUE(local_->wait_unused(std::chrono::steady_clock::now() + 10s));
+}
+
+TEST_F(SlowImports, CanBeWaitedFor) {
+  EXPECT_EQ(connection_->wait_imported(id_, 10ms).error().code, ErrorCode::kTimedOut);
+  EXPECT_EQ(connection_->wait_imported(RemoteRegionId{7777}, 10s).error().code, ErrorCode::kNotFound);
+  release();
+  const Status usable = connection_->wait_imported(id_, 10s);
+  EXPECT_TRUE(usable) << usable.error().message;
+  ASSERT_TRUE(remote_->revoke(std::chrono::steady_clock::now() + 10s));
+  EXPECT_EQ(connection_->wait_imported(id_, 10s).error().code, ErrorCode::kNotFound);
+}
+
 TEST_F(SlowImports, EndWithTheirEndpoint) {
   const auto parked = write();
   std::thread closing([&] { here_.reset(); });

@@ -272,10 +272,11 @@ void Lane::assist(const TransferState& state, Clock::time_point deadline,
                   const std::shared_ptr<Slot>& started) {
   const auto slots = this->slots();
   const bool there = std::find(slots->begin(), slots->end(), started) != slots->end();
-  if (there) drive({started}, state, deadline);
+  if (there) drive({&started, 1}, state, deadline);
 }
 
-void Lane::drive(const Slots& slots, const TransferState& state, Clock::time_point deadline) {
+void Lane::drive(std::span<const std::shared_ptr<Slot>> slots, const TransferState& state,
+                 Clock::time_point deadline) {
   std::vector<Assist> assists;
   assists.reserve(slots.size());
   for (const auto& slot : slots) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -94,7 +95,8 @@ class Lane {
   std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t first, std::uint64_t bytes, Ended& ended);
   std::shared_ptr<Slot> start_copy_here(const Slots& slots, std::size_t first, std::uint64_t bytes,
                                         Ended& ended);
-  void drive(const Slots& slots, const TransferState& state, Clock::time_point deadline);
+  void drive(std::span<const std::shared_ptr<Slot>> slots, const TransferState& state,
+             Clock::time_point deadline);
   void signal(std::uint64_t bytes, const Slots& slots, std::size_t first) const;
   void let_in(std::deque<std::shared_ptr<Part>> open, std::deque<std::shared_ptr<Part>> shut, Ended& ended);
   void drop(const std::shared_ptr<Part>& part, Ended& ended);

@@ -79,6 +79,21 @@ bool Region::wait_unused(std::chrono::steady_clock::time_point deadline) {
   return wait_zero(users_, deadline);
 }
 
+HeldRegions::~HeldRegions() {
+  for (const auto& region : regions_) region->remove_user();
+}
+
+void HeldRegions::add(std::shared_ptr<Region> region) {
+  region->add_user();
+  regions_.push_back(std::move(region));
+}
+
+std::shared_ptr<Region> HeldRegions::find(RegionId id) const {
+  const auto found = std::find_if(regions_.begin(), regions_.end(),
+                                  [&](const auto& region) { return region->info().id == id; });
+  return found == regions_.end() ? nullptr : *found;
+}
+
 RegionTable::RegionTable(TransportList transports, Incarnation incarnation,
                          std::chrono::nanoseconds revoke_timeout)
     : transports_(std::move(transports)), incarnation_(incarnation), revoke_timeout_(revoke_timeout) {}

@@ -82,6 +82,24 @@ class Region {
   std::shared_ptr<std::atomic<std::uint32_t>> unanswered_ = std::make_shared<std::atomic<std::uint32_t>>(0);
 };
 
+/// Regions that a transfer will use once it can be started, in use from now on: they may be taken back by the
+/// application meanwhile.
+class HeldRegions {
+ public:
+  HeldRegions() = default;
+  HeldRegions(HeldRegions&&) noexcept = default;
+  HeldRegions& operator=(HeldRegions&&) = delete;
+  ~HeldRegions();
+
+  void add(std::shared_ptr<Region> region);
+
+  /// Null if it is none of them.
+  std::shared_ptr<Region> find(RegionId id) const;
+
+ private:
+  std::vector<std::shared_ptr<Region>> regions_;
+};
+
 /// The regions of one endpoint, found by id. Thread-safe. Outlives the endpoint while a region lives.
 class RegionTable : public std::enable_shared_from_this<RegionTable> {
  public:

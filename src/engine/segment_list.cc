@@ -61,7 +61,7 @@ class Builder {
   // Makes the spans' regions the current pair.
   Result<bool> enter(const LocalSpan& local, const RemoteSpan& remote) {
     if (!local_ || local.region != local_->info().id) {
-      local_ = context_.regions.find(local.region);
+      local_ = context_.local(local.region);
       if (!local_) {
         return refuse(ErrorCode::kNotFound, local, remote,
                       fmt::format("no local region {}", to_underlying(local.region)));

@@ -32,7 +32,7 @@ struct SegmentList {
 
 /// What building a list asks of its connection.
 struct ListContext {
-  const RegionTable& regions;
+  std::function<std::shared_ptr<Region>(RegionId)> local;
   std::function<std::shared_ptr<RemoteRegion>(RemoteRegionId)> remote;
 
   /// The transport that moves bytes between the two, or why none does.

@@ -38,6 +38,8 @@ class Posts {
                             const RegionDescriptor& descriptor) {
     const auto remote = connection.import_region(descriptor);
     if (!remote) return tl::unexpected(remote.error());
+    const Status usable = connection.wait_imported(*remote, kPatience);
+    if (!usable) return tl::unexpected(usable.error());
     Posts posts(connection, row);
     const Layout here(row, Side::kClient);
     const Layout there(row, Side::kServer);

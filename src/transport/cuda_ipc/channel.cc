@@ -176,6 +176,7 @@ bool IpcChannel::progress(std::vector<Completion>& completions) {
     flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
     moved = true;
   }
+  if (!flights_.empty()) return moved;
   for (const auto& [device, copier] : copiers_) {
     if (copier) copier->rest();
   }
