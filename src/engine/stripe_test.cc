@@ -47,7 +47,7 @@ TEST(Stripe, CutsCoverTheListExactly) {
       ASSERT_GT(cut.bytes, 0U);
       ASSERT_LE(cut.bytes, limits.bytes);
       ASSERT_LE(cut.segments.size(), limits.segments);
-      Batch batch{BatchId{1}, Operation::kWrite, cut.segments, cut.skip, cut.bytes, nullptr};
+      Batch batch{BatchId{1}, Operation::kWrite, cut.segments, cut.skip, cut.bytes};
       std::uint64_t seen = 0;
       batch.for_each_piece([&](const Segment& piece) {
         ASSERT_EQ(piece.local, list[segment].local + offset);
