@@ -97,8 +97,8 @@ TEST(CopierEnd, DoesNotWaitForEver) {
   constexpr std::uint64_t kHalf = std::uint64_t{16} << 30;
   const auto buffer = cuda::DeviceBuffer::allocate(0, 2 * kHalf);
   if (!buffer) GTEST_SKIP() << buffer.error().message;
-  // 16 TiB: no GPU does that within 5 s.
-  constexpr Copier::Limits kLong{.bulk_bytes = 0, .bulk_count = 512, .blocks = 512, .lists = 2};
+  // 31 TiB: no GPU does that within 5 s.
+  constexpr Copier::Limits kLong{.bulk_bytes = 0, .bulk_count = 1000, .blocks = 1000, .lists = 2};
   auto copier = Copier::open(0, kLong).value();
   while (Copier::List* const list = copier->take()) {
     for (std::size_t i = 0; i < kLong.blocks; ++i) {

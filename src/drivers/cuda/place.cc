@@ -57,6 +57,14 @@ std::uint64_t id_of(CUpointer_attribute name, CUdeviceptr pointer) {
   return id;
 }
 
+// Of addresses that are only reserved the driver knows the rest, too.
+bool is_mapped(const Driver& driver, CUdeviceptr pointer) {
+  CUpointer_attribute name = CU_POINTER_ATTRIBUTE_MAPPED;
+  unsigned mapped = 0;
+  void* value = &mapped;
+  return driver.pointer_attributes(1, &name, &value, pointer) == CUDA_SUCCESS && mapped != 0;
+}
+
 std::uint64_t memory_id_of(const void* pointer) {
   return id_of(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, reinterpret_cast<CUdeviceptr>(pointer));
 }
@@ -106,11 +114,13 @@ Status check_range(const Allocation& allocation, const std::byte* data, std::uin
                 static_cast<const void*>(data));
   }
   const Driver* driver = loaded_driver();
+  const bool knows = is_mapped(*driver, first);  // it may say so of memory from cuMemMap alone
   for (std::uint64_t at = first; at < end; at = at / kGranularity * kGranularity + kGranularity) {
     Attributes attributes;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver is asked what it is
     const CUresult code = attributes_of(*driver, reinterpret_cast<const void*>(at), attributes);
-    if (code == CUDA_SUCCESS && on_device(attributes) && attributes.device == allocation.device) continue;
+    const bool there = code == CUDA_SUCCESS && on_device(attributes) && (!knows || is_mapped(*driver, at));
+    if (there && attributes.device == allocation.device) continue;
     return fail(ErrorCode::kUnavailable, "{} bytes at {}: no memory of CUDA device {} is mapped at {:#x}",
                 size, static_cast<const void*>(data), allocation.device, at);
   }
