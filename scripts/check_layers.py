@@ -25,7 +25,8 @@ LAYERS = {
     "src/drivers/": ("{own}", "src/base/", *VALUES),
     "src/kernels/": ("src/kernels/", *VALUES),
     # Copying and staging of device memory, for any transport.
-    "src/device/": ("src/device/", "src/base/", "src/drivers/cuda/", "src/kernels/", *VALUES),
+    "src/device/": ("src/device/", "src/base/", "src/drivers/cuda/", "src/drivers/topology/",
+                    "src/kernels/", *VALUES),
     "src/transport/": ("{own}", "src/transport/*", "src/base/", "src/drivers/", "src/device/", "src/kernels/",
                        *VALUES),
     "src/transport/*": ("src/transport/*", "src/base/", *VALUES),

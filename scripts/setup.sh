@@ -12,7 +12,7 @@ packages=(g++ cmake ninja-build libexpected-dev libfmt-dev libspdlog-dev libssl-
 case $what in
   demo) ;;
   test)
-    packages+=(libgtest-dev libgmock-dev libbenchmark-dev libhwloc-dev libibverbs-dev clang-19 clang-tidy-19
+    packages+=(libgtest-dev libgmock-dev libbenchmark-dev libibverbs-dev clang-19 clang-tidy-19
       clang-format-19 libclang-rt-19-dev codespell shellcheck gcovr ccache iproute2 pkg-config
       git qemu-system-x86 busybox-static cpio kmod xz-utils zstd ibverbs-providers)
     ;;
