@@ -92,6 +92,10 @@ struct P2P_API Options {
   /// Engine threads; 0: one a core, at most 8.
   unsigned workers = 0;
 
+  /// Keep engine threads on the CPUs next to the GPUs whose memory is registered, where the system says
+  /// which.
+  bool place_threads = true;
+
   /// TCP streams a connection and interface; 0: chosen from cores and link speed. Of the two sides' numbers
   /// the smaller one counts.
   unsigned streams = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/background.h"
+#include "engine/placement.h"
 #include "engine/reactor.h"
 #include "engine/region.h"
 #include "engine/worker.h"
@@ -20,6 +21,7 @@ struct Context {
   Options options;
   std::shared_ptr<RegionTable> regions;
   std::vector<std::unique_ptr<Worker>> workers;
+  std::unique_ptr<Placement> placement;  ///< of the workers; null: they are left alone
   std::unique_ptr<Reactor> reactor;
   Background imports{"p2p-imports"};  ///< of regions that take long; the endpoint stops it
 

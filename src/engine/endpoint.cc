@@ -127,6 +127,11 @@ Status Endpoint::start_threads() {
     if (!worker) return tl::unexpected(worker.error());
     context_->workers.push_back(std::move(*worker));
   }
+  if (context_->options.place_threads) {
+    std::vector<pthread_t> threads;
+    for (const auto& worker : context_->workers) threads.push_back(worker->thread());
+    context_->placement = std::make_unique<Placement>(std::move(threads));
+  }
   auto reactor = Reactor::start();
   if (!reactor) return tl::unexpected(reactor.error());
   context_->reactor = std::move(*reactor);

@@ -31,6 +31,8 @@ Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size) {
   if (!place) return tl::unexpected(place.error());
   auto region = endpoint_->context().regions->add(data, size, *place);
   if (!region) return tl::unexpected(region.error());
+  const auto& placement = endpoint_->context().placement;
+  if (place->kind == MemoryKind::kCuda && placement) placement->use(place->device);
   return MemoryRegion(std::move(*region));
 }
 

@@ -180,6 +180,11 @@ constexpr Variable kVariables[] = {
     {"UCCL_P2P_WORKERS", "Engine threads. 0: one for each core, at most 8.",
      [](Text text, Options& o) { return read_number(text, {0, 256}, o.workers); },
      [](const Options& o) { return std::to_string(o.workers); }},
+    {"UCCL_P2P_PLACE_THREADS",
+     "1: engine threads keep to the CPUs next to the GPUs whose memory is registered, as far as the process "
+     "may use them. 0: they run where the system puts them.",
+     [](Text text, Options& o) { return read_flag(text, o.place_threads); },
+     [](const Options& o) { return std::string(o.place_threads ? "1" : "0"); }},
     {"UCCL_P2P_STREAMS",
      "TCP streams for each connection and interface. 0: chosen from cores and link speed. The smaller number "
      "of the two sides counts.",

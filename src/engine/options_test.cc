@@ -61,6 +61,7 @@ TEST_F(OptionsTest, DefaultsWithoutVariables) {
   EXPECT_EQ(options.batch_bytes, defaults.batch_bytes);
   EXPECT_THAT(options.transports, IsEmpty());
   EXPECT_TRUE(options.require_transport);
+  EXPECT_TRUE(options.place_threads);
 }
 
 TEST_F(OptionsTest, EveryVariableReachesItsField) {
@@ -69,6 +70,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("TRANSPORT", "cma, tcp");
   set("REQUIRE", "off");
   set("WORKERS", "3");
+  set("PLACE_THREADS", "0");
   set("STREAMS", "7");
   set("INTERFACES", "eth1,10.0.0.4");
   set("KEEPALIVE_MS", "250");
@@ -88,6 +90,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   EXPECT_THAT(options.transports, ElementsAre("cma", "tcp"));
   EXPECT_FALSE(options.require_transport);
   EXPECT_EQ(options.workers, 3u);
+  EXPECT_FALSE(options.place_threads);
   EXPECT_EQ(options.streams, 7u);
   EXPECT_THAT(options.interfaces, ElementsAre("eth1", "10.0.0.4"));
   EXPECT_EQ(options.keepalive, milliseconds(250));
@@ -162,6 +165,7 @@ TEST_F(OptionsTest, UnreadableValuesNameTheVariable) {
       {"TRANSPORT", "a,auto"},
       {"REQUIRE", "perhaps"},
       {"WORKERS", "257"},
+      {"PLACE_THREADS", "near"},
       {"STREAMS", "many"},
       {"INTERFACES", ","},
       {"KEEPALIVE_MS", "0"},

@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -95,6 +97,8 @@ class Worker {
 
   /// Counts a channel that will be attached, until it is detached.
   void reserve() { load_.fetch_add(1, std::memory_order_relaxed); }
+
+  pthread_t thread() { return thread_.native_handle(); }
 
   /// Channels reserved: for spreading.
   unsigned load() const { return load_.load(std::memory_order_relaxed); }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "drivers/cuda/device.h"
+#include "drivers/cuda/place.h"
 #include "drivers/nccl_net/nearest.h"
 #include "drivers/nccl_net/plugin.h"
 

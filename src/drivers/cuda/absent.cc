@@ -28,7 +28,6 @@ Status check(int code, std::string_view what) {
 Status available() { return absent(); }
 int device_count() { return 0; }
 Result<DeviceUuid> uuid_of(int /*device*/) { return absent(); }
-Result<std::string> bus_id_of(int /*device*/) { return absent(); }
 std::optional<int> find_device(const DeviceUuid& /*uuid*/) { return std::nullopt; }
 std::vector<int> active_devices() { return {}; }
 int current_device() { return 0; }
@@ -38,6 +37,7 @@ DeviceGuard::DeviceGuard(int /*device*/) : status_(absent()) {}
 DeviceGuard::~DeviceGuard() = default;
 
 Result<MemoryPlace> place_of(const void* /*pointer*/) { return MemoryPlace{}; }
+Result<std::string> bus_id_of(int /*device*/) { return absent(); }
 Result<Allocation> allocation_of(const void* /*pointer*/) { return absent(); }
 Status check_range(const Allocation& /*allocation*/, const std::byte* /*data*/, std::uint64_t /*size*/) {
   return absent();
@@ -47,7 +47,9 @@ std::string_view why_private(const Allocation& /*allocation*/) { return ""; }
 std::uint64_t buffer_id_of(const void* /*pointer*/) { return 0; }
 bool pinned(const void* /*pointer*/, std::size_t /*bytes*/) { return false; }
 
-Result<HostBuffer> HostBuffer::allocate(std::size_t /*bytes*/) { return absent(); }
+Result<HostBuffer> HostBuffer::allocate(std::size_t /*bytes*/, std::optional<int> /*numa_node*/) {
+  return absent();
+}
 HostBuffer::~HostBuffer() = default;
 Result<HostPin> HostPin::pin(std::byte* /*data*/, std::size_t /*bytes*/) { return absent(); }
 HostPin::~HostPin() = default;

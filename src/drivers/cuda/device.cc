@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cctype>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -61,17 +60,6 @@ Result<DeviceUuid> uuid_of(int device) {
   static_assert(sizeof uuid == sizeof properties.uuid);
   std::memcpy(uuid.data(), &properties.uuid, sizeof uuid);
   return uuid;
-}
-
-Result<std::string> bus_id_of(int device) {
-  std::array<char, 32> text{};
-  const int code = cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
-  if (code != cudaSuccess) {
-    return tl::unexpected<Error>(error_of(code, fmt::format("ask for the place of CUDA device {}", device)));
-  }
-  std::string id(text.data());
-  std::transform(id.begin(), id.end(), id.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  return id;
 }
 
 std::optional<int> find_device(const DeviceUuid& uuid) {

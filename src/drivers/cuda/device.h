@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "p2p/result.h"
@@ -21,9 +20,6 @@ Status available();
 int device_count();
 
 Result<DeviceUuid> uuid_of(int device);
-
-/// Its PCI address as the system writes it: "0000:3b:00.0".
-Result<std::string> bus_id_of(int device);
 
 /// The ordinal of the device here; none if this process cannot see it.
 std::optional<int> find_device(const DeviceUuid& uuid);

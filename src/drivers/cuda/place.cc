@@ -1,10 +1,15 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/cuda/place.h"
 
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
 #include <array>
+#include <cctype>
 
 #include "base/error.h"
 #include "drivers/cuda/driver.h"
+#include "drivers/cuda/error.h"
 
 namespace p2p::cuda {
 namespace {
@@ -83,6 +88,17 @@ Result<MemoryPlace> place_of(const void* pointer) {
   }
   if (!on_device(attributes)) return MemoryPlace{};
   return MemoryPlace{MemoryKind::kCuda, attributes.device};
+}
+
+Result<std::string> bus_id_of(int device) {
+  std::array<char, 32> text{};
+  const int code = cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device);
+  if (code != cudaSuccess) {
+    return tl::unexpected<Error>(error_of(code, fmt::format("ask for the place of CUDA device {}", device)));
+  }
+  std::string id(text.data());
+  std::transform(id.begin(), id.end(), id.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  return id;
 }
 
 Result<Allocation> allocation_of(const void* pointer) {

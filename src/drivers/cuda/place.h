@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "p2p/memory.h"
 #include "p2p/result.h"
@@ -13,6 +14,9 @@ namespace p2p::cuda {
 /// and managed memory included. Never loads the driver and makes no context. kSystem if the driver cannot
 /// tell.
 Result<MemoryPlace> place_of(const void* pointer);
+
+/// The PCI address of a device as the system writes it: "0000:3b:00.0".
+Result<std::string> bus_id_of(int device);
 
 /// The device allocation around a pointer.
 struct Allocation {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "drivers/cuda/device.h"
+#include "drivers/cuda/place.h"
 #include "transport/rdma/region.h"
 
 namespace p2p::rdma {
