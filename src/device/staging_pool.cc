@@ -2,10 +2,13 @@
 #include "device/staging_pool.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
 #include "drivers/cuda/memory.h"
+#include "drivers/cuda/place.h"
+#include "drivers/topology/topology.h"
 
 namespace p2p::device {
 namespace {
@@ -15,10 +18,16 @@ constexpr std::size_t kSlab = 4;
 // With these a stream can start; copiers come next, and then the other slots.
 constexpr std::size_t kFirstSlotsPerStream = 1;
 
+std::optional<int> node_of(int device) {
+  if (device < 0) return std::nullopt;
+  const auto address = cuda::bus_id_of(device);
+  return address ? topology::numa_node_of(*address) : -1;
+}
+
 }  // namespace
 
-Result<std::shared_ptr<std::byte>> StagingPool::allocate_pinned(std::size_t bytes) {
-  auto buffer = cuda::HostBuffer::allocate(bytes);
+Result<std::shared_ptr<std::byte>> StagingPool::allocate_pinned(std::size_t bytes, int device) {
+  auto buffer = cuda::HostBuffer::allocate(bytes, node_of(device));
   if (!buffer) return tl::unexpected(std::move(buffer.error()));
   const auto owner = std::make_shared<cuda::HostBuffer>(std::move(*buffer));
   return std::shared_ptr<std::byte>(owner, owner->data());
@@ -31,6 +40,7 @@ StagingPool::~StagingPool() {
 
 void StagingPool::add_device(int device) {
   const MutexLock lock(mutex_);
+  if (first_device_ < 0) first_device_ = device;
   if (devices_.try_emplace(device, 0).second) make_ahead();
 }
 
@@ -116,7 +126,12 @@ void StagingPool::give_back(std::byte* slot) {
 
 // Without the lock while memory is made; those that need some at the same time make more than one slab.
 Result<std::byte*> StagingPool::grow() {
-  auto slab = allocate_(kSlab * limits_.slot_bytes);
+  int device = -1;
+  {
+    const MutexLock lock(mutex_);
+    device = first_device_;
+  }
+  auto slab = allocate_(kSlab * limits_.slot_bytes, device);
   if (!slab) return tl::unexpected(std::move(slab.error()));
   std::byte* const first = slab->get();
   const MutexLock lock(mutex_);

@@ -30,9 +30,9 @@ class StagingPool {
   /// Slots made ahead for one stream.
   static constexpr std::size_t kSlotsPerStream = 8;
 
-  /// Pinned memory, freed with the last pointer to it.
-  using Allocate = std::function<Result<std::shared_ptr<std::byte>>(std::size_t bytes)>;
-  static Result<std::shared_ptr<std::byte>> allocate_pinned(std::size_t bytes);
+  /// Pinned memory on the NUMA node of `device` (-1: on any), freed with the last pointer to it.
+  using Allocate = std::function<Result<std::shared_ptr<std::byte>>(std::size_t bytes, int device)>;
+  static Result<std::shared_ptr<std::byte>> allocate_pinned(std::size_t bytes, int device);
 
   explicit StagingPool(const Limits& limits, Allocate allocate = allocate_pinned,
                        Copiers::Open open = Copier::open)
@@ -80,6 +80,7 @@ class StagingPool {
   std::vector<std::shared_ptr<std::byte>> slabs_ P2P_GUARDED_BY(mutex_);
   std::vector<std::byte*> free_ P2P_GUARDED_BY(mutex_);
   std::size_t slots_ P2P_GUARDED_BY(mutex_) = 0;
+  int first_device_ P2P_GUARDED_BY(mutex_) = -1;
   std::map<int, std::size_t> devices_ P2P_GUARDED_BY(mutex_);  // to how many streams have copiers there
   std::size_t streams_ P2P_GUARDED_BY(mutex_) = 0;
   bool making_ P2P_GUARDED_BY(mutex_) = false;

@@ -26,10 +26,12 @@ struct Makers {
   std::atomic<std::size_t> bytes{0};
   std::atomic<int> copiers{0};
   std::atomic<bool> fails{false};
+  std::atomic<int> device{-2};  // that memory was last asked for
 
-  StagingPool::Allocate allocate = [this](std::size_t size) -> Result<std::shared_ptr<std::byte>> {
+  StagingPool::Allocate allocate = [this](std::size_t size, int near) -> Result<std::shared_ptr<std::byte>> {
     if (fails) return fail(ErrorCode::kSystem, "no memory");
     bytes += size;
+    device = near;
     return std::shared_ptr<std::byte>(new std::byte[size], std::default_delete<std::byte[]>());
   };
   Copiers::Open open = [this](int, const Copier::Limits&) -> Result<std::unique_ptr<Copier>> {
@@ -69,6 +71,18 @@ TEST(StagingPool, MakesAheadWhatStreamsAndDevicesWant) {
   pool.add_stream();
   EXPECT_TRUE(pool.settled());
   EXPECT_EQ(makers.copiers, 4);
+}
+
+TEST(StagingPool, AsksForMemoryNextToTheFirstDevice) {
+  Makers makers;
+  StagingPool pool({.slot_bytes = kSlot, .slots = 1000}, makers.allocate, makers.open);
+  ASSERT_NE(pool.take(true).value(), nullptr);
+  EXPECT_EQ(makers.device, -1);
+  pool.add_device(3);
+  pool.add_device(1);
+  pool.add_stream();
+  ASSERT_TRUE(eventually([&] { return pool.settled(); }));
+  EXPECT_EQ(makers.device, 3);
 }
 
 TEST(StagingPool, StopsAtItsLimitButGivesWhatMustBe) {

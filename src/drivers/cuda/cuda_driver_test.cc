@@ -1,9 +1,13 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -124,6 +128,25 @@ TEST_F(OnDevice, PinnedMemoryIsHostMemory) {
     EXPECT_FALSE(pinned(plain.data() + 100, plain.size() + (1 << 20)));
   }
   EXPECT_FALSE(pinned(plain.data(), plain.size()));
+}
+
+TEST_F(OnDevice, PinnedMemoryIsAskedOfItsNode) {
+  const auto policy_of = [](const void* memory) {
+    int policy = -1;
+    static_cast<void>(::syscall(SYS_get_mempolicy, &policy, nullptr, 0, memory, MPOL_F_ADDR));
+    return policy;
+  };
+  constexpr std::size_t kBytes = std::size_t{4} << 20;
+  for (const int nowhere : {-1, 1023, 1 << 20}) EXPECT_TRUE(HostBuffer::allocate(kBytes, nowhere)) << nowhere;
+  const auto buffer = HostBuffer::allocate(kBytes, 0);
+  ASSERT_TRUE(buffer) << buffer.error().message;
+  std::memset(buffer->data(), 1, kBytes);
+  std::vector<std::byte> own(kBytes);
+  unsigned long node = 1;
+  auto* const page = own.data() + 4096 - reinterpret_cast<std::uintptr_t>(own.data()) % 4096;
+  if (::syscall(SYS_mbind, page, 4096, MPOL_PREFERRED, &node, 2, 0) != 0) GTEST_SKIP() << "mbind is refused";
+  if (policy_of(page) != MPOL_PREFERRED) GTEST_SKIP() << "policies of memory cannot be read";
+  EXPECT_EQ(policy_of(buffer->data()), MPOL_PREFERRED);
 }
 
 TEST_F(OnDevice, SignalFollowsTheCopy) {

@@ -2,11 +2,17 @@
 #include "drivers/cuda/memory.h"
 
 #include <cuda_runtime_api.h>
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdint>
+#include <limits>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/error.h"
 #include "drivers/cuda/place.h"
@@ -17,9 +23,21 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
+/// Pages of a mapping that are not present yet will come from the node as long as it has any.
+void prefer_node(std::byte* data, std::size_t bytes, int node) {
+  constexpr int kNodes = 1024;  // as many as Linux can be built for
+  constexpr int kBits = std::numeric_limits<unsigned long>::digits;
+  std::array<unsigned long, kNodes / kBits> nodes{};
+  if (node < 0 || node >= kNodes) return;
+  nodes[static_cast<std::size_t>(node / kBits)] = 1UL << (node % kBits);
+  // The kernel counts one bit less than it is told.
+  if (::syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, nodes.data(), kNodes + 1, 0) == 0) return;
+  log(LogLevel::kDebug, "{}", system_error(fmt::format("place pinned memory on NUMA node {}", node)).message);
+}
+
 /// `bytes`, a multiple of kHugePage, aligned to it, each page present; null if there is no memory. Whether
 /// the pages are huge is the system's choice.
-std::byte* map_pages(std::size_t bytes) {
+std::byte* map_pages(std::size_t bytes, int numa_node) {
   void* const mapped =
       ::mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
@@ -29,6 +47,7 @@ std::byte* map_pages(std::size_t bytes) {
   ::munmap(begin + before + bytes, kHugePage - before);
   std::byte* const data = begin + before;
   static_cast<void>(::madvise(data, bytes, MADV_HUGEPAGE));
+  prefer_node(data, bytes, numa_node);
 #ifdef MADV_POPULATE_WRITE
   static_cast<void>(::madvise(data, bytes, MADV_POPULATE_WRITE));  // else pinning makes them present
 #endif
@@ -37,13 +56,13 @@ std::byte* map_pages(std::size_t bytes) {
 
 }  // namespace
 
-Result<HostBuffer> HostBuffer::allocate(std::size_t bytes) {
+Result<HostBuffer> HostBuffer::allocate(std::size_t bytes, std::optional<int> numa_node) {
   if (const Status status = available(); !status) return tl::unexpected<Error>(status.error());
   const DeviceGuard guard(kAnyDevice);
   if (!guard.status()) return tl::unexpected<Error>(guard.status().error());
   if (bytes >= kHugePage && bytes <= PTRDIFF_MAX - 2 * kHugePage) {
     const std::size_t mapped = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-    if (std::byte* const pages = map_pages(mapped); pages != nullptr) {
+    if (std::byte* const pages = map_pages(mapped, numa_node.value_or(-1)); pages != nullptr) {
       const int code = cudaHostRegister(pages, mapped, cudaHostRegisterPortable | cudaHostRegisterMapped);
       if (code == 0) return HostBuffer(pages, bytes, mapped);
       static_cast<void>(cudaGetLastError());  // CUDA's own may do

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "p2p/result.h"
@@ -12,7 +13,8 @@ namespace p2p::cuda {
 class HostBuffer {
  public:
   /// From 2 MiB on its pages are huge ones where the system gives them, which pins several times faster.
-  static Result<HostBuffer> allocate(std::size_t bytes);
+  /// These come from `numa_node` as far as it has memory and the system allows to ask for it.
+  static Result<HostBuffer> allocate(std::size_t bytes, std::optional<int> numa_node = std::nullopt);
 
   HostBuffer() = default;
   HostBuffer(HostBuffer&& other) noexcept
