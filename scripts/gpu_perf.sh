@@ -41,6 +41,8 @@ a=cuda:0 b=cuda:$far
 ipc=(--transport cuda_ipc --duration "$seconds")
 tcp=(--transport tcp --streams "$streams" --duration "$seconds")
 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M --depth 1
+# The same with the devices asleep before each of the first ten.
+rows $a $b "${ipc[@]}" --op write,read --size 64K,1M,16M --depth 1 --pause 100
 UCCL_P2P_GPU_STANDBY_BLOCKS=0 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M --depth 1
 rows $a $b "${ipc[@]}" --op write,read --size 1M,16M,256M --depth 4
 rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2

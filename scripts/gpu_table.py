@@ -103,6 +103,8 @@ def print_firsts(perf):
     for row in perf:
         work = (f"{row['transport']} {row['local']} -> {row['remote']} {row['op']} {row['blocks']} x"
                 f" {row['size_bytes']}, depth {row['depth']}")
+        if row["pause_ms"]:
+            work += f", {row['pause_ms']} ms apart"
         if not row["tenth_us"]:
             print(f"{work:62} {row['first_us']:9.1f} {'none':>9}")
             continue

@@ -46,7 +46,7 @@ TEST(Perf, EveryOperationIsVerifiedOverEveryTransport) {
     EXPECT_THAT(names,
                 ::testing::UnorderedElementsAre("op", "transport", "size_bytes", "blocks", "depth", "streams",
                                                 "gbytes_per_second", "latency_us_p50", "latency_us_p99",
-                                                "post_us", "first_us", "tenth_us", "verified"));
+                                                "post_us", "first_us", "tenth_us", "pause_ms", "verified"));
     EXPECT_EQ(row["verified"], true) << line;
     EXPECT_GT(row["gbytes_per_second"], 0.0) << line;
     EXPECT_GT(row["latency_us_p50"], 0.0) << line;
