@@ -298,7 +298,8 @@ TEST_F(LaneTest, ADevicesCopiesEndWithAndWithoutAWaitingCaller) {
 
 class DeviceLaneTest : public LaneTest {
  protected:
-  DeviceLaneTest() { lane_ = std::make_shared<Lane>(CutLimits{64 << 20, 4096}, 50us, true); }
+  // Callers look on for far longer than a copy takes here, also where a sanitizer makes each look slow.
+  DeviceLaneTest() { lane_ = std::make_shared<Lane>(CutLimits{64 << 20, 4096}, 20ms, true); }
 };
 
 // A worker that looked for work while callers start short copies would take theirs, and go on doing so, since
