@@ -93,8 +93,12 @@ class SlowImports : public ::testing::Test {
     id_ = connection_->import_region(descriptor()).value();
   }
 
+  // Regions and their table hold each other until they are taken back.
   void TearDown() override {
     if (!released_) go_.set_value();
+    for (const auto& region : {local_, remote_}) {
+      if (region) static_cast<void>(region->revoke(std::chrono::steady_clock::now()));
+    }
   }
 
   void release() {

@@ -70,7 +70,7 @@ std::shared_ptr<Slot> Lane::submit(std::shared_ptr<Part> part, Ended& ended) {
   }
   const std::size_t first = turn_.fetch_add(1, std::memory_order_relaxed);
   if (bytes <= most) {
-    if (auto slot = start_here(*slots, first, bytes, ended)) return slot;
+    if (auto slot = start_here(*slots, first, ended)) return slot;
   }
   signal(bytes, *slots, first);
   return nullptr;
@@ -153,23 +153,19 @@ void Lane::let_in(std::deque<std::shared_ptr<Part>> open, std::deque<std::shared
 }
 
 // The channel whose next piece was started on this thread, as far as it had room for it.
-std::shared_ptr<Slot> Lane::start_here(const Slots& slots, std::size_t first, std::uint64_t bytes,
-                                       Ended& ended) {
-  if (device_copies_) return start_copy_here(slots, first, bytes, ended);
+std::shared_ptr<Slot> Lane::start_here(const Slots& slots, std::size_t first, Ended& ended) {
+  if (device_copies_) return start_copy_here(slots, ended);
   const auto& slot = slots[first % slots.size()];
   return slot->worker->try_turn(*slot, ended) != Turn::kBusy ? slot : nullptr;
 }
 
-// Short ones go to the first channel as long as it is free, because a device that is kept ready for them is
-// so for one channel. A worker that only looks is gone within a microsecond; one that starts long lists is
-// not waited for.
-std::shared_ptr<Slot> Lane::start_copy_here(const Slots& slots, std::size_t first, std::uint64_t bytes,
-                                            Ended& ended) {
+// They go to the first channel as long as it is free: a device that is kept ready for short ones is so for
+// one channel, and long ones on several channels at once share the way and are slower together. A worker that
+// only looks is gone within a microsecond; one that starts long lists is not waited for.
+std::shared_ptr<Slot> Lane::start_copy_here(const Slots& slots, Ended& ended) {
   constexpr int kTries = 50;
-  const bool is_short = bytes <= kInlineDeviceBytes;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    const auto& slot = slots[is_short ? i : (first + i) % slots.size()];
-    for (int tries = is_short ? kTries : 1; tries > 0; --tries) {
+  for (const auto& slot : slots) {
+    for (int tries = kTries; tries > 0; --tries) {
       if (slot->worker->try_turn(*slot, ended) != Turn::kBusy) return slot;
       relax();
     }

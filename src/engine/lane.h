@@ -92,9 +92,8 @@ class Lane {
 
   std::shared_ptr<const Slots> slots() const;
   void change_slots(const std::function<void(Slots&)>& change) P2P_REQUIRES(mutex_);
-  std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t first, std::uint64_t bytes, Ended& ended);
-  std::shared_ptr<Slot> start_copy_here(const Slots& slots, std::size_t first, std::uint64_t bytes,
-                                        Ended& ended);
+  std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t first, Ended& ended);
+  static std::shared_ptr<Slot> start_copy_here(const Slots& slots, Ended& ended);
   void drive(std::span<const std::shared_ptr<Slot>> slots, const TransferState& state,
              Clock::time_point deadline);
   void signal(std::uint64_t bytes, const Slots& slots, std::size_t first) const;

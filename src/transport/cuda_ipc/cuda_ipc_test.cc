@@ -314,7 +314,7 @@ TEST_P(IpcTransfers, HostMemoryToAndFromThePeersDevice) {
   EXPECT_TRUE(host == peer_->content());
 }
 
-// Each page is pinned once. A copy engine refuses what lies across two pinned ranges.
+// Each byte is pinned once. A copy engine refuses what lies across two pinned ranges.
 TEST_P(IpcTransfers, HostRegionsThatOverlap) {
   Bytes host = mine_;
   constexpr std::size_t kThird = PeerProcess::kBytes / 3;

@@ -6,26 +6,24 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-// Of the system's pages the smallest, which is what is pinned.
-constexpr std::uint64_t kPage = 4096;
-
 std::byte* pointer(std::uint64_t address) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): made from a pointer, and rounded
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): made from a pointer
   return reinterpret_cast<std::byte*>(address);
 }
 
 }  // namespace
 
+// To the byte: what lies beside it in the same page may be another buffer of the program, and CUDA refuses
+// copies of memory of which only a part is pinned.
 Result<PinnedRange> Pins::pin(std::byte* data, std::size_t size) {
-  const auto first = reinterpret_cast<std::uint64_t>(data);
-  const std::uint64_t begin = first / kPage * kPage;
-  const std::uint64_t end = (first + size + kPage - 1) / kPage * kPage;
+  const auto begin = reinterpret_cast<std::uint64_t>(data);
+  const std::uint64_t end = begin + size;
   const MutexLock lock(mutex_);
   std::erase_if(ranges_, [](const Range& range) { return range.pin.expired(); });
   PinnedRange whole;
   std::vector<Range> fresh;
   const auto take = [&](std::uint64_t from, std::shared_ptr<const cuda::HostPin> pin) {
-    if (from > first) whole.seams.push_back(pointer(from));
+    if (from > begin) whole.seams.push_back(pointer(from));
     whole.pins.push_back(std::move(pin));
   };
   // None of ours is there, and yet it is pinned.

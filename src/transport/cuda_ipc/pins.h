@@ -23,7 +23,7 @@ struct PinnedRange {
   std::vector<std::byte*> seams;
 };
 
-/// Host memory that this library has pinned, each page once, whatever regions share it: ranges share pins, so
+/// Host memory that this library has pinned, each byte once, whatever regions share it: ranges share pins, so
 /// that the end of one leaves the others pinned. Thread-safe.
 class Pins {
  public:
@@ -33,7 +33,7 @@ class Pins {
   explicit Pins(Pin pin = cuda::HostPin::pin, IsPinned is_pinned = cuda::pinned)
       : pin_(std::move(pin)), is_pinned_(std::move(is_pinned)) {}
 
-  /// Pins the pages that are not pinned yet.
+  /// Pins what is not pinned yet.
   Result<PinnedRange> pin(std::byte* data, std::size_t size);
 
  private:
