@@ -150,10 +150,14 @@ bool StreamChannel::post(const Batch& batch) {
   } else {
     const bool from_device = starts_on_device(batch);
     if (!sender_.takes_write(batch.bytes) || !device_.takes_write(batch, from_device)) return false;
-    if (from_device) return device_.post_write(batch, staged_memory(batch));
-    if (ends_on_device(batch)) device_.note_write(batch);
-    sender_.post_write(batch);
+    if (from_device) {
+      if (!device_.post_write(batch, staged_memory(batch))) return false;
+    } else {
+      if (ends_on_device(batch)) device_.note_write(batch);
+      sender_.post_write(batch);
+    }
   }
+  // What came from a device is there already if this thread stood still for a moment.
   if (!idle) return true;
   if (Result<bool> flushed = sender_.flush(fd_.get()); !flushed) {
     lose(flushed.error());

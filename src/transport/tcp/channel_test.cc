@@ -1,4 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/channel.h"
+
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/staging_pool.h"
 #include "transport/tcp/channel_pair.h"
 
 namespace p2p::tcp {
@@ -235,6 +238,42 @@ TEST(TcpTransport, ChoosesRailsAndStreams) {
   EXPECT_EQ(probe.error().code, ErrorCode::kUnavailable);
   EXPECT_GE(other->channels_per_rail({"lo", "127.0.0.1"}), 1U);
   EXPECT_LE(other->channels_per_rail({"lo", "127.0.0.1"}), 8U);
+}
+
+// What a device sends goes through a slot, and may be in it before the post has returned, if the thread stood
+// still meanwhile. Nobody calls the channel again then: it has nothing under way that it does not announce.
+TEST_F(ChannelTest, WhatIsInItsSlotAtOnceLeavesWithThePost) {
+  ASSERT_TRUE(open());
+  const auto pool = std::make_shared<device::StagingPool>(
+      device::StagingPool::Limits{.slot_bytes = kMiB, .slots = 4},
+      [](std::size_t bytes, int) -> Result<std::shared_ptr<std::byte>> {
+        return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
+      });
+  left_.channel =
+      StreamChannel::open(setup(Role::kConnector),
+                          {.registrations = std::make_shared<RegistrationTable>(), .staging = pool})
+          .value();
+  right_.channel = right_.transport->open_channel(setup(Role::kAcceptor)).value();
+  ASSERT_TRUE(right_.channel->connect(left_.channel->address()));
+  ASSERT_TRUE(left_.channel->connect(right_.channel->address()));
+  ASSERT_TRUE(drive([&] {
+    return left_.channel->state() == ChannelState::kReady && right_.channel->state() == ChannelState::kReady;
+  }));
+  Memory here = left_.memory(5, *right_.transport);
+  Memory there = right_.memory(5, *left_.transport);
+  here.fill(1);
+  // Memory of no device that there is: it is copied on the spot.
+  RegionInfo info = here.registration->info();
+  info.place = {MemoryKind::kCuda, -1};
+  const Registration of_device(info);
+  const std::vector<Segment> segments{
+      {here.bytes.data(), there.address(), here.bytes.size(), &of_device, there.key.get()}};
+  ASSERT_TRUE(left_.channel->post(batch_of(1, segments)));
+  EXPECT_FALSE(left_.channel->busy());
+  const auto deadline = Clock::now() + seconds(10);
+  while (there.bytes != here.bytes && Clock::now() < deadline) right_.progress();
+  EXPECT_EQ(there.bytes, here.bytes);
+  EXPECT_TRUE(outcome(left_, 1));
 }
 
 }  // namespace
