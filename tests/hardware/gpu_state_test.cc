@@ -131,6 +131,7 @@ TEST_P(GpuState, HostMemoryToThePeersGpu) {
   const std::string before = contexts(left);
   connect(left, right);
   const std::string connected = contexts(left);
+  EXPECT_EQ(connected, before) << "a connection alone needs no GPU";
   mine.fill(9);
   const Piece piece{mine.index(), theirs.imported_by(left), 1, theirs.address(1), kMiB};
   ASSERT_TRUE(is_ok(left.transfer("write", {&piece, 1})));

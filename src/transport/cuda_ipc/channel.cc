@@ -31,8 +31,9 @@ Status IpcChannel::connect(std::span<const std::byte> peer_address) {
   return {};
 }
 
-// Finds out now what would otherwise fail at the first transfer: containers that do not share what CUDA's
-// handles need, another user's process, devices that are not visible here.
+// Finds out now what would otherwise fail at the first import: containers that do not share what CUDA's
+// handles need, another user's process, devices that are not visible here. A process that uses no device gets
+// no context for this: it finds out when it imports.
 Status IpcChannel::try_probe(const SharedMemory& probe) {
   const auto device = cuda::find_device(probe.device);
   if (!device) {
@@ -40,7 +41,8 @@ Status IpcChannel::try_probe(const SharedMemory& probe) {
                 "the peer's GPU is not visible to this process (CUDA_VISIBLE_DEVICES)");
   }
   const std::vector<int> active = cuda::active_devices();
-  const auto mapping = own_.firsts->mappings().get(probe, {}, active.empty() ? *device : active.front());
+  if (active.empty()) return {};
+  const auto mapping = own_.firsts->mappings().get(probe, {}, active.front());
   if (mapping) return {};
   return fail(ErrorCode::kUnavailable, "device memory cannot be shared with the peer: {}",
               mapping.error().message);

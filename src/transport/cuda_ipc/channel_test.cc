@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "drivers/cuda/device.h"
+#include "drivers/cuda/memory.h"
 
 namespace p2p::cuda_ipc {
 namespace {
@@ -82,6 +83,8 @@ TEST_F(IpcChannelConnect, RefusesAGpuThatIsNotVisible) {
 
 TEST_F(IpcChannelConnect, RefusesWhatCannotBeOpened) {
   if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
+  const auto in_use = cuda::DeviceBuffer::allocate(0, 64);
+  ASSERT_TRUE(in_use);
   const auto refuse = [](const cuda::IpcHandle&, int) -> Result<cuda::IpcMapping> {
     return fail(ErrorCode::kSystem, "not in this container");
   };
@@ -92,6 +95,8 @@ TEST_F(IpcChannelConnect, RefusesWhatCannotBeOpened) {
 
 TEST_F(IpcChannelConnect, RefusesMemoryThatIsSmallerThanSaid) {
   if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
+  const auto in_use = cuda::DeviceBuffer::allocate(0, 64);
+  ASSERT_TRUE(in_use);
   const auto less = [](const std::byte*, const std::byte*, std::uint64_t) { return false; };
   expect_refusal(connect(on_a_device(), open_any, less), "stands for less");
   const auto enough = [](const std::byte*, const std::byte*, std::uint64_t) { return true; };
