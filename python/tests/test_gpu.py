@@ -86,8 +86,8 @@ def test_send_and_receive(pair):
     assert pair.other.contents("m") == data
 
 
-def test_without_registration(pair):
-    size = 70_000
+def write_and_read_by_address(pair, size):
+    """To the other side's memory "m" and back. What describes "m", and the tensor that it was read into."""
     tensor, data = random_tensor(size, 0)
     _, pointer = pair.other.gpu_memory("m", size, FAR)
     ok, info = pair.other.call("advertise_ipc", 0, pointer, size)
@@ -97,6 +97,11 @@ def test_without_registration(pair):
     into = gpu_tensor(size, 0)
     assert pair.ep.read_ipc(pair.conn, into.data_ptr(), size, info), p2p.last_error()
     assert into.cpu().numpy().tobytes() == data
+    return info, into
+
+
+def test_without_registration(pair):
+    write_and_read_by_address(pair, 70_000)
 
 
 def test_host_and_gpu_in_one_call(pair):
@@ -145,15 +150,7 @@ def assert_route(pair):
 
 def test_ipc_calls_take_the_direct_route(ipc_pair):
     size = 300_001
-    tensor, data = random_tensor(size, 0)
-    _, pointer = ipc_pair.other.gpu_memory("m", size, FAR)
-    ok, info = ipc_pair.other.call("advertise_ipc", 0, pointer, size)
-    assert ok
-    assert ipc_pair.ep.write_ipc(ipc_pair.conn, tensor.data_ptr(), size, info), p2p.last_error()
-    assert ipc_pair.other.contents("m") == data
-    into = gpu_tensor(size, 0)
-    assert ipc_pair.ep.read_ipc(ipc_pair.conn, into.data_ptr(), size, info), p2p.last_error()
-    assert into.cpu().numpy().tobytes() == data
+    info, into = write_and_read_by_address(ipc_pair, size)
     tensor, data = random_tensor(size, 0, 1)
     ok, transfer = ipc_pair.ep.write_ipc_async(ipc_pair.conn, tensor.data_ptr(), size, info)
     assert ok and ipc_pair.ep.wait(transfer, 20) == size

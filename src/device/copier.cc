@@ -136,9 +136,8 @@ Copier::~Copier() {
   while (!quiet()) {
     if (std::chrono::steady_clock::now() < deadline) continue;
     log(LogLevel::kError,
-        "CUDA device {} still copies after {} s; its channel is closed all the same, and {} bytes that it "
-        "may "
-        "still use are left to it",
+        "CUDA device {} still copies after {} s; its channel is closed all the same, and {} bytes are left "
+        "to it, which it may still use",
         device_, kCloseWithin.count(), blocks_.size() + words_.size() + arrivals_.size());
     leave({std::move(blocks_), std::move(words_), std::move(arrivals_), std::move(standby_)});
     return;

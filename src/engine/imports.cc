@@ -38,9 +38,13 @@ std::shared_ptr<RemoteRegion> Imports::find(RemoteRegionId id) const {
   return index < remotes_.size() ? remotes_[index] : nullptr;
 }
 
-void Imports::tell_resolved() const {
+void Imports::wake_waiters() const {
   changes_.fetch_add(1);
   futex_wake_all(changes_);
+}
+
+void Imports::tell_resolved() const {
+  wake_waiters();
   resolved_();
 }
 
@@ -249,8 +253,7 @@ void Imports::close(const Error& error) {
   }
   for (const auto& remote : remotes) remote->set_failed(error);
   for (const auto& [id, through] : revocations) through();
-  changes_.fetch_add(1);
-  futex_wake_all(changes_);
+  wake_waiters();
 }
 
 }  // namespace p2p::engine

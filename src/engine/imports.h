@@ -49,6 +49,7 @@ class Imports : public std::enable_shared_from_this<Imports> {
   void resolve(const std::shared_ptr<RemoteRegion>& remote);
   void make_ready(RemoteRegion& remote, const RegionInfo& info, const std::vector<wire::ExportedKey>& keys);
   bool takes_long(const RegionInfo& info) const;
+  void wake_waiters() const;
   void tell_resolved() const;
   void tell_revoked(RegionId region, std::function<void()> through);
 

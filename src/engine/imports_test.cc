@@ -70,19 +70,15 @@ class SlowImports : public ::testing::Test {
     const auto loopback =
         std::find_if(all.begin(), all.end(), [](const auto& entry) { return entry.name == "loopback"; });
     ASSERT_NE(loopback, all.end());
-    const TransportRegistry registry{{{"slow", [this, make = loopback->make](const Options& options) {
-                                         return std::make_unique<SlowTransport>(make(options),
-                                                                                go_.get_future().share());
-                                       }}}};
-    // One future a promise: the owner imports nothing and needs none.
-    here_ = Endpoint::create(options_, registry).value();
-    const TransportRegistry plain{{{"slow", [make = loopback->make](const Options& options) {
-                                      std::promise<void> gone;
-                                      gone.set_value();
-                                      return std::make_unique<SlowTransport>(make(options),
-                                                                             gone.get_future().share());
-                                    }}}};
-    there_ = Endpoint::create(options_, plain).value();
+    const auto registry = [&](const std::shared_future<void>& go) {
+      return TransportRegistry{{{"slow", [go, make = loopback->make](const Options& options) {
+                                   return std::make_unique<SlowTransport>(make(options), go);
+                                 }}}};
+    };
+    std::promise<void> at_once;
+    at_once.set_value();
+    here_ = Endpoint::create(options_, registry(go_.get_future().share())).value();
+    there_ = Endpoint::create(options_, registry(at_once.get_future().share())).value();
     connection_ = here_->connect("127.0.0.1", there_->port(), 10s, std::nullopt);
     ASSERT_TRUE(connection_->wait_open(10s));
     accepted_ = there_->accept(10s).value();

@@ -306,7 +306,7 @@ bool Worker::turn(Slot& slot, News& news) {
     moved = true;
     if (slot.channel->busy()) progress();  // a copy is done when post returns
   }
-  slot.idle = !slot.busy();
+  slot.idle.store(!slot.busy(), std::memory_order_relaxed);
   if (slot.channel->state() == ChannelState::kFailed) {
     drop(slot, slot.channel->error(), news);
     return true;

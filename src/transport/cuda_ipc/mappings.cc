@@ -125,7 +125,7 @@ void Mappings::give_back() {
     sort_out(nullptr);
     if (unwanted_.empty()) return;
   }
-  if (!closing_.post([this] { close_unwanted(); })) close_unwanted();
+  close_soon();
 }
 
 void Mappings::close(std::shared_ptr<const cuda::IpcMapping> mapping) {
@@ -138,6 +138,10 @@ void Mappings::close(std::shared_ptr<const cuda::IpcMapping> mapping) {
     if (entry == entries_.end() || !unused(entry->mapping)) return;
     unwanted_.splice(unwanted_.end(), entries_, entry);
   }
+  close_soon();
+}
+
+void Mappings::close_soon() {
   if (!closing_.post([this] { close_unwanted(); })) close_unwanted();
 }
 

@@ -71,6 +71,7 @@ class Mappings {
   MappedMemory lend(const Entry& entry, std::byte* data);
   void give_back();
   void sort_out(const SharedMemory* wanted) P2P_REQUIRES(mutex_);
+  void close_soon();
   void close_unwanted();
 
   const Limits limits_;
