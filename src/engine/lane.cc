@@ -31,16 +31,18 @@ void Lane::change_slots(const std::function<void(Slots&)>& change) {
 }
 
 void Lane::remove(const Slot& slot, const Error& error, Ended& ended) {
-  bool last = false;
+  bool was_there = false;
   std::shared_ptr<Slot> heir;
   {
     MutexLock lock(mutex_);
-    change_slots(
-        [&](Slots& slots) { std::erase_if(slots, [&](const auto& one) { return one.get() == &slot; }); });
-    last = slots_->empty();
-    if (!last) heir = slots_->front();
+    change_slots([&](Slots& slots) {
+      was_there = std::erase_if(slots, [&](const auto& one) { return one.get() == &slot; }) != 0;
+    });
+    if (!slots_->empty()) heir = slots_->front();
   }
-  if (last) return close(error, ended);
+  // One that the peer did not take up never was in the lane, whose own may still be on their way here.
+  if (!was_there) return;
+  if (!heir) return close(error, ended);
   heir->worker->signal(heir);
 }
 

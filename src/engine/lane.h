@@ -35,7 +35,8 @@ class Lane {
   /// Adds a channel that is ready.
   void add(std::shared_ptr<Slot> slot);
 
-  /// A channel is gone; its pieces were given back. The last one closes the lane with `error`.
+  /// A channel is gone; its pieces were given back. The last one closes the lane with `error`; one that was
+  /// never added leaves it as it is.
   void remove(const Slot& slot, const Error& error, Ended& ended);
 
   /// Takes the work; small work is done on the caller's thread as far as the channels go. The channel on

@@ -55,6 +55,26 @@ TEST_P(TransferTest, WriteLandsExactlyWhereItShould) {
   }
 }
 
+// Machines differ in cores and links, and so in what they would open by themselves.
+TEST_P(TransferTest, SidesThatWantDifferentNumbersOfStreamsTakeTheSmaller) {
+  for (const auto& [here, there] : {std::pair(1U, 3U), std::pair(3U, 1U)}) {
+    EndpointPlan own_plan = plan();
+    EndpointPlan peer_plan = plan();
+    own_plan.streams = here;
+    peer_plan.streams = there;
+    Pair pair(own_plan, peer_plan);
+    const std::size_t size = 3 * kMiB + 17;
+    OwnRegion own(pair.endpoint, size);
+    const PeerRegion theirs = pair.peer.region(size);
+    fill(own.pages.bytes(), here);
+    const RemoteSpan to{import(pair.connection, theirs), theirs.descriptor.address, size};
+    EXPECT_TRUE(is_ok(pair.connection.write(own.span(0, size), to).wait(kLimit)));
+    EXPECT_TRUE(
+        is_ok(status_of(pair.peer.call(fmt::format("check {} 0 {} {}", theirs.index, size, here)))));
+    EXPECT_EQ(pair.connection.routes()[0].transport, GetParam());
+  }
+}
+
 // The handle of CUDA's default stream: without CUDA nothing says when it is through.
 TEST_P(TransferTest, AStreamThatCannotBeWaitedForFailsItsTransferAlone) {
   Pair pair(plan());

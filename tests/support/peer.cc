@@ -32,6 +32,7 @@ Options EndpointPlan::options() const {
   options.keepalive = keepalive;
   options.key_file = key_file;
   options.workers = workers;
+  options.streams = streams;
   return options;
 }
 
@@ -47,8 +48,9 @@ Process Peer::start(const std::vector<std::string>& prefix) {
 
 Peer::Peer(const EndpointPlan& plan, const std::vector<std::string>& prefix) : process_(start(prefix)) {
   const std::string command = fmt::format(
-      "endpoint {} {} {} {} {} {}", plan.address, plan.port, plan.transport.empty() ? "-" : plan.transport,
-      plan.keepalive.count(), plan.key_file.empty() ? "-" : plan.key_file, plan.workers);
+      "endpoint {} {} {} {} {} {} {}", plan.address, plan.port, plan.transport.empty() ? "-" : plan.transport,
+      plan.keepalive.count(), plan.key_file.empty() ? "-" : plan.key_file, plan.workers,
+      plan.streams);
   std::istringstream words(must(call(command), "make a peer's endpoint"));
   words >> address_ >> port_;
 }
@@ -91,9 +93,9 @@ Status Peer::wait(std::uint64_t transfer, std::chrono::milliseconds timeout) {
   return status_of(call(fmt::format("wait {} {}", transfer, timeout.count())));
 }
 
-Pair::Pair(const EndpointPlan& plan)
-    : peer(plan),
-      endpoint(make_endpoint(plan)),
+Pair::Pair(const EndpointPlan& here, const EndpointPlan& there)
+    : peer(there),
+      endpoint(make_endpoint(here)),
       connection(must(endpoint.connect(peer.address(), peer.port(), kLimit), "connect")),
       at_peer(peer.accept()) {}
 

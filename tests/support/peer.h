@@ -25,6 +25,7 @@ struct EndpointPlan {
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;
   unsigned workers = 0;  ///< 0: the default
+  unsigned streams = 0;  ///< 0: the default
 
   Options options() const;
 };
@@ -74,7 +75,8 @@ class Peer {
 
 /// An endpoint here that is connected to one in a peer process.
 struct Pair {
-  explicit Pair(const EndpointPlan& plan);
+  explicit Pair(const EndpointPlan& plan) : Pair(plan, plan) {}
+  Pair(const EndpointPlan& here, const EndpointPlan& there);
 
   Peer peer;
   Endpoint endpoint;

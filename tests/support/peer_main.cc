@@ -71,7 +71,7 @@ class Peer {
   }
 
  private:
-  /// endpoint LISTEN PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS : "ok ADDRESS PORT"
+  /// endpoint LISTEN PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS STREAMS : "ok ADDRESS PORT"
   std::string make_endpoint(Words& words) {
     Options options;
     options.listen_address = words.text();
@@ -80,6 +80,7 @@ class Peer {
     options.keepalive = words.time();
     if (const std::string key = words.text(); key != "-") options.key_file = key;
     options.workers = static_cast<unsigned>(words.number());
+    options.streams = static_cast<unsigned>(words.number());
     auto endpoint = Endpoint::create(options);
     if (!endpoint) return answer_error(endpoint);
     endpoint_.emplace(std::move(*endpoint));
