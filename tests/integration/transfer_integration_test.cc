@@ -69,8 +69,7 @@ TEST_P(TransferTest, SidesThatWantDifferentNumbersOfStreamsTakeTheSmaller) {
     fill(own.pages.bytes(), here);
     const RemoteSpan to{import(pair.connection, theirs), theirs.descriptor.address, size};
     EXPECT_TRUE(is_ok(pair.connection.write(own.span(0, size), to).wait(kLimit)));
-    EXPECT_TRUE(
-        is_ok(status_of(pair.peer.call(fmt::format("check {} 0 {} {}", theirs.index, size, here)))));
+    EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 0 {} {}", theirs.index, size, here)))));
     EXPECT_EQ(pair.connection.routes()[0].transport, GetParam());
   }
 }
