@@ -30,4 +30,18 @@ class Lifetime {
   cuda::Allocation last_;   // of mapped memory
 };
 
+/// A transport's handle on memory, `Registration` or one derived from it, that knows whether the program has
+/// freed the memory.
+template <class Base>
+class WithLifetime : public Base {
+ public:
+  template <class Info>
+  explicit WithLifetime(const Info& info) : Base(info), lifetime_(info.base, info.size, info.place) {}
+
+  Status check_alive() const override { return lifetime_.check(this->info().id); }
+
+ private:
+  const Lifetime lifetime_;
+};
+
 }  // namespace p2p::device

@@ -43,10 +43,10 @@ TEST(Perf, EveryOperationIsVerifiedOverEveryTransport) {
     ASSERT_TRUE(row.is_object()) << line;
     std::vector<std::string> names;
     for (const auto& [name, value] : row.items()) names.push_back(name);
-    EXPECT_THAT(names,
-                ::testing::UnorderedElementsAre("op", "transport", "size_bytes", "blocks", "depth", "streams",
-                                                "gbytes_per_second", "latency_us_p50", "latency_us_p99",
-                                                "post_us", "first_us", "tenth_us", "pause_ms", "verified"));
+    EXPECT_THAT(names, ::testing::UnorderedElementsAre("op", "transport", "size_bytes", "blocks", "depth",
+                                                       "streams", "gbytes_per_second", "latency_us_p50",
+                                                       "latency_us_p99", "post_us", "first_us", "tenth_us",
+                                                       "pause_ms", "awake", "verified"));
     EXPECT_EQ(row["verified"], true) << line;
     EXPECT_GT(row["gbytes_per_second"], 0.0) << line;
     EXPECT_GT(row["latency_us_p50"], 0.0) << line;
@@ -54,6 +54,20 @@ TEST(Perf, EveryOperationIsVerifiedOverEveryTransport) {
   }
   EXPECT_EQ(json::parse(ended.lines.front())["transport"], "tcp");
   EXPECT_EQ(json::parse(ended.lines.back())["transport"], "cma");
+}
+
+TEST(Perf, OtherMemoryIsCopiedAheadOfTheFirstTransfer) {
+  const Ended ended = perf({"local", "--op", "write,read,send", "--size", "4097", "--transport", "tcp,cma",
+                            "--awake", "--duration", "0.05", "--json", "-"});
+  EXPECT_EQ(ended.status, 0);
+  ASSERT_EQ(ended.lines.size(), 6u);
+  for (const std::string& line : ended.lines) {
+    const json row = json::parse(line);
+    EXPECT_EQ(row["awake"], true) << line;
+    EXPECT_EQ(row["verified"], true) << line;
+    EXPECT_GT(row["first_us"], 0.0) << line;
+  }
+  EXPECT_NE(perf({"local", "--awake", "--pause", "1"}).status, 0) << "nothing is awake after a pause";
 }
 
 TEST(Perf, ScatteredBlocksPreparedAndFresh) {

@@ -45,6 +45,9 @@ void add_row_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--pause", arguments.pause,
                  "milliseconds before each of the first ten transfers, to see what sleeping devices cost")
       ->capture_default_str();
+  app.add_flag("--awake", arguments.awake,
+               "copy other memory until each row's first transfer, to see what registration alone costs it")
+      ->excludes("--pause");
   app.add_option("--memory", arguments.memory, "host, or cuda:N")->capture_default_str();
   app.add_flag("--verify,!--no-verify", arguments.verify,
                "check all bytes at the destination after each row (on unless --no-verify)");
@@ -66,6 +69,7 @@ Result<std::vector<Row>> make_rows(const Arguments& arguments) {
   row.depth = arguments.depth;
   row.duration = std::chrono::milliseconds(static_cast<std::int64_t>(arguments.duration * 1000));
   row.pause = std::chrono::milliseconds(arguments.pause);
+  row.awake = arguments.awake;
   row.verify = arguments.verify;
   row.prepared = arguments.prepared || (arguments.blocks > 1 && !arguments.fresh);
   row.seed = std::random_device{}();

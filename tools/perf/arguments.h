@@ -37,6 +37,7 @@ struct Arguments {
   unsigned streams = 0;
   double duration = 1.0;   ///< seconds
   std::int64_t pause = 0;  ///< milliseconds
+  bool awake = false;
   bool verify = true;
   bool prepared = false;
   bool fresh = false;

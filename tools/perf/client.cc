@@ -65,7 +65,7 @@ bool run_group(const ClientPlan& plan, std::span<const Row> rows, Report& report
   bool good = true;
   for (const Row& row : rows) {
     report.begin(describe(row));
-    auto figures = measure(*endpoint, plan.memory, exchange, row);
+    auto figures = measure(*endpoint, plan.memory, *first, exchange, row);
     if (!figures) {
       report.failed(describe(row), figures.error());
       good = false;

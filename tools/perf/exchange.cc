@@ -81,10 +81,13 @@ Result<Ask> to_ask(const json& message) {
 Result<Reply> to_reply(const json& message) {
   Reply reply;
   message.at("error").get_to(reply.error);
-  if (const auto hex = message.find("descriptor"); hex != message.end()) {
+  for (const auto& [name, field] :
+       {std::pair("descriptor", &reply.descriptor), std::pair("spare", &reply.spare)}) {
+    const auto hex = message.find(name);
+    if (hex == message.end()) continue;
     const auto descriptor = from_hex(hex->get<std::string>());
     if (!descriptor) return tl::unexpected(descriptor.error());
-    reply.descriptor = *descriptor;
+    *field = *descriptor;
   }
   return reply;
 }
@@ -117,6 +120,7 @@ Status Exchange::send(const Ask& ask) {
 Status Exchange::send(const Reply& reply) {
   json message{{"error", reply.error}};
   if (reply.descriptor) message["descriptor"] = to_hex(*reply.descriptor);
+  if (reply.spare) message["spare"] = to_hex(*reply.spare);
   return send(message);
 }
 

@@ -28,6 +28,7 @@ struct Ask {
 struct Reply {
   std::string error;                           ///< empty: done as asked
   std::optional<RegionDescriptor> descriptor;  ///< of the server's memory, to kRow
+  std::optional<RegionDescriptor> spare;       ///< of memory of the same place that no row uses, to kRow
 };
 
 /// Asks and replies as notifications over the engine's own connection. One thread.

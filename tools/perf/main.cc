@@ -61,7 +61,7 @@ Result<bool> measure_machine(const Arguments& arguments) {
 /// True if an option that chooses rows was given.
 bool chose_rows(const CLI::App& app) {
   for (const char* name : {"--op", "--size", "--blocks", "--depth", "--streams", "--transport", "--duration",
-                           "--pause", "--verify", "--prepared", "--fresh"}) {
+                           "--pause", "--awake", "--verify", "--prepared", "--fresh"}) {
     if (app.count(name) != 0) return true;
   }
   return false;

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "buffer.h"
 #include "failure.h"
 #include "layout.h"
 #include "pattern.h"
@@ -197,6 +196,22 @@ class Rounds {
   const Buffer& buffer_;
 };
 
+/// Keeps whatever moves the bytes busy with memory that is no row's, up to the moment it returns.
+Status stay_awake(const Connection& connection, const Row& row, const Buffer& mine,
+                  const RegionDescriptor& theirs) {
+  const auto remote = connection.import_region(theirs);
+  if (!remote) return tl::unexpected(remote.error());
+  Status moved = connection.wait_imported(*remote, kPatience);
+  const std::uint64_t size = std::min<std::uint64_t>(mine.region().size(), theirs.size);
+  const LocalSpan here = mine.region().span(0, size);
+  const RemoteSpan there{*remote, theirs.address, size};
+  for (const auto end = Clock::now() + kWarmUp; moved && Clock::now() < end;) {
+    const bool read = row.operation == Operation::kRead;
+    moved = (read ? connection.read(here, there) : connection.write(here, there)).wait(kTransferTime);
+  }
+  return moved;
+}
+
 Status transfer_timed(const Posts& posts, const Row& row, Figures& figures) {
   Window first(posts, 1);
   for (std::uint64_t i = 0; i < kFirst; ++i) {
@@ -227,7 +242,8 @@ Status transfer_once(const Posts& posts, const Row& row) {
 
 }  // namespace
 
-Result<Figures> measure(Endpoint& endpoint, const std::string& memory, Exchange& exchange, const Row& row) {
+Result<Figures> measure(Endpoint& endpoint, const std::string& memory, const Buffer& spare,
+                        Exchange& exchange, const Row& row) {
   const auto reply = exchange.call({.request = Request::kRow, .row = row});
   if (!reply) return tl::unexpected(reply.error());
   if (!reply->descriptor) return fail(ErrorCode::kProtocol, "the server sent no descriptor");
@@ -247,6 +263,11 @@ Result<Figures> measure(Endpoint& endpoint, const std::string& memory, Exchange&
     if (!timed && !row.verify) break;
     const std::uint64_t seed = mix(row.seed + (timed ? 1 : 2));
     if (const Status armed = rounds.arm(seed); !armed) return tl::unexpected(armed.error());
+    if (timed && row.awake) {
+      if (!reply->spare) return fail(ErrorCode::kProtocol, "the server sent no spare memory");
+      const Status awake = stay_awake(exchange.connection(), row, spare, *reply->spare);
+      if (!awake) return tl::unexpected(awake.error());
+    }
     const Status moved = timed ? transfer_timed(*posts, row, figures) : transfer_once(*posts, row);
     if (!moved) return tl::unexpected(moved.error());
     if (!row.verify) break;

@@ -76,6 +76,7 @@ void Report::row(const Row& row, const Figures& figures) {
       {"first_us", figures.first_us},
       {"tenth_us", figures.tenth_us},
       {"pause_ms", row.pause.count()},
+      {"awake", row.awake},
       {"verified", figures.verified},
   };
   fmt::print(json_.get(), "{}\n", object.dump());

@@ -27,6 +27,7 @@ struct Row {
   std::uint64_t depth = 1;   ///< transfers in flight
   std::chrono::milliseconds duration{1000};
   std::chrono::milliseconds pause{0};  ///< before each of the first ten transfers
+  bool awake = false;                  ///< other memory is copied until the first transfer
   bool verify = true;
   bool prepared = false;
   std::uint64_t seed = 0;  ///< of this row's patterns and places
@@ -49,6 +50,7 @@ struct Figures {
   double latency_us_p99 = 0;
   double post_us = 0;   ///< median time to post one transfer
   double first_us = 0;  ///< of the first transfer between these regions, from post to done, after Row::pause
+                        ///< or behind the copies of Row::awake
   double tenth_us = 0;  ///< of the tenth, likewise
   MemoryKind remote = MemoryKind::kHost;
   bool verified = false;

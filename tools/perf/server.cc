@@ -88,8 +88,8 @@ class ServedRow {
 
 class Service {
  public:
-  Service(Endpoint& endpoint, std::string memory, Connection connection)
-      : endpoint_(endpoint), memory_(std::move(memory)), exchange_(std::move(connection)) {}
+  Service(Endpoint& endpoint, std::string memory, const Buffer& spare, Connection connection)
+      : endpoint_(endpoint), memory_(std::move(memory)), spare_(spare), exchange_(std::move(connection)) {}
 
   Status serve() {
     for (;;) {
@@ -118,17 +118,18 @@ class Service {
       case Request::kRow: {
         row_.reset();
         auto row = ServedRow::make(endpoint_, memory_, ask.row);
-        if (!row) return Reply{row.error().message, std::nullopt};
+        if (!row) return Reply{.error = row.error().message};
         row_.emplace(std::move(*row));
         reply.descriptor = row_->descriptor();
+        reply.spare = spare_.region().descriptor();
         break;
       }
       case Request::kArm:
-        if (!row_) return Reply{"arm: there is no row", std::nullopt};
+        if (!row_) return Reply{.error = "arm: there is no row"};
         reply.error = row_->arm(ask.seed);
         break;
       case Request::kCheck:
-        if (!row_) return Reply{"check: there is no row", std::nullopt};
+        if (!row_) return Reply{.error = "check: there is no row"};
         reply.error = row_->check(ask.seed, ask.used_slots);
         break;
       case Request::kEnd:
@@ -145,6 +146,7 @@ class Service {
 
   Endpoint& endpoint_;
   std::string memory_;
+  const Buffer& spare_;
   Exchange exchange_;
   std::optional<ServedRow> row_;
   std::string error_;
@@ -173,7 +175,7 @@ Status run_server(const ServerPlan& plan) {
   for (unsigned served = 0; plan.clients == 0 || served < plan.clients; ++served) {
     auto connection = next_client(*endpoint, plan.clients == 0);
     if (!connection) return tl::unexpected(connection.error());
-    const Status done = Service(*endpoint, plan.memory, std::move(*connection)).serve();
+    const Status done = Service(*endpoint, plan.memory, *first, std::move(*connection)).serve();
     if (!done) fmt::print(stderr, "p2p-perf server: {}\n", done.error().message);
     if (!done && outcome) outcome = done;
   }

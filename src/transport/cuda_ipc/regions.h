@@ -23,21 +23,18 @@ namespace p2p::cuda_ipc {
 
 /// My memory. Device memory remembers its allocation, so that an address which was freed and given out again
 /// is refused.
-class LocalMemory : public Registration {
+class LocalMemory : public device::WithLifetime<Registration> {
  public:
   /// Device memory has to lie in one allocation, or to be mapped side by side.
   static Result<std::shared_ptr<LocalMemory>> make(const RegionInfo& region, const ProcessId& process);
 
-  LocalMemory(const RegionInfo& region, const ProcessId& process)
-      : Registration(region), process_(process), lifetime_(region.base, region.size, region.place) {}
+  LocalMemory(const RegionInfo& region, const ProcessId& process) : WithLifetime(region), process_(process) {}
 
   std::vector<std::byte> export_key() const override;
 
   /// Where its allocation begins and that one's id, as long as it is there; the handle is left out. None of
   /// host memory.
   std::optional<AllocationId> alive() const;
-
-  Status check_alive() const override { return lifetime_.check(info().id); }
 
   /// True if kernels may use it in place. Host memory is pinned at the first call, which takes time in
   /// proportion to its size.
@@ -53,7 +50,6 @@ class LocalMemory : public Registration {
   Result<SharedMemory> share() const;
 
   const ProcessId process_;
-  const device::Lifetime lifetime_;
   cuda::Allocation allocation_;
   mutable std::once_flag pin_once_;
   mutable std::optional<PinnedRange> pinned_;

@@ -17,15 +17,12 @@ namespace p2p::nccl_net {
 
 /// Comms belong to one worker, so memory is registered with each by its worker, at first use. The region
 /// itself only tells whether it still lives.
-class NetRegistration : public Registration {
+class NetRegistration : public device::WithLifetime<Registration> {
  public:
-  explicit NetRegistration(const RegionInfo& info)
-      : Registration(info), lifetime_(info.base, info.size, info.place) {}
-  Status check_alive() const override { return lifetime_.check(info().id); }
+  using WithLifetime::WithLifetime;
   std::weak_ptr<const void> life() const { return life_; }
 
  private:
-  const device::Lifetime lifetime_;
   std::shared_ptr<const int> life_ = std::make_shared<const int>(0);
 };
 

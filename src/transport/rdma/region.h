@@ -17,12 +17,10 @@ namespace p2p::rdma {
 inline constexpr std::size_t kMaxDevices = 64;
 
 /// My memory, registered with every device in use. Its keys, here and at peers, die with it.
-class RdmaRegistration : public Registration {
+class RdmaRegistration : public device::WithLifetime<Registration> {
  public:
   static Result<std::shared_ptr<RdmaRegistration>> add(
       std::span<const std::shared_ptr<verbs::Device>> devices, const RegionInfo& info);
-
-  Status check_alive() const override { return lifetime_.check(info().id); }
 
   /// One remote key a device.
   std::vector<std::byte> export_key() const override;
@@ -30,10 +28,8 @@ class RdmaRegistration : public Registration {
   std::uint32_t local_key(std::size_t device) const { return regions_[device].local_key(); }
 
  private:
-  explicit RdmaRegistration(const RegionInfo& info)
-      : Registration(info), lifetime_(info.base, info.size, info.place) {}
+  using WithLifetime::WithLifetime;
 
-  const device::Lifetime lifetime_;
   std::vector<verbs::MemoryRegion> regions_;  ///< one a device
 };
 
