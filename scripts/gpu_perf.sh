@@ -34,12 +34,21 @@ rows() {
   wait "$pid" 2>/dev/null
 }
 
+# to_host OPTION...: towards host memory of another process.
+to_host() {
+  rows $a host "$@" --op write,read --size 64K,1M --depth 1
+  rows $a host "$@" --op write,read --size 64M --depth 2
+  rows $a host "$@" --op write,read --size 4K --blocks 16384 --depth 2
+  rows host host "$@" --op write,read --size 64M --depth 2
+}
+
 seconds=${GPU_PERF_SECONDS:-0.3}
 streams=${GPU_PERF_STREAMS:-16}
 export UCCL_P2P_WORKERS=$streams UCCL_P2P_STREAMS=$streams
 a=cuda:0 b=cuda:$far
 ipc=(--transport cuda_ipc --duration "$seconds")
 tcp=(--transport tcp --streams "$streams" --duration "$seconds")
+cma=(--transport cma --duration "$seconds")
 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M --depth 1
 # The same with the devices asleep before each of the first ten.
 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M,16M --depth 1 --pause 100
@@ -49,10 +58,14 @@ rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 rows $a $b "${ipc[@]}" --op write,read --size 16K --blocks 10000 --depth 2
 rows $a $b "${ipc[@]}" --op send --size 16M --depth 4
 rows host $b "${ipc[@]}" --op write,read --size 16M --depth 4
+# What registration alone costs the first: the devices were in use until then.
+rows $a $b "${ipc[@]}" --op write,read --size 64K,1M,16M,256M --depth 1 --awake
+rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2 --awake
+rows $a $b "${ipc[@]}" --op write,read --size 16K --blocks 10000 --depth 2 --awake
 rows $a $b "${tcp[@]}" --op write,read --size 256M --depth 2
 rows $a $b "${tcp[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 rows $a $b "${tcp[@]}" --op write,read --size 16K --blocks 10000 --depth 2
 rows $a $b "${tcp[@]}" --op send --size 16M --depth 4
-rows $a host "${tcp[@]}" --op write,read --size 64M --depth 2
-rows host host "${tcp[@]}" --op write --size 64M --depth 2
+to_host "${cma[@]}"
+to_host "${tcp[@]}"
 exit $failed

@@ -97,14 +97,29 @@ def print_works(perf):
     return wrong
 
 
+def print_with_host(perf):
+    """How many are unverified of those that begin or end in host memory, for which no figure is set."""
+    print(f"\n{'host memory at one end or both':62} {'GB/s':>9}  verified")
+    rows = [row for row in perf if not between_gpus(row)]
+    for row in rows:
+        print(f"{work_of(row):62} {rate(row):9.1f}  {'yes' if row['verified'] else 'NO'}")
+    return sum(not row["verified"] for row in rows)
+
+
+def work_of(row):
+    return (f"{row['transport']} {row['local']} -> {row['remote']} {row['op']} {row['blocks']} x {row['size_bytes']},"
+            f" depth {row['depth']}")
+
+
 def print_firsts(perf):
     """Of every row, also those between host and GPU."""
     print(f"\n{'first / tenth, us':62} {'first':>9} {'tenth':>9} {'ratio':>6}  reach")
     for row in perf:
-        work = (f"{row['transport']} {row['local']} -> {row['remote']} {row['op']} {row['blocks']} x"
-                f" {row['size_bytes']}, depth {row['depth']}")
+        work = work_of(row)
         if row["pause_ms"]:
             work += f", {row['pause_ms']} ms apart"
+        if row["awake"]:
+            work += ", in use before"
         if not row["tenth_us"]:
             print(f"{work:62} {row['first_us']:9.1f} {'none':>9}")
             continue
@@ -146,7 +161,7 @@ def main():
     perf = read_lines(out / "perf.json")
     parts = read_lines(out / "parts.json")
     wrong = print_works(perf)
-    wrong += sum(not row["verified"] for row in perf if not between_gpus(row))
+    wrong += print_with_host(perf)
     print_firsts(perf)
     wrong += print_parts(parts)
     print()

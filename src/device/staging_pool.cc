@@ -2,6 +2,7 @@
 #include "device/staging_pool.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,8 @@ namespace {
 constexpr std::size_t kSlab = 4;
 // With these a stream can start; copiers come next, and then the other slots.
 constexpr std::size_t kFirstSlotsPerStream = 1;
+// Thread blocks with which one stream's slot is filled or emptied.
+constexpr unsigned kCopyBlocks = 8;
 
 std::optional<int> node_of(int device) {
   if (device < 0) return std::nullopt;
@@ -31,6 +34,14 @@ Result<std::shared_ptr<std::byte>> StagingPool::allocate_pinned(std::size_t byte
   if (!buffer) return tl::unexpected(std::move(buffer.error()));
   const auto owner = std::make_shared<cuda::HostBuffer>(std::move(*buffer));
   return std::shared_ptr<std::byte>(owner, owner->data());
+}
+
+// However long the run: with many streams under way kernels were quicker than the copy engine at all sizes.
+Copier::Limits StagingPool::copier_limits(unsigned gpu_blocks, std::size_t blocks, std::size_t lists) {
+  return {.grid = {.ctas = std::min(gpu_blocks, kCopyBlocks)},
+          .bulk_bytes = gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
+          .blocks = blocks,
+          .lists = lists};
 }
 
 StagingPool::~StagingPool() {
@@ -74,8 +85,7 @@ void StagingPool::run() {
     }
     const Status made = make(want);
     if (made) continue;
-    log(LogLevel::kWarning, "nothing more is made ahead for device memory over sockets: {}",
-        made.error().message);
+    log(LogLevel::kWarning, "nothing more is made ahead to stage device memory: {}", made.error().message);
     const MutexLock lock(mutex_);
     failed_ = true;
   }
@@ -83,7 +93,7 @@ void StagingPool::run() {
 
 StagingPool::Want StagingPool::next() const {
   if (stop_ || failed_ || devices_.empty()) return {};
-  const std::size_t wanted = std::min(limits_.slots, streams_ * kSlotsPerStream);
+  const std::size_t wanted = std::min(limits_.slots, streams_ * limits_.slots_per_stream);
   if (slots_ < std::min(wanted, streams_ * kFirstSlotsPerStream)) return {.lack = Lack::kSlots};
   for (const auto& [device, served] : devices_) {
     if (served < streams_) return {.lack = Lack::kCopier, .device = device, .streams = streams_};

@@ -23,12 +23,14 @@ class StagingPool {
  public:
   struct Limits {
     std::size_t slot_bytes = 0;
-    std::size_t slots = 0;  ///< made ahead at most; more only for streams that have next to none
+    std::size_t slots_per_stream = 0;  ///< made ahead
+    std::size_t slots = 0;             ///< made ahead at most; more only for streams that have next to none
     Copier::Limits copier;
   };
 
-  /// Slots made ahead for one stream.
-  static constexpr std::size_t kSlotsPerStream = 8;
+  /// Copies that fill and empty slots by kernels of few thread blocks, since PCIe needs no more; by copy
+  /// engine if kernels may have none at all. Of lists up to `blocks` long, `lists` of them under way.
+  static Copier::Limits copier_limits(unsigned gpu_blocks, std::size_t blocks, std::size_t lists);
 
   /// Pinned memory on the NUMA node of `device` (-1: on any), freed with the last pointer to it.
   using Allocate = std::function<Result<std::shared_ptr<std::byte>>(std::size_t bytes, int device)>;

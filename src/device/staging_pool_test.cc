@@ -20,6 +20,7 @@ namespace {
 using testing::eventually;
 
 constexpr std::size_t kSlot = 64;
+constexpr std::size_t kSlotsPerStream = 8;
 
 /// Heap in place of pinned memory, and no copiers at all.
 struct Makers {
@@ -42,10 +43,12 @@ struct Makers {
 
 TEST(StagingPool, MakesNothingBeforeADeviceAndAStreamAreKnown) {
   Makers makers;
-  StagingPool pool({.slot_bytes = kSlot, .slots = 64}, makers.allocate, makers.open);
+  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 64}, makers.allocate,
+                   makers.open);
   pool.add_stream();
   EXPECT_TRUE(pool.settled());
-  StagingPool other({.slot_bytes = kSlot, .slots = 64}, makers.allocate, makers.open);
+  StagingPool other({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 64}, makers.allocate,
+                    makers.open);
   other.add_device(0);
   EXPECT_TRUE(other.settled());
   EXPECT_EQ(makers.bytes, 0u);
@@ -54,17 +57,18 @@ TEST(StagingPool, MakesNothingBeforeADeviceAndAStreamAreKnown) {
 
 TEST(StagingPool, MakesAheadWhatStreamsAndDevicesWant) {
   Makers makers;
-  StagingPool pool({.slot_bytes = kSlot, .slots = 1000}, makers.allocate, makers.open);
+  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 1000}, makers.allocate,
+                   makers.open);
   pool.add_device(0);
   pool.add_stream();
   ASSERT_TRUE(eventually([&] { return pool.settled(); }));
-  EXPECT_EQ(pool.slots(), StagingPool::kSlotsPerStream);
+  EXPECT_EQ(pool.slots(), kSlotsPerStream);
   EXPECT_EQ(makers.bytes, pool.slots() * kSlot);
   EXPECT_EQ(makers.copiers, 1);
   pool.add_stream();
   pool.add_device(1);
   ASSERT_TRUE(eventually([&] { return pool.settled(); }));
-  EXPECT_EQ(pool.slots(), 2 * StagingPool::kSlotsPerStream);
+  EXPECT_EQ(pool.slots(), 2 * kSlotsPerStream);
   EXPECT_EQ(makers.copiers, 4);
   // A stream that comes in place of another finds all there.
   pool.remove_stream();
@@ -75,7 +79,8 @@ TEST(StagingPool, MakesAheadWhatStreamsAndDevicesWant) {
 
 TEST(StagingPool, AsksForMemoryNextToTheFirstDevice) {
   Makers makers;
-  StagingPool pool({.slot_bytes = kSlot, .slots = 1000}, makers.allocate, makers.open);
+  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 1000}, makers.allocate,
+                   makers.open);
   ASSERT_NE(pool.take(true).value(), nullptr);
   EXPECT_EQ(makers.device, -1);
   pool.add_device(3);
@@ -87,7 +92,8 @@ TEST(StagingPool, AsksForMemoryNextToTheFirstDevice) {
 
 TEST(StagingPool, StopsAtItsLimitButGivesWhatMustBe) {
   Makers makers;
-  StagingPool pool({.slot_bytes = kSlot, .slots = 4}, makers.allocate, makers.open);
+  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 4}, makers.allocate,
+                   makers.open);
   pool.add_device(0);
   for (int i = 0; i < 8; ++i) pool.add_stream();
   ASSERT_TRUE(eventually([&] { return pool.settled(); }));
@@ -106,7 +112,8 @@ TEST(StagingPool, StopsAtItsLimitButGivesWhatMustBe) {
 TEST(StagingPool, GoesOnWithoutWhatCouldNotBeMade) {
   Makers makers;
   makers.fails = true;
-  StagingPool pool({.slot_bytes = kSlot, .slots = 64}, makers.allocate, makers.open);
+  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 64}, makers.allocate,
+                   makers.open);
   pool.add_device(0);
   pool.add_stream();
   ASSERT_TRUE(eventually([&] { return pool.settled(); }));
@@ -120,7 +127,8 @@ TEST(StagingPool, GoesOnWithoutWhatCouldNotBeMade) {
 TEST(StagingPool, EndsInTheMiddleOfItsWork) {
   for (int round = 0; round < 50; ++round) {
     Makers makers;
-    StagingPool pool({.slot_bytes = kSlot, .slots = 10'000}, makers.allocate, makers.open);
+    StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 10'000},
+                     makers.allocate, makers.open);
     for (int i = 0; i < 100; ++i) pool.add_stream();
     pool.add_device(round);
   }
@@ -128,8 +136,9 @@ TEST(StagingPool, EndsInTheMiddleOfItsWork) {
 
 TEST(Staging, KeepsToItsShareOfEachUse) {
   Makers makers;
-  const auto pool = std::make_shared<StagingPool>(StagingPool::Limits{.slot_bytes = kSlot, .slots = 0},
-                                                  makers.allocate, makers.open);
+  const auto pool = std::make_shared<StagingPool>(
+      StagingPool::Limits{.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 0},
+      makers.allocate, makers.open);
   using Use = Staging::Use;
   {
     Staging one(pool, {3, 4, 2});
@@ -158,8 +167,9 @@ TEST(Staging, KeepsToItsShareOfEachUse) {
 
 TEST(Staging, HostMemoryNeedsNoCopier) {
   Makers makers;
-  const auto pool = std::make_shared<StagingPool>(StagingPool::Limits{.slot_bytes = kSlot, .slots = 0},
-                                                  makers.allocate, makers.open);
+  const auto pool = std::make_shared<StagingPool>(
+      StagingPool::Limits{.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 0},
+      makers.allocate, makers.open);
   Staging staging(pool, {1, 1, 1});
   Staging::Slot* const slot = staging.take(Staging::Use::kDeparture).value();
   std::vector<std::byte> from(10, std::byte{7});
@@ -186,7 +196,7 @@ TEST(StagingPool, MakesPinnedMemoryOnADevice) {
     EXPECT_EQ(pool.take_copier(0).error().code, ErrorCode::kUnavailable);
     GTEST_SKIP() << status.error().message;
   }
-  EXPECT_EQ(pool.slots(), StagingPool::kSlotsPerStream);
+  EXPECT_EQ(pool.slots(), kSlotsPerStream);
   std::byte* const slot = pool.take(false).value();
   ASSERT_NE(slot, nullptr);
   std::memset(slot, 3, 1 << 20);

@@ -104,7 +104,7 @@ TEST(GpuProbe, AHiddenGpuIsReachedByTcp) {
   const SideMemory theirs(right, "cuda:0", kMiB);
   connect(left, right);
   for (Side* const side : {&left, &right}) {
-    const auto route = side->call("route");
+    const auto route = side->call("route cuda cuda");
     ASSERT_TRUE(is_ok(status_of(route)));
     EXPECT_TRUE(route->starts_with("tcp ")) << *route;
     EXPECT_NE(route->find("not visible to this process"), std::string::npos) << *route;

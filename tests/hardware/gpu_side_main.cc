@@ -52,7 +52,7 @@ class Server {
         {"repeat", [this](Words& words) { return repeat(words); }},
         {"wait", [this](Words& words) { return wait(words); }},
         {"outcomes", [this](Words& words) { return outcomes(words); }},
-        {"route", [this](Words&) { return route(); }},
+        {"route", [this](Words& words) { return route(words); }},
         {"contexts", [](Words&) { return ok(fmt::format("{}", fmt::join(gpus_with_context(), ","))); }},
         {"share", [this](Words& words) { return share(words); }},
         {"open_shared", [this](Words& words) { return open(words); }},
@@ -130,10 +130,13 @@ class Server {
     return "ok";
   }
 
-  /// Between GPUs: "ok TRANSPORT REASON"
-  std::string route() {
+  /// route host|cuda host|cuda : "ok TRANSPORT REASON"
+  std::string route(Words& words) {
+    const auto kind = [&] { return words.text() == "cuda" ? MemoryKind::kCuda : MemoryKind::kHost; };
+    const MemoryKind local = kind();
+    const MemoryKind remote = kind();
     for (const Route& route : connection_.routes()) {
-      if (route.local != MemoryKind::kCuda || route.remote != MemoryKind::kCuda) continue;
+      if (route.local != local || route.remote != remote) continue;
       return ok(fmt::format("{} {}", route.transport.empty() ? "none" : route.transport, route.reason));
     }
     return "error no_route none is told";

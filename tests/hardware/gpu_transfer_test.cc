@@ -212,9 +212,10 @@ TEST_P(GpuTransfer, ManagedMemory) {
   }
 }
 
-/// All places in one list. Over "tcp", and over what the engine chooses for each pair.
+/// All places in one list. Over "tcp", over what the engine chooses for each pair, and over "cma" to the only
+/// place that it reaches.
 class GpuMixedLists : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Over, GpuMixedLists, ::testing::Values("", "tcp"), [](const auto& parameter) {
+INSTANTIATE_TEST_SUITE_P(Over, GpuMixedLists, ::testing::Values("", "tcp", "cma"), [](const auto& parameter) {
   return std::string(*parameter.param == '\0' ? "best" : parameter.param);
 });
 
@@ -222,7 +223,9 @@ TEST_P(GpuMixedLists, HostAndAllGpusInOneTransfer) {
   if (gpu_count() == 0) GTEST_SKIP() << "no CUDA device";
   std::vector<std::string> places{"host", "cuda:0"};
   if (gpu_count() > 1) places.emplace_back("cuda:1");
-  GpuPair pair({.transport = GetParam()}, "cuda:0", places.back());
+  const bool to_host = std::string(GetParam()) == "cma";
+  const std::vector<std::string> far_places = to_host ? std::vector<std::string>{"host"} : places;
+  GpuPair pair({.transport = GetParam()}, "cuda:0", far_places.back());
   constexpr std::size_t kSize = 9001;
   constexpr std::size_t kPitch = kSize + 7;
   constexpr std::size_t kRounds = 20;
@@ -230,8 +233,8 @@ TEST_P(GpuMixedLists, HostAndAllGpusInOneTransfer) {
   std::vector<SideMemory> left;
   std::vector<SideMemory> right;
   std::vector<std::uint32_t> ids;
-  for (const std::string& place : places) {
-    left.emplace_back(pair.left, place, extent, 1);
+  for (const std::string& place : places) left.emplace_back(pair.left, place, extent, 1);
+  for (const std::string& place : far_places) {
     right.emplace_back(pair.right, place, extent, 1);
     ids.push_back(right.back().imported_by(pair.left));
   }
@@ -242,34 +245,32 @@ TEST_P(GpuMixedLists, HostAndAllGpusInOneTransfer) {
   };
   for (std::size_t round = 0; round < kRounds; ++round) {
     for (std::size_t from = 0; from < places.size(); ++from) {
-      for (std::size_t to = 0; to < places.size(); ++to) {
+      for (std::size_t to = 0; to < far_places.size(); ++to) {
         pieces.push_back(
             {left[from].index(), ids[to], slot(to, round), right[to].address(slot(from, round)), kSize});
       }
     }
   }
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    left[i].fill(10 + i);
-    right[i].set(kUntouched);
-  }
+  for (std::size_t i = 0; i < places.size(); ++i) left[i].fill(10 + i);
+  for (const SideMemory& memory : right) memory.set(kUntouched);
   ASSERT_TRUE(is_ok(pair.left.transfer("write", pieces)));
-  for (std::size_t to = 0; to < places.size(); ++to) {
+  for (std::size_t to = 0; to < far_places.size(); ++to) {
     for (std::size_t from = 0; from < places.size(); ++from) {
       for (std::size_t round = 0; round < kRounds; ++round) {
         EXPECT_TRUE(right[to].holds_pattern(slot(from, round), kSize, 10 + from, slot(to, round)))
-            << "written from " << places[from] << " to " << places[to];
+            << "written from " << places[from] << " to " << far_places[to];
         EXPECT_TRUE(right[to].is_set(slot(from, round) + kSize, kPitch - kSize, kUntouched));
       }
     }
     right[to].fill(20 + to);
-    left[to].set(kUntouched);
   }
+  for (const SideMemory& memory : left) memory.set(kUntouched);
   ASSERT_TRUE(is_ok(pair.left.transfer("read", pieces)));
   for (std::size_t from = 0; from < places.size(); ++from) {
-    for (std::size_t to = 0; to < places.size(); ++to) {
+    for (std::size_t to = 0; to < far_places.size(); ++to) {
       for (std::size_t round = 0; round < kRounds; ++round) {
         EXPECT_TRUE(left[from].holds_pattern(slot(to, round), kSize, 20 + to, slot(from, round)))
-            << "read from " << places[to] << " into " << places[from];
+            << "read from " << far_places[to] << " into " << places[from];
       }
     }
   }

@@ -22,7 +22,7 @@ def perf_rows(speed):
             rows.append({"local": "cuda:0", "remote": "cuda:1", "op": operation, "transport": work.transport,
                          "size_bytes": work.size, "blocks": work.blocks, "depth": work.depth,
                          "gbytes_per_second": rate, "latency_us_p50": work.size * work.blocks / rate / 1e3,
-                         "first_us": 30.0, "tenth_us": 10.0, "pause_ms": 0, "verified": True})
+                         "first_us": 30.0, "tenth_us": 10.0, "pause_ms": 0, "awake": False, "verified": True})
     return rows
 
 

@@ -24,10 +24,15 @@ constexpr std::size_t kMaxStrangers = 8;
 
 }  // namespace
 
-Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup) {
+CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::StagingPool> staging)
+    : setup_(setup),
+      device_path_(std::move(staging), [this](const Batch& batch) { return copy(batch); }, done_) {}
+
+Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
+                                                  std::shared_ptr<device::StagingPool> staging) {
   auto host = Host::here();
   if (!host) return tl::unexpected(host.error());
-  std::unique_ptr<CmaChannel> channel(new CmaChannel(setup));
+  std::unique_ptr<CmaChannel> channel(new CmaChannel(setup, std::move(staging)));
   channel->address_ = {.host = *host, .pid = static_cast<std::uint32_t>(::getpid())};
   channel->mine_ = std::make_unique<Proof>();
   Proof& proof = *channel->mine_;
@@ -159,18 +164,30 @@ bool CmaChannel::peer_is_alive() const {
 
 bool CmaChannel::post(const Batch& batch) {
   if (state_ != ChannelState::kReady || done_.size() >= kMaxUnreported) return false;
-  Status status = check_bounds(batch);
-  // Looked at before every batch, so that a number which the system gave to a new process is never used.
-  if (!peer_is_alive()) {
-    fail_with(gone());
-    status = tl::unexpected(gone());
+  bool taken = true;
+  if (Status inside = check_bounds(batch); !inside) {
+    done_.push_back({batch.id, std::move(inside)});
+  } else if (DevicePath::serves(batch)) {
+    taken = device_path_.post(batch);
+  } else {
+    done_.push_back({batch.id, copy(batch)});
   }
-  if (status) {
-    status = copier_.copy(pid_, batch);
-    if (!status && !peer_is_alive()) status = tl::unexpected(gone());
-  }
-  done_.push_back({batch.id, std::move(status)});
-  return true;
+  fail_if_lost();
+  return taken;
+}
+
+// The peer is looked at before every batch, so that a number which the system gave to a new process is never
+// used.
+Status CmaChannel::copy(const Batch& batch) {
+  Status status;
+  lost_ = lost_ || !peer_is_alive();
+  if (!lost_) status = copier_.copy(pid_, batch);
+  lost_ = lost_ || (!status && !peer_is_alive());
+  return lost_ ? tl::unexpected(gone()) : std::move(status);
+}
+
+void CmaChannel::fail_if_lost() {
+  if (lost_ && state_ == ChannelState::kReady) fail_with(gone());
 }
 
 // The system checks no keys: a range that the owner did not name must not be touched.
@@ -188,14 +205,14 @@ Status CmaChannel::check_bounds(const Batch& batch) const {
 
 bool CmaChannel::progress(std::vector<Completion>& completions) {
   if (state_ == ChannelState::kConnecting) return shake_hands();
-  if (done_.empty()) {
-    if (state_ != ChannelState::kReady || peer_is_alive()) return false;
-    fail_with(gone());
-    return true;
-  }
+  const ChannelState before = state_;
+  device_path_.progress();
+  if (done_.empty() && state_ == ChannelState::kReady) lost_ = !peer_is_alive();
+  fail_if_lost();
+  const bool moved = !done_.empty() || state_ != before;
   for (Completion& completion : done_) completions.push_back(std::move(completion));
   done_.clear();
-  return true;
+  return moved;
 }
 
 Error CmaChannel::gone() const {
@@ -205,6 +222,7 @@ Error CmaChannel::gone() const {
 void CmaChannel::fail_with(Error error) {
   state_ = ChannelState::kFailed;
   error_ = std::move(error);
+  device_path_.fail(error_);
   // Closed, they leave `events_`, which nothing more is to wake.
   listener_.reset();
   strangers_.clear();

@@ -6,21 +6,24 @@
 #include <vector>
 
 #include "transport/cma/copy.h"
+#include "transport/cma/device_path.h"
 #include "transport/cma/handshake.h"
 #include "transport/transport.h"
 
 namespace p2p::cma {
 
-/// Bytes of one batch: long enough to make the system call cheap, short enough that two workers share a
-/// transfer evenly.
-inline constexpr std::uint64_t kMaxBatchBytes = std::uint64_t{512} << 10;
+/// Bytes of one batch, and of a pinned slot: long enough to make the system call cheap, short enough that
+/// workers share a transfer evenly.
+inline constexpr std::uint64_t kMaxBatchBytes = std::uint64_t{1} << 20;
 inline constexpr std::size_t kMaxBatchSegments = 1024;
 
-/// A path to one process of this host. `post` copies at once; `progress` reports it and watches the peer.
-/// A socket stays open between the two channels only so that each learns of the other's end.
+/// A path to one process of this host. `post` copies host memory at once; `progress` copies what a device had
+/// to bring first, reports all of it and watches the peer. A socket stays open between the two channels only
+/// so that each learns of the other's end.
 class CmaChannel : public Channel {
  public:
-  static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup);
+  static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup,
+                                               std::shared_ptr<device::StagingPool> staging);
 
   std::vector<std::byte> address() const override { return address_.serialize(); }
   Status connect(std::span<const std::byte> peer_address) override;
@@ -28,13 +31,13 @@ class CmaChannel : public Channel {
   Error error() const override { return error_; }
   bool post(const Batch& batch) override;
   bool progress(std::vector<Completion>& completions) override;
-  void abandon(BatchId) override {}  // What was posted is already copied.
+  void abandon(BatchId id) override { device_path_.abandon(id); }  // else it is already copied
   int ready_fd() const override { return events_.get(); }
-  bool busy() const override { return !done_.empty(); }
+  bool busy() const override { return !done_.empty() || device_path_.busy(); }
   std::string describe() const override;
 
  private:
-  explicit CmaChannel(const ChannelSetup& setup) : setup_(setup) {}
+  CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::StagingPool> staging);
 
   Status check_host(const Host& peer) const;
   Status watch(const UniqueFd& fd) const;
@@ -45,6 +48,8 @@ class CmaChannel : public Channel {
   Status send_proof() const;
   bool peer_is_alive() const;
   Status check_bounds(const Batch& batch) const;
+  Status copy(const Batch& batch);
+  void fail_if_lost();
   Error gone() const;
   void fail_with(Error error);
 
@@ -60,10 +65,12 @@ class CmaChannel : public Channel {
   UniqueFd socket_;
   UniqueFd process_;  ///< pidfd: the number cannot be taken over unnoticed
   pid_t pid_ = 0;
+  bool lost_ = false;  ///< the peer is gone, seen while copying
 
   std::unique_ptr<Proof> mine_;  ///< on the heap: the peer reads `token` there
   Copier copier_;
   std::vector<Completion> done_;
+  DevicePath device_path_;
 };
 
 }  // namespace p2p::cma

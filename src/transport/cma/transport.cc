@@ -1,9 +1,14 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
+#include <set>
+#include <thread>
 
 #include "base/error.h"
+#include "base/mutex.h"
+#include "device/lifetime.h"
 #include "transport/cma/channel.h"
 #include "transport/cma/cma.h"
 
@@ -11,8 +16,22 @@ namespace p2p::cma {
 
 namespace {
 
+// Copies of one thread are far from what memory gives; with more threads than this they gain nothing.
+constexpr unsigned kLeastChannels = 2;
+constexpr unsigned kMostChannels = 8;
+device::StagingPool::Limits staging_limits(const Options& options) {
+  return {.slot_bytes = kMaxBatchBytes,
+          .slots_per_stream = 2 * DevicePath::kSlots,
+          .slots = options.gpu_staging_bytes / kMaxBatchBytes,
+          .copier =
+              device::StagingPool::copier_limits(options.gpu_blocks, kMaxBatchSegments, DevicePath::lists())};
+}
+
 class CmaTransport : public Transport {
  public:
+  explicit CmaTransport(const Options& options)
+      : staging_(std::make_shared<device::StagingPool>(staging_limits(options))) {}
+
   std::string_view name() const override { return "cma"; }
 
   Capabilities capabilities() const override {
@@ -31,21 +50,23 @@ class CmaTransport : public Transport {
     return check_access(::getpid(), proof);
   }
 
-  bool carries(MemoryPlace local, MemoryPlace remote) const override {
-    return local.kind == MemoryKind::kHost && remote.kind == MemoryKind::kHost;
+  bool carries(MemoryPlace /*local*/, MemoryPlace remote) const override {
+    return remote.kind == MemoryKind::kHost;
   }
 
   std::vector<Rail> rails(const PeerPath&) const override { return {{.name = "memory", .address = {}}}; }
 
-  // One core does not saturate memory: two workers copy in parallel.
-  unsigned channels_per_rail(const Rail&) const override { return 2; }
+  unsigned channels_per_rail(const Rail&) const override {
+    return std::clamp(std::thread::hardware_concurrency() / 2, kLeastChannels, kMostChannels);
+  }
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    if (region.place.kind != MemoryKind::kHost) {
-      return fail(ErrorCode::kUnavailable, "register {} bytes at {} with cma: it is not host memory",
-                  region.size, static_cast<const void*>(region.base));
+    if (region.place.kind == MemoryKind::kCuda) {
+      const MutexLock lock(mutex_);
+      devices_.insert(region.place.device);
+      if (copies_) staging_->add_device(region.place.device);
     }
-    return std::make_shared<Registration>(region);
+    return std::make_shared<device::WithLifetime<Registration>>(region);
   }
 
   // Peers reach memory through the system, which knows no registrations: they are told to stop instead.
@@ -60,16 +81,27 @@ class CmaTransport : public Transport {
                   "import region {} of {} bytes at {:#x} with cma: not a host memory range",
                   static_cast<std::uint32_t>(region.id), region.size, base);
     }
+    // Only now is device memory here likely to be staged: most peers with GPUs have nothing but device
+    // memory.
+    const MutexLock lock(mutex_);
+    copies_ = true;
+    for (const int device : devices_) staging_->add_device(device);
     return std::make_unique<RemoteKey>(region);
   }
 
   Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override {
-    return CmaChannel::open(setup);
+    return CmaChannel::open(setup, staging_);
   }
+
+ private:
+  const std::shared_ptr<device::StagingPool> staging_;
+  Mutex mutex_;
+  std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
+  bool copies_ P2P_GUARDED_BY(mutex_) = false;    // host memory of a peer is known
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> make(const Options&) { return std::make_unique<CmaTransport>(); }
+std::unique_ptr<Transport> make(const Options& options) { return std::make_unique<CmaTransport>(options); }
 
 }  // namespace p2p::cma

@@ -17,10 +17,7 @@ namespace {
 constexpr unsigned kStreamSpeed = 60'000;  // Mb/s
 constexpr unsigned kMaxStreams = 8;
 constexpr std::size_t kLeastBatchBytes = std::size_t{64} << 10;
-// Thread blocks with which one stream's slot is packed or unpacked: PCIe needs no more.
-constexpr unsigned kCopyBlocks = 8;
-// Above any slot: with many streams under way kernels were quicker than the copy engine at all sizes.
-constexpr std::uint64_t kBulkBytes = kStagedBytes + 1;
+constexpr std::size_t kSlotsPerStream = 8;
 
 std::uint64_t max_batch_bytes(const Options& options) {
   const std::uint64_t most = cuda::available() ? kStagedBytes : kMaxPayloadBytes;
@@ -29,23 +26,10 @@ std::uint64_t max_batch_bytes(const Options& options) {
 
 device::StagingPool::Limits staging_limits(const Options& options) {
   return {.slot_bytes = kStagedBytes,
+          .slots_per_stream = kSlotsPerStream,
           .slots = options.gpu_staging_bytes / kStagedBytes,
-          .copier = {.grid = {.ctas = std::min(options.gpu_blocks, kCopyBlocks)},
-                     .bulk_bytes = options.gpu_blocks == 0 ? 0 : kBulkBytes,
-                     .blocks = kMaxRanges,
-                     .lists = DevicePath::lists()}};
+          .copier = device::StagingPool::copier_limits(options.gpu_blocks, kMaxRanges, DevicePath::lists())};
 }
-
-/// Memory that knows whether it was freed, if it is a device's.
-class TcpRegistration final : public Registration {
- public:
-  explicit TcpRegistration(const RegionInfo& info)
-      : Registration(info), lifetime_(info.base, info.size, info.place) {}
-  Status check_alive() const override { return lifetime_.check(info().id); }
-
- private:
-  const device::Lifetime lifetime_;
-};
 
 class TcpTransport final : public Transport {
  public:
@@ -69,7 +53,7 @@ class TcpTransport final : public Transport {
   unsigned channels_per_rail(const Rail& rail) const override;
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    auto registration = std::make_shared<TcpRegistration>(region);
+    auto registration = std::make_shared<device::WithLifetime<Registration>>(region);
     registrations_->add(registration);
     if (region.place.kind == MemoryKind::kCuda) staging_->add_device(region.place.device);
     return registration;
