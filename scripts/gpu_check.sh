@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/gpu_check.sh [--build DIR] [--out DIR] [--debs DIR] [--no-build] [--no-tests] [--no-sanitizer]
-#                             [--no-python] [--no-perf]
+# Usage: scripts/gpu_check.sh [--build DIR] [--out DIR] [--debs DIR] [--uccl DIR] [--no-build] [--no-tests]
+#                             [--no-sanitizer] [--no-python] [--no-perf]
 # On a machine with one GPU or more: builds (release), runs every test that uses them, memcheck and racecheck over
 # the kernels, the Python package on GPU tensors where python3 has torch and nanobind, then measures and prints
 # tables. Logs and figures go to --out. --debs unpacks development packages from there first, without installing
-# them, for machines that lack some. --no-build takes what lies in --build. Exits with 1 if any step failed; the
+# them, for machines that lack some. --uccl measures UCCL's own package, unpacked in DIR together with the libraries
+# that it needs (DIR/lib), beside this one. --no-build takes what lies in --build. Exits with 1 if any step failed; the
 # others run all the same. A test program of which every test was skipped has failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-build=build/gpu out=build/gpu/check debs='' compile=1 run_tests=1 sanitizer=1 python=1 perf=1
+build=build/gpu out=build/gpu/check debs='' uccl='' compile=1 run_tests=1 sanitizer=1 python=1 perf=1
 while (($#)); do
   case $1 in
     --build) build=$2 && shift ;;
     --out) out=$2 && shift ;;
     --debs) debs=$2 && shift ;;
+    --uccl) uccl=$(realpath "$2") && shift ;;
     --no-build) compile=0 ;;
     --no-tests) run_tests=0 ;;
     --no-sanitizer) sanitizer=0 ;;
@@ -26,7 +28,7 @@ while (($#)); do
   shift
 done
 mkdir -p "$build" "$out"
-rm -f "$out"/{perf,parts,nccl,python,python_ipc}.json # of an earlier run
+rm -f "$out"/{perf,parts,nccl,python,python_ipc,python_lists,uccl}.json # of an earlier run
 build=$(realpath "$build") out=$(realpath "$out")
 failed=0
 
@@ -148,6 +150,14 @@ if ((has_python)) && [[ -d $build/site ]]; then
       tail -20 "$out/python.log"
     run python_ipc 120 "${ranks[@]}" python/benchmarks/benchmark_uccl_write.py --ipc "${sizes[@]}" \
       --json "$out/python_ipc.json" || tail -20 "$out/python_ipc.log"
+    any=(python/benchmarks/benchmark_any_uccl.py "${sizes[@]}")
+    run python_lists 120 "${ranks[@]}" "${any[@]}" --lists "10000x16K,40960x4K" --json "$out/python_lists.json" ||
+      tail -20 "$out/python_lists.log"
+    if [[ -n $uccl ]]; then
+      # It has to be told not to look for an RDMA NIC. The bytes of its lists did not all arrive (0.1.1).
+      PYTHONPATH=$uccl LD_LIBRARY_PATH=$uccl/lib:${LD_LIBRARY_PATH:-} UCCL_P2P_TRANSPORT=tcp \
+        run uccl 120 "${ranks[@]}" "${any[@]}" --json "$out/uccl.json" || tail -20 "$out/uccl.log"
+    fi
     if ((gpus > 1)); then
       run nccl 120 "${ranks[@]}" python/benchmarks/benchmark_nccl.py "${sizes[@]}" --json "$out/nccl.json" ||
         tail -20 "$out/nccl.log"

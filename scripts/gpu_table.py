@@ -44,7 +44,8 @@ FIRST_AGAINST_TENTH = 2
 # GB/s of blocks of 4 KiB to and from pinned host memory.
 PARTS = {"gather kernel": 0.95 * 52.5, "scatter kernel": 0.95 * 51.3}
 PYTHON = (("nccl", "NCCL (torch.distributed)"), ("python", "this package, send and recv"),
-          ("python_ipc", "this package, write_ipc"))
+          ("python_ipc", "this package, write_ipc"), ("python_lists", "this package, writev_ipc_async"),
+          ("uccl", "UCCL's package, writev_ipc_async"))
 
 
 def read_lines(path):
@@ -152,8 +153,8 @@ def print_python(out):
     for name, label in PYTHON:
         path = out / f"{name}.json"
         for row in json.loads(path.read_text())["rows"] if path.exists() else ():
-            print(f"{label + ', Python, ' + str(row['size']) + ' bytes':58} {row['gigabytes_per_second']:9.2f} mean,"
-                  f" median {row['median'] * 1e6:.1f} us")
+            work = f"{label}, Python, {row['iovs']} x {row['size'] // row['iovs']} bytes"
+            print(f"{work:62} {row['gigabytes_per_second']:9.2f} mean, median {row['median'] * 1e6:.1f} us")
 
 
 def main():

@@ -32,6 +32,17 @@ def parse_sizes(text: str) -> list[int]:
     return [parse_size(part) for part in text.split(",")]
 
 
+def parse_list(text: str) -> list[tuple[int, int]]:
+    """Counts and sizes of a list such as '10000x16K,40960x4K'."""
+    shapes = []
+    for part in text.split(",") if text else []:
+        count, _, size = part.partition("x")
+        if not count.isdecimal() or int(count) == 0:
+            raise ValueError(f"{part!r} is not a number of blocks and their size")
+        shapes.append((int(count), parse_size(size)))
+    return shapes
+
+
 def size_text(size: int) -> str:
     """The shortest exact form: 65536 is '64 KiB'."""
     for unit in ("GiB", "MiB", "KiB"):

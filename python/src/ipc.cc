@@ -31,12 +31,19 @@ constexpr std::size_t kTicketBytes = 88;
 static_assert(sizeof(Ticket) == kTicketBytes);
 constexpr std::array<char, 8> kMark{'u', 'c', 'c', 'l', 'i', 'p', 'c', '1'};
 
-Result<Ticket> make_ticket(State& state, std::uint64_t ptr, std::size_t size) {
-  const Result<std::uint64_t> id = state.memory.implicit(state.engine, ptr, size);
-  if (!id) return tl::unexpected(id.error());
-  const Result<RegionDescriptor> descriptor = state.memory.describe(*id, ptr, size);
-  if (!descriptor) return tl::unexpected(descriptor.error());
-  return Ticket{.descriptor = descriptor->serialize(), .size = size, .flags = 0, .mark = kMark};
+/// The blobs of spans whose regions may yet have to be made.
+Result<std::vector<Ticket>> make_tickets(State& state, std::span<LocalSpan> spans) {
+  const auto held = state.memory.implicit(state.engine, spans);
+  if (!held) return tl::unexpected(held.error());
+  std::vector<Ticket> tickets;
+  tickets.reserve(spans.size());
+  for (const LocalSpan& span : spans) {
+    const Result<RegionDescriptor> descriptor = state.memory.describe(
+        static_cast<std::uint64_t>(span.region), reinterpret_cast<std::uint64_t>(span.data), span.size);
+    if (!descriptor) return tl::unexpected(descriptor.error());
+    tickets.push_back({.descriptor = descriptor->serialize(), .size = span.size, .flags = 0, .mark = kMark});
+  }
+  return tickets;
 }
 
 nb::bytes to_bytes(const Ticket& ticket) {
@@ -58,32 +65,39 @@ std::span<const std::byte> descriptor_of(std::span<const std::byte> info, std::s
 }
 
 nb::tuple advertise(const PyEndpoint& self, std::uint64_t, std::uint64_t ptr, std::size_t size) {
-  const Result<Ticket> ticket = make_ticket(*self.state_or_raise(), ptr, size);
-  if (ticket) return nb::make_tuple(true, to_bytes(*ticket));
-  set_last_error(ticket.error().message);
+  LocalSpan span = local_span(0, ptr, size);
+  const auto tickets = make_tickets(*self.state_or_raise(), {&span, 1});
+  if (tickets) return nb::make_tuple(true, to_bytes(tickets->front()));
+  set_last_error(tickets.error().message);
   return nb::make_tuple(false, nb::bytes("", 0));
 }
 
 nb::tuple advertisev(const PyEndpoint& self, std::uint64_t, const Numbers& ptrs, const Numbers& sizes) {
   const auto state = self.state_or_raise();
   const std::size_t count = value_or_raise(same_length({ptrs.size(), sizes.size()}, std::nullopt));
-  nb::list tickets;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Result<Ticket> ticket = make_ticket(*state, ptrs[i], sizes[i]);
-    if (!ticket) {
-      set_last_error(ticket.error().message);
-      return nb::make_tuple(false, nb::list());
-    }
-    tickets.append(to_bytes(*ticket));
+  std::vector<LocalSpan> spans;
+  spans.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) spans.push_back(local_span(0, ptrs[i], sizes[i]));
+  const auto tickets = make_tickets(*state, spans);
+  nb::list blobs;
+  if (!tickets) {
+    set_last_error(tickets.error().message);
+    return nb::make_tuple(false, blobs);
   }
-  return nb::make_tuple(true, tickets);
+  for (const Ticket& ticket : *tickets) blobs.append(to_bytes(ticket));
+  return nb::make_tuple(true, blobs);
 }
 
-Status add_pair(Plan& plan, LocalSpan local, std::span<const std::byte> descriptor, Importer& importer) {
-  const auto address = reinterpret_cast<std::uint64_t>(local.data);
-  const Result<std::uint64_t> id = plan.state->memory.implicit(plan.state->engine, address, local.size);
-  if (!id) return tl::unexpected(id.error());
-  local.region = region_id(*id);
+/// Names the regions of the plan's local memory.
+Status hold_regions(Plan& plan) {
+  auto held = plan.state->memory.implicit(plan.state->engine, *plan.local);
+  if (!held) return tl::unexpected(held.error());
+  plan.held = std::move(*held);
+  return {};
+}
+
+Status add_pair(Plan& plan, const LocalSpan& local, std::span<const std::byte> descriptor,
+                Importer& importer) {
   const Result<RemoteSpan> remote = importer(descriptor, local.size);
   if (!remote) return tl::unexpected(remote.error());
   plan.local->push_back(local);
@@ -91,14 +105,15 @@ Status add_pair(Plan& plan, LocalSpan local, std::span<const std::byte> descript
   return {};
 }
 
-Result<Plan> plan_one(const PyEndpoint& self, std::uint64_t conn_id, LocalSpan local, const Blob& info) {
+Result<Plan> plan_one(const PyEndpoint& self, std::uint64_t conn_id, const LocalSpan& local,
+                      const Blob& info) {
   const auto descriptor = descriptor_of(info.bytes(), info.size());
   Result<Plan> plan = open_plan(self, conn_id);
   if (!plan) return plan;
   Importer importer(plan->link->connection);
-  if (const Status added = add_pair(*plan, local, descriptor, importer); !added) {
-    return tl::unexpected(added.error());
-  }
+  Status added = add_pair(*plan, local, descriptor, importer);
+  if (added) added = hold_regions(*plan);
+  if (!added) return tl::unexpected(added.error());
   return plan;
 }
 
@@ -110,13 +125,13 @@ Result<Plan> plan_many(const PyEndpoint& self, std::uint64_t conn_id, const Numb
   Result<Plan> plan = open_plan(self, conn_id);
   if (!plan) return plan;
   Importer importer(plan->link->connection);
-  for (std::size_t i = 0; i < count; ++i) {
+  Status added;
+  for (std::size_t i = 0; added && i < count; ++i) {
     const auto descriptor = infos[i].first(RegionDescriptor::kBytes);
-    if (const Status added = add_pair(*plan, local_span(0, ptrs[i], sizes[i]), descriptor, importer);
-        !added) {
-      return tl::unexpected(added.error());
-    }
+    added = add_pair(*plan, local_span(0, ptrs[i], sizes[i]), descriptor, importer);
   }
+  if (added) added = hold_regions(*plan);
+  if (!added) return tl::unexpected(added.error());
   return plan;
 }
 
@@ -163,7 +178,7 @@ void bind_ipc(PyClass& endpoint) {
       .def("advertise_ipc", &advertise, "conn_id"_a, "ptr"_a, "size"_a,
            "Describes unregistered memory for a peer's write_ipc and read_ipc: (ok, 88 bytes).\n\n"
            "conn_id is not used. The memory stays reachable for who has the blob until the endpoint closes,\n"
-           "or 4096 other ranges were used since.")
+           "or 4096 other regions were used since.")
       .def("advertisev_ipc", &advertisev, "conn_id"_a, "ptr_v"_a, "size_v"_a,
            "advertise_ipc() for lists: (ok, list of blobs).");
   bind_operation(endpoint, Operation::kWrite, "write", "Writes local memory into the peer's.");

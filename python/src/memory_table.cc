@@ -2,6 +2,7 @@
 #include "memory_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,12 @@ namespace p2p::python {
 namespace {
 
 std::byte* pointer(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+
+bool holds(const MemoryRegion& region, const LocalSpan& span) {
+  const auto offset =
+      reinterpret_cast<std::uint64_t>(span.data) - reinterpret_cast<std::uint64_t>(region.data());
+  return span.data >= region.data() && offset <= region.size() && span.size <= region.size() - offset;
+}
 
 tl::unexpected<Error> unknown_region(std::uint64_t id) {
   return failure(ErrorCode::kNotFound, "no memory region has the id " + std::to_string(id));
@@ -42,11 +49,11 @@ Status MemoryTable::remove(std::uint64_t id, std::chrono::nanoseconds timeout) {
   const std::lock_guard lock(mutex_);
   if (regions_.erase(id) == 0) return unknown_region(id);  // another thread was faster
   for (auto entry = implicit_.begin(); entry != implicit_.end();) {
-    if (entry->second != id) {
+    if (entry->second.id != id) {
       ++entry;
       continue;
     }
-    std::erase(implicit_order_, entry->first);
+    implicit_order_.erase(entry->second.used);
     entry = implicit_.erase(entry);
   }
   std::erase_if(shared_, [id](const auto& entry) { return entry.second.id == id; });
@@ -111,39 +118,103 @@ void MemoryTable::clip(std::span<LocalSpan> spans) const {
   }
 }
 
-Result<std::uint64_t> MemoryTable::implicit(Endpoint& engine, std::uint64_t address, std::size_t size) {
-  Region stale;
-  {
-    const std::lock_guard lock(mutex_);
-    // Of the ranges that start at or before the address, the nearest is the likely one.
-    auto next = implicit_.upper_bound({address, ~std::size_t{0}});
-    if (next != implicit_.begin()) {
-      const auto [range, id] = *--next;
-      const std::uint64_t offset = address - range.address;
-      if (offset <= range.size && size <= range.size - offset) {
-        if (const auto region = regions_.find(id); region != regions_.end() && region->second->alive()) {
-          return id;
-        }
-        stale = take_implicit(range);
-      }
+Result<std::vector<MemoryTable::Region>> MemoryTable::implicit(Endpoint& engine, std::span<LocalSpan> spans) {
+  std::vector<Region> held;
+  std::vector<Region> stale;
+  std::vector<LocalSpan*> missing = name_known(spans, held, stale);
+  stale.clear();
+  std::ranges::sort(missing, {}, [](const LocalSpan* span) { return span->data; });
+  const std::size_t most = std::max(kKept, spans.size());
+  for (std::span<LocalSpan*> left = missing; !left.empty();) {
+    const std::span<LocalSpan*> run = left.first(touching(left));
+    left = left.subspan(run.size());
+    Result<Region> region = add_implicit(engine, hull(run), most);
+    if (region) {
+      for (LocalSpan* const span : run) span->region = (*region)->id();
+      held.push_back(std::move(*region));
+      continue;
+    }
+    // What touches may all the same be memory of two kinds, or two allocations of a device.
+    for (LocalSpan*& span : run) {
+      region = add_implicit(engine, hull({&span, 1}), most);
+      if (!region) return tl::unexpected(std::move(region.error()));
+      span->region = (*region)->id();
+      held.push_back(std::move(*region));
     }
   }
-  stale.reset();
-  const Result<std::uint64_t> id = add(engine, address, size);
-  if (!id) return id;
-  Region evicted;
+  return held;
+}
+
+std::size_t MemoryTable::touching(std::span<LocalSpan* const> spans) {
+  const std::byte* end = spans.front()->data;
+  std::size_t count = 0;
+  for (; count != spans.size() && spans[count]->data <= end; ++count) {
+    end = std::max<const std::byte*>(end, spans[count]->data + spans[count]->size);
+  }
+  return count;
+}
+
+MemoryTable::Range MemoryTable::hull(std::span<LocalSpan* const> spans) {
+  const std::byte* const begin = spans.front()->data;
+  if (spans.size() == 1) return {reinterpret_cast<std::uint64_t>(begin), spans.front()->size};
+  const std::byte* end = begin;
+  for (const LocalSpan* const span : spans) end = std::max<const std::byte*>(end, span->data + span->size);
+  return {reinterpret_cast<std::uint64_t>(begin), static_cast<std::size_t>(end - begin)};
+}
+
+std::vector<LocalSpan*> MemoryTable::name_known(std::span<LocalSpan> spans, std::vector<Region>& held,
+                                                std::vector<Region>& stale) {
+  std::vector<LocalSpan*> missing;
   const std::lock_guard lock(mutex_);
-  implicit_.insert_or_assign({address, size}, *id);
-  implicit_order_.push_back({address, size});
-  if (implicit_order_.size() > kKept) evicted = take_implicit(Range(implicit_order_.front()));
-  return id;
+  for (LocalSpan& span : spans) {
+    // Whether memory was freed takes a call of the driver: once for a run of spans.
+    if (held.empty() || !holds(*held.back(), span)) {
+      Region region = known(span, stale);
+      if (!region) {
+        missing.push_back(&span);
+        continue;
+      }
+      held.push_back(std::move(region));
+    }
+    span.region = held.back()->id();
+  }
+  return missing;
+}
+
+MemoryTable::Region MemoryTable::known(const LocalSpan& span, std::vector<Region>& stale) {
+  // Of the ranges that start at or before the address, the nearest is the likely one.
+  auto next = implicit_.upper_bound({reinterpret_cast<std::uint64_t>(span.data), ~std::size_t{0}});
+  if (next == implicit_.begin()) return nullptr;
+  const auto& [range, entry] = *--next;
+  const auto region = regions_.find(entry.id);
+  if (region == regions_.end() || !holds(*region->second, span)) return nullptr;
+  if (!region->second->alive()) {
+    stale.push_back(take_implicit(Range(range)));
+    return nullptr;
+  }
+  implicit_order_.splice(implicit_order_.end(), implicit_order_, entry.used);
+  return region->second;
+}
+
+Result<MemoryTable::Region> MemoryTable::add_implicit(Endpoint& engine, const Range& range,
+                                                      std::size_t most) {
+  const Result<std::uint64_t> id = add(engine, range.address, range.size);
+  if (!id) return tl::unexpected(id.error());
+  std::vector<Region> evicted;
+  const std::lock_guard lock(mutex_);
+  Region added = regions_.at(*id);
+  evicted.push_back(take_implicit(range));  // of another thread that was faster
+  implicit_order_.push_back(range);
+  implicit_.insert_or_assign(range, Implicit{*id, std::prev(implicit_order_.end())});
+  while (implicit_order_.size() > most) evicted.push_back(take_implicit(Range(implicit_order_.front())));
+  return added;
 }
 
 MemoryTable::Region MemoryTable::take_implicit(const Range& range) {
-  std::erase(implicit_order_, range);
   const auto known = implicit_.extract(range);
   if (!known) return nullptr;
-  auto region = regions_.extract(known.mapped());
+  implicit_order_.erase(known.mapped().used);
+  auto region = regions_.extract(known.mapped().id);
   return region ? std::move(region.mapped()) : nullptr;
 }
 

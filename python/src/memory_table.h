@@ -3,12 +3,13 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "p2p/endpoint.h"
 #include "p2p/memory.h"
@@ -35,10 +36,14 @@ class MemoryTable {
   /// Cuts each span at the end of its region. Spans outside of theirs are left as they are.
   void clip(std::span<LocalSpan> spans) const;
 
-  /// A region that holds the range: registered on first use and kept, for calls that name memory by address
-  /// alone. The oldest goes when there are more than kKept, and one whose device memory was freed when its
-  /// address is named again; blobs that describe it die with it.
-  Result<std::uint64_t> implicit(Endpoint& engine, std::uint64_t address, std::size_t size);
+  using Region = std::shared_ptr<MemoryRegion>;
+
+  /// Names a region for each span, for calls that name memory by address alone: spans that touch each other
+  /// are registered together, on first use, and kept. The regions whose last use is the longest ago go when
+  /// there are more than kKept (or than one call needs), and one whose device memory was freed when its
+  /// address is named again; blobs that describe it die with it. The caller holds what it gets for as long as
+  /// its spans are to be used.
+  Result<std::vector<Region>> implicit(Endpoint& engine, std::span<LocalSpan> spans);
   static constexpr std::size_t kKept = 4096;
 
   /// Like `add`, but the same range twice is one region, which the second `remove_shared` drops.
@@ -57,12 +62,30 @@ class MemoryTable {
     std::uint64_t id;
     std::size_t users;
   };
-  using Region = std::shared_ptr<MemoryRegion>;
+  struct Implicit {
+    std::uint64_t id;
+    std::list<Range>::iterator used;  ///< in implicit_order_
+  };
 
   Result<Region> find(std::uint64_t id) const;
 
-  /// Takes it out of the tables; for the caller to drop without the lock, because that may wait. Called with
-  /// the lock.
+  /// Names the known region of each span that has one, and gives the others. What is `stale` is for the
+  /// caller to drop without the lock, because that may wait.
+  std::vector<LocalSpan*> name_known(std::span<LocalSpan> spans, std::vector<Region>& held,
+                                     std::vector<Region>& stale);
+
+  /// The known region around a span, taken for used now. Called with the lock.
+  Region known(const LocalSpan& span, std::vector<Region>& stale);
+
+  /// Of spans in the order of their addresses, how many touch or overlap from the first one on; what they
+  /// cover.
+  static std::size_t touching(std::span<LocalSpan* const> spans);
+  static Range hull(std::span<LocalSpan* const> spans);
+
+  /// Registers a range for `implicit` and keeps `most` of those.
+  Result<Region> add_implicit(Endpoint& engine, const Range& range, std::size_t most);
+
+  /// Takes it out of the tables. Called with the lock.
   Region take_implicit(const Range& range);
 
   /// The bytes from the span's start to its region's end; none outside of it. Called with the lock.
@@ -70,8 +93,8 @@ class MemoryTable {
 
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, Region> regions_;
-  std::map<Range, std::uint64_t> implicit_;
-  std::deque<Range> implicit_order_;
+  std::map<Range, Implicit> implicit_;
+  std::list<Range> implicit_order_;  ///< used longest ago first
   std::map<Range, Shared> shared_;
 };
 

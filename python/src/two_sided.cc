@@ -22,6 +22,7 @@ struct Message {
   std::shared_ptr<State> state;
   std::shared_ptr<const Link> link;
   Recycled<LocalSpan> spans;
+  std::vector<std::shared_ptr<MemoryRegion>> held = {};  ///< by `*_ipc` calls, until it is posted
 
   template <Direction kDirection>
   Transfer post() const {
@@ -54,9 +55,12 @@ template <Direction kDirection>
 Result<Message> unregistered(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr,
                              std::size_t size) {
   const auto state = self.state_or_raise();
-  const Result<std::uint64_t> region = state->memory.implicit(state->engine, ptr, size);
-  if (!region) return tl::unexpected(region.error());
-  return message<kDirection>(self, conn_id, local_span(*region, ptr, size));
+  LocalSpan span = local_span(0, ptr, size);
+  auto held = state->memory.implicit(state->engine, {&span, 1});
+  if (!held) return tl::unexpected(std::move(held.error()));
+  auto made = message<kDirection>(self, conn_id, span);
+  if (made) made->held = std::move(*held);
+  return made;
 }
 
 template <Direction kDirection>

@@ -58,6 +58,41 @@ def test_vectors(pair, offered):
         pair.ep.writev_ipc(pair.conn, mine, [1000] * 4, infos[:3])
 
 
+@pytest.mark.parametrize("gap", [0, 24])
+def test_more_blocks_than_are_kept_registered(pair, gap):
+    count, size = 10000, 40
+    extent = count * (size + gap)
+    _, pointer = pair.other.memory("m", extent)
+    order = np.random.default_rng(1).permutation(count)
+    theirs = [pointer + int(at) * (size + gap) for at in order]
+    ok, infos = pair.other.call("advertisev_ipc", 0, theirs, [size] * count)
+    assert ok and len(infos) == count
+    array = np.random.default_rng(2).integers(1, 256, extent, np.uint8)
+    mine = [array.ctypes.data + at * (size + gap) for at in range(count)]
+    for _ in range(2):
+        assert pair.ep.writev_ipc(pair.conn, mine, [size] * count, infos) is True, p2p.last_error()
+    blocks = array.reshape(count, size + gap)[:, :size]
+    expected = np.zeros((count, size + gap), np.uint8)
+    expected[order, :size] = blocks
+    assert pair.other.contents("m") == expected.tobytes()
+    into = np.zeros(extent, np.uint8)
+    mine = [into.ctypes.data + at * (size + gap) for at in range(count)]
+    assert pair.ep.readv_ipc(pair.conn, mine, [size] * count, infos) is True, p2p.last_error()
+    assert np.array_equal(into.reshape(count, size + gap)[:, :size], blocks)
+    assert not into.reshape(count, size + gap)[:, size:].any()
+
+
+def test_ranges_that_overlap_in_any_order(pair):
+    _, pointer = pair.other.memory("m", 1000)
+    ok, infos = pair.other.call("advertisev_ipc", 0, [pointer] * 4, [1000, 300, 200, 1000])
+    assert ok
+    array = np.random.default_rng(3).integers(0, 256, 1000, np.uint8)
+    start = array.ctypes.data
+    for first, length, info in ((500, 300, infos[1]), (450, 200, infos[2]), (0, 1000, infos[0]), (640, 200, infos[2])):
+        assert pair.ep.write_ipc(pair.conn, start + first, length, info) is True, p2p.last_error()
+        assert pair.other.contents("m")[:length] == array[first : first + length].tobytes()
+
+
 @pytest.mark.parametrize("size", [0, 64, 87, 89, 128, 1000])
 def test_a_wrong_length_raises(pair, size):
     array = np.zeros(16, np.uint8)

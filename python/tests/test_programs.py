@@ -85,6 +85,22 @@ def test_torchrun(command, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def run_two_ranks(whole):
+    """What torchrun would start, without the time that it takes to start itself: rank 0's output."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    environments = [rank_environment(rank, "127.0.0.1", port) for rank in range(2)]
+    return run_side_by_side([whole] * 2, environments)[0]
+
+
+@needs_torch
+def test_what_any_package_can_do(tmp_path):
+    rows = tmp_path / "rows.json"
+    whole = [sys.executable, str(BENCHMARKS / "benchmark_any_uccl.py"), *SHORT, "--lists=300x4K,7x1K"]
+    run_two_ranks([*whole, f"--json={rows}"])
+    check_rows(rows, [1 << 10, 256 << 10, 300 << 12, 7 << 10])
+
+
 @needs_torch
 @pytest.mark.parametrize(
     "command",
@@ -95,14 +111,9 @@ def test_torchrun(command, tmp_path):
     ],
 )
 def test_benchmarks(command, tmp_path):
-    """What torchrun would start, without the time that it takes to start itself."""
     script, *arguments = command.split()
     rows = tmp_path / "rows.json"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    whole = [sys.executable, str(BENCHMARKS / script), *arguments, *SHORT, f"--json={rows}"]
-    environments = [rank_environment(rank, "127.0.0.1", port) for rank in range(2)]
-    out = run_side_by_side([whole] * 2, environments)[0]
+    out = run_two_ranks([sys.executable, str(BENCHMARKS / script), *arguments, *SHORT, f"--json={rows}"])
     check_rows(rows, [1 << 10, 256 << 10])
     assert "256 KiB" in out and "GB/s" in out
 
@@ -146,3 +157,14 @@ def test_sizes(text, size, monkeypatch):
     for bad in ("", "x", "-4K", "0", "4T"):
         with pytest.raises(ValueError, match="."):
             report.parse_size(bad)
+
+
+def test_lists(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import report
+
+    assert report.parse_list("") == []
+    assert report.parse_list("10000x16K,3x1") == [(10000, 16 << 10), (3, 1)]
+    for bad in ("x", "16K", "0x16K", "ax16K", "4x", "4x0"):
+        with pytest.raises(ValueError, match="."):
+            report.parse_list(bad)

@@ -186,6 +186,7 @@ TEST(Staging, HostMemoryNeedsNoCopier) {
 
 TEST(StagingPool, MakesPinnedMemoryOnADevice) {
   StagingPool pool({.slot_bytes = 1 << 20,
+                    .slots_per_stream = kSlotsPerStream,
                     .slots = 16,
                     .copier = {.grid = {.ctas = 8}, .bulk_bytes = 1 << 25, .blocks = 64, .lists = 4}});
   pool.add_device(0);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,43 @@ TEST_P(GpuKinds, MappedMemoryThatWasUnmapped) {
   const Status status = made->left.transfer("write", {&piece, 1});
   ASSERT_TRUE(is_error(status, {ErrorCode::kNotFound}));
   EXPECT_NE(status.error().message.find("freed"), std::string::npos) << status.error().message;
+}
+
+// As two containers on one host. Whether CUDA's handles open there is the driver's affair: if not, it is
+// found out when they connect, and said.
+TEST(GpuProbe, PeersInTwoPidNamespacesReachEachOther) {
+  if (gpu_count() == 0) GTEST_SKIP() << "no CUDA device";
+  if (!run({"unshare", "--pid", "--fork", "--mount-proc", "true"})) {
+    GTEST_SKIP() << "no PID namespaces can be made here";
+  }
+  Side left({});
+  Side right({.own_pids = true});
+  const std::string there = gpu_count() > 1 ? "cuda:1" : "cuda:0";
+  const SideMemory mine(left, "cuda:0", kMiB);
+  const SideMemory theirs(right, there, kMiB);
+  const SideMemory host(right, "host", kMiB);
+  connect(left, right);
+  const auto route = left.call("route cuda cuda");
+  ASSERT_TRUE(is_ok(status_of(route)));
+  std::printf("figure pid_namespaces route=[%s]\n", route->c_str());
+  if (!route->starts_with("cuda_ipc ")) {
+    EXPECT_TRUE(route->starts_with("tcp ")) << *route;
+    EXPECT_NE(route->find("device memory cannot be shared with the peer"), std::string::npos) << *route;
+  }
+  const auto to_host = left.call("route cuda host");
+  ASSERT_TRUE(is_ok(status_of(to_host)));
+  EXPECT_TRUE(to_host->starts_with("tcp ")) << *to_host;
+  EXPECT_NE(to_host->find("another PID namespace"), std::string::npos) << *to_host;
+  for (const SideMemory* const memory : {&theirs, &host}) {
+    mine.fill(4);
+    memory->set(kUntouched);
+    const Piece piece{mine.index(), memory->imported_by(left), 0, memory->address(0), kMiB};
+    ASSERT_TRUE(is_ok(left.transfer("write", {&piece, 1})));
+    EXPECT_TRUE(memory->holds_pattern(0, kMiB, 4, 0));
+    mine.set(kUntouched);
+    ASSERT_TRUE(is_ok(left.transfer("read", {&piece, 1})));
+    EXPECT_TRUE(mine.holds_pattern(0, kMiB, 4, 0));
+  }
 }
 
 // Each side sees one GPU, and not the other's.

@@ -45,10 +45,13 @@ void for_each_run(std::uint64_t seed, std::size_t from, std::size_t size, Run&& 
   }
 }
 
-Process start(int window, const std::string& visible) {
+Process start(int window, const SidePlan& plan) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<std::string> words{program, "--serve", std::to_string(window)};
-  if (!visible.empty()) words.insert(words.begin(), {"env", "CUDA_VISIBLE_DEVICES=" + visible});
+  if (!plan.visible.empty()) words.insert(words.begin(), {"env", "CUDA_VISIBLE_DEVICES=" + plan.visible});
+  if (plan.own_pids) {
+    words.insert(words.begin(), {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"});
+  }
   auto process = Process::spawn(words);
   if (!process) throw std::runtime_error("start a side: " + process.error().message);
   return std::move(*process);
@@ -89,7 +92,7 @@ void copy_pattern(std::span<std::byte> into, std::uint64_t seed, std::size_t fro
   });
 }
 
-Side::Side(const SidePlan& plan) : process_(start(window_.descriptor(), plan.visible)) {
+Side::Side(const SidePlan& plan) : process_(start(window_.descriptor(), plan)) {
   port_ = static_cast<std::uint16_t>(
       number(fmt::format("endpoint {} {} {}", plan.transport.empty() ? "-" : plan.transport, plan.blocks,
                          plan.keepalive.count())));

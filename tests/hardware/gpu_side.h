@@ -55,7 +55,8 @@ struct SidePlan {
   std::string transport;  ///< empty: all
   int blocks = -1;        ///< Options::gpu_blocks; -1: the default
   std::chrono::milliseconds keepalive{1000};
-  std::string visible;  ///< CUDA_VISIBLE_DEVICES of the process; empty: all
+  std::string visible;    ///< CUDA_VISIBLE_DEVICES of the process; empty: all
+  bool own_pids = false;  ///< the process has a PID namespace of its own, as in a container
 };
 
 /// What became of a number of transfers.
