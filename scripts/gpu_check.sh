@@ -154,7 +154,7 @@ if ((has_python)) && [[ -d $build/site ]]; then
     run python_lists 120 "${ranks[@]}" "${any[@]}" --lists "10000x16K,40960x4K" --json "$out/python_lists.json" ||
       tail -20 "$out/python_lists.log"
     if [[ -n $uccl ]]; then
-      # It has to be told not to look for an RDMA NIC. The bytes of its lists did not all arrive (0.1.1).
+      # It has to be told not to look for an RDMA NIC. Without lists: with 0.1.1 the wrong bytes arrived.
       PYTHONPATH=$uccl LD_LIBRARY_PATH=$uccl/lib:${LD_LIBRARY_PATH:-} UCCL_P2P_TRANSPORT=tcp \
         run uccl 120 "${ranks[@]}" "${any[@]}" --json "$out/uccl.json" || tail -20 "$out/uccl.log"
     fi
