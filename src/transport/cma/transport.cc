@@ -16,9 +16,10 @@ namespace p2p::cma {
 
 namespace {
 
-// Copies of one thread are far from what memory gives; with more threads than this they gain nothing.
+// One thread copies far less than memory gives, and an endpoint has no more workers than this unless told to.
 constexpr unsigned kLeastChannels = 2;
 constexpr unsigned kMostChannels = 8;
+
 device::StagingPool::Limits staging_limits(const Options& options) {
   return {.slot_bytes = kMaxBatchBytes,
           .slots_per_stream = 2 * DevicePath::kSlots,
@@ -81,8 +82,7 @@ class CmaTransport : public Transport {
                   "import region {} of {} bytes at {:#x} with cma: not a host memory range",
                   static_cast<std::uint32_t>(region.id), region.size, base);
     }
-    // Only now is device memory here likely to be staged: most peers with GPUs have nothing but device
-    // memory.
+    // Only now is it likely that device memory is staged: many peers have nothing but device memory.
     const MutexLock lock(mutex_);
     copies_ = true;
     for (const int device : devices_) staging_->add_device(device);
