@@ -4,7 +4,7 @@
     torchrun --nproc_per_node=2 benchmark_any_uccl.py
 
 Uses the calls alone that every one of them has, so that two packages can be compared by one program. The
-blocks of a list lie apart here and, in another order, over there.
+blocks of a list follow each other here and lie in another order over there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 import report
 import torch
 import torch.distributed as dist
-from ranks import exchange, make_tensor, process_group
+from ranks import exchange, local_gpu_index, make_tensor, process_group
 
 from uccl import p2p
 
@@ -29,8 +29,7 @@ def main() -> None:
     rows = report.Report(arguments.name, {"device": arguments.device})
     with process_group():
         rank = dist.get_rank()
-        local_gpu = rank if arguments.local_gpu_idx is None else arguments.local_gpu_idx
-        endpoint = p2p.Endpoint(local_gpu)
+        endpoint = p2p.Endpoint(local_gpu_index(arguments))
         metadata = exchange(endpoint.get_metadata())
         connection = _must(endpoint.add_remote_endpoint(metadata[1])) if rank == 0 else 0
         shapes = [(1, size) for size in arguments.sizes] + arguments.lists
@@ -51,11 +50,12 @@ def _one_shape(
     count, size = shape
     rank = dist.get_rank()
     tensor = make_tensor(arguments, count * size, 0)
-    # Block i goes where the order says; each byte tells its block.
+    # Block i goes where the order says.
     order = torch.randperm(count, generator=torch.Generator().manual_seed(count)).tolist()
     if rank == 0:
-        tensor.view(count, size)[:] = (torch.arange(count, device=tensor.device) % 251 + 1).to(torch.uint8)[:, None]
-        _synchronize(tensor)
+        tensor.view(count, size)[:] = _marks(count).to(tensor.device)[:, None]
+        if tensor.is_cuda:
+            torch.cuda.synchronize(tensor.device)
     places = [tensor.data_ptr() + at * size for at in (range(count) if rank == 0 else order)]
     sizes = [size] * count
     infos = b"" if rank == 0 else b"".join(_must(endpoint.advertisev_ipc(0, places, sizes)))
@@ -67,7 +67,7 @@ def _one_shape(
     dist.barrier()
     if rank == 1:
         expected = torch.empty(count, dtype=torch.uint8)
-        expected[torch.tensor(order)] = (torch.arange(count) % 251 + 1).to(torch.uint8)
+        expected[torch.tensor(order)] = _marks(count)
         wrong = int((tensor.view(count, size) != expected.to(tensor.device)[:, None]).sum())
         if wrong:
             raise SystemExit(f"{wrong} of {tensor.numel()} bytes are wrong")
@@ -92,9 +92,9 @@ def _call(
     return start_and_poll
 
 
-def _synchronize(tensor: torch.Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
+def _marks(count: int) -> torch.Tensor:
+    """What each byte of a block is, by block."""
+    return (torch.arange(count) % 251 + 1).to(torch.uint8)
 
 
 def _must(answer: tuple) -> object:

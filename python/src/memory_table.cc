@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,10 +14,16 @@ namespace {
 
 std::byte* pointer(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
+/// The bytes from an address to its region's end; none outside of it.
+std::optional<std::size_t> room_at(const MemoryRegion& region, const std::byte* data) {
+  const auto offset = reinterpret_cast<std::uint64_t>(data) - reinterpret_cast<std::uint64_t>(region.data());
+  if (data < region.data() || offset > region.size()) return std::nullopt;
+  return region.size() - offset;
+}
+
 bool holds(const MemoryRegion& region, const LocalSpan& span) {
-  const auto offset =
-      reinterpret_cast<std::uint64_t>(span.data) - reinterpret_cast<std::uint64_t>(region.data());
-  return span.data >= region.data() && offset <= region.size() && span.size <= region.size() - offset;
+  const auto room = room_at(region, span.data);
+  return room && span.size <= *room;
 }
 
 tl::unexpected<Error> unknown_region(std::uint64_t id) {
@@ -85,14 +92,10 @@ Result<std::size_t> MemoryTable::room(const LocalSpan& span) const {
   const auto id = static_cast<std::uint64_t>(span.region);
   const auto found = regions_.find(id);
   if (found == regions_.end()) return unknown_region(id);
-  const MemoryRegion& region = *found->second;
-  const auto address = reinterpret_cast<std::uint64_t>(span.data);
-  const std::uint64_t offset = address - reinterpret_cast<std::uint64_t>(region.data());
-  if (span.data < region.data() || offset > region.size()) {
-    return failure(ErrorCode::kOutOfRange, "address " + std::to_string(address) +
-                                               " lies outside memory region " + std::to_string(id));
-  }
-  return region.size() - offset;
+  if (const auto room = room_at(*found->second, span.data)) return *room;
+  return failure(ErrorCode::kOutOfRange, "address " +
+                                             std::to_string(reinterpret_cast<std::uint64_t>(span.data)) +
+                                             " lies outside memory region " + std::to_string(id));
 }
 
 Status MemoryTable::check(std::span<const LocalSpan> spans) const {
@@ -120,15 +123,14 @@ void MemoryTable::clip(std::span<LocalSpan> spans) const {
 
 Result<std::vector<MemoryTable::Region>> MemoryTable::implicit(Endpoint& engine, std::span<LocalSpan> spans) {
   std::vector<Region> held;
-  std::vector<Region> stale;
-  std::vector<LocalSpan*> missing = name_known(spans, held, stale);
-  stale.clear();
+  std::vector<LocalSpan*> missing = name_known(spans, held);
   std::ranges::sort(missing, {}, [](const LocalSpan* span) { return span->data; });
   const std::size_t most = std::max(kKept, spans.size());
   for (std::span<LocalSpan*> left = missing; !left.empty();) {
-    const std::span<LocalSpan*> run = left.first(touching(left));
-    left = left.subspan(run.size());
-    Result<Region> region = add_implicit(engine, hull(run), most);
+    const auto [range, count] = first_run(left);
+    const std::span<LocalSpan*> run = left.first(count);
+    left = left.subspan(count);
+    Result<Region> region = add_implicit(engine, range, most);
     if (region) {
       for (LocalSpan* const span : run) span->region = (*region)->id();
       held.push_back(std::move(*region));
@@ -136,7 +138,7 @@ Result<std::vector<MemoryTable::Region>> MemoryTable::implicit(Endpoint& engine,
     }
     // What touches may all the same be memory of two kinds, or two allocations of a device.
     for (LocalSpan*& span : run) {
-      region = add_implicit(engine, hull({&span, 1}), most);
+      region = add_implicit(engine, first_run({&span, 1}).range, most);
       if (!region) return tl::unexpected(std::move(region.error()));
       span->region = (*region)->id();
       held.push_back(std::move(*region));
@@ -145,26 +147,21 @@ Result<std::vector<MemoryTable::Region>> MemoryTable::implicit(Endpoint& engine,
   return held;
 }
 
-std::size_t MemoryTable::touching(std::span<LocalSpan* const> spans) {
-  const std::byte* end = spans.front()->data;
-  std::size_t count = 0;
-  for (; count != spans.size() && spans[count]->data <= end; ++count) {
-    end = std::max<const std::byte*>(end, spans[count]->data + spans[count]->size);
-  }
-  return count;
-}
-
-MemoryTable::Range MemoryTable::hull(std::span<LocalSpan* const> spans) {
+MemoryTable::Run MemoryTable::first_run(std::span<LocalSpan* const> spans) {
   const std::byte* const begin = spans.front()->data;
-  if (spans.size() == 1) return {reinterpret_cast<std::uint64_t>(begin), spans.front()->size};
-  const std::byte* end = begin;
-  for (const LocalSpan* const span : spans) end = std::max<const std::byte*>(end, span->data + span->size);
-  return {reinterpret_cast<std::uint64_t>(begin), static_cast<std::size_t>(end - begin)};
+  Run run{{reinterpret_cast<std::uint64_t>(begin), spans.front()->size}, 1};
+  for (const LocalSpan* const span : spans.subspan(1)) {
+    const auto offset = static_cast<std::size_t>(span->data - begin);
+    if (offset > run.range.size) break;
+    run.range.size = std::max(run.range.size, offset + span->size);
+    ++run.spans;
+  }
+  return run;
 }
 
-std::vector<LocalSpan*> MemoryTable::name_known(std::span<LocalSpan> spans, std::vector<Region>& held,
-                                                std::vector<Region>& stale) {
+std::vector<LocalSpan*> MemoryTable::name_known(std::span<LocalSpan> spans, std::vector<Region>& held) {
   std::vector<LocalSpan*> missing;
+  std::vector<Region> stale;
   const std::lock_guard lock(mutex_);
   for (LocalSpan& span : spans) {
     // Whether memory was freed takes a call of the driver: once for a run of spans.

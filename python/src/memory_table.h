@@ -69,18 +69,19 @@ class MemoryTable {
 
   Result<Region> find(std::uint64_t id) const;
 
-  /// Names the known region of each span that has one, and gives the others. What is `stale` is for the
-  /// caller to drop without the lock, because that may wait.
-  std::vector<LocalSpan*> name_known(std::span<LocalSpan> spans, std::vector<Region>& held,
-                                     std::vector<Region>& stale);
+  /// Names the known region of each span that has one, and gives the others.
+  std::vector<LocalSpan*> name_known(std::span<LocalSpan> spans, std::vector<Region>& held);
 
-  /// The known region around a span, taken for used now. Called with the lock.
+  /// The known region around a span, taken for used now. Called with the lock; what is `stale` is for the
+  /// caller to drop without it, because that may wait.
   Region known(const LocalSpan& span, std::vector<Region>& stale);
 
-  /// Of spans in the order of their addresses, how many touch or overlap from the first one on; what they
-  /// cover.
-  static std::size_t touching(std::span<LocalSpan* const> spans);
-  static Range hull(std::span<LocalSpan* const> spans);
+  /// Of spans in the order of their addresses, those from the first one on that touch or overlap.
+  struct Run {
+    Range range;
+    std::size_t spans;
+  };
+  static Run first_run(std::span<LocalSpan* const> spans);
 
   /// Registers a range for `implicit` and keeps `most` of those.
   Result<Region> add_implicit(Endpoint& engine, const Range& range, std::size_t most);

@@ -19,7 +19,7 @@ struct Plan {
   std::shared_ptr<const Link> link;
   Recycled<LocalSpan> local;
   Recycled<RemoteSpan> remote;
-  std::vector<std::shared_ptr<MemoryRegion>> held;  ///< by `*_ipc` calls, until it is posted
+  std::vector<MemoryTable::Region> held;  ///< by `*_ipc` calls, until it is posted
 
   Transfer post(Operation operation) const {
     const Connection& connection = link->connection;

@@ -22,7 +22,7 @@ struct Message {
   std::shared_ptr<State> state;
   std::shared_ptr<const Link> link;
   Recycled<LocalSpan> spans;
-  std::vector<std::shared_ptr<MemoryRegion>> held = {};  ///< by `*_ipc` calls, until it is posted
+  std::vector<MemoryTable::Region> held = {};  ///< by `*_ipc` calls, until it is posted
 
   template <Direction kDirection>
   Transfer post() const {

@@ -12,6 +12,7 @@
 
 #include "device/copier.h"
 #include "device/staging_pool.h"
+#include "p2p/memory.h"
 #include "p2p/result.h"
 
 namespace p2p::device {
@@ -21,6 +22,10 @@ struct StagedPiece {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
   int device = -1;
+
+  static StagedPiece of(std::byte* data, std::uint64_t bytes, MemoryPlace place) {
+    return {data, bytes, place.kind == MemoryKind::kCuda ? place.device : -1};
+  }
 };
 
 /// One stream's share of a StagingPool: slots through which lists of device memory (and host memory among it)

@@ -22,6 +22,10 @@ using testing::eventually;
 constexpr std::size_t kSlot = 64;
 constexpr std::size_t kSlotsPerStream = 8;
 
+StagingPool::Limits limits(std::size_t slots) {
+  return {.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = slots};
+}
+
 /// Heap in place of pinned memory, and no copiers at all.
 struct Makers {
   std::atomic<std::size_t> bytes{0};
@@ -43,12 +47,10 @@ struct Makers {
 
 TEST(StagingPool, MakesNothingBeforeADeviceAndAStreamAreKnown) {
   Makers makers;
-  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 64}, makers.allocate,
-                   makers.open);
+  StagingPool pool(limits(64), makers.allocate, makers.open);
   pool.add_stream();
   EXPECT_TRUE(pool.settled());
-  StagingPool other({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 64}, makers.allocate,
-                    makers.open);
+  StagingPool other(limits(64), makers.allocate, makers.open);
   other.add_device(0);
   EXPECT_TRUE(other.settled());
   EXPECT_EQ(makers.bytes, 0u);
@@ -57,8 +59,7 @@ TEST(StagingPool, MakesNothingBeforeADeviceAndAStreamAreKnown) {
 
 TEST(StagingPool, MakesAheadWhatStreamsAndDevicesWant) {
   Makers makers;
-  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 1000}, makers.allocate,
-                   makers.open);
+  StagingPool pool(limits(1000), makers.allocate, makers.open);
   pool.add_device(0);
   pool.add_stream();
   ASSERT_TRUE(eventually([&] { return pool.settled(); }));
@@ -79,8 +80,7 @@ TEST(StagingPool, MakesAheadWhatStreamsAndDevicesWant) {
 
 TEST(StagingPool, AsksForMemoryNextToTheFirstDevice) {
   Makers makers;
-  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 1000}, makers.allocate,
-                   makers.open);
+  StagingPool pool(limits(1000), makers.allocate, makers.open);
   ASSERT_NE(pool.take(true).value(), nullptr);
   EXPECT_EQ(makers.device, -1);
   pool.add_device(3);
@@ -92,8 +92,7 @@ TEST(StagingPool, AsksForMemoryNextToTheFirstDevice) {
 
 TEST(StagingPool, StopsAtItsLimitButGivesWhatMustBe) {
   Makers makers;
-  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 4}, makers.allocate,
-                   makers.open);
+  StagingPool pool(limits(4), makers.allocate, makers.open);
   pool.add_device(0);
   for (int i = 0; i < 8; ++i) pool.add_stream();
   ASSERT_TRUE(eventually([&] { return pool.settled(); }));
@@ -112,8 +111,7 @@ TEST(StagingPool, StopsAtItsLimitButGivesWhatMustBe) {
 TEST(StagingPool, GoesOnWithoutWhatCouldNotBeMade) {
   Makers makers;
   makers.fails = true;
-  StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 64}, makers.allocate,
-                   makers.open);
+  StagingPool pool(limits(64), makers.allocate, makers.open);
   pool.add_device(0);
   pool.add_stream();
   ASSERT_TRUE(eventually([&] { return pool.settled(); }));
@@ -127,8 +125,7 @@ TEST(StagingPool, GoesOnWithoutWhatCouldNotBeMade) {
 TEST(StagingPool, EndsInTheMiddleOfItsWork) {
   for (int round = 0; round < 50; ++round) {
     Makers makers;
-    StagingPool pool({.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 10'000},
-                     makers.allocate, makers.open);
+    StagingPool pool(limits(10'000), makers.allocate, makers.open);
     for (int i = 0; i < 100; ++i) pool.add_stream();
     pool.add_device(round);
   }
@@ -136,9 +133,7 @@ TEST(StagingPool, EndsInTheMiddleOfItsWork) {
 
 TEST(Staging, KeepsToItsShareOfEachUse) {
   Makers makers;
-  const auto pool = std::make_shared<StagingPool>(
-      StagingPool::Limits{.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 0},
-      makers.allocate, makers.open);
+  const auto pool = std::make_shared<StagingPool>(limits(0), makers.allocate, makers.open);
   using Use = Staging::Use;
   {
     Staging one(pool, {3, 4, 2});
@@ -167,9 +162,7 @@ TEST(Staging, KeepsToItsShareOfEachUse) {
 
 TEST(Staging, HostMemoryNeedsNoCopier) {
   Makers makers;
-  const auto pool = std::make_shared<StagingPool>(
-      StagingPool::Limits{.slot_bytes = kSlot, .slots_per_stream = kSlotsPerStream, .slots = 0},
-      makers.allocate, makers.open);
+  const auto pool = std::make_shared<StagingPool>(limits(0), makers.allocate, makers.open);
   Staging staging(pool, {1, 1, 1});
   Staging::Slot* const slot = staging.take(Staging::Use::kDeparture).value();
   std::vector<std::byte> from(10, std::byte{7});

@@ -21,4 +21,15 @@ Status check_alive(const Batch& batch) {
   return status;
 }
 
+bool starts_on_device(const Batch& batch) {
+  bool on_device = false;
+  const Registration* last = nullptr;
+  batch.for_each_piece([&](const Segment& piece) {
+    if (piece.registration == last) return;
+    last = piece.registration;
+    on_device = on_device || last->info().place.kind == MemoryKind::kCuda;
+  });
+  return on_device;
+}
+
 }  // namespace p2p

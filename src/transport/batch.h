@@ -59,6 +59,9 @@ struct Batch {
 /// kNotFound if local memory of the batch was freed since it was registered (`Registration::check_alive`).
 Status check_alive(const Batch& batch);
 
+/// True if local memory of the batch is on a device.
+bool starts_on_device(const Batch& batch);
+
 /// How one batch ended. After it the channel touches neither the batch's segments nor its memory, here and,
 /// for as long as the peer lives and the channel works, there. An error with code kPeerGone says that the
 /// channel is lost and the batch may be sent again over another one; any other is final.

@@ -30,15 +30,22 @@ double microseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
+/// The server's region, ready for use.
+Result<RemoteRegionId> import(const Connection& connection, const RegionDescriptor& descriptor) {
+  const auto remote = connection.import_region(descriptor);
+  if (!remote) return remote;
+  const Status usable = connection.wait_imported(*remote, kPatience);
+  if (!usable) return tl::unexpected(usable.error());
+  return remote;
+}
+
 /// The transfers of a row, slot by slot, ready to be posted.
 class Posts {
  public:
   static Result<Posts> make(const Connection& connection, const Row& row, const Buffer& buffer,
                             const RegionDescriptor& descriptor) {
-    const auto remote = connection.import_region(descriptor);
+    const auto remote = import(connection, descriptor);
     if (!remote) return tl::unexpected(remote.error());
-    const Status usable = connection.wait_imported(*remote, kPatience);
-    if (!usable) return tl::unexpected(usable.error());
     Posts posts(connection, row);
     const Layout here(row, Side::kClient);
     const Layout there(row, Side::kServer);
@@ -199,14 +206,14 @@ class Rounds {
 /// Keeps whatever moves the bytes busy with memory that is no row's, up to the moment it returns.
 Status stay_awake(const Connection& connection, const Row& row, const Buffer& mine,
                   const RegionDescriptor& theirs) {
-  const auto remote = connection.import_region(theirs);
+  const auto remote = import(connection, theirs);
   if (!remote) return tl::unexpected(remote.error());
-  Status moved = connection.wait_imported(*remote, kPatience);
   const std::uint64_t size = std::min<std::uint64_t>(mine.region().size(), theirs.size);
   const LocalSpan here = mine.region().span(0, size);
   const RemoteSpan there{*remote, theirs.address, size};
+  const bool read = row.operation == Operation::kRead;
+  Status moved;
   for (const auto end = Clock::now() + kWarmUp; moved && Clock::now() < end;) {
-    const bool read = row.operation == Operation::kRead;
     moved = (read ? connection.read(here, there) : connection.write(here, there)).wait(kTransferTime);
   }
   return moved;

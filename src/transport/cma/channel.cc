@@ -167,7 +167,7 @@ bool CmaChannel::post(const Batch& batch) {
   bool taken = true;
   if (Status inside = check_bounds(batch); !inside) {
     done_.push_back({batch.id, std::move(inside)});
-  } else if (DevicePath::serves(batch)) {
+  } else if (starts_on_device(batch)) {
     taken = device_path_.post(batch);
   } else {
     done_.push_back({batch.id, copy(batch)});

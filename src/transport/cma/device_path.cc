@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/cma/device_path.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -13,11 +12,6 @@ namespace {
 using Use = device::Staging::Use;
 
 constexpr device::Staging::Most kMost{DevicePath::kSlots, 0, DevicePath::kSlots};
-
-int device_of(const Segment& piece) {
-  const MemoryPlace place = piece.registration->info().place;
-  return place.kind == MemoryKind::kCuda ? place.device : -1;
-}
 
 }  // namespace
 
@@ -33,12 +27,6 @@ DevicePath::DevicePath(std::shared_ptr<device::StagingPool> pool, Copy copy,
 }
 
 DevicePath::~DevicePath() { pool_->remove_stream(); }
-
-bool DevicePath::serves(const Batch& batch) {
-  bool serves = false;
-  batch.for_each_piece([&](const Segment& piece) { serves = serves || device_of(piece) >= 0; });
-  return serves;
-}
 
 bool DevicePath::post(const Batch& batch) {
   const auto slot = staging_->take(batch.operation == Operation::kWrite ? Use::kDeparture : Use::kAnswer);
@@ -63,8 +51,9 @@ Status DevicePath::begin(const Batch& batch, device::Staging::Slot& slot) {
     if (Status copied = copy_(through(batch, slot)); !copied) return copied;
   }
   pieces_.clear();
-  batch.for_each_piece(
-      [&](const Segment& piece) { pieces_.push_back({piece.local, piece.size, device_of(piece)}); });
+  batch.for_each_piece([&](const Segment& piece) {
+    pieces_.push_back(device::StagedPiece::of(piece.local, piece.size, piece.registration->info().place));
+  });
   if (read) {
     staging_->unpack(slot, pieces_);
   } else {

@@ -24,9 +24,6 @@ class DevicePath {
   DevicePath(const DevicePath&) = delete;
   DevicePath& operator=(const DevicePath&) = delete;
 
-  /// True if local memory of the batch is on a device.
-  static bool serves(const Batch& batch);
-
   /// A direction: one is with the processor and the others with the device. On a machine with H200 GPUs eight
   /// channels reached 31 to 36 GB/s with two of them, 41 to 48 with three or four; PCIe gives 55.
   static constexpr std::size_t kSlots = 4;

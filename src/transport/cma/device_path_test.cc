@@ -66,13 +66,13 @@ class CmaDevicePath : public testing::Test {
   std::vector<Completion> done_;
 };
 
-TEST_F(CmaDevicePath, ServesBatchesWithDeviceMemoryHere) {
+TEST_F(CmaDevicePath, IsForBatchesWithDeviceMemoryHere) {
   std::byte bytes[4];
   const Registration host({.base = bytes, .size = 4});
   const Registration device({.base = bytes, .size = 4, .place = {MemoryKind::kCuda, 0}});
   const std::vector<Segment> list = {{bytes, 0, 2, &host, &key_}, {bytes, 0, 2, &device, &key_}};
-  EXPECT_FALSE(DevicePath::serves({.segments = list, .bytes = 2}));
-  EXPECT_TRUE(DevicePath::serves({.segments = list, .bytes = 3}));
+  EXPECT_FALSE(starts_on_device({.segments = list, .bytes = 2}));
+  EXPECT_TRUE(starts_on_device({.segments = list, .bytes = 3}));
 }
 
 TEST_F(CmaDevicePath, WritesAndReadsWhatTheBatchCovers) {

@@ -18,17 +18,6 @@ constexpr int kLocalBufferBytes = 4 << 20;
 // Answers that one stream may have on their way to this side.
 constexpr std::uint64_t kReadBytes = 8U << 20;
 
-bool starts_on_device(const Batch& batch) {
-  bool on_device = false;
-  const Registration* last = nullptr;
-  batch.for_each_piece([&](const Segment& piece) {
-    if (piece.registration == last) return;
-    last = piece.registration;
-    on_device = on_device || last->info().place.kind == MemoryKind::kCuda;
-  });
-  return on_device;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Channel>> StreamChannel::open(const ChannelSetup& setup, ChannelConfig config) {

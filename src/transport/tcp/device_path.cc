@@ -46,7 +46,7 @@ Status check_size(std::uint64_t bytes) {
 
 void StagedMemory::add(std::byte* data, std::uint64_t size, MemoryPlace place) {
   bytes += size;
-  pieces.push_back({data, size, place.kind == MemoryKind::kCuda ? place.device : -1});
+  pieces.push_back(device::StagedPiece::of(data, size, place));
 }
 
 StagedMemory staged_memory(const Batch& batch) {
