@@ -27,7 +27,7 @@ void Connection::wire_up() {
   lanes_ = std::make_shared<Lanes>(context_, send, [weak] {
     if (const auto self = weak.lock()) self->on_lanes_changed();
   });
-  imports_ = std::make_shared<Imports>(context_, lanes_, send, [weak] {
+  imports_ = std::make_shared<Imports>(context_, lanes_->router(), send, [weak] {
     if (const auto self = weak.lock()) self->retry_parked();
   });
   notifications_ = std::make_shared<Notifications>(send);
@@ -89,9 +89,9 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
 void Connection::on_lanes_changed() {
   if (state() == ConnectionState::kConnecting && lanes_->settled()) {
     if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
-    if (!lanes_->any_usable()) {
-      return close_session({ErrorCode::kUnavailable,
-                            "no transport works between the two sides: " + lanes_->routes().front().reason});
+    if (!lanes_->router()->any_usable()) {
+      return close_session({ErrorCode::kUnavailable, "no transport works between the two sides: " +
+                                                         lanes_->router()->routes().front().reason});
     }
     Incarnation incarnation = 0;
     {
@@ -100,7 +100,7 @@ void Connection::on_lanes_changed() {
     }
     state_.store(ConnectionState::kOpen, std::memory_order_release);
     imports_->start(incarnation);
-    for (const Route& route : lanes_->routes()) {
+    for (const Route& route : lanes_->router()->routes()) {
       if (route.transport.empty()) continue;
       log(LogLevel::kInfo, "connection {}: {} to {} memory by {}: {}", static_cast<std::uint64_t>(id_),
           route.local == MemoryKind::kHost ? "host" : "CUDA",
@@ -109,7 +109,7 @@ void Connection::on_lanes_changed() {
     observer_.opened(shared_from_this());
     tell_watchers();
   }
-  if (state() == ConnectionState::kOpen && !lanes_->any_usable() && !timer_) watch_for_end();
+  if (state() == ConnectionState::kOpen && !lanes_->router()->any_usable() && !timer_) watch_for_end();
   changed();
   retry_parked();
 }
@@ -121,8 +121,8 @@ void Connection::watch_for_end() {
     const auto self = weak.lock();
     if (!self) return;
     self->timer_.reset();
-    self->close_session(
-        {ErrorCode::kPeerGone, "every path to the peer was lost: " + self->lanes_->routes().front().reason});
+    self->close_session({ErrorCode::kPeerGone, "every path to the peer was lost: " +
+                                                   self->lanes_->router()->routes().front().reason});
   });
 }
 

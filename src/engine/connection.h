@@ -81,7 +81,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<TransferState> notify(std::string_view payload);
   std::vector<std::string> take_notifications() { return notifications_->take(); }
 
-  std::vector<Route> routes() const { return lanes_->routes(); }
+  std::vector<Route> routes() const { return lanes_->router()->routes(); }
   Stats stats() const;
 
   Status close(std::chrono::nanoseconds timeout);

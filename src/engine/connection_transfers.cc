@@ -23,13 +23,14 @@ Result<std::shared_ptr<const SegmentList>> Connection::build(Operation operation
     if (Status usable = status(); !usable) return tl::unexpected(usable.error());
     if (state() == ConnectionState::kConnecting) return std::shared_ptr<const SegmentList>();
   }
-  const ListContext context{
-      [this, &held](RegionId id) {
-        auto region = held.find(id);
-        return region ? region : context_->regions->find(id);
-      },
-      [this](RemoteRegionId id) { return imports_->find(id); },
-      [this](const Region& here, const RemoteRegion& there) { return lanes_->route(here, there); }};
+  const ListContext context{[this, &held](RegionId id) {
+                              auto region = held.find(id);
+                              return region ? region : context_->regions->find(id);
+                            },
+                            [this](RemoteRegionId id) { return imports_->find(id); },
+                            [this](const Region& here, const RemoteRegion& there) {
+                              return lanes_->router()->choose(here, there);
+                            }};
   return build_list(operation, local, remote, context);
 }
 
@@ -165,7 +166,7 @@ void Connection::build_prepared() {
 void Connection::let_waiter_assist(const SegmentList& list, TransferState& state,
                                    const std::shared_ptr<Slot>& started) const {
   if (list.portions.size() != 1 || context_->options.spin.count() == 0 || state.done()) return;
-  const auto lane = lanes_->lane(list.portions.front().transport);
+  const auto lane = lanes_->router()->lane(list.portions.front().transport);
   if (!lane) return;
   if (lane->device_copies()) {
     if (!started) return;
@@ -196,7 +197,7 @@ std::shared_ptr<Slot> Connection::launch(const std::shared_ptr<const SegmentList
     const auto one = weak.lock();
     if (!one) return;
     for (const auto& portion : list->portions) {
-      if (const auto lane = lanes->lane(portion.transport)) lane->wake_all();
+      if (const auto lane = lanes->router()->lane(portion.transport)) lane->wake_all();
     }
     lanes->abandon(one);
   });
@@ -207,7 +208,7 @@ std::shared_ptr<Slot> Connection::launch(const std::shared_ptr<const SegmentList
     auto part = std::make_shared<Part>();
     part->submission = submission;
     part->portion = &portion;
-    if (const auto lane = lanes_->lane(portion.transport)) {
+    if (const auto lane = lanes_->router()->lane(portion.transport)) {
       started = lane->submit(std::move(part), ended);
     } else {
       submission->set_error({ErrorCode::kPeerGone, "the connection is closed"});

@@ -90,7 +90,7 @@ void Imports::resolve(const std::shared_ptr<RemoteRegion>& remote) {
       return;
     }
     query = next_++;
-    if (lanes_->wants_exported_key(descriptor.place))
+    if (router_->wants_exported_key(descriptor.place))
       asked_.emplace(query, remote);
     else
       query = ~std::uint64_t{0};
@@ -109,7 +109,7 @@ void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
   std::vector<std::unique_ptr<RemoteKey>> keys(transports.size());
   std::vector<std::string> reasons(transports.size());
   for (std::size_t i = 0; i < transports.size(); ++i) {
-    if (!lanes_->usable(i)) continue;
+    if (!router_->usable(i)) continue;
     Transport& transport = *transports[i].transport;
     const auto found = std::find_if(exported.begin(), exported.end(), [&](const wire::ExportedKey& key) {
       return key.transport == transport.name();
@@ -148,7 +148,7 @@ void Imports::on(const wire::RegionQuery& query) {
     answer.size = info.size;
     for (std::size_t i = 0; i < context_->transports().size(); ++i) {
       const auto& registration = (*region)->registration(i);
-      if (!registration || !lanes_->usable(i)) continue;
+      if (!registration || !router_->usable(i)) continue;
       answer.keys.push_back(
           {std::string(context_->transports()[i].transport->name()), registration->export_key()});
     }
@@ -191,7 +191,7 @@ bool Imports::takes_long(const RegionInfo& info) const {
   if (info.place.kind == MemoryKind::kHost) return false;
   const TransportList& transports = context_->transports();
   for (std::size_t i = 0; i < transports.size(); ++i) {
-    if (lanes_->usable(i) && transports[i].transport->capabilities().slow_import) return true;
+    if (router_->usable(i) && transports[i].transport->capabilities().slow_import) return true;
   }
   return false;
 }

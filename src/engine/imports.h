@@ -11,8 +11,8 @@
 
 #include "base/mutex.h"
 #include "engine/context.h"
-#include "engine/lanes.h"
 #include "engine/remote_region.h"
+#include "engine/router.h"
 
 namespace p2p::engine {
 
@@ -21,10 +21,10 @@ namespace p2p::engine {
 class Imports : public std::enable_shared_from_this<Imports> {
  public:
   /// `resolved` is called when a region became usable or failed.
-  Imports(std::shared_ptr<Context> context, std::shared_ptr<Lanes> lanes, SendMessage send,
+  Imports(std::shared_ptr<Context> context, std::shared_ptr<const Router> router, SendMessage send,
           std::function<void()> resolved)
       : context_(std::move(context)),
-        lanes_(std::move(lanes)),
+        router_(std::move(router)),
         send_(std::move(send)),
         resolved_(std::move(resolved)) {}
 
@@ -54,7 +54,7 @@ class Imports : public std::enable_shared_from_this<Imports> {
   void tell_revoked(RegionId region, std::function<void()> through);
 
   const std::shared_ptr<Context> context_;
-  const std::shared_ptr<Lanes> lanes_;
+  const std::shared_ptr<const Router> router_;
   const SendMessage send_;
   const std::function<void()> resolved_;
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/relax.h"
 #include "engine/worker.h"
 
 namespace p2p::engine {

@@ -35,6 +35,7 @@ Lanes::Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<v
     : context_(std::move(context)),
       send_(std::move(send)),
       changed_(std::move(changed)),
+      router_(std::make_shared<Router>(context_->transports())),
       entries_(context_->transports().size()) {}
 
 void Lanes::start(Role role, const SessionPeer& peer) {
@@ -47,13 +48,13 @@ void Lanes::start(Role role, const SessionPeer& peer) {
       Entry& entry = entries_[i];
       const TransportSlot& own = context_->transports()[i];
       if (!own.reason.empty()) {
-        entry.reason = own.reason;
+        router_->close(i, own.reason);
         continue;
       }
       for (const wire::TransportStatus& theirs : peer.introduction.transports) {
         if (theirs.name != own.transport->name()) continue;
         entry.expected = theirs.reason.empty();
-        entry.reason = entry.expected ? "not connected yet" : "the peer cannot use it: " + theirs.reason;
+        router_->close(i, entry.expected ? "not connected yet" : "the peer cannot use it: " + theirs.reason);
       }
       if (!entry.expected || role != Role::kConnector) continue;
       auto addresses = open(entry, kMaxChannels);
@@ -184,7 +185,7 @@ Status Lanes::on(const wire::ChannelsReady& ready) {
     entry->peer_done = true;
     if (!ready.reason.empty()) give_up(*entry, "the peer gave it up: " + ready.reason);
     if (entry->local_done && entry->ready == entry->slots.size() && !entry->slots.empty()) {
-      entry->reason.clear();
+      open_route(*entry);
     }
     dirty_ = true;
   }
@@ -226,15 +227,18 @@ void Lanes::local_done(Entry& entry) {
   const Transport& transport = *context_->transports()[index_of(entry)].transport;
   entry.local_done = true;
   send_(wire::ChannelsReady{std::string(transport.name()), ""});
-  if (entry.peer_done) entry.reason.clear();
+  if (entry.peer_done) open_route(entry);
   dirty_ = true;
 }
 
+void Lanes::open_route(const Entry& entry) { router_->open(index_of(entry), entry.lane); }
+
 void Lanes::give_up(Entry& entry, std::string reason) {
-  const std::string name(context_->transports()[index_of(entry)].transport->name());
-  if (entry.reason.empty()) log(LogLevel::kInfo, "{} is lost: {}", name, reason);
-  entry.reason = std::move(reason);
-  if (!std::exchange(entry.local_done, true)) send_(wire::ChannelsReady{name, entry.reason});
+  const std::size_t index = index_of(entry);
+  const std::string name(context_->transports()[index].transport->name());
+  if (router_->usable(index)) log(LogLevel::kInfo, "{} is lost: {}", name, reason);
+  if (!std::exchange(entry.local_done, true)) send_(wire::ChannelsReady{name, reason});
+  router_->close(index, std::move(reason));
   std::move(entry.slots.begin(), entry.slots.end(), std::back_inserter(trash_));
   entry.slots.clear();
   dirty_ = true;
@@ -272,7 +276,7 @@ void Lanes::close(const Error& error) {
     closed_ = true;
     entries.resize(entries_.size());
     entries.swap(entries_);
-    for (Entry& entry : entries_) entry.reason = error.message;
+    router_->close_all(error.message);
   }
   for (const Entry& entry : entries) {
     if (!entry.lane) continue;
@@ -289,22 +293,6 @@ bool Lanes::settled() const {
   return started_ && std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
            return !entry.expected || (entry.local_done && entry.peer_done);
          });
-}
-
-bool Lanes::any_usable() const {
-  MutexLock lock(mutex_);
-  return std::any_of(entries_.begin(), entries_.end(),
-                     [](const Entry& entry) { return entry.reason.empty(); });
-}
-
-bool Lanes::usable(std::size_t transport) const {
-  MutexLock lock(mutex_);
-  return entries_[transport].reason.empty();
-}
-
-std::shared_ptr<Lane> Lanes::lane(std::size_t transport) const {
-  MutexLock lock(mutex_);
-  return entries_[transport].lane;
 }
 
 std::uint64_t Lanes::retried() const {

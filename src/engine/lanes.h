@@ -9,13 +9,13 @@
 #include "base/mutex.h"
 #include "engine/context.h"
 #include "engine/lane.h"
+#include "engine/router.h"
 #include "engine/session.h"
-#include "p2p/stats.h"
 
 namespace p2p::engine {
 
 /// The lanes of one connection, one for each transport that both sides can use, from the offer of channels to
-/// their end; and the choice among them. Messages come on the reactor's thread; routes may be asked anywhere.
+/// their end. Messages come on the reactor's thread.
 class Lanes : public std::enable_shared_from_this<Lanes> {
  public:
   /// `changed` is called, on the reactor's thread, when a lane became usable or was given up.
@@ -34,22 +34,12 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
 
   /// Every lane is up on both sides or given up.
   bool settled() const;
-  bool any_usable() const;
 
-  /// Transports with a lane that is up, and whether they want the owner's word for a region in `place`.
-  bool usable(std::size_t transport) const;
-  bool wants_exported_key(MemoryPlace place) const;
-
-  /// The transport that moves bytes between the regions, or why none does.
-  Result<std::size_t> route(const Region& local, const RemoteRegion& remote) const;
-
-  std::shared_ptr<Lane> lane(std::size_t transport) const;
+  /// The choice among those that are up.
+  const std::shared_ptr<Router>& router() const { return router_; }
 
   /// Pieces sent again after a channel was lost.
   std::uint64_t retried() const;
-
-  /// A row for each pair of memory kinds.
-  std::vector<Route> routes() const;
 
   /// Asks all channels to leave a transfer's local memory alone.
   void abandon(const std::shared_ptr<TransferState>& state) const;
@@ -59,7 +49,6 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
 
  private:
   struct Entry {
-    std::string reason = "the peer does not offer it";  ///< why not usable; empty once up on both sides
     bool expected = false;
     bool local_done = false;  ///< up or given up here, and the peer was told
     bool peer_done = false;
@@ -74,6 +63,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   Status connect(Entry& entry, const std::vector<Bytes>& addresses) P2P_REQUIRES(mutex_);
   void give_up(Entry& entry, std::string reason) P2P_REQUIRES(mutex_);
   void local_done(Entry& entry) P2P_REQUIRES(mutex_);
+  void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
   void told(std::size_t transport, const Status& status);
   Worker& least_loaded() const;
 
@@ -83,6 +73,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   const std::shared_ptr<Context> context_;
   const SendMessage send_;
   const std::function<void()> changed_;
+  const std::shared_ptr<Router> router_;
 
   mutable Mutex mutex_;
   Role role_ P2P_GUARDED_BY(mutex_) = Role::kConnector;

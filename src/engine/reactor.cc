@@ -196,8 +196,6 @@ void Reactor::post(Task task) {
   if (first) loop_->wake();
 }
 
-bool Reactor::on_thread() const { return loop_->thread.get_id() == std::this_thread::get_id(); }
-
 Status Reactor::watch(int fd, std::uint32_t events, Handler handler) {
   const std::uint64_t token = loop_->next_token++;
   epoll_event wanted{};

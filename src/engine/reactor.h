@@ -30,8 +30,6 @@ class Reactor {
   /// Runs `task` on the reactor's thread, in the order of the posts.
   void post(std::function<void()> task);
 
-  bool on_thread() const;
-
   /// `handler` gets the epoll events of `fd` (level-triggered). The caller keeps `fd` open until `unwatch`;
   /// a handler may unwatch any descriptor, its own included, and gets no event after that.
   Status watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> handler);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +12,31 @@
 
 namespace p2p::engine {
 namespace {
+
+// Keeps each region of a list once. A list of few regions is looked through; a longer one has a set.
+template <class T>
+class Keeper {
+ public:
+  explicit Keeper(std::vector<std::shared_ptr<T>>& kept) : kept_(kept) {}
+
+  void keep(const std::shared_ptr<T>& one) {
+    if (kept_.size() <= kFew) {
+      if (std::find(kept_.begin(), kept_.end(), one) != kept_.end()) return;
+    } else {
+      if (seen_.empty()) {
+        for (const auto& earlier : kept_) seen_.insert(earlier.get());
+      }
+      if (!seen_.insert(one.get()).second) return;
+    }
+    kept_.push_back(one);
+  }
+
+ private:
+  static constexpr std::size_t kFew = 16;
+
+  std::vector<std::shared_ptr<T>>& kept_;
+  std::unordered_set<const T*> seen_;
+};
 
 // Builds one list. Spans of a list mostly stay in one pair of regions, so the last pair is remembered.
 class Builder {
@@ -66,7 +92,7 @@ class Builder {
         return refuse(ErrorCode::kNotFound, local, remote,
                       fmt::format("no local region {}", to_underlying(local.region)));
       }
-      remember(list_->locals, local_);
+      locals_.keep(local_);
     }
     if (!remote_ || remote.region != remote_->id()) {
       remote_ = context_.remote(remote.region);
@@ -76,7 +102,7 @@ class Builder {
       }
       if (remote_->state() == RemoteRegion::State::kFailed) return tl::unexpected(remote_->error());
       if (remote_->state() == RemoteRegion::State::kWaiting) return false;
-      remember(list_->remotes, remote_);
+      remotes_.keep(remote_);
     }
     auto transport = context_.route(*local_, *remote_);
     if (!transport) return refuse(transport.error().code, local, remote, transport.error().message);
@@ -84,11 +110,6 @@ class Builder {
     key_ = remote_->key(*transport);
     portion_ = portion_of(*transport);
     return true;
-  }
-
-  template <class T>
-  static void remember(std::vector<std::shared_ptr<T>>& kept, const std::shared_ptr<T>& one) {
-    if (std::find(kept.begin(), kept.end(), one) == kept.end()) kept.push_back(one);
   }
 
   std::size_t portion_of(std::size_t transport) {
@@ -102,24 +123,21 @@ class Builder {
   }
 
   bool local_contains(const LocalSpan& span) const {
-    const RegionInfo& info = local_->info();
-    const auto offset =
-        reinterpret_cast<std::uintptr_t>(span.data) - reinterpret_cast<std::uintptr_t>(info.base);
-    return offset <= info.size && span.size <= info.size - offset;
+    return local_->info().contains(reinterpret_cast<std::uintptr_t>(span.data), span.size);
   }
 
-  // What this side knows: the owner checks again, against the truth.
+  // As far as this side knows: the owner checks again, against the truth.
   bool remote_contains(const RemoteSpan& span) const {
-    if (span.address + span.size < span.address) return false;
     const RegionInfo& info = remote_->info();
-    if (info.size == 0) return true;
-    const std::uint64_t offset = span.address - reinterpret_cast<std::uintptr_t>(info.base);
-    return offset <= info.size && span.size <= info.size - offset;
+    const bool asked = info.size != 0;
+    return asked ? info.contains(span.address, span.size) : span.address + span.size >= span.address;
   }
 
   const ListContext& context_;
   const std::size_t spans_;
   std::shared_ptr<SegmentList> list_ = std::make_shared<SegmentList>();
+  Keeper<Region> locals_{list_->locals};
+  Keeper<RemoteRegion> remotes_{list_->remotes};
   std::shared_ptr<Region> local_;
   std::shared_ptr<RemoteRegion> remote_;
   const Registration* registration_ = nullptr;

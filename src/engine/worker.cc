@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/relax.h"
 #include "base/underlying.h"
 
 namespace p2p::engine {

@@ -64,9 +64,6 @@ struct Slot : std::enable_shared_from_this<Slot> {
 
 enum class Turn : std::uint8_t { kBusy, kMoved, kIdle };
 
-/// Rests the processor between two looks at something that another thread is about to change.
-inline void relax() { __builtin_ia32_pause(); }
-
 /// One thread that moves its channels: polls them while something moves and for the spin time after, sleeps
 /// in epoll otherwise. Whoever holds the mutex is the worker for that time, so that a caller can start small
 /// work, and wait for it, without waking a thread. Callbacks run with the mutex released.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/relax.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/cuda/device.h"
 
@@ -265,7 +266,7 @@ bool NetChannel::progress(std::vector<Completion>& completions) {
 Result<bool> NetChannel::move() {
   const auto now = Clock::now();
   if (now < rest_until_) {
-    for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
+    for (int i = 0; i < kPauses; ++i) relax();
     return true;
   }
   const auto sent = outgoing_->progress();

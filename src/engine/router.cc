@@ -1,0 +1,118 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/router.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+
+namespace p2p::engine {
+namespace {
+
+constexpr std::string_view name_of(MemoryKind kind) { return kind == MemoryKind::kHost ? "host" : "CUDA"; }
+
+std::string not_carried(MemoryKind local, MemoryKind remote) {
+  return fmt::format("does not carry {} to {} memory", name_of(local), name_of(remote));
+}
+
+void append(std::string& text, std::string_view name, std::string_view reason) {
+  text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name, reason);
+}
+
+}  // namespace
+
+Router::Router(const TransportList& transports) : transports_(transports), rows_(transports.size()) {}
+
+void Router::open(std::size_t transport, std::shared_ptr<Lane> lane) {
+  MutexLock lock(mutex_);
+  rows_[transport] = {std::nullopt, std::move(lane)};
+}
+
+void Router::close(std::size_t transport, std::string reason) {
+  MutexLock lock(mutex_);
+  rows_[transport].closed = std::move(reason);
+}
+
+void Router::close_all(const std::string& reason) {
+  MutexLock lock(mutex_);
+  for (Row& row : rows_) row = {reason, nullptr};
+}
+
+bool Router::usable(std::size_t transport) const {
+  MutexLock lock(mutex_);
+  return !rows_[transport].closed;
+}
+
+bool Router::any_usable() const {
+  MutexLock lock(mutex_);
+  return std::any_of(rows_.begin(), rows_.end(), [](const Row& row) { return !row.closed; });
+}
+
+bool Router::wants_exported_key(MemoryPlace place) const {
+  MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const Transport& transport = *transports_[i].transport;
+    if (rows_[i].closed || !transport.capabilities().needs_exported_key) continue;
+    if (transport.carries({}, place) || transport.carries({MemoryKind::kCuda, 0}, place)) return true;
+  }
+  return false;
+}
+
+std::shared_ptr<Lane> Router::lane(std::size_t transport) const {
+  MutexLock lock(mutex_);
+  return rows_[transport].lane;
+}
+
+Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remote) const {
+  MutexLock lock(mutex_);
+  std::string why;
+  const MemoryPlace here = local.info().place;
+  const MemoryPlace there = remote.info().place;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const Transport& transport = *transports_[i].transport;
+    if (rows_[i].closed) {
+      append(why, transport.name(), *rows_[i].closed);
+    } else if (!transport.carries(here, there)) {
+      append(why, transport.name(), not_carried(here.kind, there.kind));
+    } else if (!local.registration(i)) {
+      append(why, transport.name(), local.reason(i));
+    } else if (remote.key(i) == nullptr) {
+      append(why, transport.name(), remote.reason(i));
+    } else {
+      return i;
+    }
+  }
+  return fail(ErrorCode::kUnavailable, "no route ({})", why);
+}
+
+std::vector<Route> Router::routes() const {
+  MutexLock lock(mutex_);
+  std::vector<Route> routes;
+  constexpr std::array kKinds{MemoryKind::kHost, MemoryKind::kCuda};
+  for (const MemoryKind local : kKinds) {
+    for (const MemoryKind remote : kKinds) routes.push_back(best(local, remote));
+  }
+  return routes;
+}
+
+Route Router::best(MemoryKind local, MemoryKind remote) const {
+  const auto place = [](MemoryKind kind) { return MemoryPlace{kind, kind == MemoryKind::kHost ? -1 : 0}; };
+  Route route{local, remote, "", "", ""};
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const Transport& transport = *transports_[i].transport;
+    const bool carries = transport.carries(place(local), place(remote));
+    if (carries && !rows_[i].closed) {
+      route.transport = transport.name();
+      route.detail = rows_[i].lane->describe();
+      route.reason =
+          route.reason.empty() ? "the preferred transport" : "the best that works; before it " + route.reason;
+      return route;
+    }
+    append(route.reason, transport.name(), rows_[i].closed ? *rows_[i].closed : not_carried(local, remote));
+  }
+  route.reason = "no transport: " + route.reason;
+  return route;
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,61 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "engine/lane.h"
+#include "engine/region.h"
+#include "engine/remote_region.h"
+#include "p2p/connection.h"
+
+namespace p2p::engine {
+
+/// The choice among the lanes of one connection: the first transport, in the order of preference, that is up
+/// on both sides, carries the pair of places and has both memories registered. Thread-safe.
+class Router {
+ public:
+  explicit Router(const TransportList& transports);
+
+  /// The lane is up on both sides.
+  void open(std::size_t transport, std::shared_ptr<Lane> lane);
+
+  /// The transport cannot be used: not yet, or no more. Its lane, if it has one, can still be found.
+  void close(std::size_t transport, std::string reason);
+
+  /// The connection is over; no lane is found any more.
+  void close_all(const std::string& reason);
+
+  bool usable(std::size_t transport) const;
+  bool any_usable() const;
+
+  /// Some lane that is up wants the owner's word for a region in `place`.
+  bool wants_exported_key(MemoryPlace place) const;
+
+  /// Null if the transport never had a lane that was up, or the connection is over.
+  std::shared_ptr<Lane> lane(std::size_t transport) const;
+
+  /// The transport that moves bytes between the regions, or why none does.
+  Result<std::size_t> choose(const Region& local, const RemoteRegion& remote) const;
+
+  /// A row for each pair of memory kinds.
+  std::vector<Route> routes() const;
+
+ private:
+  struct Row {
+    std::optional<std::string> closed = "the peer does not offer it";  ///< why not usable
+    std::shared_ptr<Lane> lane;
+  };
+
+  Route best(MemoryKind local, MemoryKind remote) const P2P_REQUIRES(mutex_);
+
+  const TransportList& transports_;
+  mutable Mutex mutex_;
+  std::vector<Row> rows_ P2P_GUARDED_BY(mutex_);  // one for each transport
+};
+
+}  // namespace p2p::engine
