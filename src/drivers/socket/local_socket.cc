@@ -1,0 +1,169 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/socket/local_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace p2p::socket {
+namespace {
+
+constexpr int kBacklog = 64;
+constexpr std::size_t kMaxName = 64;
+
+// An abstract name: gone with its socket, no file to clean up.
+struct Name {
+  sockaddr_un address{};
+  socklen_t size = 0;
+
+  explicit Name(std::string_view name) {
+    address.sun_family = AF_UNIX;
+    char* const out = std::ranges::copy(name.substr(0, kMaxName), address.sun_path + 1).out;
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) +
+                                  static_cast<std::size_t>(out - address.sun_path));
+  }
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+Result<UniqueFd> open_socket() {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return tl::unexpected(system_error("open a Unix socket"));
+  return socket;
+}
+
+Status wait(const UniqueFd& socket, short events, Deadline deadline, std::string_view what) {
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0)
+      return fail(ErrorCode::kTimedOut, "{} a Unix socket: the other side does not answer", what);
+    pollfd entry{.fd = socket.get(), .events = events, .revents = 0};
+    const int count = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 60'000)));
+    if (count > 0) return {};
+    if (count < 0 && errno != EINTR) return tl::unexpected(system_error("wait for a Unix socket"));
+  }
+}
+
+struct Ancillary {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> bytes{};
+};
+
+std::vector<UniqueFd> take_descriptors(msghdr& message) {
+  std::vector<UniqueFd> descriptors;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
+      descriptors.emplace_back(fd);
+    }
+  }
+  return descriptors;
+}
+
+}  // namespace
+
+Result<UniqueFd> listen_locally(std::string_view name) {
+  auto socket = open_socket();
+  if (!socket) return socket;
+  const Name address(name);
+  if (::bind(socket->get(), address.get(), address.size) != 0 || ::listen(socket->get(), kBacklog) != 0) {
+    return tl::unexpected(system_error("listen at a Unix socket"));
+  }
+  return socket;
+}
+
+Result<UniqueFd> connect_locally(std::string_view name) {
+  auto socket = open_socket();
+  if (!socket) return socket;
+  const Name address(name);
+  if (::connect(socket->get(), address.get(), address.size) != 0) {
+    return tl::unexpected(system_error(
+        errno == ECONNREFUSED
+            ? "connect to the peer's Unix socket (is it in another network namespace, or has it ended?)"
+            : "connect to the peer's Unix socket"));
+  }
+  return socket;
+}
+
+UniqueFd accept_local(const UniqueFd& listener) {
+  return UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+Status send_packet(const UniqueFd& socket, ByteView bytes, std::span<const UniqueFd> descriptors,
+                   Deadline deadline) {
+  if (descriptors.size() > kMaxDescriptors) {
+    return fail(ErrorCode::kInvalidArgument, "send {} descriptors in one packet", descriptors.size());
+  }
+  Ancillary ancillary;
+  iovec data{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = ancillary.bytes.data();
+    message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+    cmsghdr* const part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+    for (std::size_t i = 0; i < descriptors.size(); ++i) {
+      const int fd = descriptors[i].get();
+      std::memcpy(CMSG_DATA(part) + i * sizeof fd, &fd, sizeof fd);
+    }
+  }
+  for (;;) {
+    if (::sendmsg(socket.get(), &message, MSG_NOSIGNAL) >= 0) return {};
+    if (errno == EINTR) continue;
+    if (errno == EPIPE || errno == ECONNRESET)
+      return fail(ErrorCode::kPeerGone, "send on a Unix socket: closed");
+    if (errno != EAGAIN) return tl::unexpected(system_error("send on a Unix socket"));
+    if (const Status ready = wait(socket, POLLOUT, deadline, "send on"); !ready) return ready;
+  }
+}
+
+Result<Packet> receive_packet(const UniqueFd& socket, std::size_t most_bytes, std::size_t most_descriptors,
+                              Deadline deadline) {
+  Packet packet;
+  packet.bytes.resize(most_bytes);
+  Ancillary ancillary;
+  iovec data{packet.bytes.data(), packet.bytes.size()};
+  for (;;) {
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = ancillary.bytes.data();
+    message.msg_controllen = ancillary.bytes.size();
+    const ssize_t size = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+    if (size > 0) {
+      packet.descriptors = take_descriptors(message);
+      packet.bytes.resize(static_cast<std::size_t>(size));
+      if ((message.msg_flags & MSG_CTRUNC) != 0) {
+        return fail(ErrorCode::kSystem,
+                    "receive descriptors: this process may not have so many open (RLIMIT_NOFILE)");
+      }
+      if ((message.msg_flags & MSG_TRUNC) == 0 && packet.descriptors.size() <= most_descriptors)
+        return packet;
+      return fail(ErrorCode::kProtocol,
+                  "receive on a Unix socket: a packet that is larger than was asked for");
+    }
+    if (size == 0 || errno == ECONNRESET)
+      return fail(ErrorCode::kPeerGone, "receive on a Unix socket: closed");
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return tl::unexpected(system_error("receive on a Unix socket"));
+    if (const Status ready = wait(socket, POLLIN, deadline, "receive on"); !ready) {
+      return tl::unexpected(ready.error());
+    }
+  }
+}
+
+}  // namespace p2p::socket

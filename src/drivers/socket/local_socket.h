@@ -1,0 +1,43 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/unique_fd.h"
+#include "p2p/result.h"
+
+/// Unix sockets of packets under names that this host and network namespace alone know. Packets carry file
+/// descriptors, also between PID namespaces. None of the sockets blocks.
+namespace p2p::socket {
+
+/// More descriptors than this the kernel does not take in one packet.
+inline constexpr std::size_t kMaxDescriptors = 253;
+
+/// `name` is free to choose, at most 64 bytes; it goes with the socket.
+Result<UniqueFd> listen_locally(std::string_view name);
+Result<UniqueFd> connect_locally(std::string_view name);
+
+/// The next connection; empty if there is none now.
+UniqueFd accept_local(const UniqueFd& listener);
+
+/// kTimedOut if the other side does not read until then.
+using Deadline = std::chrono::steady_clock::time_point;
+Status send_packet(const UniqueFd& socket, ByteView bytes, std::span<const UniqueFd> descriptors,
+                   Deadline deadline);
+
+struct Packet {
+  Bytes bytes;
+  std::vector<UniqueFd> descriptors;
+};
+
+/// kPeerGone once the other side has closed. kProtocol for a packet of more bytes or descriptors than asked
+/// for; kSystem where this process has no room for the descriptors.
+Result<Packet> receive_packet(const UniqueFd& socket, std::size_t most_bytes, std::size_t most_descriptors,
+                              Deadline deadline);
+
+}  // namespace p2p::socket
