@@ -10,6 +10,7 @@
 #include "engine/placement.h"
 #include "engine/reactor.h"
 #include "engine/region.h"
+#include "engine/region_watch.h"
 #include "engine/worker.h"
 #include "p2p/options.h"
 #include "wire/messages.h"
@@ -23,6 +24,7 @@ struct Context {
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<Placement> placement;  ///< of the workers; null: they are left alone
   std::unique_ptr<Reactor> reactor;
+  RegionWatch watch;
   Background imports{"p2p-imports"};  ///< of regions that take long; the endpoint stops it
 
   const TransportList& transports() const { return regions->transports(); }

@@ -185,6 +185,7 @@ Endpoint::~Endpoint() {
     futex_wait(changes_, seen, deadline);
   }
   context_->imports.stop();
+  context_->watch.stop();
   context_->workers.clear();  // they post to the reactor until they are gone
   context_->reactor->stop();
 }

@@ -2,9 +2,6 @@
 #include "engine/imports.h"
 
 #include <algorithm>
-#include <optional>
-#include <unordered_set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/futex.h"
@@ -46,6 +43,11 @@ void Imports::wake_waiters() const {
   futex_wake_all(changes_);
 }
 
+void Imports::tell_resolved() const {
+  wake_waiters();
+  resolved_();
+}
+
 Status Imports::wait(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
   const auto remote = find(id);
   if (!remote)
@@ -63,54 +65,38 @@ Status Imports::wait(RemoteRegionId id, std::chrono::nanoseconds timeout) const 
   }
 }
 
-void Imports::when_resolved(std::span<const RemoteSpan> spans, std::function<void()> then) {
-  // Whatever is waited for keeps it; the last one that lets go calls.
-  const auto all = std::shared_ptr<void>(nullptr, [then = std::move(then)](void*) { then(); });
-  {
-    MutexLock lock(mutex_);
-    if (!started_ && !closed_) opening_.push_back(all);
-  }
-  std::unordered_set<std::uint32_t> seen;
-  for (const RemoteSpan& span : spans) {
-    if (!seen.insert(to_underlying(span.region)).second) continue;
-    if (const auto remote = find(span.region)) remote->when_resolved([all] {});
-  }
-}
-
 void Imports::start(Incarnation peer) {
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
-  std::vector<std::shared_ptr<void>> opening;
   {
     MutexLock lock(mutex_);
     started_ = true;
     peer_ = peer;
     remotes = remotes_;
-    opening.swap(opening_);
   }
   for (const auto& remote : remotes) resolve(remote);
-  wake_waiters();
-  for (auto& one : opening) one.reset();  // in their order
+  tell_resolved();
 }
 
 void Imports::resolve(const std::shared_ptr<RemoteRegion>& remote) {
   const RegionDescriptor& descriptor = remote->descriptor();
-  std::optional<std::uint64_t> query;
-  bool stranger = false;
+  std::uint64_t query = 0;
   {
     MutexLock lock(mutex_);
-    stranger = descriptor.incarnation != peer_;
-    if (!stranger && router_->wants_exported_key(descriptor.place)) {
-      query = next_++;
-      asked_.emplace(*query, remote);
+    if (descriptor.incarnation != peer_) {
+      remote->set_failed({ErrorCode::kPermissionDenied,
+                          fmt::format("use region {}: its descriptor comes from another endpoint, or from an "
+                                      "earlier life of the peer",
+                                      to_underlying(descriptor.region))});
+      return;
     }
+    query = next_++;
+    if (router_->wants_exported_key(descriptor.place))
+      asked_.emplace(query, remote);
+    else
+      query = ~std::uint64_t{0};
   }
-  if (stranger) {
-    remote->set_failed({ErrorCode::kPermissionDenied,
-                        fmt::format("use region {}: its descriptor comes from another endpoint, or from an "
-                                    "earlier life of the peer",
-                                    to_underlying(descriptor.region))});
-  } else if (query) {
-    send_(wire::RegionQuery{*query, to_underlying(descriptor.region), descriptor.key});
+  if (query != ~std::uint64_t{0}) {
+    send_(wire::RegionQuery{query, to_underlying(descriptor.region), descriptor.key});
   } else {
     // Nobody needs the owner's word: the owner checks each access by id and key.
     make_ready(*remote, {descriptor.region, descriptor.key, nullptr, 0, descriptor.place}, {});
@@ -158,6 +144,7 @@ void Imports::on(const wire::RegionQuery& query) {
     answer.message = fmt::format("region {}: deregistered", query.region);
   } else {
     const RegionInfo& info = (*region)->info();
+    if (info.place.kind == MemoryKind::kCuda) context_->watch.add(*region);
     answer.base = reinterpret_cast<std::uintptr_t>(info.base);
     answer.size = info.size;
     for (std::size_t i = 0; i < context_->transports().size(); ++i) {
@@ -192,12 +179,12 @@ Status Imports::on(const wire::RegionAnswer& answer) {
     // A device that is full of work makes its driver wait; the session's other messages shall not.
     const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys] {
       self->make_ready(*remote, info, keys);
-      self->wake_waiters();
+      self->tell_resolved();
     };
     if (!takes_long(info) || !context_->imports.post(ready)) ready();
     return {};
   }
-  wake_waiters();
+  tell_resolved();
   return {};
 }
 
@@ -223,10 +210,12 @@ void Imports::on(const wire::RegionRevoke& revoke) {
       nullptr, [send = send_, id = revoke.revocation](void*) { send(wire::RegionRevoked{id}); });
   for (const auto& remote : gone) {
     remote->set_failed(
-        {ErrorCode::kNotFound, fmt::format("use remote region {}: its owner deregistered it", revoke.region)},
+        {ErrorCode::kNotFound,
+         fmt::format("use remote region {}: its owner deregistered it, or freed or unmapped its memory",
+                     revoke.region)},
         [through] {});
   }
-  wake_waiters();
+  tell_resolved();
 }
 
 void Imports::on(const wire::RegionRevoked& revoked) {
@@ -258,11 +247,9 @@ void Imports::tell_revoked(RegionId region, std::function<void()> through) {
 void Imports::close(const Error& error) {
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
   std::map<std::uint64_t, std::function<void()>> revocations;
-  std::vector<std::shared_ptr<void>> opening;
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    opening.swap(opening_);
     remotes = remotes_;
     revocations.swap(revocations_);
     asked_.clear();

@@ -39,6 +39,13 @@ bool Region::alive() const {
   return info_.place.kind != MemoryKind::kCuda || cuda::is_there(allocation_, info_.base);
 }
 
+Status Region::check_whole() const {
+  for (const auto& registration : registrations_) {
+    if (registration) return registration->check_whole();
+  }
+  return {};
+}
+
 std::chrono::nanoseconds Region::revoke_timeout() const { return table_->revoke_timeout(); }
 
 void Region::remove_user() {
@@ -52,7 +59,7 @@ bool Region::on_revoke(Tell tell) {
   return true;
 }
 
-bool Region::revoke(std::chrono::steady_clock::time_point deadline) {
+bool Region::withhold() {
   std::vector<Tell> tells;
   bool first = false;
   {
@@ -61,17 +68,20 @@ bool Region::revoke(std::chrono::steady_clock::time_point deadline) {
     tells.swap(tells_);
     unanswered_->fetch_add(static_cast<std::uint32_t>(tells.size()));
   }
-  if (first) {
-    table_->remove(info_.id);
-    for (std::size_t i = 0; i < registrations_.size(); ++i) {
-      if (registrations_[i]) table_->transports()[i].transport->revoke_memory(*registrations_[i]);
-    }
+  for (std::size_t i = 0; first && i < registrations_.size(); ++i) {
+    if (registrations_[i]) table_->transports()[i].transport->revoke_memory(*registrations_[i]);
   }
   for (const Tell& tell : tells) {
     tell([unanswered = unanswered_] {
       if (unanswered->fetch_sub(1, std::memory_order_acq_rel) == 1) futex_wake_all(*unanswered);
     });
   }
+  return first;
+}
+
+bool Region::revoke(std::chrono::steady_clock::time_point deadline) {
+  table_->remove(info_.id);
+  withhold();
   return wait_zero(*unanswered_, deadline);
 }
 
@@ -80,17 +90,18 @@ bool Region::wait_unused(std::chrono::steady_clock::time_point deadline) {
 }
 
 HeldRegions::~HeldRegions() {
-  for (const auto& [id, region] : regions_) region->remove_user();
+  for (const auto& region : regions_) region->remove_user();
 }
 
-void HeldRegions::add(const std::shared_ptr<Region>& region) {
-  const auto [kept, fresh] = regions_.try_emplace(to_underlying(region->info().id), region);
-  if (fresh) kept->second->add_user();
+void HeldRegions::add(std::shared_ptr<Region> region) {
+  region->add_user();
+  regions_.push_back(std::move(region));
 }
 
 std::shared_ptr<Region> HeldRegions::find(RegionId id) const {
-  const auto found = regions_.find(to_underlying(id));
-  return found == regions_.end() ? nullptr : found->second;
+  const auto found = std::find_if(regions_.begin(), regions_.end(),
+                                  [&](const auto& region) { return region->info().id == id; });
+  return found == regions_.end() ? nullptr : *found;
 }
 
 RegionTable::RegionTable(TransportList transports, Incarnation incarnation,

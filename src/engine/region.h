@@ -48,6 +48,10 @@ class Region {
   /// False once device memory was freed since it was registered.
   bool alive() const;
 
+  /// kNotFound once some of device memory was freed or mapped anew since it was registered. Takes as long as
+  /// the memory is large.
+  Status check_whole() const;
+
   /// Transfers that read or write the memory on this side.
   void add_user() { users_.fetch_add(1, std::memory_order_relaxed); }
   void remove_user();
@@ -60,7 +64,12 @@ class Region {
   /// How long a dropped region waits for peers to let go of it.
   std::chrono::nanoseconds revoke_timeout() const;
 
-  /// Ends all access by peers; idempotent. Returns false if a peer had not answered by `deadline`.
+  /// Ends all access by peers, who are told, without waiting for their answers. The region stays known here.
+  /// False if that was done before.
+  bool withhold();
+
+  /// The same, and takes the region out of the table; idempotent. Returns false if a peer had not answered by
+  /// `deadline`.
   bool revoke(std::chrono::steady_clock::time_point deadline);
 
   /// Waits until no local transfer uses the memory.
@@ -91,14 +100,13 @@ class HeldRegions {
   HeldRegions& operator=(HeldRegions&&) = delete;
   ~HeldRegions();
 
-  /// Once, however often it is given.
-  void add(const std::shared_ptr<Region>& region);
+  void add(std::shared_ptr<Region> region);
 
   /// Null if it is none of them.
   std::shared_ptr<Region> find(RegionId id) const;
 
  private:
-  std::unordered_map<std::uint32_t, std::shared_ptr<Region>> regions_;  // by id
+  std::vector<std::shared_ptr<Region>> regions_;
 };
 
 /// The regions of one endpoint, found by id. Thread-safe. Outlives the endpoint while a region lives.

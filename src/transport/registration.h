@@ -45,6 +45,9 @@ class Registration {
   /// asked before a device touches it, whoever asked for it: a stranger may have it by now, or nobody.
   virtual Status check_alive() const { return {}; }
 
+  /// The same with a look at all of it, which takes as long as the memory is large: not on the data path.
+  virtual Status check_whole() const { return check_alive(); }
+
   bool contains(std::uint64_t address, std::uint64_t size) const { return info_.contains(address, size); }
 
   /// A peer's bytes may be moved only between a `begin_access` that returned true and `end_access`. Keep it

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // The whole of drivers/cuda where the CUDA toolkit was missing at build time.
 #include "base/error.h"
+#include "drivers/cuda/chunk.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/dma_buffer.h"
 #include "drivers/cuda/error.h"
@@ -9,6 +10,7 @@
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/place.h"
 #include "drivers/cuda/stream.h"
+#include "drivers/cuda/window.h"
 
 namespace p2p::cuda {
 namespace {
@@ -45,6 +47,7 @@ Status check_range(const Allocation& /*allocation*/, const std::byte* /*data*/, 
 bool is_there(const Allocation& /*allocation*/, const void* /*pointer*/) { return false; }
 std::string_view why_private(const Allocation& /*allocation*/) { return ""; }
 std::uint64_t buffer_id_of(const void* /*pointer*/) { return 0; }
+std::uint64_t memory_id_of(const void* /*pointer*/) { return 0; }
 bool pinned(const void* /*pointer*/, std::size_t /*bytes*/) { return false; }
 
 Result<HostBuffer> HostBuffer::allocate(std::size_t /*bytes*/, std::optional<int> /*numa_node*/) {
@@ -77,5 +80,19 @@ Result<DmaBuffer> DmaBuffer::open(const std::byte* /*data*/, std::size_t /*bytes
 Result<IpcHandle> ipc_handle_of(const void* /*pointer*/) { return absent(); }
 Result<IpcMapping> IpcMapping::open(const IpcHandle& /*handle*/, int /*device*/) { return absent(); }
 IpcMapping::~IpcMapping() = default;
+
+Result<std::vector<Chunk>> chunks_of(const Allocation& /*allocation*/, const std::byte* /*data*/,
+                                     std::uint64_t /*size*/) {
+  return absent();
+}
+bool is_there(const Chunk& /*chunk*/) { return false; }
+Result<UniqueFd> export_chunk(const Chunk& /*chunk*/) { return absent(); }
+
+Result<Window> Window::reserve(std::uint64_t /*size*/) { return absent(); }
+Window::~Window() = default;
+Status Window::add(const UniqueFd& /*exported*/, std::uint64_t /*size*/) { return absent(); }
+Status Window::add(const Chunk& /*own*/) { return absent(); }
+Status Window::map(unsigned long long /*handle*/, std::uint64_t /*size*/) { return absent(); }
+Status Window::allow(int /*device*/) const { return absent(); }
 
 }  // namespace p2p::cuda

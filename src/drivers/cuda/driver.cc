@@ -20,6 +20,19 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
+bool find_mapping(void* library, Driver& driver) {
+  return find(library, "cuMemGetAddressRange_v2", driver.address_range) &&
+         find(library, "cuMemRetainAllocationHandle", driver.retain_memory) &&
+         find(library, "cuMemRelease", driver.release_memory) &&
+         find(library, "cuMemGetAllocationPropertiesFromHandle", driver.memory_properties) &&
+         find(library, "cuMemExportToShareableHandle", driver.export_memory) &&
+         find(library, "cuMemImportFromShareableHandle", driver.import_memory) &&
+         find(library, "cuMemAddressReserve", driver.reserve_addresses) &&
+         find(library, "cuMemAddressFree", driver.free_addresses) &&
+         find(library, "cuMemMap", driver.map_memory) && find(library, "cuMemUnmap", driver.unmap_memory) &&
+         find(library, "cuMemSetAccess", driver.set_access);
+}
+
 // The versioned names are those that cuda.h's macros stand for.
 bool find_all(void* library, Driver& driver) {
   return find(library, "cuCtxGetCurrent", driver.get_current) &&
@@ -33,7 +46,7 @@ bool find_all(void* library, Driver& driver) {
          find(library, "cuEventRecord", driver.record_event) &&
          find(library, "cuEventQuery", driver.query_event) &&
          find(library, "cuEventDestroy_v2", driver.destroy_event) &&
-         find(library, "cuStreamWriteValue32_v2", driver.write_value);
+         find(library, "cuStreamWriteValue32_v2", driver.write_value) && find_mapping(library, driver);
 }
 
 // The library stays loaded for the life of the process, as it does once the CUDA runtime has been used; the

@@ -21,6 +21,17 @@ struct Driver {
   decltype(&cuEventDestroy) destroy_event = nullptr;
   decltype(&cuStreamWriteValue32) write_value = nullptr;
   decltype(&cuThreadExchangeStreamCaptureMode) exchange_capture_mode = nullptr;
+  decltype(&cuMemGetAddressRange) address_range = nullptr;
+  decltype(&cuMemRetainAllocationHandle) retain_memory = nullptr;
+  decltype(&cuMemRelease) release_memory = nullptr;
+  decltype(&cuMemGetAllocationPropertiesFromHandle) memory_properties = nullptr;
+  decltype(&cuMemExportToShareableHandle) export_memory = nullptr;
+  decltype(&cuMemImportFromShareableHandle) import_memory = nullptr;
+  decltype(&cuMemAddressReserve) reserve_addresses = nullptr;
+  decltype(&cuMemAddressFree) free_addresses = nullptr;
+  decltype(&cuMemMap) map_memory = nullptr;
+  decltype(&cuMemUnmap) unmap_memory = nullptr;
+  decltype(&cuMemSetAccess) set_access = nullptr;
   decltype(&cuMemGetHandleForAddressRange) handle_for_range = nullptr;  ///< null before CUDA 11.7
 };
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "drivers/cuda/driver.h"
 #include "drivers/cuda/error.h"
+#include "drivers/cuda/retained.h"
 
 namespace p2p::cuda {
 namespace {
@@ -50,9 +51,6 @@ bool on_device(const Attributes& attributes) {
   return attributes.type == CU_MEMORYTYPE_DEVICE && attributes.managed == 0;
 }
 
-// Memory is mapped in multiples of this.
-constexpr std::uint64_t kGranularity = std::uint64_t{2} << 20;
-
 // 0 where there is none, or the driver does not know the attribute.
 std::uint64_t id_of(CUpointer_attribute name, CUdeviceptr pointer) {
   const Driver* driver = loaded_driver();
@@ -62,16 +60,10 @@ std::uint64_t id_of(CUpointer_attribute name, CUdeviceptr pointer) {
   return id;
 }
 
-// Of addresses that are only reserved the driver knows the rest, too.
-bool is_mapped(const Driver& driver, CUdeviceptr pointer) {
-  CUpointer_attribute name = CU_POINTER_ATTRIBUTE_MAPPED;
-  unsigned mapped = 0;
-  void* value = &mapped;
-  return driver.pointer_attributes(1, &name, &value, pointer) == CUDA_SUCCESS && mapped != 0;
-}
-
-std::uint64_t memory_id_of(const void* pointer) {
-  return id_of(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, reinterpret_cast<CUdeviceptr>(pointer));
+// Some drivers say of memory from cudaMalloc, too, that it has no legacy handle.
+bool is_mapped(const Driver& driver, const Attributes& attributes, const void* pointer) {
+  if (attributes.legacy_ipc != 0 || attributes.pool != nullptr) return false;
+  return static_cast<bool>(RetainedMemory(driver, reinterpret_cast<CUdeviceptr>(pointer)));
 }
 
 }  // namespace
@@ -109,38 +101,22 @@ Result<Allocation> allocation_of(const void* pointer) {
   if (code != CUDA_SUCCESS || !on_device(attributes)) {
     return fail(ErrorCode::kNotFound, "{} is no CUDA device memory", pointer);
   }
-  const bool mapped = attributes.legacy_ipc == 0 && attributes.pool == nullptr;
+  const bool mapped = is_mapped(*driver, attributes, pointer);
   return Allocation{.base = reinterpret_cast<std::byte*>(attributes.base),
                     .size = attributes.size,
                     .buffer_id = attributes.buffer_id,
                     .memory_id = mapped ? memory_id_of(pointer) : 0,
                     .device = attributes.device,
-                    .shareable = attributes.legacy_ipc != 0 && attributes.pool == nullptr,
+                    .shareable = attributes.pool == nullptr && !mapped,
                     .pooled = attributes.pool != nullptr,
                     .mapped = mapped};
 }
 
 Status check_range(const Allocation& allocation, const std::byte* data, std::uint64_t size) {
-  const auto first = reinterpret_cast<std::uint64_t>(data);
-  const std::uint64_t end = first + size;
-  if (!allocation.mapped) {
-    const std::uint64_t offset = first - reinterpret_cast<std::uint64_t>(allocation.base);
-    if (offset <= allocation.size && size <= allocation.size - offset) return {};
-    return fail(ErrorCode::kUnavailable, "{} bytes at {} reach beyond one device allocation", size,
-                static_cast<const void*>(data));
-  }
-  const Driver* driver = loaded_driver();
-  const bool knows = is_mapped(*driver, first);  // it may say so of memory from cuMemMap alone
-  for (std::uint64_t at = first; at < end; at = at / kGranularity * kGranularity + kGranularity) {
-    Attributes attributes;
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver is asked what it is
-    const CUresult code = attributes_of(*driver, reinterpret_cast<const void*>(at), attributes);
-    const bool there = code == CUDA_SUCCESS && on_device(attributes) && (!knows || is_mapped(*driver, at));
-    if (there && attributes.device == allocation.device) continue;
-    return fail(ErrorCode::kUnavailable, "{} bytes at {}: no memory of CUDA device {} is mapped at {:#x}",
-                size, static_cast<const void*>(data), allocation.device, at);
-  }
-  return {};
+  const auto offset = static_cast<std::uint64_t>(data - allocation.base);
+  if (offset <= allocation.size && size <= allocation.size - offset) return {};
+  return fail(ErrorCode::kUnavailable, "{} bytes at {} reach beyond one device allocation", size,
+              static_cast<const void*>(data));
 }
 
 bool is_there(const Allocation& allocation, const void* pointer) {
@@ -150,6 +126,10 @@ bool is_there(const Allocation& allocation, const void* pointer) {
 
 std::uint64_t buffer_id_of(const void* pointer) {
   return id_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, reinterpret_cast<CUdeviceptr>(pointer));
+}
+
+std::uint64_t memory_id_of(const void* pointer) {
+  return id_of(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, reinterpret_cast<CUdeviceptr>(pointer));
 }
 
 bool pinned(const void* pointer, std::size_t bytes) {

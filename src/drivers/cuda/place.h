@@ -39,8 +39,8 @@ struct Allocation {
 /// kNotFound if `pointer` is no device memory (any more).
 Result<Allocation> allocation_of(const void* pointer);
 
-/// Whether all of a range is memory of the allocation around its first byte, or at least mapped side by side
-/// with it and on the same device. kUnavailable otherwise. Takes 10 ms for a large range of mapped memory.
+/// Whether all of a range is memory of the allocation around its first byte, which is not `mapped`.
+/// kUnavailable otherwise.
 Status check_range(const Allocation& allocation, const std::byte* data, std::uint64_t size);
 
 /// True while `pointer` is the memory that it was when `allocation_of` told what it is.
@@ -48,6 +48,9 @@ bool is_there(const Allocation& allocation, const void* pointer);
 
 /// The allocation's id alone, at a fraction of the cost; 0 if `pointer` is no CUDA memory (any more).
 std::uint64_t buffer_id_of(const void* pointer);
+
+/// That of the physical memory alone; 0 where the driver knows none.
+std::uint64_t memory_id_of(const void* pointer);
 
 /// True if the `bytes` of host memory at `pointer` are pinned as one range, so that kernels may use them in
 /// place.

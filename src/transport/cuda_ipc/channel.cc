@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "drivers/cuda/device.h"
 
 namespace p2p::cuda_ipc {
@@ -23,29 +24,27 @@ Status IpcChannel::connect(std::span<const std::byte> peer_address) {
   }
   const bool same_process = peer->process == own_.process;
   if (!same_process && peer->probe) {
-    if (const Status probed = try_probe(*peer->probe); !probed) return probed;
-    own_.firsts->note_probe(peer->process, *peer->probe);
+    if (const Status probed = try_probe(*peer->probe); probed) {
+      own_.firsts->note_probe(peer->process, *peer->probe);
+    } else {
+      log(LogLevel::kInfo, "cuda_ipc to process {}: memory of cudaMalloc cannot be shared: {}",
+          peer->process.pid, probed.error().message);
+    }
   }
   description_ = same_process ? "within this process" : fmt::format("to process {}", peer->process.pid);
   state_ = ChannelState::kReady;
   return {};
 }
 
-// Finds out now what would otherwise fail at the first import: containers that do not share what CUDA's
-// handles need, another user's process, devices that are not visible here. A process that uses no device gets
-// no context for this: it finds out when it imports.
+// Finds out now what would otherwise fail at the first import of memory from cudaMalloc: two containers'
+// first processes, another user's. Memory of other kinds may do all the same. A process that uses no device
+// gets no context for this: it finds out when it imports.
 Status IpcChannel::try_probe(const SharedMemory& probe) {
-  const auto device = cuda::find_device(probe.device);
-  if (!device) {
-    return fail(ErrorCode::kUnavailable,
-                "the peer's GPU is not visible to this process (CUDA_VISIBLE_DEVICES)");
-  }
   const std::vector<int> active = cuda::active_devices();
   if (active.empty()) return {};
   const auto mapping = own_.firsts->mappings().get(probe, {}, active.front());
-  if (mapping) return {};
-  return fail(ErrorCode::kUnavailable, "device memory cannot be shared with the peer: {}",
-              mapping.error().message);
+  if (!mapping) return tl::unexpected(mapping.error());
+  return {};
 }
 
 bool IpcChannel::post(const Batch& batch) {

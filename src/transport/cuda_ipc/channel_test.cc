@@ -71,36 +71,16 @@ TEST_F(IpcChannelConnect, RefusesAnotherMachine) {
   expect_refusal(connect(std::nullopt, open_any), "another machine");
 }
 
-TEST_F(IpcChannelConnect, RefusesAGpuThatIsNotVisible) {
-  int opened = 0;
-  const auto open = [&](const cuda::IpcHandle&, int) -> Result<cuda::IpcMapping> {
-    ++opened;
-    return cuda::IpcMapping();
-  };
-  expect_refusal(connect(probe_, open), "not visible to this process");
-  EXPECT_EQ(opened, 0);
-}
-
-TEST_F(IpcChannelConnect, RefusesWhatCannotBeOpened) {
+// Memory of other kinds than the one that was tried may do all the same.
+TEST_F(IpcChannelConnect, GoesOnWhereMemoryOfCudaMallocCannotBeShared) {
   if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
   const auto in_use = cuda::DeviceBuffer::allocate(0, 64);
   ASSERT_TRUE(in_use);
   const auto refuse = [](const cuda::IpcHandle&, int) -> Result<cuda::IpcMapping> {
     return fail(ErrorCode::kSystem, "not in this container");
   };
-  expect_refusal(connect(on_a_device(), refuse), "cannot be shared with the peer: not in this container");
-  // The driver's own word for a handle that nobody made.
-  expect_refusal(connect(on_a_device(), cuda::IpcMapping::open), "cudaError");
-}
-
-TEST_F(IpcChannelConnect, RefusesMemoryThatIsSmallerThanSaid) {
-  if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
-  const auto in_use = cuda::DeviceBuffer::allocate(0, 64);
-  ASSERT_TRUE(in_use);
-  const auto less = [](const std::byte*, const std::byte*, std::uint64_t) { return false; };
-  expect_refusal(connect(on_a_device(), open_any, less), "stands for less");
-  const auto enough = [](const std::byte*, const std::byte*, std::uint64_t) { return true; };
-  EXPECT_TRUE(connect(on_a_device(), open_any, enough));
+  EXPECT_TRUE(connect(on_a_device(), refuse));
+  EXPECT_TRUE(connect(on_a_device(), cuda::IpcMapping::open));  // a handle that nobody made
 }
 
 }  // namespace

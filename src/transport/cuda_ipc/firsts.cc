@@ -81,7 +81,7 @@ void Firsts::prepare(int device, const PeerMemory& region) {
   }
   std::shared_ptr<const cuda::IpcMapping> mapping;  // until the copies have ended
   std::size_t bytes = std::min<std::uint64_t>(region.info().size, device::Copier::kRehearsed);
-  if (const auto probe = probe_of(region.memory().owner); probe && !region.same_process()) {
+  if (const auto probe = probe_of(region.owner()); probe && !region.same_process()) {
     const auto on = cuda::find_device(probe->device);
     if (on && cuda::reaches(device, *on)) {
       if (auto mapped = mappings_->get(*probe, {}, device)) mapping = std::move(mapped->mapping);
@@ -89,12 +89,21 @@ void Firsts::prepare(int device, const PeerMemory& region) {
     if (mapping) bytes = std::min<std::uint64_t>(bytes, probe->size);
   }
   std::byte* const target = mapping ? mapping->data() : nullptr;
+  bool ended = true;
+  const auto kept = region.keep(device);  // to unmap chunks does not wait for copies
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   copiers_.for_each_free(device, [&](device::Copier& copier) {
     const Status rehearsed = copier.rehearse(*source, target, bytes);
     if (!rehearsed) log(LogLevel::kDebug, "a first copy: {}", rehearsed.error().message);
     while (!copier.quiet() && std::chrono::steady_clock::now() < deadline) continue;
+    if (!copier.quiet()) ended = false;
   });
+  const MutexLock lock(mutex_);
+  if (ended) {
+    late_[device].clear();
+  } else {
+    late_[device].push_back(kept);
+  }
 }
 
 device::Ways Firsts::ways(int device, int peer) const {
@@ -113,6 +122,7 @@ device::Ways Firsts::chosen(const device::Timings& timings) const {
 void Firsts::measure(int device, const PeerMemory& region) {
   const auto source = region.reach(device);
   if (!source || !(measured_bulk_ || measured_standby_)) return;
+  const auto kept = region.keep(device);
   const std::pair pair(device, region.device());
   // Pieces double from one size to the next: a region that has room for no more of them tells nothing new.
   const std::uint64_t bytes = std::bit_floor(std::min(region.info().size, device::kTrialBytes));
@@ -123,7 +133,7 @@ void Firsts::measure(int device, const PeerMemory& region) {
     const MutexLock lock(all.mutex);
     Trials::Trial& known = all.by_devices[pair];
     if (bytes > known.bytes) {
-      auto tried = try_ways(device, *source, bytes);
+      auto tried = try_ways(device, *source, bytes, kept);
       if (!tried) {
         log(LogLevel::kInfo, "copies between CUDA devices {} and {} were not measured: {}", pair.first,
             pair.second, tried.error().message);
@@ -149,7 +159,8 @@ void Firsts::measure(int device, const PeerMemory& region) {
 }
 
 // Called by one thread at a time.
-Result<device::Timings> Firsts::try_ways(int device, const std::byte* source, std::uint64_t bytes) {
+Result<device::Timings> Firsts::try_ways(int device, const std::byte* source, std::uint64_t bytes,
+                                         const std::shared_ptr<const void>& kept) {
   cuda::DeviceBuffer& sink = sinks_[device];
   if (sink.data() == nullptr) {
     auto buffer = cuda::DeviceBuffer::allocate(device, device::kTrialBytes);
@@ -163,7 +174,7 @@ Result<device::Timings> Firsts::try_ways(int device, const std::byte* source, st
     copiers_.give_back(std::move(*copier));
   } else {
     const MutexLock lock(mutex_);
-    stuck_.push_back(std::move(*copier));
+    stuck_.push_back({kept, std::move(*copier)});
   }
   return timings;
 }

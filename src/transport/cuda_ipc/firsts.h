@@ -52,21 +52,30 @@ class Firsts {
 
  private:
   std::optional<SharedMemory> probe_of(const ProcessId& owner) const;
-  Result<device::Timings> try_ways(int device, const std::byte* source, std::uint64_t bytes);
+  Result<device::Timings> try_ways(int device, const std::byte* source, std::uint64_t bytes,
+                                   const std::shared_ptr<const void>& kept);
   device::Ways chosen(const device::Timings& timings) const;
 
   const device::Ways defaults_;
   const bool measured_bulk_;
   const bool measured_standby_;
 
+  /// A copier whose copies did not end, and what they read.
+  struct Stuck {
+    std::shared_ptr<const void> source;
+    std::unique_ptr<device::Copier> copier;
+  };
+
   std::map<int, cuda::DeviceBuffer> sinks_;  // by whoever measures; outlive the copies
+  mutable Mutex mutex_;
+  // By device, what rehearsals may still read; goes once no copy is under way there.
+  std::map<int, std::vector<std::shared_ptr<const void>>> late_ P2P_GUARDED_BY(mutex_);
   device::Copiers copiers_;
   const std::shared_ptr<Mappings> mappings_;
   std::atomic<std::size_t> channels_{0};
-  mutable Mutex mutex_;
   std::map<ProcessId, SharedMemory> probes_ P2P_GUARDED_BY(mutex_);
   std::map<std::pair<int, int>, device::Ways> ways_ P2P_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<device::Copier>> stuck_ P2P_GUARDED_BY(mutex_);  // whose copies did not end
+  std::vector<Stuck> stuck_ P2P_GUARDED_BY(mutex_);
 };
 
 }  // namespace p2p::cuda_ipc

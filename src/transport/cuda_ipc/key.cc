@@ -14,7 +14,10 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-constexpr std::uint8_t kVersion = 3;
+constexpr std::uint8_t kVersion = 4;
+
+enum Kind : std::uint8_t { kRefusal, kAllocation, kChunks };
+
 constexpr std::size_t kMaxRefusal = 400;
 
 Result<std::string> read_text(const char* path) {
@@ -75,6 +78,17 @@ void put(ByteWriter& out, const SharedMemory& memory) {
   out.put(memory.buffer_id);
 }
 
+void put(ByteWriter& out, const ChunkedMemory& memory) {
+  put(out, memory.owner);
+  out.put(ByteView(memory.device));
+  out.put(ByteView(memory.server));
+  out.put(memory.ticket);
+  out.put(ByteView(memory.secret));
+  out.put(memory.base);
+  out.put(memory.size);
+  out.put(memory.count);
+}
+
 template <std::size_t kBytes>
 std::array<std::byte, kBytes> get_array(ByteReader& in) {
   std::array<std::byte, kBytes> array{};
@@ -103,12 +117,43 @@ SharedMemory get_memory(ByteReader& in) {
   return memory;
 }
 
+ChunkedMemory get_chunks(ByteReader& in) {
+  ChunkedMemory memory;
+  memory.owner = get_process(in);
+  memory.device = get_array<16>(in);
+  memory.server = get_array<16>(in);
+  memory.ticket = in.get<std::uint64_t>();
+  memory.secret = get_array<16>(in);
+  memory.base = in.get<std::uint64_t>();
+  memory.size = in.get<std::uint64_t>();
+  memory.count = in.get<std::uint32_t>();
+  return memory;
+}
+
 tl::unexpected<Error> unreadable_key(ByteView bytes) {
   return fail(ErrorCode::kProtocol, "a key of cuda_ipc that cannot be read ({} bytes)", bytes.size());
 }
 
 bool sound(const std::optional<SharedMemory>& memory) {
   return !memory || (memory->size != 0 && memory->base + memory->size > memory->base);
+}
+
+bool sound(const ChunkedMemory& memory) {
+  return memory.count != 0 && memory.count <= kMaxChunks && memory.size >= memory.count &&
+         memory.base + memory.size > memory.base;
+}
+
+// The neighbours after an allocation.
+bool get_neighbours(ByteReader& in, std::vector<AllocationId>& neighbours) {
+  const std::size_t count = in.get<std::uint8_t>();
+  if (count > kMaxNeighbours) return false;
+  for (std::size_t i = 0; i < count && in.ok(); ++i) {
+    AllocationId& neighbour = neighbours.emplace_back();
+    neighbour.base = in.get<std::uint64_t>();
+    neighbour.buffer_id = in.get<std::uint64_t>();
+    neighbour.handle = get_array<64>(in);
+  }
+  return true;
 }
 
 }  // namespace
@@ -134,7 +179,7 @@ Bytes encode(const ExportedKey& key) {
   Bytes bytes;
   ByteWriter out(bytes);
   out.put(kVersion);
-  out.put(static_cast<std::uint8_t>(key.memory ? 1 : 0));
+  out.put(static_cast<std::uint8_t>(key.memory ? kAllocation : key.chunks ? kChunks : kRefusal));
   if (key.memory) {
     put(out, *key.memory);
     const std::size_t count = std::min(key.neighbours.size(), kMaxNeighbours);
@@ -144,6 +189,8 @@ Bytes encode(const ExportedKey& key) {
       out.put(key.neighbours[i].buffer_id);
       out.put(ByteView(key.neighbours[i].handle));
     }
+  } else if (key.chunks) {
+    put(out, *key.chunks);
   } else {
     out.put(as_bytes(std::string_view(key.refusal).substr(0, kMaxRefusal)));
   }
@@ -163,24 +210,19 @@ Bytes encode(const ChannelAddress& address) {
 Result<ExportedKey> decode_key(ByteView bytes) {
   ByteReader in(bytes);
   const auto version = in.get<std::uint8_t>();
-  const auto shared = in.get<std::uint8_t>();
+  const auto kind = in.get<std::uint8_t>();
   ExportedKey key;
-  if (in.ok() && version == kVersion && shared <= 1) {
-    if (shared == 1) {
-      key.memory = get_memory(in);
-      const std::size_t count = in.get<std::uint8_t>();
-      if (count > kMaxNeighbours) return unreadable_key(bytes);
-      for (std::size_t i = 0; i < count && in.ok(); ++i) {
-        AllocationId& neighbour = key.neighbours.emplace_back();
-        neighbour.base = in.get<std::uint64_t>();
-        neighbour.buffer_id = in.get<std::uint64_t>();
-        neighbour.handle = get_array<64>(in);
-      }
-    } else if (in.left() <= kMaxRefusal) {
-      key.refusal = to_string(in.take(in.left()));
-    }
-    if (in.ok() && in.left() == 0 && sound(key.memory)) return key;
+  if (!in.ok() || version != kVersion) return unreadable_key(bytes);
+  if (kind == kAllocation) {
+    key.memory = get_memory(in);
+    if (!get_neighbours(in, key.neighbours)) return unreadable_key(bytes);
+  } else if (kind == kChunks) {
+    key.chunks = get_chunks(in);
+    if (!sound(*key.chunks)) return unreadable_key(bytes);
+  } else if (kind == kRefusal && in.left() <= kMaxRefusal) {
+    key.refusal = to_string(in.take(in.left()));
   }
+  if (in.ok() && in.left() == 0 && sound(key.memory)) return key;
   return unreadable_key(bytes);
 }
 

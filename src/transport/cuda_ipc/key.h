@@ -38,6 +38,22 @@ struct SharedMemory {
   std::uint64_t buffer_id = 0;
 };
 
+/// Random bytes: a name that nobody guesses, or a secret.
+using Token = std::array<std::byte, 16>;
+
+/// A region of memory that was mapped chunk by chunk. What makes the chunks another process's is fetched at a
+/// Unix socket (chunk_fetch.h): descriptors do not travel in keys.
+struct ChunkedMemory {
+  ProcessId owner;
+  cuda::DeviceUuid device{};
+  Token server{};            ///< in the name of the owner's socket
+  std::uint64_t ticket = 0;  ///< which of the memories that are offered there
+  Token secret{};            ///< whoever knows it may have this one
+  std::uint64_t base = 0;    ///< of the first chunk, in the owner's address space
+  std::uint64_t size = 0;    ///< bytes of all chunks
+  std::uint32_t count = 0;   ///< chunks
+};
+
 /// An allocation of the owner, this one among all that it ever made, named by somebody who has its handle.
 struct AllocationId {
   std::uint64_t base = 0;
@@ -52,14 +68,18 @@ inline constexpr unsigned kBlockBits = 21;
 /// Of the allocations in one block, as many as a key names.
 inline constexpr std::size_t kMaxNeighbours = 16;
 
-/// What a registration exports: the memory around it, or why it cannot be shared.
+/// A region of more chunks is refused.
+inline constexpr std::uint32_t kMaxChunks = 1U << 18;
+
+/// What a registration exports: the memory around it or the chunks under it, or why it cannot be shared.
 struct ExportedKey {
   std::optional<SharedMemory> memory;
+  std::optional<ChunkedMemory> chunks;  ///< one of the two at most
 
   /// Allocations that were there in the same block when this was written: whoever has mapped one of them has
   /// mapped this one, too.
   std::vector<AllocationId> neighbours;
-  std::string refusal;  ///< set where `memory` is not; at most 400 bytes arrive
+  std::string refusal;  ///< set where neither is; at most 400 bytes arrive
 };
 
 /// What a channel tells its peer: who it is, and memory with which to try whether sharing works.

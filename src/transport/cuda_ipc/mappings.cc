@@ -141,6 +141,11 @@ void Mappings::close(std::shared_ptr<const cuda::IpcMapping> mapping) {
   close_soon();
 }
 
+// The task's copy is the last one when it ends; a stopped thread drops it at once.
+void Mappings::close(std::shared_ptr<const cuda::Window> window) {
+  static_cast<void>(closing_.post([window = std::move(window)]() mutable { window.reset(); }));
+}
+
 void Mappings::close_soon() {
   if (!closing_.post([this] { close_unwanted(); })) close_unwanted();
 }

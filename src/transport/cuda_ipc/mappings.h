@@ -12,6 +12,7 @@
 #include "base/background.h"
 #include "base/mutex.h"
 #include "drivers/cuda/ipc.h"
+#include "drivers/cuda/window.h"
 #include "p2p/result.h"
 #include "transport/cuda_ipc/key.h"
 
@@ -52,6 +53,9 @@ class Mappings {
   /// Takes back what `get` returned for memory that its owner wants free: if nobody else uses the mapping, it
   /// is closed as soon as a thread gets to it.
   void close(std::shared_ptr<const cuda::IpcMapping> mapping);
+
+  /// Lets go of a window of chunks, which takes 20 us for each: not on the caller's thread.
+  void close(std::shared_ptr<const cuda::Window> window);
 
   /// Mappings open now, used or not.
   std::size_t open_count() const;

@@ -47,6 +47,25 @@ TEST(CudaIpcKey, SurvivesTheWire) {
   ASSERT_TRUE(refused);
   EXPECT_FALSE(refused->memory);
   EXPECT_EQ(refused->refusal, "it was freed");
+  const ChunkedMemory chunks{.owner = memory.owner,
+                             .device = memory.device,
+                             .server = {std::byte{1}},
+                             .ticket = 2,
+                             .secret = {std::byte{3}},
+                             .base = 4096,
+                             .size = 8192,
+                             .count = 2};
+  const auto chunked = decode_key(encode(ExportedKey{.chunks = chunks}));
+  ASSERT_TRUE(chunked && chunked->chunks);
+  EXPECT_FALSE(chunked->memory);
+  EXPECT_EQ(chunked->chunks->owner, chunks.owner);
+  EXPECT_EQ(chunked->chunks->device, chunks.device);
+  EXPECT_EQ(chunked->chunks->server, chunks.server);
+  EXPECT_EQ(chunked->chunks->ticket, chunks.ticket);
+  EXPECT_EQ(chunked->chunks->secret, chunks.secret);
+  EXPECT_EQ(chunked->chunks->base, chunks.base);
+  EXPECT_EQ(chunked->chunks->size, chunks.size);
+  EXPECT_EQ(chunked->chunks->count, chunks.count);
   const auto address = decode_address(encode(ChannelAddress{.process = memory.owner, .probe = memory}));
   ASSERT_TRUE(address && address->probe);
   EXPECT_EQ(address->process, memory.owner);
@@ -64,6 +83,12 @@ TEST(CudaIpcKey, RefusesWhatItDidNotWrite) {
   SharedMemory wraps = some_memory(~std::uint64_t{0} - 100, 1);
   EXPECT_FALSE(decode_key(encode(ExportedKey{.memory = wraps, .neighbours = {}, .refusal = ""})));
   EXPECT_FALSE(decode_address(encode(ChannelAddress{.process = {}, .probe = wraps})));
+  for (const ChunkedMemory& wrong :
+       {ChunkedMemory{.base = 1, .size = 4096, .count = 0}, ChunkedMemory{.base = 1, .size = 3, .count = 4},
+        ChunkedMemory{.base = 1, .size = std::uint64_t{1} << 40, .count = kMaxChunks + 1},
+        ChunkedMemory{.base = 4096, .size = ~std::uint64_t{0}, .count = 1}}) {
+    EXPECT_FALSE(decode_key(encode(ExportedKey{.chunks = wrong})));
+  }
   Bytes other_version = good;
   other_version[0] = std::byte{99};
   EXPECT_EQ(decode_key(other_version).error().code, ErrorCode::kProtocol);
@@ -273,8 +298,8 @@ TEST(PeerMemory, IsLetGoWhenItIsRetired) {
   const auto region_at = [](std::uint64_t base) {
     return RegionInfo{.id = RegionId{1}, .base = reinterpret_cast<std::byte*>(base), .size = 1024};
   };
-  const PeerMemory peer(region_at(4096), memory, {}, 0, mappings, false);
-  const PeerMemory another(region_at(5120), memory, {}, 0, mappings, false);
+  const PeerMemory peer(region_at(4096), {.memory = memory}, 0, mappings, false);
+  const PeerMemory another(region_at(5120), {.memory = memory}, 0, mappings, false);
   ASSERT_TRUE(peer.reach(0));
   ASSERT_TRUE(another.reach(0));
   EXPECT_EQ(driver.opened, 1);
@@ -300,7 +325,7 @@ TEST(PeerMemory, IsLetGoWhenItIsRetiredBeforeItIsMapped) {
   const auto mappings = std::make_shared<Mappings>(Mappings::Limits{}, open, driver.covers);
   const RegionInfo region{.id = RegionId{1}, .base = nullptr, .size = 4096};
   SharedMemory memory = some_memory(0, 1);
-  const PeerMemory peer(region, memory, {}, 0, mappings, false);
+  const PeerMemory peer(region, {.memory = memory}, 0, mappings, false);
   retired = &peer;
   EXPECT_EQ(peer.reach(0).error().code, ErrorCode::kNotFound);
   EXPECT_TRUE(testing::eventually([&] { return mappings->open_count() == 0; }));

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "drivers/cuda/device.h"
+#include "transport/cuda_ipc/chunk_fetch.h"
 
 namespace p2p::cuda_ipc {
 namespace {
@@ -70,26 +71,32 @@ DeviceRegions& device_regions() {
 
 bool registered_here(const RegionInfo& region) { return device_regions().has(region); }
 
-Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region, const ProcessId& process) {
-  auto memory = std::make_shared<LocalMemory>(region, process);
+Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region, const ProcessId& process,
+                                                       std::shared_ptr<ChunkServer> server) {
+  auto memory = std::make_shared<LocalMemory>(region, process, std::move(server));
   if (region.place.kind == MemoryKind::kHost) return memory;
   const auto allocation = cuda::allocation_of(region.base);
   if (!allocation) return tl::unexpected(allocation.error());
-  if (const Status whole = cuda::check_range(*allocation, region.base, region.size); !whole) {
+  if (allocation->mapped) {
+    if (const auto chunks = cuda::chunks_of(*allocation, region.base, region.size); !chunks) {
+      return tl::unexpected(chunks.error());
+    }
+  } else if (const Status whole = cuda::check_range(*allocation, region.base, region.size); !whole) {
     return tl::unexpected(whole.error());
-  }
-  memory->allocation_ = *allocation;
-  if (!allocation->shareable) {
-    log(LogLevel::kInfo, "region {}: other processes do not reach its device memory by cuda_ipc, for it {}",
-        static_cast<std::uint32_t>(region.id), cuda::why_private(*allocation));
   }
   device_regions().add(memory);
   return memory;
 }
 
+LocalMemory::~LocalMemory() {
+  const MutexLock lock(mutex_);
+  if (offer_) server_->withdraw(offer_->ticket);
+}
+
 std::optional<AllocationId> LocalMemory::alive() const {
-  if (allocation_.base == nullptr || !check_alive()) return std::nullopt;
-  return AllocationId{reinterpret_cast<std::uint64_t>(allocation_.base), allocation_.buffer_id, {}};
+  const cuda::Allocation& allocation = lifetime().allocation();
+  if (allocation.base == nullptr || !check_alive()) return std::nullopt;
+  return AllocationId{reinterpret_cast<std::uint64_t>(allocation.base), allocation.buffer_id, {}};
 }
 
 bool LocalMemory::ready_for_kernels() const {
@@ -117,30 +124,81 @@ void LocalMemory::pin_ahead() const {
   end_access();
 }
 
-Result<SharedMemory> LocalMemory::share() const {
-  if (allocation_.base == nullptr) {
+Result<ExportedKey> LocalMemory::share() const {
+  const cuda::Allocation& allocation = lifetime().allocation();
+  if (allocation.base == nullptr) {
     return fail(ErrorCode::kUnavailable, "host memory is not shared between processes");
   }
-  if (const Status alive = check_alive(); !alive) return tl::unexpected(alive.error());
-  const auto uuid = cuda::uuid_of(allocation_.device);
+  if (const Status alive = lifetime().check_all(info().id); !alive) return tl::unexpected(alive.error());
+  ExportedKey key;
+  if (allocation.mapped) {
+    auto chunks = share_chunks();
+    if (!chunks) return tl::unexpected(std::move(chunks.error()));
+    key.chunks = *chunks;
+    return key;
+  }
+  const auto uuid = cuda::uuid_of(allocation.device);
   if (!uuid) return tl::unexpected(uuid.error());
   const auto handle = cuda::ipc_handle_of(info().base);
   if (!handle) return tl::unexpected(handle.error());
-  return SharedMemory{.owner = process_,
-                      .device = *uuid,
-                      .handle = *handle,
-                      .base = reinterpret_cast<std::uint64_t>(allocation_.base),
-                      .size = allocation_.size,
-                      .buffer_id = allocation_.buffer_id};
+  key.memory = SharedMemory{.owner = process_,
+                            .device = *uuid,
+                            .handle = *handle,
+                            .base = reinterpret_cast<std::uint64_t>(allocation.base),
+                            .size = allocation.size,
+                            .buffer_id = allocation.buffer_id};
+  key.neighbours = device_regions().neighbours(key.memory->base);
+  return key;
+}
+
+Result<ChunkedMemory> LocalMemory::share_chunks() const {
+  const std::vector<cuda::Chunk>& chunks = lifetime().chunks();
+  if (chunks.size() > kMaxChunks) {
+    return fail(ErrorCode::kUnavailable, "its {} chunks are too many ({} at most)", chunks.size(),
+                kMaxChunks);
+  }
+  const auto uuid = cuda::uuid_of(lifetime().allocation().device);
+  if (!uuid) return tl::unexpected(uuid.error());
+  const auto offer = offer_chunks();
+  if (!offer) return tl::unexpected(offer.error());
+  ChunkedMemory memory{.owner = process_,
+                       .device = *uuid,
+                       .server = offer->server,
+                       .ticket = offer->ticket,
+                       .secret = offer->secret,
+                       .base = reinterpret_cast<std::uint64_t>(chunks.front().base),
+                       .size = 0,
+                       .count = static_cast<std::uint32_t>(chunks.size())};
+  for (const cuda::Chunk& chunk : chunks) memory.size += chunk.size;
+  return memory;
+}
+
+Result<ChunkServer::Offer> LocalMemory::offer_chunks() const {
+  const std::vector<cuda::Chunk>& chunks = lifetime().chunks();
+  const auto closed = std::ranges::find(chunks, false, &cuda::Chunk::exportable);
+  if (server_ == nullptr || chunks.empty() || closed != chunks.end()) {
+    return fail(
+        ErrorCode::kUnavailable,
+        "device memory at {} cannot be shared between processes: it was mapped with cuMemMap, and made "
+        "without a handle type for that (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)",
+        fmt::ptr(chunks.empty() ? info().base : closed->base));
+  }
+  const MutexLock lock(mutex_);
+  if (offer_) return *offer_;
+  auto made = server_->offer(chunks, [weak = weak_from_this()]() -> Result<std::shared_ptr<const void>> {
+    const auto memory = weak.lock();
+    if (!memory || !memory->begin_access()) {
+      return fail(ErrorCode::kNotFound, "it has taken the memory back");
+    }
+    return std::shared_ptr<const void>(nullptr, [memory](const void*) { memory->end_access(); });
+  });
+  if (made) offer_ = *made;
+  return made;
 }
 
 std::vector<std::byte> LocalMemory::export_key() const {
-  auto memory = share();
-  if (!memory) {
-    return encode(ExportedKey{.memory = {}, .neighbours = {}, .refusal = std::move(memory.error().message)});
-  }
-  return encode(
-      ExportedKey{.memory = *memory, .neighbours = device_regions().neighbours(memory->base), .refusal = ""});
+  const auto key = share();
+  return encode(key ? *key : ExportedKey{.refusal = key.error().message});
 }
 
 Result<std::byte*> PeerMemory::reach(int device) const {
@@ -160,13 +218,22 @@ Result<std::byte*> PeerMemory::reach(int device) const {
   return gone();
 }
 
+std::shared_ptr<const void> PeerMemory::keep(int device) const {
+  const MutexLock lock(mutex_);
+  const auto known = reaches_.find(device);
+  if (known == reaches_.end()) return nullptr;
+  if (known->second.window) return known->second.window;
+  return known->second.mapping;
+}
+
 int PeerMemory::device_for_host() const {
   if (const int settled = host_device_.load(std::memory_order_relaxed); settled >= 0) return settled;
   const std::vector<int> active = cuda::active_devices();
-  int device = device_;
+  int device = std::max(device_, 0);
   if (!active.empty() && std::find(active.begin(), active.end(), device_) == active.end()) {
-    const auto near =
-        std::find_if(active.begin(), active.end(), [&](int each) { return cuda::reaches(each, device_); });
+    const auto near = std::find_if(active.begin(), active.end(), [&](int each) {
+      return device_ == kHiddenDevice || cuda::reaches(each, device_);
+    });
     if (near != active.end()) device = *near;
   }
   host_device_.store(device, std::memory_order_relaxed);
@@ -185,23 +252,66 @@ void PeerMemory::retire() const {
 
 void PeerMemory::let_go(Reach reach) const {
   if (reach.mapping) mappings_->close(std::move(reach.mapping));
+  if (reach.window) mappings_->close(std::move(reach.window));
 }
 
 Result<PeerMemory::Reach> PeerMemory::map(int device) const {
-  if (!cuda::reaches(device, device_)) {
+  if (device_ != kHiddenDevice && !cuda::reaches(device, device_)) {
     return fail(ErrorCode::kUnavailable, "CUDA devices {} and {} cannot reach each other's memory", device,
                 device_);
   }
-  if (same_process_) {
+  if (same_process_) return map_own(device);
+  return key_.chunks ? map_chunks(device) : map_allocation(device);
+}
+
+Result<PeerMemory::Reach> PeerMemory::map_allocation(int device) const {
+  auto mapped = mappings_->get(*key_.memory, key_.neighbours, device);
+  if (!mapped) return tl::unexpected(mapped.error());
+  const auto address = reinterpret_cast<std::uint64_t>(info().base);
+  return Reach{mapped->data + (address - key_.memory->base), std::move(mapped->mapping), nullptr};
+}
+
+// One window serves all devices.
+Result<PeerMemory::Reach> PeerMemory::map_chunks(int device) const {
+  const MutexLock lock(fetching_);
+  auto window = window_.lock();
+  if (!window) {
+    auto made = cuda::Window::reserve(key_.chunks->size);
+    if (!made) return tl::unexpected(made.error());
+    const Status fetched = fetch_chunks(
+        *key_.chunks, [&](const UniqueFd& chunk, std::uint64_t size) { return made->add(chunk, size); });
+    if (!fetched) return tl::unexpected(fetched.error());
+    window = std::make_shared<const cuda::Window>(std::move(*made));
+    window_ = window;
+  }
+  if (const Status allowed = window->allow(device); !allowed) return tl::unexpected(allowed.error());
+  const auto address = reinterpret_cast<std::uint64_t>(info().base);
+  return Reach{window->data() + (address - key_.chunks->base), nullptr, std::move(window)};
+}
+
+// What was mapped chunk by chunk is mapped a second time for another device: who may use the first mapping is
+// the program's affair.
+Result<PeerMemory::Reach> PeerMemory::map_own(int device) const {
+  if (!key_.chunks || device == device_) {
     if (const Status enabled = cuda::enable_peer(device, device_); !enabled) {
       return tl::unexpected(enabled.error());
     }
-    return Reach{info().base, nullptr};
+    return Reach{info().base, nullptr, nullptr};
   }
-  auto mapped = mappings_->get(memory_, neighbours_, device);
-  if (!mapped) return tl::unexpected(mapped.error());
-  const auto address = reinterpret_cast<std::uint64_t>(info().base);
-  return Reach{mapped->data + (address - memory_.base), std::move(mapped->mapping)};
+  const auto allocation = cuda::allocation_of(info().base);
+  if (!allocation) return tl::unexpected(allocation.error());
+  const auto chunks = cuda::chunks_of(*allocation, info().base, info().size);
+  if (!chunks) return tl::unexpected(chunks.error());
+  std::uint64_t size = 0;
+  for (const cuda::Chunk& chunk : *chunks) size += chunk.size;
+  auto window = cuda::Window::reserve(size);
+  for (std::size_t i = 0; window && i < chunks->size(); ++i) {
+    if (const Status added = window->add((*chunks)[i]); !added) return tl::unexpected(added.error());
+  }
+  if (!window) return tl::unexpected(window.error());
+  if (const Status allowed = window->allow(device); !allowed) return tl::unexpected(allowed.error());
+  std::byte* const region = window->data() + (info().base - chunks->front().base);
+  return Reach{region, nullptr, std::make_shared<const cuda::Window>(std::move(*window))};
 }
 
 }  // namespace p2p::cuda_ipc

@@ -14,6 +14,8 @@
 #include "base/mutex.h"
 #include "device/lifetime.h"
 #include "drivers/cuda/place.h"
+#include "drivers/cuda/window.h"
+#include "transport/cuda_ipc/chunk_server.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/cuda_ipc/mappings.h"
 #include "transport/cuda_ipc/pins.h"
@@ -23,12 +25,16 @@ namespace p2p::cuda_ipc {
 
 /// My memory. Device memory remembers its allocation, so that an address which was freed and given out again
 /// is refused.
-class LocalMemory : public device::WithLifetime<Registration> {
+class LocalMemory : public device::WithLifetime<Registration>,
+                    public std::enable_shared_from_this<LocalMemory> {
  public:
   /// Device memory has to lie in one allocation, or to be mapped side by side.
-  static Result<std::shared_ptr<LocalMemory>> make(const RegionInfo& region, const ProcessId& process);
+  static Result<std::shared_ptr<LocalMemory>> make(const RegionInfo& region, const ProcessId& process,
+                                                   std::shared_ptr<ChunkServer> server = nullptr);
 
-  LocalMemory(const RegionInfo& region, const ProcessId& process) : WithLifetime(region), process_(process) {}
+  LocalMemory(const RegionInfo& region, const ProcessId& process, std::shared_ptr<ChunkServer> server)
+      : WithLifetime(region), process_(process), server_(std::move(server)) {}
+  ~LocalMemory() override;
 
   std::vector<std::byte> export_key() const override;
 
@@ -47,10 +53,14 @@ class LocalMemory : public device::WithLifetime<Registration> {
   void pin_ahead() const;
 
  private:
-  Result<SharedMemory> share() const;
+  Result<ExportedKey> share() const;
+  Result<ChunkedMemory> share_chunks() const;
+  Result<ChunkServer::Offer> offer_chunks() const;
 
   const ProcessId process_;
-  cuda::Allocation allocation_;
+  const std::shared_ptr<ChunkServer> server_;
+  mutable Mutex mutex_;
+  mutable std::optional<ChunkServer::Offer> offer_ P2P_GUARDED_BY(mutex_);  // once a peer has asked
   mutable std::once_flag pin_once_;
   mutable std::optional<PinnedRange> pinned_;
 };
@@ -59,14 +69,18 @@ class LocalMemory : public device::WithLifetime<Registration> {
 /// bytes written to memory of this process that it has no right to.
 bool registered_here(const RegionInfo& region);
 
+/// A GPU of this host that this process does not see (CUDA_VISIBLE_DEVICES). Its memory can be mapped all the
+/// same.
+inline constexpr int kHiddenDevice = -1;
+
 /// A peer's device memory.
 class PeerMemory : public RemoteKey {
  public:
-  PeerMemory(const RegionInfo& region, const SharedMemory& memory, std::vector<AllocationId> neighbours,
-             int device, std::shared_ptr<Mappings> mappings, bool same_process)
+  /// `key` says how it is shared; `device` is the ordinal here of the device that it is on, or kHiddenDevice.
+  PeerMemory(const RegionInfo& region, ExportedKey key, int device, std::shared_ptr<Mappings> mappings,
+             bool same_process)
       : RemoteKey(region),
-        memory_(memory),
-        neighbours_(std::move(neighbours)),
+        key_(std::move(key)),
         device_(device),
         mappings_(std::move(mappings)),
         same_process_(same_process) {}
@@ -76,12 +90,15 @@ class PeerMemory : public RemoteKey {
   /// kNotFound once retired.
   Result<std::byte*> reach(int device) const;
 
+  /// Keeps what `reach` has mapped for `device`, for copies that nobody waits for. Null if there is nothing
+  /// to keep.
+  std::shared_ptr<const void> keep(int device) const;
+
   void retire() const override;
 
-  const SharedMemory& memory() const { return memory_; }
+  const ProcessId& owner() const { return key_.memory ? key_.memory->owner : key_.chunks->owner; }
   bool same_process() const { return same_process_; }
 
-  /// The ordinal in this process of the device that it is on.
   int device() const { return device_; }
 
   /// The device that moves bytes between host memory and this: its own if this process uses it anyway or uses
@@ -92,17 +109,22 @@ class PeerMemory : public RemoteKey {
   struct Reach {
     std::byte* region = nullptr;
     std::shared_ptr<const cuda::IpcMapping> mapping;
+    std::shared_ptr<const cuda::Window> window;
   };
 
   Result<Reach> map(int device) const;
+  Result<Reach> map_allocation(int device) const;
+  Result<Reach> map_chunks(int device) const;
+  Result<Reach> map_own(int device) const;
   void let_go(Reach reach) const;
 
-  const SharedMemory memory_;
-  const std::vector<AllocationId> neighbours_;
+  const ExportedKey key_;
   const int device_;
   const std::shared_ptr<Mappings> mappings_;
   const bool same_process_;
   mutable std::atomic<int> host_device_{-1};
+  mutable Mutex fetching_;  // held while chunks are fetched and mapped
+  mutable std::weak_ptr<const cuda::Window> window_ P2P_GUARDED_BY(fetching_);
   mutable Mutex mutex_;  // never held while something is mapped
   mutable std::map<int, Reach> reaches_ P2P_GUARDED_BY(mutex_);
   mutable bool retired_ P2P_GUARDED_BY(mutex_) = false;

@@ -76,7 +76,7 @@ class CudaIpc : public Transport {
   unsigned channels_per_rail(const Rail& /*rail*/) const override { return kChannels; }
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    auto memory = LocalMemory::make(region, *process_);
+    auto memory = LocalMemory::make(region, *process_, server_);
     if (!memory) return tl::unexpected(std::move(memory.error()));
     const MutexLock lock(mutex_);
     if (region.place.kind == MemoryKind::kCuda) {
@@ -103,6 +103,7 @@ class CudaIpc : public Transport {
   const Result<ProcessId> process_;
   const std::shared_ptr<Mappings> mappings_;
   const std::shared_ptr<Firsts> firsts_;
+  const std::shared_ptr<ChunkServer> server_ = std::make_shared<ChunkServer>();
   Mutex mutex_;
   std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
   cuda::DeviceBuffer probe_ P2P_GUARDED_BY(mutex_);
@@ -113,26 +114,26 @@ class CudaIpc : public Transport {
 
 Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& region,
                                                           std::span<const std::byte> exported) {
-  const auto key = decode_key(exported);
+  auto key = decode_key(exported);
   if (!key) return tl::unexpected(key.error());
-  if (!key->memory) return fail(ErrorCode::kUnavailable, "the owner cannot share it: {}", key->refusal);
-  const SharedMemory& memory = *key->memory;
+  if (!key->memory && !key->chunks) {
+    return fail(ErrorCode::kUnavailable, "the owner cannot share it: {}", key->refusal);
+  }
   const auto base = reinterpret_cast<std::uint64_t>(region.base);
-  if (base < memory.base || base - memory.base > memory.size ||
-      region.size > memory.size - (base - memory.base)) {
+  const std::uint64_t shared = key->memory ? key->memory->base : key->chunks->base;
+  const std::uint64_t bytes = key->memory ? key->memory->size : key->chunks->size;
+  if (base < shared || base - shared > bytes || region.size > bytes - (base - shared)) {
     return fail(ErrorCode::kProtocol, "import {} bytes at {:#x}: they lie outside the shared allocation",
                 region.size, base);
   }
-  const auto device = cuda::find_device(memory.device);
-  if (!device) {
-    return fail(ErrorCode::kUnavailable, "its GPU is not visible to this process (CUDA_VISIBLE_DEVICES)");
-  }
-  const bool same_process = memory.owner == *process_;
+  const auto device = cuda::find_device(key->memory ? key->memory->device : key->chunks->device);
+  const bool same_process = (key->memory ? key->memory->owner : key->chunks->owner) == *process_;
   if (same_process && !registered_here(region)) {
     return fail(ErrorCode::kProtocol, "import {} bytes at {:#x}: no endpoint of this process registered them",
                 region.size, base);
   }
-  auto peer = std::make_unique<PeerMemory>(region, memory, key->neighbours, *device, mappings_, same_process);
+  auto peer = std::make_unique<PeerMemory>(region, std::move(*key), device.value_or(kHiddenDevice), mappings_,
+                                           same_process);
   std::set<int> devices;
   {
     const MutexLock lock(mutex_);

@@ -1,0 +1,83 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "drivers/cuda/chunk.h"
+#include "p2p/result.h"
+#include "transport/cuda_ipc/key.h"
+
+namespace p2p::cuda_ipc {
+
+/// Where other processes of this host fetch the chunks of memory that is offered here: a Unix socket and a
+/// thread, from the first offer that somebody is told of on. Whoever asks has to know the offer's secret, and
+/// is shown that this side knows it. Thread-safe.
+class ChunkServer {
+ public:
+  using Export = std::function<Result<UniqueFd>(const cuda::Chunk& chunk)>;
+
+  /// Holds memory while some of it is exported; the error says why it may not be.
+  using Access = std::function<Result<std::shared_ptr<const void>>()>;
+
+  explicit ChunkServer(Export exporter = cuda::export_chunk) : export_(std::move(exporter)) {}
+  ~ChunkServer();
+  ChunkServer(const ChunkServer&) = delete;
+  ChunkServer& operator=(const ChunkServer&) = delete;
+
+  /// Under which name, number and secret the chunks can be had from now on.
+  struct Offer {
+    Token server{};
+    std::uint64_t ticket = 0;
+    Token secret{};
+  };
+  Result<Offer> offer(std::vector<cuda::Chunk> chunks, Access access);
+
+  /// Nobody gets them any more.
+  void withdraw(std::uint64_t ticket);
+
+ private:
+  struct Offered {
+    Token secret{};
+    std::vector<cuda::Chunk> chunks;
+    Access access;
+  };
+  /// Somebody at the socket.
+  struct Caller {
+    UniqueFd socket;
+    Token challenge{};
+    std::shared_ptr<const Offered> wants;  // once it has proven that it may
+    std::size_t next = 0;                  // the chunk to be sent next
+    UniqueFd kept;                         // the last one sent: the first export after all are closed is slow
+  };
+
+  Status start() P2P_REQUIRES(mutex_);
+  void run();
+  void greet_callers(std::list<Caller>& callers);
+  bool serve(Caller& caller);
+  bool recognise(Caller& caller, ByteView request);
+  bool send_batch(Caller& caller);
+  static bool refuse(const Caller& caller, const Error& error);
+  std::shared_ptr<const Offered> find(std::uint64_t ticket);
+
+  const Export export_;
+  Mutex mutex_;
+  Token name_ P2P_GUARDED_BY(mutex_){};
+  std::uint64_t last_ticket_ P2P_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::shared_ptr<const Offered>> offers_ P2P_GUARDED_BY(mutex_);
+  std::thread thread_ P2P_GUARDED_BY(mutex_);
+  UniqueFd listener_;  // these two are made before the thread
+  UniqueFd stop_;      // readable: the thread is to end
+};
+
+}  // namespace p2p::cuda_ipc
