@@ -58,6 +58,14 @@ rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 rows $a $b "${ipc[@]}" --op write,read --size 16K --blocks 10000 --depth 2
 rows $a $b "${ipc[@]}" --op send --size 16M --depth 4
 rows host $b "${ipc[@]}" --op write,read --size 16M --depth 4
+# Memory that was mapped chunk by chunk, as PyTorch's expandable segments have it.
+for mib in 2 20; do
+  m=mapped:0:$mib n=mapped:$far:$mib
+  rows $m $n "${ipc[@]}" --op write,read --size 64K,1M --depth 1
+  rows $m $n "${ipc[@]}" --op write,read --size 256M --depth 4
+  rows $m $n "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
+done
+rows private:0:20 $n "${ipc[@]}" --op write,read --size 256M --depth 4
 # What registration alone costs the first: the devices were in use until then.
 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M,16M,256M --depth 1 --awake
 rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2 --awake

@@ -102,7 +102,14 @@ class P2P_API Connection {
   /// Takes all notifications that have come, oldest first.
   std::vector<std::string> take_notifications() const;
 
+  /// By kind of memory, of registered regions that have nothing special about them.
   std::vector<Route> routes() const;
+
+  /// Which transport moves bytes between the two, and what is in the way of each that would be preferred.
+  /// kNotFound if one of them is unknown, kUnavailable while the peer has not told of its own
+  /// (wait_imported).
+  Result<Explanation> explain(RegionId local, RemoteRegionId remote) const;
+
   Stats stats() const;
 
   /// Lets transfers under way finish, tells the peer and closes, within `timeout`; what is still under way

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "p2p/api.h"
 #include "p2p/memory.h"
 
 namespace p2p {
@@ -29,6 +31,29 @@ struct Route {
   std::string transport;  ///< empty: no route
   std::string reason;     ///< one sentence: why this one, and why each better one is not used
   std::string detail;     ///< the channels now: how many, and for each NIC what they run over
+};
+
+/// Why a transport does not move the bytes of a pair of regions.
+enum class RouteObstacle : std::uint8_t {
+  kUnusable,       ///< on this side, on the peer's or between the two
+  kNotCarried,     ///< it does not move bytes between these kinds of memory
+  kNotRegistered,  ///< it does not take the local memory
+  kNotShared,      ///< the peer's memory cannot be reached by it
+};
+
+/// "unusable", "not_carried", "not_registered", "not_shared".
+P2P_API std::string_view to_string(RouteObstacle obstacle);
+
+/// What one pair of regions takes.
+struct Explanation {
+  struct Passed {
+    std::string transport;
+    RouteObstacle obstacle = RouteObstacle::kUnusable;
+    std::string reason;  ///< one sentence
+  };
+  std::string transport;       ///< empty: nothing moves bytes between the two
+  std::string detail;          ///< its channels now
+  std::vector<Passed> passed;  ///< preferred to it, each with what is in its way
 };
 
 }  // namespace p2p

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/underlying.h"
 
 namespace p2p::engine {
 
@@ -27,7 +28,9 @@ void Connection::wire_up() {
   lanes_ = std::make_shared<Lanes>(context_, send, [weak] {
     if (const auto self = weak.lock()) self->on_lanes_changed();
   });
-  imports_ = std::make_shared<Imports>(context_, lanes_->router(), send);
+  imports_ = std::make_shared<Imports>(context_, lanes_->router(), send, [weak] {
+    if (const auto self = weak.lock()) self->retry_parked();
+  });
   notifications_ = std::make_shared<Notifications>(send);
   messages_ = std::make_shared<Messages>(
       context_, Messages::Link{send,
@@ -109,6 +112,7 @@ void Connection::on_lanes_changed() {
   }
   if (state() == ConnectionState::kOpen && !lanes_->router()->any_usable() && !timer_) watch_for_end();
   changed();
+  retry_parked();
 }
 
 // Every path is lost. Mostly the session's own end, with the true cause, is a moment behind; a session that
@@ -189,7 +193,7 @@ bool Connection::drained() const {
 void Connection::end(const Error& reason) {
   Error error;
   std::shared_ptr<Session> session;
-  std::unordered_map<const TransferState*, std::shared_ptr<Parked>> parked;
+  std::list<Parked> parked;
   {
     MutexLock lock(mutex_);
     if (error_.message.empty()) error_ = reason;
@@ -203,7 +207,7 @@ void Connection::end(const Error& reason) {
   imports_->close(error);
   messages_->close(error);
   notifications_->close(error);
-  for (const auto& [state, one] : parked) finish({}, one->state, {}, tl::unexpected(error));
+  for (const Parked& one : parked) finish({}, one.state, {}, tl::unexpected(error));
   changed();
   observer_.closed(shared_from_this());
   tell_watchers();
@@ -260,6 +264,22 @@ Status Connection::wait_open(std::chrono::nanoseconds timeout) {
 Peer Connection::peer() const {
   MutexLock lock(mutex_);
   return {peer_.path.remote_address, peer_.port, peer_.incarnation, peer_.introduction.note};
+}
+
+Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) const {
+  const auto here = context_->regions->find(local);
+  if (!here) return fail(ErrorCode::kNotFound, "explain a route: no local region {}", to_underlying(local));
+  const auto there = imports_->find(remote);
+  if (!there) {
+    return fail(ErrorCode::kNotFound, "explain a route: no remote region {} was imported",
+                to_underlying(remote));
+  }
+  if (there->state() == RemoteRegion::State::kFailed) return tl::unexpected(there->error());
+  if (there->state() == RemoteRegion::State::kWaiting) {
+    return fail(ErrorCode::kUnavailable, "explain a route: the peer has not told of remote region {} yet",
+                to_underlying(remote));
+  }
+  return lanes_->router()->explain(*here, *there);
 }
 
 Stats Connection::stats() const {

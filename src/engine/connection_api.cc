@@ -70,6 +70,9 @@ Transfer Connection::recv(const LocalSpan& into) const { return recv(std::span(&
 Transfer Connection::notify(std::string_view payload) const { return Transfer(connection_->notify(payload)); }
 std::vector<std::string> Connection::take_notifications() const { return connection_->take_notifications(); }
 std::vector<Route> Connection::routes() const { return connection_->routes(); }
+Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) const {
+  return connection_->explain(local, remote);
+}
 Stats Connection::stats() const { return connection_->stats(); }
 Status Connection::close(std::chrono::nanoseconds timeout) const { return connection_->close(timeout); }
 

@@ -22,7 +22,8 @@ Result<std::shared_ptr<PreparedList>> PreparedList::make(std::shared_ptr<Connect
     prepared->local_.assign(local.begin(), local.end());
     prepared->remote_.assign(remote.begin(), remote.end());
   }
-  prepared->connection_->build_later(prepared, remote);
+  prepared->connection_->build_later(prepared);
+  prepared->build();  // the word may have come meanwhile
   return prepared;
 }
 
@@ -37,10 +38,11 @@ Status PreparedList::try_build() {
   return {};
 }
 
-void PreparedList::build() {
+bool PreparedList::build() {
   MutexLock lock(mutex_);
-  // What is wrong with it the next post will say.
-  if (!list_) static_cast<void>(try_build());
+  if (list_) return true;
+  const Status tried = try_build();
+  return list_ || !tried;
 }
 
 std::shared_ptr<TransferState> PreparedList::post(const PostOptions& options) {

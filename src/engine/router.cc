@@ -64,26 +64,49 @@ std::shared_ptr<Lane> Router::lane(std::size_t transport) const {
   return rows_[transport].lane;
 }
 
+std::optional<Explanation::Passed> Router::obstacle(std::size_t transport, const Region& local,
+                                                    const RemoteRegion& remote) const {
+  const auto passed = [&](RouteObstacle obstacle, std::string reason) {
+    return Explanation::Passed{std::string(transports_[transport].transport->name()), obstacle,
+                               std::move(reason)};
+  };
+  const MemoryPlace here = local.info().place;
+  const MemoryPlace there = remote.info().place;
+  if (rows_[transport].closed) return passed(RouteObstacle::kUnusable, *rows_[transport].closed);
+  if (!transports_[transport].transport->carries(here, there)) {
+    return passed(RouteObstacle::kNotCarried, not_carried(here.kind, there.kind));
+  }
+  if (!local.registration(transport)) {
+    return passed(RouteObstacle::kNotRegistered, local.reason(transport));
+  }
+  if (remote.key(transport) == nullptr) return passed(RouteObstacle::kNotShared, remote.reason(transport));
+  return std::nullopt;
+}
+
 Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remote) const {
   MutexLock lock(mutex_);
   std::string why;
-  const MemoryPlace here = local.info().place;
-  const MemoryPlace there = remote.info().place;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
-    const Transport& transport = *transports_[i].transport;
-    if (rows_[i].closed) {
-      append(why, transport.name(), *rows_[i].closed);
-    } else if (!transport.carries(here, there)) {
-      append(why, transport.name(), not_carried(here.kind, there.kind));
-    } else if (!local.registration(i)) {
-      append(why, transport.name(), local.reason(i));
-    } else if (remote.key(i) == nullptr) {
-      append(why, transport.name(), remote.reason(i));
-    } else {
-      return i;
-    }
+    const auto passed = obstacle(i, local, remote);
+    if (!passed) return i;
+    append(why, passed->transport, passed->reason);
   }
   return fail(ErrorCode::kUnavailable, "no route ({})", why);
+}
+
+Explanation Router::explain(const Region& local, const RemoteRegion& remote) const {
+  MutexLock lock(mutex_);
+  Explanation found;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    auto passed = obstacle(i, local, remote);
+    if (!passed) {
+      found.transport = transports_[i].transport->name();
+      found.detail = rows_[i].lane->describe();
+      return found;
+    }
+    found.passed.push_back(std::move(*passed));
+  }
+  return found;
 }
 
 std::vector<Route> Router::routes() const {
@@ -116,3 +139,17 @@ Route Router::best(MemoryKind local, MemoryKind remote) const {
 }
 
 }  // namespace p2p::engine
+
+namespace p2p {
+
+std::string_view to_string(RouteObstacle obstacle) {
+  switch (obstacle) {
+    case RouteObstacle::kUnusable: return "unusable";
+    case RouteObstacle::kNotCarried: return "not_carried";
+    case RouteObstacle::kNotRegistered: return "not_registered";
+    case RouteObstacle::kNotShared: return "not_shared";
+  }
+  return "unknown";
+}
+
+}  // namespace p2p

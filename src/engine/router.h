@@ -42,6 +42,9 @@ class Router {
   /// The transport that moves bytes between the regions, or why none does.
   Result<std::size_t> choose(const Region& local, const RemoteRegion& remote) const;
 
+  /// The same choice, with what is in the way of the transports before it.
+  Explanation explain(const Region& local, const RemoteRegion& remote) const;
+
   /// A row for each pair of memory kinds.
   std::vector<Route> routes() const;
 
@@ -51,6 +54,8 @@ class Router {
     std::shared_ptr<Lane> lane;
   };
 
+  std::optional<Explanation::Passed> obstacle(std::size_t transport, const Region& local,
+                                              const RemoteRegion& remote) const P2P_REQUIRES(mutex_);
   Route best(MemoryKind local, MemoryKind remote) const P2P_REQUIRES(mutex_);
 
   const TransportList& transports_;

@@ -1,6 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-// GPU memory that has no handle for other processes, and GPUs that the other side does not see: served
-// another way, or refused with the reason.
+// GPU memory of every kind, and GPUs that the other side does not see: served the best way there is, or
+// refused with the reason.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 
 #include "gpu_memory.h"
 #include "gpu_pair.h"
+#include "support/eventually.h"
 #include "support/peer.h"
 
 namespace p2p::testing {
@@ -23,15 +24,15 @@ struct PrivateKind {
   const char* name;
   const char* reason;
 };
-constexpr std::array kPrivateKinds{PrivateKind{"mapped", "was mapped with cuMemMap"},
+constexpr std::array kPrivateKinds{PrivateKind{"private", "made without a handle type"},
                                    PrivateKind{"pooled", "comes from a CUDA memory pool"}};
+constexpr std::array kMappedKinds{"mapped", "chunks"};
 
 class GpuKinds : public GpuTest {
  protected:
   bool over_tcp() const { return std::string(config().transport) == "tcp"; }
-  std::string right_place(const PrivateKind& kind) const {
-    return fmt::format("{}:{}", kind.name, config().two ? 1 : 0);
-  }
+  std::string right_place(const PrivateKind& kind) const { return right_place(kind.name); }
+  std::string right_place(const char* kind) const { return fmt::format("{}:{}", kind, config().two ? 1 : 0); }
 };
 P2P_OVER_GPUS(GpuKinds);
 
@@ -45,6 +46,45 @@ void check(GpuPair& pair, const std::string& left_place, const std::string& righ
 TEST_P(GpuKinds, AsTheLocalSideLikeAnyOther) {
   for (const PrivateKind& kind : kPrivateKinds) {
     check(pair(), fmt::format("{}:0", kind.name), config().right_place());
+  }
+  for (const char* const kind : kMappedKinds)
+    check(pair(), fmt::format("{}:0", kind), config().right_place());
+}
+
+// By cuda_ipc alone: nothing else could have moved it.
+TEST_P(GpuKinds, ChunksThatCanBeExportedAsTheRemoteSide) {
+  for (const char* const kind : kMappedKinds) {
+    check(pair(), config().left_place(), right_place(kind));
+    check(pair(), fmt::format("{}:0", kind), right_place(kind));
+    check(pair(), "host", right_place(kind));
+  }
+}
+
+// Other memory in the middle of a region, behind the engine's back.
+TEST_P(GpuKinds, ChunksThatWereReplacedAreNotRead) {
+  if (over_tcp()) GTEST_SKIP() << "the owner looks before each copy";
+  constexpr std::size_t kSize = 40 * kMiB;
+  for (const char* const how : {"remap", "unmap"}) {
+    SCOPED_TRACE(how);
+    const auto made = own_pair();
+    const SideMemory mine(made->left, config().left_place(), kSize);
+    const SideMemory theirs(made->right, right_place("chunks"), kSize);
+    const std::uint32_t id = theirs.imported_by(made->left);
+    const Piece piece{mine.index(), id, 0, theirs.address(0), kSize};
+    ASSERT_TRUE(is_ok(made->left.transfer("read", {&piece, 1})));
+    ASSERT_TRUE(is_ok(status_of(made->right.call(fmt::format("{} {} {}", how, theirs.index(), 20 * kMiB)))));
+    Status status;
+    EXPECT_TRUE(eventually([&] { return !(status = made->left.transfer("read", {&piece, 1})); }));
+    ASSERT_TRUE(is_error(status, {ErrorCode::kNotFound}));
+    EXPECT_NE(status.error().message.find("freed or unmapped"), std::string::npos) << status.error().message;
+    if (std::string(how) == "unmap") continue;
+    const auto again = made->right.call(fmt::format("register_again {} {}", theirs.index(), kSize));
+    ASSERT_TRUE(is_ok(status_of(again)));
+    const Piece anew{mine.index(), static_cast<std::uint32_t>(made->left.number("import " + *again)), 0,
+                     theirs.address(0), kSize};
+    theirs.fill(8);
+    ASSERT_TRUE(is_ok(made->left.transfer("read", {&anew, 1})));
+    EXPECT_TRUE(mine.holds_pattern(0, kSize, 8, 0));
   }
 }
 
@@ -86,7 +126,7 @@ TEST_P(GpuKinds, ARangeWithAGapIsRefused) {
 
 TEST_P(GpuKinds, MappedMemoryThatWasUnmapped) {
   const auto made = own_pair();
-  const SideMemory mine(made->left, "mapped:0", kMiB);
+  const SideMemory mine(made->left, "private:0", kMiB);
   const SideMemory theirs(made->right, config().right_place(), kMiB);
   const Piece piece{mine.index(), theirs.imported_by(made->left), 0, theirs.address(0), kMiB};
   ASSERT_TRUE(is_ok(made->left.transfer("write", {&piece, 1})));
@@ -96,62 +136,68 @@ TEST_P(GpuKinds, MappedMemoryThatWasUnmapped) {
   EXPECT_NE(status.error().message.find("freed"), std::string::npos) << status.error().message;
 }
 
-// As two containers on one host. Whether CUDA's handles open there is the driver's affair: if not, it is
-// found out when they connect, and said.
+bool has_pid_namespaces() { return run({"unshare", "--pid", "--fork", "--mount-proc", "true"}).has_value(); }
+
+/// One MiB each way, and which transport the left side says for it.
+void write_and_read_by(Side& left, const SideMemory& mine, const SideMemory& theirs, const char* transport) {
+  const std::uint32_t id = theirs.imported_by(left);
+  const Piece piece{mine.index(), id, 0, theirs.address(0), kMiB};
+  mine.fill(4);
+  theirs.set(kUntouched);
+  ASSERT_TRUE(is_ok(left.transfer("write", {&piece, 1})));
+  EXPECT_TRUE(theirs.holds_pattern(0, kMiB, 4, 0));
+  mine.set(kUntouched);
+  ASSERT_TRUE(is_ok(left.transfer("read", {&piece, 1})));
+  EXPECT_TRUE(mine.holds_pattern(0, kMiB, 4, 0));
+  const auto told = left.call(fmt::format("explain {} {}", mine.index(), id));
+  ASSERT_TRUE(is_ok(status_of(told)));
+  std::printf("figure explain %s\n", told->c_str());
+  EXPECT_TRUE(told->starts_with(std::string(transport) + " ")) << *told;
+}
+
+// As two containers on one host.
 TEST(GpuProbe, PeersInTwoPidNamespacesReachEachOther) {
   if (gpu_count() == 0) GTEST_SKIP() << "no CUDA device";
-  if (!run({"unshare", "--pid", "--fork", "--mount-proc", "true"})) {
-    GTEST_SKIP() << "no PID namespaces can be made here";
-  }
+  if (!has_pid_namespaces()) GTEST_SKIP() << "no PID namespaces can be made here";
   Side left({});
   Side right({.own_pids = true});
-  const std::string there = gpu_count() > 1 ? "cuda:1" : "cuda:0";
+  const std::string there = gpu_count() > 1 ? ":1" : ":0";
   const SideMemory mine(left, "cuda:0", kMiB);
-  const SideMemory theirs(right, there, kMiB);
+  const SideMemory theirs(right, "cuda" + there, kMiB);
+  const SideMemory mapped(right, "mapped" + there, kMiB);
   const SideMemory host(right, "host", kMiB);
   connect(left, right);
-  const auto route = left.call("route cuda cuda");
-  ASSERT_TRUE(is_ok(status_of(route)));
-  std::printf("figure pid_namespaces route=[%s]\n", route->c_str());
-  if (!route->starts_with("cuda_ipc ")) {
-    EXPECT_TRUE(route->starts_with("tcp ")) << *route;
-    EXPECT_NE(route->find("device memory cannot be shared with the peer"), std::string::npos) << *route;
-  }
-  const auto to_host = left.call("route cuda host");
-  ASSERT_TRUE(is_ok(status_of(to_host)));
-  EXPECT_TRUE(to_host->starts_with("tcp ")) << *to_host;
-  EXPECT_NE(to_host->find("another PID namespace"), std::string::npos) << *to_host;
-  for (const SideMemory* const memory : {&theirs, &host}) {
-    mine.fill(4);
-    memory->set(kUntouched);
-    const Piece piece{mine.index(), memory->imported_by(left), 0, memory->address(0), kMiB};
-    ASSERT_TRUE(is_ok(left.transfer("write", {&piece, 1})));
-    EXPECT_TRUE(memory->holds_pattern(0, kMiB, 4, 0));
-    mine.set(kUntouched);
-    ASSERT_TRUE(is_ok(left.transfer("read", {&piece, 1})));
-    EXPECT_TRUE(mine.holds_pattern(0, kMiB, 4, 0));
-  }
+  write_and_read_by(left, mine, theirs, "cuda_ipc");
+  write_and_read_by(left, mine, mapped, "cuda_ipc");
+  write_and_read_by(left, mine, host, "tcp");
+}
+
+// Both are process 1 of their containers: the driver refuses legacy handles there.
+TEST(GpuProbe, PeersOfTheSameNumberReachEachOthersChunks) {
+  if (gpu_count() == 0) GTEST_SKIP() << "no CUDA device";
+  if (!has_pid_namespaces()) GTEST_SKIP() << "no PID namespaces can be made here";
+  Side left({.own_pids = true});
+  Side right({.own_pids = true});
+  const std::string there = gpu_count() > 1 ? ":1" : ":0";
+  const SideMemory mine(left, "cuda:0", kMiB);
+  const SideMemory theirs(right, "cuda" + there, kMiB);
+  const SideMemory mapped(right, "mapped" + there, kMiB);
+  connect(left, right);
+  write_and_read_by(left, mine, mapped, "cuda_ipc");
+  write_and_read_by(left, mine, theirs, "tcp");
 }
 
 // Each side sees one GPU, and not the other's.
-TEST(GpuProbe, AHiddenGpuIsReachedByTcp) {
+TEST(GpuProbe, AHiddenGpuIsReached) {
   if (gpu_count() < 2) GTEST_SKIP() << "needs two GPUs";
   Side left({.visible = "0"});
   Side right({.visible = "1"});
   const SideMemory mine(left, "cuda:0", kMiB);
   const SideMemory theirs(right, "cuda:0", kMiB);
+  const SideMemory mapped(right, "mapped:0", kMiB);
   connect(left, right);
-  for (Side* const side : {&left, &right}) {
-    const auto route = side->call("route cuda cuda");
-    ASSERT_TRUE(is_ok(status_of(route)));
-    EXPECT_TRUE(route->starts_with("tcp ")) << *route;
-    EXPECT_NE(route->find("not visible to this process"), std::string::npos) << *route;
-  }
-  mine.fill(4);
-  theirs.set(kUntouched);
-  const Piece piece{mine.index(), theirs.imported_by(left), 0, theirs.address(0), kMiB};
-  ASSERT_TRUE(is_ok(left.transfer("write", {&piece, 1})));
-  EXPECT_TRUE(theirs.holds_pattern(0, kMiB, 4, 0));
+  write_and_read_by(left, mine, theirs, "cuda_ipc");
+  write_and_read_by(left, mine, mapped, "cuda_ipc");
 }
 
 }  // namespace

@@ -190,7 +190,8 @@ Status open_shared(const GpuHandle& handle, int device) {
 Result<GpuMemory> GpuMemory::allocate(const std::string& place, std::size_t size) {
   static const std::map<std::string, Kind, std::less<>> kinds{
       {"host", Kind::kHost},     {"managed", Kind::kManaged}, {"cuda", Kind::kDevice},
-      {"pooled", Kind::kPooled}, {"mapped", Kind::kMapped},   {"gapped", Kind::kMapped}};
+      {"pooled", Kind::kPooled}, {"mapped", Kind::kMapped},   {"gapped", Kind::kMapped},
+      {"chunks", Kind::kMapped}, {"segments", Kind::kMapped}, {"private", Kind::kMapped}};
   const std::string name = place.substr(0, place.find(':'));
   const auto kind = kinds.find(name);
   if (kind == kinds.end()) return tl::unexpected(Error{ErrorCode::kInvalidArgument, place + ": no place"});
@@ -206,7 +207,7 @@ Result<GpuMemory> GpuMemory::allocate(const std::string& place, std::size_t size
   const auto on = driver_on(memory.device_);
   if (!on) return tl::unexpected(on.error());
   if (memory.kind_ == Kind::kMapped) {
-    if (const Status mapped = memory.map(size, name == "gapped"); !mapped) {
+    if (const Status mapped = memory.map(name, size); !mapped) {
       return tl::unexpected(mapped.error());
     }
     return memory;
@@ -224,35 +225,67 @@ Result<GpuMemory> GpuMemory::allocate(const std::string& place, std::size_t size
   return memory;
 }
 
-// At least three memories, of which the one in the middle may be left out.
-Status GpuMemory::map(std::size_t size, bool gap) {
+// Three memories, or as many of the least size as it takes.
+Status GpuMemory::map(const std::string& name, std::size_t size) {
   constexpr std::uint64_t kGranularity = std::uint64_t{2} << 20;
-  constexpr std::size_t kChunks = 3;
   const auto on = driver_on(device_);
   if (!on) return tl::unexpected(on.error());
-  const std::uint64_t each = (size / kChunks / kGranularity + 1) * kGranularity;
-  if (const int code = (*on)->reserve(&address_, kChunks * each, 0, 0, 0); code != 0) {
-    return failure(fmt::format("reserve {} bytes of addresses", kChunks * each), code);
+  std::size_t count = 3;
+  std::uint64_t each = (size / count / kGranularity + 1) * kGranularity;
+  if (name == "chunks" || name == "segments") {
+    each = name == "chunks" ? kGranularity : 10 * kGranularity;
+    count = (size + each - 1) / each;
   }
-  for (std::size_t i = 0; i < kChunks; ++i) {
-    Chunk& chunk = chunks_.emplace_back(Chunk{each, 0});
-    if (gap && i == 1) continue;
-    const MemoryKindAsked kind{.location = {.device = device_}};
-    const Access access{.location = {.device = device_}};
-    const std::uint64_t at = address_ + i * each;
-    std::uint64_t memory = 0;
-    if (const int code = (*on)->create(&memory, each, &kind, 0); code != 0) {
-      return failure(fmt::format("make {} bytes of memory", each), code);
-    }
-    int code = (*on)->map(at, each, 0, memory, 0);
-    if (code != 0) {
-      (*on)->release(memory);
-      return failure("map memory", code);
-    }
-    chunk.memory = memory;
-    if (code = (*on)->set_access(at, each, &access, 1); code != 0) return failure("allow access", code);
+  if (const int code = (*on)->reserve(&address_, count * each, 0, 0, 0); code != 0) {
+    return failure(fmt::format("reserve {} bytes of addresses", count * each), code);
+  }
+  exportable_ = name != "private";
+  chunks_.assign(count, Chunk{each, 0});
+  for (std::size_t i = 0; i < count; ++i) {
+    if (name == "gapped" && i == 1) continue;
+    if (const Status mapped = map_chunk(i); !mapped) return mapped;
   }
   return {};
+}
+
+Status GpuMemory::map_chunk(std::size_t i) {
+  const auto on = driver_on(device_);
+  if (!on) return tl::unexpected(on.error());
+  constexpr int kDescriptor = 1;
+  const MemoryKindAsked kind{.shared_as = exportable_ ? kDescriptor : 0, .location = {.device = device_}};
+  const Access access{.location = {.device = device_}};
+  const std::uint64_t each = chunks_[i].size;
+  const std::uint64_t at = address_ + i * each;
+  std::uint64_t memory = 0;
+  if (const int code = (*on)->create(&memory, each, &kind, 0); code != 0) {
+    return failure(fmt::format("make {} bytes of memory", each), code);
+  }
+  int code = (*on)->map(at, each, 0, memory, 0);
+  if (code != 0) {
+    (*on)->release(memory);
+    return failure("map memory", code);
+  }
+  chunks_[i].memory = memory;
+  if (code = (*on)->set_access(at, each, &access, 1); code != 0) return failure("allow access", code);
+  return {};
+}
+
+Status GpuMemory::unmap(std::size_t offset) {
+  const auto on = driver_on(device_);
+  if (!on) return tl::unexpected(on.error());
+  const std::size_t i = offset / chunks_.at(0).size;
+  Chunk& chunk = chunks_.at(i);
+  if (const int code = (*on)->unmap(address_ + i * chunk.size, chunk.size); code != 0) {
+    return failure("unmap memory", code);
+  }
+  (*on)->release(chunk.memory);
+  chunk.memory = 0;
+  return {};
+}
+
+Status GpuMemory::remap(std::size_t offset) {
+  if (const Status gone = unmap(offset); !gone) return gone;
+  return map_chunk(offset / chunks_.at(0).size);
 }
 
 GpuMemory::~GpuMemory() {

@@ -31,8 +31,10 @@ using GpuHandle = std::array<std::byte, 64>;
 Status open_shared(const GpuHandle& handle, int device);
 
 /// Owns memory of "host", "managed" (by GPU 0), or of GPU N: "cuda:N", "pooled:N" from the driver's pool,
-/// "mapped:N" of several memories that are mapped side by side, and "gapped:N" with one missing among them.
-/// Movable.
+/// and of memories that are mapped side by side: "mapped:N" a few that other processes can be given,
+/// "chunks:N" one for every 2 MiB, "segments:N" one for every
+/// 20 MiB, "private:N" a few that nobody can be given, "gapped:N" with one
+/// missing among them. Movable.
 class GpuMemory {
  public:
   static Result<GpuMemory> allocate(const std::string& place, std::size_t size);
@@ -43,12 +45,14 @@ class GpuMemory {
         device_(other.device_),
         address_(std::exchange(other.address_, 0)),
         chunks_(std::move(other.chunks_)),
+        exportable_(other.exportable_),
         host_(std::move(other.host_)) {}
   GpuMemory& operator=(GpuMemory&& other) noexcept {
     std::swap(kind_, other.kind_);
     std::swap(device_, other.device_);
     std::swap(address_, other.address_);
     std::swap(chunks_, other.chunks_);
+    std::swap(exportable_, other.exportable_);
     std::swap(host_, other.host_);
     return *this;
   }
@@ -61,6 +65,10 @@ class GpuMemory {
   Status load(std::size_t offset, std::span<std::byte> bytes) const;
   Status set(std::size_t offset, std::size_t size, std::byte value) const;
 
+  /// Of mapped memory: takes the chunk that holds byte `offset` away, or puts other memory in its place.
+  Status unmap(std::size_t offset);
+  Status remap(std::size_t offset);
+
   /// What another process needs to open it.
   Result<GpuHandle> share() const;
 
@@ -71,13 +79,15 @@ class GpuMemory {
     std::uint64_t memory = 0;  // 0: a gap
   };
 
-  Status map(std::size_t size, bool gap);
+  Status map(const std::string& name, std::size_t size);
+  Status map_chunk(std::size_t i);
   bool on_host() const { return kind_ == Kind::kHost || kind_ == Kind::kManaged; }
 
   Kind kind_ = Kind::kHost;
   int device_ = 0;
   std::uint64_t address_ = 0;  // of memory that is CUDA's
   std::vector<Chunk> chunks_;  // of what was mapped
+  bool exportable_ = false;
   std::vector<std::byte> host_;
 };
 

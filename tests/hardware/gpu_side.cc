@@ -194,6 +194,10 @@ std::uint32_t SideMemory::imported_by(Side& other) const {
   return static_cast<std::uint32_t>(other.number("import " + to_hex(descriptor_)));
 }
 
+std::chrono::microseconds SideMemory::import_time(Side& other) const {
+  return std::chrono::microseconds(other.number("import_time " + to_hex(descriptor_)));
+}
+
 void SideMemory::put(std::size_t offset, std::span<const std::byte> bytes) const {
   const auto window = side_->window().bytes();
   for (std::size_t done = 0; done < bytes.size();) {

@@ -135,6 +135,9 @@ class SideMemory {
   /// The region's number at the other side, after it has been told.
   std::uint32_t imported_by(Side& other) const;
 
+  /// How long the other side takes until it can use it, which it is told of for the first time.
+  std::chrono::microseconds import_time(Side& other) const;
+
   void put(std::size_t offset, std::span<const std::byte> bytes) const;
   void set(std::size_t offset, std::size_t size, std::byte value) const;
   void set(std::byte value) const { set(0, extent_, value); }

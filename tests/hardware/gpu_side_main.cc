@@ -43,6 +43,9 @@ class Server {
         {"memory", [this](Words& words) { return memory(words); }},
         {"revoke", [this](Words& words) { return revoke(words); }},
         {"free_only", [this](Words& words) { return free_only(words); }},
+        {"unmap", [this](Words& words) { return unmap(words); }},
+        {"remap", [this](Words& words) { return remap(words); }},
+        {"register_again", [this](Words& words) { return register_again(words); }},
         {"free", [this](Words& words) { return free(words); }},
         {"import", [this](Words& words) { return import(words); }},
         {"put", [this](Words& words) { return put(words); }},
@@ -53,6 +56,8 @@ class Server {
         {"wait", [this](Words& words) { return wait(words); }},
         {"outcomes", [this](Words& words) { return outcomes(words); }},
         {"route", [this](Words& words) { return route(words); }},
+        {"import_time", [this](Words& words) { return import_time(words); }},
+        {"explain", [this](Words& words) { return explain(words); }},
         {"contexts", [](Words&) { return ok(fmt::format("{}", fmt::join(gpus_with_context(), ","))); }},
         {"share", [this](Words& words) { return share(words); }},
         {"open_shared", [this](Words& words) { return open(words); }},
@@ -123,6 +128,28 @@ class Server {
     return "ok";
   }
 
+  /// unmap|remap INDEX OFFSET: of mapped memory, behind the engine's back.
+  std::string unmap(Words& words) {
+    GpuMemory& memory = mine(words).memory;
+    return answer(memory.unmap(words.number()));
+  }
+  std::string remap(Words& words) {
+    GpuMemory& memory = mine(words).memory;
+    return answer(memory.remap(words.number()));
+  }
+
+  /// register_again INDEX SIZE : "ok DESCRIPTOR": what is there now, from its start on, in place of what was
+  /// registered.
+  std::string register_again(Words& words) {
+    OwnMemory& own = mine(words);
+    own.region = MemoryRegion();
+    auto region = endpoint_->register_memory(own.data, words.number());
+    if (!region) return answer_error(region);
+    own.region = std::move(*region);
+    own.id = own.region.id();
+    return ok(to_hex(own.region.descriptor()));
+  }
+
   std::string free(Words& words) {
     OwnMemory& own = mine(words);
     own.region = MemoryRegion();
@@ -142,6 +169,18 @@ class Server {
     return "error no_route none is told";
   }
 
+  /// explain INDEX REMOTE : "ok TRANSPORT PASSED..."
+  std::string explain(Words& words) {
+    const RegionId local = mine(words).id;
+    const auto told = connection_.explain(local, RemoteRegionId{static_cast<std::uint32_t>(words.number())});
+    if (!told) return answer_error(told);
+    std::string text = told->transport.empty() ? "none" : told->transport;
+    for (const auto& passed : told->passed) {
+      text += fmt::format(" [{} {}: {}]", passed.transport, to_string(passed.obstacle), passed.reason);
+    }
+    return ok(text);
+  }
+
   /// import DESCRIPTOR : "ok ID"
   std::string import(Words& words) {
     const auto descriptor = from_hex(words.text());
@@ -149,6 +188,18 @@ class Server {
     const auto id = connection_.import_region(*descriptor);
     if (!id) return answer_error(id);
     return ok(fmt::format("{}", static_cast<std::uint32_t>(*id)));
+  }
+
+  /// import_time DESCRIPTOR : "ok MICROSECONDS" until it can be used
+  std::string import_time(Words& words) {
+    const auto descriptor = from_hex(words.text());
+    if (!descriptor) return answer_error(descriptor);
+    const auto begin = Clock::now();
+    const auto id = connection_.import_region(*descriptor);
+    if (!id) return answer_error(id);
+    const Status usable = connection_.wait_imported(*id, kLimit);
+    const auto time = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
+    return usable ? ok(fmt::format("{}", time.count())) : answer(usable);
   }
 
   /// put|get|set INDEX OFFSET SIZE [VALUE], from and to the window's start

@@ -91,13 +91,52 @@ TEST_P(GpuState, WhatIsTakenBackAndFreedIsThereForOthers) {
   write_to(SideMemory(made->right, config().right_place(), 32 * kMiB));
   const auto free = [&] { return free_gpu_memory(device).value_or(0); };
   const std::uint64_t before = free();
-  {
-    const SideMemory large(made->right, config().right_place(), kLarge);
-    write_to(large);
-    EXPECT_LT(free() + kLarge - kSlack, before);
+  for (const std::string& place : {config().right_place(), fmt::format("chunks:{}", device)}) {
+    SCOPED_TRACE(place);
+    {
+      const SideMemory large(made->right, place, kLarge);
+      write_to(large);
+      EXPECT_LT(free() + kLarge - kSlack, before);
+    }
+    EXPECT_TRUE(eventually([&] { return free() + kSlack >= before; }))
+        << (before - free()) / kMiB << " MiB are still taken";
   }
-  EXPECT_TRUE(eventually([&] { return free() + kSlack >= before; }))
-      << (before - free()) / kMiB << " MiB are still taken";
+}
+
+// As engines for inference do that sleep: the memory goes while it is registered.
+TEST_P(GpuState, WhatIsUnmappedWhileRegisteredIsThereForOthers) {
+  constexpr std::size_t kLarge = 4096 * kMiB;
+  constexpr std::size_t kSlack = 256 * kMiB;
+  const auto made = own_pair();
+  const int device = config().two ? 1 : 0;
+  const SideMemory mine(made->left, config().left_place(), 32 * kMiB);
+  const auto free = [&] { return free_gpu_memory(device).value_or(0); };
+  const SideMemory large(made->right, fmt::format("chunks:{}", device), kLarge);
+  const std::uint64_t before = free();
+  const Piece piece{mine.index(), large.imported_by(made->left), 0, large.address(0), 32 * kMiB};
+  ASSERT_TRUE(is_ok(made->left.transfer("write", {&piece, 1})));
+  ASSERT_TRUE(is_ok(status_of(made->right.call(fmt::format("free_only {}", large.index())))));
+  EXPECT_TRUE(eventually([&] { return free() + kSlack >= before + kLarge; }))
+      << (before + kLarge - free()) / kMiB << " MiB are still taken";
+}
+
+// Not on the data path, and yet the first transfer waits for it if it comes at once.
+TEST_P(GpuState, ImportingTakesLittleTime) {
+  if (!config().two || std::string(config().transport) != "cuda_ipc")
+    GTEST_SKIP() << "measured between two GPUs";
+  const auto made = own_pair();
+  const auto time_of = [&](const std::string& place, std::size_t size) {
+    const auto time = SideMemory(made->right, place, size).import_time(made->left);
+    std::printf("figure import place=%s mib=%zu us=%ld\n", place.c_str(), size / kMiB,
+                static_cast<long>(time.count()));
+    return time;
+  };
+  time_of("chunks:1", 2 * kMiB);
+  time_of("chunks:1", 2 * kMiB);
+  time_of("cuda:1", 16384 * kMiB);
+  time_of("chunks:1", 8192 * kMiB);
+  time_of("segments:1", 16384 * kMiB);
+  EXPECT_LT(time_of("segments:1", 16384 * kMiB), std::chrono::milliseconds(500));
 }
 
 // CUDA may need a context on the GPU whose memory another process shares; what it makes of that by itself is

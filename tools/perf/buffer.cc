@@ -3,8 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <charconv>
-#include <string_view>
 #include <utility>
 
 #include "failure.h"
@@ -30,33 +28,16 @@ Pages::~Pages() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
-namespace {
-
-/// The device of "cuda:N", -1 for "host".
-Result<int> parse_place(std::string_view place) {
-  constexpr std::string_view kCuda = "cuda:";
-  if (place == "host") return -1;
-  int device = -1;
-  const char* const end = place.data() + place.size();
-  const bool cuda = place.starts_with(kCuda);
-  if (!cuda || std::from_chars(place.data() + kCuda.size(), end, device).ptr != end || device < 0) {
-    return fail(ErrorCode::kInvalidArgument, "--memory {}: neither host nor cuda:N", place);
-  }
-  return device;
-}
-
-}  // namespace
-
 Result<Buffer> Buffer::allocate(Endpoint& endpoint, const std::string& place, std::size_t size) {
-  const auto device = parse_place(place);
-  if (!device) return tl::unexpected(device.error());
+  const auto kind = GpuKind::parse(place);
+  if (!kind) return tl::unexpected(kind.error());
   auto pages = Pages::allocate(size);
   if (!pages) return tl::unexpected(pages.error());
   Buffer buffer;
   buffer.pages_ = std::move(*pages);
   void* data = buffer.bytes().data();
-  if (*device >= 0) {
-    auto gpu = GpuMemory::allocate(*device, size);
+  if (kind->device >= 0) {
+    auto gpu = GpuMemory::allocate(*kind, size);
     if (!gpu) return tl::unexpected(gpu.error());
     buffer.gpu_ = std::move(*gpu);
     data = buffer.gpu_.data();

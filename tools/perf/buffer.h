@@ -29,7 +29,7 @@ class Pages {
   std::span<std::byte> bytes_;
 };
 
-/// Owns memory of a place ("host" or "cuda:N") and its registration with an endpoint, which must outlive it.
+/// Owns memory of a place (GpuKind::parse) and its registration with an endpoint, which must outlive it.
 class Buffer {
  public:
   static Result<Buffer> allocate(Endpoint& endpoint, const std::string& place, std::size_t size);

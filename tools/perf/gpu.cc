@@ -3,6 +3,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
 #include "failure.h"
 #include "sizes.h"
 
@@ -10,6 +14,25 @@ namespace p2p::perf {
 namespace {
 
 using Context = void*;
+
+// As the driver's interface has them.
+struct Location {
+  int type = 1;  // a device
+  int device = 0;
+};
+struct MemoryKindAsked {
+  int type = 1;  // pinned
+  int shared_as = 0;
+  Location location;
+  void* unused = nullptr;
+  unsigned char flags[8] = {};
+};
+struct Access {
+  Location location;
+  int flags = 3;  // to read and to write
+};
+static_assert(sizeof(MemoryKindAsked) == 32 && sizeof(Access) == 12);
+constexpr int kDescriptor = 1;
 
 /// The few functions of the CUDA driver's stable interface that memory takes. Each answers 0 for success.
 struct Driver {
@@ -22,6 +45,17 @@ struct Driver {
   int (*to_device)(std::uint64_t target, const void* source, std::size_t size) = nullptr;
   int (*from_device)(void* target, std::uint64_t source, std::size_t size) = nullptr;
   int (*synchronize)(void* stream) = nullptr;
+  int (*reserve)(std::uint64_t* address, std::size_t size, std::size_t alignment, std::uint64_t wanted,
+                 unsigned long long flags) = nullptr;
+  int (*free_reserved)(std::uint64_t address, std::size_t size) = nullptr;
+  int (*create)(std::uint64_t* memory, std::size_t size, const MemoryKindAsked* kind,
+                unsigned long long flags) = nullptr;
+  int (*release)(std::uint64_t memory) = nullptr;
+  int (*map)(std::uint64_t address, std::size_t size, std::size_t offset, std::uint64_t memory,
+             unsigned long long flags) = nullptr;
+  int (*unmap)(std::uint64_t address, std::size_t size) = nullptr;
+  int (*set_access)(std::uint64_t address, std::size_t size, const Access* access,
+                    std::size_t count) = nullptr;
 };
 
 template <class Function>
@@ -37,6 +71,11 @@ bool find_all(void* library, Driver& driver) {
          find(library, "cuMemAlloc_v2", driver.allocate) && find(library, "cuMemFree_v2", driver.free) &&
          find(library, "cuMemcpyHtoD_v2", driver.to_device) &&
          find(library, "cuMemcpyDtoH_v2", driver.from_device) &&
+         find(library, "cuMemAddressReserve", driver.reserve) &&
+         find(library, "cuMemAddressFree", driver.free_reserved) &&
+         find(library, "cuMemCreate", driver.create) && find(library, "cuMemRelease", driver.release) &&
+         find(library, "cuMemMap", driver.map) && find(library, "cuMemUnmap", driver.unmap) &&
+         find(library, "cuMemSetAccess", driver.set_access) &&
          find(library, "cuStreamSynchronize", driver.synchronize);
 }
 
@@ -63,9 +102,42 @@ Result<const Driver*> driver_on(int device) {
 
 }  // namespace
 
-Result<GpuMemory> GpuMemory::allocate(int device, std::size_t size) {
+Result<GpuKind> GpuKind::parse(std::string_view place) {
+  GpuKind kind;
+  if (place == "host") return kind;
+  const std::size_t colon = std::min(place.find(':'), place.size());
+  const std::string_view name = place.substr(0, colon);
+  const bool mapped = name == "mapped" || name == "private";
+  const char* const end = place.data() + place.size();
+  std::uint64_t mib = 1;
+  std::from_chars_result parsed{end, std::errc::invalid_argument};
+  if (colon < place.size() && (mapped || name == "cuda")) {
+    parsed = std::from_chars(place.data() + colon + 1, end, kind.device);
+    if (parsed.ec == std::errc{} && mapped && parsed.ptr != end && *parsed.ptr == ':') {
+      parsed = std::from_chars(parsed.ptr + 1, end, mib);
+      kind.chunk_bytes = mib << 20;
+    }
+  }
+  const bool good =
+      parsed.ec == std::errc{} && parsed.ptr == end && kind.device >= 0 && mib % 2 == (mapped ? 0 : 1);
+  if (!good || mib == 0 || mib > 1024) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--memory {}: neither host nor cuda:N nor mapped:N:MIB nor private:N:MIB (MIB even)", place);
+  }
+  kind.exportable = name != "private";
+  return kind;
+}
+
+Result<GpuMemory> GpuMemory::allocate(const GpuKind& kind, std::size_t size) {
+  const int device = kind.device;
   const auto driver = driver_on(device);
   if (!driver) return tl::unexpected(driver.error());
+  if (kind.chunk_bytes != 0) {
+    GpuMemory memory(device, 0);
+    const Status mapped = memory.map(kind, (size + kind.chunk_bytes - 1) / kind.chunk_bytes);
+    if (!mapped) return tl::unexpected(mapped.error());
+    return memory;
+  }
   std::uint64_t address = 0;
   if (const int code = (*driver)->allocate(&address, size); code != 0) {
     return fail(ErrorCode::kSystem, "allocate {} bytes on cuda:{}: CUDA error {}", format_size(size), device,
@@ -74,9 +146,45 @@ Result<GpuMemory> GpuMemory::allocate(int device, std::size_t size) {
   return GpuMemory(device, address);
 }
 
+Status GpuMemory::map(const GpuKind& kind, std::size_t count) {
+  const auto driver = driver_on(device_);
+  if (!driver) return tl::unexpected(driver.error());
+  const MemoryKindAsked asked{.shared_as = kind.exportable ? kDescriptor : 0,
+                              .location = {.device = device_}};
+  chunks_.bytes = kind.chunk_bytes;
+  chunks_.reserved = count * kind.chunk_bytes;
+  int code = (*driver)->reserve(&address_, chunks_.reserved, 0, 0, 0);
+  for (std::size_t i = 0; i < count && code == 0; ++i) {
+    std::uint64_t memory = 0;
+    code = (*driver)->create(&memory, kind.chunk_bytes, &asked, 0);
+    if (code != 0) break;
+    code = (*driver)->map(address_ + i * kind.chunk_bytes, kind.chunk_bytes, 0, memory, 0);
+    if (code == 0) {
+      chunks_.memories.push_back(memory);
+    } else {
+      (*driver)->release(memory);
+    }
+  }
+  const Access access{.location = {.device = device_}};
+  if (code == 0) code = (*driver)->set_access(address_, chunks_.reserved, &access, 1);
+  if (code == 0) return {};
+  return fail(ErrorCode::kSystem, "map {} chunks of {} bytes on cuda:{}: CUDA error {}", count,
+              format_size(kind.chunk_bytes), device_, code);
+}
+
 GpuMemory::~GpuMemory() {
   if (address_ == 0) return;
-  if (const auto driver = driver_on(device_)) (*driver)->free(address_);
+  const auto driver = driver_on(device_);
+  if (!driver) return;
+  if (chunks_.reserved == 0) {
+    (*driver)->free(address_);
+    return;
+  }
+  for (std::size_t i = 0; i < chunks_.memories.size(); ++i) {
+    (*driver)->unmap(address_ + i * chunks_.bytes, chunks_.bytes);
+    (*driver)->release(chunks_.memories[i]);
+  }
+  (*driver)->free_reserved(address_, chunks_.reserved);
 }
 
 // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver gives addresses as numbers
