@@ -41,6 +41,7 @@ struct MemoryHandle {
   int type = 0;
   int device = -1;  ///< that it lies on; -1: host memory
 
+  /// No bytes lie within any registration.
   bool covers(const void* address, std::size_t bytes) const;
 };
 
@@ -97,6 +98,7 @@ class SendComm : public Comm {
 
  private:
   void push();
+  void look_at_peer();
   void stage();
   bool can_leave(std::size_t slot);
   std::size_t gather(std::span<iovec> pieces);
@@ -112,13 +114,15 @@ class SendComm : public Comm {
   std::uint64_t sent_ = 0;  // requests whose bytes the kernel has
   std::uint64_t freed_ = 0;
   std::uint64_t bytes_ = 0;
+  std::chrono::steady_clock::time_point next_look_{};  // at a peer that takes nothing
   int error_ = abi::kSuccess;
 };
 
 class RecvComm : public Comm {
  public:
-  /// `unpack`: receives into CUDA-typed memory are scattered into the pool.
-  RecvComm(UniqueFd socket, bool unpack);
+  /// On an UNPACK device receives into CUDA-typed memory are scattered into the pool. `packet_bytes`: what a
+  /// packet of the device carries.
+  RecvComm(UniqueFd socket, std::size_t packet_bytes);
   ~RecvComm() override;
 
   bool ready() const { return !unpack_ || area_ != nullptr; }
@@ -132,12 +136,14 @@ class RecvComm : public Comm {
   void pull();
   bool begin_message(Request& request);
   bool place(Request& request);
+  FragmentPlan cut(std::size_t size);
   std::size_t scatter(const Request& request, std::span<iovec> pieces) const;
   bool account(Request& request, std::size_t moved);
   void publish(const Request& request, std::uint64_t sequence);
 
   std::mutex mutex_;
   UniqueFd socket_;
+  const std::size_t packet_bytes_;
   const bool unpack_;
   Throttle throttle_;
   std::mt19937_64 random_;

@@ -5,9 +5,13 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <thread>
+#include <utility>
 
 #include "softnet/log.h"
 #include "softnet/settings.h"
@@ -104,10 +108,67 @@ bool go_on(Attempt& attempt, int& code) {
   return same;
 }
 
+UniqueFd accept_one(int listener) {
+  return UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+}
+
+/// What a packet carries besides the headers of IPv4 and of TCP with its time stamps.
+std::size_t packet_bytes(const Device& device) {
+  constexpr int kHeaders = 52;
+  return static_cast<std::size_t>(std::max(device.mtu - kHeaders, 1));
+}
+
 }  // namespace
+
+/// The thread that GPUDirect-TCPX starts in the first accept. It knows the listener's socket by its number
+/// and goes on when the listener was closed: then it takes the connections of whatever has that number next.
+class AcceptThread {
+ public:
+  static std::shared_ptr<AcceptThread> start(int listener) {
+    auto made = std::make_shared<AcceptThread>();
+    made->thread_ = std::thread([made, listener] { made->run(listener); });
+    return made;
+  }
+
+  UniqueFd take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(taken_, UniqueFd());
+  }
+
+  /// The accept has ended; with it the thread does.
+  void end() {
+    ended_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void forget() {
+    if (thread_.joinable()) thread_.detach();
+  }
+
+ private:
+  void run(int listener) {
+    constexpr int kLookEveryMs = 5;
+    while (!ended_) {
+      pollfd poll{listener, POLLIN, 0};
+      if (::poll(&poll, 1, kLookEveryMs) <= 0) continue;
+      if ((poll.revents & POLLIN) == 0) {  // the number is nobody's now
+        ::poll(nullptr, 0, kLookEveryMs);
+        continue;
+      }
+      const std::lock_guard lock(mutex_);
+      if (!taken_) taken_ = accept_one(listener);
+    }
+  }
+
+  std::mutex mutex_;
+  UniqueFd taken_;  // the next guest
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
 
 std::unique_ptr<Listener> Listener::open(const Device& device, Handle& handle) {
   auto listener = std::make_unique<Listener>();
+  listener->packet_bytes_ = packet_bytes(device);
   listener->socket_ = make_socket(device.address);
   const int fd = listener->socket_.get();
   handle = {};
@@ -125,10 +186,10 @@ std::unique_ptr<Listener> Listener::open(const Device& device, Handle& handle) {
 std::unique_ptr<RecvComm> Listener::poll() {
   const std::lock_guard lock(mutex_);
   if (settings().never_accept) return nullptr;
-  while (guests_.size() < kMaxGuests) {
-    UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket) break;
+  while (UniqueFd socket = take_guest()) {
     prepare_stream(socket.get());
+    // Who means it speaks at once: of the silent ones the oldest makes room.
+    if (guests_.size() == kMaxGuests) guests_.erase(guests_.begin());
     guests_.push_back({std::move(socket), Clock::now() + settings().timeout, {}, 0});
   }
   for (auto guest = guests_.begin(); guest != guests_.end();) {
@@ -144,11 +205,22 @@ std::unique_ptr<RecvComm> Listener::poll() {
     iovec piece{&answer, sizeof answer};
     // The first 16 bytes of an empty socket buffer always fit.
     if (send_some(socket.get(), {&piece, 1}) != static_cast<long>(sizeof answer)) continue;
-    auto comm = std::make_unique<RecvComm>(std::move(socket), settings().unpack);
+    auto comm = std::make_unique<RecvComm>(std::move(socket), packet_bytes_);
+    if (thread_) thread_->end();
     if (comm->ready()) return comm;
     warn("accept: no memory for the pool");
   }
   return nullptr;
+}
+
+Listener::~Listener() {
+  if (thread_) thread_->forget();
+}
+
+UniqueFd Listener::take_guest() {
+  if (!settings().habits.accept_thread) return accept_one(socket_.get());
+  if (!thread_) thread_ = AcceptThread::start(socket_.get());
+  return thread_->take();
 }
 
 Listener::Verdict Listener::hear(Guest& guest) const {
@@ -178,7 +250,10 @@ int poll_connect(const Device& device, Handle& handle, std::unique_ptr<SendComm>
     }
   }
   const auto found = all.open.find(handle.attempt);
-  if (found == all.open.end()) return abi::kInternalError;
+  if (found == all.open.end()) {
+    warn("connect: this attempt is over");
+    return abi::kRemoteError;
+  }
   int code = abi::kSuccess;
   if (go_on(found->second, code)) comm = std::make_unique<SendComm>(std::move(found->second.socket));
   if (comm && !comm->ready()) {
@@ -186,10 +261,14 @@ int poll_connect(const Device& device, Handle& handle, std::unique_ptr<SendComm>
     code = abi::kUnhandledCudaError;
   }
   if (comm || code != abi::kSuccess) all.open.erase(found);
-  // An attempt that its host gave up would stay for ever otherwise.
-  const auto stale = Clock::now() - settings().timeout;
-  std::erase_if(all.open, [stale](const auto& entry) { return entry.second.deadline < stale; });
   return code;
+}
+
+void end_stale_attempts() {
+  Attempts& all = attempts();
+  const std::lock_guard lock(all.mutex);
+  const auto now = Clock::now();
+  std::erase_if(all.open, [now](const auto& entry) { return entry.second.deadline < now; });
 }
 
 }  // namespace softnet

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -14,15 +15,23 @@
 
 namespace softnet {
 
-/// The listener's address as it travels in the host's 128-byte buffer. `attempt` is written by `connect`.
+/// The listener's address as it travels in the host's 128-byte buffer. Its first 88 bytes lie as in a handle
+/// of GPUDirect-TCPX, so that hosts can check one as the other. `attempt` is written by `connect`.
 struct Handle {
   static constexpr std::uint64_t kMagic = 0x656c646e61687473;
-  std::uint64_t magic = kMagic;
-  std::uint64_t cookie = 0;  ///< what the connector must show
   sockaddr_in6 address{};
+  std::int32_t first_port = -1;  ///< of a range that nobody uses
+  std::int32_t ports = -1;
+  std::int32_t sockets = 1;
+  std::int32_t threads = 1;
+  std::int32_t redirected = 0;
+  sockaddr_in6 control{};  ///< unused
   std::uint32_t padding = 0;
   std::uint64_t attempt = 0;
+  std::uint64_t magic = kMagic;
+  std::uint64_t cookie = 0;  ///< what the connector must show
 };
+static_assert(offsetof(Handle, attempt) == 80);
 static_assert(sizeof(Handle) <= p2p::nccl_net::abi::kHandleBytes);
 
 /// First from the connector; the acceptor answers with the same.
@@ -31,11 +40,14 @@ struct Greeting {
   std::uint64_t cookie = 0;
 };
 
+class AcceptThread;
+
 /// Takes any number of connections.
 class Listener {
  public:
   /// Null on failure, which is logged.
   static std::unique_ptr<Listener> open(const Device& device, Handle& handle);
+  ~Listener();
 
   /// Null until a connection is complete. Strangers are turned away.
   std::unique_ptr<RecvComm> poll();
@@ -48,13 +60,19 @@ class Listener {
     std::size_t bytes = 0;
   };
   enum class Verdict { kWait, kWelcome, kLeave };
+  UniqueFd take_guest();
   Verdict hear(Guest& guest) const;
 
   std::mutex mutex_;
+  std::size_t packet_bytes_ = 0;
   UniqueFd socket_;
+  std::shared_ptr<AcceptThread> thread_;  // if the habits want one
   std::uint64_t cookie_ = 0;
   std::vector<Guest> guests_;
 };
+
+/// Closes what hosts have begun to connect and then forgotten, once its time is over.
+void end_stale_attempts();
 
 /// Starts or continues the attempt that the handle names: 0 with a null comm until it is made, or a code.
 int poll_connect(const Device& device, Handle& handle, std::unique_ptr<SendComm>& comm);

@@ -20,14 +20,18 @@ std::string real_path(const std::string& path) {
   return resolved ? resolved.get() : "";
 }
 
-Device describe(const ifaddrs& entry) {
+Device describe(const ifaddrs& entry, const Settings& settings) {
   Device device;
   device.name = entry.ifa_name;
   const std::string folder = "/sys/class/net/" + device.name;
-  device.pci_path = real_path(folder + "/device");
+  device.pci_path = settings.pci_path.empty() ? real_path(folder + "/device") : settings.pci_path;
+  if (settings.habits.no_pci_path) device.pci_path.clear();
   std::ifstream file(folder + "/speed");
   int speed = 0;
   if (file >> speed && speed > 0) device.speed = speed;
+  std::ifstream mtu_file(folder + "/mtu");
+  int mtu = 0;
+  if (mtu_file >> mtu && mtu > 0) device.mtu = mtu;
   const bool v6 = entry.ifa_addr->sa_family == AF_INET6;
   std::memcpy(&device.address, entry.ifa_addr, v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
   device.address.sin6_port = 0;
@@ -58,7 +62,7 @@ std::vector<Device> find_devices(const Settings& settings) {
     const bool listed = std::ranges::find(settings.interfaces, entry->ifa_name) != settings.interfaces.end();
     if (!settings.interfaces.empty() && !listed) continue;
     const bool last_resort = settings.interfaces.empty() && (entry->ifa_flags & IFF_LOOPBACK) != 0;
-    (last_resort ? loopback : named).push_back(describe(*entry));
+    (last_resort ? loopback : named).push_back(describe(*entry, settings));
   }
   std::vector<Device> devices = named.empty() ? loopback : named;
 

@@ -15,6 +15,7 @@ struct Device {
   std::string name;
   std::string pci_path;    ///< empty: not on a PCI bus
   int speed = 10000;       ///< Mbit/s
+  int mtu = 1500;          ///< bytes
   sockaddr_in6 address{};  ///< or a sockaddr_in, by its family; port 0
 };
 

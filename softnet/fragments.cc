@@ -33,6 +33,21 @@ FragmentPlan plan_pages(std::size_t size) {
   return plan;
 }
 
+FragmentPlan plan_packets(std::size_t size, std::size_t payload) {
+  FragmentPlan plan;
+  for (std::size_t at = 0; at < size;) {
+    const std::size_t packet = std::min(size - at, payload);
+    for (std::size_t end = at + packet; at < end;) {
+      const std::size_t length = std::min(end - at, kPage);
+      plan.entries.push_back(
+          {static_cast<std::uint32_t>(plan.extent_bytes), static_cast<std::uint32_t>(length), at});
+      plan.extent_bytes += kPage;
+      at += length;
+    }
+  }
+  return plan;
+}
+
 FragmentPlan plan_random(std::size_t size, std::mt19937_64& random) {
   FragmentPlan plan;
   for (std::size_t at = 0; at < size;) {

@@ -18,11 +18,11 @@ struct FragmentPlan {
   std::size_t extent_bytes = 0;
 };
 
-/// The longest message that 2048 pages hold.
-inline constexpr std::size_t kMaxMessageBytes = abi::kUnpackEntries * 4096;
-
 /// As a NIC with pages of 4 KiB would.
 FragmentPlan plan_pages(std::size_t size);
+
+/// As a NIC would whose packets carry `payload` bytes, cut where a page of 4 KiB is full.
+FragmentPlan plan_packets(std::size_t size, std::size_t payload);
 
 /// Sizes from 1 byte to 9000, any alignment, gaps, and places in no order.
 FragmentPlan plan_random(std::size_t size, std::mt19937_64& random);

@@ -1,5 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -43,6 +45,7 @@ int init(abi::Logger logger) {
   std::vector<std::string> complaints;
   set_settings(read_settings(complaints));
   for (const std::string& complaint : complaints) warn("{}", complaint);
+  if (settings().habits.init_exit) std::exit(1);  // NOLINT(concurrency-mt-unsafe): as the one imitated
   if (settings().fail_init) {
     warn("init fails, as SOFTNET_FAULT asks");
     return abi::kInternalError;
@@ -90,6 +93,7 @@ int get_properties(int index, abi::v7::Properties* properties) {
 int listen(int index, void* buffer, void** comm) {
   const Device* device = find_device(index);
   if (device == nullptr || buffer == nullptr || comm == nullptr) return abi::kInternalError;
+  end_stale_attempts();
   Handle handle;
   std::unique_ptr<Listener> listener = Listener::open(*device, handle);
   if (!listener) return abi::kSystemError;
@@ -106,6 +110,7 @@ int connect(int index, void* buffer, void** comm, abi::DeviceHandle** /*device_h
   Handle handle;
   std::memcpy(&handle, buffer, sizeof handle);
   std::unique_ptr<SendComm> made;
+  if (handle.attempt == 0) end_stale_attempts();
   const int code = poll_connect(*device, handle, made);
   std::memcpy(buffer, &handle, sizeof handle);
   *comm = made.release();
@@ -114,6 +119,7 @@ int connect(int index, void* buffer, void** comm, abi::DeviceHandle** /*device_h
 
 int accept(void* listener, void** comm, abi::DeviceHandle** device_handle) {
   if (listener == nullptr || comm == nullptr) return abi::kInternalError;
+  end_stale_attempts();
   std::unique_ptr<RecvComm> made = static_cast<Listener*>(listener)->poll();
   if (made && device_handle != nullptr && *device_handle != nullptr) made->describe(**device_handle);
   *comm = made.release();
@@ -128,6 +134,8 @@ int reg_mr(void* comm, void* data, int size, int type, void** mhandle) {
     warn("regMr of {}: not aligned to 4 KiB", data);
     return abi::kInternalError;
   }
+  // The plugin that is imitated would read the path of a NIC that has none.
+  if (settings().habits.no_pci_path && type == abi::kPointerCuda) ::raise(SIGSEGV);
   int on_device = -1;
   if (settings().cuda && type == abi::kPointerCuda) {
     const auto place = p2p::cuda::place_of(data);
@@ -171,16 +179,19 @@ int test(void* request, int* done, int* sizes) {
 }
 
 int close_send(void* comm) {
+  end_stale_attempts();
   delete static_cast<SendComm*>(comm);
   return abi::kSuccess;
 }
 
 int close_recv(void* comm) {
+  end_stale_attempts();
   delete static_cast<RecvComm*>(comm);
   return abi::kSuccess;
 }
 
 int close_listen(void* comm) {
+  end_stale_attempts();
   delete static_cast<Listener*>(comm);
   return abi::kSuccess;
 }
@@ -198,7 +209,7 @@ int irecv_consumed(void* comm, int count, void* request) {
 extern "C" __attribute__((visibility("default"))) const p2p::nccl_net::abi::v7::Table ncclNetPlugin_v7;
 
 const p2p::nccl_net::abi::v7::Table ncclNetPlugin_v7 = {
-    .name = "softnet",
+    .name = softnet::name_at_load(),
     .init = softnet::init,
     .devices = softnet::devices,
     .get_properties = softnet::get_properties,

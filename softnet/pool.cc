@@ -3,7 +3,10 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
+#include <chrono>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "softnet/log.h"
@@ -35,7 +38,26 @@ Pool* Pool::make() {
   return base == MAP_FAILED ? nullptr : new Pool(static_cast<std::byte*>(base), size);
 }
 
+/// As GPUDirect-TCPX does it: whoever finds no pool imports it, and a second import unmaps the first.
+Pool* Pool::import_lazily() {
+  static std::atomic<Pool*> imported{nullptr};
+  if (Pool* const pool = imported) return pool;
+  Pool* const mine = make();
+  // The daemon that has the pool takes its time to answer.
+  constexpr std::chrono::milliseconds kAnswerTime{5};
+  std::this_thread::sleep_for(kAnswerTime);
+  if (Pool* const first = imported.exchange(mine)) first->vanish();
+  return mine;
+}
+
+/// Whoever still has the address faults.
+void Pool::vanish() {
+  warn("the pool of receives at {} was imported twice", static_cast<void*>(base_));
+  if (pinned_.data() == nullptr) ::mprotect(base_, size_, PROT_NONE);
+}
+
 Pool* Pool::of_receives() {
+  if (settings().habits.lazy_pool) return import_lazily();
   static Pool* const pool = make();
   return pool;
 }

@@ -36,6 +36,8 @@ class Pool {
   Pool(std::byte* base, std::size_t size);
   explicit Pool(p2p::cuda::HostBuffer pinned);
   static Pool* make();
+  static Pool* import_lazily();
+  void vanish();
 
   p2p::cuda::HostBuffer pinned_;  // if devices are to reach it
   std::byte* base_;

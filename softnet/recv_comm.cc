@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "softnet/comm.h"
@@ -12,10 +13,29 @@
 namespace softnet {
 namespace {
 constexpr std::size_t kPieces = 64;
+constexpr std::uint32_t kPage = 4096;
+
+/// What of a consumed receive's pages goes back. A message is cut into tasks, dealt to the sockets in turn.
+Pool::Extent returned(const Request& request) {
+  const Habits& habits = settings().habits;
+  Pool::Extent extent = request.extent;
+  if (!habits.last_tokens || habits.task_bytes == 0) return extent;
+  const std::uint64_t tasks = (request.size + habits.task_bytes - 1) / habits.task_bytes;
+  if (tasks <= habits.sockets) return extent;
+  const std::uint64_t lost = (tasks - habits.sockets) * habits.task_bytes / kPage * kPage;
+  extent.offset += static_cast<std::uint32_t>(lost);
+  extent.size -= static_cast<std::uint32_t>(lost);
+  return extent;
 }
 
-RecvComm::RecvComm(UniqueFd socket, bool unpack)
-    : socket_(std::move(socket)), unpack_(unpack), throttle_(settings().seed + 1), random_(settings().seed) {
+}  // namespace
+
+RecvComm::RecvComm(UniqueFd socket, std::size_t packet_bytes)
+    : socket_(std::move(socket)),
+      packet_bytes_(packet_bytes),
+      unpack_(settings().unpack),
+      throttle_(settings().seed + 1),
+      random_(settings().seed) {
   for (Request& request : requests_) request.comm = this;
   if (!unpack_) return;
   pool_ = Pool::of_receives();
@@ -87,7 +107,7 @@ int RecvComm::consumed(Request* request) {
     warn("irecvConsumed of a receive that is not the oldest done");
     return abi::kInternalError;
   }
-  pool_->give_back(request->extent);
+  pool_->give_back(returned(*request));
   request->extent = {};
   request->state = Request::State::kFree;
   ++freed_;
@@ -116,7 +136,7 @@ void RecvComm::pull() {
     const long moved = receive_some(socket_.get(), clip(std::span(room).first(count), limit));
     if (moved == kLost) {
       warn("receive: {}", errno == 0 ? "the peer closed the connection" : reason(errno));
-      error_ = abi::kRemoteError;
+      error_ = abi::kSystemError;
       return;
     }
     if (moved == 0) return;
@@ -156,7 +176,7 @@ bool RecvComm::begin_message(Request& request) {
     for (abi::UnpackEntry& entry : std::span(lists_->entries[slot]).first(request.plan.entries.size())) {
       entry.source += request.extent.offset;
     }
-    if (settings().random_fragments) {
+    if (settings().fragments == Fragments::kRandom) {
       std::ranges::shuffle(std::span(lists_->entries[slot]).first(request.plan.entries.size()), random_);
     }
   }
@@ -167,14 +187,13 @@ bool RecvComm::begin_message(Request& request) {
 
 /// Finds room in the pool for all of the message at once, so that comms cannot block each other half-way.
 bool RecvComm::place(Request& request) {
-  if (request.size > kMaxMessageBytes) {
-    warn("a message of {} bytes needs more than {} fragments", request.size, abi::kUnpackEntries);
+  if (request.plan.entries.empty()) request.plan = cut(request.size);
+  if (request.plan.entries.size() > abi::kUnpackEntries) {
+    warn("a message of {} bytes has {} fragments, more than {}", request.size, request.plan.entries.size(),
+         abi::kUnpackEntries);
+    if (settings().habits.fragment_exit) std::_Exit(1);
     error_ = abi::kInternalError;
     return false;
-  }
-  if (request.plan.entries.empty()) {
-    request.plan =
-        settings().random_fragments ? plan_random(request.size, random_) : plan_pages(request.size);
   }
   if (request.plan.extent_bytes > pool_->size()) {
     warn("a message of {} bytes does not fit into the pool of {}", request.size, pool_->size());
@@ -186,6 +205,13 @@ bool RecvComm::place(Request& request) {
   if (!extent) return false;
   request.extent = *extent;
   return true;
+}
+
+FragmentPlan RecvComm::cut(std::size_t size) {
+  const bool fits = size <= abi::kUnpackEntries * kPage;
+  if (settings().fragments == Fragments::kRandom && fits) return plan_random(size, random_);
+  if (settings().fragments == Fragments::kPackets) return plan_packets(size, packet_bytes_);
+  return plan_pages(size);
 }
 
 /// Where the next bytes of the message belong; returns how many pieces.

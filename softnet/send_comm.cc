@@ -13,7 +13,7 @@ namespace softnet {
 bool MemoryHandle::covers(const void* address, std::size_t bytes) const {
   const auto start = reinterpret_cast<std::uintptr_t>(address);
   const auto base = reinterpret_cast<std::uintptr_t>(data);
-  return start >= base && start - base <= size && bytes <= size - (start - base);
+  return bytes == 0 || (start >= base && start - base <= size && bytes <= size - (start - base));
 }
 
 std::size_t Throttle::allowance() {
@@ -117,13 +117,23 @@ void SendComm::push() {
     const long moved = send_some(socket_.get(), pieces);
     if (moved == kLost) {
       warn("send: {}", reason(errno));
-      error_ = abi::kRemoteError;
+      error_ = abi::kSystemError;
       return;
     }
-    if (moved == 0) return;
+    if (moved == 0) return look_at_peer();
     throttle_.moved();
     account(static_cast<std::size_t>(moved));
   }
+}
+
+/// Now and then, while the socket takes nothing.
+void SendComm::look_at_peer() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + settings().timeout / 16;
+  if (!peer_is_silent(socket_.get())) return;
+  warn("send: the peer's host has not answered for {} ms", settings().timeout.count());
+  error_ = abi::kSystemError;
 }
 
 /// Headers and bytes of what is posted, not yet sent and can be read; returns how many pieces.
@@ -158,6 +168,7 @@ void SendComm::account(std::size_t moved) {
 /// What the faults of the settings leave of `limit`.
 std::size_t SendComm::fault_limit(std::size_t limit) {
   const Settings& set = settings();
+  if (set.habits.last_tokens && set.habits.task_bytes == 0) return 0;
   if (set.stall_after)
     limit = std::min<std::size_t>(limit, *set.stall_after - std::min(bytes_, *set.stall_after));
   if (set.drop_after) {

@@ -75,6 +75,45 @@ void read_fault(Settings& settings, Reader& reader, std::string_view fault) {
   }
 }
 
+bool* habit_of(Habits& habits, std::string_view name) {
+  if (name == "lazy_pool") return &habits.lazy_pool;
+  if (name == "accept_thread") return &habits.accept_thread;
+  if (name == "sigpipe") return &habits.sigpipe;
+  if (name == "last_tokens") return &habits.last_tokens;
+  if (name == "fragment_exit") return &habits.fragment_exit;
+  if (name == "no_pci_path") return &habits.no_pci_path;
+  if (name == "init_exit") return &habits.init_exit;
+  return nullptr;
+}
+
+/// `tcpx` stands for all habits with which a host can still work.
+void read_habits(Habits& habits, Reader& reader) {
+  for (const std::string& name : split(reader.text("SOFTNET_HABITS"))) {
+    if (name == "tcpx") {
+      habits.lazy_pool = habits.accept_thread = habits.sigpipe = true;
+      habits.last_tokens = habits.fragment_exit = true;
+    } else if (bool* const habit = habit_of(habits, name)) {
+      *habit = true;
+    } else {
+      reader.complain(fmt::format("SOFTNET_HABITS has no habit named {}", name));
+    }
+  }
+  // As the plugin that is imitated reads them.
+  habits.task_bytes = reader.number("NCCL_DYNAMIC_CHUNK_SIZE", 0);
+  habits.sockets = reader.number("NCCL_NSOCKS_PERTHREAD", 1) * reader.number("NCCL_SOCKET_NTHREADS", 1);
+}
+
+Fragments read_fragments(Reader& reader) {
+  const std::string text = reader.text("SOFTNET_FRAGMENTS");
+  if (text == "random") return Fragments::kRandom;
+  if (text == "packets") return Fragments::kPackets;
+  if (!text.empty() && text != "pages") {
+    reader.complain(
+        fmt::format("SOFTNET_FRAGMENTS={} is none of pages, random and packets; using pages", text));
+  }
+  return Fragments::kPages;
+}
+
 Settings& current() {
   static Settings settings;
   return settings;
@@ -93,13 +132,19 @@ Settings read_settings(std::vector<std::string>& complaints) {
   settings.seed = reader.number("SOFTNET_SEED", settings.seed);
   settings.pool_bytes = std::clamp<std::uint64_t>(reader.number("SOFTNET_POOL_MIB", 256), 1, 4095) << 20;
   settings.timeout = std::chrono::milliseconds(reader.number("SOFTNET_TIMEOUT_MS", 10000));
-  const std::string fragments = reader.text("SOFTNET_FRAGMENTS");
-  settings.random_fragments = fragments == "random";
-  if (!fragments.empty() && fragments != "random" && fragments != "pages") {
-    reader.complain(fmt::format("SOFTNET_FRAGMENTS={} is neither pages nor random; using pages", fragments));
-  }
+  settings.fragments = read_fragments(reader);
+  settings.pci_path = reader.text("SOFTNET_PCI_PATH");
+  read_habits(settings.habits, reader);
   for (const std::string& fault : split(reader.text("SOFTNET_FAULT"))) read_fault(settings, reader, fault);
   return settings;
+}
+
+const char* name_at_load() {
+  static const std::string* const name = [] {
+    const char* const set = std::getenv("SOFTNET_NAME");
+    return new std::string(set == nullptr || *set == '\0' ? "softnet" : set);
+  }();
+  return name->c_str();
 }
 
 const Settings& settings() { return current(); }

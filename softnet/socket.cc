@@ -34,7 +34,6 @@ UniqueFd make_socket(const sockaddr_in6& address) {
 void prepare_stream(int fd) {
   const auto timeout = static_cast<int>(settings().timeout.count());
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   const int interval = std::max(1, timeout / 4000);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, interval);
@@ -42,11 +41,21 @@ void prepare_stream(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
+bool peer_is_silent(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  // One probe may just have left; a second goes out only where the first was not answered.
+  const bool waits = info.tcpi_unacked != 0 || info.tcpi_probes > 1;
+  return waits && std::chrono::milliseconds(info.tcpi_last_ack_recv) > settings().timeout;
+}
+
 long send_some(int fd, std::span<iovec> pieces) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
-  return outcome(::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+  const int quiet = settings().habits.sigpipe ? 0 : MSG_NOSIGNAL;
+  return outcome(::sendmsg(fd, &message, MSG_DONTWAIT | quiet));
 }
 
 long receive_some(int fd, std::span<iovec> pieces) {

@@ -19,12 +19,17 @@ inline constexpr long kLost = -1;
 /// A non-blocking TCP socket of the address's family; invalid with errno on failure.
 UniqueFd make_socket(const sockaddr_in6& address);
 
-/// Small segments at once, and a dead peer noticed within the timeout of the settings.
+/// Small segments at once, and a host that has gone noticed within the timeout of the settings while nothing
+/// is on its way.
 void prepare_stream(int fd);
+
+/// Bytes are on their way and the peer's host has acknowledged nothing, no probe either, for the timeout of
+/// the settings. One that lives and has no room for more answers probes.
+bool peer_is_silent(int fd);
 
 socklen_t address_size(const sockaddr_in6& address);
 
-/// Never block and raise no signal; 0 if the socket cannot take or give anything now.
+/// Never block; raise no signal unless the habits say so; 0 if the socket cannot take or give anything now.
 long send_some(int fd, std::span<iovec> pieces);
 long receive_some(int fd, std::span<iovec> pieces);
 

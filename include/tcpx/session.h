@@ -22,13 +22,15 @@ struct TcpxOptions {
   /// Path or name of the plugin by NCCL's rules; empty: libnccl-net.so.
   std::string plugin;
 
-  /// The plugin's devices; channels are dealt over them in turn. Empty: device 0.
+  /// The plugin's devices; channels are dealt over them in turn. Empty: those next to `cuda_device` on the
+  /// PCI bus, or device 0 for host memory.
   std::vector<int> devices;
 
   /// Comms in each direction.
   unsigned channels = 2;
 
-  /// Bytes of one message of a comm; 4 KiB to 4 MiB.
+  /// Bytes of one message of a comm; 4 KiB to 4 MiB. Less is used, and logged, where the plugin's environment
+  /// or the NIC's MTU asks for it.
   std::size_t chunk_bytes = p2p::NcclNetOptions{}.chunk_bytes;
 
   /// Requests under way on one comm, 1 to 16.

@@ -54,7 +54,8 @@ Result<std::vector<std::byte>> TcpxSession::Core::listen() {
   writer.put(static_cast<std::uint64_t>(options_.chunk_bytes));
   for (std::size_t channel = 0; channel < options_.channels; ++channel) {
     auto listener = net::Listener::open(plugin_, device_of(channel),
-                                        options_.cuda_device >= 0 ? copy_from_device : net::copy_from_host);
+                                        options_.cuda_device >= 0 ? copy_from_device : net::copy_from_host,
+                                        options_.cuda_device);
     if (!listener) return tl::unexpected(listener.error());
     writer.put(listener->handle());
     listeners.push_back(std::move(*listener));
@@ -124,15 +125,21 @@ Status TcpxSession::Core::load(const std::string& name, std::span<const std::byt
     return fail(ErrorCode::kInvalidArgument, "{} has {} channels and chunks of {} bytes, we have {} and {}",
                 name, channels, chunk_bytes, options_.channels, options_.chunk_bytes);
   }
+  std::vector<net::Handle> handles(channels);
+  for (std::size_t channel = 0; channel < channels; ++channel) {
+    std::ranges::copy(reader.take(handles[channel].size()), handles[channel].begin());
+    if (const auto good = net::check_handle(handles[channel], plugin_->name()); !good) {
+      return fail(good.error().code, "connection information of {}, channel {}: {}", name, channel,
+                  good.error().message);
+    }
+  }
   p2p::MutexLock lock(mutex_);
   Remote& remote = remotes_[name];
   if (!remote.sends.empty() || !remote.connectors.empty()) {
     return fail(ErrorCode::kInvalidArgument, "connection information of {}: loaded already", name);
   }
   for (std::size_t channel = 0; channel < channels; ++channel) {
-    net::Handle handle;
-    std::ranges::copy(reader.take(handle.size()), handle.begin());
-    remote.connectors.emplace_back(plugin_, device_of(channel), handle);
+    remote.connectors.emplace_back(plugin_, device_of(channel), handles[channel]);
   }
   remote.connected.resize(channels);
   return {};

@@ -36,6 +36,11 @@ struct OnDevice {
   std::optional<p2p::cuda::DeviceGuard> guard;
 };
 
+/// Where CUDA is there, asking for it has initialised it, and `init` of a plugin cannot fail for want of it.
+inline net::Plugin::Init init_as_cuda_is() {
+  return p2p::cuda::available() ? net::Plugin::Init::kHere : net::Plugin::Init::kTriedFirst;
+}
+
 /// All of a session, behind one lock.
 class TcpxSession::Core {
  public:

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "tcpx/interface.h"
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -8,7 +9,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "drivers/cuda/device.h"
+#include "drivers/nccl_net/listen_comm.h"
 #include "drivers/nccl_net/plugin.h"
+#include "tcpx/core.h"
 
 /// The C interface: the plugin's calls, unchanged, on the one plugin that was loaded last.
 namespace {
@@ -24,6 +28,7 @@ struct Loaded {
   std::mutex mutex;
   std::shared_ptr<net::Plugin> plugin;
   std::vector<net::Device> devices;
+  std::map<void*, std::unique_ptr<net::ListenComm>> listen_comms;           // by what the caller has
   std::map<void*, std::unique_ptr<net::abi::DeviceHandle>> device_handles;  // by receive comm
 };
 
@@ -44,13 +49,20 @@ net::Net* current() {
   return loaded().plugin ? &loaded().plugin->net() : nullptr;
 }
 
+/// Null: there is none like it.
+net::ListenComm* listen_comm_of(void* listen_comm) {
+  const std::lock_guard lock(loaded().mutex);
+  const auto found = loaded().listen_comms.find(listen_comm);
+  return found == loaded().listen_comms.end() ? nullptr : found->second.get();
+}
+
 int check(int code, const char* call) {
   if (code != net::abi::kSuccess) last_error = net::plugin_error(code, call).message;
   return code;
 }
 
 int load(const std::string& name) {
-  auto plugin = net::Plugin::open(name);
+  auto plugin = net::Plugin::open(name, tcpx::init_as_cuda_is());
   if (!plugin) return refuse(plugin.error().message);
   auto devices = (*plugin)->devices();
   if (!devices) return refuse(devices.error().message);
@@ -91,16 +103,31 @@ int tcpx_get_properties(int dev, struct tcpx_properties* properties) {
 }
 
 int tcpx_listen(int dev, void* handle, void** listen_comm) {
-  net::Net* const plugin = current();
-  if (plugin == nullptr) return kBadCall;
+  if (current() == nullptr) return kBadCall;
   if (handle == nullptr || listen_comm == nullptr) return refuse("tcpx_listen: null argument");
-  return check(plugin->listen(dev, handle, listen_comm), "tcpx_listen");
+  const std::lock_guard lock(loaded().mutex);
+  if (dev < 0 || static_cast<std::size_t>(dev) >= loaded().devices.size()) {
+    return refuse(fmt::format("tcpx_listen: there is no device {}", dev));
+  }
+  const int gpu = p2p::cuda::available() ? p2p::cuda::current_device() : -1;
+  auto opened = net::ListenComm::open(loaded().plugin, loaded().devices[static_cast<std::size_t>(dev)], gpu);
+  if (!opened) return refuse(opened.error().message);
+  std::memcpy(handle, (*opened)->handle().data(), TCPX_HANDLE_BYTES);
+  *listen_comm = (*opened)->raw();
+  loaded().listen_comms[*listen_comm] = std::move(*opened);
+  return 0;
 }
 
 int tcpx_connect_v5(int dev, void* handle, void** send_comm, void** send_dev_handle) {
   net::Net* const plugin = current();
   if (plugin == nullptr) return kBadCall;
   if (handle == nullptr || send_comm == nullptr) return refuse("tcpx_connect_v5: null argument");
+  net::Handle theirs;
+  std::memcpy(theirs.data(), handle, theirs.size());
+  const char* const name = plugin->name();
+  if (const auto good = net::check_handle(theirs, name == nullptr ? "" : name); !good) {
+    return refuse(good.error().message);
+  }
   net::abi::DeviceHandle storage{};
   net::abi::DeviceHandle* device_handle = &storage;
   if (send_dev_handle != nullptr && *send_dev_handle != nullptr) {
@@ -110,15 +137,19 @@ int tcpx_connect_v5(int dev, void* handle, void** send_comm, void** send_dev_han
 }
 
 int tcpx_accept_v5(void* listen_comm, void** recv_comm, void** recv_dev_handle) {
-  net::Net* const plugin = current();
-  if (plugin == nullptr) return kBadCall;
-  if (listen_comm == nullptr || recv_comm == nullptr) return refuse("tcpx_accept_v5: null argument");
-  // A plugin may crash at the first data without memory for its device handle.
-  auto storage = std::make_unique<net::abi::DeviceHandle>();
-  const bool theirs = recv_dev_handle != nullptr && *recv_dev_handle != nullptr;
-  auto* device_handle = theirs ? static_cast<net::abi::DeviceHandle*>(*recv_dev_handle) : storage.get();
-  const int code = check(plugin->accept(listen_comm, recv_comm, &device_handle), "tcpx_accept_v5");
-  if (code != 0 || *recv_comm == nullptr || theirs) return code;
+  if (current() == nullptr) return kBadCall;
+  net::ListenComm* const comm = listen_comm_of(listen_comm);
+  if (comm == nullptr || recv_comm == nullptr)
+    return refuse("tcpx_accept_v5: no listen comm, or a null argument");
+  if (comm->over()) return refuse("tcpx_accept_v5: this listen comm has had its one connection");
+  const int code = check(comm->accept(recv_comm), "tcpx_accept_v5");
+  if (code != 0 || *recv_comm == nullptr) return code;
+  // The listen comm may go before the receive comm does.
+  auto storage = std::make_unique<net::abi::DeviceHandle>(comm->device_handle());
+  if (recv_dev_handle != nullptr && *recv_dev_handle != nullptr) {
+    std::memcpy(*recv_dev_handle, storage.get(), sizeof *storage);
+    return code;
+  }
   if (recv_dev_handle != nullptr) *recv_dev_handle = storage.get();
   const std::lock_guard lock(loaded().mutex);
   loaded().device_handles[*recv_comm] = std::move(storage);
@@ -194,9 +225,11 @@ int tcpx_close_recv(void* recv_comm) {
 }
 
 int tcpx_close_listen(void* listen_comm) {
-  net::Net* const plugin = current();
-  if (plugin == nullptr || listen_comm == nullptr) return refuse("tcpx_close_listen: nothing to close");
-  return check(plugin->close_listen(listen_comm), "tcpx_close_listen");
+  const std::lock_guard lock(loaded().mutex);
+  auto found = loaded().listen_comms.extract(listen_comm);
+  if (!found) return refuse("tcpx_close_listen: nothing to close");
+  net::ListenComm::release(std::move(found.mapped()));
+  return 0;
 }
 
 const char* tcpx_last_error(void) { return last_error.c_str(); }

@@ -6,6 +6,9 @@
 
 #include "base/error.h"
 #include "drivers/cuda/place.h"
+#include "drivers/nccl_net/nearest.h"
+#include "drivers/nccl_net/sigpipe.h"
+#include "drivers/nccl_net/tcpx.h"
 #include "tcpx/core.h"
 
 namespace tcpx {
@@ -14,6 +17,38 @@ using p2p::ErrorCode;
 using p2p::fail;
 using p2p::Result;
 using p2p::Status;
+
+namespace {
+
+/// Those that were named, else those next to the GPU: RxDM steers the flows of a GPU to no other NIC.
+Result<std::vector<net::Device>> choose_devices(const net::Plugin& plugin, const TcpxOptions& options) {
+  if (options.devices.empty() && options.cuda_device >= 0) {
+    auto all = plugin.devices();
+    if (!all) return all;
+    const auto bus_id = p2p::cuda::bus_id_of(options.cuda_device);
+    return net::nearest(*all, bus_id ? net::pci_path_of(*bus_id) : "");
+  }
+  std::vector<net::Device> devices;
+  for (const int index : options.devices.empty() ? std::vector<int>{0} : options.devices) {
+    auto device = plugin.device(index);
+    if (!device) return tl::unexpected(device.error());
+    devices.push_back(std::move(*device));
+  }
+  return devices;
+}
+
+Status check_device(const net::Plugin& plugin, const net::Device& device, const TcpxOptions& options) {
+  const bool as_cuda = options.cuda_device >= 0 || options.host_pool;
+  if (as_cuda) return net::check_registers_cuda(plugin, device);
+  if (!net::is_tcpx(plugin.name()) || !device.properties.unpacks()) return {};
+  return fail(
+      ErrorCode::kUnavailable,
+      "{} of {} puts what it receives into the pool of a GPU: host memory cannot go through it, name a "
+      "CUDA device",
+      device.label(), plugin.name());
+}
+
+}  // namespace
 
 TcpxSession::Core::Core(TcpxOptions options, std::shared_ptr<net::Plugin> plugin,
                         std::vector<net::Device> devices)
@@ -121,6 +156,7 @@ Status TcpxSession::Core::post(const std::string& name, Direction direction, con
 }
 
 Result<bool> TcpxSession::Core::poll(const std::string& name, const Progress& progress) {
+  const net::NoSigpipe quiet;
   const OnDevice on_device(options_.cuda_device);
   p2p::MutexLock lock(mutex_);
   if (const auto found = remotes_.find(name); found != remotes_.end()) progress_remote(found->second);
@@ -170,15 +206,23 @@ Result<TcpxSession> TcpxSession::open(const TcpxOptions& options) {
     return fail(ErrorCode::kInvalidArgument, "a window of {} requests: from 1 to {} are possible",
                 options.window, Limits::kMostWindow);
   }
-  auto plugin = net::Plugin::open(options.plugin);
+  auto plugin = net::Plugin::open(options.plugin, init_as_cuda_is());
   if (!plugin) return tl::unexpected(plugin.error());
-  std::vector<net::Device> devices;
-  for (const int index : options.devices.empty() ? std::vector<int>{0} : options.devices) {
-    auto device = (*plugin)->device(index);
-    if (!device) return tl::unexpected(device.error());
-    devices.push_back(std::move(*device));
+  auto devices = choose_devices(**plugin, options);
+  if (!devices) return tl::unexpected(devices.error());
+  TcpxOptions allowed = options;
+  for (const net::Device& device : *devices) {
+    if (auto usable = check_device(**plugin, device, options); !usable) return tl::unexpected(usable.error());
+    const auto bytes = net::allowed_chunk(**plugin, device, allowed.chunk_bytes);
+    if (!bytes) return tl::unexpected(bytes.error());
+    allowed.chunk_bytes = *bytes;
   }
-  return TcpxSession(std::make_shared<Core>(options, std::move(*plugin), std::move(devices)));
+  if (allowed.chunk_bytes < Limits::kLeastChunkBytes) {
+    return fail(ErrorCode::kUnavailable,
+                "{}: its environment allows messages of {} bytes, and {} are the least", (*plugin)->name(),
+                allowed.chunk_bytes, Limits::kLeastChunkBytes);
+  }
+  return TcpxSession(std::make_shared<Core>(allowed, std::move(*plugin), std::move(*devices)));
 }
 
 Result<std::vector<std::byte>> TcpxSession::listen() { return core_->listen(); }

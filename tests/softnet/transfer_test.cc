@@ -1,8 +1,10 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // Runs once for each of softnet's modes: what must hold in all of them.
-#include <dlfcn.h>
-
-#include <deque>
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "softnet/testing.h"
 
@@ -213,6 +215,121 @@ TEST(Contract, RefusesWhatTheAbiRefuses) {
   EXPECT_EQ(net.isend(comm, memory.data, 1, 0, nullptr, &out), 3);
   EXPECT_EQ(net.test(nullptr, nullptr, nullptr), 3);
   EXPECT_NE(net.init(nullptr), 0) << "a second init";
+}
+
+TEST(Contract, AnEmptyMessageNeedsNoAddress) {
+  const auto plugin = open_plugin();
+  auto pair = Pair::open(plugin);
+  ASSERT_TRUE(pair);
+  Memory memory(4096);
+  const MemoryHandle source = pair->source(memory), target = pair->target(memory);
+  Net& net = plugin->net();
+  void *sent = nullptr, *received = nullptr;
+  EXPECT_EQ(net.isend(pair->sends->comm()->raw(), nullptr, 0, 0, source.raw(), &sent), 0);
+  EXPECT_EQ(net.irecv(pair->receives->comm().comm->raw(), nullptr, 0, 0, target.raw(), &received), 0);
+  int send_done = 0, receive_done = 0;
+  EXPECT_TRUE(until([&] {
+    if (send_done == 0) {
+      EXPECT_EQ(net.test(sent, &send_done, nullptr), 0);
+    }
+    if (receive_done == 0) {
+      EXPECT_EQ(net.test(received, &receive_done, nullptr), 0);
+    }
+    return send_done != 0 && receive_done != 0;
+  }));
+}
+
+/// A receiver that posts nothing for longer than the timeout, here a second.
+TEST(Patience, AFullReceiverIsNotADeadOne) {
+  auto pair = Pair::open(open_plugin());
+  ASSERT_TRUE(pair);
+  constexpr std::size_t kSize = 16 << 20;  // more than sockets hold
+  Memory from(kSize, 3), to(kSize);
+  const MemoryHandle source = pair->source(from), target = pair->target(to);
+  ASSERT_TRUE(*pair->sends->post(from.data, kSize, source));
+  const auto end = Clock::now() + std::chrono::milliseconds(3500);
+  while (Clock::now() < end) {
+    const auto polled = pair->sends->poll();
+    ASSERT_TRUE(polled) << polled.error().message;
+    ASSERT_FALSE(*polled);
+  }
+  ASSERT_TRUE(*pair->receives->post(to.data, kSize, target));
+  std::string failure;
+  EXPECT_TRUE(until([&] {
+    if (auto sent = pair->sends->poll(); !sent) failure = sent.error().message;
+    auto arrival = pair->receives->poll();
+    if (!arrival) failure = arrival.error().message;
+    return !failure.empty() || (arrival->has_value() && pair->finish(**arrival, to.data, kSize));
+  }));
+  EXPECT_EQ(failure, "");
+  EXPECT_EQ(std::memcmp(from.data, to.data, kSize), 0);
+}
+
+int dial(const std::byte* handle) {
+  sockaddr_in address;  // in front in every handle
+  std::memcpy(&address, handle, sizeof address);
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  return fd;
+}
+
+TEST(Strangers, SilentOnesHoldNobodyBack) {
+  const auto plugin = open_plugin();
+  Net& net = plugin->net();
+  alignas(8) std::byte handle[128];
+  void* listener = nullptr;
+  ASSERT_EQ(net.listen(0, handle, &listener), 0);
+  std::vector<int> strangers;
+  void *send = nullptr, *receive = nullptr;
+  for (int count = 0; count < 200; ++count) {
+    strangers.push_back(dial(handle));
+    EXPECT_EQ(net.accept(listener, &receive, nullptr), 0);
+  }
+  const auto start = Clock::now();
+  EXPECT_TRUE(until([&] {
+    if (send == nullptr) {
+      EXPECT_EQ(net.connect(0, handle, &send, nullptr), 0);
+    }
+    if (receive == nullptr) {
+      EXPECT_EQ(net.accept(listener, &receive, nullptr), 0);
+    }
+    return send != nullptr && receive != nullptr;
+  }));
+  EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(400)) << "the timeout is 500 ms";
+  for (const int fd : strangers) ::close(fd);
+  EXPECT_EQ(net.close_send(send), 0);
+  EXPECT_EQ(net.close_recv(receive), 0);
+  EXPECT_EQ(net.close_listen(listener), 0);
+}
+
+TEST(Abandoned, ConnectsKeepNoDescriptor) {
+  const auto plugin = open_plugin();
+  Net& net = plugin->net();
+  const auto open_descriptors = [] {
+    int open = 0;
+    for (int fd = 0; fd < 1024; ++fd) open += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+    return open;
+  };
+  alignas(8) std::byte handle[128];
+  void* listener = nullptr;
+  ASSERT_EQ(net.listen(0, handle, &listener), 0);
+  const int before = open_descriptors();
+  for (int count = 0; count < 20; ++count) {
+    alignas(8) std::byte copy[128];
+    std::memcpy(copy, handle, sizeof copy);
+    void* send = nullptr;
+    EXPECT_EQ(net.connect(0, copy, &send, nullptr), 0);
+  }
+  EXPECT_GT(open_descriptors(), before);
+  // Whatever a host calls next looks after them.
+  EXPECT_TRUE(until([&] {
+    void* another = nullptr;
+    alignas(8) std::byte its_handle[128];
+    EXPECT_EQ(net.listen(0, its_handle, &another), 0);
+    EXPECT_EQ(net.close_listen(another), 0);
+    return open_descriptors() == before;
+  }));
+  EXPECT_EQ(net.close_listen(listener), 0);
 }
 
 TEST(Contract, SeveralAcceptsFromOneListener) {

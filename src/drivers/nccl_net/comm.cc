@@ -1,20 +1,24 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/nccl_net/comm.h"
 
-#include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "base/error.h"
+#include "drivers/nccl_net/listen_comm.h"
+#include "drivers/nccl_net/tcpx.h"
 
 namespace p2p::nccl_net {
 namespace {
 constexpr std::uintptr_t kPage = 4096;
 }
 
-Comm::Comm(std::shared_ptr<Plugin> plugin, std::string device, Kind kind, void* raw)
-    : plugin_(std::move(plugin)), device_(std::move(device)), kind_(kind), raw_(raw) {}
+Comm::Comm(std::shared_ptr<Plugin> plugin, const Device& device, Kind kind, void* raw)
+    : plugin_(std::move(plugin)),
+      device_(device.label()),
+      registers_cuda_(check_registers_cuda(*plugin_, device)),
+      kind_(kind),
+      raw_(raw) {}
 
 Comm::~Comm() { kind_ == Kind::kSend ? net().close_send(raw_) : net().close_recv(raw_); }
 
@@ -61,6 +65,10 @@ Result<MemoryHandle> register_with(const std::shared_ptr<Comm>& comm, std::byte*
   if (size > comm->net().max_registration_bytes()) {
     return fail(ErrorCode::kUnavailable, "{}: ABI v{} takes less than 2 GiB", what(), comm->net().version());
   }
+  if (type == abi::kPointerCuda && !comm->registers_cuda()) {
+    return fail(comm->registers_cuda().error().code, "{}: {}", what(),
+                comm->registers_cuda().error().message);
+  }
   void* raw = nullptr;
   const int code = comm->net().register_memory(comm->raw(), data, size, type, &raw);
   if (code != abi::kSuccess) return tl::unexpected(plugin_error(code, what()));
@@ -73,28 +81,22 @@ Status copy_from_host(void* to, const void* from, std::size_t size) {
 }
 
 struct Listener::State {
-  std::shared_ptr<Plugin> plugin;
-  std::string device;
+  std::unique_ptr<ListenComm> comm;
   CopyOut copy;
-  Handle handle{};
-  void* raw = nullptr;
-  bool over = false;
-  // Plugins fill it in accept and may do so late: it stays in one place.
-  abi::DeviceHandle device_handle{};
 
-  ~State() {
-    if (raw != nullptr) plugin->net().close_listen(raw);
-  }
+  ~State() { ListenComm::release(std::move(comm)); }
 
   Result<std::optional<UnpackArea>> unpack_area() const {
-    if (device_handle.type != abi::kDeviceUnpack) return std::nullopt;
-    if (device_handle.version != abi::kUnpackVersion || device_handle.handle == nullptr ||
-        device_handle.size < sizeof(abi::UnpackDevice)) {
+    const abi::DeviceHandle& given = comm->device_handle();
+    const std::string device = comm->device().label();
+    if (given.type != abi::kDeviceUnpack) return std::nullopt;
+    if (given.version != abi::kUnpackVersion || given.handle == nullptr ||
+        given.size < sizeof(abi::UnpackDevice)) {
       return fail(ErrorCode::kUnavailable, "accept on {}: an UNPACK device handle of version {} and {} bytes",
-                  device, device_handle.version, device_handle.size);
+                  device, given.version, given.size);
     }
     abi::UnpackDevice unpack{};
-    if (auto copied = copy(&unpack, device_handle.handle, sizeof unpack); !copied) {
+    if (auto copied = copy(&unpack, given.handle, sizeof unpack); !copied) {
       return tl::unexpected(copied.error());
     }
     if (unpack.lists == nullptr || unpack.pool == nullptr) {
@@ -110,59 +112,45 @@ Listener::Listener(Listener&&) noexcept = default;
 Listener& Listener::operator=(Listener&&) noexcept = default;
 Listener::~Listener() = default;
 
-const Handle& Listener::handle() const { return state_->handle; }
+const Handle& Listener::handle() const { return state_->comm->handle(); }
 
-Result<Listener> Listener::open(std::shared_ptr<Plugin> plugin, const Device& device, CopyOut copy) {
-  auto state = std::make_unique<State>();
-  state->plugin = std::move(plugin);
-  state->device = device.label();
-  state->copy = std::move(copy);
-  const int code = state->plugin->net().listen(device.index, state->handle.data(), &state->raw);
-  if (code != abi::kSuccess) {
-    return tl::unexpected(plugin_error(code, fmt::format("listen on {}", state->device)));
-  }
-  return Listener(std::move(state));
+Result<Listener> Listener::open(std::shared_ptr<Plugin> plugin, const Device& device, CopyOut copy, int gpu) {
+  auto comm = ListenComm::open(std::move(plugin), device, gpu);
+  if (!comm) return tl::unexpected(comm.error());
+  return Listener(std::unique_ptr<State>(new State{std::move(*comm), std::move(copy)}));
 }
 
 Result<std::optional<RecvComm>> Listener::poll() {
-  State& state = *state_;
-  if (state.over) {
+  ListenComm& comm = *state_->comm;
+  if (comm.over()) {
     return fail(ErrorCode::kInvalidArgument, "accept on {}: this listener has had its one connection",
-                state.device);
+                comm.device().label());
   }
   void* raw = nullptr;
-  abi::DeviceHandle* device_handle = &state.device_handle;
-  const int code = state.plugin->net().accept(state.raw, &raw, &device_handle);
-  state.over = code != abi::kSuccess || raw != nullptr;
+  const int code = comm.accept(&raw);
   if (code != abi::kSuccess) {
-    return tl::unexpected(plugin_error(code, fmt::format("accept on {}", state.device)));
+    return tl::unexpected(plugin_error(code, fmt::format("accept on {}", comm.device().label())));
   }
   if (raw == nullptr) return std::nullopt;
-  RecvComm made{std::make_shared<Comm>(state.plugin, state.device, Comm::Kind::kReceive, raw), std::nullopt};
-  auto area = state.unpack_area();
+  RecvComm made{std::make_shared<Comm>(comm.plugin(), comm.device(), Comm::Kind::kReceive, raw),
+                std::nullopt};
+  auto area = state_->unpack_area();
   if (!area) return tl::unexpected(area.error());
   made.unpack = *area;
   return made;
 }
 
-Handle handle_from_peer(Handle handle, std::string_view plugin_name) {
-  constexpr std::size_t kTcpxState = 80;
-  if (plugin_name.starts_with("GPUDirectTCPX")) {
-    std::ranges::fill(std::span(handle).subspan(kTcpxState), std::byte{});
-  }
-  return handle;
-}
-
 struct Connector::State {
   std::shared_ptr<Plugin> plugin;
-  int index = 0;
-  std::string device;
+  Device device;
+  Status checked;
   Handle handle{};  // plugins keep their state in it between calls
   bool over = false;
 };
 
 Connector::Connector(const std::shared_ptr<Plugin>& plugin, const Device& device, const Handle& handle)
-    : state_(new State{plugin, device.index, device.label(), handle_from_peer(handle, plugin->name())}) {}
+    : state_(new State{plugin, device, check_handle(handle, plugin->name()),
+                       handle_from_peer(handle, plugin->name())}) {}
 Connector::Connector(Connector&&) noexcept = default;
 Connector& Connector::operator=(Connector&&) noexcept = default;
 Connector::~Connector() = default;
@@ -170,15 +158,16 @@ Connector::~Connector() = default;
 Result<std::optional<SendComm>> Connector::poll() {
   State& state = *state_;
   if (state.over) {
-    return fail(ErrorCode::kInvalidArgument, "connect from {}: this attempt is over", state.device);
+    return fail(ErrorCode::kInvalidArgument, "connect from {}: this attempt is over", state.device.label());
   }
+  if (!state.checked) return tl::unexpected(state.checked.error());
   void* raw = nullptr;
   abi::DeviceHandle device_storage{};
   abi::DeviceHandle* device_handle = &device_storage;
-  const int code = state.plugin->net().connect(state.index, state.handle.data(), &raw, &device_handle);
+  const int code = state.plugin->net().connect(state.device.index, state.handle.data(), &raw, &device_handle);
   state.over = code != abi::kSuccess || raw != nullptr;
   if (code != abi::kSuccess) {
-    return tl::unexpected(plugin_error(code, fmt::format("connect from {}", state.device)));
+    return tl::unexpected(plugin_error(code, fmt::format("connect from {}", state.device.label())));
   }
   if (raw == nullptr) return std::nullopt;
   return SendComm{std::make_shared<Comm>(state.plugin, state.device, Comm::Kind::kSend, raw)};

@@ -1,15 +1,14 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "drivers/nccl_net/abi/unpack.h"
+#include "drivers/nccl_net/handle.h"
 #include "drivers/nccl_net/plugin.h"
 #include "p2p/result.h"
 
@@ -17,13 +16,11 @@
 /// a time. Every error names the call and the device.
 namespace p2p::nccl_net {
 
-using Handle = std::array<std::byte, abi::kHandleBytes>;
-
 /// A raw comm and how it is closed. Shared by those who need it open.
 class Comm {
  public:
   enum class Kind { kSend, kReceive };
-  Comm(std::shared_ptr<Plugin> plugin, std::string device, Kind kind, void* raw);
+  Comm(std::shared_ptr<Plugin> plugin, const Device& device, Kind kind, void* raw);
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -32,9 +29,13 @@ class Comm {
   void* raw() const { return raw_; }
   const std::string& device() const { return device_; }
 
+  /// Whether CUDA memory may be registered with it.
+  const Status& registers_cuda() const { return registers_cuda_; }
+
  private:
   std::shared_ptr<Plugin> plugin_;
   std::string device_;
+  Status registers_cuda_;
   Kind kind_;
   void* raw_;
 };
@@ -90,11 +91,12 @@ struct RecvComm {
 using CopyOut = std::function<Status(void* to, const void* from, std::size_t size)>;
 Status copy_from_host(void* to, const void* from, std::size_t size);
 
-/// Takes one connection: plugins do not promise more of a listen comm.
+/// Takes one connection: plugins do not promise more of a listen comm (listen_comm.h).
 class Listener {
  public:
+  /// `gpu`: the CUDA device that is current, whose pool will receive; -1: none.
   static Result<Listener> open(std::shared_ptr<Plugin> plugin, const Device& device,
-                               CopyOut copy = copy_from_host);
+                               CopyOut copy = copy_from_host, int gpu = -1);
   Listener(Listener&&) noexcept;
   Listener& operator=(Listener&&) noexcept;
   ~Listener();
@@ -111,14 +113,10 @@ class Listener {
   std::unique_ptr<State> state_;
 };
 
-/// A handle that came from a peer without what it has no business to say: GPUDirect-TCPX takes a pointer of
-/// its own from byte 80 on, where its listeners leave zeros.
-Handle handle_from_peer(Handle handle, std::string_view plugin_name);
-
 /// Makes one connection.
 class Connector {
  public:
-  /// `handle` came from a peer; the plugin alone can tell whether it is good.
+  /// `handle` came from a peer. What can be checked of it is; only the plugin can tell whether it is good.
   Connector(const std::shared_ptr<Plugin>& plugin, const Device& device, const Handle& handle);
   Connector(Connector&&) noexcept;
   Connector& operator=(Connector&&) noexcept;

@@ -13,7 +13,10 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "drivers/nccl_net/defaults.h"
+#include "drivers/nccl_net/guarded.h"
 #include "drivers/nccl_net/log_route.h"
+#include "drivers/nccl_net/tcpx.h"
+#include "drivers/nccl_net/trial.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -73,9 +76,18 @@ Result<Library> find_library(const std::string& name) {
   return fail(ErrorCode::kUnavailable, "no NCCL net plugin opens for '{}': {}", name, reasons);
 }
 
+std::string name_of(const Net& net) { return net.name() == nullptr ? "" : net.name(); }
+
+bool nccl_is_loaded() {
+  void* const nccl = ::dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+  if (nccl == nullptr) return false;
+  ::dlclose(nccl);
+  return true;
+}
+
 Result<std::unique_ptr<Net>> find_net(const Library& library) {
   for (const Version& version : kVersions) {
-    if (void* table = ::dlsym(library.handle, version.symbol)) return version.adapt(table);
+    if (void* table = ::dlsym(library.handle, version.symbol)) return guarded(version.adapt(table));
   }
   for (int version = 2; version <= 32; ++version) {
     const std::string symbol = fmt::format("ncclNetPlugin_v{}", version);
@@ -136,10 +148,10 @@ Result<std::string> Plugin::peek_name(const std::string& name) {
   if (!library) return tl::unexpected(library.error());
   const auto net = find_net(*library);
   if (!net) return tl::unexpected(net.error());
-  return std::string((*net)->name() == nullptr ? "" : (*net)->name());
+  return name_of(**net);
 }
 
-Result<std::shared_ptr<Plugin>> Plugin::open(const std::string& name) {
+Result<std::shared_ptr<Plugin>> Plugin::open(const std::string& name, Init init) {
   const auto library = find_library(name);
   if (!library) return tl::unexpected(library.error());
   Opened& all = opened();
@@ -147,9 +159,19 @@ Result<std::shared_ptr<Plugin>> Plugin::open(const std::string& name) {
   if (const auto found = all.plugins.find(library->handle); found != all.plugins.end()) return found->second;
   auto net = find_net(*library);
   if (!net) return tl::unexpected(net.error());
-  set_plugin_defaults((*net)->name() == nullptr ? "" : (*net)->name());
+  set_plugin_defaults(name_of(**net));
+  if (init == Init::kTriedFirst && is_tcpx(name_of(**net))) {
+    if (const auto tried = try_init(**net); !tried) {
+      return fail(tried.error().code, "{}: {}", library->path, tried.error().message);
+    }
+  }
   if (const int code = (*net)->init(route_log); code != abi::kSuccess) {
-    return tl::unexpected(plugin_error(code, fmt::format("init of {}", library->path)));
+    Error error = plugin_error(code, fmt::format("init of {}", library->path));
+    if (nccl_is_loaded()) {
+      error.message +=
+          ". NCCL is loaded in this process: a plugin can be initialised once, by NCCL or here, not by both";
+    }
+    return tl::unexpected(std::move(error));
   }
   if (const char* member = (*net)->missing_member()) {
     return fail(ErrorCode::kUnavailable, "{} leaves {} of its v{} table null", library->path, member,

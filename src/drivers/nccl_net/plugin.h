@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,10 +26,13 @@ struct Device {
 /// whose comms want one thread at a time.
 class Plugin {
  public:
+  /// kTriedFirst: in a child process, where that of GPUDirect-TCPX may end the process (trial.h).
+  enum class Init : std::uint8_t { kHere, kTriedFirst };
+
   /// Opens the plugin that `name` means by NCCL's rules: a path or file name as it is, else
   /// libnccl-net-NAME.so; the first of a comma-separated list that opens; "": libnccl-net.so. "none" is
   /// refused.
-  static Result<std::shared_ptr<Plugin>> open(const std::string& name);
+  static Result<std::shared_ptr<Plugin>> open(const std::string& name, Init init = Init::kHere);
 
   /// What the plugin calls itself, without opening it for use (`init` is not called).
   static Result<std::string> peek_name(const std::string& name);

@@ -59,7 +59,7 @@ TEST(PeerHandle, KeepsPeersAwayFromThePluginsOwnPointer) {
   EXPECT_EQ(handle_from_peer(handle, "Fake"), handle);
   const Handle cleaned = handle_from_peer(handle, "GPUDirectTCPX_v7");
   for (std::size_t at = 0; at < cleaned.size(); ++at) {
-    EXPECT_EQ(cleaned[at], at < 80 ? std::byte{0x41} : std::byte{}) << "byte " << at;
+    EXPECT_EQ(cleaned[at], at < 80 || at >= 88 ? std::byte{0x41} : std::byte{}) << "byte " << at;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "base/relax.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/cuda/device.h"
+#include "drivers/nccl_net/sigpipe.h"
 
 /// The channel's life: connecting, moving, ending. What messages mean is in messages.cc.
 namespace p2p::nccl_net {
@@ -40,7 +41,8 @@ Result<std::unique_ptr<Channel>> NetChannel::open(const ChannelSetup& setup, Cha
   if (!polls) return tl::unexpected(polls.error());
   const OnDevice on_device(config.flow);
   auto listener =
-      Listener::open(config.plugin, config.device, config.flow.device >= 0 ? cuda::copy_now : copy_from_host);
+      Listener::open(config.plugin, config.device, config.flow.device >= 0 ? cuda::copy_now : copy_from_host,
+                     config.flow.device);
   if (!listener) return tl::unexpected(listener.error());
   return std::unique_ptr<Channel>(
       new NetChannel(setup, std::move(config), std::move(*polls), std::move(*listener)));
@@ -94,6 +96,9 @@ Status NetChannel::connect(std::span<const std::byte> peer_address) {
                 config_.device.label(), peer_address.size());
   }
   std::ranges::copy(reader.take(peer_handle_.size()), peer_handle_.begin());
+  if (const auto good = check_handle(peer_handle_, config_.plugin->name()); !good) {
+    return fail(good.error().code, "connect {}: {}", config_.device.label(), good.error().message);
+  }
   connector_.emplace(config_.plugin, config_.device, peer_handle_);
   return {};
 }
@@ -247,6 +252,7 @@ void NetChannel::abandon(BatchId id) {
 
 bool NetChannel::progress(std::vector<Completion>& completions) {
   bool moved = false;
+  const NoSigpipe quiet;
   const OnDevice on_device(config_.flow);
   if (state_ != ChannelState::kFailed) {
     const auto stepped = state_ == ChannelState::kConnecting ? advance_connect() : move();

@@ -12,6 +12,7 @@
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/place.h"
 #include "drivers/nccl_net/nearest.h"
+#include "drivers/nccl_net/tcpx.h"
 #include "transport/nccl_net/channel.h"
 #include "transport/nccl_net/gpus.h"
 #include "transport/nccl_net/nccl_net.h"
@@ -34,6 +35,9 @@ struct Opened {
 
   /// Receives land in a pool, of the GPU or, in imitations, in host memory.
   bool unpacks = false;
+
+  /// Of one message at most.
+  std::size_t chunk_bytes = 0;
 };
 
 /// A NIC and the GPU whose pool it fills; -1: host memory.
@@ -69,7 +73,7 @@ class NetTransport final : public Transport {
     // Only the owner knows whether its channels reach the GPU that a region lies in.
     return {.reach = Reach::kNetwork,
             .needs_exported_key = on_gpu(),
-            .max_batch_bytes = std::max(2 * options_.nccl_net.chunk_bytes, kLeastBatch),
+            .max_batch_bytes = std::max(2 * (opened() ? opened()->chunk_bytes : 0), kLeastBatch),
             .max_batch_segments = kMaxRanges};
   }
 
@@ -102,6 +106,7 @@ class NetTransport final : public Transport {
  private:
   const Result<Opened>& opened() const;
   Result<Opened> open() const;
+  Status take_usable(Opened& opened, std::vector<Device> devices) const;
   bool on_gpu() const { return opened() && opened()->unpacks && !options_.nccl_net.host_pool; }
   Status check_place(const RegionInfo& region);
   std::vector<Pair> pairs() const;
@@ -122,23 +127,54 @@ Result<Opened> NetTransport::open() const {
     // Unasked, only the plugin that is the machine's fast path is loaded: others belong to NCCL.
     const auto found = Plugin::peek_name("");
     if (!found) return fail(ErrorCode::kUnavailable, "no net plugin is set: {}", found.error().message);
-    if (!found->starts_with("GPUDirectTCPX")) {
+    if (!is_tcpx(*found)) {
       return fail(ErrorCode::kUnavailable,
                   "no net plugin is set, and libnccl-net.so is {}, not GPUDirectTCPX", *found);
     }
   }
-  auto plugin = Plugin::open(options_.nccl_net.plugin);
+  // Asked before `init`, which for some plugins ends the process where there is no CUDA.
+  const Status cuda = cuda::available();
+  if (!cuda && !options_.nccl_net.host_pool) {
+    const auto name = Plugin::peek_name(options_.nccl_net.plugin);
+    if (name && is_tcpx(*name)) {
+      return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory: {}", *name,
+                  cuda.error().message);
+    }
+  }
+  auto plugin =
+      Plugin::open(options_.nccl_net.plugin, cuda ? Plugin::Init::kHere : Plugin::Init::kTriedFirst);
   if (!plugin) return tl::unexpected(plugin.error());
   auto devices = (*plugin)->devices();
   if (!devices) return tl::unexpected(devices.error());
   const bool unpacks = devices->front().properties.unpacks();
   if (unpacks && !options_.nccl_net.host_pool) {
-    if (const auto cuda = cuda::available(); !cuda) {
+    if (!cuda) {
       return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory: {}",
                   (*plugin)->name(), cuda.error().message);
     }
   }
-  return Opened{std::move(*plugin), std::move(*devices), unpacks};
+  Opened opened{std::move(*plugin), {}, unpacks};
+  if (auto usable = take_usable(opened, std::move(*devices)); !usable) return tl::unexpected(usable.error());
+  return opened;
+}
+
+/// Devices that memory can be registered with, and how long a message may be on all of them.
+Status NetTransport::take_usable(Opened& opened, std::vector<Device> devices) const {
+  Status last;
+  opened.chunk_bytes = options_.nccl_net.chunk_bytes;
+  for (Device& device : devices) {
+    if (opened.unpacks) last = check_registers_cuda(*opened.plugin, device);
+    if (!last) continue;
+    const auto bytes = allowed_chunk(*opened.plugin, device, opened.chunk_bytes);
+    if (!bytes) return tl::unexpected(bytes.error());
+    opened.chunk_bytes = *bytes;
+    opened.devices.push_back(std::move(device));
+  }
+  if (opened.devices.empty()) return last;
+  if (opened.chunk_bytes >= NcclNetOptions::kLeastChunkBytes) return {};
+  return fail(ErrorCode::kUnavailable,
+              "{}: its environment allows messages of {} bytes, and {} are the least", opened.plugin->name(),
+              opened.chunk_bytes, NcclNetOptions::kLeastChunkBytes);
 }
 
 const Result<Opened>& NetTransport::opened() const {
@@ -248,7 +284,7 @@ Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& 
                            .registrations = registrations_,
                            .flow = {.pointer = opened()->unpacks ? abi::kPointerCuda : abi::kPointerHost,
                                     .device = pair->gpu,
-                                    .chunk_bytes = options_.nccl_net.chunk_bytes,
+                                    .chunk_bytes = opened()->chunk_bytes,
                                     .window = options_.nccl_net.window,
                                     .gpu_blocks = options_.gpu_blocks},
                            .unpacker = std::move(*unpacker),

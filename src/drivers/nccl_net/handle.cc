@@ -1,0 +1,76 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/nccl_net/handle.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "base/error.h"
+#include "drivers/nccl_net/tcpx.h"
+
+namespace p2p::nccl_net {
+namespace {
+
+// Where the fields of a handle of GPUDirect-TCPX lie.
+constexpr std::size_t kAddress = 0;
+constexpr std::size_t kFirstPort = 28;
+constexpr std::size_t kPorts = 32;
+constexpr std::size_t kSockets = 36;
+constexpr std::size_t kThreads = 40;
+constexpr std::size_t kRedirected = 44;
+constexpr std::size_t kControl = 48;
+constexpr std::size_t kPadding = 76;
+constexpr std::size_t kState = 80;
+constexpr std::size_t kStateBytes = 8;
+
+template <class T>
+T field(const Handle& handle, std::size_t at) {
+  T value;
+  std::memcpy(&value, handle.data() + at, sizeof value);
+  return value;
+}
+
+Status check_number(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value >= least && value <= most) return {};
+  return fail(ErrorCode::kInvalidArgument, "a handle of GPUDirectTCPX with {} {}: {} to {} are possible",
+              name, value, least, most);
+}
+
+Status check_address(const char* name, const Handle& handle, std::size_t at) {
+  const auto family = field<sa_family_t>(handle, at);
+  const auto port = ntohs(field<in_port_t>(handle, at + offsetof(sockaddr_in, sin_port)));
+  if ((family == AF_INET || family == AF_INET6) && port != 0) return {};
+  return fail(ErrorCode::kInvalidArgument, "a handle of GPUDirectTCPX whose {} has family {} and port {}",
+              name, family, port);
+}
+
+Status check_tcpx(const Handle& handle) {
+  const auto number = [&](std::size_t at) { return field<std::int32_t>(handle, at); };
+  const auto sockets = number(kSockets);
+  const auto threads = number(kThreads);
+  Status status = check_address("listening address", handle, kAddress);
+  if (status) status = check_number("first port", number(kFirstPort), -1, 65535);
+  if (status) status = check_number("number of ports", number(kPorts), -1, 65535);
+  if (status) status = check_number("number of data sockets", sockets, 1, kTcpxMaxSockets);
+  if (status) status = check_number("number of threads", threads, 1, sockets);
+  if (status) status = check_number("sockets left over by its threads", sockets % threads, 0, 0);
+  if (status) status = check_number("redirect flag", number(kRedirected), 0, 1);
+  if (status && number(kRedirected) != 0) status = check_address("control address", handle, kControl);
+  if (status) status = check_number("padding", number(kPadding), 0, 0);
+  return status;
+}
+
+}  // namespace
+
+Handle handle_from_peer(Handle handle, std::string_view plugin_name) {
+  if (is_tcpx(plugin_name)) std::ranges::fill(std::span(handle).subspan(kState, kStateBytes), std::byte{});
+  return handle;
+}
+
+Status check_handle(const Handle& handle, std::string_view plugin_name) {
+  return is_tcpx(plugin_name) ? check_tcpx(handle) : Status{};
+}
+
+}  // namespace p2p::nccl_net

@@ -1,0 +1,24 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+#include "drivers/nccl_net/abi/types.h"
+#include "p2p/result.h"
+
+namespace p2p::nccl_net {
+
+/// What a listener gives to its connector, by way of the peers. Only the plugin knows what it means.
+using Handle = std::array<std::byte, abi::kHandleBytes>;
+
+/// A handle that came from a peer without what it has no business to say: GPUDirect-TCPX takes a pointer of
+/// its own from bytes 80 to 87, where its listeners leave zeros.
+Handle handle_from_peer(Handle handle, std::string_view plugin_name);
+
+/// Plugins trust handles: GPUDirect-TCPX divides by the number of threads that one names. Checks every field
+/// of those whose layout is known; kInvalidArgument names the field.
+Status check_handle(const Handle& handle, std::string_view plugin_name);
+
+}  // namespace p2p::nccl_net

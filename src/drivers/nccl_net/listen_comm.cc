@@ -1,0 +1,93 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/nccl_net/listen_comm.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace p2p::nccl_net {
+
+/// Those that nobody wants and whose accept has not ended, of all plugins. Bounded: who would listen beside
+/// too many of them is refused.
+class KeptListenComms {
+ public:
+  static KeptListenComms& all() {
+    static KeptListenComms* const kept = new KeptListenComms;
+    return *kept;
+  }
+
+  /// One that listens where another would be opened; null: there is none. An error: too many are kept.
+  Result<std::unique_ptr<ListenComm>> take(const Plugin& plugin, int device, int gpu) {
+    const MutexLock lock(mutex_);
+    sweep(plugin, gpu);
+    const auto fits = [&](const auto& comm) {
+      return comm->plugin_.get() == &plugin && comm->device_.index == device && comm->gpu_ == gpu;
+    };
+    if (const auto found = std::ranges::find_if(comms_, fits); found != comms_.end()) {
+      std::unique_ptr<ListenComm> comm = std::move(*found);
+      comms_.erase(found);
+      return comm;
+    }
+    if (comms_.size() < kMost) return std::unique_ptr<ListenComm>();
+    return fail(ErrorCode::kUnavailable, "{} earlier listeners wait for connections that never came", kMost);
+  }
+
+  void keep(std::unique_ptr<ListenComm> comm) {
+    const MutexLock lock(mutex_);
+    comms_.push_back(std::move(comm));
+  }
+
+ private:
+  static constexpr std::size_t kMost = 256;
+
+  /// Closes those whose accept has ended meanwhile. Of one GPU, since that has to be current.
+  void sweep(const Plugin& plugin, int gpu) P2P_REQUIRES(mutex_) {
+    std::erase_if(comms_, [&](auto& comm) {
+      if (comm->plugin_.get() != &plugin || comm->gpu_ != gpu) return false;
+      void* made = nullptr;
+      comm->accept(&made);
+      if (made != nullptr) plugin.net().close_recv(made);
+      return comm->over_;
+    });
+  }
+
+  Mutex mutex_;
+  std::vector<std::unique_ptr<ListenComm>> comms_ P2P_GUARDED_BY(mutex_);
+};
+
+ListenComm::ListenComm(std::shared_ptr<Plugin> plugin, Device device, int gpu)
+    : plugin_(std::move(plugin)), device_(std::move(device)), gpu_(gpu) {}
+
+ListenComm::~ListenComm() {
+  if (raw_ != nullptr) plugin_->net().close_listen(raw_);
+}
+
+Result<std::unique_ptr<ListenComm>> ListenComm::open(std::shared_ptr<Plugin> plugin, const Device& device,
+                                                     int gpu) {
+  auto kept = KeptListenComms::all().take(*plugin, device.index, gpu);
+  if (!kept) return fail(kept.error().code, "listen on {}: {}", device.label(), kept.error().message);
+  if (*kept) return kept;
+  auto comm = std::make_unique<ListenComm>(std::move(plugin), device, gpu);
+  const int code = comm->plugin_->net().listen(device.index, comm->handle_.data(), &comm->raw_);
+  if (code != abi::kSuccess) {
+    comm->raw_ = nullptr;
+    return tl::unexpected(plugin_error(code, fmt::format("listen on {}", device.label())));
+  }
+  return comm;
+}
+
+void ListenComm::release(std::unique_ptr<ListenComm> comm) {
+  if (comm && comm->begun_ && !comm->over_) KeptListenComms::all().keep(std::move(comm));
+}
+
+int ListenComm::accept(void** recv_comm) {
+  begun_ = true;
+  abi::DeviceHandle* device_handle = &device_handle_;
+  *recv_comm = nullptr;
+  const int code = plugin_->net().accept(raw_, recv_comm, &device_handle);
+  over_ = code != abi::kSuccess || *recv_comm != nullptr;
+  return code;
+}
+
+}  // namespace p2p::nccl_net

@@ -1,0 +1,170 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// The driver on a plugin with the bad habits of GPUDirect-TCPX. Each case runs in a process of its own with
+// the SOFTNET_HABITS that it names (CMakeLists.txt).
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "drivers/nccl_net/defaults.h"
+#include "drivers/nccl_net/handle.h"
+#include "drivers/nccl_net/tcpx.h"
+#include "softnet/testing.h"
+
+namespace softnet::testing {
+namespace {
+
+/// Sends `count` messages of `size` bytes one after the other and compares all of them.
+bool exchange(Pair& pair, std::size_t size, int count) {
+  Memory from(size, 7), to(size);
+  const MemoryHandle source = pair.source(from), target = pair.target(to);
+  for (int message = 0; message < count; ++message) {
+    std::memset(to.data, 0, size);
+    if (!pair.sends->post(from.data, size, source).value_or(false)) return false;
+    if (!pair.receives->post(to.data, size, target).value_or(false)) return false;
+    bool arrived = false, failed = false;
+    const bool in_time = until([&] {
+      failed = failed || !pair.sends->poll();
+      if (!arrived) {
+        auto arrival = pair.receives->poll();
+        failed = failed || !arrival;
+        if (arrival && *arrival) arrived = static_cast<bool>(pair.finish(**arrival, to.data, size));
+      }
+      return failed || (arrived && pair.sends->empty());
+    });
+    if (!in_time || failed || std::memcmp(from.data, to.data, size) != 0) return false;
+  }
+  return true;
+}
+
+TEST(Habit, PoolIsImportedOnceHoweverManyAccept) {
+  const auto plugin = open_plugin();
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 8; ++thread) {
+    threads.emplace_back([&plugin] {
+      auto pair = Pair::open(plugin);
+      ASSERT_TRUE(pair);
+      EXPECT_TRUE(exchange(*pair, 100000, 3));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::size_t open_descriptors() {
+  std::size_t open = 0;
+  for (int fd = 0; fd < 1024; ++fd) open += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+  return open;
+}
+
+TEST(Habit, AClosedListenerTakesNobodysConnection) {
+  const auto plugin = open_plugin();
+  const auto device = plugin->device(0);
+  for (int round = 0; round < 12; ++round) {
+    {
+      auto pending = Listener::open(plugin, *device);
+      ASSERT_TRUE(pending);
+      EXPECT_FALSE(pending->poll()->has_value()) << "nobody connects to it";
+    }
+    auto pair = Pair::open(plugin);
+    ASSERT_TRUE(pair) << "round " << round;
+    EXPECT_TRUE(exchange(*pair, 5000, 1));
+  }
+}
+
+TEST(Habit, AListenerThatWasGivenUpIsUsedAgain) {
+  const auto plugin = open_plugin();
+  const auto device = plugin->device(0);
+  const auto give_up = [&] {
+    auto pending = Listener::open(plugin, *device);
+    EXPECT_FALSE(pending->poll()->has_value());
+    return pending->handle();
+  };
+  const Handle first = give_up();
+  const std::size_t before = open_descriptors();
+  for (int round = 0; round < 50; ++round) EXPECT_EQ(give_up(), first);
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(Habit, APeerThatHasGoneRaisesNoSignal) {
+  auto pair = Pair::open(open_plugin());
+  ASSERT_TRUE(pair);
+  Memory from(1 << 20, 1);
+  const MemoryHandle source = pair->source(from);
+  pair->receives.reset();
+  bool failed = false;
+  EXPECT_TRUE(until([&] {
+    while (!failed && !pair->sends->full()) failed = !pair->sends->post(from.data, from.size, source);
+    failed = failed || !pair->sends->poll();
+    return failed;
+  }));
+  // Nothing is left for later either.
+  sigset_t pending;
+  ::sigpending(&pending);
+  EXPECT_EQ(sigismember(&pending, SIGPIPE), 0);
+}
+
+TEST(Habit, TheAllowedChunkLosesNoPagesAndEndsNoProcess) {
+  ::unsetenv("NCCL_NSOCKS_PERTHREAD");
+  ::setenv("NCCL_DYNAMIC_CHUNK_SIZE", "131072", 1);
+  const auto plugin = open_plugin();
+  const auto device = plugin->device(0);
+  ASSERT_TRUE(is_tcpx(plugin->name()));
+  const auto chunk = allowed_chunk(*plugin, *device, 4 << 20);
+  ASSERT_TRUE(chunk);
+  EXPECT_EQ(*chunk, 131072u) << "one socket";
+  auto pair = Pair::open(plugin);
+  ASSERT_TRUE(pair);
+  EXPECT_TRUE(exchange(*pair, *chunk, 200)) << "more than the pool holds";
+}
+
+TEST(Habit, NoPciPathIsRefusedWithTheReason) {
+  const auto plugin = open_plugin();
+  auto pair = Pair::open(plugin);
+  ASSERT_TRUE(pair);
+  Memory memory(4096);
+  const auto refused = register_with(pair->sends->comm(), memory.data, memory.size, abi::kPointerCuda);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("PCI"), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(register_with(pair->sends->comm(), memory.data, memory.size, abi::kPointerHost));
+}
+
+TEST(Habit, InitThatExitsEndsAChildOnly) {
+  const auto plugin = Plugin::open(SOFTNET_PATH, Plugin::Init::kTriedFirst);
+  ASSERT_FALSE(plugin);
+  EXPECT_NE(plugin.error().message.find("ends the process"), std::string::npos) << plugin.error().message;
+}
+
+TEST(Habit, InitThatIsTriedFirstWorksAfterwards) {
+  const auto plugin = Plugin::open(SOFTNET_PATH, Plugin::Init::kTriedFirst);
+  ASSERT_TRUE(plugin) << plugin.error().message;
+  EXPECT_TRUE(Pair::open(*plugin));
+}
+
+TEST(Habit, EveryFieldOfAHandleIsChecked) {
+  const auto plugin = open_plugin();
+  const auto device = plugin->device(0);
+  const auto listener = Listener::open(plugin, *device);
+  ASSERT_TRUE(listener);
+  const Handle good = listener->handle();
+  ASSERT_TRUE(check_handle(good, plugin->name())) << check_handle(good, plugin->name()).error().message;
+  const auto refused = [&](std::size_t at, std::uint8_t value) {
+    Handle bad = good;
+    bad[at] = std::byte{value};
+    Connector connector(plugin, *device, bad);
+    const auto polled = connector.poll();
+    return !polled && polled.error().code == ErrorCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused(0, 99)) << "address family";
+  EXPECT_TRUE(refused(31, 0x7f)) << "first port";
+  EXPECT_TRUE(refused(35, 0x7f)) << "ports";
+  for (const std::uint8_t sockets : {0, 9, 255})
+    EXPECT_TRUE(refused(36, sockets)) << int{sockets} << " sockets";
+  for (const std::uint8_t threads : {0, 2, 255})
+    EXPECT_TRUE(refused(40, threads)) << int{threads} << " threads";
+  EXPECT_TRUE(refused(44, 2)) << "redirected";
+  EXPECT_TRUE(refused(44, 1)) << "redirected to no address";
+  EXPECT_TRUE(refused(76, 1)) << "padding";
+}
+
+}  // namespace
+}  // namespace softnet::testing
