@@ -134,10 +134,7 @@ nixl_status_t Backend::postXfer(const nixl_xfer_op_t& operation, const nixlDescL
     return refuse({ErrorCode::kInvalidArgument, "post a transfer that was not prepared"});
   if (request->active()) return NIXL_ERR_REPOST_ACTIVE;
   PostOptions accompanying;
-  if (options != nullptr && options->hasNotif) {
-    accompanying.has_notification = true;
-    accompanying.notification = options->notifMsg;
-  }
+  if (options != nullptr && options->hasNotif) accompanying.notification = options->notifMsg;
   if (const Status posted = request->post({operation, local, remote}, accompanying); !posted) {
     return refuse(posted.error());
   }

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "p2p/api.h"
@@ -66,8 +65,8 @@ class P2P_API Endpoint {
   /// Connections that are connecting or open, accepted ones included.
   std::vector<Connection> connections() const;
 
-  /// The usable transports and, for each that is not, why: pairs of name and reason (empty: usable).
-  std::vector<std::pair<std::string, std::string>> transports() const;
+  /// Every transport that the options allow, in order of preference.
+  std::vector<TransportStatus> transports() const;
 
   Stats stats() const;
 

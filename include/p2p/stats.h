@@ -24,6 +24,14 @@ struct Stats {
   std::uint64_t batches_retried = 0;  ///< sent again on another channel after one was lost
 };
 
+/// Whether this process can use a transport.
+struct TransportStatus {
+  std::string name;
+  std::string reason;  ///< why it cannot be used, one sentence; empty: it can
+
+  bool usable() const { return reason.empty(); }
+};
+
 /// Which transport moves bytes between two kinds of memory, and why not a better one.
 struct Route {
   MemoryKind local = MemoryKind::kHost;

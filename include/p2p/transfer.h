@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "p2p/api.h"
@@ -57,8 +58,8 @@ class P2P_API Transfer {
 /// What accompanies a posted transfer.
 struct PostOptions {
   /// Delivered to the peer once, after the bytes are visible there. For a read: once they are visible here.
-  bool has_notification = false;
-  std::string notification;
+  /// It may be empty text; none is sent without a value.
+  std::optional<std::string> notification = std::nullopt;
 
   /// CUDA stream (a cudaStream_t of any device): local memory is touched only when all is done that the
   /// stream has to do at the time of the call; what it is given later does not count. Null: the memory is

@@ -240,9 +240,9 @@ void Connection::finish(const SegmentList& list, const std::shared_ptr<TransferS
   if (status) {
     completed_.fetch_add(1, std::memory_order_relaxed);
     (list.operation == Operation::kWrite ? written_ : read_).fetch_add(list.bytes, std::memory_order_relaxed);
-    if (options.has_notification) {
-      notifications_->send(options.notification,
-                           std::make_shared<TransferState>(options.notification.size()));
+    if (options.notification) {
+      notifications_->send(*options.notification,
+                           std::make_shared<TransferState>(options.notification->size()));
     }
   } else {
     failed_.fetch_add(1, std::memory_order_relaxed);

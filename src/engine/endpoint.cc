@@ -17,6 +17,7 @@
 #include "drivers/socket/default_address.h"
 #include "drivers/socket/socket.h"
 #include "engine/key_file.h"
+#include "engine/transport_name.h"
 
 namespace p2p::engine {
 namespace {
@@ -25,16 +26,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kBacklog = 1024;
 
+// Ports that are tried until one is free at both addresses.
+constexpr int kPortTries = 8;
+
 // Connections that ended and still wait to be accepted.
 constexpr std::ptrdiff_t kMaxEnded = 128;
 constexpr unsigned kMaxDefaultWorkers = 8;
-
-// What `transports` may call a transport, besides its name.
-std::string canonical(const std::string& name) {
-  if (name == "ib" || name == "efa") return "rdma";
-  if (name == "tcpx" || name == "nccl") return "nccl_net";
-  return name;
-}
 
 bool is_wildcard(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
 
@@ -81,7 +78,11 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
   TransportList list;
   std::vector<std::string> wanted;
   wanted.reserve(options.transports.size());
-  for (const std::string& name : options.transports) wanted.push_back(canonical(name));
+  for (const std::string& word : options.transports) {
+    auto name = transport_name(word);
+    if (!name) return tl::unexpected(name.error());
+    wanted.push_back(std::move(*name));
+  }
   const auto load = [&](const TransportRegistry::Entry& entry) {
     TransportSlot slot{entry.make(options), ""};
     if (options.network_only && slot.transport->capabilities().reach != Reach::kNetwork) {
@@ -114,7 +115,8 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
       why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", slot.transport->name(), slot.reason);
   }
   if (why != "-")
-    return fail(ErrorCode::kUnavailable, "make an endpoint: no transport can be used here ({})", why);
+    return fail(ErrorCode::kUnavailable, "make an endpoint: no transport can be used here ({}){}", why,
+                wanted.empty() ? "" : "; without UCCL_P2P_TRANSPORT any that works is taken");
   context_->regions = std::make_shared<RegionTable>(std::move(list), incarnation_, options.keepalive);
   return {};
 }
@@ -146,17 +148,32 @@ Status Endpoint::listen() {
   if (wanted.empty()) wanted = key_.empty() ? *announced : "0.0.0.0";
   const auto address = socket::Address::parse(wanted, options.port);
   if (!address) return tl::unexpected(address.error());
-  auto listener = socket::open_listener(*address, kBacklog);
-  if (!listener) return tl::unexpected(listener.error());
-  const auto bound = socket::local_address(listener->get());
-  if (!bound) return tl::unexpected(bound.error());
-  listener_ = std::move(*listener);
-  port_ = bound->port();
-  address_ = is_wildcard(wanted) ? *announced : bound->text();
+  const bool beside = !is_wildcard(wanted) && !address->is_loopback() && !address->is_link_local();
+  for (int tries = 0; tries < kPortTries && listeners_.size() != (beside ? 2 : 1); ++tries) {
+    listeners_.clear();
+    auto listener = socket::open_listener(*address, kBacklog);
+    if (!listener) return tl::unexpected(listener.error());
+    const auto bound = socket::local_address(listener->get());
+    if (!bound) return tl::unexpected(bound.error());
+    port_ = bound->port();
+    address_ = is_wildcard(wanted) ? *announced : bound->text();
+    listeners_.push_back(std::move(*listener));
+    if (!beside) continue;
+    const auto loopback = socket::Address::parse(address->family() == AF_INET ? "127.0.0.1" : "::1", port_);
+    auto second = socket::open_listener(*loopback, kBacklog);
+    if (second) {
+      listeners_.push_back(std::move(*second));
+    } else {
+      log(LogLevel::kDebug, "peers of this host cannot use a loopback address: {}", second.error().message);
+    }
+    if (!second && options.port != 0) break;
+  }
   context_->reactor->post([this] {
-    const Status watched =
-        context_->reactor->watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { on_listener(); });
-    if (!watched) log(LogLevel::kError, "{}", watched.error().message);
+    for (const UniqueFd& listener : listeners_) {
+      const Status watched = context_->reactor->watch(
+          listener.get(), EPOLLIN, [this, fd = listener.get()](std::uint32_t) { on_listener(fd); });
+      if (!watched) log(LogLevel::kError, "{}", watched.error().message);
+    }
   });
   return {};
 }
@@ -164,7 +181,9 @@ Status Endpoint::listen() {
 Endpoint::~Endpoint() {
   if (!context_->reactor) return;
   // On the reactor's thread, so that no connection is accepted after the flag is up.
-  context_->reactor->post([this] { context_->reactor->unwatch(listener_.get()); });
+  context_->reactor->post([this] {
+    for (const UniqueFd& listener : listeners_) context_->reactor->unwatch(listener.get());
+  });
   std::vector<std::shared_ptr<Connection>> connections;
   {
     MutexLock lock(mutex_);
@@ -221,9 +240,9 @@ std::shared_ptr<Connection> Endpoint::add(Role role) {
   return connection;
 }
 
-void Endpoint::on_listener() {
+void Endpoint::on_listener(int listener) {
   while (true) {
-    auto socket = socket::try_accept(listener_.get());
+    auto socket = socket::try_accept(listener);
     if (!socket) {
       log(LogLevel::kWarning, "{}", socket.error().message);
       return;

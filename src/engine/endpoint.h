@@ -50,7 +50,7 @@ class Endpoint {
   Status load_transports(const TransportRegistry& registry);
   Status start_threads();
   Status listen();
-  void on_listener();
+  void on_listener(int listener);
   std::shared_ptr<Connection> add(Role role);
   SessionConfig session_config(std::optional<std::string> note) const;
   void opened(const std::shared_ptr<Connection>& connection, Role role);
@@ -62,7 +62,7 @@ class Endpoint {
   Incarnation incarnation_ = 0;
   std::string address_;
   std::uint16_t port_ = 0;
-  UniqueFd listener_;
+  std::vector<UniqueFd> listeners_;  // at the announced address, and at loopback for peers of this host
 
   mutable Mutex mutex_;
   std::string note_ P2P_GUARDED_BY(mutex_);

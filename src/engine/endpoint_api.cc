@@ -67,10 +67,10 @@ std::vector<Connection> Endpoint::connections() const {
   return connections;
 }
 
-std::vector<std::pair<std::string, std::string>> Endpoint::transports() const {
-  std::vector<std::pair<std::string, std::string>> rows;
+std::vector<TransportStatus> Endpoint::transports() const {
+  std::vector<TransportStatus> rows;
   for (const auto& slot : endpoint_->context().transports()) {
-    rows.emplace_back(slot.transport->name(), slot.reason);
+    rows.push_back({.name = std::string(slot.transport->name()), .reason = slot.reason});
   }
   return rows;
 }

@@ -1,18 +1,23 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "p2p/options.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "engine/transport_name.h"
 #include "p2p/log.h"
 #include "p2p/set_option.h"
 
@@ -97,6 +102,7 @@ Status read_flag(std::string_view text, bool& field) {
 
 /// Comma-separated words; empty ones are an error, as they are mostly a typing mistake.
 Status read_list(std::string_view text, std::vector<std::string>& field) {
+  if (text.empty()) return field.clear(), Status{};
   std::vector<std::string> words;
   for (std::size_t start = 0; start <= text.size();) {
     const std::size_t end = std::min(text.find(',', start), text.size());
@@ -122,8 +128,9 @@ Status read_transports(std::string_view text, Options& options) {
   if (auto status = read_list(text, names); !status) return status;
   for (std::string& name : names) {
     if (name == "auto") return fail(ErrorCode::kInvalidArgument, "\"auto\" stands alone, not in a list");
-    if (name == "ib") name = "rdma";
-    if (name == "tcpx") name = "nccl_net";
+    auto transport = engine::transport_name(name);
+    if (!transport) return tl::unexpected(transport.error());
+    name = std::move(*transport);
   }
   options.transports = std::move(names);
   return {};
@@ -153,6 +160,9 @@ struct Variable {
 
 using Text = std::string_view;
 
+/// Read by the package `uccl`.
+constexpr std::string_view kPythonsOwn = "UCCL_P2P_GPU_NAMES";
+
 constexpr Bounds kDay{1, 86'400'000};  // in milliseconds
 constexpr Bounds kChunk{NcclNetOptions::kLeastChunkBytes, NcclNetOptions::kMostChunkBytes};
 constexpr Bounds kBatch{4096, std::uint64_t{1} << 30};
@@ -169,7 +179,7 @@ constexpr Variable kVariables[] = {
      [](const Options& o) { return std::to_string(o.port); }},
     {"UCCL_P2P_TRANSPORT",
      "Transports that may be used, in order of preference, comma-separated. `auto`: all that work here, best "
-     "first. `ib` stands for `rdma`, `tcpx` for `nccl_net`.",
+     "first. `ib` stands for `rdma`, `nccl` for `tcp`, `tcpx` for `nccl_net`.",
      read_transports,
      [](const Options& o) { return o.transports.empty() ? "auto" : show_list(o.transports); }},
     {"UCCL_P2P_REQUIRE",
@@ -381,20 +391,48 @@ Status read_variables(std::span<const Variable> variables, Options& options) {
   return {};
 }
 
+/// Other engines have variables for what there is nothing to set here, and names get misspelled.
+void name_those_without_effect() {
+  if (!log_enabled(LogLevel::kDebug)) return;
+  const auto known = [](std::string_view name) {
+    const auto is = [name](const Variable& variable) { return name == variable.name; };
+    return std::ranges::any_of(kVariables, is) || std::ranges::any_of(kForeign, is);
+  };
+  for (const char* const* entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view name(*entry, std::strcspn(*entry, "="));
+    if (!name.starts_with("UCCL_") || name == kPythonsOwn || known(name)) continue;
+    log(LogLevel::kDebug, "{} is set and changes nothing here; docs/options.md lists what does", name);
+  }
+}
+
+const Variable* find_variable(std::string_view name) {
+  const auto found =
+      std::ranges::find_if(kVariables, [name](const Variable& one) { return name == one.name; });
+  return found == std::end(kVariables) ? nullptr : found;
+}
+
+tl::unexpected<Error> no_variable(std::string_view name) {
+  return fail(ErrorCode::kNotFound, "set {}: there is no option of that name", name);
+}
+
 }  // namespace
 
 Result<Options> Options::from_environment() {
   Options options;
   if (const Status read = read_variables(kForeign, options); !read) return tl::unexpected(read.error());
   if (const Status read = read_variables(kVariables, options); !read) return tl::unexpected(read.error());
+  name_those_without_effect();  // last: the level to log at is one of the variables
   return options;
 }
 
 Status set_option(Options& options, std::string_view variable, std::string_view text) {
-  for (const Variable& known : kVariables) {
-    if (variable == known.name) return apply(known, text, options);
-  }
-  return fail(ErrorCode::kNotFound, "set {}: there is no option of that name", variable);
+  const Variable* const known = find_variable(variable);
+  return known == nullptr ? no_variable(variable) : apply(*known, text, options);
+}
+
+Status reset_option(Options& options, std::string_view variable) {
+  const Variable* const known = find_variable(variable);
+  return known == nullptr ? no_variable(variable) : known->read(known->show(Options()), options);
 }
 
 std::vector<OptionRow> option_rows() {

@@ -8,8 +8,10 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
+#include "p2p/log.h"
 #include "p2p/set_option.h"
 
 namespace p2p {
@@ -20,6 +22,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 /// Starts each test without any of the variables, and leaves none behind.
 class OptionsTest : public ::testing::Test {
@@ -148,12 +151,39 @@ TEST_F(OptionsTest, CommunicatorIdGivesTheHostAlone) {
 }
 
 TEST_F(OptionsTest, TransportAliasesAndAuto) {
-  set("TRANSPORT", "ib,tcpx");
-  EXPECT_THAT(read().transports, ElementsAre("rdma", "nccl_net"));
+  set("TRANSPORT", "ib,tcpx,nccl");
+  EXPECT_THAT(read().transports, ElementsAre("rdma", "nccl_net", "tcp"));
   set("TRANSPORT", "auto");
   EXPECT_THAT(read().transports, IsEmpty());
   set("TRANSPORT", "");
   EXPECT_THAT(read().transports, IsEmpty());
+}
+
+TEST_F(OptionsTest, FabricsWithoutATransportSayWhatToSetInstead) {
+  for (const char* const fabric : {"efa", "cxi"}) {
+    set("TRANSPORT", fabric);
+    EXPECT_THAT(refusal(), HasSubstr("UCCL_P2P_TRANSPORT=tcp")) << fabric;
+  }
+}
+
+TEST_F(OptionsTest, VariablesWithoutEffectAreNamedAtDebugLevel) {
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kDebug) lines.emplace_back(line);
+  });
+  ASSERT_EQ(::setenv("UCCL_RCMODE", "1", 1), 0);
+  ASSERT_EQ(::setenv("UCCL_P2P_WORKER", "5", 1), 0);
+  set("LOG_LEVEL", "debug");
+  read();
+  EXPECT_THAT(lines, UnorderedElementsAre(HasSubstr("UCCL_RCMODE is set and changes nothing"),
+                                          HasSubstr("UCCL_P2P_WORKER is set and changes nothing")));
+  lines.clear();
+  set("LOG_LEVEL", "info");
+  read();
+  EXPECT_THAT(lines, IsEmpty());
+  set_log_sink(nullptr);
+  ::unsetenv("UCCL_RCMODE");
+  ::unsetenv("UCCL_P2P_WORKER");
 }
 
 TEST_F(OptionsTest, UnreadableValuesNameTheVariable) {
@@ -203,6 +233,22 @@ TEST_F(OptionsTest, SetByName) {
   const Status unknown = set_option(options, "UCCL_P2P_WORKER", "5");
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(OptionsTest, ResetByName) {
+  Options options;
+  options.workers = 5;
+  options.interfaces = {"eth1"};
+  options.transports = {"tcp"};
+  options.key_file = "/etc/key";
+  for (const char* const name : {"WORKERS", "INTERFACES", "TRANSPORT", "KEY_FILE"}) {
+    EXPECT_TRUE(reset_option(options, std::string("UCCL_P2P_") + name)) << name;
+  }
+  EXPECT_EQ(options.workers, 0U);
+  EXPECT_THAT(options.interfaces, IsEmpty());
+  EXPECT_THAT(options.transports, IsEmpty());
+  EXPECT_EQ(options.key_file, "");
+  EXPECT_EQ(reset_option(options, "UCCL_P2P_WORKER").error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(OptionsTest, RowsAreDistinctAndTheirDefaultsReadBack) {

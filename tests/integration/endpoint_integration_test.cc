@@ -31,6 +31,30 @@ TEST(EndpointTest, PeersGetTheNoteOfTheCallOrElseThatOfTheEndpoint) {
   EXPECT_EQ(meet(std::nullopt), std::pair(std::string("right"), std::string("left")));
 }
 
+TEST(EndpointTest, APeerOfTheHostMayUseLoopbackWhicheverAddressIsAnnounced) {
+  Options options;
+  const auto announced = Endpoint::announced_address(options);
+  ASSERT_TRUE(is_ok(status_of(announced)));
+  if (announced->starts_with("127.") || *announced == "::1") GTEST_SKIP() << "there is no other address";
+  Endpoint listening = Endpoint::create(options).value();
+  Endpoint dialling = Endpoint::create(on_loopback()).value();
+  EXPECT_EQ(listening.address(), *announced);
+  const bool four = announced->find(':') == std::string::npos;
+  for (const std::string& host : {*announced, std::string(four ? "127.0.0.1" : "::1")}) {
+    EXPECT_TRUE(is_ok(status_of(dialling.connect(host, listening.port(), kLimit)))) << host;
+    EXPECT_TRUE(is_ok(status_of(listening.accept(kLimit)))) << host;
+  }
+}
+
+TEST(EndpointTest, AnEndpointAtLoopbackIsThereAlone) {
+  const auto announced = Endpoint::announced_address(Options());
+  ASSERT_TRUE(is_ok(status_of(announced)));
+  if (announced->starts_with("127.") || *announced == "::1") GTEST_SKIP() << "there is no other address";
+  Endpoint listening = Endpoint::create(on_loopback()).value();
+  Endpoint dialling = Endpoint::create(on_loopback()).value();
+  EXPECT_FALSE(dialling.connect(*announced, listening.port(), kLimit));
+}
+
 TEST(EndpointTest, NetworkOnlyLeavesOutWhatReachesNoFurtherThanTheHost) {
   Options options = on_loopback();
   options.network_only = true;

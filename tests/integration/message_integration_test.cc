@@ -171,12 +171,11 @@ TEST_P(MessageTest, NotificationComesAfterItsDataWithoutACallAtTheTarget) {
   for (std::uint64_t round = 1; round <= 5; ++round) {
     fill(own.pages.bytes(), round);
     PostOptions options;
-    options.has_notification = true;
     options.notification = fmt::format("round-{}", round);
     const Transfer write =
         pair.connection.write(own.span(0, size), {*id, theirs.descriptor.address, size}, options);
     // The check follows the notification at once, whether or not the writer knows that it is done.
-    EXPECT_NE(peer_notified().find(options.notification), std::string::npos);
+    EXPECT_NE(peer_notified().find(*options.notification), std::string::npos);
     EXPECT_TRUE(is_ok(peer_checks(theirs, 0, size, round)));
     EXPECT_TRUE(is_ok(write.wait(kLimit)));
   }
@@ -188,7 +187,7 @@ TEST_P(MessageTest, EmptyNotificationOfAReadTellsTheOwner) {
   const auto id = pair.connection.import_region(theirs.descriptor);
   ASSERT_TRUE(is_ok(status_of(id)));
   PostOptions options;
-  options.has_notification = true;
+  options.notification = "";
   const Transfer read =
       pair.connection.read(own.span(0, kMiB), {*id, theirs.descriptor.address, kMiB}, options);
   EXPECT_TRUE(peer_notified().starts_with("0 "));

@@ -131,7 +131,6 @@ TEST_F(RdmaTest, BothSidesMoveTwoSidedAndOneSided) {
 
 TEST_F(RdmaTest, ANotificationComesAfterTheBytes) {
   PostOptions options;
-  options.has_notification = true;
   options.notification = "written";
   const Transfer written =
       pair->connection.write(own->span(0, kSize), {id, theirs.descriptor.address, kSize}, options);
