@@ -19,6 +19,7 @@ VALUES = tuple(f"include/p2p/{name}.h" for name in ("api", "log", "memory", "opt
 # the including file's folder below the key: `transport/tcp/` for a file of src/transport/tcp.
 LAYERS = {
     "include/p2p/": ("include/p2p/",),
+    "include/uccl_engine.h": ("include/p2p/",),
     "include/tcpx/": ("include/tcpx/", *VALUES),
     "src/base/": ("src/base/", *VALUES),
     "src/wire/": ("src/wire/", "src/base/", *VALUES),
