@@ -15,6 +15,10 @@ namespace {
 
 constexpr std::string_view kPrefix = "UCCL_P2P_";
 
+// What programs give to the backend UCCL: its threads, and something that is nothing to this one.
+constexpr std::string_view kCpus = "num_cpus";
+constexpr std::string_view kInPython = "in_python";
+
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 /// Parameters and their variables. What belongs to other programs is read from the environment alone.
@@ -42,7 +46,9 @@ Result<Options> read_options(const nixl_b_params_t& given) {
   auto options = Options::from_environment();
   if (!options) return options;
   const auto known = variables();
-  for (const auto& [name, value] : given) {
+  for (const auto& [given_name, value] : given) {
+    if (given_name == kInPython) continue;
+    const std::string name = given_name == kCpus ? "workers" : given_name;
     const auto variable = known.find(name);
     if (variable == known.end()) {
       return failure(ErrorCode::kInvalidArgument,

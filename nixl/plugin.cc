@@ -1,5 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+
 #include <string>
+#include <string_view>
 
 #include "backend.h"
 #include "host.h"
@@ -16,7 +19,22 @@ nixlBackendEngine* create_engine(const nixlBackendInitParams* init) {
 }
 
 void destroy_engine(nixlBackendEngine* engine) { delete engine; }
-const char* plugin_name() { return "TCPX"; }
+
+/// The name that it was installed by: that of the file.
+const char* plugin_name() {
+  static const std::string name = [] {
+    Dl_info info{};
+    const bool found = dladdr(reinterpret_cast<const void*>(&create_engine), &info) != 0;
+    const std::string path = found && info.dli_fname != nullptr ? info.dli_fname : "";
+    constexpr std::string_view kPrefix = "libplugin_";
+    const std::size_t begin = path.rfind(kPrefix);
+    const std::size_t end = path.rfind(".so");
+    if (begin == std::string::npos || end == std::string::npos || end < begin) return std::string("TCPX");
+    return path.substr(begin + kPrefix.size(), end - begin - kPrefix.size());
+  }();
+  return name.c_str();
+}
+
 const char* plugin_version() { return P2P_VERSION; }
 nixl_mem_list_t plugin_memories() { return {DRAM_SEG, VRAM_SEG}; }
 

@@ -61,6 +61,21 @@ def test_install_use_uninstall(clean, options, kind):
     assert "absent" in tool("uninstall").stdout
 
 
+def test_installed_as_another_backend(clean):
+    """Programs that ask for UCCL, with the parameters that they give it."""
+    assert tool("install", "--as", "UCCL").returncode == 0
+    try:
+        parameters = 'agent = nixl_agent("one", nixl_agent_config(backends=[]))\n'
+        parameters += 'agent.create_backend("UCCL", {"in_python": "true", "num_cpus": "2"})'
+        asks = MOVE.replace('agent = nixl_agent("one", nixl_agent_config(backends=["TCPX"]))', parameters)
+        moved = run("-c", asks)
+        assert "moved by UCCL" in moved.stdout, moved.stdout + moved.stderr
+        assert "linked" in tool("status", "--as", "UCCL").stdout and "absent" in tool("status").stdout
+    finally:
+        assert "removed" in tool("uninstall", "--as", "UCCL").stdout
+    assert tool("install", "--as", "../x").returncode == 1
+
+
 def test_a_file_from_elsewhere_is_left_alone(tmp_path):
     (tmp_path / nixl.NAME).write_text("something else")
     for command in ("install", "uninstall"):

@@ -15,17 +15,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m uccl.nixl", description="The NIXL backend TCPX.")
     parser.add_argument("command", choices=("install", "uninstall", "status"))
     parser.add_argument("--dir", type=pathlib.Path, help="a plugin folder, in place of those of the installed NIXL")
+    parser.add_argument(
+        "--as", dest="backend", default=folders.BACKEND, metavar="NAME", help="the name by which programs ask for it"
+    )
     parser.add_argument("--copy", action="store_true", help="copy instead of linking")
     parser.add_argument("--force", action="store_true", help="also replace or remove a file from elsewhere")
     arguments = parser.parse_args()
     try:
         return _run(arguments)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(f"uccl.nixl: {error}", file=sys.stderr)
         return 1
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    name = arguments.backend
     places = folders.places()
     if arguments.dir is not None:
         places = [folders.Place("folder", "unknown", arguments.dir)]
@@ -41,11 +45,12 @@ def _run(arguments: argparse.Namespace) -> int:
             if not place.supported and place.version != "unknown":
                 print(f"{place.package} {place.version}: skipped: the backend is for NIXL 1.0 and later")
                 continue
-            result = folders.install(place.folder, copy=arguments.copy, force=arguments.force)
+            result = folders.install(place.folder, copy=arguments.copy, force=arguments.force, backend=name)
         elif arguments.command == "uninstall":
-            result = "removed" if folders.uninstall(place.folder, force=arguments.force) else "absent"
+            gone = folders.uninstall(place.folder, force=arguments.force, backend=name)
+            result = "removed" if gone else "absent"
         else:
-            result = folders.state(place.folder)
+            result = folders.state(place.folder, backend=name)
         print(f"{place.package} {place.version}: {result} ({place.folder})")
     if folder := os.environ.get("NIXL_PLUGIN_DIR"):
         print(f"NIXL_PLUGIN_DIR={folder}: NIXL looks there and nowhere else")

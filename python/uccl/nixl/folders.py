@@ -12,7 +12,8 @@ import pathlib
 import shutil
 from dataclasses import dataclass
 
-NAME = "libplugin_TCPX.so"
+BACKEND = "TCPX"
+NAME = f"libplugin_{BACKEND}.so"
 
 # The packages that bring NIXL's library, one for each kind of GPU runtime.
 _PACKAGES = ("nixl_cu12", "nixl_cu13", "nixl_rocm")
@@ -61,9 +62,15 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def state(folder: pathlib.Path) -> str:
+def _file(backend: str) -> str:
+    if not backend.isidentifier():
+        raise ValueError(f"a backend of NIXL cannot be called {backend!r}")
+    return f"libplugin_{backend}.so"
+
+
+def state(folder: pathlib.Path, *, backend: str = BACKEND) -> str:
     """What is in a plugin folder: "absent", "linked", "copied", or "other" for what is not this package's."""
-    target = folder / NAME
+    target = folder / _file(backend)
     if not os.path.lexists(target):
         return "absent"
     if target.is_symlink():
@@ -71,29 +78,35 @@ def state(folder: pathlib.Path) -> str:
     return "copied" if filecmp.cmp(target, plugin(), shallow=False) else "other"
 
 
-def install(folder: pathlib.Path, *, copy: bool = False, force: bool = False) -> str:
-    """Links (or copies) the backend into a plugin folder; the state after. FileExistsError for what is not ours."""
-    if state(folder) == "other" and not force:
-        raise FileExistsError(f"{folder / NAME} is from elsewhere; --force replaces it")
-    target = folder / NAME
-    draft = folder / f".{NAME}.{os.getpid()}"
+def install(
+    folder: pathlib.Path, *, copy: bool = False, force: bool = False, backend: str = BACKEND
+) -> str:
+    """Links (or copies) the backend into a plugin folder; the state after. FileExistsError for what is not ours.
+
+    ``backend`` is the name under which programs ask NIXL for it.
+    """
+    target = folder / _file(backend)
+    if state(folder, backend=backend) == "other" and not force:
+        raise FileExistsError(f"{target} is from elsewhere; --force replaces it")
+    draft = folder / f".{target.name}.{os.getpid()}"
     if copy:
         shutil.copyfile(plugin(), draft)
         draft.chmod(0o755)
     else:
         draft.symlink_to(plugin())
     draft.replace(target)  # processes that start meanwhile see the old or the new, never a half
-    return state(folder)
+    return state(folder, backend=backend)
 
 
-def uninstall(folder: pathlib.Path, *, force: bool = False) -> bool:
+def uninstall(folder: pathlib.Path, *, force: bool = False, backend: str = BACKEND) -> bool:
     """Takes the backend out of a plugin folder; whether it was there."""
-    found = state(folder)
+    target = folder / _file(backend)
+    found = state(folder, backend=backend)
     if found == "absent":
         return False
     if found == "other" and not force:
-        raise FileExistsError(f"{folder / NAME} is from elsewhere; --force removes it")
-    (folder / NAME).unlink()
+        raise FileExistsError(f"{target} is from elsewhere; --force removes it")
+    target.unlink()
     return True
 
 
