@@ -1,0 +1,47 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""What the doctor says: one line of knowledge each, and what to do about it where something is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+OK = "ok"
+NOTE = "note"  # good to know; nothing is wrong
+PROBLEM = "problem"  # something fails, or is slower than this machine allows
+
+_MARKS = {OK: " ", NOTE: "-", PROBLEM: "!"}
+
+
+@dataclass
+class Finding:
+    section: str
+    name: str
+    text: str
+    level: str = OK
+    remedy: str = ""
+
+
+def problems(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level == PROBLEM]
+
+
+def as_text(findings: list[Finding]) -> str:
+    """Sections with aligned lines, and what is to be done at the end."""
+    lines = []
+    section = ""
+    for finding in findings:
+        if finding.section != section:
+            section = finding.section
+            lines += ["", section]
+        lines.append(f"{_MARKS[finding.level]} {finding.name:<28} {finding.text}")
+        if finding.remedy:
+            lines.append(f"  {'':<28} -> {finding.remedy}")
+    wrong = problems(findings)
+    summary = "nothing is wrong" if not wrong else f"{len(wrong)} problems, marked with !"
+    return "\n".join([*lines[1:], "", summary])
+
+
+def as_json(findings: list[Finding]) -> str:
+    return json.dumps({"healthy": not problems(findings), "findings": [asdict(one) for one in findings]}, indent=2)

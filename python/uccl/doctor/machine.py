@@ -1,0 +1,166 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""What the machine and this process have: read from the kernel, changed nowhere."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import platform
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from uccl import _p2p
+from uccl.doctor.finding import NOTE, OK, PROBLEM, Finding
+from uccl.doctor.gpus import find_gpus
+
+_SYS_PTRACE = 19  # the number of that capability
+_ENOUGH_FILES = 4096
+_OLDEST_KERNEL = (5, 3)
+
+
+def read(path: str | Path) -> str:
+    """A file of the kernel's, or nothing where it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _status(field: str) -> str:
+    for line in read("/proc/self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return value.strip()
+    return ""
+
+
+def examine() -> list[Finding]:
+    """Everything about this machine, in the order in which it is shown."""
+    parts = (_system, _rights, _limits, _network, _rdma, _plugins, find_gpus)
+    return [finding for part in parts for finding in part()]
+
+
+def _system() -> Iterator[Finding]:
+    section = "machine"
+    release = platform.release()
+    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
+    old = numbers < _OLDEST_KERNEL
+    yield Finding(
+        section, "kernel", f"Linux {release}, {platform.machine()}", PROBLEM if old else OK,
+        "copies between processes need Linux 5.3" if old else "",
+    )  # fmt: skip
+    cores, allowed = os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    quota = read("/sys/fs/cgroup/cpu.max").split()
+    limited = len(quota) == 2 and quota[0] != "max"
+    share = int(quota[0]) / int(quota[1]) if limited else float(allowed)
+    text = f"{cores} cores, {allowed} of them for this process"
+    if limited:
+        text += f", a cgroup's quota of {share:.1f}"
+    starved = share < min(2, cores)
+    yield Finding(
+        section, "CPUs", text, NOTE if starved else OK,
+        "engine threads and the program share less than two cores" if starved else "",
+    )  # fmt: skip
+    built = getattr(_p2p, "__cuda__", "")
+    yield Finding(
+        section, "built with CUDA", built or "no: GPU memory cannot be moved", OK if built else NOTE,
+        "" if built else "install again where nvcc of CUDA 12.3 or newer is in PATH, if there are GPUs",
+    )  # fmt: skip
+
+
+def _rights() -> Iterator[Finding]:
+    section = "rights and namespaces"
+    may_trace = bool(int(_status("CapEff") or "0", 16) >> _SYS_PTRACE & 1)
+    yama = read("/proc/sys/kernel/yama/ptrace_scope") or "0"
+    closed = yama != "0" and not may_trace
+    yield Finding(
+        section, "other processes' memory",
+        f"kernel.yama.ptrace_scope = {yama}, CAP_SYS_PTRACE: {'yes' if may_trace else 'no'}",
+        PROBLEM if closed else OK,
+        "sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE for both processes: without it host memory "
+        "of one machine goes by tcp" if closed else "",
+    )  # fmt: skip
+    filtered = _status("Seccomp") == "2"
+    yield Finding(section, "seccomp", "a filter is in force" if filtered else "no filter")
+    for kind in ("pid", "net"):
+        apart = os.readlink(f"/proc/self/ns/{kind}") != _first_process(kind)
+        note = f"processes in other {kind.upper()} namespaces are reached by tcp only"
+        yield Finding(
+            section, f"{kind.upper()} namespace", "its own" if apart else "the host's, or process 1's",
+            NOTE if apart else OK, note if apart else "",
+        )  # fmt: skip
+
+
+def _first_process(kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/1/ns/{kind}")
+    except OSError:  # not ours to see
+        return os.readlink(f"/proc/self/ns/{kind}")
+
+
+def _limits() -> Iterator[Finding]:
+    section = "limits"
+    files, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = files != resource.RLIM_INFINITY and files < _ENOUGH_FILES
+    yield Finding(
+        section, "open files", str(files), NOTE if few else OK,
+        f"ulimit -n {most_files}: each connection takes a dozen or more" if few else "",
+    )  # fmt: skip
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    endless = locked == resource.RLIM_INFINITY
+    has_rdma = bool(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else False
+    yield Finding(
+        section, "locked memory", "unlimited" if endless else f"{locked >> 10} KiB",
+        PROBLEM if has_rdma and not endless else OK,
+        "ulimit -l unlimited: RDMA registers memory by locking it" if has_rdma and not endless else "",
+    )  # fmt: skip
+
+
+def _network() -> Iterator[Finding]:
+    section = "network"
+    for path in sorted(Path("/sys/class/net").iterdir()):
+        if read(path / "operstate") not in ("up", "unknown"):
+            continue
+        speed = read(path / "speed")
+        known = speed.lstrip("-").isdigit() and int(speed) > 0
+        device = (path / "device").resolve().name if (path / "device").exists() else ""
+        text = f"MTU {read(path / 'mtu')}" + (f", {int(speed) / 1000:g} Gbit/s" if known else "")
+        yield Finding(section, path.name, text + (f", PCI {device}" if ":" in device else ""))
+    for name in ("net.core.rmem_max", "net.core.wmem_max", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"):
+        value = " ".join(read("/proc/sys/" + name.replace(".", "/")).split())
+        if value:
+            yield Finding(section, name, value)
+    control = read("/proc/sys/net/ipv4/tcp_congestion_control")
+    yield Finding(section, "congestion control", control or "unknown")
+
+
+def _rdma() -> Iterator[Finding]:
+    section = "RDMA"
+    root = Path("/sys/class/infiniband")
+    ports = sorted(root.glob("*/ports/*")) if root.is_dir() else []
+    if not ports:
+        yield Finding(section, "devices", "none")
+    for port in ports:
+        device = port.parent.parent
+        state = read(port / "state").partition(": ")[2] or "unknown"
+        down = state != "ACTIVE"
+        yield Finding(
+            section, f"{device.name}:{port.name}", f"{read(port / 'rate')}, {read(port / 'link_layer')}, {state}",
+            NOTE if down else OK, "the port is not used until its link is up" if down else "",
+        )  # fmt: skip
+
+
+def _plugins() -> Iterator[Finding]:
+    section = "plugins"
+    named = os.environ.get("UCCL_P2P_NCCL_NET_PLUGIN", "")
+    found = named or ctypes.util.find_library("nccl-net") or ""
+    yield Finding(section, "NCCL net plugin", found or "none")
+    manager = Path(os.environ.get("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", "/run/tcpx"))
+    if manager.is_dir():
+        sockets = len(list(manager.iterdir()))
+        yield Finding(section, "receive-datapath manager", f"{sockets} sockets in {manager}")
+    from uccl import nixl
+
+    for place in nixl.places():
+        yield Finding(section, place.package, f"{place.version}, backend {nixl.BACKEND} {nixl.state(place.folder)}")

@@ -1,0 +1,240 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""Two hosts: what reaches what, how large and how fast, and whether versions and keys fit.
+
+The control connection carries JSON and bytes. Whoever can reach the port of ``--serve`` may ask for what is
+asked here: a list of addresses, sockets that take bytes, and an endpoint with 32 MiB of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uccl
+from uccl import p2p
+from uccl.doctor.finding import NOTE, OK, PROBLEM, Finding
+from uccl.doctor.paths import Pages, gigabytes_per_second, judge, remedy_of
+from uccl.utils import recv_obj, send_obj
+
+PORT = 18733
+_SECTION = "peer"
+_PATIENCE = 10.0
+_BYTES = 32 << 20
+_ROUNDS = 50
+_IP_MTU = 14  # of getsockopt; Python has no name for it
+_CLOCKS_APART = 1.0  # seconds from which on logs are hard to compare
+
+
+def addresses() -> dict[str, str]:
+    """This host's IPv4 addresses that others may reach, by interface."""
+    listed = subprocess.run(
+        ["ip", "-o", "-4", "address", "show", "up", "scope", "global"], capture_output=True, text=True, check=False
+    )
+    words = (line.split() for line in listed.stdout.splitlines())
+    return {line[1]: line[3].partition("/")[0] for line in words if len(line) > 3}
+
+
+def _sink(listener: socket.socket) -> None:
+    """Takes bytes of whoever connects, and confirms each block."""
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=_swallow, args=(connection,), daemon=True).start()
+
+
+def _swallow(connection: socket.socket) -> None:
+    with connection, contextlib.suppress(OSError):
+        connection.settimeout(_PATIENCE)
+        room = memoryview(bytearray(1 << 20))
+        came = 0
+        while size := connection.recv_into(room):
+            came += size
+            while came >= _BYTES:
+                came -= _BYTES
+                connection.sendall(b"x")
+
+
+def serve(address: str, port: int, clients: int | None = None) -> None:
+    """Answers doctors on other hosts, one at a time; for ever, or so many."""
+    with socket.create_server((address, port)) as server:
+        print(f"listening on port {server.getsockname()[1]}", flush=True)
+        served = 0
+        while clients is None or served < clients:
+            connection, (peer, *_) = server.accept()
+            served += 1
+            with connection:
+                connection.settimeout(_PATIENCE)
+                try:
+                    _answer(connection)
+                    print(f"{peer}: answered", flush=True)
+                except (OSError, ValueError, p2p.Error) as error:
+                    print(f"{peer}: {error}", flush=True)
+
+
+def _answer(connection: socket.socket) -> None:
+    with contextlib.ExitStack() as stack:
+        rails = {}
+        for name, address in addresses().items():
+            listener = stack.enter_context(socket.create_server((address, 0)))
+            threading.Thread(target=_sink, args=(listener,), daemon=True).start()
+            rails[name] = listener.getsockname()[:2]
+        here = connection.getsockname()[0]
+        pages = Pages()
+        endpoint = stack.enter_context(p2p.Endpoint(1, listen_address=here))
+        blob = endpoint.advertise(pages.registered(endpoint), pages.address, _BYTES)[1]
+        send_obj(
+            connection,
+            {
+                "version": uccl.__version__,
+                "rails": rails,
+                "metadata": endpoint.get_metadata().hex(),
+                "blob": blob.hex(),
+                "mtu": {name: _interface_mtu(name) for name in rails},
+            },
+        )
+        while (asked := recv_obj(connection)) != "through":
+            send_obj(connection, {"echo": asked, "clock": time.time()})
+
+
+def _interface_mtu(name: str) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path(f"/sys/class/net/{name}/mtu").read_text())
+    return 0
+
+
+def examine(host: str, port: int) -> list[Finding]:
+    """Everything about the way to a host on which the doctor serves."""
+    try:
+        with socket.create_connection((host, port), timeout=_PATIENCE) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(_PATIENCE)
+            theirs = _checked(recv_obj(connection))
+            findings = [*_versions(theirs), *_round_trips(connection), *_rails(theirs)]
+            findings += _engine(theirs, connection.getpeername()[0])
+            send_obj(connection, "through")
+            return findings
+    except (OSError, ValueError, EOFError) as error:
+        remedy = f"is `p2p-doctor --serve --port {port}` running there, and does a firewall let it through?"
+        return [Finding(_SECTION, f"{host}:{port}", str(error) or type(error).__name__, PROBLEM, remedy)]
+
+
+def _checked(answer: Any) -> dict[str, Any]:
+    kinds = {"version": str, "rails": dict, "metadata": str, "blob": str, "mtu": dict}
+    if not isinstance(answer, dict) or not all(isinstance(answer.get(key), kind) for key, kind in kinds.items()):
+        raise ValueError("what answers there is not p2p-doctor")
+    return answer
+
+
+def _versions(theirs: dict[str, Any]) -> Iterator[Finding]:
+    same = theirs["version"] == uccl.__version__
+    yield Finding(
+        _SECTION, "versions", f"{uccl.__version__} here, {theirs['version']} there", OK if same else NOTE,
+        "" if same else "install one version on both",
+    )  # fmt: skip
+
+
+def _round_trips(connection: socket.socket) -> Iterator[Finding]:
+    times, offsets = [], []
+    for _ in range(_ROUNDS):
+        token = secrets.token_hex(4)
+        sent, start = time.time(), time.perf_counter()
+        send_obj(connection, token)
+        answer = recv_obj(connection)
+        took = time.perf_counter() - start
+        if not isinstance(answer, dict) or answer.get("echo") != token:
+            raise ValueError("what answers there is not p2p-doctor")
+        times.append(took)
+        offsets.append(float(answer["clock"]) - (sent + took / 2))
+    yield Finding(
+        _SECTION, "round trip", f"{statistics.median(times) * 1e6:.0f} us, best {min(times) * 1e6:.0f}, from Python"
+    )
+    apart = offsets[times.index(min(times))]
+    far = abs(apart) > _CLOCKS_APART
+    yield Finding(
+        _SECTION, "clock", f"{apart * 1e3:+.1f} ms there", NOTE if far else OK,
+        "set both by NTP, else logs cannot be compared" if far else "",
+    )  # fmt: skip
+
+
+def _rails(theirs: dict[str, Any]) -> Iterator[Finding]:
+    """Each interface here with each there: reached, path MTU, throughput of one stream."""
+    for mine, source in addresses().items():
+        for name, (address, port) in theirs["rails"].items():
+            label = f"{mine} to {name}"
+            try:
+                with socket.create_connection((address, port), timeout=3, source_address=(source, 0)) as connection:
+                    yield _rail(connection, label, _interface_mtu(mine), int(theirs["mtu"].get(name, 0)))
+            except OSError as error:
+                yield Finding(
+                    _SECTION, label, f"{source} does not reach {address}: {error}", NOTE,
+                    "fine for rails that are separate networks; else a firewall or a missing route",
+                )  # fmt: skip
+
+
+def _rail(connection: socket.socket, label: str, mine: int, theirs: int) -> Finding:
+    speed = _stream(connection)
+    path = connection.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+    segment = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    differ = 0 < theirs != mine or path < min(mine, theirs or mine)
+    return Finding(
+        _SECTION, label, f"{speed:.2f} GB/s by one raw stream, path MTU {path} (segments of {segment})",
+        NOTE if differ else OK,
+        f"MTU {mine} here, {theirs} there: set the same on the whole way" if differ else "",
+    )  # fmt: skip
+
+
+def _engine(theirs: dict[str, Any], address: str) -> Iterator[Finding]:
+    """A connection with the key that is set, and a write."""
+    try:
+        with p2p.Endpoint(0) as endpoint:
+            ok, connection = endpoint.add_remote_endpoint(bytes.fromhex(theirs["metadata"]))
+            if not ok:
+                reason = p2p.last_error()
+                about_key = "key" in reason
+                yield Finding(
+                    _SECTION, "connection", reason, PROBLEM,
+                    "UCCL_P2P_KEY_FILE must name files with the same key on both hosts" if about_key
+                    else remedy_of(reason),
+                )  # fmt: skip
+                return
+            host = next(row for row in endpoint.routes(connection) if row["local"] == row["remote"] == "host")
+            yield Finding(_SECTION, "connection", f"open; {host['transport']}: {host['reason']}, {host['detail']}")
+            pages = Pages()
+            mr_id, blob = pages.registered(endpoint), bytes.fromhex(theirs["blob"])
+
+            def write() -> None:
+                if not endpoint.write(connection, mr_id, pages.address, _BYTES, blob):
+                    raise p2p.Error(p2p.last_error())
+
+            figure = gigabytes_per_second(write, _BYTES)
+            yield judge(f"{host['transport']} to {address}", figure, "one raw stream", _raw(theirs))
+    except p2p.Error as error:
+        yield Finding(_SECTION, "engine", str(error), PROBLEM, remedy_of(str(error)))
+
+
+def _stream(connection: socket.socket) -> float:
+    connection.settimeout(_PATIENCE)
+    block = memoryview(bytearray(_BYTES))
+
+    def move() -> None:
+        connection.sendall(block)
+        connection.recv(1)
+
+    return gigabytes_per_second(move, _BYTES)
+
+
+def _raw(theirs: dict[str, Any]) -> float:
+    """The best of one stream to any of the peer's addresses."""
+    best = 0.0
+    for address, port in theirs["rails"].values():
+        with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=3) as connection:
+            best = max(best, _stream(connection))
+    return best
