@@ -15,7 +15,7 @@ from collections.abc import Callable
 import report
 import torch
 import torch.distributed as dist
-from ranks import exchange, local_gpu_index, make_tensor, process_group
+from ranks import exchange, local_gpu_index, make_tensor, process_group, route
 
 from uccl import p2p
 
@@ -32,6 +32,10 @@ def main() -> None:
         endpoint = p2p.Endpoint(local_gpu_index(arguments))
         metadata = exchange(endpoint.get_metadata())
         connection = _must(endpoint.add_remote_endpoint(metadata[1])) if rank == 0 else 0
+        if rank == 0:
+            # Only some of the packages can say what moves the bytes.
+            transport = route(endpoint, connection, arguments.device) if hasattr(endpoint, "routes") else "unknown"
+            report.announce(arguments.name, arguments.device, transport)
         shapes = [(1, size) for size in arguments.sizes] + arguments.lists
         for count, size in report.progress(shapes, arguments.name, arguments.quiet or rank != 0):
             _one_shape(arguments, endpoint, connection, (count, size), rows)

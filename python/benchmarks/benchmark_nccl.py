@@ -1,51 +1,68 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""The same sweep over torch.distributed: NCCL with --device gpu, gloo with --device cpu.
+"""The same sweep over torch.distributed: NCCL between GPUs, or gloo, which has host memory alone.
 
     torchrun --nproc_per_node=2 benchmark_nccl.py
+    torchrun --nproc_per_node=2 benchmark_nccl.py --backend gloo
+
+With --dual both directions go in one batch, as NCCL needs it.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 
 import report
 import torch
 import torch.distributed as dist
-from ping import parse_arguments, sweep
+from ping import add_arguments, sweep
 from ranks import local_gpu_index, process_group
 
 
 class _TorchDistributed:
     """torch.distributed as the sweep calls it."""
 
-    def isend(self, tensor: torch.Tensor, dst: int) -> Callable[[], object]:
-        return self._end(dist.isend(tensor, dst), tensor)
+    def start(self, operations: list[tuple[str, torch.Tensor, int]]) -> Callable[[], object]:
+        calls = {"send": dist.isend, "recv": dist.irecv}
+        batch = [dist.P2POp(calls[name], tensor, peer) for name, tensor, peer in operations]
+        works = dist.batch_isend_irecv(batch)
 
-    def irecv(self, tensor: torch.Tensor, src: int) -> Callable[[], object]:
-        return self._end(dist.irecv(tensor, src), tensor)
-
-    @staticmethod
-    def _end(work: dist.Work, tensor: torch.Tensor) -> Callable[[], object]:
         def end() -> None:
-            work.wait()
-            if tensor.is_cuda:
+            for work in works:
+                work.wait()
+            if operations[0][1].is_cuda:
                 torch.cuda.synchronize()
 
         return end
 
 
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add_arguments(parser)
+    parser.add_argument("--backend", choices=("nccl", "gloo"), help="default: nccl, which needs a GPU for each rank")
+    arguments = parser.parse_args()
+    if arguments.backend is None:
+        if arguments.device != "gpu":
+            parser.error("NCCL needs GPUs, and the memory is the CPU's: --backend gloo measures gloo instead")
+        arguments.backend = "nccl"
+    arguments.device = "gpu" if arguments.backend == "nccl" else "cpu"
+    return arguments
+
+
 def main() -> None:
-    arguments = parse_arguments(__doc__.split("\n")[0])
-    backend = "nccl" if arguments.device == "gpu" else "gloo"
-    if arguments.device == "gpu":
+    arguments = _parse()
+    if arguments.backend == "nccl":
         torch.cuda.set_device(local_gpu_index(arguments))
         arguments.confirm = False  # the confirmation is in host memory
     # A send over gloo ends when the bytes are in the kernel: only an answer shows that they came.
-    arguments.confirm = arguments.confirm or backend == "gloo"
-    with process_group(backend):
+    arguments.confirm = arguments.confirm or arguments.backend == "gloo"
+    with process_group(arguments.backend):
         if dist.get_world_size() != 2:
             raise SystemExit("this benchmark needs two ranks")
-        sweep(arguments, _TorchDistributed(), report.Report(f"torch.distributed {backend}", {"dual": arguments.dual}))
+        if dist.get_rank() == 0:
+            report.announce(f"torch.distributed {arguments.backend}", arguments.device, arguments.backend)
+        rows = report.Report(f"torch.distributed {arguments.backend}", {"dual": arguments.dual})
+        sweep(arguments, _TorchDistributed(), rows)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--role", choices=("server", "client"), required=True)
     parser.add_argument("--remote-ip", default="127.0.0.1", help="the server's address")
     parser.add_argument("--port", type=int, default=9000, help="of the server, for what the two tell each other")
-    parser.add_argument("--backend", choices=sorted(BACKENDS), default="tcpx")
+    parser.add_argument("--backend", choices=sorted(BACKENDS), default="tcpx", help="of NIXL; default: %(default)s")
     parser.add_argument("--op-type", choices=("read", "write"), default="write")
     parser.add_argument("--num-kvblocks", type=int, default=1, help="blocks that each size is cut into")
     parser.add_argument("--shuffle", action="store_true", help="blocks lie in another order on each side")
@@ -159,6 +159,7 @@ def run(arguments: argparse.Namespace) -> None:
 def main() -> None:
     arguments = _arguments()
     start = time.monotonic()
+    report.announce(f"NIXL {BACKENDS[arguments.backend]}", arguments.device, "as the backend chooses")
     (serve if arguments.role == "server" else run)(arguments)
     print(f"{arguments.role}: done, every byte verified ({time.monotonic() - start:.1f} s)", flush=True)
 

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Callable
 
 import report
-from ranks import Pair, check, connect_pair, make_tensor, pieces, process_group, verify
+from ranks import Pair, check, connect_pair, make_tensor, pieces, process_group, route, verify
 
 _SENT = 0xA5
 
@@ -84,8 +84,10 @@ def main() -> None:
             "role": ("client", "server")[pair.rank],
             "device": arguments.device,
             "dual": arguments.dual,
-            "route": _route(pair),
+            "route": route(pair.endpoint, pair.connection, arguments.device),
         }
+        if pair.rank == 0:
+            report.announce("uccl send/recv", arguments.device, settings["route"])
         rows = report.Report("uccl send/recv", settings)
         for size in report.progress(arguments.sizes, "send/recv", arguments.quiet or pair.rank != 0):
             operation, received = _operations(arguments, pair, size)
@@ -93,10 +95,6 @@ def main() -> None:
             received()
         if pair.rank == 0:
             rows.finish(arguments)
-
-
-def _route(pair: Pair) -> str:
-    return ",".join(sorted({row["transport"] for row in pair.endpoint.routes(pair.connection) if row["transport"]}))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from functools import partial
 
 import report
 import torch
-from ping import parse_arguments, sweep
-from ranks import process_group
+from ping import add_arguments, sweep
+from ranks import process_group, route
 
 from uccl import collective
 
@@ -23,18 +24,20 @@ class _Collective:
     def __init__(self, context: collective.CollectiveContext) -> None:
         self._context = context
 
-    def isend(self, tensor: torch.Tensor, dst: int) -> Callable[[], object]:
-        return partial(self._context.wait, self._context.isend(tensor, dst))
-
-    def irecv(self, tensor: torch.Tensor, src: int) -> Callable[[], object]:
-        return partial(self._context.wait, self._context.irecv(tensor, src))
+    def start(self, operations: list[tuple[str, torch.Tensor, int]]) -> Callable[[], object]:
+        return partial(self._context.wait_all, self._context.batch_isend_irecv(operations))
 
 
 def main() -> None:
-    arguments = parse_arguments(__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add_arguments(parser)
+    arguments = parser.parse_args()
     with process_group(), collective.CollectiveContext(4, arguments.local_gpu_idx) as context:
         if context.world_size != 2:
             raise SystemExit("this benchmark needs two ranks")
+        if context.rank == 0:
+            transport = route(context.ep, context.send_connections[1], arguments.device)
+            report.announce("uccl collective", arguments.device, transport)
         settings = {"device": arguments.device, "dual": arguments.dual}
         sweep(arguments, _Collective(context), report.Report("uccl collective", settings))
 

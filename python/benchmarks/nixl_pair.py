@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from nixl_workloads import Layout
 
-BACKENDS = {"tcpx": "TCPX", "ucx": "UCX", "mooncake": "Mooncake"}
+BACKENDS = {"tcpx": "TCPX", "uccl": "UCCL", "ucx": "UCX", "mooncake": "Mooncake"}
 _SEED = 20
 
 

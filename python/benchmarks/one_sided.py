@@ -10,7 +10,7 @@ import numpy as np
 import report
 import torch
 import torch.distributed as dist
-from ranks import Pair, check, connect_pair, exchange, make_tensor, pieces, process_group, verify
+from ranks import Pair, check, connect_pair, exchange, make_tensor, pieces, process_group, route, verify
 
 _SOURCE = 0x5A
 
@@ -25,6 +25,9 @@ def run(operation: str, description: str) -> None:
     arguments = parser.parse_args()
     with process_group():
         pair = connect_pair(arguments, local=arguments.ipc)
+        if pair.rank == 0:
+            transport = route(pair.endpoint, pair.connection, arguments.device)
+            report.announce(f"uccl {operation}", arguments.device, transport)
         rows = report.Report(
             f"uccl {operation}", {"device": arguments.device, "ipc": arguments.ipc, "async": arguments.async_api}
         )

@@ -16,10 +16,9 @@ _SENT = 0x3C
 
 
 class ByRank(Protocol):
-    """Starts an operation with the other rank; the result ends it."""
+    """Starts operations ("send" or "recv", the memory, the other rank) at once; the result ends them."""
 
-    def isend(self, tensor: torch.Tensor, dst: int) -> Callable[[], object]: ...
-    def irecv(self, tensor: torch.Tensor, src: int) -> Callable[[], object]: ...
+    def start(self, operations: list[tuple[str, torch.Tensor, int]]) -> Callable[[], object]: ...
 
 
 def sweep(arguments: argparse.Namespace, library: ByRank, rows: report.Report) -> None:
@@ -33,16 +32,14 @@ def sweep(arguments: argparse.Namespace, library: ByRank, rows: report.Report) -
         other = 1 - rank
 
         def operation() -> None:
-            ends = []
+            operations = []
             if rank == 0 or arguments.dual:
-                ends.append(library.isend(out, other))  # noqa: B023
+                operations.append(("send", out, other))  # noqa: B023
             if rank == 1 or arguments.dual:
-                ends.append(library.irecv(into, other))  # noqa: B023
-            for end in ends:
-                end()
+                operations.append(("recv", into, other))  # noqa: B023
+            library.start(operations)()
             if arguments.confirm:
-                end = library.isend(confirmation, 0) if rank == 1 else library.irecv(confirmation, 1)
-                end()
+                library.start([("send" if rank == 1 else "recv", confirmation, other)])()  # noqa: B023
 
         rows.add(report.measure(size, 1, arguments.iters, operation))
         if rank == 1 or arguments.dual:
@@ -52,9 +49,8 @@ def sweep(arguments: argparse.Namespace, library: ByRank, rows: report.Report) -
         rows.finish(arguments)
 
 
-def parse_arguments(description: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the sweep takes."""
     report.add_arguments(parser)
     parser.add_argument("--dual", action="store_true", help="both directions at once")
     parser.add_argument("--confirm", action="store_true", help="count the receiver's answer of one byte as well")
-    return parser.parse_args()

@@ -87,6 +87,13 @@ class Pair:
         return self.regions[memory]
 
 
+def route(endpoint: p2p.Endpoint, connection: int, device: str) -> str:
+    """What carries the bytes between two memories of this device."""
+    kind = "cuda" if device == "gpu" else "host"
+    rows = [row for row in endpoint.routes(connection) if row["local"] == row["remote"] == kind]
+    return rows[0]["transport"] or f"none: {rows[0]['reason']}" if rows else "none yet"
+
+
 def check(ok: bool) -> None:
     if not ok:
         raise p2p.Error(p2p.last_error())

@@ -155,13 +155,30 @@ class Report:
             self.plot(arguments.plot)
 
 
+def default_device() -> str:
+    """The GPU where torch sees one."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return "cpu"
+    return "gpu" if torch.cuda.is_available() else "cpu"
+
+
+def announce(backend: str, device: str, transport: str) -> None:
+    """The first line of a run: what is about to be measured."""
+    memory = "GPU memory" if device == "gpu" else "host memory, pageable"
+    print(f"backend {backend}, device {device}, transport {transport}, {memory}", flush=True)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that all benchmarks share."""
     parser.add_argument(
         "--sizes", type=parse_sizes, default=DEFAULT_SIZES, help="bytes of one operation, e.g. 4K,1M"
     )
     parser.add_argument("--iters", type=int, default=10, help="operations of each size")
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="where the memory is")
+    parser.add_argument(
+        "--device", choices=("cpu", "gpu"), default=default_device(), help="where the memory is; here %(default)s"
+    )
     parser.add_argument("--local-gpu-idx", type=int, default=None, help="default: LOCAL_RANK")
     parser.add_argument("--json", metavar="FILE", help="write the rows as JSON")
     parser.add_argument("--plot", metavar="FILE.png", help="draw bandwidth over size")

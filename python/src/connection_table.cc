@@ -2,16 +2,21 @@
 #include "connection_table.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "errors.h"
 
 namespace p2p::python {
 
-std::shared_ptr<const Link> ConnectionTable::add(Connection connection) {
+std::shared_ptr<const Link> ConnectionTable::add(Connection connection, Link::Origin origin) {
   auto link = std::make_shared<Link>();
+  const Peer peer = connection.peer();
   link->id = static_cast<std::uint64_t>(connection.id());
-  link->peer = decode_note(connection.peer());
+  link->peer = decode_note(peer);
+  link->incarnation = peer.incarnation;
+  link->origin = origin;
   link->connection = std::move(connection);
   const std::lock_guard lock(mutex_);
   if (links_.size() >= prune_at_) {
@@ -36,24 +41,31 @@ std::shared_ptr<const Link> ConnectionTable::remove(std::uint64_t id) {
   return found ? found.mapped() : nullptr;
 }
 
-std::deque<std::shared_ptr<const Link>>& ConnectionTable::queue(Purpose purpose) {
-  return purpose == Purpose::kLocal ? accepted_local_ : accepted_;
+ConnectionTable::Queue::iterator ConnectionTable::first_for(Purpose purpose, const std::string& own_address) {
+  return std::ranges::find_if(accepted_, [&](const auto& link) {
+    const Purpose theirs = link->peer.purpose;
+    if (theirs == purpose) return true;
+    // A connection by metadata says nothing of how it is to be accepted.
+    if (theirs != Purpose::kRemoteEndpoint) return false;
+    return purpose == Purpose::kConnect || link->peer.address == own_address;
+  });
 }
 
 void ConnectionTable::sort_in(Connection connection) {
-  std::shared_ptr<const Link> link = add(std::move(connection));
+  std::shared_ptr<const Link> link = add(std::move(connection), Link::Origin::kAccepted);
   if (passive_ && link->peer.purpose == Purpose::kRemoteEndpoint) return;
-  queue(link->peer.purpose).push_back(std::move(link));
+  accepted_.push_back(std::move(link));
 }
 
 Result<std::shared_ptr<const Link>> ConnectionTable::accept(Endpoint& engine, Purpose purpose,
                                                             std::chrono::nanoseconds slice) {
+  const std::string own_address = engine.address();
+  const auto ready = [&] { return first_for(purpose, own_address) != accepted_.end(); };
   std::unique_lock lock(accept_mutex_);
-  auto& ready = queue(purpose);
-  if (ready.empty() && taking_) {
-    arrived_.wait_for(lock, slice, [&] { return !ready.empty() || !taking_; });
+  if (!ready() && taking_) {
+    arrived_.wait_for(lock, slice, [&] { return ready() || !taking_; });
   }
-  if (ready.empty() && !taking_) {
+  if (!ready() && !taking_) {
     taking_ = true;
     lock.unlock();
     Result<Connection> connection = engine.accept(slice);
@@ -65,10 +77,36 @@ Result<std::shared_ptr<const Link>> ConnectionTable::accept(Endpoint& engine, Pu
       return tl::unexpected(std::move(connection.error()));
     }
   }
-  if (ready.empty()) return failure(ErrorCode::kTimedOut, "no peer has connected in time");
-  std::shared_ptr<const Link> link = std::move(ready.front());
-  ready.pop_front();
+  const auto found = first_for(purpose, own_address);
+  if (found == accepted_.end()) return failure(ErrorCode::kTimedOut, "no peer has connected in time");
+  std::shared_ptr<const Link> link = std::move(*found);
+  accepted_.erase(found);
+  link->claimed.store(true);
   return link;
+}
+
+std::shared_ptr<const Link> ConnectionTable::crossing(Endpoint& engine, const Link& mine) {
+  if (mine.origin != Link::Origin::kDialled) return nullptr;
+  const std::scoped_lock accepting(accept_mutex_);
+  // Who waits in accept() meanwhile takes what comes.
+  while (!taking_) {
+    Result<Connection> connection = engine.accept(std::chrono::nanoseconds{0});
+    if (!connection) break;
+    sort_in(std::move(*connection));
+  }
+  const std::lock_guard lock(mutex_);
+  std::uint64_t before = 0;
+  std::map<std::uint64_t, std::shared_ptr<const Link>> theirs;
+  for (const auto& [id, link] : links_) {
+    if (link->incarnation != mine.incarnation || link->connection.state() != ConnectionState::kOpen) continue;
+    if (link->origin == Link::Origin::kDialled) {
+      before += id < mine.id ? 1 : 0;
+    } else if (!link->claimed.load()) {
+      theirs.emplace(id, link);
+    }
+  }
+  if (before >= theirs.size()) return nullptr;
+  return std::next(theirs.begin(), static_cast<std::ptrdiff_t>(before))->second;
 }
 
 void ConnectionTable::serve_passively() {
@@ -81,7 +119,6 @@ void ConnectionTable::clear() {
   const std::scoped_lock lock(accept_mutex_, mutex_);
   links_.clear();
   accepted_.clear();
-  accepted_local_.clear();
 }
 
 }  // namespace p2p::python

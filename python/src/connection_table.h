@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 #include "gil.h"
@@ -20,16 +21,21 @@ namespace p2p::python {
 
 /// A connection and what its peer said of itself.
 struct Link {
+  enum class Origin { kDialled, kAccepted };
+
   std::uint64_t id = 0;
   Connection connection;
   Identity peer;
+  Incarnation incarnation = 0;  ///< the peer's
+  Origin origin = Origin::kDialled;
+  mutable std::atomic<bool> claimed{false};  ///< given to a caller of accept()
 };
 
 /// The connections of an endpoint by small numbers, and the queues of accepted ones. Any thread; waits are
 /// in slices so that the caller can look for signals.
 class ConnectionTable {
  public:
-  std::shared_ptr<const Link> add(Connection connection);
+  std::shared_ptr<const Link> add(Connection connection, Link::Origin origin);
   std::shared_ptr<const Link> find(std::uint64_t id) const;
   std::shared_ptr<const Link> remove(std::uint64_t id);
 
@@ -41,13 +47,18 @@ class ConnectionTable {
   /// Connections made by add_remote_endpoint no longer wait for accept().
   void serve_passively();
 
+  /// Where both sides connected to each other and neither accepted: of a connection made here, the one made
+  /// by the peer, first with first and so on. Null if there is none, or a caller of accept() has it.
+  std::shared_ptr<const Link> crossing(Endpoint& engine, const Link& mine);
+
   void clear();
 
  private:
   /// Ids of closed connections are kept for their reason, but not without bound.
   static constexpr std::size_t kPrune = 1024;
 
-  std::deque<std::shared_ptr<const Link>>& queue(Purpose purpose);
+  using Queue = std::deque<std::shared_ptr<const Link>>;
+  Queue::iterator first_for(Purpose purpose, const std::string& own_address);
   void sort_in(Connection connection);
 
   mutable std::mutex mutex_;
@@ -58,8 +69,7 @@ class ConnectionTable {
   std::condition_variable arrived_;
   bool taking_ = false;
   bool passive_ = false;
-  std::deque<std::shared_ptr<const Link>> accepted_;
-  std::deque<std::shared_ptr<const Link>> accepted_local_;
+  Queue accepted_;
 };
 
 }  // namespace p2p::python

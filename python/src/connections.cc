@@ -29,7 +29,7 @@ nb::object gpu_result(const Identity& peer) {
   return nb::int_(peer.gpu);
 }
 
-nb::tuple no_connection(const Error& error) {
+OkAndId no_connection(const Error& error) {
   set_last_error(error.message);
   return nb::make_tuple(false, kNoConnection);
 }
@@ -58,7 +58,7 @@ Result<std::shared_ptr<const Link>> dial(State& state, const Dial& to) {
     if (connection.state() != ConnectionState::kConnecting) {
       const Status open = connection.status();
       if (!open) return tl::unexpected(open.error());
-      return state.connections.add(std::move(connection));
+      return state.connections.add(std::move(connection), Link::Origin::kDialled);
     }
     const bool interrupted = PyErr_CheckSignals() != 0;
     if (interrupted || state.closing.load()) {
@@ -86,7 +86,7 @@ Result<std::uint16_t> port_of(const std::string& host, const GpuName& gpu, Port 
                      "UCCL_P2P_PORT (the same on both sides) is not set");
 }
 
-nb::tuple connect(PyEndpoint& self, const std::string& host, const GpuName& gpu, Port port) {
+OkAndId connect(PyEndpoint& self, const std::string& host, const GpuName& gpu, Port port) {
   const auto state = self.state_or_raise();
   const Result<std::uint16_t> to = port_of(host, gpu, port);
   if (!to) return no_connection(to.error());
@@ -95,7 +95,26 @@ nb::tuple connect(PyEndpoint& self, const std::string& host, const GpuName& gpu,
   return nb::make_tuple(true, (*link)->id);
 }
 
-nb::tuple connect_local(PyEndpoint& self, const GpuName& gpu, Port port) {
+/// The endpoint of a GPU on this host. Programs start in any order: one that is not there yet may come within
+/// the connect timeout.
+Result<Identity> await_local(State& state, std::int32_t gpu) {
+  const Deadline deadline = std::chrono::steady_clock::now() + state.connect_timeout;
+  const Result<Arrivals> arrivals = Arrivals::watch();
+  if (!arrivals) return tl::unexpected(arrivals.error());
+  for (;;) {
+    Result<Identity> found;
+    {
+      Released released;
+      found = find_local(gpu);
+      if (!found && !passed(deadline)) arrivals->wait(next_slice(deadline));
+    }
+    if (found || passed(deadline)) return found;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (state.closing.load()) return failure(ErrorCode::kCancelled, "the endpoint was closed");
+  }
+}
+
+OkAndId connect_local(PyEndpoint& self, const GpuName& gpu, Port port) {
   const auto state = self.state_or_raise();
   Dial to{.host = state->engine.address(), .port = 0, .purpose = Purpose::kLocal};
   if (port > 0 && port <= 0xffff) {
@@ -103,7 +122,7 @@ nb::tuple connect_local(PyEndpoint& self, const GpuName& gpu, Port port) {
   } else {
     const Result<std::int32_t> index = index_of(gpu);
     if (!index) return no_connection(index.error());
-    const Result<Identity> found = find_local(*index);
+    const Result<Identity> found = await_local(*state, *index);
     if (!found) return no_connection(found.error());
     to.host = found->address;
     to.port = found->port;
@@ -130,14 +149,16 @@ Result<std::shared_ptr<const Link>> accept_next(PyEndpoint& self, Purpose purpos
   }
 }
 
-nb::tuple accept(PyEndpoint& self, std::optional<double> timeout) {
+Tuple<bool, std::string, std::int32_t, std::uint64_t> accept(PyEndpoint& self,
+                                                             std::optional<double> timeout) {
   const auto link = accept_next(self, Purpose::kConnect, timeout);
-  if (link) return nb::make_tuple(true, (*link)->peer.address, gpu_result((*link)->peer), (*link)->id);
+  // An index however GPUs are named: callers compare it with numbers.
+  if (link) return nb::make_tuple(true, (*link)->peer.address, (*link)->peer.gpu, (*link)->id);
   set_last_error(link.error().message);
-  return nb::make_tuple(false, "", gpu_result(Identity{.gpu = -1}), kNoConnection);
+  return nb::make_tuple(false, "", -1, kNoConnection);
 }
 
-nb::tuple accept_local(PyEndpoint& self, std::optional<double> timeout) {
+Tuple<bool, GpuName, std::uint64_t> accept_local(PyEndpoint& self, std::optional<double> timeout) {
   const auto link = accept_next(self, Purpose::kLocal, timeout);
   if (link) return nb::make_tuple(true, gpu_result((*link)->peer), (*link)->id);
   set_last_error(link.error().message);
@@ -151,7 +172,7 @@ Identity metadata_or_raise(const Blob& metadata) {
   return value_or_raise(decode_metadata(metadata.bytes()));
 }
 
-nb::tuple add_remote_endpoint(PyEndpoint& self, const Blob& metadata) {
+OkAndId add_remote_endpoint(PyEndpoint& self, const Blob& metadata) {
   const auto state = self.state_or_raise();
   const Identity peer = metadata_or_raise(metadata);
   const std::string memo(reinterpret_cast<const char*>(metadata.bytes().data()), metadata.size());
@@ -187,7 +208,7 @@ nb::bytes get_metadata(const PyEndpoint& self) {
   return nb::bytes(metadata.data(), metadata.size());
 }
 
-nb::tuple parse_metadata(const Blob& metadata) {
+Tuple<std::string, std::uint16_t, GpuName> parse_metadata(const Blob& metadata) {
   const Identity identity = metadata_or_raise(metadata);
   // A PCI address is given back as it came, also one of another machine.
   const std::size_t bdf_at = (identity.address.find(':') == std::string::npos ? 4 : 16) + 3;
@@ -200,7 +221,7 @@ nb::tuple parse_metadata(const Blob& metadata) {
                         nb::str(reinterpret_cast<const char*>(bdf.data()), bdf.size()));
 }
 
-nb::dict peer_of(const PyEndpoint& self, std::uint64_t conn_id) {
+nb::typed<nb::dict, nb::str, nb::any> peer_of(const PyEndpoint& self, std::uint64_t conn_id) {
   const auto link = value_or_raise(find_link(*self.state_or_raise(), conn_id));
   nb::dict out;
   out["address"] = link->peer.address;
@@ -209,7 +230,8 @@ nb::dict peer_of(const PyEndpoint& self, std::uint64_t conn_id) {
   return out;
 }
 
-nb::list routes_of(const PyEndpoint& self, std::uint64_t conn_id) {
+nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::str>> routes_of(const PyEndpoint& self,
+                                                                     std::uint64_t conn_id) {
   const auto link = value_or_raise(find_link(*self.state_or_raise(), conn_id));
   const auto name = [](MemoryKind kind) { return kind == MemoryKind::kCuda ? "cuda" : "host"; };
   nb::list out;
@@ -245,19 +267,22 @@ void bind_dialing(PyClass& endpoint) {
       "is -1. Returns (ok, conn_id); (False, 2**64 - 1) with last_error() within the connect timeout.";
   constexpr const char* kConnectLocal =
       "Connects to this user's endpoint for a GPU (index or PCI address) on this host; it need not call\n"
-      "accept_local(). The newest process wins where several use one index; remote_port names one.\n"
-      "Returns (ok, conn_id).";
+      "accept_local(). The newest process wins where several use one index; remote_port names one. One that\n"
+      "is not there yet is waited for, within the connect timeout. Returns (ok, conn_id).";
   using namespace nb::literals;
   endpoint.def("connect", &connect, "remote_ip_addr"_a, "remote_gpu_idx"_a, "remote_port"_a = -1, kConnect)
       .def("connect", &connect, "remote_ip_addr"_a, "remote_gpu_bdf"_a, "remote_port"_a = -1)
       .def("connect_local", &connect_local, "remote_gpu_idx"_a, "remote_port"_a = -1, kConnectLocal)
       .def("connect_local", &connect_local, "remote_gpu_bdf"_a, "remote_port"_a = -1)
       .def("accept", &accept, "timeout"_a = nb::none(),
-           "Waits (timeout seconds; None: until one comes) for a peer's connect().\n\n"
+           "Waits (timeout seconds; None: until one comes) for a peer's connect() or "
+           "add_remote_endpoint().\n\n"
            "Returns (ok, remote_ip_addr, remote_gpu_idx, conn_id): the address and GPU that the peer has in\n"
            "its own metadata. Any number of threads may wait at once.")
       .def("accept_local", &accept_local, "timeout"_a = nb::none(),
-           "Waits for a peer's connect_local(). Returns (ok, remote_gpu_idx, conn_id).");
+           "Waits for a connect_local(), or an add_remote_endpoint() on this host. Returns (ok, "
+           "remote_gpu_idx,\n"
+           "conn_id).");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,14 +28,24 @@ struct XferDesc {
   std::uint64_t addr = 0;
   std::uint64_t size = 0;
   std::uint64_t mr_id = 0;
-  Descriptor region{};  ///< names the whole registered range
+  Descriptor region{};  ///< names the whole registered range; zeros: none
 
+  /// The descriptor in words, so that what is built from another's keys names the same region.
   std::vector<std::uint32_t> keys() const {
-    if (mr_id == kUnregistered) return {};
-    constexpr std::size_t kKeyAt = 24;
-    std::vector<std::uint32_t> words(sizeof(RegionKey) / sizeof(std::uint32_t));
-    std::memcpy(words.data(), region.data() + kKeyAt, sizeof(RegionKey));
+    if (region == Descriptor{}) return {};
+    std::vector<std::uint32_t> words(region.size() / sizeof(std::uint32_t));
+    std::memcpy(words.data(), region.data(), region.size());
     return words;
+  }
+
+  void set_keys(const std::vector<std::uint32_t>& words) {
+    if (!words.empty() && words.size() * sizeof(std::uint32_t) != region.size()) {
+      raise(Error{ErrorCode::kInvalidArgument,
+                  "XferDesc: lkeys and rkeys are those of another XferDesc or empty, not " +
+                      std::to_string(words.size()) + " words"});
+    }
+    region = Descriptor{};
+    if (!words.empty()) std::memcpy(region.data(), words.data(), region.size());
   }
 };
 
@@ -50,10 +61,11 @@ struct Memory {
   std::size_t bytes = 0;
 };
 
-/// Address and length of a torch tensor or an array; raises for one with gaps.
+/// Address and length of an array, a torch tensor or what has as much of one as is needed; raises for one
+/// with gaps.
 Memory memory_of(nb::handle tensor) {
   if (nb::hasattr(tensor, "data_ptr")) {
-    if (!nb::cast<bool>(tensor.attr("is_contiguous")())) {
+    if (nb::hasattr(tensor, "is_contiguous") && !nb::cast<bool>(tensor.attr("is_contiguous")())) {
       throw nb::value_error("register_memory: the tensor is not contiguous");
     }
     return {
@@ -67,7 +79,7 @@ Memory memory_of(nb::handle tensor) {
   return {reinterpret_cast<std::uint64_t>(array.data()), array.nbytes()};
 }
 
-std::vector<XferDesc> register_memory(const PyEndpoint& self, const nb::list& tensors) {
+std::vector<XferDesc> register_memory(const PyEndpoint& self, const nb::typed<nb::list, nb::any>& tensors) {
   const auto state = self.state_or_raise();
   std::vector<Memory> memories;
   for (nb::handle tensor : tensors) memories.push_back(memory_of(tensor));
@@ -75,8 +87,9 @@ std::vector<XferDesc> register_memory(const PyEndpoint& self, const nb::list& te
   out.reserve(memories.size());
   for (const Memory& memory : memories) {
     XferDesc desc{.addr = memory.address, .size = memory.bytes, .mr_id = kUnregistered, .region = {}};
-    const auto id = state->memory.add_shared(state->engine, memory.address, memory.bytes);
+    const auto id = state->memory.add(state->engine, memory.address, memory.bytes);
     if (id) {
+      state->adopt_gpu(*id);
       desc.mr_id = *id;
       desc.region = value_or_raise(state->memory.describe(*id, memory.address, memory.bytes)).serialize();
     } else {
@@ -92,7 +105,7 @@ bool deregister_memory(const PyEndpoint& self, const std::vector<XferDesc>& desc
   Status first;
   Released released;
   for (const XferDesc& desc : descs) {
-    const Status removed = state->memory.remove_shared(desc.mr_id, kDeregister);
+    const Status removed = state->memory.remove(desc.mr_id, kDeregister);
     if (first && !removed) first = removed;
   }
   if (!first) set_last_error(first.error().message);
@@ -118,6 +131,7 @@ nb::bytes serialize(const std::vector<XferDesc>& descs) {
 std::vector<XferDesc> deserialize(const nb::bytes& bytes) {
   const char* at = bytes.c_str();
   const std::size_t size = bytes.size();
+  if (size == 0) return {};
   std::uint64_t count = 0;
   if (size >= kHead) std::memcpy(&count, at + kMark.size(), sizeof count);
   if (size < kHead || std::memcmp(at, kMark.data(), kMark.size()) != 0 || (size - kHead) % kEach != 0 ||
@@ -139,66 +153,58 @@ std::vector<XferDesc> deserialize(const nb::bytes& bytes) {
   return descs;
 }
 
-void check_sizes(const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote) {
-  if (local.size() != remote.size()) {
-    raise(Error{ErrorCode::kInvalidArgument, "transfer: " + std::to_string(local.size()) +
-                                                 " local descriptors, " + std::to_string(remote.size()) +
-                                                 " remote ones"});
-  }
-  for (std::size_t i = 0; i < local.size(); ++i) {
-    if (local[i].size == remote[i].size) continue;
-    raise(Error{ErrorCode::kInvalidArgument, "transfer: pair " + std::to_string(i) + ": size mismatch, " +
-                                                 std::to_string(local[i].size) + " bytes local, " +
-                                                 std::to_string(remote[i].size) + " remote"});
-  }
-}
-
-/// The peer's range, wherever within its region the descriptor was moved to.
-Result<RemoteSpan> remote_span(Importer& importer, const XferDesc& desc) {
+/// `size` bytes of the peer's from the descriptor's address on, which may have been moved within its region.
+Result<RemoteSpan> remote_span(Importer& importer, const XferDesc& desc, std::uint64_t size) {
   Result<RemoteSpan> span = importer(desc.region, 0);
   if (!span) return span;
   const std::uint64_t base = span->address;
   const Result<RegionDescriptor> whole = RegionDescriptor::parse(desc.region);
   const std::uint64_t offset = desc.addr - base;
-  if (desc.addr < base || offset > whole->size || desc.size > whole->size - offset) {
-    return failure(ErrorCode::kOutOfRange, "transfer: " + std::to_string(desc.size) + " bytes at " +
+  if (desc.addr < base || offset > whole->size || size > whole->size - offset) {
+    return failure(ErrorCode::kOutOfRange, "transfer: " + std::to_string(size) + " bytes at " +
                                                std::to_string(desc.addr) + " lie outside the peer's region");
   }
   span->address = desc.addr;
-  span->size = desc.size;
+  span->size = size;
   return span;
 }
 
-nb::tuple transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::string& op_name,
-                   const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote) {
-  if (op_name != "read" && op_name != "write") {
-    raise(Error{ErrorCode::kInvalidArgument,
-                "transfer: op_name must be 'read' or 'write', not '" + op_name + "'"});
-  }
+Operation operation_of(std::string_view name) {
+  if (name == "write" || name == "WRITE") return Operation::kWrite;
+  if (name == "read" || name == "READ") return Operation::kRead;
+  raise(Error{ErrorCode::kInvalidArgument,
+              "transfer: op_name must be 'read' or 'write', not '" + std::string(name) + "'"});
+}
+
+OkAndId transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::string& op_name,
+                 const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote) {
+  const Operation operation = operation_of(op_name);
   Plan plan = value_or_raise(open_plan(self, conn_id));
-  check_sizes(local, remote);
+  if (local.size() != remote.size()) {
+    raise(Error{ErrorCode::kInvalidArgument, "transfer: " + std::to_string(local.size()) +
+                                                 " local descriptors, " + std::to_string(remote.size()) +
+                                                 " remote ones"});
+  }
   Importer importer(plan.link->connection);
   for (std::size_t i = 0; i < local.size(); ++i) {
-    const Result<RemoteSpan> span = remote_span(importer, remote[i]);
+    const Result<RemoteSpan> span = remote_span(importer, remote[i], local[i].size);
     if (!span) return not_started(span.error());
     plan.local->push_back(local_span(local[i].mr_id, local[i].addr, local[i].size));
     plan.remote->push_back(*span);
   }
-  return begin(op_name == "write" ? Operation::kWrite : Operation::kRead, std::move(plan));
+  return begin(operation, std::move(plan));
 }
 
 void bind_desc(nb::module_& module) {
   nb::class_<XferDesc>(module, "XferDesc", "Memory for Endpoint.transfer().")
+      .def(nb::init<>())
       .def_rw("addr", &XferDesc::addr, "Address of the first byte, in its owner's process.")
       .def_rw("size", &XferDesc::size, "Bytes.")
-      .def_prop_ro(
-          "mr_id", [](const XferDesc& d) { return d.mr_id; },
-          "Region id at the owner; 2**64 - 1 if it could not be registered.")
-      .def_prop_ro(
-          "lkeys", [](const XferDesc& d) { return d.keys(); },
-          "The region's key as four words; empty if it could not be registered.")
-      .def_prop_ro(
-          "rkeys", [](const XferDesc& d) { return d.keys(); }, "As lkeys.")
+      .def_rw("mr_id", &XferDesc::mr_id, "Region id at the owner; 2**64 - 1 if it could not be registered.")
+      .def_prop_rw("lkeys", &XferDesc::keys, &XferDesc::set_keys,
+                   "What names the region to peers, as words; empty if it could not be registered. Those of\n"
+                   "another XferDesc may be set.")
+      .def_prop_rw("rkeys", &XferDesc::keys, &XferDesc::set_keys, "As lkeys.")
       .def("__repr__", [](const XferDesc& d) {
         return "<XferDesc addr=" + std::to_string(d.addr) + " size=" + std::to_string(d.size) +
                " mr_id=" + std::to_string(d.mr_id) + ">";
@@ -212,8 +218,8 @@ void bind_descriptors(nb::module_& module, PyClass& endpoint) {
   bind_desc(module);
   endpoint
       .def("register_memory", &register_memory, "tensor_list"_a,
-           "Registers contiguous tensors or arrays: a list of XferDesc. The same memory twice is one\n"
-           "registration, which ends with the second deregister_memory().")
+           "Registers contiguous tensors or arrays, or whatever has data_ptr(), numel() and element_size():\n"
+           "a list of XferDesc. Each is a registration of its own, also of the same memory.")
       .def("deregister_memory", &deregister_memory, "desc_list"_a,
            "Ends registrations of register_memory(). False if one was unknown or stayed in use.")
       .def(
@@ -222,10 +228,11 @@ void bind_descriptors(nb::module_& module, PyClass& endpoint) {
           "desc_list"_a, "XferDescs as bytes for a peer.")
       .def(
           "deserialize_descs", [](const PyEndpoint&, const nb::bytes& bytes) { return deserialize(bytes); },
-          "serialized_bytes"_a, "The reverse. Raises RuntimeError for other bytes.")
+          "serialized_bytes"_a, "The reverse; [] for no bytes. Raises RuntimeError for other bytes.")
       .def("transfer", &transfer, "conn_id"_a, "op_name"_a, "local_desc_list"_a, "remote_desc_list"_a,
-           "Starts a 'read' or 'write' of each pair of XferDescs: (ok, transfer_id).\n\n"
-           "Raises RuntimeError for an unknown connection or operation and for sizes that differ.");
+           "Starts a 'read' or 'write' of each pair of XferDescs: (ok, transfer_id). The local sizes "
+           "count.\n\n"
+           "Raises RuntimeError for an unknown connection or operation and for lists of different lengths.");
 }
 
 }  // namespace p2p::python

@@ -49,16 +49,17 @@ nb::dict counters(const Stats& stats) {
   return out;
 }
 
-nb::dict stats_of(const PyEndpoint& self, std::optional<std::uint64_t> conn_id) {
+nb::typed<nb::dict, nb::str, nb::int_> stats_of(const PyEndpoint& self,
+                                                std::optional<std::uint64_t> conn_id) {
   const auto state = self.state_or_raise();
   if (!conn_id) return counters(state->engine.stats());
   return counters(value_or_raise(find_link(*state, *conn_id))->connection.stats());
 }
 
-nb::dict transports_of(const PyEndpoint& self) {
+nb::typed<nb::dict, nb::str, nb::str> transports_of(const PyEndpoint& self) {
   const auto state = self.state_or_raise();
   nb::dict out;
-  for (const auto& [name, reason] : state->engine.transports()) out[name.c_str()] = reason;
+  for (const TransportStatus& one : state->engine.transports()) out[one.name.c_str()] = one.reason;
   return out;
 }
 
@@ -78,6 +79,7 @@ PyEndpoint::PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> 
     }
   }
   if (!state_) raise(Error{ErrorCode::kUnavailable, last_error()});
+  state_->connect_timeout = options.connect_timeout;
   state_->gpu = gpu.value_or(0);
   state_->gpu_from_memory = !gpu;
   const Identity identity = state_->identity();
@@ -152,14 +154,13 @@ Result<std::shared_ptr<const Link>> find_link(const State& state, std::uint64_t 
 
 void bind_life(PyClass& endpoint) {
   endpoint
-      .def(
-          nb::init<std::optional<std::int32_t>, std::optional<unsigned>, const nb::kwargs&>(),
-          nb::arg("local_gpu_idx") = nb::none(), nb::arg("num_cpus") = nb::none(), nb::arg("options"),
-          "Starts the engine: listener, threads, transports.\n\n"
-          "local_gpu_idx is this process's GPU index as peers are told (any number; no GPU is needed).\n"
-          "num_cpus bounds the engine threads. Keyword options override the environment's UCCL_P2P_*:\n"
-          "listen_address, port, transports, require_transport, workers, streams, interfaces, keepalive and\n"
-          "connect_timeout (seconds), key_file, batch_bytes. Raises uccl.p2p.Error.")
+      .def(nb::init<std::optional<std::int32_t>, std::optional<unsigned>, const nb::kwargs&>(),
+           nb::arg("local_gpu_idx") = nb::none(), nb::arg("num_cpus") = nb::none(), nb::arg("options"),
+           "Starts the engine: listener, threads, transports.\n\n"
+           "local_gpu_idx is this process's GPU index as peers are told (any number; no GPU is needed).\n"
+           "num_cpus bounds the engine threads. Keyword options override the environment: every UCCL_P2P_*\n"
+           "variable by its name in small letters (workers=2, gpu_blocks=32), and transports, keepalive and\n"
+           "connect_timeout (both in seconds), require_transport, network_only. Raises uccl.p2p.Error.")
       .def("__repr__", [](const PyEndpoint&) { return "<UCCL P2P Endpoint>"; })
       .def(
           "close",

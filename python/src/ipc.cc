@@ -64,7 +64,7 @@ std::span<const std::byte> descriptor_of(std::span<const std::byte> info, std::s
   return info.first(RegionDescriptor::kBytes);
 }
 
-nb::tuple advertise(const PyEndpoint& self, std::uint64_t, std::uint64_t ptr, std::size_t size) {
+OkAndBytes advertise(const PyEndpoint& self, std::uint64_t, std::uint64_t ptr, std::size_t size) {
   LocalSpan span = local_span(0, ptr, size);
   const auto tickets = make_tickets(*self.state_or_raise(), {&span, 1});
   if (tickets) return nb::make_tuple(true, to_bytes(tickets->front()));
@@ -72,7 +72,7 @@ nb::tuple advertise(const PyEndpoint& self, std::uint64_t, std::uint64_t ptr, st
   return nb::make_tuple(false, nb::bytes("", 0));
 }
 
-nb::tuple advertisev(const PyEndpoint& self, std::uint64_t, const Numbers& ptrs, const Numbers& sizes) {
+OkAndBlobs advertisev(const PyEndpoint& self, std::uint64_t, const Numbers& ptrs, const Numbers& sizes) {
   const auto state = self.state_or_raise();
   const std::size_t count = value_or_raise(same_length({ptrs.size(), sizes.size()}, std::nullopt));
   std::vector<LocalSpan> spans;

@@ -19,15 +19,7 @@ enum class FloatType { kUndefined, kFloat16, kBFloat16, kFloat32, kFloat8E4M3FN,
 
 constexpr double kDeregister = 10;  // seconds
 
-/// Endpoint() takes its GPU from the first GPU memory it sees.
-void adopt_gpu(State& state, std::uint64_t mr_id) {
-  const MemoryPlace place = state.memory.place(mr_id);
-  if (!state.gpu_from_memory || place.kind != MemoryKind::kCuda) return;
-  state.gpu_from_memory = false;
-  state.gpu = place.device;
-}
-
-nb::tuple reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType) {
+OkAndId reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType) {
   const auto state = self.state_or_raise();
   Result<std::uint64_t> id;
   {
@@ -38,11 +30,11 @@ nb::tuple reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType) 
     set_last_error(id.error().message);
     return nb::make_tuple(false, 0);
   }
-  adopt_gpu(*state, *id);
+  state->adopt_gpu(*id);
   return nb::make_tuple(true, *id);
 }
 
-nb::tuple regv(PyEndpoint& self, const Numbers& ptrs, const Numbers& sizes) {
+Tuple<bool, std::vector<std::uint64_t>> regv(PyEndpoint& self, const Numbers& ptrs, const Numbers& sizes) {
   const auto state = self.state_or_raise();
   raise_unless(same_length({ptrs.size(), sizes.size()}, std::nullopt).map([](std::size_t) {}));
   std::vector<std::uint64_t> ids;
@@ -79,7 +71,7 @@ Status deregister(State& state, std::uint64_t mr_id, std::optional<double> timeo
   }
 }
 
-nb::tuple advertise(PyEndpoint& self, std::uint64_t mr_id, std::uint64_t ptr, std::size_t size) {
+OkAndBytes advertise(PyEndpoint& self, std::uint64_t mr_id, std::uint64_t ptr, std::size_t size) {
   const auto state = self.state_or_raise();
   const Result<RegionDescriptor> descriptor = state->memory.describe(mr_id, ptr, size);
   if (!descriptor) {
@@ -90,8 +82,8 @@ nb::tuple advertise(PyEndpoint& self, std::uint64_t mr_id, std::uint64_t ptr, st
   return nb::make_tuple(true, nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-nb::tuple advertisev(PyEndpoint& self, const Numbers& ids, const Numbers& ptrs, const Numbers& sizes,
-                     std::optional<std::size_t> num_iovs) {
+OkAndBlobs advertisev(PyEndpoint& self, const Numbers& ids, const Numbers& ptrs, const Numbers& sizes,
+                      std::optional<std::size_t> num_iovs) {
   const auto state = self.state_or_raise();
   const std::size_t count = value_or_raise(same_length({ids.size(), ptrs.size(), sizes.size()}, num_iovs));
   nb::list blobs;
@@ -108,14 +100,60 @@ nb::tuple advertisev(PyEndpoint& self, const Numbers& ids, const Numbers& ptrs, 
 }
 
 // Callers of the older form name a connection first; a descriptor does not depend on one.
-nb::tuple advertise_on(PyEndpoint& self, std::uint64_t, std::uint64_t mr_id, std::uint64_t ptr,
-                       std::size_t size) {
+OkAndBytes advertise_on(PyEndpoint& self, std::uint64_t, std::uint64_t mr_id, std::uint64_t ptr,
+                        std::size_t size) {
   return advertise(self, mr_id, ptr, size);
 }
 
-nb::tuple advertisev_on(PyEndpoint& self, std::uint64_t, const Numbers& ids, const Numbers& ptrs,
-                        const Numbers& sizes, std::optional<std::size_t> num_iovs) {
+OkAndBlobs advertisev_on(PyEndpoint& self, std::uint64_t, const Numbers& ids, const Numbers& ptrs,
+                         const Numbers& sizes, std::optional<std::size_t> num_iovs) {
   return advertisev(self, ids, ptrs, sizes, num_iovs);
+}
+
+// The form that writes into buffers of the caller's and answers a bool.
+bool advertise_into(PyEndpoint& self, std::uint64_t, std::uint64_t mr_id, std::uint64_t ptr, std::size_t size,
+                    const Buffer& out) {
+  const auto state = self.state_or_raise();
+  const Result<RegionDescriptor> descriptor = state->memory.describe(mr_id, ptr, size);
+  if (!descriptor) return succeeded(tl::unexpected(descriptor.error()));
+  return succeeded(out.fill(descriptor->serialize()));
+}
+
+struct Ranges {
+  const Numbers& ids;
+  const Numbers& addresses;
+  const Numbers& sizes;
+};
+
+bool advertisev_into(PyEndpoint& self, const Ranges& ranges, const std::vector<Buffer>& outs,
+                     std::optional<std::size_t> num_iovs) {
+  const auto state = self.state_or_raise();
+  const auto& [ids, addresses, sizes] = ranges;
+  const std::size_t count =
+      value_or_raise(same_length({ids.size(), addresses.size(), sizes.size(), outs.size()}, num_iovs));
+  for (std::size_t i = 0; i < count; ++i) {
+    const Result<RegionDescriptor> descriptor = state->memory.describe(ids[i], addresses[i], sizes[i]);
+    if (!descriptor) return succeeded(tl::unexpected(descriptor.error()));
+    if (const Status filled = outs[i].fill(descriptor->serialize()); !filled) return succeeded(filled);
+  }
+  return true;
+}
+
+void bind_advertise_into(PyClass& endpoint) {
+  using namespace nb::literals;
+  endpoint
+      .def("advertise", &advertise_into, "conn_id"_a, "mr_id"_a, "addr"_a, "len"_a, "out_buf"_a,
+           "The same 64 bytes into the beginning of a writable buffer (bytearray, array): True, or False "
+           "with\n"
+           "last_error().")
+      .def(
+          "advertisev",
+          [](PyEndpoint& self, std::uint64_t, const Numbers& ids, const Numbers& addresses,
+             const Numbers& sizes, const std::vector<Buffer>& outs, std::optional<std::size_t> num_iovs) {
+            return advertisev_into(self, {ids, addresses, sizes}, outs, num_iovs);
+          },
+          "conn_id"_a, "mr_id_list"_a, "addr_list"_a, "len_list"_a, "out_buf_list"_a,
+          "num_iovs"_a = nb::none(), "advertise() into a list of writable buffers.");
 }
 
 void bind_advertise(PyClass& endpoint) {
@@ -163,6 +201,7 @@ void bind_memory(nb::module_& module, PyClass& endpoint) {
           "Ends a registration: peers are shut out at once, and the transfers here that use it have timeout\n"
           "seconds (default 10) to end. False for an unknown id, or if they did not.");
   bind_advertise(endpoint);
+  bind_advertise_into(endpoint);
 }
 
 }  // namespace p2p::python

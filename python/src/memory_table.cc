@@ -63,7 +63,6 @@ Status MemoryTable::remove(std::uint64_t id, std::chrono::nanoseconds timeout) {
     implicit_order_.erase(entry->second.used);
     entry = implicit_.erase(entry);
   }
-  std::erase_if(shared_, [id](const auto& entry) { return entry.second.id == id; });
   return {};
 }
 
@@ -215,38 +214,12 @@ MemoryTable::Region MemoryTable::take_implicit(const Range& range) {
   return region ? std::move(region.mapped()) : nullptr;
 }
 
-Result<std::uint64_t> MemoryTable::add_shared(Endpoint& engine, std::uint64_t address, std::size_t size) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = shared_.find({address, size}); found != shared_.end()) {
-      ++found->second.users;
-      return found->second.id;
-    }
-  }
-  const Result<std::uint64_t> id = add(engine, address, size);
-  if (!id) return id;
-  const std::lock_guard lock(mutex_);
-  shared_.insert_or_assign({address, size}, Shared{*id, 1});
-  return id;
-}
-
-Status MemoryTable::remove_shared(std::uint64_t id, std::chrono::nanoseconds timeout) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found =
-        std::ranges::find_if(shared_, [id](const auto& entry) { return entry.second.id == id; });
-    if (found != shared_.end() && --found->second.users > 0) return {};
-  }
-  return remove(id, timeout);
-}
-
 void MemoryTable::clear() {
   std::unordered_map<std::uint64_t, Region> dropped;
   const std::lock_guard lock(mutex_);
   dropped.swap(regions_);
   implicit_.clear();
   implicit_order_.clear();
-  shared_.clear();
 }
 
 }  // namespace p2p::python

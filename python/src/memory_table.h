@@ -46,10 +46,6 @@ class MemoryTable {
   Result<std::vector<Region>> implicit(Endpoint& engine, std::span<LocalSpan> spans);
   static constexpr std::size_t kKept = 4096;
 
-  /// Like `add`, but the same range twice is one region, which the second `remove_shared` drops.
-  Result<std::uint64_t> add_shared(Endpoint& engine, std::uint64_t address, std::size_t size);
-  Status remove_shared(std::uint64_t id, std::chrono::nanoseconds timeout);
-
   void clear();
 
  private:
@@ -57,10 +53,6 @@ class MemoryTable {
     std::uint64_t address;
     std::size_t size;
     auto operator<=>(const Range&) const = default;
-  };
-  struct Shared {
-    std::uint64_t id;
-    std::size_t users;
   };
   struct Implicit {
     std::uint64_t id;
@@ -96,7 +88,6 @@ class MemoryTable {
   std::unordered_map<std::uint64_t, Region> regions_;
   std::map<Range, Implicit> implicit_;
   std::list<Range> implicit_order_;  ///< used longest ago first
-  std::map<Range, Shared> shared_;
 };
 
 }  // namespace p2p::python

@@ -24,6 +24,7 @@ NB_MODULE(_p2p, module) {
   module.def(
       "last_error", [] { return last_error(); },
       "Why this thread's latest call answered False: one sentence.");
+  module.attr("__cuda__") = P2P_CUDA_VERSION;
   module.def("_close_all", &PyEndpoint::close_all, "For the interpreter's end.");
   module.def(
       "_name_gpus_by_bdf", [](bool on) { set_gpu_naming(on ? GpuNaming::kBdf : GpuNaming::kIndex); }, "on"_a,

@@ -59,8 +59,8 @@ bool one(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std
 }
 
 template <Operation kOperation>
-nb::tuple one_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std::uint64_t ptr,
-                    std::size_t size, const Blob& meta) {
+OkAndId one_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std::uint64_t ptr,
+                  std::size_t size, const Blob& meta) {
   return begin(kOperation, plan_one(self, conn_id, local_span(mr_id, ptr, size), meta));
 }
 

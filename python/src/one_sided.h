@@ -45,7 +45,7 @@ inline bool finish(Operation operation, const Result<Plan>& plan) {
 }
 
 /// Starts a plan: the answer of the calls that give (ok, transfer_id).
-inline nanobind::tuple begin(Operation operation, const Result<Plan>& plan) {
+inline OkAndId begin(Operation operation, const Result<Plan>& plan) {
   if (!plan) return not_started(plan.error());
   return start(*plan->state, TransferTable::Kind::kOneSided, [&] { return plan->post(operation); });
 }

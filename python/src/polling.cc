@@ -25,7 +25,7 @@ struct XferHandle {
   std::uint64_t transfer_id = 0;
 };
 
-nb::tuple poll_async(const PyEndpoint& self, std::uint64_t transfer_id) {
+Tuple<bool, bool> poll_async(const PyEndpoint& self, std::uint64_t transfer_id) {
   const auto state = self.state_or_raise();
   const TransferTable::Found found = state->transfers.find(transfer_id);
   if (!found.transfer.valid()) return nb::make_tuple(succeeded(found.outcome), true);

@@ -2,9 +2,12 @@
 #include "rendezvous.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -122,6 +125,30 @@ Rendezvous& Rendezvous::operator=(Rendezvous&& other) noexcept {
 
 Rendezvous::~Rendezvous() {
   if (!path_.empty()) unlink(path_.c_str());
+}
+
+Result<Arrivals> Arrivals::watch() {
+  const Result<std::string> place = directory();
+  if (!place) return tl::unexpected(place.error());
+  Arrivals arrivals;
+  arrivals.fd_ = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  if (arrivals.fd_ < 0 || inotify_add_watch(arrivals.fd_, place->c_str(), IN_MOVED_TO) < 0) {
+    return failure(ErrorCode::kSystem, "watch " + *place + ": " + std::strerror(errno));
+  }
+  return arrivals;
+}
+
+Arrivals::~Arrivals() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void Arrivals::wait(std::chrono::nanoseconds timeout) const {
+  pollfd one{.fd = fd_, .events = POLLIN, .revents = 0};
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+  if (poll(&one, 1, static_cast<int>(milliseconds)) <= 0) return;
+  alignas(inotify_event) std::array<char, 4096> events;  // which ones does not matter
+  while (read(fd_, events.data(), events.size()) > 0) {
+  }
 }
 
 Result<Identity> find_local(std::int32_t gpu, const std::optional<std::string>& address) {

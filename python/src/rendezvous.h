@@ -1,9 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "identity.h"
 #include "p2p/result.h"
@@ -32,5 +34,22 @@ class Rendezvous {
 
 /// The newest endpoint of this GPU index, another process's first; with `address`, of that host alone.
 Result<Identity> find_local(std::int32_t gpu, const std::optional<std::string>& address = std::nullopt);
+
+/// Tells when another endpoint may have announced itself.
+class Arrivals {
+ public:
+  static Result<Arrivals> watch();
+
+  Arrivals(Arrivals&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Arrivals& operator=(Arrivals&& other) noexcept { return std::swap(fd_, other.fd_), *this; }
+  ~Arrivals();
+
+  /// Returns at the latest after `timeout`.
+  void wait(std::chrono::nanoseconds timeout) const;
+
+ private:
+  Arrivals() = default;
+  int fd_ = -1;
+};
 
 }  // namespace p2p::python

@@ -133,6 +133,22 @@ bool Blobs::load_item(nb::handle item) {
   return true;
 }
 
+bool Buffer::load(nb::handle target) noexcept {
+  PyBuffer_Release(&view_);
+  if (PyObject_GetBuffer(target.ptr(), &view_, PyBUF_CONTIG) == 0) return true;
+  PyErr_Clear();
+  return false;
+}
+
+Status Buffer::fill(std::span<const std::byte> bytes) const {
+  if (static_cast<std::size_t>(view_.len) < bytes.size()) {
+    return failure(ErrorCode::kInvalidArgument, "out_buf has " + std::to_string(view_.len) + " bytes, of " +
+                                                    std::to_string(bytes.size()) + " that are needed");
+  }
+  std::memcpy(view_.buf, bytes.data(), bytes.size());
+  return {};
+}
+
 Result<std::size_t> same_length(std::initializer_list<std::size_t> sizes,
                                 std::optional<std::size_t> expected) {
   const std::size_t length = expected.value_or(*sizes.begin());

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "p2p/result.h"
@@ -79,6 +80,24 @@ class Blobs {
   std::vector<std::span<const std::byte>> items_;
 };
 
+/// An argument to write into: bytearray, a writable memoryview or array.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
+  Buffer& operator=(Buffer&& other) noexcept { return std::swap(view_, other.view_), *this; }
+  ~Buffer() { PyBuffer_Release(&view_); }  // does nothing for one that holds none
+
+  /// False, without a Python error, for what cannot be written to.
+  bool load(nanobind::handle target) noexcept;
+
+  /// kInvalidArgument if they do not fit.
+  Status fill(std::span<const std::byte> bytes) const;
+
+ private:
+  Py_buffer view_{};
+};
+
 /// kInvalidArgument unless all lists have `expected` entries (or, without it, those of the first).
 Result<std::size_t> same_length(std::initializer_list<std::size_t> sizes,
                                 std::optional<std::size_t> expected);
@@ -102,6 +121,12 @@ struct type_caster<p2p::python::Blob> {
 template <>
 struct type_caster<p2p::python::Blobs> {
   NB_TYPE_CASTER(p2p::python::Blobs, const_name("collections.abc.Sequence[bytes] | numpy.ndarray"))
+  bool from_python(handle source, std::uint8_t, cleanup_list*) noexcept { return value.load(source); }
+};
+
+template <>
+struct type_caster<p2p::python::Buffer> {
+  NB_TYPE_CASTER(p2p::python::Buffer, const_name("bytearray | memoryview | numpy.ndarray"))
   bool from_python(handle source, std::uint8_t, cleanup_list*) noexcept { return value.load(source); }
 };
 

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,7 @@ struct State {
   explicit State(Endpoint made) : engine(std::move(made)) {}
 
   Endpoint engine;
+  std::chrono::milliseconds connect_timeout{};
   std::int32_t gpu = 0;
   bool gpu_from_memory = false;  ///< Endpoint(): the first registered GPU memory decides
   std::atomic<bool> closing{false};
@@ -39,10 +41,25 @@ struct State {
   ConnectionTable connections;
   MemoryTable memory;
 
+  /// Endpoint() takes its GPU from the first GPU memory it sees. Called with the GIL.
+  void adopt_gpu(std::uint64_t mr_id) {
+    const MemoryPlace place = memory.place(mr_id);
+    if (!gpu_from_memory || place.kind != MemoryKind::kCuda) return;
+    gpu_from_memory = false;
+    gpu = place.device;
+  }
+
   Identity identity(Purpose purpose = Purpose::kConnect) const {
     return {.address = engine.address(), .port = engine.port(), .gpu = gpu, .purpose = purpose};
   }
 };
+
+/// Results as the stub says them.
+template <class... T>
+using Tuple = nanobind::typed<nanobind::tuple, T...>;
+using OkAndId = Tuple<bool, std::uint64_t>;
+using OkAndBytes = Tuple<bool, nanobind::bytes>;
+using OkAndBlobs = Tuple<bool, nanobind::typed<nanobind::list, nanobind::bytes>>;
 
 inline constexpr std::uint64_t kNoConnection = ~std::uint64_t{0};
 inline constexpr std::uint64_t kNoTransfer = 0;
@@ -89,7 +106,7 @@ Status run(const State& state, Post&& post) {
 
 /// Starts a transfer without the GIL and gives it an id; what fails at once is told at once.
 template <class Post>
-nanobind::tuple start(State& state, TransferTable::Kind kind, Post&& post) {
+OkAndId start(State& state, TransferTable::Kind kind, Post&& post) {
   Transfer transfer;
   {
     Released released;
@@ -99,7 +116,7 @@ nanobind::tuple start(State& state, TransferTable::Kind kind, Post&& post) {
   return nanobind::make_tuple(true, state.transfers.add(std::move(transfer), kind));
 }
 
-inline nanobind::tuple not_started(const Error& error) {
+inline OkAndId not_started(const Error& error) {
   set_last_error(error.message);
   return nanobind::make_tuple(false, kNoTransfer);
 }

@@ -63,15 +63,55 @@ Result<Message> unregistered(const PyEndpoint& self, std::uint64_t conn_id, std:
   return made;
 }
 
+/// Where the peer has connected to this side as well and nobody has accepted that, it sends on what it made:
+/// that is where to receive.
 template <Direction kDirection>
-bool finish(const Result<Message>& made) {
+bool cross(Message& made) {
+  if constexpr (kDirection == Direction::kSend) return false;
+  const auto theirs = made.state->connections.crossing(made.state->engine, *made.link);
+  if (theirs == nullptr) return false;
+  made.link = theirs;
+  return true;
+}
+
+/// Waits for a message. The peer may connect to this side only after that has begun.
+Status receive(Message& made) {
+  for (;;) {
+    Transfer transfer;
+    {
+      Released released;
+      transfer = made.post<Direction::kReceive>();
+      (void)transfer.wait(kSlice);
+    }
+    bool moved = false;
+    while (!transfer.done()) {
+      const Status outcome = wait_done(transfer, std::chrono::steady_clock::now() + kSlice,
+                                       made.state->closing, OnInterrupt::kCancel);
+      if (transfer.done()) break;
+      if (outcome.error().code != ErrorCode::kTimedOut) return outcome;
+      moved = cross<Direction::kReceive>(made);
+      if (moved) transfer.cancel();
+    }
+    const Status outcome = transfer.status();
+    const bool nothing_came = !outcome && outcome.error().code == ErrorCode::kCancelled;
+    if (!moved || !nothing_came) return outcome;
+  }
+}
+
+template <Direction kDirection>
+bool finish(Result<Message> made) {
   if (!made) return succeeded(tl::unexpected(made.error()));
+  if constexpr (kDirection == Direction::kReceive) {
+    cross<kDirection>(*made);
+    if (made->link->origin == Link::Origin::kDialled) return succeeded(receive(*made));
+  }
   return succeeded(run(*made->state, [&] { return made->template post<kDirection>(); }));
 }
 
 template <Direction kDirection>
-nb::tuple begin(const Result<Message>& made) {
+OkAndId begin(Result<Message> made) {
   if (!made) return not_started(made.error());
+  cross<kDirection>(*made);
   constexpr auto kKind =
       kDirection == Direction::kSend ? TransferTable::Kind::kSend : TransferTable::Kind::kReceive;
   return start(*made->state, kKind, [&] { return made->template post<kDirection>(); });
@@ -84,8 +124,8 @@ bool one(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std
 }
 
 template <Direction kDirection>
-nb::tuple one_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std::uint64_t ptr,
-                    std::size_t size) {
+OkAndId one_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std::uint64_t ptr,
+                  std::size_t size) {
   return begin<kDirection>(message<kDirection>(self, conn_id, local_span(mr_id, ptr, size)));
 }
 
@@ -97,8 +137,8 @@ bool many(const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids, con
 }
 
 template <Direction kDirection>
-nb::tuple many_async(const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids, const Numbers& ptrs,
-                     const Numbers& sizes, std::optional<std::size_t> num_iovs) {
+OkAndId many_async(const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids, const Numbers& ptrs,
+                   const Numbers& sizes, std::optional<std::size_t> num_iovs) {
   return begin<kDirection>(
       message<kDirection>(self, conn_id, value_or_raise(local_spans(ids, ptrs, sizes, num_iovs))));
 }
@@ -109,7 +149,7 @@ bool local(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr, std
 }
 
 template <Direction kDirection>
-nb::tuple local_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr, std::size_t size) {
+OkAndId local_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr, std::size_t size) {
   return begin<kDirection>(unregistered<kDirection>(self, conn_id, ptr, size));
 }
 

@@ -83,7 +83,11 @@ def _everything(rank, world):
     with pytest.raises(ValueError, match="no connection"):
         collective.send(mine, world + 3)
     collective.send(mine, rank)
-    collective.deregister_tensor(mine)
+    assert collective.check_tensor_registered(mine) == collective.register_tensor(mine)
+    assert collective.check_tensor_registered(mine[10:20]) == collective.check_tensor_registered(mine)
+    assert collective.deregister_tensor(mine) is True
+    assert collective.deregister_tensor(mine) is False
+    assert collective.check_tensor_registered(mine) is None
     unknown = context.ep.conn_id_of_rank(right) == 2**64 - 1
     collective.finalize_collective()
     with pytest.raises(RuntimeError, match="init_collective"):
@@ -99,6 +103,41 @@ def test_every_rank_reaches_every_other(tmp_path):
         assert not unknown
 
 
+def _later_generation(rank, world):
+    torch.set_num_threads(1)
+    context = collective.init_collective(num_cpus=1, local_gpu_idx=rank, disable_uccl_intra=True)
+    assert context.initialized and not context.use_copy_engine_for_intra
+    assert [conn is None for conn in context.send_connections] == [other == rank for other in range(world)]
+    assert context.recv_connections == context.send_connections
+    assert context.local_connections == [other != rank for other in range(world)]
+    assert context.float_type_from_tensor(torch.zeros(1)) == p2p.FloatType.kFloat32
+    assert context.float_type_from_tensor(torch.zeros(1, dtype=torch.int8)) == p2p.FloatType.kUndefined
+    right, left = (rank + 1) % world, (rank - 1) % world
+    out, into = torch.full((50,), float(rank)), torch.zeros(50)
+    ops = [collective.P2POp(collective.isend, out, right), context.P2POp("recv", into, left)]
+    collective.wait_all(collective.batch_isend_irecv([*ops, ("send", out, rank)]))
+    assert bool((into == left).all())
+    assert len(list(context.memory_regions)) == 2
+    gathered = torch.zeros(world, 3, dtype=torch.int64)
+    collective.allgather(torch.full((3,), rank), gathered)
+    again = torch.zeros(world * 3, dtype=torch.int64)
+    collective.wait_all(collective.iallgather(torch.full((3,), rank), again))
+    with pytest.raises(ValueError, match="recv_tensor"):
+        collective.allgather(torch.zeros(3), torch.zeros(2))
+    with pytest.raises(ValueError, match="P2POp"):
+        collective.P2POp("broadcast", out, right)
+    collective.finalize_collective()
+    assert not context.initialized and context.send_connections is None
+    return gathered.tolist(), again.tolist()
+
+
+def test_the_later_generation(tmp_path):
+    world = 3
+    for gathered, again in run_ranks(_later_generation, world, tmp_path):
+        assert gathered == [[rank] * 3 for rank in range(world)]
+        assert again == [rank for rank in range(world) for _ in range(3)]
+
+
 def test_needs_a_process_group():
     with pytest.raises(RuntimeError, match="initialised"):
         collective.CollectiveContext()
@@ -112,8 +151,8 @@ def _receive(pipe, port):
             tensor = torch.zeros(5000, dtype=torch.int32)
             transfer_id = manager.register_transfer(conn, tensor)
             for turn in (1, 2):
-                manager.post_transfer_metadata(transfer_id)
-                manager.wait_transfer_done(transfer_id)
+                assert manager.post_transfer_metadata(transfer_id) is True
+                assert manager.wait_transfer_done(transfer_id) is True
                 assert bool((tensor == turn).all())
             assert manager.deregister_transfer(transfer_id) is True
             pipe.send("all there")
@@ -140,7 +179,16 @@ def test_transfer_manager():
             poll_id = manager.do_transfer_async(transfer_id, metadata)
             while not manager.check_transfer_done(transfer_id, poll_id):
                 pass
-            manager.post_transfer_done(transfer_id)
+            assert manager.post_transfer_done(transfer_id) is True
+        state = manager.transfer_table[transfer_id]
+        assert (state.data, state.size) == (tensor.data_ptr(), 20000) and state.mr_id >= 1
+        peer = manager.conn_table[conn]
+        assert state.conn_state is peer and isinstance(peer, transfer.TransferManager.ConnState)
+        assert (peer.local_gpu_idx, peer.remote_gpu_idx, peer.conn_id, peer.is_local) == (0, 1, conn, True)
+        assert (manager.local_gpu_idx, manager.num_cpus) == (0, 1)
+        mine = p2p.Endpoint.parse_metadata(manager.ep.get_metadata())
+        assert (manager.local_ep_ip, manager.local_ep_port) == mine[:2]
+        assert manager.listen_socket.getsockname()[1] == manager.listen_port
         assert pipe.poll(SECONDS) and pipe.recv() == "all there"
         with pytest.raises(ValueError, match="77"):
             manager.register_transfer(77, tensor)

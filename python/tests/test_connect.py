@@ -135,9 +135,29 @@ def test_connect_local_by_either_spelling_and_to_nobody(other, ep):
     other.open(gpu=78)
     assert ep.connect_local(remote_gpu_idx=78)[0]
     assert ep.connect_local(remote_gpu_bdf="78")[0]
-    assert ep.connect_local(60001) == (False, NO_CONNECTION)
-    assert "60001" in p2p.last_error()
+    with p2p.Endpoint(0, 1, connect_timeout=0.3) as hasty:
+        start = time.monotonic()
+        assert hasty.connect_local(60001) == (False, NO_CONNECTION)
+        assert 0.25 < time.monotonic() - start < 5
+        assert "60001" in p2p.last_error()
     assert ep.connect_local("0000:ff:1f.7") == (False, NO_CONNECTION)
+
+
+def test_connect_local_before_the_endpoint_is_there(other, ep):
+    results = []
+    connecting = threading.Thread(target=lambda: results.append(ep.connect_local(81)))
+    connecting.start()
+    until_asleep(os.getpid(), connecting.native_id)
+    other.open(gpu=81)
+    connecting.join(20)
+    assert results and results[0][0]
+    assert other.call("accept_local", timeout=10)[0]
+
+
+def test_loopback_reaches_an_endpoint_that_announces_another_address(other, ep):
+    _, gpu, port = where(other.open())
+    assert ep.connect("127.0.0.1", gpu, port)[0], p2p.last_error()
+    assert other.call("accept", timeout=10)[0]
 
 
 def test_the_newest_process_of_an_index_wins(other, ep):
@@ -154,7 +174,7 @@ def test_a_killed_process_is_not_found():
     other = Other()
     other.open(gpu=80)
     other.kill()
-    with p2p.Endpoint(0, 1) as ep:
+    with p2p.Endpoint(0, 1, connect_timeout=0.3) as ep:
         assert not ep.connect_local(80)[0]
         assert "GPU 80" in p2p.last_error()
 
@@ -179,6 +199,90 @@ def test_remote_endpoints_by_metadata(other, ep):
 def test_without_passive_accept_they_wait_for_accept(other, ep):
     assert ep.add_remote_endpoint(other.open())[0]
     assert other.call("accept", timeout=10)[0]
+
+
+def test_accept_local_meets_an_endpoint_by_metadata_of_this_host(other, ep):
+    ok, conn = ep.add_remote_endpoint(other.open())
+    assert ok, p2p.last_error()
+    ok, gpu, theirs = other.call("accept_local", timeout=10)
+    assert (ok, gpu) == (True, 0)
+    assert not other.call("accept", timeout=0.2)[0]
+
+
+def message(pair_of, size=64, value=0):
+    """Registered memory: (array, arguments of send and recv after the connection)."""
+    import numpy as np
+
+    array = np.full(size, value, np.uint8)
+    ok, mr_id = pair_of.reg(array.ctypes.data, size)
+    assert ok, p2p.last_error()
+    return array, (mr_id, array.ctypes.data, size)
+
+
+@pytest.mark.parametrize("by", ["connect", "add_remote_endpoint"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_both_connect_and_neither_accepts(other, ep, by, asynchronous):
+    metadata, mine = other.open(), ep.get_metadata()
+    if by == "connect":
+        ok, conn = ep.connect(*where(metadata))
+        address, gpu, port = where(mine)
+        their_ok, their_conn = other.call("connect", address, gpu, port)
+    else:
+        ok, conn = ep.add_remote_endpoint(metadata)
+        their_ok, their_conn = other.call("add_remote_endpoint", mine)
+        for start_passive_accept in (ep.start_passive_accept, lambda: other.call("start_passive_accept")):
+            assert start_passive_accept()
+    assert ok and their_ok
+    theirs, pointer = other.memory("m", 64, 9)
+    array, arguments = message(ep)
+    for size in (64, 32):  # more than once
+        array[:] = 0
+        other.begin("call", "send", their_conn, theirs, pointer, size)
+        if asynchronous:
+            ok, transfer = ep.recv_async(conn, *arguments)
+            assert ok and ep.wait(transfer, 20) == size
+        else:
+            assert ep.recv(conn, *arguments), p2p.last_error()
+        assert other.result()
+        assert (array[:size] == 9).all() and (array[size:] == 0).all()
+    array[:] = 4
+    other.begin("call", "recv", their_conn, theirs, pointer, 64)
+    assert ep.send(conn, *arguments), p2p.last_error()
+    assert other.result()
+    assert other.contents("m") == b"\x04" * 64
+
+
+def test_the_peer_connects_when_this_side_receives_already(other, ep):
+    ok, conn = ep.connect(*where(other.open()))
+    assert ok
+    array, arguments = message(ep)
+    results = []
+    receiving = threading.Thread(target=lambda: results.append(ep.recv(conn, *arguments)))
+    receiving.start()
+    until_asleep(os.getpid(), receiving.native_id)
+    address, gpu, port = where(ep.get_metadata())
+    ok, their_conn = other.call("connect", address, gpu, port)
+    assert ok
+    theirs, pointer = other.memory("m", 64, 9)
+    assert other.call("send", their_conn, theirs, pointer, 64), other.last_error()
+    receiving.join(20)
+    assert results == [True] and (array == 9).all()
+
+
+def test_connections_that_cross_and_are_accepted_stay_two(other, ep):
+    """Each side sends on what it made and receives on what it accepted."""
+    ok, out = ep.connect(*where(other.open()))
+    address, gpu, port = where(ep.get_metadata())
+    assert ok and other.call("connect", address, gpu, port)[0]
+    ok, _, _, into = ep.accept(timeout=10)
+    assert ok and into != out
+    ok, _, _, their_into = other.call("accept", timeout=10)
+    theirs, pointer = other.memory("m", 64, 9)
+    array, arguments = message(ep, value=3)
+    assert other.call("recv_async", their_into, theirs, pointer, 64)[0]
+    assert ep.send(out, *arguments), p2p.last_error()
+    assert other.call("wait", 1, 20) == 64
+    assert other.contents("m") == b"\x03" * 64
 
 
 def test_connects_and_accepts_from_a_pool(other, ep):

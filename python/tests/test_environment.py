@@ -30,6 +30,8 @@ WITHOUT_EFFECT = {
     "UCCL_CXI_DEVICE_INDEX": "0",
 }
 
+TAKES_EFFECT = {"UCCL_P2P_RDMA_GID_INDEX"}  # of RDMA, where there is any
+
 _WRITE = """
 import numpy as np
 from uccl import p2p
@@ -96,15 +98,46 @@ def test_ports(name):
     assert output(_ADDRESS, NCCL_SOCKET_IFNAME="lo", **{name: port}) == ["127.0.0.1", port]
 
 
-@pytest.mark.parametrize("variables", [{"UCCL_P2P_DISABLE_IPC": "1"}, {"UCCL_P2P_TRANSPORT": "tcp"}], ids=str)
+@pytest.mark.parametrize("variables", [{"UCCL_P2P_DISABLE_IPC": "1"}, {"UCCL_P2P_TRANSPORT": "tcp"}, {"UCCL_P2P_TRANSPORT": "nccl"}], ids=str)
 def test_network_only(variables):
     assert output(_WRITE, **variables) == ["tcp"]
 
 
-def test_a_transport_that_does_not_exist():
-    done = run(_WRITE, UCCL_P2P_TRANSPORT="cxi")
+@pytest.mark.parametrize("name", ["cxi", "efa"])
+def test_fabrics_without_a_transport(name):
+    done = run(_WRITE, UCCL_P2P_TRANSPORT=name)
     assert done.returncode != 0
-    assert "cxi" in done.stderr and "tcp" in done.stderr
+    assert f"'{name}'" in done.stderr and "UCCL_P2P_TRANSPORT=tcp" in done.stderr
+
+
+def test_rdma_where_there_is_none():
+    done = run(_WRITE, UCCL_P2P_TRANSPORT="ib")
+    if done.returncode == 0:
+        pytest.skip("there is RDMA")
+    assert "rdma" in done.stderr and "without UCCL_P2P_TRANSPORT" in done.stderr
+
+
+def test_a_transport_that_does_not_exist():
+    done = run(_WRITE, UCCL_P2P_TRANSPORT="pigeons")
+    assert done.returncode != 0
+    assert "pigeons" in done.stderr and "tcp" in done.stderr
+
+
+def test_keywords_are_the_variables_in_small_letters():
+    code = """
+from uccl import p2p
+with p2p.Endpoint(0, 1, transports=[], interfaces="lo", disable_ipc=True, gpu_blocks=32, spin_us=0) as ep:
+    print(ep.transports()["cma"])
+"""
+    # What a call says wins over the environment, the empty list too.
+    assert "left" in output(code, UCCL_P2P_TRANSPORT="tcp", UCCL_P2P_GPU_BLOCKS="8")
+
+
+def test_what_has_no_effect_is_named_at_debug_level():
+    named = run(_ADDRESS, UCCL_P2P_LOG_LEVEL="debug", **WITHOUT_EFFECT).stderr
+    for name in WITHOUT_EFFECT:
+        assert (f"{name} is set and changes nothing" in named) == (name not in TAKES_EFFECT), name
+    assert "UCCL_RCMODE" not in run(_ADDRESS, **WITHOUT_EFFECT).stderr
 
 
 @pytest.mark.parametrize("level", ["INFO", "WARNING", "ERROR", "FATAL", "0", "3"])

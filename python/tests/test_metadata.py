@@ -45,6 +45,11 @@ def test_wrong_types_raise():
         p2p.Endpoint.parse_metadata("text")
     with pytest.raises(TypeError, match="nonsense"):
         p2p.Endpoint(0, 1, nonsense=1)
+    for name, value in (("port", 70000), ("workers", "many"), ("interfaces", ["a", ""])):
+        with pytest.raises(p2p.InvalidArgument, match=f"UCCL_P2P_{name.upper()}"):
+            p2p.Endpoint(0, 1, **{name: value})
+    with pytest.raises(ValueError, match="keepalive"):
+        p2p.Endpoint(0, 1, keepalive=-1)
     with pytest.raises(ValueError, match="local_gpu_idx"):
         p2p.Endpoint(-1, 1)
 
@@ -58,6 +63,12 @@ assert metadata[-5:] == bytes([4]) + b'4096', metadata
 assert p2p.Endpoint.parse_metadata(metadata)[2] == '4096'
 foreign = metadata[:6] + bytes([12]) + b'0000:18:00.0'
 assert p2p.Endpoint.parse_metadata(foreign)[2] == '0000:18:00.0'
+other = p2p.Endpoint(4097)
+address, port, gpu = p2p.Endpoint.parse_metadata(metadata)
+assert other.connect(address, gpu, port)[0]
+assert ep.accept(timeout=20)[2] == 4097  # a number, also here
+assert other.connect_local(gpu, port)[0]
+assert ep.accept_local(timeout=20)[1] == '4097'
 """
     done = run_python(code, env={**os.environ, "UCCL_P2P_GPU_NAMES": "bdf"})
     assert done.returncode == 0, done.stderr

@@ -72,7 +72,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is no
         "benchmark_uccl_read.py --async-api",
         "benchmark_uccl_write.py --num-iovs=8",
         "benchmark_uccl_collective.py",
-        "benchmark_nccl.py --device=cpu",
+        "benchmark_nccl.py --backend=gloo",
     ],
 )
 def test_torchrun(command, tmp_path):
@@ -82,6 +82,7 @@ def test_torchrun(command, tmp_path):
     out = run([*whole, f"--json={rows}", f"--plot={picture}"])
     check_rows(rows, [1 << 10, 256 << 10])
     assert "256 KiB" in out and "GB/s" in out
+    assert out.startswith("backend "), out
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -108,6 +109,8 @@ def test_what_any_package_can_do(tmp_path):
         "benchmark_uccl.py --dual --async-api --num-iovs=4",
         "benchmark_uccl.py --ipc --dual",
         "benchmark_uccl_write.py --ipc --num-iovs=8 --async-api",
+        "benchmark_nccl.py --backend=gloo --dual",
+        "benchmark_uccl_collective.py --dual",
     ],
 )
 def test_benchmarks(command, tmp_path):
@@ -116,6 +119,18 @@ def test_benchmarks(command, tmp_path):
     out = run_two_ranks([sys.executable, str(BENCHMARKS / script), *arguments, *SHORT, f"--json={rows}"])
     check_rows(rows, [1 << 10, 256 << 10])
     assert "256 KiB" in out and "GB/s" in out
+    assert out.startswith("backend ") and ", transport " in out.splitlines()[0], out
+
+
+@needs_torch
+def test_nccl_is_not_gloo():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there are GPUs")
+    command = [sys.executable, str(BENCHMARKS / "benchmark_nccl.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 2 and "--backend gloo" in done.stderr
 
 
 def test_comparison_with_perf(tmp_path):

@@ -1,18 +1,22 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """Point-to-point transfers between GPUs and hosts, with and without RDMA.
 
-``uccl.p2p`` is the engine; ``uccl.collective`` and ``uccl.transfer`` are built on it and need torch.
+``uccl.p2p`` is the engine, ``uccl.aio`` the same for coroutines; ``uccl.collective`` and ``uccl.transfer`` are
+built on it and need torch.
 Importing starts no thread, opens no socket and touches no GPU.
 """
 
 import importlib
 
 __version__ = "0.1.0"
-__all__ = ["collective", "nixl", "p2p", "transfer", "utils"]
+__all__ = ["aio", "collective", "nixl", "p2p", "transfer", "utils"]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     # On first use, so that a program that needs uccl.p2p alone never imports torch.
+    if name == "__cuda__":
+        # The version of CUDA that the engine was built with; empty: GPU memory cannot be moved.
+        return importlib.import_module(f"{__name__}._p2p").__cuda__
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     if name in ("nccl_plugin_path", "rccl_plugin_path", "efa_plugin_path", "efa_nccl_path"):

@@ -6,14 +6,14 @@ locally, the others over the network. The process group is used once, to exchang
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from uccl import p2p
+from uccl import p2p, utils
 
 _CONNECT_SECONDS = 60.0
 
@@ -28,9 +28,18 @@ class _Member:
 
 
 @dataclass
-class _Registration:
-    mr_id: int
-    size: int
+class P2POp:
+    """One operation of batch_isend_irecv(): "send" or "recv", or the function isend or irecv."""
+
+    op: str | Callable[..., object]
+    tensor: torch.Tensor
+    peer: int
+
+    def __post_init__(self) -> None:
+        name = self.op if isinstance(self.op, str) else getattr(self.op, "__name__", "")
+        if name not in ("send", "recv", "isend", "irecv"):
+            raise ValueError(f"P2POp: the operation must be 'send' or 'recv', not {self.op!r}")
+        self.op = name.removeprefix("i")
 
 
 def _default_gpu_index() -> int:
@@ -45,24 +54,56 @@ def _default_gpu_index() -> int:
     return dist.get_rank() % local_size if local_size > 0 else dist.get_rank()
 
 
+_Operation = P2POp | tuple[str, torch.Tensor, int]
+
+
 class CollectiveContext:
     """The connections of this rank to all others.
 
     ``torch.distributed`` must be initialised, with a group that can gather CPU tensors (gloo); RuntimeError
     otherwise. The GPU index defaults to LOCAL_RANK, else the rank among the host's. Call ``init()`` on every
-    rank before anything else.
+    rank before anything else. ``use_copy_engine_for_intra`` and ``disable_uccl_intra`` chose between libraries
+    for the ranks of one host; here the engine finds the best way for all, and they change nothing.
     """
 
-    def __init__(self, num_cpus: int = 4, local_gpu_idx: int | None = None) -> None:
+    def __init__(
+        self,
+        num_cpus: int = 4,
+        local_gpu_idx: int | None = None,
+        use_copy_engine_for_intra: bool = False,
+        *,
+        disable_uccl_intra: bool = False,
+    ) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError("CollectiveContext needs torch.distributed to be initialised")
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         self.num_cpus = num_cpus
         self.local_gpu_idx = _default_gpu_index() if local_gpu_idx is None else local_gpu_idx
+        self.use_copy_engine_for_intra = use_copy_engine_for_intra
+        self.disable_uccl_intra = disable_uccl_intra
         self.ep: p2p.Endpoint | None = None
+        self.memory_regions = utils.ClosedIntervalTree()
+        self.local_connections: list[bool] | None = None  # by rank: whether it is on this host
         self._connections: dict[int, int] = {}
-        self._registered: dict[int, _Registration] = {}
+        self._moving: dict[int, torch.Tensor] = {}  # kept: the engine knows their addresses only
+
+    @property
+    def initialized(self) -> bool:
+        """Whether init() is through."""
+        return self.ep is not None and len(self._connections) == self.world_size - 1
+
+    @property
+    def send_connections(self) -> list[int | None] | None:
+        """By rank the connection to it, None for this rank; None before init()."""
+        if not self.initialized:
+            return None
+        return [self._connections.get(rank) for rank in range(self.world_size)]
+
+    @property
+    def recv_connections(self) -> list[int | None] | None:
+        """The same: a connection goes both ways."""
+        return self.send_connections
 
     def init(self) -> None:
         """Makes the endpoint and connects to every rank. Raises RuntimeError if one cannot be reached."""
@@ -87,6 +128,10 @@ class CollectiveContext:
 
     def _connect_all(self, members: list[_Member]) -> None:
         """The lower rank of a pair connects; either side of a connection can then send and receive."""
+        here = members[self.rank].address
+        self.local_connections = [
+            rank != self.rank and member.address == here for rank, member in enumerate(members)
+        ]
         lower = range(self.rank)
         higher = range(self.rank + 1, self.world_size)
         with ThreadPoolExecutor(max_workers=max(1, self.world_size)) as pool:
@@ -94,8 +139,8 @@ class CollectiveContext:
             accepted = [pool.submit(self._accept, members, members[rank]) for rank in lower]
             for rank, future in dialled.items():
                 self._connections[rank] = future.result()
-            for future in accepted:
-                rank, connection = future.result()
+            for arrival in accepted:
+                rank, connection = arrival.result()
                 self._connections[rank] = connection
         for rank, connection in self._connections.items():
             self._endpoint()._set_rank(rank, connection)
@@ -114,12 +159,11 @@ class CollectiveContext:
         """Any lower rank of the expected one's kind: they come in any order."""
         endpoint = self._endpoint()
         if expected.address == members[self.rank].address:
-            accepted = endpoint.accept_local(timeout=_CONNECT_SECONDS)
+            ok, _, connection = endpoint.accept_local(timeout=_CONNECT_SECONDS)
         else:
-            accepted = endpoint.accept(timeout=_CONNECT_SECONDS)
-        if not accepted[0]:
+            ok, _, _, connection = endpoint.accept(timeout=_CONNECT_SECONDS)
+        if not ok:
             raise RuntimeError(f"rank {self.rank}: {p2p.last_error()}")
-        connection = accepted[-1]
         peer = endpoint.peer(connection)
         for rank, member in enumerate(members):
             if (member.address, member.port) == (peer["address"], peer["port"]):
@@ -137,31 +181,50 @@ class CollectiveContext:
             raise ValueError(f"no connection to rank {rank}")
         return self._connections[rank]
 
-    def register_tensor(self, tensor: torch.Tensor) -> None:
-        """Registers a contiguous tensor's memory; the same memory again costs nothing."""
-        self._registration(tensor)
+    def register_tensor(self, tensor: torch.Tensor) -> int:
+        """Registers a contiguous tensor's memory and returns the region; registered memory costs nothing."""
+        return self._registration(tensor)[0]
+
+    def check_tensor_registered(self, tensor: torch.Tensor) -> int | None:
+        """The region that a tensor's memory lies in; None if it is not registered."""
+        self._endpoint()
+        pointer, size = self._memory(tensor)
+        return self._region(pointer, size)
+
+    @staticmethod
+    def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+        if not tensor.is_contiguous():
+            raise ValueError("the tensor is not contiguous")
+        return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+    def _region(self, pointer: int, size: int) -> int | None:
+        known = self.memory_regions.query_containing(pointer, pointer + size)
+        return int(known[0][2]) if known else None
 
     def _registration(self, tensor: torch.Tensor) -> tuple[int, int, int]:
         """The region, address and bytes of a tensor."""
-        if not tensor.is_contiguous():
-            raise ValueError("the tensor is not contiguous")
-        pointer = tensor.data_ptr()
-        size = tensor.numel() * tensor.element_size()
-        known = self._registered.get(pointer)
-        if known is None or known.size < size:
-            ok, mr_id = self._endpoint().reg(pointer, size)
+        pointer, size = self._memory(tensor)
+        region = self._region(pointer, size)
+        if region is None:
+            ok, region = self._endpoint().reg(pointer, size)
             if not ok:
                 raise RuntimeError(f"register a tensor of {size} bytes: {p2p.last_error()}")
-            if known is not None:
-                self._endpoint().dereg(known.mr_id)
-            known = self._registered[pointer] = _Registration(mr_id, size)
-        return known.mr_id, pointer, size
+            self.memory_regions.add(pointer, pointer + size, region)
+        return region, pointer, size
 
-    def deregister_tensor(self, tensor: torch.Tensor) -> None:
-        """Ends the registration of a tensor's memory, if there is one."""
-        known = self._registered.pop(tensor.data_ptr(), None)
-        if known is not None:
-            self._endpoint().dereg(known.mr_id)
+    def deregister_tensor(self, tensor: torch.Tensor) -> bool:
+        """Ends the registrations of exactly a tensor's memory; whether there was one."""
+        pointer, size = self._memory(tensor)
+        known = self.memory_regions.query_exact_match(pointer, pointer + size)
+        for start, end, region in known:
+            self.memory_regions.remove(start, end, region)
+            self._endpoint().dereg(region)
+        return bool(known)
+
+    @staticmethod
+    def float_type_from_tensor(tensor: torch.Tensor) -> p2p.FloatType:
+        """The name of a tensor's element type; kUndefined for one that has none. Transfers move bytes."""
+        return _FLOAT_TYPES.get(tensor.dtype, p2p.FloatType.kUndefined)
 
     def send(self, tensor: torch.Tensor, dst: int) -> None:
         """Sends a contiguous tensor and waits; nothing happens for the own rank. Raises p2p.Error."""
@@ -175,23 +238,29 @@ class CollectiveContext:
         """Starts a send and returns its transfer id; -1 for the own rank."""
         if dst == self.rank:
             return -1
-        return self._started(self._endpoint().send_async(self._connection(dst), *self._registration(tensor)))
+        return self._started(tensor, self._endpoint().send_async(self._connection(dst), *self._registration(tensor)))
 
     def irecv(self, tensor: torch.Tensor, src: int) -> int:
         """Starts a receive and returns its transfer id; -1 for the own rank."""
         if src == self.rank:
             return -1
-        return self._started(self._endpoint().recv_async(self._connection(src), *self._registration(tensor)))
+        return self._started(tensor, self._endpoint().recv_async(self._connection(src), *self._registration(tensor)))
 
-    def _started(self, result: tuple[bool, int]) -> int:
+    def _started(self, tensor: torch.Tensor, result: tuple[bool, int]) -> int:
         if not result[0]:
             raise RuntimeError(p2p.last_error())
+        self._moving[result[1]] = tensor
         return result[1]
 
     def wait(self, transfer_id: int) -> None:
         """Waits until a transfer is done. Raises p2p.Error if it failed."""
         if transfer_id != -1:
-            self._endpoint().wait(transfer_id)
+            try:
+                self._endpoint().wait(transfer_id)
+            except p2p.Error:
+                self._moving.pop(transfer_id, None)
+                raise
+            self._moving.pop(transfer_id, None)
 
     def test(self, transfer_id: int) -> bool:
         """Whether a transfer is done. Raises p2p.Error if it failed."""
@@ -199,7 +268,7 @@ class CollectiveContext:
             return True
         _, done = self._endpoint().poll_async(transfer_id)
         if done:
-            self._endpoint().wait(transfer_id)
+            self.wait(transfer_id)
         return done
 
     def wait_all(self, transfer_ids: Iterable[int]) -> None:
@@ -213,11 +282,43 @@ class CollectiveContext:
         if errors:
             raise errors[0]
 
+    P2POp = P2POp  # as ctx.P2POp(...), too
+
+    def batch_isend_irecv(self, ops: Iterable[_Operation]) -> list[int]:
+        """Starts them all and returns the transfer ids; those with the own rank are left out."""
+        ids = []
+        for given in ops:
+            one = P2POp(*given) if isinstance(given, tuple) else given
+            if one.peer != self.rank:
+                ids.append((self.isend if one.op == "send" else self.irecv)(one.tensor, one.peer))
+        return ids
+
+    def allgather(self, send_tensor: torch.Tensor, recv_tensor: torch.Tensor) -> None:
+        """Every rank's tensor into everyone's ``recv_tensor``, by rank, and waits."""
+        self.wait_all(self.iallgather(send_tensor, recv_tensor))
+
+    def iallgather(self, send_tensor: torch.Tensor, recv_tensor: torch.Tensor) -> list[int]:
+        """Starts an allgather() and returns the transfer ids. ValueError if ``recv_tensor`` is too small."""
+        whole = send_tensor.numel() * self.world_size
+        if recv_tensor.dtype != send_tensor.dtype or recv_tensor.numel() < whole or not recv_tensor.is_contiguous():
+            raise ValueError(f"recv_tensor must be contiguous and have {whole} elements of {send_tensor.dtype}")
+        self._registration(recv_tensor)  # once, not for each part
+        parts = recv_tensor.view(-1)[:whole].view(self.world_size, -1)
+        parts[self.rank].copy_(send_tensor.reshape(-1))
+        if recv_tensor.is_cuda:
+            torch.cuda.current_stream(recv_tensor.device).synchronize()
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
+        ops = [P2POp("recv", parts[rank], rank) for rank in others]
+        ops += [P2POp("send", send_tensor, rank) for rank in others]
+        return self.batch_isend_irecv(ops)
+
     def finalize(self) -> None:
         """Closes every connection. The context can be initialised again."""
         endpoint, self.ep = self.ep, None
         self._connections.clear()
-        self._registered.clear()
+        self.local_connections = None
+        self._moving.clear()
+        self.memory_regions.clear()
         if endpoint is not None:
             endpoint.close()
 
@@ -229,15 +330,29 @@ class CollectiveContext:
         self.finalize()
 
 
+_FLOAT_TYPES = {
+    torch.float16: p2p.FloatType.kFloat16,
+    torch.bfloat16: p2p.FloatType.kBFloat16,
+    torch.float32: p2p.FloatType.kFloat32,
+}
+
 _context: CollectiveContext | None = None
 
 
-def init_collective(num_cpus: int = 4, local_gpu_idx: int | None = None) -> CollectiveContext:
+def init_collective(
+    num_cpus: int = 4,
+    local_gpu_idx: int | None = None,
+    use_copy_engine_for_intra: bool = False,
+    *,
+    disable_uccl_intra: bool = False,
+) -> CollectiveContext:
     """Makes and initialises the context that the functions of this module use."""
     global _context
     if _context is not None:
         finalize_collective()
-    context = CollectiveContext(num_cpus, local_gpu_idx)
+    context = CollectiveContext(
+        num_cpus, local_gpu_idx, use_copy_engine_for_intra, disable_uccl_intra=disable_uccl_intra
+    )
     context.init()
     _context = context
     return context
@@ -288,14 +403,34 @@ def test(transfer_id: int) -> bool:
 test.__test__ = False  # type: ignore[attr-defined]  # not a case for pytest
 
 
-def register_tensor(tensor: torch.Tensor) -> None:
+def register_tensor(tensor: torch.Tensor) -> int:
     """CollectiveContext.register_tensor of the module's context."""
-    get_collective().register_tensor(tensor)
+    return get_collective().register_tensor(tensor)
 
 
-def deregister_tensor(tensor: torch.Tensor) -> None:
+def deregister_tensor(tensor: torch.Tensor) -> bool:
     """CollectiveContext.deregister_tensor of the module's context."""
-    get_collective().deregister_tensor(tensor)
+    return get_collective().deregister_tensor(tensor)
+
+
+def check_tensor_registered(tensor: torch.Tensor) -> int | None:
+    """CollectiveContext.check_tensor_registered of the module's context."""
+    return get_collective().check_tensor_registered(tensor)
+
+
+def batch_isend_irecv(ops: Iterable[_Operation]) -> list[int]:
+    """CollectiveContext.batch_isend_irecv of the module's context."""
+    return get_collective().batch_isend_irecv(ops)
+
+
+def allgather(send_tensor: torch.Tensor, recv_tensor: torch.Tensor) -> None:
+    """CollectiveContext.allgather of the module's context."""
+    get_collective().allgather(send_tensor, recv_tensor)
+
+
+def iallgather(send_tensor: torch.Tensor, recv_tensor: torch.Tensor) -> list[int]:
+    """CollectiveContext.iallgather of the module's context."""
+    return get_collective().iallgather(send_tensor, recv_tensor)
 
 
 def finalize_collective() -> None:

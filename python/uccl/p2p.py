@@ -74,7 +74,13 @@ class _LoopWatch:
         # The loop keeps the callback: a strong reference to self would keep both for ever.
         reference = weakref.ref(self)
         descriptor = self._completions.fileno()
-        loop.add_reader(descriptor, lambda: (watch := reference()) and watch._drain())
+
+        def drain() -> None:
+            watch = reference()
+            if watch is not None:
+                watch._drain()
+
+        loop.add_reader(descriptor, drain)
         self._loop = weakref.ref(loop)
 
     def _drain(self) -> None:
@@ -106,7 +112,8 @@ class Endpoint(_p2p.Endpoint):
 
     ``Endpoint(local_gpu_idx, num_cpus)``, ``Endpoint(local_gpu_idx)`` or ``Endpoint()``. No GPU is needed and
     the index may be any number. Keyword options override the environment (``transports=["tcp"]``). Safe to
-    use from any number of threads; not usable in a child made by fork(). Also a context manager.
+    use from any number of threads; not usable in a child made by fork(). Also a context manager, for ``with`` and
+    ``async with``; uccl.aio has the same calls as coroutines.
     """
 
     def __enter__(self) -> "Endpoint":
@@ -114,6 +121,12 @@ class Endpoint(_p2p.Endpoint):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> "Endpoint":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(asyncio.to_thread(self.close))
 
     def _watch(self) -> _LoopWatch:
         # One a loop and endpoint: ids are the endpoint's.

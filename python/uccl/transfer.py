@@ -19,40 +19,51 @@ _HANDSHAKE_SECONDS = 20.0
 _PROTOCOL = 1
 
 
-@dataclass
-class _Peer:
-    control: socket.socket
-    connection: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    inbox: dict[str, list[Any]] = field(default_factory=dict)
-
-
-@dataclass
-class _Transfer:
-    conn_id: int
-    tensor: torch.Tensor  # kept: the engine knows its address only
-    mr_id: int
-
-    @property
-    def size(self) -> int:
-        return self.tensor.numel() * self.tensor.element_size()
-
-
 class TransferManager:
     """Moves registered tensors between two processes that may be on different hosts.
 
     ``listen_port`` is the TCP port of the control socket (0: any; see ``listen_port`` afterwards).
+    ``conn_table`` and ``transfer_table`` hold what there is, by conn_id and by the id of register_transfer().
     """
+
+    @dataclass
+    class ConnState:
+        """A peer."""
+
+        local_gpu_idx: int
+        remote_gpu_idx: int
+        socket: socket.socket
+        conn_id: int
+        is_local: bool
+        lock: threading.Lock = field(default_factory=threading.Lock)
+        inbox: dict[str, list[Any]] = field(default_factory=dict)
+
+    @dataclass
+    class TransferState:
+        """A registered tensor."""
+
+        data: int
+        size: int
+        mr_id: int
+        conn_state: "TransferManager.ConnState"
+        tensor: torch.Tensor  # kept: the engine knows its address only
+
+        @property
+        def conn_id(self) -> int:
+            return self.conn_state.conn_id
 
     def __init__(
         self, local_gpu_idx: int, num_cpus: int, listen_port: int, listen_address: str = "0.0.0.0"
     ) -> None:
+        self.local_gpu_idx = local_gpu_idx
+        self.num_cpus = num_cpus
         self.ep = p2p.Endpoint(local_gpu_idx, num_cpus)
-        self._listener = socket.create_server((listen_address, listen_port))
-        self.listen_port: int = self._listener.getsockname()[1]
-        self._peers: dict[int, _Peer] = {}
+        self.local_ep_ip, self.local_ep_port, _ = p2p.Endpoint.parse_metadata(self.ep.get_metadata())
+        self.listen_socket = socket.create_server((listen_address, listen_port))
+        self.listen_port: int = self.listen_socket.getsockname()[1]
+        self.conn_table: dict[int, TransferManager.ConnState] = {}
+        self.transfer_table: dict[int, TransferManager.TransferState] = {}
         self._arrived: dict[tuple[str, int], list[int]] = {}
-        self._transfers: dict[int, _Transfer] = {}
         self._next_transfer = 0
         self._lock = threading.Lock()
 
@@ -73,9 +84,9 @@ class TransferManager:
 
     def accept(self, timeout: float | None = _ACCEPT_SECONDS) -> int:
         """Waits (seconds) for a manager that connects and returns the conn_id. TimedOut if none comes."""
-        self._listener.settimeout(timeout)
+        self.listen_socket.settimeout(timeout)
         try:
-            control, _ = self._listener.accept()
+            control, _ = self.listen_socket.accept()
         except TimeoutError:
             raise p2p.TimedOut(f"no manager has connected within {timeout} s") from None
         try:
@@ -127,32 +138,40 @@ class TransferManager:
         control.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
         control.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         control.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
+        peer = self.ep.peer(connection)
         with self._lock:
-            self._peers[connection] = _Peer(control, connection)
+            self.conn_table[connection] = self.ConnState(
+                local_gpu_idx=self.local_gpu_idx,
+                remote_gpu_idx=peer["gpu_idx"],
+                socket=control,
+                conn_id=connection,
+                is_local=peer["address"] == self.local_ep_ip,
+            )
         return connection
 
-    def _peer(self, conn_id: int) -> _Peer:
-        if conn_id not in self._peers:
+    def _peer(self, conn_id: int) -> "TransferManager.ConnState":
+        if conn_id not in self.conn_table:
             raise ValueError(f"no connection has the id {conn_id}")
-        return self._peers[conn_id]
+        return self.conn_table[conn_id]
 
-    def _transfer(self, transfer_id: int) -> _Transfer:
-        if transfer_id not in self._transfers:
+    def _transfer(self, transfer_id: int) -> "TransferManager.TransferState":
+        if transfer_id not in self.transfer_table:
             raise ValueError(f"no transfer has the id {transfer_id}")
-        return self._transfers[transfer_id]
+        return self.transfer_table[transfer_id]
 
     def register_transfer(self, conn_id: int, tensor: torch.Tensor) -> int:
         """Registers a contiguous tensor for a connection and returns the transfer's id."""
         if not tensor.is_contiguous():
             raise ValueError("the tensor is not contiguous")
-        self._peer(conn_id)
-        ok, mr_id = self.ep.reg(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+        peer = self._peer(conn_id)
+        size = tensor.numel() * tensor.element_size()
+        ok, mr_id = self.ep.reg(tensor.data_ptr(), size)
         if not ok:
             raise p2p.Error(p2p.last_error())
         with self._lock:
             transfer_id = self._next_transfer
             self._next_transfer += 1
-            self._transfers[transfer_id] = _Transfer(conn_id, tensor, mr_id)
+            self.transfer_table[transfer_id] = self.TransferState(tensor.data_ptr(), size, mr_id, peer, tensor)
         return transfer_id
 
     def deregister_transfer(self, transfer_id: int) -> bool:
@@ -161,18 +180,17 @@ class TransferManager:
         if not self.ep.dereg(transfer.mr_id):
             raise p2p.Error(p2p.last_error())
         with self._lock:
-            del self._transfers[transfer_id]
+            del self.transfer_table[transfer_id]
         return True
 
-    def post_transfer_metadata(self, transfer_id: int) -> None:
-        """Receiver: tells the peer where to write."""
+    def post_transfer_metadata(self, transfer_id: int) -> bool:
+        """Receiver: tells the peer where to write. Always True."""
         transfer = self._transfer(transfer_id)
-        ok, blob = self.ep.advertise(
-            transfer.conn_id, transfer.mr_id, transfer.tensor.data_ptr(), transfer.size
-        )
+        ok, blob = self.ep.advertise(transfer.conn_id, transfer.mr_id, transfer.data, transfer.size)
         if not ok:
             raise p2p.Error(p2p.last_error())
         self._send(transfer.conn_id, "metadata", blob.hex())
+        return True
 
     def fetch_transfer_metadata(self, transfer_id: int) -> bytes:
         """Sender: waits for where to write."""
@@ -182,7 +200,7 @@ class TransferManager:
         """Sender: starts the write and returns an id for check_transfer_done()."""
         transfer = self._transfer(transfer_id)
         ok, poll_id = self.ep.write_async(
-            transfer.conn_id, transfer.mr_id, transfer.tensor.data_ptr(), transfer.size, transfer_metadata
+            transfer.conn_id, transfer.mr_id, transfer.data, transfer.size, transfer_metadata
         )
         if not ok:
             raise p2p.Error(p2p.last_error())
@@ -196,25 +214,27 @@ class TransferManager:
             self.ep.wait(poll_id)
         return done
 
-    def post_transfer_done(self, transfer_id: int) -> None:
-        """Sender: tells the peer that its memory is written."""
+    def post_transfer_done(self, transfer_id: int) -> bool:
+        """Sender: tells the peer that its memory is written. Always True."""
         self._send(self._transfer(transfer_id).conn_id, "done", None)
+        return True
 
-    def wait_transfer_done(self, transfer_id: int) -> None:
-        """Receiver: waits for that. Raises ConnectionError if the peer leaves instead."""
+    def wait_transfer_done(self, transfer_id: int) -> bool:
+        """Receiver: waits for that; always True. Raises ConnectionError if the peer leaves instead."""
         self._receive(self._transfer(transfer_id).conn_id, "done")
+        return True
 
     def _send(self, conn_id: int, kind: str, value: Any) -> None:
         peer = self._peer(conn_id)
         with self._lock:
-            utils.send_obj(peer.control, [kind, value])
+            utils.send_obj(peer.socket, [kind, value])
 
     def _receive(self, conn_id: int, kind: str) -> Any:
         """The oldest message of a kind; others that come first wait for their own call."""
         peer = self._peer(conn_id)
         with peer.lock:
             while not peer.inbox.get(kind):
-                message = utils.recv_obj(peer.control)
+                message = utils.recv_obj(peer.socket)
                 if not isinstance(message, list) or len(message) != 2 or message[0] not in ("metadata", "done"):
                     raise p2p.ProtocolError("the peer sent a control message that does not exist")
                 peer.inbox.setdefault(message[0], []).append(message[1])
@@ -222,10 +242,11 @@ class TransferManager:
 
     def close(self) -> None:
         """Closes the control sockets and the endpoint."""
-        self._listener.close()
-        for peer in self._peers.values():
-            peer.control.close()
-        self._peers.clear()
+        self.listen_socket.close()
+        for peer in self.conn_table.values():
+            peer.socket.close()
+        self.conn_table.clear()
+        self.transfer_table.clear()
         self.ep.close()
 
     def __enter__(self) -> "TransferManager":
