@@ -1,8 +1,12 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-.PHONY: demo test lint fuzz clean help
+PREFIX ?= /usr/local
+
+.PHONY: demo build install test lint fuzz clean help
 
 help:
 	@echo "make demo   build, measure transfers between two processes of this machine, move tensors from Python"
+	@echo "make build  the C++ libraries and programs, optimised, in build/install"
+	@echo "make install PREFIX=FOLDER  the same into FOLDER (default /usr/local)"
 	@echo "make test   all tests; 'make test PART=dev' only one part (see scripts/test.sh)"
 	@echo "make lint   static checks"
 	@echo "make fuzz   every fuzzer for a minute"
@@ -10,6 +14,14 @@ help:
 
 demo:
 	@scripts/demo.sh
+
+build:
+	@scripts/setup.sh demo
+	@cmake --preset release -B build/install -DP2P_TESTS=OFF
+	@cmake --build build/install
+
+install: build
+	@cmake --install build/install --prefix "$(PREFIX)"
 
 test:
 	@scripts/test.sh $(PART)
