@@ -50,8 +50,9 @@ def _default_gpu_index() -> int:
             return int(dist.get_local_rank())
         except (RuntimeError, ValueError):
             pass
+    rank = int(dist.get_rank())
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
-    return dist.get_rank() % local_size if local_size > 0 else dist.get_rank()
+    return rank % local_size if local_size > 0 else rank
 
 
 _Operation = P2POp | tuple[str, torch.Tensor, int]

@@ -84,19 +84,22 @@ def _rights() -> Iterator[Finding]:
     filtered = _status("Seccomp") == "2"
     yield Finding(section, "seccomp", "a filter is in force" if filtered else "no filter")
     for kind in ("pid", "net"):
-        apart = os.readlink(f"/proc/self/ns/{kind}") != _first_process(kind)
+        own = namespace("self", kind)
+        first = namespace("1", kind)
+        apart = bool(first) and own != first
         note = f"processes in other {kind.upper()} namespaces are reached by tcp only"
+        whose = "not process 1's" if apart else "that of process 1" if first else "process 1's cannot be seen"
         yield Finding(
-            section, f"{kind.upper()} namespace", "its own" if apart else "the host's, or process 1's",
-            NOTE if apart else OK, note if apart else "",
-        )  # fmt: skip
+            section, f"{kind.upper()} namespace", f"{own}, {whose}", NOTE if apart else OK, note if apart else ""
+        )
 
 
-def _first_process(kind: str) -> str:
+def namespace(process: str, kind: str) -> str:
+    """The name of a process' namespace; nothing where it is not ours to see."""
     try:
-        return os.readlink(f"/proc/1/ns/{kind}")
-    except OSError:  # not ours to see
-        return os.readlink(f"/proc/self/ns/{kind}")
+        return os.readlink(f"/proc/{process}/ns/{kind}")
+    except OSError:
+        return ""
 
 
 def _limits() -> Iterator[Finding]:

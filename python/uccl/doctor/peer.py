@@ -77,6 +77,8 @@ def serve(address: str, port: int, clients: int | None = None) -> None:
                     print(f"{peer}: answered", flush=True)
                 except (OSError, ValueError, p2p.Error) as error:
                     print(f"{peer}: {error}", flush=True)
+                    with contextlib.suppress(OSError):
+                        send_obj(connection, {"error": str(error)})
 
 
 def _answer(connection: socket.socket) -> None:
@@ -121,12 +123,16 @@ def examine(host: str, port: int) -> list[Finding]:
             findings += _engine(theirs, connection.getpeername()[0])
             send_obj(connection, "through")
             return findings
-    except (OSError, ValueError, EOFError) as error:
+    except ValueError as error:
+        return [Finding(_SECTION, f"{host}:{port}", str(error), PROBLEM)]
+    except OSError as error:
         remedy = f"is `p2p-doctor --serve --port {port}` running there, and does a firewall let it through?"
         return [Finding(_SECTION, f"{host}:{port}", str(error) or type(error).__name__, PROBLEM, remedy)]
 
 
 def _checked(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        raise ValueError(f"the doctor there: {answer['error']}")
     kinds = {"version": str, "rails": dict, "metadata": str, "blob": str, "mtu": dict}
     if not isinstance(answer, dict) or not all(isinstance(answer.get(key), kind) for key, kind in kinds.items()):
         raise ValueError("what answers there is not p2p-doctor")

@@ -1,0 +1,267 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""p2p-doctor as a user runs it, and each refusal that it explains, provoked."""
+
+import ctypes
+import json
+import os
+import platform
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+from test_namespaces import LEFT, RIGHT, two_namespaces
+
+from uccl.doctor import finding, gpus, machine, paths, peer
+
+SECONDS = 60  # where the machine is busy; alone it is done in less than 20
+COMMAND = [sys.executable, "-m", "uccl.doctor"]
+
+pytestmark = pytest.mark.timeout(2 * SECONDS + 30)
+
+
+def doctor(*words, before=None, wrapper=(), **variables):
+    """Exit code and findings by (section, name)."""
+    done = subprocess.run(
+        [*wrapper, *COMMAND, "--json", *words], env={**os.environ, **variables}, capture_output=True, text=True,
+        timeout=SECONDS, check=False, preexec_fn=before,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    report = json.loads(done.stdout)
+    assert report["healthy"] == (done.returncode == 0)
+    return done.returncode, {(one["section"], one["name"]): one for one in report["findings"]}
+
+
+def refuse_copies_between_processes():
+    """A seccomp filter that answers EPERM to process_vm_readv and _writev, as containers have it."""
+    calls = {"x86_64": (310, 311), "aarch64": (270, 271)}[platform.machine()]
+    load, equal, answer = 0x20, 0x15, 0x06  # BPF: load a word, jump if equal, return
+    program = [(load, 0, 0, 0)]
+    program += [(equal, len(calls) - index, 0, call) for index, call in enumerate(calls)]
+    program += [(answer, 0, 0, 0x7FFF0000), (answer, 0, 0, 0x00050000 | 1)]  # allow; EPERM
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # no new privileges
+    assert libc.prctl(22, 2, ctypes.c_char_p(header), 0, 0) == 0, os.strerror(ctypes.get_errno())
+
+
+def test_a_healthy_machine():
+    start = time.monotonic()
+    code, found = doctor()
+    host = found["paths on this machine", "host to host"]
+    assert code == 0 or host["level"] == finding.PROBLEM, found
+    assert ("machine", "kernel") in found and ("rights and namespaces", "other processes' memory") in found
+    assert found["transports", "tcp"]["level"] == finding.OK
+    carrier = host["text"].split(":")[0]
+    assert "GB/s" in found["measured", f"{carrier}, host memory"]["text"]
+    assert "a raw socket reaches" in found["measured", "tcp, host memory"]["text"]
+    if os.getloadavg()[0] < (os.cpu_count() or 1):
+        assert time.monotonic() - start < 20
+
+
+def test_text_says_what_is_to_be_done():
+    done = subprocess.run(
+        COMMAND, env={**os.environ, "UCCL_P2P_TRANSPORT": "rdma"}, capture_output=True, text=True, timeout=SECONDS,
+        check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        pytest.skip("there is RDMA")
+    assert "! two processes" in done.stdout and "problem" in done.stdout.splitlines()[-1]
+    assert "without UCCL_P2P_TRANSPORT" in done.stdout
+
+
+def test_seccomp_refuses_copies():
+    code, found = doctor(before=refuse_copies_between_processes)
+    host = found["paths on this machine", "host to host"]
+    assert (code, host["level"]) == (1, finding.PROBLEM)
+    assert host["text"].startswith("tcp") and host["remedy"], host
+    assert found["rights and namespaces", "seccomp"]["text"] == "a filter is in force"
+
+
+def test_only_transports_that_reach_other_hosts():
+    code, found = doctor(UCCL_P2P_DISABLE_IPC="1")
+    host = found["paths on this machine", "host to host"]
+    assert (code, host["remedy"]) == (0, "unset UCCL_P2P_DISABLE_IPC")
+    assert host["text"].startswith("tcp")
+
+
+def test_in_a_container_of_its_own():
+    wrapper = ["unshare", "--pid", "--fork", "--mount-proc", "--net"]
+    if subprocess.run([*wrapper, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("namespaces need root")
+    # Nothing but the doctor is in there: process 1 is its own, there is no network, and its processes meet.
+    code, found = doctor(wrapper=[*wrapper, "--", "sh", "-c", 'ip link set lo up; "$@"', "sh"])
+    assert found["paths on this machine", "host to host"]["level"] == finding.OK, found
+    assert found["rights and namespaces", "PID namespace"]["level"] == finding.OK
+
+
+def test_namespaces_that_are_not_process_ones(monkeypatch):
+    monkeypatch.setattr(machine, "namespace", lambda process, kind: f"{kind}:[{process}]")
+    rights = {one.name: one for one in machine._rights()}
+    assert "other PID namespaces" in rights["PID namespace"].remedy
+    assert "tcp only" in rights["NET namespace"].remedy
+
+
+def test_few_open_files():
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+
+    _, found = doctor(before=few)
+    assert "ulimit -n" in found["limits", "open files"]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("not permitted; both processes must run as the same user, and kernel.yama.ptrace_scope", "ptrace_scope=0"),
+        ("read the memory of process 7: not permitted", "SYS_PTRACE"),
+        ("connect with cma: the peer is in another PID namespace", "--pid=host"),
+        ("connect with cma: the peer is in another network namespace", "--network=host"),
+        ("the peer's GPU is not visible to this process (CUDA_VISIBLE_DEVICES)", "cudaSetDevice"),
+        ("cuda_ipc: built without CUDA", "nvcc"),
+        ("the preferred transport", ""),
+    ],
+)
+def test_remedies(reason, says):
+    remedy = paths.remedy_of(reason)
+    assert says in remedy and bool(remedy) == bool(says)
+
+
+def test_a_slow_path_is_called_slow():
+    assert paths.judge("tcp", 1.0, "a raw socket", 4.0).level == finding.NOTE
+    assert "fine" in paths.judge("tcp", 3.9, "a raw socket", 4.0).text
+    assert paths.judge("cma", 3.9, "the copy alone", 0.0).text == "3.9 GB/s"  # nothing to compare with
+
+
+def test_yama(monkeypatch):
+    read = {"/proc/sys/kernel/yama/ptrace_scope": "1", "/proc/self/status": "CapEff:\t0000000000000000\nSeccomp:\t0"}
+    monkeypatch.setattr(machine, "read", lambda path: read.get(str(path), ""))
+    (rights, *_) = machine._rights()
+    assert rights.level == finding.PROBLEM and "ptrace_scope=0" in rights.remedy
+
+
+def test_the_nearest_nics(tmp_path):
+    """Two bridges, a GPU and a NIC below each; sysfs has links from the flat folders into the tree."""
+    tree, flat, nics = tmp_path / "devices" / "pci0000:00", tmp_path / "flat", tmp_path / "net"
+    flat.mkdir()
+    for number, (gpu, nic) in enumerate((("0000:01:00.0", "0000:02:00.0"), ("0000:81:00.0", "0000:82:00.0"))):
+        for device in (gpu, nic):
+            (tree / f"0000:0{number}:01.0" / device).mkdir(parents=True)
+            (flat / device).symlink_to(tree / f"0000:0{number}:01.0" / device)
+        (nics / f"eth{number}").mkdir(parents=True)
+        (nics / f"eth{number}" / "device").symlink_to(flat / nic)
+    (nics / "lo").mkdir()
+    assert gpus.nearest_nics("0000:01:00.0", flat, nics) == ["eth0"]
+    assert gpus.nearest_nics("0000:81:00.0", flat, nics) == ["eth1"]
+    assert gpus.nearest_nics("0000:99:00.0", flat, nics) == []
+
+
+# Two hosts
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    if os.geteuid() != 0:
+        pytest.skip("namespaces need root")
+    with two_namespaces() as made:
+        yield [["ip", "netns", "exec", name] for name, _ in made]
+
+
+class Serving:
+    """p2p-doctor --serve for one client on the second host."""
+
+    def __init__(self, inside, **variables):
+        self.process = subprocess.Popen(
+            [*inside, *COMMAND, "--serve", "--port", "0", "--clients", "1"], env={**os.environ, **variables},
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self.process.stdout.readline().split()[-1]
+
+    def __exit__(self, *_):
+        try:
+            self.process.wait(SECONDS)
+        finally:
+            self.process.kill()
+
+
+def test_the_way_to_a_peer(hosts):
+    with Serving(hosts[1]) as port:
+        code, found = doctor("--peer", f"{RIGHT}:{port}", wrapper=hosts[0])
+    assert code == 0, found
+    assert found["peer", "connection"]["text"].startswith("open; tcp")
+    rails = [one["text"] for (_, name), one in found.items() if " to uccl" in name and name.startswith("uccl")]
+    assert len(rails) == 1 and "path MTU 1500" in rails[0] and "GB/s" in rails[0], found
+    assert abs(float(found["peer", "clock"]["text"].split()[0])) < 1000
+    assert "fine" in found["measured", f"tcp to {RIGHT}"]["text"] or "slow" in found["measured", f"tcp to {RIGHT}"]["text"]
+
+
+def test_an_mtu_that_differs(hosts):
+    cable = json.loads(
+        subprocess.run([*hosts[1], "ip", "-j", "link"], capture_output=True, text=True, check=True).stdout
+    )[-1]["ifname"]
+    subprocess.run([*hosts[1], "ip", "link", "set", cable, "mtu", "1400"], check=True)
+    try:
+        with Serving(hosts[1]) as port:
+            _, found = doctor("--peer", f"{RIGHT}:{port}", wrapper=hosts[0])
+    finally:
+        subprocess.run([*hosts[1], "ip", "link", "set", cable, "mtu", "1500"], check=True)
+    assert any("1400 there" in one["remedy"] for one in found.values()), found
+
+
+def test_keys_that_differ(hosts, tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).write_text(f"this is the secret of {name}")
+        (tmp_path / name).chmod(0o600)
+    with Serving(hosts[1], UCCL_P2P_KEY_FILE=str(tmp_path / "one")) as port:
+        code, found = doctor(
+            "--peer", f"{RIGHT}:{port}", wrapper=hosts[0], UCCL_P2P_KEY_FILE=str(tmp_path / "other")
+        )
+    assert code == 1
+    refused = found["peer", "connection"]
+    assert refused["level"] == finding.PROBLEM and "UCCL_P2P_KEY_FILE" in refused["remedy"], refused
+
+
+def test_the_doctor_there_says_what_is_wrong(hosts, tmp_path):
+    with Serving(hosts[1], UCCL_P2P_KEY_FILE=str(tmp_path / "absent")) as port:
+        code, found = doctor("--peer", f"{RIGHT}:{port}", wrapper=hosts[0])
+    assert code == 1 and "absent" in found["peer", f"{RIGHT}:{port}"]["text"]
+
+
+def test_nobody_serves(hosts):
+    code, found = doctor("--peer", f"{RIGHT}:9", wrapper=hosts[0])
+    assert code == 1 and "--serve" in found["peer", f"{RIGHT}:9"]["remedy"]
+
+
+def test_something_else_serves():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        client = subprocess.Popen([*COMMAND, "--json", "--peer", f"127.0.0.1:{port}"], stdout=subprocess.PIPE)
+        try:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                out, _ = client.communicate(timeout=SECONDS)
+        finally:
+            client.kill()
+    assert client.returncode == 1 and not json.loads(out)["healthy"]
+
+
+def test_a_port_that_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        done = subprocess.run(
+            [*COMMAND, "--serve", "--listen", "127.0.0.1", "--port", port], capture_output=True, text=True,
+            timeout=SECONDS, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1 and port in done.stderr
+
+
+def test_addresses_leave_loopback_out():
+    assert "lo" not in peer.addresses()
+    assert LEFT not in peer.addresses().values()
