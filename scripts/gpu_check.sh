@@ -179,7 +179,7 @@ fi
 
 # Net plugins, and NCCL over ours.
 if ((run_tests)); then
-  run tcpx 200 scripts/gpu_tcpx.sh --build "$build" --out "$out/tcpx" || tail -60 "$out/tcpx.log"
+  run tcpx 260 scripts/gpu_tcpx.sh --build "$build" --out "$out/tcpx" || tail -60 "$out/tcpx.log"
   grep -E '^(figure|nccl) ' "$out/tcpx.log"
 fi
 exit $failed

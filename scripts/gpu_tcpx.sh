@@ -84,7 +84,7 @@ engine() {
     grep -q listening "$out/$name.server.log" && break
     read -r -t 0.1 <> <(:) || true
   done
-  if timeout 40 "$perf" client 127.0.0.1 --port 19911 --memory cuda:0 --transport "$transport" --op write \
+  if timeout 40 "$perf" client 127.0.0.1 --port 19911 --memory cuda:0 --transport "$transport" --op write,read \
     --depth 2 --duration 1 --verify --json - "$@" >"$out/$name.log" 2>&1 && wait "$server"; then
     grep '^{' "$out/$name.log" | sed "s/^/figure $name /"
     echo "$name: ok"
@@ -99,10 +99,13 @@ engine() {
 }
 export UCCL_P2P_LISTEN_ADDRESS=127.0.0.1 UCCL_P2P_NCCL_NET_PLUGIN=$plugin SOFTNET_CUDA=1
 export UCCL_P2P_WORKERS=16 UCCL_P2P_STREAMS=16
-for transport in tcp tcpx; do
-  engine "engine_$transport" "$transport" --size 256M
-  engine "engine_blocks_$transport" "$transport" --size 4K --blocks 40960
+for round in 1 2; do
+  for transport in tcp tcpx; do
+    engine "engine_${transport}_$round" "$transport" --size 256M
+    engine "engine_blocks_${transport}_$round" "$transport" --size 4K --blocks 40960
+  done
 done
+python3 scripts/gpu_ratio.py "$out" 0.9
 # Threads that poll for channels want a core each, on both sides and beside the sessions' threads.
 for channels in 8 12; do
   export UCCL_P2P_NCCL_NET_CHANNELS=$channels

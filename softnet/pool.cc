@@ -5,17 +5,32 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <iterator>
 #include <thread>
 #include <utility>
 
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/place.h"
 #include "softnet/log.h"
 #include "softnet/settings.h"
 
 namespace softnet {
 namespace {
 constexpr std::size_t kPage = 4096;
+
+/// The NUMA node next to the device that is current. From another one all bytes would pass the link between
+/// the sockets twice.
+std::optional<int> node_of_device() {
+  const auto bus_id = p2p::cuda::bus_id_of(p2p::cuda::current_device());
+  if (!bus_id) return std::nullopt;
+  std::ifstream file("/sys/bus/pci/devices/" + *bus_id + "/numa_node");
+  int node = -1;
+  if (!(file >> node) || node < 0) return std::nullopt;
+  return node;
 }
+
+}  // namespace
 
 Pool::Pool(std::byte* base, std::size_t size) : base_(base), size_(size) {
   free_.emplace(0, static_cast<std::uint32_t>(size));
@@ -26,7 +41,7 @@ Pool::Pool(p2p::cuda::HostBuffer pinned) : Pool(pinned.data(), pinned.size()) { 
 Pool* Pool::make() {
   const std::size_t size = settings().pool_bytes;
   if (settings().cuda) {
-    auto memory = p2p::cuda::HostBuffer::allocate(size);
+    auto memory = p2p::cuda::HostBuffer::allocate(size, node_of_device());
     if (!memory) {
       warn("{}", memory.error().message);
       return nullptr;

@@ -2,10 +2,10 @@
 #include "transport/nccl_net/channel.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
-#include "base/relax.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/cuda/device.h"
 #include "drivers/nccl_net/sigpipe.h"
@@ -22,7 +22,6 @@ constexpr std::size_t kMaxBatches = 64;
 constexpr std::chrono::microseconds kMaybeMoving{1000};
 // Between looks for them the processor rests: who asks all the time holds up those that bring the bytes.
 constexpr std::chrono::microseconds kRest{5};
-constexpr int kPauses = 16;
 // Of a control message; no single message is larger than its rest up to 64 KiB.
 constexpr std::size_t kPackedBytes = std::size_t{16} << 10;
 
@@ -111,7 +110,7 @@ std::string NetChannel::describe() const {
 }
 
 bool NetChannel::busy() const {
-  if (!completions_.empty()) return true;
+  if (!completions_.empty() || !unsent_.empty()) return true;
   if (state_ == ChannelState::kConnecting) return connector_.has_value();
   if (state_ == ChannelState::kFailed) return false;
   return !outgoing_->idle() || !incoming_->idle();
@@ -222,8 +221,7 @@ bool NetChannel::post(const Batch& batch) {
     read.id = batch.id;
     read.pieces = std::move(pieces);
     read.bytes = batch.bytes;
-    say(ReadRequest{id, std::move(ranges)});
-    flush();
+    say(ReadRequest{id, std::move(ranges)});  // goes with those of other reads that are posted now
     return true;
   }
   auto out = std::make_shared<OutgoingBatch>();
@@ -272,7 +270,9 @@ bool NetChannel::progress(std::vector<Completion>& completions) {
 Result<bool> NetChannel::move() {
   const auto now = Clock::now();
   if (now < rest_until_) {
-    for (int i = 0; i < kPauses; ++i) relax();
+    // Threads that poll, of both sides, can be as many as there are cores: the session's threads, which bring
+    // the announcements, are not to wait for a time slice to end.
+    std::this_thread::yield();
     return true;
   }
   const auto sent = outgoing_->progress();
