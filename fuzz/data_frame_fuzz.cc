@@ -10,8 +10,9 @@
 
 #include "drivers/socket/poll_set.h"
 #include "drivers/socket/socket.h"
+#include "transport/tcp/acceptor.h"
+#include "transport/tcp/connector.h"
 #include "transport/tcp/descriptors.h"
-#include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp.h"
 
 namespace {
@@ -52,12 +53,12 @@ class Stream {
                 {.role = Role::kAcceptor, .rail = {"lo", "127.0.0.1"}, .path = {"127.0.0.1", "127.0.0.1"}})
             .value();
     socket::PollSet polls = socket::PollSet::open().value();
-    tcp::Dialer dialer =
-        tcp::Dialer::dial(socket::Address::parse("127.0.0.1", 0).value(),
-                          tcp::ChannelAddress::decode(channel_->address()).value(), {}, polls)
+    tcp::Connector connector =
+        tcp::Connector::dial(socket::Address::parse("127.0.0.1", 0).value(),
+                             tcp::ChannelAddress::decode(channel_->address()).value(), {}, polls)
             .value();
     while (channel_->state() == ChannelState::kConnecting) {
-      if (!peer_) peer_ = std::move(dialer.advance().value());
+      if (!peer_) peer_ = std::move(connector.advance().value());
       channel_->progress(completions_);
     }
     segments_ = {{local_, kAddress, sizeof local_, registration_.get(), key_.get()}};

@@ -30,7 +30,7 @@ LAYERS = {
                     "src/kernels/", *VALUES),
     "src/transport/": ("{own}", "src/transport/*", "src/base/", "src/drivers/", "src/device/", "src/kernels/",
                        *VALUES),
-    "src/transport/*": ("src/transport/*", "src/base/", *VALUES),
+    "src/transport/*": ("src/transport/*", "src/base/", "src/drivers/crypto/", *VALUES),
     "src/engine/": ("src/engine/", "src/transport/*", "src/wire/", "src/base/", "src/drivers/socket/",
                     "src/drivers/topology/", "src/drivers/crypto/", "include/p2p/",
                     "src/drivers/cuda/place.h", "src/drivers/cuda/mark.h"),  # docs/decisions/cuda-place.md

@@ -32,15 +32,4 @@ struct Context {
 
 using SendMessage = std::function<void(const wire::Message&)>;
 
-/// An Error as it travels: 0, or 1 + its code.
-inline std::uint16_t wire_code(ErrorCode code) {
-  return static_cast<std::uint16_t>(1 + static_cast<int>(code));
-}
-
-/// The reverse; an unknown number is a protocol error.
-inline ErrorCode code_from_wire(std::uint16_t code) {
-  return code >= 1 && code <= wire_code(ErrorCode::kSystem) ? static_cast<ErrorCode>(code - 1)
-                                                            : ErrorCode::kProtocol;
-}
-
 }  // namespace p2p::engine

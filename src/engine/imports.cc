@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/underlying.h"
+#include "base/wire_code.h"
 
 namespace p2p::engine {
 

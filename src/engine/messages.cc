@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/underlying.h"
+#include "base/wire_code.h"
 #include "engine/stripe.h"
 
 namespace p2p::engine {

@@ -5,19 +5,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "drivers/crypto/crypto.h"
 
 namespace p2p {
 
 namespace {
 
 constexpr std::uint32_t kRevoked = std::uint32_t{1} << 31;
-
-// Looks at every byte whatever the first ones are, so that timing does not tell how much of a key is right.
-bool same_key(const RegionKey& left, const RegionKey& right) {
-  std::byte difference{};
-  for (std::size_t i = 0; i < left.size(); ++i) difference |= left[i] ^ right[i];
-  return difference == std::byte{};
-}
 
 }  // namespace
 
@@ -49,6 +43,18 @@ void Registration::revoke() const {
   }
 }
 
+Status begin_accesses(std::span<const std::shared_ptr<Registration>> registrations,
+                      std::vector<AccessGuard>& guards) {
+  const std::size_t before = guards.size();
+  for (const std::shared_ptr<Registration>& registration : registrations) {
+    if (guards.emplace_back(registration)) continue;
+    guards.erase(guards.begin() + static_cast<std::ptrdiff_t>(before), guards.end());
+    return fail(ErrorCode::kNotFound, "region {} was deregistered during the transfer",
+                static_cast<std::uint32_t>(registration->info().id));
+  }
+  return {};
+}
+
 void RegistrationTable::add(std::shared_ptr<Registration> registration) {
   const auto id = static_cast<std::uint32_t>(registration->info().id);
   const std::unique_lock lock(mutex_);
@@ -77,7 +83,7 @@ Result<std::shared_ptr<Registration>> RegistrationTable::find(RegionId id, const
     return fail(ErrorCode::kNotFound, "access {} bytes at {:#x} of region {}: no such region (any more)",
                 size, address, number);
   }
-  if (!same_key(registration->info().key, key)) {
+  if (!crypto::equal(registration->info().key, key)) {
     return fail(ErrorCode::kPermissionDenied, "access {} bytes at {:#x} of region {}: the key is wrong", size,
                 address, number);
   }

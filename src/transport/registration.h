@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <shared_mutex>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "p2p/memory.h"
@@ -50,18 +52,52 @@ class Registration {
 
   bool contains(std::uint64_t address, std::uint64_t size) const { return info_.contains(address, size); }
 
-  /// A peer's bytes may be moved only between a `begin_access` that returned true and `end_access`. Keep it
-  /// short (one system call, one kernel launch and its end): `revoke` waits for it.
-  bool begin_access() const;
-  void end_access() const;
-
-  /// No access begins after this returns, and none is going on.
+  /// No access (AccessGuard) begins after this returns, and none is going on.
   void revoke() const;
 
  private:
+  friend class AccessGuard;
+  bool begin_access() const;
+  void end_access() const;
+
   RegionInfo info_;
   mutable std::atomic<std::uint32_t> accesses_{0};  // top bit: revoked
 };
+
+/// An access of a peer to memory of mine: its bytes may be moved only while a guard is held. Keep it short
+/// (one system call, one kernel launch and its end): `Registration::revoke` waits for it.
+class AccessGuard {
+ public:
+  /// False if the registration, which outlives the guard, was revoked.
+  explicit AccessGuard(const Registration& registration)
+      : registration_(registration.begin_access() ? &registration : nullptr) {}
+
+  /// The same, and keeps the registration.
+  explicit AccessGuard(std::shared_ptr<const Registration> registration) : AccessGuard(*registration) {
+    owner_ = std::move(registration);
+  }
+
+  AccessGuard(AccessGuard&& other) noexcept
+      : registration_(std::exchange(other.registration_, nullptr)), owner_(std::move(other.owner_)) {}
+  AccessGuard& operator=(AccessGuard&& other) noexcept {
+    std::swap(registration_, other.registration_);
+    std::swap(owner_, other.owner_);
+    return *this;
+  }
+  ~AccessGuard() {
+    if (registration_ != nullptr) registration_->end_access();
+  }
+
+  explicit operator bool() const { return registration_ != nullptr; }
+
+ private:
+  const Registration* registration_;
+  std::shared_ptr<const Registration> owner_;
+};
+
+/// Appends a guard for each registration. kNotFound, and none appended, if one of them was revoked.
+Status begin_accesses(std::span<const std::shared_ptr<Registration>> registrations,
+                      std::vector<AccessGuard>& guards);
 
 /// The regions that peers may name to one transport. Thread-safe.
 class RegistrationTable {

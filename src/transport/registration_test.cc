@@ -47,12 +47,46 @@ TEST(Registration, ContainsDoesNotOverflow) {
 
 TEST(Registration, NoAccessAfterRevoke) {
   const Registration registration(region(1, 0x1000, 0x100));
-  ASSERT_TRUE(registration.begin_access());
-  registration.end_access();
+  ASSERT_TRUE(AccessGuard(registration));
   registration.revoke();
-  EXPECT_FALSE(registration.begin_access());
+  EXPECT_FALSE(AccessGuard(registration));
   registration.revoke();
-  EXPECT_FALSE(registration.begin_access());
+  EXPECT_FALSE(AccessGuard(registration));
+}
+
+TEST(Registration, AGuardEndsItsAccessWhereverItGoes) {
+  const auto registration = std::make_shared<Registration>(region(1, 0x1000, 0x100));
+  {
+    AccessGuard first(registration);
+    AccessGuard second(std::move(first));
+    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): it says so
+    EXPECT_TRUE(second);
+    std::vector<AccessGuard> kept;
+    kept.push_back(std::move(second));
+    kept.emplace_back(registration);
+    kept.front() = AccessGuard(registration);
+  }
+  registration->revoke();  // would hang for one that was not ended
+  EXPECT_EQ(registration.use_count(), 1);
+}
+
+TEST(Registration, AccessToSeveralIsAllOrNone) {
+  const auto good = std::make_shared<Registration>(region(1, 0x1000, 0x100));
+  const auto bad = std::make_shared<Registration>(region(2, 0x1000, 0x100));
+  std::vector<AccessGuard> guards;
+  const std::vector both{good, bad};
+  ASSERT_TRUE(begin_accesses(both, guards));
+  EXPECT_EQ(guards.size(), 2U);
+  guards.clear();
+  bad->revoke();
+  guards.emplace_back(good);
+  const Status refused = begin_accesses(both, guards);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(refused.error().message.find("region 2"), std::string::npos);
+  EXPECT_EQ(guards.size(), 1U);
+  guards.clear();
+  good->revoke();
 }
 
 // Two threads write through the registration while the owner revokes it and then reads without a lock:
@@ -65,10 +99,7 @@ TEST(Registration, RevokeWaitsForAccesses) {
     const auto access = [&](std::size_t lane) {
       started.fetch_add(1);
       started.notify_all();
-      while (registration.begin_access()) {
-        ++lanes[lane];
-        registration.end_access();
-      }
+      while (const AccessGuard guard{registration}) ++lanes[lane];
     };
     std::thread first(access, std::size_t{0});
     std::thread second(access, std::size_t{8});
@@ -128,7 +159,7 @@ TEST(RegistrationTable, ForgetsWhatIsRevoked) {
   ASSERT_FALSE(gone);
   EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
   EXPECT_EQ((*held)->info().size, info.size);
-  EXPECT_FALSE((*held)->begin_access());
+  EXPECT_FALSE(AccessGuard(**held));
   table.revoke(**held);
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/io_vector.h"
 
 namespace p2p::cma {
 
@@ -13,20 +14,6 @@ namespace {
 
 // Most entries of a list that one system call takes (UIO_MAXIOV).
 constexpr std::size_t kMaxEntries = IOV_MAX;
-
-// Takes `bytes` off the front of the list.
-void drop_front(std::span<iovec>& list, std::size_t bytes) {
-  while (bytes != 0) {
-    iovec& first = list.front();
-    if (bytes < first.iov_len) {
-      first.iov_base = static_cast<std::byte*>(first.iov_base) + bytes;
-      first.iov_len -= bytes;
-      return;
-    }
-    bytes -= first.iov_len;
-    list = list.subspan(1);
-  }
-}
 
 tl::unexpected<Error> copy_error(pid_t pid, Operation operation, const iovec& remote, int error_number) {
   if (error_number == ESRCH) {
@@ -49,19 +36,11 @@ Status Copier::copy(pid_t pid, const Batch& batch) {
   batch.for_each_piece([&](const Segment& piece) {
     if (!status) return;
     if (local_.size() == kMaxEntries || remote_.size() == kMaxEntries) status = flush(pid, batch.operation);
-    add(local_, piece.local, piece.size);
-    add(remote_, reinterpret_cast<std::byte*>(piece.remote), piece.size);
+    // Blocks that are scattered on one side only need one entry on the other.
+    append_run(local_, piece.local, piece.size);
+    append_run(remote_, reinterpret_cast<std::byte*>(piece.remote), piece.size);
   });
   return status ? flush(pid, batch.operation) : status;
-}
-
-// Blocks that are scattered on one side only need one entry on the other.
-void Copier::add(std::vector<iovec>& list, std::byte* data, std::size_t size) {
-  if (!list.empty() && static_cast<std::byte*>(list.back().iov_base) + list.back().iov_len == data) {
-    list.back().iov_len += size;
-  } else {
-    list.push_back({data, size});
-  }
 }
 
 Status Copier::flush(pid_t pid, Operation operation) {
@@ -72,8 +51,8 @@ Status Copier::flush(pid_t pid, Operation operation) {
   while (!local.empty() && status) {
     const ssize_t copied = transfer(pid, local.data(), local.size(), remote.data(), remote.size(), 0);
     if (copied > 0) {
-      drop_front(local, static_cast<std::size_t>(copied));
-      drop_front(remote, static_cast<std::size_t>(copied));
+      local = local.subspan(cut_front(local, static_cast<std::size_t>(copied)));
+      remote = remote.subspan(cut_front(remote, static_cast<std::size_t>(copied)));
     } else if (copied == 0 || errno != EINTR) {
       status = copy_error(pid, operation, remote.front(), copied == 0 ? EFAULT : errno);
     }

@@ -21,7 +21,6 @@ class Copier {
   Status copy(pid_t pid, const Batch& batch);
 
  private:
-  void add(std::vector<iovec>& list, std::byte* data, std::size_t size);
   Status flush(pid_t pid, Operation operation);
 
   std::vector<iovec> local_;

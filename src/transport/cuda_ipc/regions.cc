@@ -119,9 +119,7 @@ const std::vector<std::byte*>& LocalMemory::seams() const {
 }
 
 void LocalMemory::pin_ahead() const {
-  if (!begin_access()) return;
-  static_cast<void>(ready_for_kernels());
-  end_access();
+  if (const AccessGuard access(*this); access) static_cast<void>(ready_for_kernels());
 }
 
 Result<ExportedKey> LocalMemory::share() const {
@@ -186,11 +184,11 @@ Result<ChunkServer::Offer> LocalMemory::offer_chunks() const {
   const MutexLock lock(mutex_);
   if (offer_) return *offer_;
   auto made = server_->offer(chunks, [weak = weak_from_this()]() -> Result<std::shared_ptr<const void>> {
-    const auto memory = weak.lock();
-    if (!memory || !memory->begin_access()) {
-      return fail(ErrorCode::kNotFound, "it has taken the memory back");
+    if (const auto memory = weak.lock()) {
+      auto access = std::make_shared<const AccessGuard>(memory);
+      if (*access) return access;
     }
-    return std::shared_ptr<const void>(nullptr, [memory](const void*) { memory->end_access(); });
+    return fail(ErrorCode::kNotFound, "it has taken the memory back");
   });
   if (made) offer_ = *made;
   return made;

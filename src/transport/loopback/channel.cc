@@ -52,7 +52,8 @@ Status LoopbackChannel::copy(Operation operation, const Segment& piece) const {
   const RegionInfo& named = piece.key->info();
   const auto region = peer_->regions().find(named.id, named.key, piece.remote, piece.size);
   if (!region) return tl::unexpected(region.error());
-  if (!(*region)->begin_access()) {
+  const AccessGuard access(**region);
+  if (!access) {
     return fail(ErrorCode::kNotFound, "access {} bytes at {:#x} of region {}: it was deregistered",
                 piece.size, piece.remote, static_cast<std::uint32_t>(named.id));
   }
@@ -60,7 +61,6 @@ Status LoopbackChannel::copy(Operation operation, const Segment& piece) const {
   const bool write = operation == Operation::kWrite;
   // Both may lie in the same memory of this process.
   std::memmove(write ? remote : piece.local, write ? piece.local : remote, piece.size);
-  (*region)->end_access();
   return {};
 }
 

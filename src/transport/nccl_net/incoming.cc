@@ -41,13 +41,8 @@ Incoming::~Incoming() {
   window_.reset();
   handles_.reset();
   staging_.reset();
-  for (const Posted& posted : posted_) {
-    if (posted.staged != nullptr) continue;
-    for (const auto& owner : posted.places.owners) owner->end_access();
-  }
-  for (const Landing& landing : landings_) {
-    for (const auto& registration : landing.landed.accesses) registration->end_access();
-  }
+  posted_.clear();
+  landings_.clear();
 }
 
 Result<std::optional<Incoming::Proof>> Incoming::poll_proof() {
@@ -127,16 +122,15 @@ Result<bool> Incoming::post_next() {
   if (places) next.places = std::move(*places);
   const MemoryHandle* handle = in_place(next.places.pieces, next.chunk);
   // In place there is one region.
-  const Registration* const owner =
-      handle != nullptr && !next.places.owners.empty() ? next.places.owners.front().get() : nullptr;
-  if (owner != nullptr && !owner->begin_access()) {
+  const bool guarded = handle != nullptr && !next.places.owners.empty();
+  if (guarded && !next.accesses.emplace_back(next.places.owners.front())) {
+    next.accesses.clear();
     next.dropped = true;
     handle = nullptr;
   }
   Result<bool> posted = false;
   if (handle != nullptr) {
     posted = window_->post(next.places.pieces.front().data, next.chunk.size, *handle);
-    if ((!posted || !*posted) && owner != nullptr) owner->end_access();
   } else {
     next.staged = staging_->slot(receives_);
     posted = window_->post(next.staged, next.chunk.size, staging_->handle());
@@ -175,7 +169,7 @@ Result<bool> Incoming::take_arrivals() {
 
 Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted) {
   if (posted.staged == nullptr) {
-    return Landing{{std::move(posted.chunk), std::move(posted.places.owners), {}}, nullptr};
+    return Landing{{std::move(posted.chunk), std::move(posted.accesses), {}}, nullptr};
   }
   if (auto read = read_arrival(arrival, posted.chunk.size); !read) return tl::unexpected(read.error());
   copies_.clear();
@@ -212,11 +206,11 @@ Incoming::Landed Incoming::land(Posted& posted, const std::byte* source) {
   landed.status = check_alive(posted.places.pieces);
   if (!landed.status) return landed;
   for (auto& owner : posted.places.owners) {
-    if (!owner->begin_access()) {
+    if (!landed.accesses.emplace_back(std::move(owner))) {
+      landed.accesses.clear();
       landed.status = fail(ErrorCode::kNotFound, "write to a region: it was revoked");
       return landed;
     }
-    landed.accesses.push_back(std::move(owner));
   }
   blocks_.clear();
   std::uint64_t offset = 0;
@@ -245,7 +239,6 @@ Result<bool> Incoming::finish_landings() {
 
 Status Incoming::finish(Landed& landed) {
   if (auto consumed = window_->consume(); !consumed) return consumed;
-  for (const auto& registration : landed.accesses) registration->end_access();
   landed.accesses.clear();
   handler_.landed(landed.chunk, landed.status);
   return {};

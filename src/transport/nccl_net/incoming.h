@@ -59,15 +59,15 @@ class Incoming {
   struct Posted {
     Chunk chunk;
     Places places;
-    std::byte* staged = nullptr;  ///< null: received in place
+    std::byte* staged = nullptr;        ///< null: received in place
+    std::vector<AccessGuard> accesses;  ///< while it is received in place
     bool dropped = false;
   };
 
-  using Accesses = std::vector<std::shared_ptr<Registration>>;
   /// A chunk whose bytes have come, until they are in place.
   struct Landed {
     Chunk chunk;
-    Accesses accesses;
+    std::vector<AccessGuard> accesses;
     Status status;
   };
   struct Landing {

@@ -88,7 +88,7 @@ struct Piece {
   std::byte* data = nullptr;
   std::uint64_t size = 0;
   const Registration* registration = nullptr;
-  bool peers = false;  ///< a peer reads or writes it: to be touched between begin_access and end_access alone
+  bool peers = false;  ///< a peer reads or writes it: to be touched while an AccessGuard is held alone
 };
 
 /// Where a message's bytes lie. Thousands of pieces mostly lie in one region, and channels of many threads in

@@ -17,11 +17,6 @@ constexpr std::uint64_t kAlone = std::uint64_t{64} << 10;
 // a cancelled transfer ends soon.
 constexpr std::size_t kAhead = 48;
 
-void end_accesses(std::vector<const Registration*>& accesses) {
-  for (const Registration* registration : accesses) registration->end_access();
-  accesses.clear();
-}
-
 }  // namespace
 
 Result<Outgoing> Outgoing::open(SendComm comm, const Flow& flow, Announce announce) {
@@ -51,9 +46,8 @@ Outgoing::~Outgoing() {
   window_.reset();
   handles_.reset();
   staging_.reset();
-  for (auto* sendings : {&waiting_, &sent_}) {
-    for (Sending& sending : *sendings) end_accesses(sending.accesses);
-  }
+  waiting_.clear();
+  sent_.clear();
 }
 
 Result<bool> Outgoing::send_proof(ByteView proof) {
@@ -95,7 +89,6 @@ Result<bool> Outgoing::progress() {
     const auto done = window_->poll();
     if (!done) return done;
     if (!*done) break;
-    end_accesses(sent_.front().accesses);
     if (sent_.front().batch) --sent_.front().batch->in_flight;
     sent_.pop_front();
     moved = true;
@@ -114,7 +107,6 @@ void Outgoing::cut_next() {
     batch->failed = Error{ErrorCode::kNotFound, "read a region: it was revoked"};
   }
   if (batch->failed) {
-    end_accesses(sending.accesses);
     close(*batch);
     return;
   }
@@ -167,11 +159,11 @@ void Outgoing::advance(OutgoingBatch& batch, std::uint64_t bytes) {
 }
 
 bool Outgoing::begin_accesses(const Cut& cut, Sending& sending) {
+  const Registration* last = nullptr;
   for (const Piece& piece : cut.pieces) {
-    const Registration* const region = piece.registration;
-    if (!piece.peers || (!sending.accesses.empty() && sending.accesses.back() == region)) continue;
-    if (!region->begin_access()) return false;
-    sending.accesses.push_back(region);
+    if (!piece.peers || piece.registration == last) continue;
+    last = piece.registration;
+    if (!sending.accesses.emplace_back(*last)) return false;
   }
   return true;
 }

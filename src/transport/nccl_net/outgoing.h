@@ -72,7 +72,7 @@ class Outgoing {
   /// A chunk that was announced, until its send has ended.
   struct Sending {
     std::shared_ptr<OutgoingBatch> batch;
-    std::vector<const Registration*> accesses;  ///< the batch holds them
+    std::vector<AccessGuard> accesses;  ///< the batch holds what they guard
     std::vector<Piece> pieces;
     std::uint64_t size = 0;
     const std::byte* data = nullptr;  ///< from where it goes, once that is decided

@@ -6,12 +6,12 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/wire_code.h"
 
 namespace p2p::nccl_net {
 namespace {
 
 constexpr std::size_t kMaxReason = 4096;
-constexpr auto kLastCode = static_cast<std::uint16_t>(ErrorCode::kSystem);
 
 bool same_region(const Range& left, const Range& right) {
   return left.region == right.region && left.key == right.key;
@@ -76,8 +76,7 @@ struct Encoder {
   void operator()(const Done& done) const {
     writer.put(done.batch);
     flags(done.response, false);
-    const auto code = done.status ? 0 : 1 + static_cast<unsigned>(done.status.error().code);
-    writer.put(static_cast<std::uint16_t>(code));
+    writer.put(wire_code(done.status));
     if (!done.status) {
       writer.put(as_bytes(std::string_view(done.status.error().message).substr(0, kMaxReason)));
     }
@@ -109,9 +108,9 @@ bool get_done(ByteReader& reader, Done& done) {
   const auto flags = reader.get<std::uint8_t>();
   done.response = (flags & 1) != 0;
   const auto code = reader.get<std::uint16_t>();
-  if (!reader.ok() || flags > 1 || code > kLastCode + 1) return false;
+  if (!reader.ok() || flags > 1 || !is_wire_code(code)) return false;
   const std::string message = to_string(reader.take(reader.left()));
-  if (code != 0) done.status = tl::unexpected(Error{static_cast<ErrorCode>(code - 1), message});
+  if (code != 0) done.status = tl::unexpected(Error{code_from_wire(code), message});
   return code != 0 || message.empty();
 }
 

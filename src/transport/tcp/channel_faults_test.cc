@@ -193,11 +193,11 @@ class PeerByHandTest : public ChannelFaultsTest {
   void connect() {
     right_.channel = *right_.transport->open_channel(setup(Role::kAcceptor));
     socket::PollSet polls = *socket::PollSet::open();
-    Dialer dialer = *Dialer::dial(*socket::Address::parse("127.0.0.1", 0),
-                                  *ChannelAddress::decode(right_.channel->address()),
-                                  setup(Role::kAcceptor).secret, polls);
+    Connector connector = *Connector::dial(*socket::Address::parse("127.0.0.1", 0),
+                                           *ChannelAddress::decode(right_.channel->address()),
+                                           setup(Role::kAcceptor).secret, polls);
     ASSERT_TRUE(serve([&] {
-      if (!fd_) fd_ = *dialer.advance();
+      if (!fd_) fd_ = *connector.advance();
       return right_.channel->state() == ChannelState::kReady;
     }));
   }

@@ -10,7 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "transport/tcp/handshake.h"
+#include "transport/tcp/acceptor.h"
+#include "transport/tcp/connector.h"
 #include "transport/tcp/tcp.h"
 
 /// For tests: two transports of one process with a channel each.

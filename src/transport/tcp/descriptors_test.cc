@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 
+#include "base/wire_code.h"
 #include "transport/registration.h"
 #include "transport/tcp/frame.h"
 

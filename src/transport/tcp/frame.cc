@@ -4,11 +4,10 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/wire_code.h"
 
 namespace p2p::tcp {
 namespace {
-
-constexpr auto kLastCode = static_cast<std::uint16_t>(ErrorCode::kSystem) + 1;
 
 bool consistent(const FrameHeader& header) {
   const bool no_payload = header.payload_bytes == 0;
@@ -59,7 +58,7 @@ Result<FrameHeader> FrameHeader::parse(ByteView bytes) {
   header.length = reader.get<std::uint32_t>();
   header.number = reader.get<std::uint64_t>();
   header.acknowledged = reader.get<std::uint64_t>();
-  const bool valid = reader.ok() && zero == 0 && header.code <= kLastCode &&
+  const bool valid = reader.ok() && zero == 0 && is_wire_code(header.code) &&
                      header.descriptor_bytes <= kMaxDescriptorBytes &&
                      header.payload_bytes <= kMaxPayloadBytes && header.length <= kMaxPayloadBytes &&
                      consistent(header);
@@ -72,13 +71,8 @@ Result<FrameHeader> FrameHeader::parse(ByteView bytes) {
       header.length, header.number);
 }
 
-std::uint16_t wire_code(ErrorCode code) {
-  return static_cast<std::uint16_t>(static_cast<std::uint16_t>(code) + 1);
-}
-
 Error wire_error(std::uint16_t code, ByteView reason) {
-  ErrorCode known = ErrorCode::kProtocol;
-  if (code >= 1 && code <= kLastCode) known = static_cast<ErrorCode>(code - 1);
+  ErrorCode known = code_from_wire(code);
   // That one means that the stream is lost, which no frame on it can say.
   if (known == ErrorCode::kPeerGone) known = ErrorCode::kProtocol;
   std::string text = to_string(reason);

@@ -40,7 +40,7 @@ struct FrameHeader {
   static constexpr std::size_t kBytes = 32;
 
   FrameType type = FrameType::kAck;
-  std::uint16_t code = 0;  ///< 0, or 1 + the ErrorCode
+  std::uint16_t code = 0;  ///< base/wire_code.h
   std::uint32_t descriptor_bytes = 0;
   std::uint32_t payload_bytes = 0;
   std::uint32_t length = 0;        ///< of a read request: the bytes of its ranges
@@ -53,8 +53,7 @@ struct FrameHeader {
   static Result<FrameHeader> parse(ByteView bytes);
 };
 
-/// An error as a frame carries it, and back; the text is cut to kMaxReasonBytes.
-std::uint16_t wire_code(ErrorCode code);
+/// The error that a frame carries: `code` is not 0.
 Error wire_error(std::uint16_t code, ByteView reason);
 
 }  // namespace p2p::tcp

@@ -1,35 +1,51 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "base/bytes.h"
-#include "base/unique_fd.h"
-#include "drivers/socket/address.h"
-#include "drivers/socket/poll_set.h"
+#include "drivers/crypto/crypto.h"
 #include "p2p/result.h"
+#include "transport/tcp/channel_address.h"
+#include "transport/transport.h"
 
-/// How two channels find each other: the acceptor listens, the connector dials, and both prove that they know
-/// the session's secret. Byte tables in docs/wire.md, section "Data streams".
+/// What the two ends of a stream say before its first frame: the connector a greeting, the acceptor an answer
+/// with its proof that it knows the session's secret, the connector its own proof. Byte tables in
+/// docs/wire.md, section "Data streams".
 namespace p2p::tcp {
 
-using Token = std::array<std::byte, 16>;
+using Clock = std::chrono::steady_clock;
 using Nonce = std::array<std::byte, 32>;
 using Secret = std::array<std::byte, 32>;
-using Clock = std::chrono::steady_clock;
 
-/// What a channel's `address` holds. A connector's has port 0 and no token: nobody dials it.
-struct ChannelAddress {
-  socket::Address address;
+inline constexpr std::uint16_t kHandshakeVersion = 1;
+
+struct Greeting {
+  static constexpr std::size_t kBytes = 6 + sizeof(Token) + sizeof(Nonce);
   Token token{};
+  Nonce nonce{};  ///< the connector's
 
   Bytes encode() const;
-  static Result<ChannelAddress> decode(ByteView bytes);
+
+  /// kProtocol if another protocol or version speaks; `bytes` is kBytes long.
+  static Result<Greeting> decode(ByteView bytes);
 };
+
+struct Answer {
+  static constexpr std::size_t kBytes = 6 + sizeof(Nonce) + sizeof(crypto::Digest);
+  Nonce nonce{};  ///< the acceptor's
+  crypto::Digest proof{};
+
+  Bytes encode() const;
+  static Result<Answer> decode(ByteView bytes);
+};
+
+/// What the side of `role` says to prove the secret: its role is in it, so that no proof can be sent back.
+crypto::Digest proof_of(Role role, const Secret& secret, const Greeting& greeting, const Nonce& acceptor);
 
 /// One message of the handshake, of known length, as it comes in.
 class MessageReader {
@@ -45,64 +61,14 @@ class MessageReader {
   std::size_t have_ = 0;
 };
 
-/// The listening side. Strangers cost it nothing but a bounded number of descriptors for a bounded time.
-class Acceptor {
- public:
-  static Result<Acceptor> listen(const socket::Address& address, const Secret& secret,
-                                 socket::PollSet& polls);
+/// Sends one message. They are far smaller than an empty socket's buffer.
+Status send_message(int fd, ByteView bytes);
 
-  const ChannelAddress& address() const { return address_; }
-
-  /// Moves on what can be moved. The peer's socket, out of the poll set, once one has proven itself;
-  /// listening ends with that. No descriptor before.
-  Result<UniqueFd> advance();
-
-  /// Strangers hang on at most until here; call `advance` then.
-  Clock::time_point next_deadline() const;
-
- private:
-  struct Pending {
-    UniqueFd fd;
-    Clock::time_point deadline;
-    MessageReader message;
-    bool knows_token = false;
-    Nonce peer_nonce{};
-    Nonce nonce{};
-  };
-
-  explicit Acceptor(const Secret& secret, socket::PollSet& polls) : secret_(secret), polls_(&polls) {}
-  Status take_waiting();
-  void make_room();
-  Result<bool> advance(Pending& pending);
-  Status answer(Pending& pending);
-
-  Secret secret_;
-  socket::PollSet* polls_;
-  UniqueFd listener_;
-  ChannelAddress address_;
-  std::vector<Pending> pending_;
-};
-
-/// The dialling side.
-class Dialer {
- public:
-  static Result<Dialer> dial(const socket::Address& local, const ChannelAddress& peer, const Secret& secret,
-                             socket::PollSet& polls);
-
-  /// As of Acceptor. kPermissionDenied if the other side does not know the secret.
-  Result<UniqueFd> advance();
-
- private:
-  Dialer(const ChannelAddress& peer, const Secret& secret, socket::PollSet& polls);
-  Status greet();
-
-  ChannelAddress peer_;
-  Secret secret_;
-  socket::PollSet* polls_;
-  UniqueFd fd_;
-  Nonce nonce_{};
-  MessageReader message_;
-  bool connected_ = false;
-};
+/// Fills `out` from what comes next.
+template <std::size_t kSize>
+void take(ByteReader& reader, std::array<std::byte, kSize>& out) {
+  const ByteView bytes = reader.take(kSize);
+  std::copy(bytes.begin(), bytes.end(), out.begin());
+}
 
 }  // namespace p2p::tcp

@@ -1,6 +1,4 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/tcp/handshake.h"
-
 #include <gmock/gmock.h>
 #include <sys/epoll.h>
 
@@ -8,6 +6,8 @@
 #include <vector>
 
 #include "drivers/socket/socket.h"
+#include "transport/tcp/acceptor.h"
+#include "transport/tcp/connector.h"
 
 namespace p2p::tcp {
 namespace {
@@ -26,13 +26,13 @@ class HandshakeTest : public testing::Test {
  protected:
   Acceptor listen(const Secret& secret) { return *Acceptor::listen(kLoopback, secret, polls_); }
 
-  Dialer dial(const Acceptor& acceptor, const Secret& secret) {
-    return *Dialer::dial(kLoopback, *ChannelAddress::decode(acceptor.address().encode()), secret,
-                         dial_polls_);
+  Connector dial(const Acceptor& acceptor, const Secret& secret) {
+    return *Connector::dial(kLoopback, *ChannelAddress::decode(acceptor.address().encode()), secret,
+                            dial_polls_);
   }
 
   // Until both have their socket, one has failed or the time is over.
-  void run(Acceptor& acceptor, Dialer& dialer) {
+  void run(Acceptor& acceptor, Connector& connector) {
     const Clock::time_point deadline = Clock::now() + seconds(20);
     while (Clock::now() < deadline && !(accepted_ && dialled_)) {
       if (!accepted_) {
@@ -41,7 +41,7 @@ class HandshakeTest : public testing::Test {
         accepted_ = std::move(*fd);
       }
       if (!dialled_) {
-        Result<UniqueFd> fd = dialer.advance();
+        Result<UniqueFd> fd = connector.advance();
         if (!fd) {
           dial_error_ = fd.error();
           return;
@@ -78,8 +78,8 @@ class HandshakeTest : public testing::Test {
 
 TEST_F(HandshakeTest, JoinsBothSides) {
   Acceptor acceptor = listen(secret_of(1));
-  Dialer dialer = dial(acceptor, secret_of(1));
-  run(acceptor, dialer);
+  Connector connector = dial(acceptor, secret_of(1));
+  run(acceptor, connector);
   ASSERT_TRUE(accepted_ && dialled_) << dial_error_.message;
   const std::array<std::byte, 3> sent{std::byte{7}, std::byte{8}, std::byte{9}};
   ASSERT_TRUE(socket::try_send(dialled_.get(), sent));
@@ -93,8 +93,8 @@ TEST_F(HandshakeTest, JoinsBothSides) {
 
 TEST_F(HandshakeTest, RefusesOneWithoutTheSecret) {
   Acceptor acceptor = listen(secret_of(1));
-  Dialer dialer = dial(acceptor, secret_of(2));
-  run(acceptor, dialer);
+  Connector connector = dial(acceptor, secret_of(2));
+  run(acceptor, connector);
   EXPECT_FALSE(accepted_);
   EXPECT_EQ(dial_error_.code, ErrorCode::kPermissionDenied) << dial_error_.message;
 }
@@ -111,8 +111,8 @@ TEST_F(HandshakeTest, ListensOnAfterStrangers) {
     if (i % 3 == 0) strangers.back().reset();
     if (i % 10 == 9) settle(acceptor, 3);
   }
-  Dialer dialer = dial(acceptor, secret_of(1));
-  run(acceptor, dialer);
+  Connector connector = dial(acceptor, secret_of(1));
+  run(acceptor, connector);
   EXPECT_TRUE(accepted_ && dialled_) << dial_error_.message;
 }
 
@@ -129,8 +129,8 @@ TEST_F(HandshakeTest, ListensOnAfterOneThatKnowsTheTokenOnly) {
   settle(acceptor, 3);
   ASSERT_TRUE(socket::try_send(fd.get(), Bytes(32)));  // no proof
   settle(acceptor, 3);
-  Dialer dialer = dial(acceptor, secret_of(1));
-  run(acceptor, dialer);
+  Connector connector = dial(acceptor, secret_of(1));
+  run(acceptor, connector);
   EXPECT_TRUE(accepted_ && dialled_) << dial_error_.message;
 }
 
@@ -152,15 +152,15 @@ TEST_F(HandshakeTest, DropsSilentStrangersInTime) {
   EXPECT_EQ(acceptor.next_deadline(), Clock::time_point::max());
 }
 
-TEST_F(HandshakeTest, DialerRefusesAnImpostor) {
+TEST_F(HandshakeTest, ConnectorRefusesAnImpostor) {
   UniqueFd listener = *socket::open_listener(kLoopback, 1);
   const ChannelAddress address{.address = *socket::local_address(listener.get())};
-  Dialer dialer = *Dialer::dial(kLoopback, address, secret_of(1), dial_polls_);
+  Connector connector = *Connector::dial(kLoopback, address, secret_of(1), dial_polls_);
   UniqueFd impostor;
   const Clock::time_point deadline = Clock::now() + seconds(20);
   Result<UniqueFd> dialled;
   while (dialled && Clock::now() < deadline) {
-    dialled = dialer.advance();
+    dialled = connector.advance();
     ASSERT_TRUE(!dialled || !*dialled);
     if (impostor) continue;
     impostor = *socket::try_accept(listener.get());

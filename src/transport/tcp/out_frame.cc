@@ -5,6 +5,9 @@
 #include <array>
 #include <cstring>
 
+#include "base/io_vector.h"
+#include "base/wire_code.h"
+
 namespace p2p::tcp {
 namespace {
 
@@ -27,11 +30,7 @@ void OutFrame::clear() {
   head_sent = next_piece = end_sent = 0;
 }
 
-std::size_t OutFrame::body_left() const {
-  std::size_t bytes = 0;
-  for (std::size_t i = next_piece; i != body.size(); ++i) bytes += body[i].iov_len;
-  return bytes;
-}
+std::size_t OutFrame::body_left() const { return total_bytes(std::span(body).subspan(next_piece)); }
 
 void OutFrame::seal() { header.write_to(head.data()); }
 
@@ -51,14 +50,9 @@ std::size_t OutFrame::advance(std::size_t bytes) {
   std::size_t part = std::min(bytes, head.size() - head_sent);
   head_sent += part;
   bytes -= part;
-  while (bytes != 0 && next_piece != body.size()) {
-    iovec& piece = body[next_piece];
-    part = std::min(bytes, piece.iov_len);
-    piece.iov_base = static_cast<std::byte*>(piece.iov_base) + part;
-    piece.iov_len -= part;
-    bytes -= part;
-    if (piece.iov_len == 0) ++next_piece;
-  }
+  part = std::min(bytes, body_left());
+  next_piece += cut_front(std::span(body).subspan(next_piece), part);
+  bytes -= part;
   part = std::min(bytes, end.size() - end_sent);
   end_sent += part;
   return before - (bytes - part);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/io_vector.h"
 #include "drivers/socket/socket.h"
 
 namespace p2p::tcp {
@@ -75,7 +76,7 @@ Result<Receiver::Received> Receiver::receive_payload(int fd) {
   }
   const Result<socket::Moved> moved =
       socket::try_receive(fd, std::span(landing_.pieces).subspan(next_piece_, count));
-  end_accesses();
+  accesses_.clear();
   if (with_staging) landing_.pieces.pop_back();
   if (!moved) return tl::unexpected(moved.error());
   if (moved->ended) return fail(ErrorCode::kPeerGone, "the peer closed the stream in the middle of a frame");
@@ -145,22 +146,21 @@ Result<bool> Receiver::parse_header() {
 }
 
 Status Receiver::land_staged() {
-  std::size_t left = std::min(staged(), payload_left_);
-  const bool accessible = !landing_.refusal && begin_accesses();
-  payload_left_ -= left;
-  if (!accessible) {
-    staged_begin_ += left;
-    return {};
-  }
-  while (left != 0) {
-    const iovec& piece = landing_.pieces[next_piece_];
+  const std::size_t bytes = std::min(staged(), payload_left_);
+  const std::byte* from = staging_.data() + staged_begin_;
+  staged_begin_ += bytes;
+  payload_left_ -= bytes;
+  if (landing_.refusal || !begin_accesses()) return {};
+  std::size_t left = bytes;
+  for (std::size_t i = next_piece_; left != 0; ++i) {
+    const iovec& piece = landing_.pieces[i];
     const std::size_t part = std::min(left, piece.iov_len);
-    std::memcpy(piece.iov_base, staging_.data() + staged_begin_, part);
-    staged_begin_ += part;
+    std::memcpy(piece.iov_base, from, part);
+    from += part;
     left -= part;
-    advance_pieces(part);
   }
-  end_accesses();
+  accesses_.clear();
+  advance_pieces(bytes);
   return {};
 }
 
@@ -172,30 +172,13 @@ Status Receiver::finish_frame() {
 }
 
 bool Receiver::begin_accesses() {
-  for (std::size_t i = 0; i != landing_.guards.size(); ++i) {
-    const Registration& registration = *landing_.guards[i];
-    if (registration.begin_access()) continue;
-    while (i != 0) landing_.guards[--i]->end_access();
-    refuse({ErrorCode::kNotFound, fmt::format("region {} was deregistered during the transfer",
-                                              static_cast<std::uint32_t>(registration.info().id))});
-    return false;
-  }
-  return true;
-}
-
-void Receiver::end_accesses() {
-  for (const auto& registration : landing_.guards) registration->end_access();
+  Status begun = p2p::begin_accesses(landing_.guards, accesses_);
+  if (!begun) refuse(std::move(begun.error()));
+  return begun.has_value();
 }
 
 void Receiver::advance_pieces(std::size_t bytes) {
-  while (bytes != 0) {
-    iovec& piece = landing_.pieces[next_piece_];
-    const std::size_t part = std::min(bytes, piece.iov_len);
-    piece.iov_base = static_cast<std::byte*>(piece.iov_base) + part;
-    piece.iov_len -= part;
-    bytes -= part;
-    if (piece.iov_len == 0) ++next_piece_;
-  }
+  next_piece_ += cut_front(std::span(landing_.pieces).subspan(next_piece_), bytes);
 }
 
 void Receiver::refuse(Error why) {

@@ -69,7 +69,6 @@ class Receiver {
   Status land_staged();
   Status finish_frame();
   bool begin_accesses();
-  void end_accesses();
   void advance_pieces(std::size_t bytes);
   void refuse(Error why);
   void adjust_low_water(int fd);
@@ -85,6 +84,7 @@ class Receiver {
   FrameHeader header_;
   Landing landing_;
   std::size_t next_piece_ = 0;
+  std::vector<AccessGuard> accesses_;  // during one copy
   std::size_t payload_left_ = 0;
   std::size_t lookahead_ = 0;  // bytes to take along behind a payload: the next frame's head
 

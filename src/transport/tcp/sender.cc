@@ -6,15 +6,13 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/io_vector.h"
+#include "base/wire_code.h"
 #include "drivers/socket/socket.h"
 
 namespace p2p::tcp {
 namespace {
 
-// Enough to fill a long fat pipe, little enough that one slow stream does not hold a transfer back.
-constexpr std::uint64_t kWindowBytes = 32U << 20;
-// A channel that has this much waiting for its socket leaves the rest to others.
-constexpr std::uint64_t kUnsentBytes = 2U << 20;
 // A send of less than this takes further frames along: calls with 64 KiB are the slowest of all sizes.
 constexpr std::size_t kSendBytes = std::size_t{256} << 10;
 constexpr std::size_t kFlushBytes = std::size_t{2} << 20;
@@ -24,10 +22,9 @@ constexpr std::size_t kSpareFrames = 64;
 
 Sender::~Sender() = default;
 
-bool Sender::takes_write(std::uint64_t bytes) const {
-  return queued_writes_ + writes_.size() + unreleased_.size() < kMaxWrites &&
-         (bytes_in_flight_ == 0 || bytes_in_flight_ + bytes <= kWindowBytes) &&
-         (bytes_unsent_ == 0 || bytes_unsent_ + bytes <= kUnsentBytes);
+void Sender::start(int fd, std::size_t zerocopy_bytes) {
+  fd_ = fd;
+  zerocopy_.enable(fd, zerocopy_bytes);
 }
 
 OutFrame& Sender::make_frame(Urgency urgency, const FrameHeader& header) {
@@ -50,26 +47,14 @@ void Sender::post_write(const Batch& batch, std::byte* staged) {
   collect_ranges(batch, ranges_);
   encode_ranges(ranges_, frame.head);
   frame.header.descriptor_bytes = static_cast<std::uint32_t>(frame.head.size() - FrameHeader::kBytes);
-  const auto take_piece = [&frame](const Segment& piece) {
-    if (!frame.body.empty()) {
-      iovec& last = frame.body.back();
-      if (static_cast<std::byte*>(last.iov_base) + last.iov_len == piece.local) {
-        last.iov_len += piece.size;
-        return;
-      }
-    }
-    frame.body.push_back({piece.local, piece.size});
-  };
   if (staged != nullptr) {
     frame.body.push_back({staged, batch.bytes});
   } else {
-    batch.for_each_piece(take_piece);
+    batch.for_each_piece([&frame](const Segment& piece) { append_run(frame.body, piece.local, piece.size); });
   }
   frame.batch = batch.id;
   frame.of_batch = true;
-  ++queued_writes_;
-  bytes_in_flight_ += batch.bytes;
-  bytes_unsent_ += batch.bytes;
+  writes_.queue(batch.bytes);
 }
 
 void Sender::post_read_request(std::uint64_t number, const Batch& batch) {
@@ -93,10 +78,8 @@ bool Sender::withdraw_read_request(std::uint64_t number) {
 
 void Sender::respond(std::uint64_t number, std::vector<iovec>& pieces,
                      std::vector<std::shared_ptr<Registration>>& guards) {
-  std::uint64_t bytes = 0;
-  for (const iovec& piece : pieces) bytes += piece.iov_len;
   OutFrame& frame = make_frame(kBulk, {.type = FrameType::kReadResponse,
-                                       .payload_bytes = static_cast<std::uint32_t>(bytes),
+                                       .payload_bytes = static_cast<std::uint32_t>(total_bytes(pieces)),
                                        .number = number});
   frame.body.swap(pieces);
   frame.guards.swap(guards);
@@ -151,9 +134,7 @@ bool Sender::start_next() {
   OutFrame& frame = *started_.back();
   FrameHeader& header = frame.header;
   if (header.type == FrameType::kWrite) {
-    --queued_writes_;
-    header.number = first_write_ + writes_.size();
-    writes_.push_back({.id = frame.batch, .bytes = header.payload_bytes});
+    header.number = writes_.start(frame.batch, header.payload_bytes);
   }
   // Refusals go first, so none that this covers is still to come, but those behind this very frame.
   header.acknowledged = queues_[kRefusals].empty() ? done_ : queues_[kRefusals].front()->header.number - 1;
@@ -168,19 +149,10 @@ bool Sender::start_next() {
   return true;
 }
 
-bool Sender::guard(OutFrame& frame) {
-  const std::size_t before = accesses_.size();
-  for (const std::shared_ptr<Registration>& registration : frame.guards) {
-    if (registration->begin_access()) {
-      accesses_.push_back(registration.get());
-      continue;
-    }
-    for (; accesses_.size() != before; accesses_.pop_back()) accesses_.back()->end_access();
-    frame.blank({ErrorCode::kNotFound, fmt::format("region {} was deregistered during the read",
-                                                   static_cast<std::uint32_t>(registration->info().id))});
-    return false;
-  }
-  return true;
+// Memory that a peer asked for may be read during this send; of a region that is gone the rest goes as zeros.
+void Sender::guard(OutFrame& frame) {
+  const Status begun = begin_accesses(frame.guards, accesses_);
+  if (!begun) frame.blank(begun.error());
 }
 
 // The pieces of one send: of the frame at the front and, as long as they are small, of those behind it.
@@ -216,7 +188,7 @@ void Sender::advance(std::size_t bytes) {
     OutFrame& frame = *started_.front();
     const std::size_t before = frame.header.type == FrameType::kWrite ? frame.body_left() : 0;
     bytes -= frame.advance(bytes);
-    if (before != 0) bytes_unsent_ -= before - frame.body_left();
+    if (before != 0) writes_.sent(before - frame.body_left());
     if (!frame.sent()) break;
     finish_front();
   }
@@ -225,7 +197,7 @@ void Sender::advance(std::size_t bytes) {
 void Sender::finish_front() {
   FramePtr frame = std::move(started_.front());
   started_.pop_front();
-  if (frame->header.type == FrameType::kWrite) sent_writes_ = frame->header.number;
+  if (frame->header.type == FrameType::kWrite) writes_.sent_whole(frame->header.number);
   if (frame->header.type == FrameType::kReadResponse || frame->header.type == FrameType::kReadEnd)
     --peer_reads_;
   if (spare_.size() == kSpareFrames) return;
@@ -233,26 +205,25 @@ void Sender::finish_front() {
   spare_.push_back(std::move(frame));
 }
 
-Result<bool> Sender::flush(int fd) {
+Result<bool> Sender::flush() {
   std::size_t total = 0;
   while (total < kFlushBytes) {
     int flags = 0;
     const std::size_t used = gather(flags);
     if (used == 0) break;
-    const Result<socket::Moved> moved = socket::try_send(fd, std::span(pieces_).first(used), flags);
-    for (; !accesses_.empty(); accesses_.pop_back()) accesses_.back()->end_access();
+    const Result<socket::Moved> moved = socket::try_send(fd_, std::span(pieces_).first(used), flags);
+    accesses_.clear();
     if (!moved) return tl::unexpected(moved.error());
     if (moved->zerocopy) {
-      const std::uint64_t number = started_.front()->header.number;
-      writes_[number - first_write_].released_by = zerocopy_.count_send();
+      writes_.hold(started_.front()->header.number, zerocopy_.count_send());
     }
     total += moved->bytes;
     advance(moved->bytes);
     if (moved->blocked) break;
   }
   if (zerocopy_.outstanding()) {
-    if (Status status = zerocopy_.collect(fd); !status) return tl::unexpected(status.error());
-    complete_released();
+    if (Status status = zerocopy_.collect(fd_); !status) return tl::unexpected(status.error());
+    writes_.release(zerocopy_.released());
   }
   return total != 0;
 }
@@ -263,61 +234,31 @@ bool Sender::pending() const {
 }
 
 Status Sender::acknowledged(std::uint64_t number) {
-  if (number > sent_writes_) {
-    return p2p::fail(ErrorCode::kProtocol, "the peer acknowledges write {} of {}", number, sent_writes_);
-  }
-  for (; first_write_ <= number; ++first_write_) {
-    unreleased_.push_back(std::move(writes_.front()));
-    writes_.pop_front();
-  }
-  complete_released();
-  return {};
-}
-
-void Sender::complete_released() {
-  while (!unreleased_.empty() && unreleased_.front().released_by <= zerocopy_.released()) {
-    Write& write = unreleased_.front();
-    bytes_in_flight_ -= write.bytes;
-    completions_.push_back({write.id, std::move(write.outcome)});
-    unreleased_.pop_front();
-  }
-}
-
-Status Sender::refused(std::uint64_t number, const Error& why) {
-  if (number < first_write_ || number > sent_writes_) {
-    return p2p::fail(ErrorCode::kProtocol, "the peer refuses write {}, which is not under way", number);
-  }
-  writes_[number - first_write_].outcome = tl::unexpected(why);
-  return {};
+  Status status = writes_.acknowledged(number);
+  writes_.release(zerocopy_.released());
+  return status;
 }
 
 bool Sender::abandon(BatchId id) {
   const auto of_batch = [id](const FramePtr& frame) { return frame->of_batch && frame->batch == id; };
   auto& waiting = queues_[kBulk];
   if (const auto found = std::find_if(waiting.begin(), waiting.end(), of_batch); found != waiting.end()) {
-    const std::uint64_t bytes = (*found)->header.payload_bytes;
-    --queued_writes_;
-    bytes_in_flight_ -= bytes;
-    bytes_unsent_ -= bytes;
+    writes_.withdraw(id, (*found)->header.payload_bytes);
     waiting.erase(found);
-    completions_.push_back({id, p2p::fail(ErrorCode::kCancelled, "cancelled before any of it was sent")});
     return true;
   }
   if (const auto found = std::find_if(started_.begin(), started_.end(), of_batch); found != started_.end()) {
     (*found)->detach();
     return true;
   }
-  return std::any_of(writes_.begin(), writes_.end(), [id](const Write& write) { return write.id == id; });
+  return writes_.has(id);
 }
 
 void Sender::fail(const Error& why) {
-  for (Write& write : unreleased_) completions_.push_back({write.id, std::move(write.outcome)});
-  for (Write& write : writes_) completions_.push_back({write.id, tl::unexpected(why)});
+  writes_.fail(why);
   for (const FramePtr& frame : queues_[kBulk]) {
     if (frame->of_batch) completions_.push_back({frame->batch, tl::unexpected(why)});
   }
-  unreleased_.clear();
-  writes_.clear();
   started_.clear();
   for (auto& queue : queues_) queue.clear();
   spare_.clear();

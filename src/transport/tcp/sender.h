@@ -13,26 +13,27 @@
 #include "transport/batch.h"
 #include "transport/tcp/descriptors.h"
 #include "transport/tcp/out_frame.h"
+#include "transport/tcp/write_window.h"
 #include "transport/tcp/zerocopy.h"
 
 namespace p2p::tcp {
 
-/// The outgoing half of a stream: frames in order of urgency, writes until the peer has acknowledged them,
-/// and the count of the peer's writes that this side acknowledges. Belongs to a channel, on its thread.
-/// What ended goes to the vector given at construction.
+/// The outgoing half of a stream: frames in order of urgency, my writes (write_window.h), and the count of
+/// the peer's writes that this side acknowledges. Belongs to a channel, on its thread. What ended goes to the
+/// vector given at construction.
 class Sender {
  public:
-  explicit Sender(std::vector<Completion>& completions) : completions_(completions) {}
+  explicit Sender(std::vector<Completion>& completions) : completions_(completions), writes_(completions) {}
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// See Zerocopy::enable.
-  void enable_zerocopy(int fd, std::size_t least_bytes) { zerocopy_.enable(fd, least_bytes); }
+  /// From now on `flush` sends on `fd`, from where they lie frames of at least so many bytes (0: none).
+  void start(int fd, std::size_t zerocopy_bytes);
   bool zerocopy_outstanding() const { return zerocopy_.outstanding(); }
 
   /// Room for a write of so many bytes.
-  bool takes_write(std::uint64_t bytes) const;
+  bool takes_write(std::uint64_t bytes) const { return writes_.takes(bytes); }
 
   /// `staged`, if there is one, holds the batch's bytes instead of its local memory until it has completed.
   void post_write(const Batch& batch, std::byte* staged = nullptr);
@@ -59,14 +60,14 @@ class Sender {
   void want_acknowledgement() { acknowledgement_wanted_ = true; }
 
   /// Sends what the socket takes, up to a bound. Answers whether anything went.
-  Result<bool> flush(int fd);
+  Result<bool> flush();
 
   /// Something is to be sent still.
   bool pending() const;
 
   /// The peer has dealt with all my writes up to `number`; kProtocol if that cannot be.
   Status acknowledged(std::uint64_t number);
-  Status refused(std::uint64_t number, const Error& why);
+  Status refused(std::uint64_t number, const Error& why) { return writes_.refused(number, why); }
 
   /// False if no write of mine has this id.
   bool abandon(BatchId id);
@@ -75,38 +76,26 @@ class Sender {
   void fail(const Error& why);
 
  private:
-  struct Write {
-    BatchId id{};
-    std::uint64_t bytes = 0;
-    std::uint64_t released_by = 0;  // the last zero-copy send of it
-    Status outcome;
-  };
   using FramePtr = std::unique_ptr<OutFrame>;
   enum Urgency : std::size_t { kRefusals, kRequests, kBulk, kUrgencies };
 
   OutFrame& make_frame(Urgency urgency, const FrameHeader& header);
   bool start_next();
   std::size_t gather(int& flags);
-  bool guard(OutFrame& frame);
+  void guard(OutFrame& frame);
   void advance(std::size_t bytes);
   void finish_front();
-  void complete_released();
 
   std::vector<Completion>& completions_;
+  int fd_ = -1;
   std::array<std::deque<FramePtr>, kUrgencies> queues_;  // not started
   std::deque<FramePtr> started_;                         // in the order of the stream
   std::vector<FramePtr> spare_;
   std::array<iovec, 1024> pieces_;
-  std::vector<const Registration*> accesses_;  // begun for the send under way
-  RangeList ranges_;                           // scratch
+  std::vector<AccessGuard> accesses_;  // during one send
+  RangeList ranges_;                   // scratch
 
-  std::deque<Write> writes_;      // started; the front has number first_write_
-  std::deque<Write> unreleased_;  // acknowledged, but the kernel still holds their memory
-  std::uint64_t first_write_ = 1;
-  std::uint64_t sent_writes_ = 0;      // the last write that is out altogether
-  std::uint64_t queued_writes_ = 0;    // not started
-  std::uint64_t bytes_in_flight_ = 0;  // of all writes
-  std::uint64_t bytes_unsent_ = 0;
+  WriteWindow writes_;
   std::uint64_t peer_reads_ = 0;
 
   std::uint64_t done_ = 0;       // of the peer's writes

@@ -28,7 +28,8 @@ device::StagingPool::Limits staging_limits(const Options& options) {
   return {.slot_bytes = kStagedBytes,
           .slots_per_stream = kSlotsPerStream,
           .slots = options.gpu_staging_bytes / kStagedBytes,
-          .copier = device::StagingPool::copier_limits(options.gpu_blocks, kMaxRanges, DevicePath::lists())};
+          .copier = device::StagingPool::copier_limits(options.gpu_blocks, kMaxRanges,
+                                                       device::Staging::lists(kStagingSlots))};
 }
 
 class TcpTransport final : public Transport {

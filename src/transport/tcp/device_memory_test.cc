@@ -1,8 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // Device memory over a stream, both ends in this process.
 
-#include "transport/tcp/device_path.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,6 +12,7 @@
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
 #include "transport/tcp/channel_pair.h"
+#include "transport/tcp/staged_memory.h"
 
 namespace p2p::tcp {
 namespace {
@@ -37,7 +36,7 @@ TEST(StagedMemory, TakesWhatTheBatchCoversOfEachPlace) {
   const RemoteKey there({.place = {MemoryKind::kCuda, 0}});
   const std::vector<Segment> segments = {{bytes.data(), 0, 50, &host, &here},
                                          {bytes.data() + 50, 50, 50, &device, &here}};
-  const StagedMemory memory = staged_memory({.segments = segments, .skip = 10, .bytes = 60});
+  const StagedMemory memory = StagedMemory::of({.segments = segments, .skip = 10, .bytes = 60});
   ASSERT_EQ(memory.pieces.size(), 2u);
   EXPECT_EQ(memory.pieces[0].bytes, 40u);
   EXPECT_EQ(memory.pieces[1].bytes, 20u);

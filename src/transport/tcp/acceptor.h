@@ -1,0 +1,52 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "drivers/socket/poll_set.h"
+#include "p2p/result.h"
+#include "transport/tcp/handshake.h"
+
+namespace p2p::tcp {
+
+/// The listening side of a channel. Strangers cost it nothing but a bounded number of descriptors for a
+/// bounded time.
+class Acceptor {
+ public:
+  static Result<Acceptor> listen(const socket::Address& address, const Secret& secret,
+                                 socket::PollSet& polls);
+
+  const ChannelAddress& address() const { return address_; }
+
+  /// Moves on what can be moved. The peer's socket, out of the poll set, once one has proven itself;
+  /// listening ends with that. No descriptor before.
+  Result<UniqueFd> advance();
+
+  /// Strangers hang on at most until here; call `advance` then.
+  Clock::time_point next_deadline() const;
+
+ private:
+  struct Pending {
+    UniqueFd fd;
+    Clock::time_point deadline;
+    MessageReader message;
+    bool knows_token = false;
+    Greeting greeting{};
+    Nonce nonce{};  // mine
+  };
+
+  explicit Acceptor(const Secret& secret, socket::PollSet& polls) : secret_(secret), polls_(&polls) {}
+  Status take_waiting();
+  void make_room();
+  Result<bool> advance(Pending& pending);
+  Status answer(Pending& pending);
+
+  Secret secret_;
+  socket::PollSet* polls_;
+  UniqueFd listener_;
+  ChannelAddress address_;
+  std::vector<Pending> pending_;
+};
+
+}  // namespace p2p::tcp

@@ -1,0 +1,26 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "base/bytes.h"
+#include "drivers/socket/address.h"
+#include "p2p/result.h"
+
+namespace p2p::tcp {
+
+/// Drawn for each listening channel: who does not know it is turned away before anything is computed.
+using Token = std::array<std::byte, 16>;
+
+/// What a channel's `address` holds. A connector's has port 0 and no token: nobody dials it. Byte table in
+/// docs/wire.md, section "Data streams".
+struct ChannelAddress {
+  socket::Address address;
+  Token token{};
+
+  Bytes encode() const;
+  static Result<ChannelAddress> decode(ByteView bytes);
+};
+
+}  // namespace p2p::tcp

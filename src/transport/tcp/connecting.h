@@ -1,0 +1,52 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "drivers/socket/poll_set.h"
+#include "p2p/result.h"
+#include "transport/tcp/acceptor.h"
+#include "transport/tcp/connector.h"
+#include "transport/transport.h"
+
+namespace p2p::tcp {
+
+/// A stream that is being connected, from either side, until both have proven themselves or the time is over.
+/// Uses the poll set's alarm.
+class Connecting {
+ public:
+  static Result<Connecting> start(const ChannelSetup& setup, std::chrono::milliseconds timeout,
+                                  socket::PollSet& polls);
+
+  /// What the other side has to know.
+  const ChannelAddress& address() const { return address_; }
+
+  /// Dials, unless this is the side that is dialled. `peer_address` came from the peer.
+  Status connect(ByteView peer_address);
+
+  /// Moves on what can be moved: the socket, out of the poll set, once the peer has proven itself; no
+  /// descriptor before.
+  Result<UniqueFd> advance();
+
+  /// Between whom, as far as it is known.
+  const std::string& description() const { return description_; }
+
+ private:
+  Connecting(const ChannelSetup& setup, std::chrono::milliseconds timeout, socket::PollSet& polls,
+             const socket::Address& local);
+  void start_clock();
+
+  Secret secret_;
+  std::chrono::milliseconds timeout_;
+  socket::PollSet* polls_;
+  ChannelAddress address_;
+  std::string description_;
+  Clock::time_point deadline_;
+  std::optional<Acceptor> acceptor_;  // one of them
+  std::optional<Connector> connector_;
+};
+
+}  // namespace p2p::tcp

@@ -1,0 +1,43 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/staging.h"
+#include "transport/batch.h"
+#include "transport/registration.h"
+#include "transport/tcp/frame.h"
+
+namespace p2p::tcp {
+
+/// Memory of a batch or of a peer's ranges, device memory among it, in order; it goes through a slot of the
+/// stream's staging.
+struct StagedMemory {
+  std::vector<device::StagedPiece> pieces;
+  std::vector<std::shared_ptr<Registration>> owners;  ///< of what a peer named
+  std::uint64_t bytes = 0;
+
+  /// The local memory of `batch`.
+  static StagedMemory of(const Batch& batch);
+
+  void add(std::byte* data, std::uint64_t size, MemoryPlace place);
+
+  /// kUnavailable for more bytes than a slot has.
+  static Status check_size(std::uint64_t bytes);
+};
+
+/// Appends guards for what a peer named and a device is about to touch. kNotFound, and none appended: one of
+/// them was deregistered, or its memory freed.
+Status begin_device_accesses(const std::vector<std::shared_ptr<Registration>>& owners,
+                             std::vector<AccessGuard>& guards);
+
+/// True if the batch's remote memory is on a device.
+bool ends_on_device(const Batch& batch);
+
+/// Slots of one stream, by use.
+inline constexpr device::Staging::Most kStagingSlots{16, kMaxStagedWrites, 8};
+
+}  // namespace p2p::tcp
