@@ -247,8 +247,9 @@ void Connection::finish(const SegmentList& list, const std::shared_ptr<TransferS
   } else {
     failed_.fetch_add(1, std::memory_order_relaxed);
   }
-  state->finish(std::move(status));
+  // Before anybody can know that it is done: who knows may close the connection, and finds it drained then.
   under_way_.fetch_sub(1, std::memory_order_acq_rel);
+  state->finish(std::move(status));
   if (this->state() != ConnectionState::kOpen) changed();
 }
 

@@ -21,6 +21,8 @@ for kind in shared static; do
   "$place/build/hello_$kind" | grep '^hello by '
 done
 
+"$(dirname "$0")/run_examples.sh" "$place/build/send_receive_shared" "$place/build/kv_blocks_static"
+
 export PKG_CONFIG_PATH=$prefix/$library_folder/pkgconfig
 read -ra flags <<<"$(pkg-config --cflags --libs uccl_p2p)"
 "$compiler" -std=c++20 "$examples/hello.cc" "${flags[@]}" -o "$place/hello"

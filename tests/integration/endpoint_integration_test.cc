@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <thread>
 
 #include "support/peer.h"
 
@@ -53,6 +55,28 @@ TEST(EndpointTest, AnEndpointAtLoopbackIsThereAlone) {
   Endpoint listening = Endpoint::create(on_loopback()).value();
   Endpoint dialling = Endpoint::create(on_loopback()).value();
   EXPECT_FALSE(dialling.connect(*announced, listening.port(), kLimit));
+}
+
+TEST(EndpointTest, BothMayCloseAsSoonAsTheLastTransferIsDone) {
+  Options options = on_loopback();
+  options.transports = {"tcp"};
+  Endpoint left = Endpoint::create(options).value();
+  Endpoint right = Endpoint::create(options).value();
+  std::array<char, 64> out{};
+  std::array<char, 64> into{};
+  const MemoryRegion source = left.register_memory(out.data(), out.size()).value();
+  const MemoryRegion target = right.register_memory(into.data(), into.size()).value();
+  for (int round = 0; round < scaled(300, 100); ++round) {
+    const Connection sending = left.connect(right.address(), right.port(), kLimit).value();
+    const Connection receiving = right.accept(kLimit).value();
+    std::thread receiver([&] {
+      EXPECT_TRUE(is_ok(receiving.recv(target.span()).wait(kLimit)));
+      EXPECT_TRUE(is_ok(receiving.close(kLimit))) << round;
+    });
+    EXPECT_TRUE(is_ok(sending.send(source.span()).wait(kLimit)));
+    EXPECT_TRUE(is_ok(sending.close(kLimit))) << round;
+    receiver.join();
+  }
 }
 
 TEST(EndpointTest, NetworkOnlyLeavesOutWhatReachesNoFurtherThanTheHost) {
