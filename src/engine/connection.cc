@@ -28,9 +28,7 @@ void Connection::wire_up() {
   lanes_ = std::make_shared<Lanes>(context_, send, [weak] {
     if (const auto self = weak.lock()) self->on_lanes_changed();
   });
-  imports_ = std::make_shared<Imports>(context_, lanes_->router(), send, [weak] {
-    if (const auto self = weak.lock()) self->retry_parked();
-  });
+  imports_ = std::make_shared<Imports>(context_, lanes_->router(), send);
   notifications_ = std::make_shared<Notifications>(send);
   messages_ = std::make_shared<Messages>(
       context_, Messages::Link{send,
@@ -112,7 +110,6 @@ void Connection::on_lanes_changed() {
   }
   if (state() == ConnectionState::kOpen && !lanes_->router()->any_usable() && !timer_) watch_for_end();
   changed();
-  retry_parked();
 }
 
 // Every path is lost. Mostly the session's own end, with the true cause, is a moment behind; a session that
@@ -193,7 +190,7 @@ bool Connection::drained() const {
 void Connection::end(const Error& reason) {
   Error error;
   std::shared_ptr<Session> session;
-  std::list<Parked> parked;
+  std::unordered_map<const TransferState*, std::shared_ptr<Parked>> parked;
   {
     MutexLock lock(mutex_);
     if (error_.message.empty()) error_ = reason;
@@ -207,7 +204,7 @@ void Connection::end(const Error& reason) {
   imports_->close(error);
   messages_->close(error);
   notifications_->close(error);
-  for (const Parked& one : parked) finish({}, one.state, {}, tl::unexpected(error));
+  for (const auto& [state, one] : parked) finish({}, one->state, {}, tl::unexpected(error));
   changed();
   observer_.closed(shared_from_this());
   tell_watchers();

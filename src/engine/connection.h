@@ -5,12 +5,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
@@ -69,8 +69,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return build(operation, local, remote, {});
   }
 
-  /// Builds `list` as soon as the peer's word is there, so that its first post need not.
-  void build_later(const std::shared_ptr<PreparedList>& list);
+  /// Builds `list` to `remote` as soon as the peer's word is there, so that its first post need not.
+  void build_later(const std::shared_ptr<PreparedList>& list, std::span<const RemoteSpan> remote);
 
   /// Posts a list that `build` made.
   std::shared_ptr<TransferState> post(const std::shared_ptr<const SegmentList>& list,
@@ -130,11 +130,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Result<std::shared_ptr<const SegmentList>> build(Operation operation, std::span<const LocalSpan> local,
                                                    std::span<const RemoteSpan> remote,
                                                    const HeldRegions& held);
-  bool park(Parked& parked, std::uint64_t epoch);
+  void park(std::shared_ptr<Parked> parked);
   void hold(Parked& parked) const;
-  std::uint64_t epoch() const;
-  void retry_parked();
-  void build_prepared();
+  std::shared_ptr<Parked> take_parked(const TransferState& state);
+  void start_parked(const TransferState& state);
   Status refusal() const P2P_REQUIRES(mutex_);
   bool drained() const;
   void changed();
@@ -161,9 +160,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   SessionPeer peer_ P2P_GUARDED_BY(mutex_);
   bool bye_said_ P2P_GUARDED_BY(mutex_) = false;
   bool bye_heard_ P2P_GUARDED_BY(mutex_) = false;
-  std::uint64_t epoch_ P2P_GUARDED_BY(mutex_) = 0;  // counts the events that may free parked transfers
-  std::list<Parked> parked_ P2P_GUARDED_BY(mutex_);
-  std::vector<std::weak_ptr<PreparedList>> unbuilt_ P2P_GUARDED_BY(mutex_);
+  std::unordered_map<const TransferState*, std::shared_ptr<Parked>> parked_ P2P_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
 
   std::atomic<std::uint64_t> started_{0}, completed_{0}, failed_{0}, written_{0}, read_{0};

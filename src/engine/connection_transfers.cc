@@ -47,21 +47,15 @@ std::shared_ptr<TransferState> Connection::transfer(Operation operation, std::sp
     finish({}, state, {}, tl::unexpected(gate.error()));
     return state;
   }
-  while (true) {
-    const std::uint64_t epoch = this->epoch();
-    auto list = build(operation, local, remote);
-    if (!list) {
-      finish({}, state, {}, tl::unexpected(list.error()));
-      break;
-    }
-    if (*list) {
-      let_waiter_assist(**list, *state, launch(*list, state, options, *gate));
-      break;
-    }
-    Parked parked{operation, {local.begin(), local.end()}, {remote.begin(), remote.end()}, options, *gate,
-                  state};
-    hold(parked);
-    if (park(parked, epoch)) break;
+  auto list = build(operation, local, remote);
+  if (!list) {
+    finish({}, state, {}, tl::unexpected(list.error()));
+  } else if (*list) {
+    let_waiter_assist(**list, *state, launch(*list, state, options, *gate));
+  } else {
+    park(std::make_shared<Parked>(operation, std::vector<LocalSpan>(local.begin(), local.end()),
+                                  std::vector<RemoteSpan>(remote.begin(), remote.end()), options, *gate,
+                                  state));
   }
   return state;
 }
@@ -80,87 +74,59 @@ std::shared_ptr<TransferState> Connection::post(const std::shared_ptr<const Segm
   return state;
 }
 
-std::uint64_t Connection::epoch() const {
-  MutexLock lock(mutex_);
-  return epoch_;
-}
-
 void Connection::hold(Parked& parked) const {
   for (const LocalSpan& span : parked.local) {
     if (parked.held.find(span.region)) continue;
-    if (auto region = context_->regions->find(span.region)) parked.held.add(std::move(region));
+    if (const auto region = context_->regions->find(span.region)) parked.held.add(region);
   }
 }
 
-// False: what the transfer waits for may have come since `epoch`; try again.
-bool Connection::park(Parked& parked, std::uint64_t epoch) {
-  const auto state = parked.state;
+// Until the peer's word about all of its regions is there, however many they are: it is looked at once.
+void Connection::park(std::shared_ptr<Parked> parked) {
+  hold(*parked);
+  const auto state = parked->state;
+  bool closed = false;
   {
     MutexLock lock(mutex_);
-    if (epoch != epoch_ || this->state() == ConnectionState::kClosed) return false;
-    parked_.push_back(std::move(parked));
+    closed = this->state() == ConnectionState::kClosed;
+    if (!closed) parked_.emplace(state.get(), parked);
   }
-  state->set_cancel([weak = weak_from_this(), weak_state = std::weak_ptr(state)] {
+  if (closed) return finish({}, state, {}, tl::unexpected(status().error()));
+  const std::weak_ptr<Connection> weak = weak_from_this();
+  const std::weak_ptr<TransferState> weak_state = state;
+  state->set_cancel([weak, weak_state] {
     const auto self = weak.lock();
     const auto one = weak_state.lock();
-    if (!self || !one) return;
-    std::optional<Parked> mine;
-    {
-      MutexLock lock(self->mutex_);
-      const auto found = std::find_if(self->parked_.begin(), self->parked_.end(),
-                                      [&](const Parked& other) { return other.state == one; });
-      if (found != self->parked_.end()) {
-        mine.emplace(std::move(*found));
-        self->parked_.erase(found);
-      }
-    }
-    if (mine)
-      self->finish({}, one, {}, fail(ErrorCode::kCancelled, "transfer of {} bytes: cancelled", one->bytes()));
+    if (!self || !one || !self->take_parked(*one)) return;
+    self->finish({}, one, {}, fail(ErrorCode::kCancelled, "transfer of {} bytes: cancelled", one->bytes()));
   });
-  return true;
+  imports_->when_resolved(parked->remote, [weak, weak_state] {
+    const auto self = weak.lock();
+    const auto one = weak_state.lock();
+    if (self && one) self->start_parked(*one);
+  });
 }
 
-void Connection::retry_parked() {
-  std::list<Parked> parked;
-  {
-    MutexLock lock(mutex_);
-    ++epoch_;
-    parked.swap(parked_);
-  }
-  for (Parked& one : parked) {
-    while (true) {
-      const std::uint64_t epoch = this->epoch();
-      auto list = build(one.operation, one.local, one.remote, one.held);
-      if (list && !*list) {
-        if (park(one, epoch)) break;
-        continue;
-      }
-      if (list) {
-        launch(*list, one.state, one.options, std::move(one.gate));
-      } else {
-        finish({}, one.state, {}, tl::unexpected(list.error()));
-      }
-      break;
-    }
-  }
-  build_prepared();
-}
-
-void Connection::build_later(const std::shared_ptr<PreparedList>& list) {
+// Null: it was cancelled, or the connection has ended.
+std::shared_ptr<Connection::Parked> Connection::take_parked(const TransferState& state) {
   MutexLock lock(mutex_);
-  unbuilt_.push_back(list);
+  auto node = parked_.extract(&state);
+  return node ? std::move(node.mapped()) : nullptr;
 }
 
-void Connection::build_prepared() {
-  std::vector<std::weak_ptr<PreparedList>> unbuilt;
-  {
-    MutexLock lock(mutex_);
-    unbuilt.swap(unbuilt_);
-  }
-  for (const auto& weak : unbuilt) {
-    const auto list = weak.lock();
-    if (list && !list->build()) build_later(list);
-  }
+void Connection::start_parked(const TransferState& state) {
+  auto parked = take_parked(state);
+  if (!parked) return;
+  auto list = build(parked->operation, parked->local, parked->remote, parked->held);
+  if (!list) return finish({}, parked->state, {}, tl::unexpected(list.error()));
+  if (!*list) return park(std::move(parked));
+  launch(*list, parked->state, parked->options, std::move(parked->gate));
+}
+
+void Connection::build_later(const std::shared_ptr<PreparedList>& list, std::span<const RemoteSpan> remote) {
+  imports_->when_resolved(remote, [weak = std::weak_ptr(list)] {
+    if (const auto one = weak.lock()) one->build();
+  });
 }
 
 void Connection::let_waiter_assist(const SegmentList& list, TransferState& state,

@@ -2,6 +2,9 @@
 #include "engine/imports.h"
 
 #include <algorithm>
+#include <optional>
+#include <unordered_set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/futex.h"
@@ -44,11 +47,6 @@ void Imports::wake_waiters() const {
   futex_wake_all(changes_);
 }
 
-void Imports::tell_resolved() const {
-  wake_waiters();
-  resolved_();
-}
-
 Status Imports::wait(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
   const auto remote = find(id);
   if (!remote)
@@ -66,38 +64,54 @@ Status Imports::wait(RemoteRegionId id, std::chrono::nanoseconds timeout) const 
   }
 }
 
+void Imports::when_resolved(std::span<const RemoteSpan> spans, std::function<void()> then) {
+  // Whatever is waited for keeps it; the last one that lets go calls.
+  const auto all = std::shared_ptr<void>(nullptr, [then = std::move(then)](void*) { then(); });
+  {
+    MutexLock lock(mutex_);
+    if (!started_ && !closed_) opening_.push_back(all);
+  }
+  std::unordered_set<std::uint32_t> seen;
+  for (const RemoteSpan& span : spans) {
+    if (!seen.insert(to_underlying(span.region)).second) continue;
+    if (const auto remote = find(span.region)) remote->when_resolved([all] {});
+  }
+}
+
 void Imports::start(Incarnation peer) {
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
+  std::vector<std::shared_ptr<void>> opening;
   {
     MutexLock lock(mutex_);
     started_ = true;
     peer_ = peer;
     remotes = remotes_;
+    opening.swap(opening_);
   }
   for (const auto& remote : remotes) resolve(remote);
-  tell_resolved();
+  wake_waiters();
+  for (auto& one : opening) one.reset();  // in their order
 }
 
 void Imports::resolve(const std::shared_ptr<RemoteRegion>& remote) {
   const RegionDescriptor& descriptor = remote->descriptor();
-  std::uint64_t query = 0;
+  std::optional<std::uint64_t> query;
+  bool stranger = false;
   {
     MutexLock lock(mutex_);
-    if (descriptor.incarnation != peer_) {
-      remote->set_failed({ErrorCode::kPermissionDenied,
-                          fmt::format("use region {}: its descriptor comes from another endpoint, or from an "
-                                      "earlier life of the peer",
-                                      to_underlying(descriptor.region))});
-      return;
+    stranger = descriptor.incarnation != peer_;
+    if (!stranger && router_->wants_exported_key(descriptor.place)) {
+      query = next_++;
+      asked_.emplace(*query, remote);
     }
-    query = next_++;
-    if (router_->wants_exported_key(descriptor.place))
-      asked_.emplace(query, remote);
-    else
-      query = ~std::uint64_t{0};
   }
-  if (query != ~std::uint64_t{0}) {
-    send_(wire::RegionQuery{query, to_underlying(descriptor.region), descriptor.key});
+  if (stranger) {
+    remote->set_failed({ErrorCode::kPermissionDenied,
+                        fmt::format("use region {}: its descriptor comes from another endpoint, or from an "
+                                    "earlier life of the peer",
+                                    to_underlying(descriptor.region))});
+  } else if (query) {
+    send_(wire::RegionQuery{*query, to_underlying(descriptor.region), descriptor.key});
   } else {
     // Nobody needs the owner's word: the owner checks each access by id and key.
     make_ready(*remote, {descriptor.region, descriptor.key, nullptr, 0, descriptor.place}, {});
@@ -180,12 +194,12 @@ Status Imports::on(const wire::RegionAnswer& answer) {
     // A device that is full of work makes its driver wait; the session's other messages shall not.
     const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys] {
       self->make_ready(*remote, info, keys);
-      self->tell_resolved();
+      self->wake_waiters();
     };
     if (!takes_long(info) || !context_->imports.post(ready)) ready();
     return {};
   }
-  tell_resolved();
+  wake_waiters();
   return {};
 }
 
@@ -216,7 +230,7 @@ void Imports::on(const wire::RegionRevoke& revoke) {
                      revoke.region)},
         [through] {});
   }
-  tell_resolved();
+  wake_waiters();
 }
 
 void Imports::on(const wire::RegionRevoked& revoked) {
@@ -248,9 +262,11 @@ void Imports::tell_revoked(RegionId region, std::function<void()> through) {
 void Imports::close(const Error& error) {
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
   std::map<std::uint64_t, std::function<void()>> revocations;
+  std::vector<std::shared_ptr<void>> opening;
   {
     MutexLock lock(mutex_);
     closed_ = true;
+    opening.swap(opening_);
     remotes = remotes_;
     revocations.swap(revocations_);
     asked_.clear();

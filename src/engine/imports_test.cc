@@ -102,14 +102,16 @@ class SlowImports : public ::testing::Test {
     go_.set_value();
   }
 
-  RegionDescriptor descriptor() const {
-    const RegionInfo& info = remote_->info();
+  RegionDescriptor descriptor() const { return descriptor(*remote_); }
+
+  static RegionDescriptor descriptor(const Region& region) {
+    const RegionInfo& info = region.info();
     return {reinterpret_cast<std::uintptr_t>(info.base),
             info.size,
             info.place,
             info.id,
             info.key,
-            remote_->incarnation()};
+            region.incarnation()};
   }
 
   std::shared_ptr<TransferState> write() {
@@ -186,6 +188,31 @@ TEST_F(SlowImports, CanBeWaitedFor) {
   EXPECT_TRUE(usable) << usable.error().message;
   ASSERT_TRUE(remote_->revoke(std::chrono::steady_clock::now() + 10s));
   EXPECT_EQ(connection_->wait_imported(id_, 10s).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(SlowImports, FirstListOverManyRegionsIsLookedAtOnce) {
+  constexpr std::size_t kRegions = 20'000;
+  constexpr std::size_t kPiece = 4;
+  static_assert(kRegions * kPiece <= kBytes);
+  release();
+  std::vector<std::shared_ptr<Region>> regions;
+  std::vector<LocalSpan> from;
+  std::vector<RemoteSpan> to;
+  for (std::size_t i = 0; i < kRegions; ++i) {
+    std::byte* const piece = target_.data() + i * kPiece;
+    regions.push_back(there_->context().regions->add(piece, kPiece, {}).value());
+    from.push_back({local_->info().id, source_.data() + i * kPiece, kPiece});
+    const auto id = connection_->import_region(descriptor(*regions.back()));
+    to.push_back({id.value(), reinterpret_cast<std::uintptr_t>(piece), kPiece});
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const auto list = connection_->transfer(Operation::kWrite, from, to, {});
+  const Status written = list->wait(60s);
+  // To look at the list again for each answer took minutes.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
+  EXPECT_TRUE(written) << written.error().message;
+  EXPECT_TRUE(std::equal(source_.begin(), source_.begin() + kRegions * kPiece, target_.begin()));
+  for (const auto& region : regions) EXPECT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
 }
 
 TEST_F(SlowImports, EndWithTheirEndpoint) {

@@ -22,8 +22,7 @@ Result<std::shared_ptr<PreparedList>> PreparedList::make(std::shared_ptr<Connect
     prepared->local_.assign(local.begin(), local.end());
     prepared->remote_.assign(remote.begin(), remote.end());
   }
-  prepared->connection_->build_later(prepared);
-  prepared->build();  // the word may have come meanwhile
+  prepared->connection_->build_later(prepared, remote);
   return prepared;
 }
 
@@ -38,11 +37,10 @@ Status PreparedList::try_build() {
   return {};
 }
 
-bool PreparedList::build() {
+void PreparedList::build() {
   MutexLock lock(mutex_);
-  if (list_) return true;
-  const Status tried = try_build();
-  return list_ || !tried;
+  // What is wrong with it the next post will say.
+  if (!list_) static_cast<void>(try_build());
 }
 
 std::shared_ptr<TransferState> PreparedList::post(const PostOptions& options) {

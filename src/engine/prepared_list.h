@@ -21,8 +21,8 @@ class PreparedList {
                                                     Operation operation, std::span<const LocalSpan> local,
                                                     std::span<const RemoteSpan> remote);
 
-  /// True if it is built, or cannot be and the next post will say why.
-  bool build();
+  /// Tries to, unless it is built already.
+  void build();
 
   std::shared_ptr<TransferState> post(const PostOptions& options);
   std::uint64_t bytes() const { return bytes_; }

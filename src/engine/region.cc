@@ -90,18 +90,17 @@ bool Region::wait_unused(std::chrono::steady_clock::time_point deadline) {
 }
 
 HeldRegions::~HeldRegions() {
-  for (const auto& region : regions_) region->remove_user();
+  for (const auto& [id, region] : regions_) region->remove_user();
 }
 
-void HeldRegions::add(std::shared_ptr<Region> region) {
-  region->add_user();
-  regions_.push_back(std::move(region));
+void HeldRegions::add(const std::shared_ptr<Region>& region) {
+  const auto [kept, fresh] = regions_.try_emplace(to_underlying(region->info().id), region);
+  if (fresh) kept->second->add_user();
 }
 
 std::shared_ptr<Region> HeldRegions::find(RegionId id) const {
-  const auto found = std::find_if(regions_.begin(), regions_.end(),
-                                  [&](const auto& region) { return region->info().id == id; });
-  return found == regions_.end() ? nullptr : *found;
+  const auto found = regions_.find(to_underlying(id));
+  return found == regions_.end() ? nullptr : found->second;
 }
 
 RegionTable::RegionTable(TransportList transports, Incarnation incarnation,

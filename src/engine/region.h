@@ -100,13 +100,14 @@ class HeldRegions {
   HeldRegions& operator=(HeldRegions&&) = delete;
   ~HeldRegions();
 
-  void add(std::shared_ptr<Region> region);
+  /// Once, however often it is given.
+  void add(const std::shared_ptr<Region>& region);
 
   /// Null if it is none of them.
   std::shared_ptr<Region> find(RegionId id) const;
 
  private:
-  std::vector<std::shared_ptr<Region>> regions_;
+  std::unordered_map<std::uint32_t, std::shared_ptr<Region>> regions_;  // by id
 };
 
 /// The regions of one endpoint, found by id. Thread-safe. Outlives the endpoint while a region lives.

@@ -10,30 +10,44 @@ Error RemoteRegion::error() const {
   return error_;
 }
 
+bool RemoteRegion::when_resolved(std::function<void()> then) {
+  MutexLock lock(mutex_);
+  if (state() != State::kWaiting) return false;
+  resolved_.push_back(std::move(then));
+  return true;
+}
+
 void RemoteRegion::set_ready(const RegionInfo& info, std::vector<std::unique_ptr<RemoteKey>> keys,
                              std::vector<std::string> reasons) {
-  MutexLock lock(mutex_);
-  if (state() != State::kWaiting) return;
-  info_ = info;
-  keys_ = std::move(keys);
-  reasons_ = std::move(reasons);
-  state_.store(State::kReady, std::memory_order_release);
+  std::vector<std::function<void()>> resolved;
+  {
+    MutexLock lock(mutex_);
+    if (state() != State::kWaiting) return;
+    info_ = info;
+    keys_ = std::move(keys);
+    reasons_ = std::move(reasons);
+    state_.store(State::kReady, std::memory_order_release);
+    resolved.swap(resolved_);
+  }
+  for (const auto& call : resolved) call();
 }
 
 void RemoteRegion::set_failed(Error error, std::function<void()> through) {
+  std::vector<std::function<void()>> resolved;
+  bool used = false;
   {
     MutexLock lock(mutex_);
     if (state() != State::kFailed) {
       error_ = std::move(error);
       state_.store(State::kFailed, std::memory_order_release);
     }
-    if (users_ != 0) {
-      if (through) through_.push_back(std::move(through));
-      return;
-    }
+    resolved.swap(resolved_);
+    used = users_ != 0;
+    if (used && through) through_.push_back(std::move(through));
   }
-  retire();
-  if (through) through();
+  if (!used) retire();
+  if (!used && through) through();
+  for (const auto& call : resolved) call();
 }
 
 // Of a failed region: no user comes any more.

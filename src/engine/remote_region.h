@@ -45,6 +45,9 @@ class RemoteRegion {
   /// Why it failed. Once failed.
   Error error() const;
 
+  /// Calls `then` once the region is no longer waiting. False, and `then` is dropped, if it is not now.
+  bool when_resolved(std::function<void()> then);
+
   /// kWaiting to kReady.
   void set_ready(const RegionInfo& info, std::vector<std::unique_ptr<RemoteKey>> keys,
                  std::vector<std::string> reasons);
@@ -70,6 +73,7 @@ class RemoteRegion {
   Error error_ P2P_GUARDED_BY(mutex_);
   std::uint32_t users_ P2P_GUARDED_BY(mutex_) = 0;
   std::vector<std::function<void()>> through_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> resolved_ P2P_GUARDED_BY(mutex_);  // called when kWaiting is left
 };
 
 }  // namespace p2p::engine
