@@ -72,12 +72,10 @@ class Bench {
 
   void post(const engine::SegmentList& list) {
     const Capabilities limits = transports_[0].transport->capabilities();
-    engine::Cursor cursor;
-    const auto& segments = list.portions[0].segments;
-    while (cursor.segment < segments.size()) {
-      const engine::Cut cut =
-          engine::next_cut(segments, cursor, {limits.max_batch_bytes, limits.max_batch_segments});
-      const Batch batch{.id = BatchId{1}, .segments = cut.segments, .skip = cut.skip, .bytes = cut.bytes};
+    const auto& portion = list.portions[0];
+    Batch rest{.id = BatchId{1}, .segments = portion.segments, .bytes = portion.bytes};
+    while (!rest.segments.empty()) {
+      const Batch batch = engine::cut_batch(rest, {limits.max_batch_bytes, limits.max_batch_segments});
       while (!sender_.accept(batch)) drain();
       if (!sender_.pump(*link_)) std::abort();
     }

@@ -30,6 +30,10 @@ void Connection::wire_up() {
   });
   imports_ = std::make_shared<Imports>(context_, lanes_->router(), send);
   notifications_ = std::make_shared<Notifications>(send);
+  transfers_ = std::make_shared<Transfers>(
+      Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_, [weak] {
+                         if (const auto self = weak.lock()) self->changed();
+                       }});
   messages_ = std::make_shared<Messages>(
       context_, Messages::Link{send,
                                [weak](const wire::ReceiveSpan& span) -> Result<RemoteSpan> {
@@ -40,7 +44,7 @@ void Connection::wire_up() {
                                       std::function<void(Status)> done) {
                                  const auto self = weak.lock();
                                  auto state =
-                                     self ? self->transfer(Operation::kWrite, local, remote, {})
+                                     self ? self->transfers_->start(Operation::kWrite, local, remote, {})
                                           : failed_transfer({ErrorCode::kPeerGone, "the connection is gone"});
                                  state->on_done([state = state.get(), done = std::move(done)] {
                                    done(state->status());
@@ -97,7 +101,7 @@ void Connection::on_lanes_changed() {
       MutexLock lock(mutex_);
       incarnation = peer_.incarnation;
     }
-    state_.store(ConnectionState::kOpen, std::memory_order_release);
+    life_->open();
     imports_->start(incarnation);
     for (const Route& route : lanes_->router()->routes()) {
       if (route.transport.empty()) continue;
@@ -106,7 +110,7 @@ void Connection::on_lanes_changed() {
           route.remote == MemoryKind::kHost ? "host" : "CUDA", route.transport, route.reason);
     }
     observer_.opened(shared_from_this());
-    tell_watchers();
+    call_watchers();
   }
   if (state() == ConnectionState::kOpen && !lanes_->router()->any_usable() && !timer_) watch_for_end();
   changed();
@@ -160,11 +164,9 @@ void Connection::on_bye(const wire::Bye& bye) {
   const Error error{ErrorCode::kPeerGone, "the peer closed the connection: " + bye.reason};
   {
     MutexLock lock(mutex_);
-    bye_heard_ = true;
-    if (error_.message.empty()) error_ = error;
-    auto expected = ConnectionState::kOpen;
-    state_.compare_exchange_strong(expected, ConnectionState::kClosing);
+    peer_said_bye_ = true;
   }
+  life_->refuse(error);
   messages_->stop(error);
 }
 
@@ -174,40 +176,34 @@ void Connection::changed() {
     bool say_bye = false;
     {
       MutexLock lock(mutex_);
-      say_bye = bye_heard_ && !std::exchange(bye_said_, bye_said_ || bye_heard_);
+      say_bye = peer_said_bye_ && !std::exchange(bye_said_, bye_said_ || peer_said_bye_);
     }
     if (say_bye) say(wire::Bye{"nothing is left to do"});
   }
-  changes_.fetch_add(1, std::memory_order_release);
-  futex_wake_all(changes_);
+  life_->changed();
 }
 
 bool Connection::drained() const {
-  return under_way_.load(std::memory_order_acquire) == 0 && messages_->receives_open() == 0 &&
-         notifications_->open() == 0;
+  return transfers_->done() && messages_->receives_open() == 0 && notifications_->open() == 0;
 }
 
 void Connection::end(const Error& reason) {
   Error error;
   std::shared_ptr<Session> session;
-  std::unordered_map<const TransferState*, std::shared_ptr<Parked>> parked;
   {
     MutexLock lock(mutex_);
-    if (error_.message.empty()) error_ = reason;
-    error = error_;
+    error = life_->close(reason);
     session.swap(session_);
-    parked.swap(parked_);
-    state_.store(ConnectionState::kClosed, std::memory_order_release);
   }
   if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
   lanes_->close(error);
   imports_->close(error);
   messages_->close(error);
   notifications_->close(error);
-  for (const auto& [state, one] : parked) finish({}, one->state, {}, tl::unexpected(error));
+  transfers_->close(error);
   changed();
   observer_.closed(shared_from_this());
-  tell_watchers();
+  call_watchers();
 }
 
 void Connection::on_change(std::function<void()> callback) {
@@ -215,7 +211,7 @@ void Connection::on_change(std::function<void()> callback) {
   if (state() != ConnectionState::kClosed) watchers_.push_back(std::move(callback));
 }
 
-void Connection::tell_watchers() {
+void Connection::call_watchers() {
   std::vector<std::function<void()>> watchers;
   {
     MutexLock lock(mutex_);
@@ -237,24 +233,14 @@ void Connection::close_session(Error reason) {
   if (const auto session = this->session()) session->close(std::move(reason));
 }
 
-Status Connection::status() const {
-  MutexLock lock(mutex_);
-  return refusal();
-}
-
-Status Connection::refusal() const {
-  if (error_.message.empty()) return {};
-  return tl::unexpected(error_);
-}
-
 Status Connection::wait_open(std::chrono::nanoseconds timeout) {
   const auto deadline = deadline_after(timeout);
   while (true) {
-    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    const std::uint32_t seen = life_->changes();
     if (state() != ConnectionState::kConnecting) return status();
     if (Clock::now() >= deadline)
       return fail(ErrorCode::kTimedOut, "connect: the handshake is not done in time");
-    futex_wait(changes_, seen, deadline);
+    life_->wait(seen, deadline);
   }
 }
 
@@ -281,11 +267,7 @@ Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) c
 
 Stats Connection::stats() const {
   Stats stats;
-  stats.transfers_started = started_.load(std::memory_order_relaxed);
-  stats.transfers_completed = completed_.load(std::memory_order_relaxed);
-  stats.transfers_failed = failed_.load(std::memory_order_relaxed);
-  stats.bytes_written = written_.load(std::memory_order_relaxed);
-  stats.bytes_read = read_.load(std::memory_order_relaxed);
+  transfers_->add_to(stats);
   stats.messages_received = messages_->received();
   stats.notifications_sent = notifications_->sent();
   stats.notifications_received = notifications_->received();
@@ -300,8 +282,7 @@ Status Connection::close(std::chrono::nanoseconds timeout) {
   {
     MutexLock lock(mutex_);
     if (state() == ConnectionState::kClosed) return {};
-    if (error_.message.empty()) error_ = error;
-    if (state() == ConnectionState::kOpen) state_.store(ConnectionState::kClosing);
+    life_->refuse(error);
     say_bye = state() == ConnectionState::kClosing && !std::exchange(bye_said_, true);
   }
   if (state() == ConnectionState::kConnecting) {
@@ -311,14 +292,14 @@ Status Connection::close(std::chrono::nanoseconds timeout) {
   messages_->stop(error);
   if (say_bye) say(wire::Bye{"closed by its application"});
   while (Clock::now() < deadline && state() != ConnectionState::kClosed) {
-    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
-    bool heard = false;
+    const std::uint32_t seen = life_->changes();
+    bool peer_closes = false;
     {
       MutexLock lock(mutex_);
-      heard = bye_heard_;
+      peer_closes = peer_said_bye_;
     }
-    if (heard && drained()) break;
-    futex_wait(changes_, seen, deadline);
+    if (peer_closes && drained()) break;
+    life_->wait(seen, deadline);
   }
   const bool complete = drained();
   abort(error);
@@ -331,16 +312,48 @@ void Connection::abort(const Error& error) {
   bool say_bye = false;
   {
     MutexLock lock(mutex_);
-    if (error_.message.empty()) error_ = error;
+    life_->refuse(error);
     session = session_;
     say_bye = state() != ConnectionState::kConnecting && !std::exchange(bye_said_, true);
-    auto expected = ConnectionState::kOpen;
-    state_.compare_exchange_strong(expected, ConnectionState::kClosing);
   }
   if (!session) return;
   if (say_bye) session->send(wire::Bye{error.message});
   lanes_->close(error);
   session->close(error);
+}
+
+std::shared_ptr<TransferState> Connection::send(std::span<const LocalSpan> message) {
+  if (Status usable = status(); !usable) return failed_transfer(usable.error());
+  return messages_->send(message);
+}
+
+std::shared_ptr<TransferState> Connection::receive(std::span<const LocalSpan> into) {
+  if (Status usable = status(); !usable) return failed_transfer(usable.error());
+  return messages_->receive(into);
+}
+
+std::shared_ptr<TransferState> Connection::notify(std::string_view payload) {
+  auto state = std::make_shared<TransferState>(payload.size());
+  if (Status usable = status(); !usable) {
+    state->finish(std::move(usable));
+  } else {
+    notifications_->send(payload, state);
+  }
+  return state;
+}
+
+// Where a receive of the peer's lies.
+Result<RemoteSpan> Connection::import_receive(const wire::ReceiveSpan& span) {
+  RegionDescriptor descriptor{
+      span.address,          span.size, {static_cast<MemoryKind>(span.kind), span.device},
+      RegionId{span.region}, span.key,  0};
+  {
+    MutexLock lock(mutex_);
+    descriptor.incarnation = peer_.incarnation;
+  }
+  auto region = imports_->import(descriptor);
+  if (!region) return tl::unexpected(region.error());
+  return RemoteSpan{*region, span.address, span.size};
 }
 
 }  // namespace p2p::engine

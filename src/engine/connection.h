@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -10,22 +9,20 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
 #include "engine/context.h"
 #include "engine/imports.h"
 #include "engine/lanes.h"
+#include "engine/lifecycle.h"
 #include "engine/messages.h"
 #include "engine/notifications.h"
 #include "engine/session.h"
-#include "engine/submission.h"
+#include "engine/transfers.h"
 #include "p2p/connection.h"
 
 namespace p2p::engine {
-
-class PreparedList;
 
 /// One live session with one peer and all that goes over it. Made and owned by the endpoint; the
 /// application's handles share it. Thread-safe. Messages of the session come on the reactor's thread.
@@ -46,8 +43,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void accept(UniqueFd socket, SessionConfig config, Clock::time_point deadline);
 
   ConnectionId id() const { return id_; }
-  ConnectionState state() const { return state_.load(std::memory_order_acquire); }
-  Status status() const;
+  ConnectionState state() const { return life_->state(); }
+  Status status() const { return life_->status(); }
   Status wait_open(std::chrono::nanoseconds timeout);
   void on_change(std::function<void()> callback);
   Peer peer() const;
@@ -58,23 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Status wait_imported(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
     return imports_->wait(id, timeout);
   }
-
-  /// Checks the lists and starts them, or parks them until the peer's word is there.
-  std::shared_ptr<TransferState> transfer(Operation operation, std::span<const LocalSpan> local,
-                                          std::span<const RemoteSpan> remote, const PostOptions& options);
-
-  /// Null while a remote region waits for the peer's word.
-  Result<std::shared_ptr<const SegmentList>> build(Operation operation, std::span<const LocalSpan> local,
-                                                   std::span<const RemoteSpan> remote) {
-    return build(operation, local, remote, {});
-  }
-
-  /// Builds `list` to `remote` as soon as the peer's word is there, so that its first post need not.
-  void build_later(const std::shared_ptr<PreparedList>& list, std::span<const RemoteSpan> remote);
-
-  /// Posts a list that `build` made.
-  std::shared_ptr<TransferState> post(const std::shared_ptr<const SegmentList>& list,
-                                      const PostOptions& options);
+  const std::shared_ptr<Transfers>& transfers() const { return transfers_; }
 
   std::shared_ptr<TransferState> send(std::span<const LocalSpan> message);
   std::shared_ptr<TransferState> receive(std::span<const LocalSpan> into);
@@ -91,16 +72,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void abort(const Error& error);
 
  private:
-  struct Parked {
-    Operation operation;
-    std::vector<LocalSpan> local;
-    std::vector<RemoteSpan> remote;
-    PostOptions options;
-    std::shared_ptr<const Gate> gate;
-    std::shared_ptr<TransferState> state;
-    HeldRegions held{};
-  };
-
   Connection(std::shared_ptr<Context> context, ConnectionId id, Role role, Observer observer);
   void wire_up();
   Session::Handlers handlers(Clock::time_point deadline);
@@ -115,55 +86,29 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void say(const wire::Message& message);
   void close_session(Error reason);
 
-  /// Before the state is handed out; a caller that waits for a parked transfer sleeps.
-  void let_waiter_assist(const SegmentList& list, TransferState& state,
-                         const std::shared_ptr<Slot>& started) const;
-
-  /// The channel on which all of it was started on this thread, if it was.
-  std::shared_ptr<Slot> launch(const std::shared_ptr<const SegmentList>& list,
-                               const std::shared_ptr<TransferState>& state, const PostOptions& options,
-                               std::shared_ptr<const Gate> gate);
-  void finish(const SegmentList& list, const std::shared_ptr<TransferState>& state,
-              const PostOptions& options, Status status);
-  Status enter(const SegmentList& list);
-  static void leave(const SegmentList& list);
-  Result<std::shared_ptr<const SegmentList>> build(Operation operation, std::span<const LocalSpan> local,
-                                                   std::span<const RemoteSpan> remote,
-                                                   const HeldRegions& held);
-  void park(std::shared_ptr<Parked> parked);
-  void hold(Parked& parked) const;
-  std::shared_ptr<Parked> take_parked(const TransferState& state);
-  void start_parked(const TransferState& state);
-  Status refusal() const P2P_REQUIRES(mutex_);
   bool drained() const;
   void changed();
-  void tell_watchers();
+  void call_watchers();
   Result<RemoteSpan> import_receive(const wire::ReceiveSpan& span);
 
   const std::shared_ptr<Context> context_;
   const ConnectionId id_;
   const Role role_;
   const Observer observer_;
+  const std::shared_ptr<Lifecycle> life_ = std::make_shared<Lifecycle>();
   std::shared_ptr<Lanes> lanes_;
   std::shared_ptr<Imports> imports_;
   std::shared_ptr<Messages> messages_;
   std::shared_ptr<Notifications> notifications_;
+  std::shared_ptr<Transfers> transfers_;
   std::optional<Reactor::TimerId> timer_;  // reactor's thread only
-
-  std::atomic<ConnectionState> state_{ConnectionState::kConnecting};
-  std::atomic<std::uint32_t> changes_{0};  // futex: bumped when state, drain or bye may have changed
-  std::atomic<std::uint32_t> under_way_{0};
 
   mutable Mutex mutex_;
   std::shared_ptr<Session> session_ P2P_GUARDED_BY(mutex_);
-  Error error_ P2P_GUARDED_BY(mutex_);  // why it is not usable, once it is not
   SessionPeer peer_ P2P_GUARDED_BY(mutex_);
   bool bye_said_ P2P_GUARDED_BY(mutex_) = false;
-  bool bye_heard_ P2P_GUARDED_BY(mutex_) = false;
-  std::unordered_map<const TransferState*, std::shared_ptr<Parked>> parked_ P2P_GUARDED_BY(mutex_);
+  bool peer_said_bye_ P2P_GUARDED_BY(mutex_) = false;
   std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
-
-  std::atomic<std::uint64_t> started_{0}, completed_{0}, failed_{0}, written_{0}, read_{0};
 };
 
 }  // namespace p2p::engine

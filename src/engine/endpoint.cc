@@ -108,15 +108,14 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
     if (std::find(wanted.begin(), wanted.end(), entry.name) != wanted.end()) continue;
     if (wanted.empty() || !options.require_transport) load(entry);
   }
-  std::string why;
-  for (const TransportSlot& slot : list) {
-    if (slot.reason.empty()) why = "-";
-    if (why != "-")
+  if (std::ranges::none_of(list, [](const TransportSlot& slot) { return slot.reason.empty(); })) {
+    std::string why;
+    for (const TransportSlot& slot : list) {
       why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", slot.transport->name(), slot.reason);
-  }
-  if (why != "-")
+    }
     return fail(ErrorCode::kUnavailable, "make an endpoint: no transport can be used here ({}){}", why,
                 wanted.empty() ? "" : "; without UCCL_P2P_TRANSPORT any that works is taken");
+  }
   context_->regions = std::make_shared<RegionTable>(std::move(list), incarnation_, options.keepalive);
   return {};
 }

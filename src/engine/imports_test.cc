@@ -117,7 +117,7 @@ class SlowImports : public ::testing::Test {
   std::shared_ptr<TransferState> write() {
     const std::vector<LocalSpan> from{{local_->info().id, source_.data(), kBytes}};
     const std::vector<RemoteSpan> to{{id_, reinterpret_cast<std::uintptr_t>(target_.data()), kBytes}};
-    return connection_->transfer(Operation::kWrite, from, to, {});
+    return connection_->transfers()->start(Operation::kWrite, from, to, {});
   }
 
   Options options_ = [] {
@@ -206,7 +206,7 @@ TEST_F(SlowImports, FirstListOverManyRegionsIsLookedAtOnce) {
     to.push_back({id.value(), reinterpret_cast<std::uintptr_t>(piece), kPiece});
   }
   const auto start = std::chrono::steady_clock::now();
-  const auto list = connection_->transfer(Operation::kWrite, from, to, {});
+  const auto list = connection_->transfers()->start(Operation::kWrite, from, to, {});
   const Status written = list->wait(60s);
   // To look at the list again for each answer took minutes.
   EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);

@@ -92,6 +92,22 @@ class TestGate : public Gate {
   }
 };
 
+// A thread that does nothing by itself.
+class StillThread : public SlotThread {
+ public:
+  Mutex& mutex() override { return mutex_; }
+  void reserve() override {}
+  void post(std::function<void(Deferred&)>) override {}
+  void signal(std::shared_ptr<Slot>) override {}
+  Status add(std::shared_ptr<Slot>, int) override { return {}; }
+  void remove(const Slot&, int) override {}
+  void arm(Slot&, int, bool) override {}
+  void look_at(std::shared_ptr<Slot>) override {}
+
+ private:
+  Mutex mutex_;
+};
+
 class LaneTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -99,25 +115,23 @@ class LaneTest : public ::testing::Test {
   }
 
   void TearDown() override {
-    Ended ended;
-    lane_->close({ErrorCode::kCancelled, "the test ends"}, ended);
-    end_all(ended);
-    for (const auto& slot : slots_) slot->worker->detach(*slot, {ErrorCode::kCancelled, "the test ends"});
+    Deferred deferred;
+    lane_->close({ErrorCode::kCancelled, "the test ends"}, deferred);
+    deferred.run();
+    for (const auto& slot : slots_) slot->stop({ErrorCode::kCancelled, "the test ends"});
     workers_.clear();
   }
 
   std::shared_ptr<Script> add_channel(const std::string& rail = "") {
     auto script = std::make_shared<Script>();
-    auto slot = std::make_shared<Slot>();
-    slot->worker = workers_[slots_.size() % workers_.size()].get();
-    slot->worker->reserve();
-    slot->lane = lane_;
-    slot->channel = std::make_unique<CopyChannel>(script, "copy over " + rail);
-    slot->rail = rail;
     auto up = std::make_shared<TransferState>();
-    slot->tell = [up](const Status& status) { up->finish(status); };
-    slots_.push_back(slot);
-    slot->worker->attach(slot);
+    Slot::Setup setup{.rail = rail,
+                      .control = nullptr,
+                      .channel = std::make_unique<CopyChannel>(script, "copy over " + rail),
+                      .report = [up](const Status& status) { up->finish(status); }};
+    Worker& worker = *workers_[slots_.size() % workers_.size()];
+    slots_.push_back(std::make_shared<Slot>(worker, lane_, std::move(setup)));
+    slots_.back()->start();
     EXPECT_TRUE(up->wait(10s));
     return script;
   }
@@ -142,13 +156,17 @@ class LaneTest : public ::testing::Test {
     auto state = std::make_shared<TransferState>(list->bytes);
     auto submission = std::make_shared<Submission>(
         list, state, std::move(gate), [state](Status status) { state->finish(std::move(status)); });
-    auto part = std::make_shared<Part>();
-    part->submission = submission;
-    part->portion = &list->portions.front();
-    Ended ended;
-    started_ = lane_->submit(std::move(part), ended);
-    end_all(ended);
+    const SegmentList::Portion& all = list->portions.front();
+    Deferred deferred;
+    started_ = lane_->submit({submission, {.segments = all.segments, .bytes = all.bytes}}, deferred);
+    deferred.run();
     return state;
+  }
+
+  // Waits as the caller who submitted it last does, who moves it on himself.
+  void assist(TransferState& state) {
+    lane_->let_waiter_assist(state, started_);
+    state.poll(std::chrono::steady_clock::now() + 20s);
   }
 
   void expect_arrived(std::size_t count, std::size_t size) const {
@@ -159,7 +177,7 @@ class LaneTest : public ::testing::Test {
   }
 
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(CutLimits{4096, 8}, 50us);
+  std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 50us));
   std::vector<std::shared_ptr<Slot>> slots_;
   std::shared_ptr<Slot> started_;  // by the last submit
   std::vector<std::byte> source_;
@@ -247,7 +265,7 @@ TEST_F(LaneTest, AbandoningDoesNotWaitForTheChannel) {
   script->stuck = true;
   const auto state = submit(1000, 4096);
   EXPECT_TRUE(eventually([&] { return script->posts == 1; }));
-  auto asked = std::async(std::launch::async, [&] { slots_[0]->worker->abandon(slots_[0], state); });
+  auto asked = std::async(std::launch::async, [&] { slots_[0]->abandon(state); });
   EXPECT_EQ(asked.wait_for(20s), std::future_status::ready);
   EXPECT_EQ(script->abandoned, 0U);
   script->stuck = false;
@@ -276,14 +294,12 @@ TEST_F(LaneTest, ALongTransferDoesNotHoldUpAShortOne) {
 
 // Copies by a device are started and watched by callers; the worker sees to those that nobody waits for.
 TEST_F(LaneTest, ADevicesCopiesEndWithAndWithoutAWaitingCaller) {
-  lane_ = std::make_shared<Lane>(CutLimits{1 << 20, 8}, 50us, true);
+  lane_ = std::make_shared<Lane>(Policy::by_caller({1 << 20, 8}, 50us));
   const auto one = add_channel();
   const auto two = add_channel();
   for (int round = 0; round < 200; ++round) {
     const auto state = submit(1, 1000);
-    if (round % 2 == 0) {
-      lane_->assist(*state, std::chrono::steady_clock::now() + 20s);
-    }
+    if (round % 2 == 0) assist(*state);
     const auto deadline = std::chrono::steady_clock::now() + 20s;
     while (!state->done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     ASSERT_TRUE(state->done()) << round;
@@ -299,23 +315,34 @@ TEST_F(LaneTest, ADevicesCopiesEndWithAndWithoutAWaitingCaller) {
 class DeviceLaneTest : public LaneTest {
  protected:
   // Callers look on for far longer than a copy takes here, also where a sanitizer makes each look slow.
-  DeviceLaneTest() { lane_ = std::make_shared<Lane>(CutLimits{64 << 20, 4096}, 20ms, true); }
+  DeviceLaneTest() { lane_ = std::make_shared<Lane>(Policy::by_caller({64 << 20, 4096}, 20ms)); }
 };
 
 // A worker that looked for work while callers start short copies would take theirs, and go on doing so, since
 // what it has taken keeps it awake.
 TEST_F(DeviceLaneTest, IdleChannelsAreLeftAloneWhileCallersStartCopies) {
-  Slot slot;
-  slot.lane = lane_;
+  workers_.clear();
+  StillThread thread;
+  auto script = std::make_shared<Script>();
+  Slot::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
+  const auto slot = std::make_shared<Slot>(thread, lane_, std::move(setup));
   const auto now = Lane::Clock::now();
-  EXPECT_FALSE(slot.left_to_caller(now));
+  EXPECT_FALSE(slot->left_to_caller(now));
   lane_->note_call(now);
-  EXPECT_TRUE(slot.left_to_caller(now + 10us));
-  EXPECT_FALSE(slot.left_to_caller(now + 10ms));
-  slot.idle = false;  // work of its own, which a worker started
-  EXPECT_FALSE(slot.left_to_caller(now + 10us));
-  slot.called_at = now;
-  EXPECT_TRUE(slot.left_to_caller(now + 10us));
+  EXPECT_TRUE(slot->left_to_caller(now + 10us));
+  EXPECT_FALSE(slot->left_to_caller(now + 10ms));
+  script->hold = true;
+  const auto held = submit(1, 1000);  // no channel is up yet: it waits
+  Deferred deferred;
+  EXPECT_TRUE(slot->turn_if_due(now + 10ms, deferred));  // the thread brings the channel up and takes it
+  EXPECT_EQ(script->posts, 1U);
+  EXPECT_FALSE(slot->left_to_caller(now + 10us));
+  script->hold = false;
+  EXPECT_EQ(slot->try_turn(deferred), Turn::kMoved);  // a caller ends it
+  EXPECT_TRUE(held->done());
+  submit(1, 1000);
+  EXPECT_TRUE(slot->left_to_caller(Lane::Clock::now()));
+  slot->stop({ErrorCode::kCancelled, "the test ends"});
 }
 
 TEST_F(DeviceLaneTest, ShortCopiesStayWithTheirCallers) {
@@ -332,7 +359,7 @@ TEST_F(DeviceLaneTest, ShortCopiesStayWithTheirCallers) {
   std::size_t finished_by_caller = 0;
   for (std::size_t i = 0; i < kTransfers; ++i) {
     const auto state = submit(1, 64);
-    if (started_) lane_->assist(*state, std::chrono::steady_clock::now() + 20s, started_);
+    assist(*state);
     finished_by_caller += state->done() ? 1 : 0;
     ASSERT_TRUE(state->wait(20s));
     ASSERT_NO_FATAL_FAILURE(expect_arrived(1, 64));
@@ -443,9 +470,9 @@ TEST_F(LaneTest, ClosingFailsWhatWaitsForAGate) {
   const auto gate = std::make_shared<TestGate>();
   const auto state = submit(1, 100, gate);
   EXPECT_TRUE(eventually([&] { return gate->looks > 3; }));
-  Ended ended;
-  lane_->close({ErrorCode::kPeerGone, "closed, as the test asked"}, ended);
-  end_all(ended);
+  Deferred deferred;
+  lane_->close({ErrorCode::kPeerGone, "closed, as the test asked"}, deferred);
+  deferred.run();
   EXPECT_EQ(state->wait(20s).error().code, ErrorCode::kPeerGone);
 }
 
@@ -459,7 +486,7 @@ TEST_F(DeviceLaneTest, AWaitingCallerLooksAtGates) {
       gate->opened = true;
     });
     ASSERT_NE(started_, nullptr);
-    lane_->assist(*state, std::chrono::steady_clock::now() + 20s, started_);
+    assist(*state);
     opener.wait();
     ASSERT_TRUE(state->wait(20s)) << round;
     expect_arrived(1, 1000);

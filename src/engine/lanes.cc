@@ -6,28 +6,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/session_link.h"
 
 namespace p2p::engine {
 namespace {
 
 // More channels than this between two processes is a mistake or an attack.
 constexpr std::size_t kMaxChannels = 64;
-
-// Carries a channel's messages over the session.
-class SessionLink : public ControlLink {
- public:
-  SessionLink(SendMessage send, std::string transport, std::uint32_t channel)
-      : send_(std::move(send)), transport_(std::move(transport)), channel_(channel) {}
-
-  void send(std::span<const std::byte> message) override {
-    send_(wire::ChannelControl{transport_, channel_, Bytes(message.begin(), message.end())});
-  }
-
- private:
-  const SendMessage send_;
-  const std::string transport_;
-  const std::uint32_t channel_;
-};
 
 }  // namespace
 
@@ -72,52 +57,44 @@ void Lanes::start(Role role, const SessionPeer& peer) {
 Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
   const std::size_t index = index_of(entry);
   Transport& transport = *context_->transports()[index].transport;
-  const Capabilities capabilities = transport.capabilities();
-  // Where one channel carries all, as between GPUs, there is nothing to deal out, and cuts only cost.
-  const std::uint64_t batch_bytes =
-      capabilities.whole_transfers
-          ? capabilities.max_batch_bytes
-          : std::min<std::uint64_t>(capabilities.max_batch_bytes, context_->options.batch_bytes);
-  entry.lane = std::make_shared<Lane>(CutLimits{batch_bytes, capabilities.max_batch_segments},
-                                      context_->options.spin, capabilities.whole_transfers);
+  entry.lane = std::make_shared<Lane>(Policy::of(transport.capabilities(), context_->options));
   std::vector<Bytes> addresses;
   for (const Rail& rail : transport.rails(peer_.path)) {
     for (unsigned i = transport.channels_per_rail(rail); i != 0 && addresses.size() < most; --i) {
-      auto slot = std::make_shared<Slot>();
-      slot->worker = &least_loaded();
-      slot->worker->reserve();
-      slot->lane = entry.lane;
-      slot->rail = rail.name;
-      slot->control = std::make_unique<SessionLink>(send_, std::string(transport.name()),
-                                                    static_cast<std::uint32_t>(addresses.size()));
-      slot->tell = [weak = weak_from_this(), &reactor = *context_->reactor, index](const Status& status) {
-        reactor.post([weak, index, status] {
-          if (const auto lanes = weak.lock()) lanes->told(index, status);
-        });
-      };
+      auto control = std::make_unique<SessionLink>(send_, std::string(transport.name()),
+                                                   static_cast<std::uint32_t>(addresses.size()));
       auto channel = transport.open_channel({.role = role_,
                                              .rail = rail,
                                              .path = peer_.path,
                                              .local_incarnation = context_->regions->incarnation(),
                                              .peer_incarnation = peer_.incarnation,
                                              .secret = peer_.secret,
-                                             .control = slot->control.get()});
-      entry.slots.push_back(slot);
+                                             .control = control.get()});
       if (!channel) return tl::unexpected(channel.error());
-      slot->channel = std::move(*channel);
-      addresses.push_back(slot->channel->address());
+      addresses.push_back((*channel)->address());
+      entry.slots.push_back(std::make_shared<Slot>(
+          least_loaded(), entry.lane,
+          Slot::Setup{rail.name, std::move(control), std::move(*channel), reporter(index)}));
     }
   }
   if (addresses.empty()) return fail(ErrorCode::kUnavailable, "no interface towards the peer");
   return addresses;
 }
 
+// Hands what becomes of a channel over to the reactor's thread.
+std::function<void(const Status&)> Lanes::reporter(std::size_t transport) {
+  return [weak = weak_from_this(), &reactor = *context_->reactor, transport](const Status& status) {
+    reactor.post([weak, transport, status] {
+      if (const auto lanes = weak.lock()) lanes->channel_changed(transport, status);
+    });
+  };
+}
+
 Status Lanes::connect(Entry& entry, const std::vector<Bytes>& addresses) {
   for (std::size_t i = 0; i < entry.slots.size(); ++i) {
-    Slot& slot = *entry.slots[i];
-    if (Status connected = slot.channel->connect(addresses[i]); !connected) return connected;
+    if (Status connected = entry.slots[i]->connect(addresses[i]); !connected) return connected;
   }
-  for (const auto& slot : entry.slots) slot->worker->attach(slot);
+  for (const auto& slot : entry.slots) slot->start();
   return {};
 }
 
@@ -162,7 +139,7 @@ Status Lanes::on(const wire::ChannelAnswer& answer) {
     } else {
       // The peer may take fewer than were offered.
       while (entry->slots.size() > answer.addresses.size()) {
-        entry->slots.back()->tell = [](const Status& /*status*/) {};  // its end is no loss
+        entry->slots.back()->mute();  // its end is no loss
         trash_.push_back(std::move(entry->slots.back()));
         entry->slots.pop_back();
       }
@@ -200,14 +177,13 @@ Status Lanes::on(wire::ChannelControl control) {
     return fail(ErrorCode::kProtocol, "a message for a {} channel that does not exist", control.transport);
   }
   if (control.channel < entry->slots.size()) {  // else given up meanwhile
-    const auto& slot = entry->slots[control.channel];
-    slot->worker->control(slot, std::move(control.message));
+    entry->slots[control.channel]->control(std::move(control.message));
   }
   return {};
 }
 
 // A channel of `transport` came up or went down.
-void Lanes::told(std::size_t transport, const Status& status) {
+void Lanes::channel_changed(std::size_t transport, const Status& status) {
   {
     MutexLock lock(mutex_);
     Entry& entry = entries_[transport];
@@ -265,7 +241,7 @@ void Lanes::sweep() {
     changed = std::exchange(dirty_, false) && !closed_;
   }
   const Error error{ErrorCode::kPeerGone, "the channel was given up"};
-  for (const auto& slot : trash) slot->worker->detach(*slot, error);
+  for (const auto& slot : trash) slot->stop(error);
   if (changed) changed_();
 }
 
@@ -280,10 +256,10 @@ void Lanes::close(const Error& error) {
   }
   for (const Entry& entry : entries) {
     if (!entry.lane) continue;
-    Ended ended;
-    entry.lane->close(error, ended);
-    end_all(ended);
-    for (const auto& slot : entry.slots) slot->worker->detach(*slot, error);
+    Deferred deferred;
+    entry.lane->close(error, deferred);
+    deferred.run();
+    for (const auto& slot : entry.slots) slot->stop(error);
   }
   sweep();
 }
@@ -308,7 +284,7 @@ void Lanes::abandon(const std::shared_ptr<TransferState>& state) const {
     MutexLock lock(mutex_);
     for (const Entry& entry : entries_) slots.insert(slots.end(), entry.slots.begin(), entry.slots.end());
   }
-  for (const auto& slot : slots) slot->worker->abandon(slot, state);
+  for (const auto& slot : slots) slot->abandon(state);
 }
 
 Lanes::Entry* Lanes::find(const std::string& transport) {

@@ -64,7 +64,8 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   void give_up(Entry& entry, std::string reason) P2P_REQUIRES(mutex_);
   void local_done(Entry& entry) P2P_REQUIRES(mutex_);
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
-  void told(std::size_t transport, const Status& status);
+  std::function<void(const Status&)> reporter(std::size_t transport);
+  void channel_changed(std::size_t transport, const Status& status);
   Worker& least_loaded() const;
 
   /// Ends what was given up and reports changes, with the mutex free.

@@ -3,17 +3,15 @@
 
 #include <utility>
 
-#include "p2p/transfer.h"
-
 namespace p2p::engine {
 
-Result<std::shared_ptr<PreparedList>> PreparedList::make(std::shared_ptr<Connection> connection,
+Result<std::shared_ptr<PreparedList>> PreparedList::make(std::shared_ptr<Transfers> transfers,
                                                          Operation operation,
                                                          std::span<const LocalSpan> local,
                                                          std::span<const RemoteSpan> remote) {
-  auto list = connection->build(operation, local, remote);
+  auto list = transfers->build(operation, local, remote);
   if (!list) return tl::unexpected(list.error());
-  std::shared_ptr<PreparedList> prepared(new PreparedList(std::move(connection), operation));
+  std::shared_ptr<PreparedList> prepared(new PreparedList(std::move(transfers), operation));
   for (const LocalSpan& span : local) prepared->bytes_ += span.size;
   {
     MutexLock lock(prepared->mutex_);
@@ -22,13 +20,13 @@ Result<std::shared_ptr<PreparedList>> PreparedList::make(std::shared_ptr<Connect
     prepared->local_.assign(local.begin(), local.end());
     prepared->remote_.assign(remote.begin(), remote.end());
   }
-  prepared->connection_->build_later(prepared, remote);
+  prepared->transfers_->build_later(prepared, remote);
   return prepared;
 }
 
 // Leaves it unbuilt as long as the peer's word is missing.
 Status PreparedList::try_build() {
-  auto built = connection_->build(operation_, local_, remote_);
+  auto built = transfers_->build(operation_, local_, remote_);
   if (!built) return tl::unexpected(built.error());
   list_ = std::move(*built);
   if (!list_) return {};
@@ -49,11 +47,11 @@ std::shared_ptr<TransferState> PreparedList::post(const PostOptions& options) {
     MutexLock lock(mutex_);
     if (!list_) {
       if (const Status built = try_build(); !built) return failed_transfer(built.error());
-      if (!list_) return connection_->transfer(operation_, local_, remote_, options);
+      if (!list_) return transfers_->start(operation_, local_, remote_, options);
     }
     list = list_;
   }
-  return connection_->post(list, options);
+  return transfers_->post(list, options);
 }
 
 std::size_t PreparedList::segments() const {
@@ -65,12 +63,3 @@ std::size_t PreparedList::segments() const {
 }
 
 }  // namespace p2p::engine
-
-namespace p2p {
-
-PreparedTransfer::PreparedTransfer(std::shared_ptr<engine::PreparedList> list) : list_(std::move(list)) {}
-Transfer PreparedTransfer::post(const PostOptions& options) const { return Transfer(list_->post(options)); }
-std::uint64_t PreparedTransfer::bytes() const { return list_->bytes(); }
-std::size_t PreparedTransfer::segments() const { return list_->segments(); }
-
-}  // namespace p2p

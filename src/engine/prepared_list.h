@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/connection.h"
 #include "engine/segment_list.h"
+#include "engine/transfers.h"
 
 namespace p2p::engine {
 
@@ -17,8 +17,8 @@ namespace p2p::engine {
 class PreparedList {
  public:
   /// Fails if the spans are wrong as far as can be told now.
-  static Result<std::shared_ptr<PreparedList>> make(std::shared_ptr<Connection> connection,
-                                                    Operation operation, std::span<const LocalSpan> local,
+  static Result<std::shared_ptr<PreparedList>> make(std::shared_ptr<Transfers> transfers, Operation operation,
+                                                    std::span<const LocalSpan> local,
                                                     std::span<const RemoteSpan> remote);
 
   /// Tries to, unless it is built already.
@@ -32,10 +32,10 @@ class PreparedList {
 
  private:
   Status try_build() P2P_REQUIRES(mutex_);
-  PreparedList(std::shared_ptr<Connection> connection, Operation operation)
-      : connection_(std::move(connection)), operation_(operation) {}
+  PreparedList(std::shared_ptr<Transfers> transfers, Operation operation)
+      : transfers_(std::move(transfers)), operation_(operation) {}
 
-  const std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<Transfers> transfers_;
   const Operation operation_;
   std::uint64_t bytes_ = 0;
   mutable Mutex mutex_;

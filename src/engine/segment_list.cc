@@ -1,42 +1,16 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/segment_list.h"
 
-#include <algorithm>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/underlying.h"
+#include "engine/keeper.h"
 #include "engine/stripe.h"
 
 namespace p2p::engine {
 namespace {
-
-// Keeps each region of a list once. A list of few regions is looked through; a longer one has a set.
-template <class T>
-class Keeper {
- public:
-  explicit Keeper(std::vector<std::shared_ptr<T>>& kept) : kept_(kept) {}
-
-  void keep(const std::shared_ptr<T>& one) {
-    if (kept_.size() <= kFew) {
-      if (std::find(kept_.begin(), kept_.end(), one) != kept_.end()) return;
-    } else {
-      if (seen_.empty()) {
-        for (const auto& earlier : kept_) seen_.insert(earlier.get());
-      }
-      if (!seen_.insert(one.get()).second) return;
-    }
-    kept_.push_back(one);
-  }
-
- private:
-  static constexpr std::size_t kFew = 16;
-
-  std::vector<std::shared_ptr<T>>& kept_;
-  std::unordered_set<const T*> seen_;
-};
 
 // Builds one list. Spans of a list mostly stay in one pair of regions, so the last pair is remembered.
 class Builder {
@@ -146,6 +120,22 @@ class Builder {
 };
 
 }  // namespace
+
+Status SegmentList::enter() const {
+  for (std::size_t i = 0; i < remotes.size(); ++i) {
+    if (remotes[i]->add_user()) continue;
+    const Error error = remotes[i]->error();
+    while (i-- > 0) remotes[i]->remove_user();
+    return tl::unexpected(error);
+  }
+  for (const auto& local : locals) local->add_user();
+  return {};
+}
+
+void SegmentList::leave() const {
+  for (const auto& remote : remotes) remote->remove_user();
+  for (const auto& local : locals) local->remove_user();
+}
 
 Result<std::shared_ptr<const SegmentList>> build_list(Operation operation, std::span<const LocalSpan> local,
                                                       std::span<const RemoteSpan> remote,

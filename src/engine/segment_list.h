@@ -28,6 +28,10 @@ struct SegmentList {
   std::vector<Portion> portions;
   std::vector<std::shared_ptr<Region>> locals;
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
+
+  /// A post uses the regions between the two. Fails if the peer has taken one back.
+  Status enter() const;
+  void leave() const;
 };
 
 /// What building a list asks of its connection.

@@ -20,25 +20,22 @@ void append_merged(std::vector<Segment>& list, const Segment& next) {
   list.push_back(next);
 }
 
-Cut next_cut(std::span<const Segment> list, Cursor& cursor, const CutLimits& limits) {
-  Cut cut;
-  cut.skip = cursor.offset;
-  const std::size_t first = cursor.segment;
-  while (cursor.segment < list.size() && cursor.segment - first < limits.segments &&
-         cut.bytes < limits.bytes) {
-    const std::uint64_t left = list[cursor.segment].size - cursor.offset;
-    const std::uint64_t used = std::min(left, limits.bytes - cut.bytes);
-    cut.bytes += used;
-    if (used < left) {
-      cursor.offset += used;
-      cut.segments = list.subspan(first, cursor.segment - first + 1);
-      return cut;
-    }
-    ++cursor.segment;
-    cursor.offset = 0;
+Batch cut_batch(Batch& rest, const BatchLimits& limits) {
+  Batch front{rest.id, rest.operation, {}, rest.skip, 0};
+  std::size_t whole = 0;  // segments that are used to their ends
+  bool more = false;      // and some of the next one
+  while (!more && whole < rest.segments.size() && whole < limits.segments && front.bytes < limits.bytes) {
+    const std::uint64_t left = rest.segments[whole].size - rest.skip;
+    const std::uint64_t used = std::min(left, limits.bytes - front.bytes);
+    front.bytes += used;
+    more = used < left;
+    rest.skip = more ? rest.skip + used : 0;
+    if (!more) ++whole;
   }
-  cut.segments = list.subspan(first, cursor.segment - first);
-  return cut;
+  front.segments = rest.segments.first(whole + (more ? 1 : 0));
+  rest.segments = rest.segments.subspan(whole);
+  rest.bytes -= front.bytes;
+  return front;
 }
 
 namespace {

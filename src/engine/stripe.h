@@ -15,26 +15,14 @@ namespace p2p::engine {
 /// Appends `next` to `list`, or makes the last segment longer if both sides continue it. Empty ones vanish.
 void append_merged(std::vector<Segment>& list, const Segment& next);
 
-/// How far a list has been cut.
-struct Cursor {
-  std::size_t segment = 0;
-  std::uint64_t offset = 0;  ///< bytes used of that segment
-};
-
-/// A run of a list that fits one batch.
-struct Cut {
-  std::span<const Segment> segments;
-  std::uint64_t skip = 0;
-  std::uint64_t bytes = 0;
-};
-
-struct CutLimits {
+struct BatchLimits {
   std::uint64_t bytes = 0;
   std::size_t segments = 0;
 };
 
-/// The next run of `list` from `cursor` on, within `limits`; empty at the end. Moves the cursor.
-Cut next_cut(std::span<const Segment> list, Cursor& cursor, const CutLimits& limits);
+/// Cuts the front of `rest` off, as much as is within `limits`; what is left of it has no segments at the
+/// end.
+Batch cut_batch(Batch& rest, const BatchLimits& limits);
 
 /// Where one message goes: equal counts meet span by span, others as a stream of bytes.
 struct Pairing {

@@ -37,19 +37,18 @@ TEST(Stripe, CutsCoverTheListExactly) {
       address += size + 1 + random() % 100;
       total += size;
     }
-    const CutLimits limits{1 + random() % 8000, 1 + random() % 10};
-    Cursor cursor;
+    const BatchLimits limits{1 + random() % 8000, 1 + random() % 10};
+    Batch rest{BatchId{1}, Operation::kWrite, list, 0, total};
     std::uint64_t covered = 0;
     std::size_t segment = 0;
     std::uint64_t offset = 0;
-    while (cursor.segment < list.size()) {
-      const Cut cut = next_cut(list, cursor, limits);
+    while (!rest.segments.empty()) {
+      const Batch cut = cut_batch(rest, limits);
       ASSERT_GT(cut.bytes, 0U);
       ASSERT_LE(cut.bytes, limits.bytes);
       ASSERT_LE(cut.segments.size(), limits.segments);
-      Batch batch{BatchId{1}, Operation::kWrite, cut.segments, cut.skip, cut.bytes};
       std::uint64_t seen = 0;
-      batch.for_each_piece([&](const Segment& piece) {
+      cut.for_each_piece([&](const Segment& piece) {
         ASSERT_EQ(piece.local, list[segment].local + offset);
         ASSERT_EQ(piece.remote, list[segment].remote + offset);
         offset += piece.size;
@@ -64,7 +63,8 @@ TEST(Stripe, CutsCoverTheListExactly) {
       covered += seen;
     }
     ASSERT_EQ(covered, total);
-    ASSERT_EQ(next_cut(list, cursor, limits).bytes, 0U);
+    ASSERT_EQ(rest.bytes, 0U);
+    ASSERT_EQ(cut_batch(rest, limits).bytes, 0U);
   }
 }
 

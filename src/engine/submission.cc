@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/submission.h"
 
+#include <utility>
+
 #include "base/error.h"
 
 namespace p2p::engine {
@@ -35,15 +37,25 @@ void Submission::end() {
   end_(std::move(status));
 }
 
-void end_all(Ended& ended) {
-  for (const auto& submission : ended) submission->end();
-  ended.clear();
+Piece Piece::cut(const BatchLimits& limits) {
+  Piece front{submission, cut_batch(batch, limits)};
+  if (!empty()) submission->open_.fetch_add(1, std::memory_order_relaxed);
+  return front;
 }
 
-void Part::close_one(Ended& ended) {
-  if (open.fetch_sub(1, std::memory_order_acq_rel) == 1 && submission->part_done()) {
-    ended.push_back(submission);
-  }
+void Piece::close(Deferred& deferred) {
+  if (submission->open_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  deferred.end(std::move(submission));
+}
+
+void Piece::fail(Error error, Deferred& deferred) {
+  submission->set_error(std::move(error));
+  close(deferred);
+}
+
+void Piece::drop(Deferred& deferred) {
+  submission->set_dropped();
+  close(deferred);
 }
 
 }  // namespace p2p::engine

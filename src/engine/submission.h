@@ -6,17 +6,18 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "base/mutex.h"
+#include "engine/deferred.h"
 #include "engine/gate.h"
 #include "engine/segment_list.h"
 #include "engine/stripe.h"
 #include "engine/transfer.h"
+#include "transport/batch.h"
 
 namespace p2p::engine {
 
-/// One post of a list: counts its unfinished parts and keeps its first error. Thread-safe.
+/// One post of a list: counts what is not done of it and keeps its first error. Thread-safe.
 class Submission {
  public:
   Submission(std::shared_ptr<const SegmentList> list, std::shared_ptr<TransferState> state,
@@ -25,9 +26,8 @@ class Submission {
         state_(std::move(state)),
         gate_(std::move(gate)),
         end_(std::move(end)),
-        parts_(static_cast<std::uint32_t>(list_->portions.size())) {}
+        open_(static_cast<std::uint32_t>(list_->portions.size())) {}
 
-  const SegmentList& list() const { return *list_; }
   const std::shared_ptr<TransferState>& state() const { return state_; }
 
   /// What its memory waits for; null: nothing.
@@ -42,44 +42,39 @@ class Submission {
   /// Keeps the first error.
   void set_error(Error error);
 
-  /// True for the last part.
-  bool part_done() { return parts_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
-
-  /// Tells the outcome; once, after the last part, with no lock held.
+  /// Tells the outcome: once, after the last piece, with no lock held.
   void end();
 
  private:
+  friend struct Piece;
+
   std::shared_ptr<const SegmentList> list_;
   std::shared_ptr<TransferState> state_;
   std::shared_ptr<const Gate> gate_;
   std::function<void(Status)> end_;
-  std::atomic<std::uint32_t> parts_;
+  std::atomic<std::uint32_t> open_;  // pieces
   std::atomic<bool> failed_{false};
   Mutex mutex_;
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
 };
 
-/// Submissions whose last part is done, to be ended once no lock is held.
-using Ended = std::vector<std::shared_ptr<Submission>>;
-void end_all(Ended& ended);
-
-/// What one lane has to do for a submission.
-struct Part {
-  std::shared_ptr<Submission> submission;
-  const SegmentList::Portion* portion = nullptr;
-  Cursor cursor;  ///< the lane's mutex guards it
-
-  /// Pieces under way, and one more while there is something left to cut.
-  std::atomic<std::uint32_t> open{1};
-
-  /// One of `open` is over; adds the submission to `ended` if that was its last.
-  void close_one(Ended& ended);
-};
-
-/// A cut of a part, on its way through a channel or waiting to be sent again.
+/// What a lane has to do of a submission: all of a portion at first, from which batches are cut; those that
+/// are on their way through a channel or wait to be sent again. Each ends once: by `close`, `fail` or `drop`.
 struct Piece {
-  std::shared_ptr<Part> part;
-  Cut cut;
+  std::shared_ptr<Submission> submission;
+  Batch batch;
+
+  /// Cuts off what fits one batch. What is left, if anything is, stays here.
+  Piece cut(const BatchLimits& limits);
+
+  bool empty() const { return batch.segments.empty(); }
+
+  /// It is done. The outcome of the submission is told by `deferred` if this was its last.
+  void close(Deferred& deferred);
+  void fail(Error error, Deferred& deferred);
+
+  /// It is left undone, since the submission is doomed.
+  void drop(Deferred& deferred);
 };
 
 }  // namespace p2p::engine

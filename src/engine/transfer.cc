@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "base/futex.h"
-#include "p2p/transfer.h"
 
 namespace p2p::engine {
 
@@ -83,15 +82,3 @@ std::shared_ptr<TransferState> failed_transfer(Error error) {
 }
 
 }  // namespace p2p::engine
-
-namespace p2p {
-
-Transfer::Transfer(std::shared_ptr<engine::TransferState> state) : state_(std::move(state)) {}
-bool Transfer::done() const { return state_->done(); }
-Status Transfer::wait(std::chrono::nanoseconds timeout) const { return state_->wait(timeout); }
-Status Transfer::status() const { return state_->status(); }
-void Transfer::cancel() const { state_->cancel(); }
-std::uint64_t Transfer::bytes() const { return state_->bytes(); }
-void Transfer::on_done(std::function<void()> callback) const { state_->on_done(std::move(callback)); }
-
-}  // namespace p2p

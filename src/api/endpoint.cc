@@ -1,8 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "p2p/endpoint.h"
+
+#include <utility>
+
 #include "base/error.h"
 #include "drivers/cuda/place.h"
 #include "engine/endpoint.h"
-#include "p2p/endpoint.h"
 
 namespace p2p {
 

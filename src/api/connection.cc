@@ -1,7 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "p2p/connection.h"
+
+#include <utility>
+
 #include "engine/connection.h"
 #include "engine/prepared_list.h"
-#include "p2p/connection.h"
+#include "engine/transfers.h"
 
 namespace p2p {
 
@@ -27,7 +31,7 @@ Status Connection::wait_imported(RemoteRegionId region, std::chrono::nanoseconds
 
 Transfer Connection::write(std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
                            const PostOptions& options) const {
-  return Transfer(connection_->transfer(Operation::kWrite, local, remote, options));
+  return Transfer(connection_->transfers()->start(Operation::kWrite, local, remote, options));
 }
 
 Transfer Connection::write(const LocalSpan& local, const RemoteSpan& remote,
@@ -37,7 +41,7 @@ Transfer Connection::write(const LocalSpan& local, const RemoteSpan& remote,
 
 Transfer Connection::read(std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
                           const PostOptions& options) const {
-  return Transfer(connection_->transfer(Operation::kRead, local, remote, options));
+  return Transfer(connection_->transfers()->start(Operation::kRead, local, remote, options));
 }
 
 Transfer Connection::read(const LocalSpan& local, const RemoteSpan& remote,
@@ -47,14 +51,14 @@ Transfer Connection::read(const LocalSpan& local, const RemoteSpan& remote,
 
 Result<PreparedTransfer> Connection::prepare_write(std::span<const LocalSpan> local,
                                                    std::span<const RemoteSpan> remote) const {
-  auto list = engine::PreparedList::make(connection_, Operation::kWrite, local, remote);
+  auto list = engine::PreparedList::make(connection_->transfers(), Operation::kWrite, local, remote);
   if (!list) return tl::unexpected(list.error());
   return PreparedTransfer(std::move(*list));
 }
 
 Result<PreparedTransfer> Connection::prepare_read(std::span<const LocalSpan> local,
                                                   std::span<const RemoteSpan> remote) const {
-  auto list = engine::PreparedList::make(connection_, Operation::kRead, local, remote);
+  auto list = engine::PreparedList::make(connection_->transfers(), Operation::kRead, local, remote);
   if (!list) return tl::unexpected(list.error());
   return PreparedTransfer(std::move(*list));
 }

@@ -1,0 +1,66 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "base/futex.h"
+#include "base/mutex.h"
+#include "p2p/connection.h"
+
+namespace p2p::engine {
+
+/// Where one connection is in its life, why it takes no more work, and sleeping until something changed.
+/// Thread-safe.
+class Lifecycle {
+ public:
+  ConnectionState state() const { return state_.load(std::memory_order_acquire); }
+
+  /// The first error, from when it takes no more work.
+  Status status() const {
+    MutexLock lock(mutex_);
+    return error_ ? Status(tl::unexpected(*error_)) : Status();
+  }
+
+  void open() { state_.store(ConnectionState::kOpen, std::memory_order_release); }
+
+  /// It takes no more work. If it is open it is closing from now on.
+  void refuse(const Error& error) {
+    MutexLock lock(mutex_);
+    if (!error_) error_ = error;
+    auto expected = ConnectionState::kOpen;
+    state_.compare_exchange_strong(expected, ConnectionState::kClosing);
+  }
+
+  /// It has ended; `error` unless there is one already. The one that counts.
+  Error close(const Error& error) {
+    MutexLock lock(mutex_);
+    if (!error_) error_ = error;
+    state_.store(ConnectionState::kClosed, std::memory_order_release);
+    return *error_;
+  }
+
+  /// To be taken before one looks at what one waits for.
+  std::uint32_t changes() const { return changes_.load(std::memory_order_acquire); }
+
+  /// Wakes those who wait.
+  void changed() {
+    changes_.fetch_add(1, std::memory_order_release);
+    futex_wake_all(changes_);
+  }
+
+  /// Until a change after `seen`, or the deadline; may return early.
+  void wait(std::uint32_t seen, std::chrono::steady_clock::time_point deadline) const {
+    futex_wait(changes_, seen, deadline);
+  }
+
+ private:
+  std::atomic<ConnectionState> state_{ConnectionState::kConnecting};
+  std::atomic<std::uint32_t> changes_{0};
+  mutable Mutex mutex_;
+  std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
+};
+
+}  // namespace p2p::engine

@@ -1,0 +1,39 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/policy.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace p2p::engine {
+
+Policy Policy::spread(BatchLimits limits, std::chrono::nanoseconds spin) {
+  constexpr std::uint64_t kStartBytes = std::uint64_t{64} << 10;
+  return {.limits = limits,
+          .spin = spin,
+          .start_bytes = kStartBytes,
+          .start_block_bytes = kStartBytes,
+          .assist_bytes = std::uint64_t{256} << 10,
+          .watch = spin};
+}
+
+Policy Policy::by_caller(BatchLimits limits, std::chrono::nanoseconds spin) {
+  return {.limits = limits,
+          .spin = spin,
+          .start_bytes = std::uint64_t{4} << 20,  // longer lists are the workers' to write
+          .start_block_bytes = limits.bytes,
+          .takes_turns = false,
+          .looks = 50,  // a worker that only looks is gone within a microsecond
+          .assist_bytes = std::numeric_limits<std::uint64_t>::max(),
+          .stays = true,
+          .callers_turn = std::chrono::microseconds(30),
+          .watch = std::chrono::milliseconds(10)};
+}
+
+Policy Policy::of(const Capabilities& capabilities, const Options& options) {
+  BatchLimits limits{capabilities.max_batch_bytes, capabilities.max_batch_segments};
+  if (capabilities.whole_transfers) return by_caller(limits, options.spin);
+  limits.bytes = std::min<std::uint64_t>(limits.bytes, options.batch_bytes);
+  return spread(limits, options.spin);
+}
+
+}  // namespace p2p::engine

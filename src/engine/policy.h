@@ -1,0 +1,66 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "engine/stripe.h"
+#include "p2p/options.h"
+#include "transport/transport.h"
+
+namespace p2p::engine {
+
+/// How one lane's work gets to its channels: how it is cut, which thread starts it and which looks after it.
+/// Chosen once by what the transport says of itself; nothing else in the engine asks which kind it is.
+struct Policy {
+  /// Moving bytes takes a thread: transfers are spread over channels and workers; a caller does small ones
+  /// himself, since to wake a worker and be woken takes longer than they do.
+  static Policy spread(BatchLimits limits, std::chrono::nanoseconds spin);
+
+  /// A device moves the bytes: to start it takes no longer than to wake a worker, however long the copy. So a
+  /// caller starts it, on the first channel as long as that one is free: a device that is kept ready for
+  /// short copies is so for one channel, and long ones on several channels share the way and are slower
+  /// together.
+  static Policy by_caller(BatchLimits limits, std::chrono::nanoseconds spin);
+
+  /// What the transport asked for.
+  static Policy of(const Capabilities& capabilities, const Options& options);
+
+  /// A batch is at most this.
+  BatchLimits limits;
+
+  /// How long a caller who waits, or a worker, polls after the last movement.
+  std::chrono::nanoseconds spin{};
+
+  /// Transfers up to this many bytes are started by the caller: lists of blocks, and single blocks.
+  std::uint64_t start_bytes = 0;
+  std::uint64_t start_block_bytes = 0;
+
+  /// Callers start on one channel after the other; else on the first one that is free.
+  bool takes_turns = true;
+
+  /// How often a caller looks at a channel that another thread is at, before he goes on to the next.
+  int looks = 1;
+
+  /// Transfers up to this many bytes are moved on by the caller who waits for them.
+  std::uint64_t assist_bytes = 0;
+
+  /// He moves the channel that started his transfer, none if the workers did, and stays at it; else all
+  /// channels, unless another thread is at one.
+  bool stays = false;
+
+  /// Workers leave a channel alone for so long after a caller has moved it, and meanwhile look for no work on
+  /// idle ones, which a caller is about to start. 0: they do not care.
+  std::chrono::nanoseconds callers_turn{};
+
+  /// Workers look at a channel now and then for so long after its last movement, so that what a caller starts
+  /// on it need not wake them.
+  std::chrono::nanoseconds watch{};
+
+  bool worth_starting(const Batch& all) const {
+    return all.bytes <= (all.segments.size() == 1 ? start_block_bytes : start_bytes);
+  }
+  bool left_to_callers() const { return callers_turn.count() != 0; }
+};
+
+}  // namespace p2p::engine

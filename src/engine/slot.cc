@@ -1,0 +1,244 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/slot.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/lock_polling.h"
+#include "base/log.h"
+#include "base/underlying.h"
+
+namespace p2p::engine {
+
+Slot::Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup)
+    : thread_(thread),
+      mutex_(thread.mutex()),
+      source_(std::move(source)),
+      policy_(source_->policy()),
+      rail_(std::move(setup.rail)),
+      control_(std::move(setup.control)),
+      channel_(std::move(setup.channel)),
+      report_(std::move(setup.report)) {
+  thread_.reserve();
+}
+
+// The write path: a caller, or the thread, has a turn.
+
+Turn Slot::try_turn(Deferred& deferred) {
+  if (!mutex_.try_lock()) return Turn::kBusy;
+  bool moved = false;
+  if (channel_) {
+    moved = turn(deferred);
+    if (moved) {
+      moved_at_ = Clock::now();
+      called_at_ = moved_at_;
+      source_->note_call(moved_at_);
+    }
+    if (assists_ == 0) leave_to_thread();
+  }
+  mutex_.unlock();
+  deferred.run();
+  return moved ? Turn::kMoved : Turn::kIdle;
+}
+
+bool Slot::turn(Deferred& deferred) {
+  bool moved = progress(deferred);
+  if (!ready_ && channel_->state() == ChannelState::kReady) {
+    ready_ = true;
+    description_ = channel_->describe();
+    moved = true;
+    source_->add(shared_from_this());
+    report({}, deferred);
+  }
+  if (ready_ && channel_->state() == ChannelState::kReady && post_work(deferred)) {
+    moved = true;
+    if (channel_->busy()) progress(deferred);  // a copy is done when post returns
+  }
+  idle_.store(!busy(), std::memory_order_relaxed);
+  if (channel_->state() == ChannelState::kFailed) {
+    drop(channel_->error(), deferred);
+    return true;
+  }
+  return moved;
+}
+
+bool Slot::post_work(Deferred& deferred) {
+  bool moved = false;
+  source_->look_at_gates(*this, deferred);
+  while (const auto id = flying_.next_id()) {
+    auto piece = source_->take(deferred);
+    if (!piece) break;
+    piece->batch.id = *id;
+    if (!channel_->post(piece->batch)) {
+      source_->give_back(std::move(*piece));
+      break;
+    }
+    flying_.add(std::move(*piece));
+    moved = true;
+  }
+  return moved;
+}
+
+bool Slot::progress(Deferred& deferred) {
+  const bool moved = channel_->progress(completions_);
+  for (Completion& completion : completions_) complete(completion, deferred);
+  completions_.clear();
+  return moved;
+}
+
+void Slot::complete(Completion& completion, Deferred& deferred) {
+  std::optional<Piece> piece = flying_.remove(completion.id);
+  if (!piece) {
+    log(LogLevel::kError, "{}: completed batch {} twice", channel_->describe(), to_underlying(completion.id));
+    return;
+  }
+  if (completion.status) return piece->close(deferred);
+  // A lost channel's pieces go over another one; the last channel's end fails them.
+  if (completion.status.error().code == ErrorCode::kPeerGone && !piece->submission->doomed()) {
+    return source_->retry(std::move(*piece));
+  }
+  piece->fail(std::move(completion.status.error()), deferred);
+}
+
+void Slot::drop(const Error& error, Deferred& deferred) {
+  stopped_ = true;
+  const auto self = shared_from_this();
+  thread_.remove(*this, std::exchange(fd_, -1));
+  channel_.reset();
+  flying_.for_each([&](Piece& piece) { piece.fail(error, deferred); });
+  flying_.clear();
+  source_->remove(*this, error, deferred);
+  report(tl::unexpected(error), deferred);
+}
+
+void Slot::report(Status status, Deferred& deferred) {
+  if (report_) deferred.call([report = report_, status = std::move(status)] { report(status); });
+}
+
+// Its life, and messages from others.
+
+Bytes Slot::address() {
+  MutexLock lock(mutex_);
+  return channel_ ? channel_->address() : Bytes();
+}
+
+Status Slot::connect(ByteView peer_address) {
+  MutexLock lock(mutex_);
+  if (!channel_) return fail(ErrorCode::kPeerGone, "connect a channel: it was given up");
+  return channel_->connect(peer_address);
+}
+
+void Slot::start() {
+  thread_.post([self = shared_from_this()](Deferred& deferred) {
+    self->assume_locked();
+    if (!self->channel_) return;  // stopped before it came here
+    const int fd = self->channel_->ready_fd();
+    if (const Status added = self->thread_.add(self, fd); !added) return self->drop(added.error(), deferred);
+    self->fd_ = fd;
+    self->activate();
+  });
+}
+
+void Slot::stop(const Error& error) {
+  Deferred deferred;
+  {
+    MutexLock lock(mutex_);
+    if (!stopped_) drop(error, deferred);
+  }
+  deferred.run();
+}
+
+void Slot::mute() {
+  MutexLock lock(mutex_);
+  report_ = nullptr;
+}
+
+void Slot::control(Bytes message) {
+  thread_.post([self = shared_from_this(), message = std::move(message)](Deferred& deferred) {
+    self->assume_locked();
+    if (!self->channel_) return;
+    if (const Status taken = self->channel_->on_control(message); !taken) {
+      return self->drop(taken.error(), deferred);
+    }
+    self->activate();
+  });
+}
+
+void Slot::abandon(std::shared_ptr<TransferState> state) {
+  thread_.post([self = shared_from_this(), state = std::move(state)](Deferred& /*deferred*/) {
+    self->assume_locked();
+    if (!self->channel_) return;
+    Channel& channel = *self->channel_;
+    self->flying_.for_each([&](const Piece& piece) {
+      if (piece.submission->state() == state) channel.abandon(piece.batch.id);
+    });
+    self->activate();
+  });
+}
+
+// Who looks at it, and when.
+
+// Something is under way that no descriptor announces.
+bool Slot::busy() const { return channel_->busy() || source_->awaits_gates(*this); }
+
+void Slot::signal() {
+  if (!signalled_.exchange(true)) thread_.signal(shared_from_this());
+}
+
+// What the descriptor does not announce is the thread's to poll, which it does by itself while it watches.
+void Slot::leave_to_thread() {
+  const bool watching = active_ && policy_.left_to_callers();
+  if (channel_ && busy() && !watching) signal();
+}
+
+bool Slot::begin_assist() {
+  if (!mutex_.try_lock()) return false;
+  if (assists_++ == 0 && fd_ >= 0) thread_.arm(*this, fd_, false);
+  mutex_.unlock();
+  return true;
+}
+
+void Slot::end_assist() {
+  lock_polling(mutex_);
+  if (--assists_ == 0) {
+    if (fd_ >= 0) thread_.arm(*this, fd_, true);
+    leave_to_thread();
+  }
+  mutex_.unlock();
+}
+
+bool Slot::left_to_caller(Clock::time_point now) const {
+  if (!policy_.left_to_callers()) return false;
+  return assists_ != 0 || now - (idle_ ? source_->called_at() : called_at_.load()) < policy_.callers_turn;
+}
+
+void Slot::take_signal() {
+  assume_locked();
+  signalled_.store(false);
+  if (!channel_) return;
+  called_at_ = Clock::time_point{};
+  due_ = true;
+  activate();
+}
+
+void Slot::activate() {
+  assume_locked();
+  moved_at_ = Clock::now();
+  if (!std::exchange(active_, true)) thread_.look_at(shared_from_this());
+}
+
+bool Slot::turn_if_due(Clock::time_point now, Deferred& deferred) {
+  assume_locked();
+  if (!std::exchange(due_, false) && left_to_caller(now)) return false;
+  if (!channel_ || !turn(deferred)) return false;
+  moved_at_ = now;
+  return true;
+}
+
+bool Slot::stays_active(Clock::time_point now) {
+  assume_locked();
+  active_ = channel_ && (now - moved_at_ < policy_.watch || busy());
+  return active_;
+}
+
+}  // namespace p2p::engine

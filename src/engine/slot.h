@@ -1,0 +1,134 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/mutex.h"
+#include "engine/deferred.h"
+#include "engine/flying_pieces.h"
+#include "engine/slot_thread.h"
+#include "engine/work_source.h"
+#include "transport/transport.h"
+
+namespace p2p::engine {
+
+enum class Turn : std::uint8_t { kBusy, kMoved, kIdle };
+
+/// One channel at work: the batches that are on their way through it, and who moves it when. Its thread does,
+/// and so do callers, one at a time. Thread-safe.
+class Slot : public std::enable_shared_from_this<Slot> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Setup {
+    std::string rail;
+    std::unique_ptr<ControlLink> control;
+    std::unique_ptr<Channel> channel;
+
+    /// Called without locks: success when the channel is ready, the error when it fails, also later.
+    std::function<void(const Status&)> report;
+  };
+
+  Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup);
+
+  const std::string& rail() const { return rail_; }
+
+  /// Of the channel, once it is ready.
+  const std::string& description() const { return description_; }
+
+  Bytes address();
+
+  /// The channel's `connect`; kPeerGone if it was stopped.
+  Status connect(ByteView peer_address);
+
+  /// The thread brings the channel to readiness, and the source then gets the slot.
+  void start();
+
+  /// Destroys the channel; its pieces fail with `error`. Returns when that is done.
+  void stop(const Error& error);
+
+  /// No report comes any more. Not once it was started.
+  void mute();
+
+  /// Hands a message to the channel. Returns at once.
+  void control(Bytes message);
+
+  /// Asks the channel to leave the local memory of a transfer alone. Returns at once.
+  void abandon(std::shared_ptr<TransferState> state);
+
+  /// Has the thread look at the slot.
+  void signal();
+
+  /// Takes work from the source and moves it on, on this thread, unless another one is at it.
+  Turn try_turn(Deferred& deferred);
+
+  /// A caller drives the slot until `end_assist`; its thread is not woken meanwhile. False: another thread is
+  /// at it.
+  bool begin_assist();
+  void end_assist();
+
+  // For its thread:
+
+  /// A caller who moved it is taken to look after it, or to be about to start something. Needs no lock.
+  bool left_to_caller(Clock::time_point now) const;
+
+  // Likewise, with the mutex held:
+
+  /// The thread has seen the signal.
+  void take_signal();
+
+  /// It is to be looked at from now on.
+  void activate();
+
+  /// A turn, unless it is left to a caller. True if anything moved.
+  bool turn_if_due(Clock::time_point now, Deferred& deferred);
+  bool stays_active(Clock::time_point now);
+
+ private:
+  void assume_locked() const P2P_THREAD_ATTRIBUTE(assert_capability(mutex_)) {}
+  bool busy() const P2P_REQUIRES(mutex_);
+  bool turn(Deferred& deferred) P2P_REQUIRES(mutex_);
+  bool progress(Deferred& deferred) P2P_REQUIRES(mutex_);
+  bool post_work(Deferred& deferred) P2P_REQUIRES(mutex_);
+  void complete(Completion& completion, Deferred& deferred) P2P_REQUIRES(mutex_);
+  void drop(const Error& error, Deferred& deferred) P2P_REQUIRES(mutex_);
+  void leave_to_thread() P2P_REQUIRES(mutex_);
+  void report(Status status, Deferred& deferred) P2P_REQUIRES(mutex_);
+
+  SlotThread& thread_;
+  Mutex& mutex_;  // the thread's
+  const std::shared_ptr<WorkSource> source_;
+  const Policy& policy_;
+  const std::string rail_;
+  std::string description_;  // written once, before the source knows the slot
+
+  const std::unique_ptr<ControlLink> control_;               // outlives the channel
+  std::unique_ptr<Channel> channel_ P2P_GUARDED_BY(mutex_);  // null once stopped
+  std::function<void(const Status&)> report_ P2P_GUARDED_BY(mutex_);
+  bool ready_ P2P_GUARDED_BY(mutex_) = false;
+  bool stopped_ P2P_GUARDED_BY(mutex_) = false;
+  int fd_ P2P_GUARDED_BY(mutex_) = -1;  // that the thread watches
+
+  FlyingPieces flying_ P2P_GUARDED_BY(mutex_);
+  std::vector<Completion> completions_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
+
+  bool active_ P2P_GUARDED_BY(mutex_) = false;  // the thread looks at it again and again
+  bool due_ P2P_GUARDED_BY(mutex_) = false;     // signalled, and not looked at since
+  Clock::time_point moved_at_ P2P_GUARDED_BY(mutex_){};
+
+  std::atomic<bool> signalled_{false};
+
+  // Written with the mutex held; the thread also reads them without.
+  std::atomic<int> assists_{0};                 // callers who drive it; the descriptor is then disarmed
+  std::atomic<Clock::time_point> called_at_{};  // when a caller last moved it
+  std::atomic<bool> idle_{true};                // nothing is under way
+};
+
+}  // namespace p2p::engine

@@ -1,0 +1,218 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/transfers.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "engine/prepared_list.h"
+#include "engine/submission.h"
+
+namespace p2p::engine {
+
+std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<const LocalSpan> local,
+                                                std::span<const RemoteSpan> remote,
+                                                const PostOptions& options) {
+  std::uint64_t bytes = 0;
+  for (const LocalSpan& span : local) bytes += span.size;
+  auto state = count_start(bytes);
+  auto gate = gate_behind(options.cuda_stream);
+  if (!gate) {
+    fail_early(*state, gate.error());
+    return state;
+  }
+  const auto list = build(operation, local, remote);
+  if (!list) {
+    fail_early(*state, list.error());
+  } else if (*list) {
+    let_waiter_assist(**list, *state, launch(*list, state, options, std::move(*gate)));
+  } else {
+    park(std::make_shared<Parked>(operation, std::vector<LocalSpan>(local.begin(), local.end()),
+                                  std::vector<RemoteSpan>(remote.begin(), remote.end()), options,
+                                  std::move(*gate), state));
+  }
+  return state;
+}
+
+std::shared_ptr<TransferState> Transfers::post(const std::shared_ptr<const SegmentList>& list,
+                                               const PostOptions& options) {
+  auto state = count_start(list->bytes);
+  auto gate = gate_behind(options.cuda_stream);
+  if (gate) {
+    let_waiter_assist(*list, *state, launch(list, state, options, std::move(*gate)));
+  } else {
+    fail_early(*state, gate.error());
+  }
+  return state;
+}
+
+Result<std::shared_ptr<const SegmentList>> Transfers::build(Operation operation,
+                                                            std::span<const LocalSpan> local,
+                                                            std::span<const RemoteSpan> remote,
+                                                            const HeldRegions& held) const {
+  if (parts_.life->state() != ConnectionState::kOpen) {
+    if (Status usable = parts_.life->status(); !usable) return tl::unexpected(usable.error());
+    if (parts_.life->state() == ConnectionState::kConnecting) return std::shared_ptr<const SegmentList>();
+  }
+  const ListContext context{
+      [this, &held](RegionId id) {
+        auto region = held.find(id);
+        return region ? region : parts_.regions->find(id);
+      },
+      [this](RemoteRegionId id) { return parts_.imports->find(id); },
+      [this](const Region& here, const RemoteRegion& there) { return router_->choose(here, there); }};
+  return build_list(operation, local, remote, context);
+}
+
+// The channel on which all of it was started on this thread, if it was.
+std::shared_ptr<Slot> Transfers::launch(const std::shared_ptr<const SegmentList>& list,
+                                        const std::shared_ptr<TransferState>& state,
+                                        const PostOptions& options, std::shared_ptr<const Gate> gate) {
+  if (const Status entered = list->enter(); !entered) {
+    fail_early(*state, entered.error());
+    return nullptr;
+  }
+  auto end = [self = shared_from_this(), list, state, options](Status status) {
+    list->leave();
+    self->finish(*list, *state, options, std::move(status));
+  };
+  if (list->portions.empty()) {
+    end({});
+    return nullptr;
+  }
+  state->set_cancel([lanes = parts_.lanes, list, weak = std::weak_ptr(state)] {
+    const auto one = weak.lock();
+    if (!one) return;
+    for (const auto& portion : list->portions) {
+      if (const auto lane = lanes->router()->lane(portion.transport)) lane->wake_all();
+    }
+    lanes->abandon(one);
+  });
+  return submit(*list, std::make_shared<Submission>(list, state, std::move(gate), std::move(end)));
+}
+
+std::shared_ptr<Slot> Transfers::submit(const SegmentList& list,
+                                        const std::shared_ptr<Submission>& submission) const {
+  Deferred deferred;
+  std::shared_ptr<Slot> started;
+  for (const auto& portion : list.portions) {
+    Piece piece{submission,
+                {.operation = list.operation, .segments = portion.segments, .bytes = portion.bytes}};
+    if (const auto lane = router_->lane(portion.transport)) {
+      started = lane->submit(std::move(piece), deferred);
+    } else {
+      piece.fail({ErrorCode::kPeerGone, "the connection is closed"}, deferred);
+    }
+  }
+  deferred.run();
+  return list.portions.size() == 1 ? started : nullptr;
+}
+
+// Before the state is handed out; a caller that waits for a parked transfer sleeps.
+void Transfers::let_waiter_assist(const SegmentList& list, TransferState& state,
+                                  const std::shared_ptr<Slot>& started) const {
+  if (list.portions.size() != 1) return;
+  if (const auto lane = router_->lane(list.portions.front().transport)) {
+    lane->let_waiter_assist(state, started);
+  }
+}
+
+std::shared_ptr<TransferState> Transfers::count_start(std::uint64_t bytes) {
+  started_.fetch_add(1, std::memory_order_relaxed);
+  under_way_.fetch_add(1, std::memory_order_acq_rel);
+  return std::make_shared<TransferState>(bytes);
+}
+
+void Transfers::finish(const SegmentList& list, TransferState& state, const PostOptions& options,
+                       Status status) {
+  if (status) {
+    completed_.fetch_add(1, std::memory_order_relaxed);
+    (list.operation == Operation::kWrite ? written_ : read_).fetch_add(list.bytes, std::memory_order_relaxed);
+    if (options.notification) {
+      parts_.notifications->send(*options.notification,
+                                 std::make_shared<TransferState>(options.notification->size()));
+    }
+  } else {
+    failed_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Before anybody can know that it is done: who knows may close the connection, and finds it drained then.
+  under_way_.fetch_sub(1, std::memory_order_acq_rel);
+  state.finish(std::move(status));
+  if (parts_.life->state() != ConnectionState::kOpen) parts_.ended();
+}
+
+// Before any of it was started.
+void Transfers::fail_early(TransferState& state, Error error) {
+  finish({}, state, {}, tl::unexpected(std::move(error)));
+}
+
+// Until the peer's word about all of its regions is there, however many they are: it is looked at once.
+void Transfers::park(const std::shared_ptr<Parked>& parked) {
+  for (const LocalSpan& span : parked->local) {
+    if (parked->held.find(span.region)) continue;
+    if (const auto region = parts_.regions->find(span.region)) parked->held.add(region);
+  }
+  const auto state = parked->state;
+  bool closed = false;
+  {
+    MutexLock lock(mutex_);
+    closed = closed_;
+    if (!closed) parked_.emplace(state.get(), parked);
+  }
+  if (closed) return fail_early(*state, parts_.life->status().error());
+  const std::weak_ptr<Transfers> weak = weak_from_this();
+  const std::weak_ptr<TransferState> weak_state = state;
+  state->set_cancel([weak, weak_state] {
+    const auto self = weak.lock();
+    const auto one = weak_state.lock();
+    if (!self || !one || !self->take_parked(*one)) return;
+    self->fail_early(*one,
+                     {ErrorCode::kCancelled, fmt::format("transfer of {} bytes: cancelled", one->bytes())});
+  });
+  parts_.imports->when_resolved(parked->remote, [weak, weak_state] {
+    const auto self = weak.lock();
+    const auto one = weak_state.lock();
+    if (self && one) self->start_parked(*one);
+  });
+}
+
+// Null: it was cancelled, or the connection has ended.
+std::shared_ptr<Transfers::Parked> Transfers::take_parked(const TransferState& state) {
+  MutexLock lock(mutex_);
+  auto node = parked_.extract(&state);
+  return node ? std::move(node.mapped()) : nullptr;
+}
+
+void Transfers::start_parked(const TransferState& state) {
+  auto parked = take_parked(state);
+  if (!parked) return;
+  const auto list = build(parked->operation, parked->local, parked->remote, parked->held);
+  if (!list) return fail_early(*parked->state, list.error());
+  if (!*list) return park(parked);
+  launch(*list, parked->state, parked->options, std::move(parked->gate));
+}
+
+void Transfers::build_later(const std::shared_ptr<PreparedList>& list, std::span<const RemoteSpan> remote) {
+  parts_.imports->when_resolved(remote, [weak = std::weak_ptr(list)] {
+    if (const auto one = weak.lock()) one->build();
+  });
+}
+
+void Transfers::add_to(Stats& stats) const {
+  stats.transfers_started += started_.load(std::memory_order_relaxed);
+  stats.transfers_completed += completed_.load(std::memory_order_relaxed);
+  stats.transfers_failed += failed_.load(std::memory_order_relaxed);
+  stats.bytes_written += written_.load(std::memory_order_relaxed);
+  stats.bytes_read += read_.load(std::memory_order_relaxed);
+}
+
+void Transfers::close(const Error& error) {
+  std::unordered_map<const TransferState*, std::shared_ptr<Parked>> parked;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    parked.swap(parked_);
+  }
+  for (const auto& [state, one] : parked) fail_early(*one->state, error);
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,53 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "engine/deferred.h"
+#include "engine/policy.h"
+#include "engine/submission.h"
+
+namespace p2p::engine {
+
+class Slot;
+
+/// Where slots take their work from, and which is told when they come and go: a lane. Thread-safe.
+class WorkSource {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit WorkSource(const Policy& policy) : policy_(policy) {}
+  virtual ~WorkSource() = default;
+  WorkSource(const WorkSource&) = delete;
+  WorkSource& operator=(const WorkSource&) = delete;
+
+  const Policy& policy() const { return policy_; }
+
+  /// The slot's channel is ready, or gone; its pieces were handed back before that.
+  virtual void add(std::shared_ptr<Slot> slot) = 0;
+  virtual void remove(const Slot& slot, const Error& error, Deferred& deferred) = 0;
+
+  /// The next piece to send; those of doomed submissions are dropped on the way.
+  virtual std::optional<Piece> take(Deferred& deferred) = 0;
+
+  /// Takes back a piece that a channel had no room for, or that it lost.
+  virtual void give_back(Piece piece) = 0;
+  virtual void retry(Piece piece) = 0;
+
+  /// Lets in the pieces whose gates have opened, if it is for this slot to look. Before it takes any.
+  virtual void look_at_gates(const Slot& slot, Deferred& deferred) = 0;
+  virtual bool awaits_gates(const Slot& slot) const = 0;
+
+  /// When a caller's thread last moved any of the slots.
+  Clock::time_point called_at() const { return called_at_.load(std::memory_order_relaxed); }
+  void note_call(Clock::time_point now) { called_at_.store(now, std::memory_order_relaxed); }
+
+ private:
+  const Policy policy_;
+  std::atomic<Clock::time_point> called_at_{};
+};
+
+}  // namespace p2p::engine
