@@ -65,7 +65,7 @@ for mib in 2 20; do
   rows $m $n "${ipc[@]}" --op write,read --size 256M --depth 4
   rows $m $n "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 done
-rows private:0:20 $n "${ipc[@]}" --op write,read --size 256M --depth 4
+rows private:0:20 "$n" "${ipc[@]}" --op write,read --size 256M --depth 4
 # What registration alone costs the first: the devices were in use until then.
 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M,16M,256M --depth 1 --awake
 rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2 --awake
