@@ -122,6 +122,11 @@ class NetTransport final : public Transport {
   mutable Result<Opened> opened_ = fail(ErrorCode::kUnavailable, "not asked yet");
 };
 
+bool names_this(const std::vector<std::string>& transports) {
+  return std::ranges::any_of(transports,
+                             [](const std::string& name) { return name == "nccl_net" || name == "tcpx"; });
+}
+
 Result<Opened> NetTransport::open() const {
   if (options_.nccl_net.plugin.empty()) {
     // Unasked, only the plugin that is the machine's fast path is loaded: others belong to NCCL.
@@ -181,7 +186,7 @@ const Result<Opened>& NetTransport::opened() const {
   std::call_once(once_, [this] {
     opened_ = open();
     // Whoever asked for a plugin is not to find out from a bandwidth graph that there is none.
-    const bool asked = !options_.nccl_net.plugin.empty() || !options_.transports.empty();
+    const bool asked = !options_.nccl_net.plugin.empty() || names_this(options_.transports);
     if (!opened_ && asked) {
       log(LogLevel::kWarning, "no transfer goes through a net plugin: {}", opened_.error().message);
     }
