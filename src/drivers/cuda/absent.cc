@@ -5,6 +5,7 @@
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/dma_buffer.h"
 #include "drivers/cuda/error.h"
+#include "drivers/cuda/foreign_pointer.h"
 #include "drivers/cuda/ipc.h"
 #include "drivers/cuda/mark.h"
 #include "drivers/cuda/memory.h"
@@ -38,7 +39,11 @@ Status enable_peer(int /*device*/, int /*peer*/) { return absent(); }
 DeviceGuard::DeviceGuard(int /*device*/) : status_(absent()) {}
 DeviceGuard::~DeviceGuard() = default;
 
-Result<MemoryPlace> place_of(const void* /*pointer*/) { return MemoryPlace{}; }
+Result<MemoryPlace> place_of(const void* pointer) {
+  if (!is_on_a_device(pointer)) return MemoryPlace{};
+  return fail(ErrorCode::kUnavailable, "{} is CUDA device memory, and this library was built without CUDA",
+              pointer);
+}
 Result<std::string> bus_id_of(int /*device*/) { return absent(); }
 Result<Allocation> allocation_of(const void* /*pointer*/) { return absent(); }
 Status check_range(const Allocation& /*allocation*/, const std::byte* /*data*/, std::uint64_t /*size*/) {
