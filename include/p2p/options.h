@@ -86,6 +86,10 @@ struct P2P_API Options {
   /// With `transports` set: refuse a transfer rather than take a route that is not listed.
   bool require_transport = true;
 
+  /// A transport that is to be taken wherever it moves bytes between the kinds of memory at hand: a transfer for
+  /// which another one would have to be taken is refused. Empty: none.
+  std::string required;
+
   /// Leave out transports that reach no further than this host.
   bool network_only = false;
 

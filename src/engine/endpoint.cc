@@ -108,6 +108,7 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
     if (std::find(wanted.begin(), wanted.end(), entry.name) != wanted.end()) continue;
     if (wanted.empty() || !options.require_transport) load(entry);
   }
+  if (Status found = find_required(list); !found) return found;
   if (std::ranges::none_of(list, [](const TransportSlot& slot) { return slot.reason.empty(); })) {
     std::string why;
     for (const TransportSlot& slot : list) {
@@ -118,6 +119,18 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
   }
   context_->regions = std::make_shared<RegionTable>(std::move(list), incarnation_, options.keepalive);
   return {};
+}
+
+Status Endpoint::find_required(const TransportList& list) {
+  std::string& required = context_->options.required;
+  if (required.empty()) return {};
+  auto name = transport_name(required);
+  if (!name) return tl::unexpected(std::move(name.error()));
+  required = std::move(*name);
+  if (std::ranges::any_of(list, [&](const auto& slot) { return slot.transport->name() == required; }))
+    return {};
+  return fail(ErrorCode::kInvalidArgument, "require transport '{}': it is none of those that may be used",
+              required);
 }
 
 Status Endpoint::start_threads() {

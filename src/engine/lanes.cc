@@ -20,7 +20,7 @@ Lanes::Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<v
     : context_(std::move(context)),
       send_(std::move(send)),
       changed_(std::move(changed)),
-      router_(std::make_shared<Router>(context_->transports())),
+      router_(std::make_shared<Router>(context_->transports(), context_->options.required)),
       entries_(context_->transports().size()) {}
 
 void Lanes::start(Role role, const SessionPeer& peer) {

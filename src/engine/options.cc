@@ -167,6 +167,15 @@ constexpr Bounds kDay{1, 86'400'000};  // in milliseconds
 constexpr Bounds kChunk{NcclNetOptions::kLeastChunkBytes, NcclNetOptions::kMostChunkBytes};
 constexpr Bounds kBatch{4096, std::uint64_t{1} << 30};
 
+// What is no flag is a name; whether there is such a transport is found out where they are loaded.
+Status read_require(Text text, Options& options) {
+  if (read_flag(text, options.require_transport)) return {};
+  auto name = engine::transport_name(text);
+  if (!name) return tl::unexpected(std::move(name.error()));
+  options.required = std::move(*name);
+  return {};
+}
+
 constexpr Variable kVariables[] = {
     {"UCCL_P2P_LISTEN_ADDRESS",
      "Address to listen on and to announce to peers. Empty: all addresses if a key file is set, else one, "
@@ -184,9 +193,12 @@ constexpr Variable kVariables[] = {
      [](const Options& o) { return o.transports.empty() ? "auto" : show_list(o.transports); }},
     {"UCCL_P2P_REQUIRE",
      "With UCCL_P2P_TRANSPORT set, 1 fails a transfer for which no listed transport works; 0 takes another "
-     "and says so.",
-     [](Text text, Options& o) { return read_flag(text, o.require_transport); },
-     [](const Options& o) { return std::string(o.require_transport ? "1" : "0"); }},
+     "and says so. The name of a transport, such as `cuda_ipc`, refuses transfers between memory that it "
+     "serves for which another one would have to be taken.",
+     read_require,
+     [](const Options& o) {
+       return o.required.empty() ? std::string(o.require_transport ? "1" : "0") : o.required;
+     }},
     {"UCCL_P2P_WORKERS", "Engine threads. 0: one for each core, at most 8.",
      [](Text text, Options& o) { return read_number(text, {0, 256}, o.workers); },
      [](const Options& o) { return std::to_string(o.workers); }},

@@ -67,6 +67,17 @@ TEST_F(OptionsTest, DefaultsWithoutVariables) {
   EXPECT_TRUE(options.place_threads);
 }
 
+TEST_F(OptionsTest, ATransportMayBeRequired) {
+  set("REQUIRE", "cuda_ipc");
+  Options options = read();
+  EXPECT_EQ(options.required, "cuda_ipc");
+  EXPECT_TRUE(options.require_transport);
+  set("REQUIRE", "0");
+  options = read();
+  EXPECT_EQ(options.required, "");
+  EXPECT_FALSE(options.require_transport);
+}
+
 TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("LISTEN_ADDRESS", " 127.0.0.1 ");
   set("PORT", "65535");
@@ -193,7 +204,6 @@ TEST_F(OptionsTest, UnreadableValuesNameTheVariable) {
       {"PORT", "80x"},
       {"TRANSPORT", "tcp,,"},
       {"TRANSPORT", "a,auto"},
-      {"REQUIRE", "perhaps"},
       {"WORKERS", "257"},
       {"PLACE_THREADS", "near"},
       {"STREAMS", "many"},

@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace p2p::engine {
 namespace {
+
+// Of different reasons for one connection; more are no help to anybody.
+constexpr std::size_t kMaxWarnings = 16;
 
 constexpr std::string_view name_of(MemoryKind kind) { return kind == MemoryKind::kHost ? "host" : "CUDA"; }
 
@@ -22,7 +27,8 @@ void append(std::string& text, std::string_view name, std::string_view reason) {
 
 }  // namespace
 
-Router::Router(const TransportList& transports) : transports_(transports), rows_(transports.size()) {}
+Router::Router(const TransportList& transports, std::string required)
+    : transports_(transports), required_(std::move(required)), rows_(transports.size()) {}
 
 void Router::open(std::size_t transport, std::shared_ptr<Lane> lane) {
   MutexLock lock(mutex_);
@@ -79,19 +85,57 @@ std::optional<Explanation::Passed> Router::obstacle(std::size_t transport, const
   if (!local.registration(transport)) {
     return passed(RouteObstacle::kNotRegistered, local.reason(transport));
   }
-  if (remote.key(transport) == nullptr) return passed(RouteObstacle::kNotShared, remote.reason(transport));
+  const RemoteKey* const key = remote.key(transport);
+  if (key == nullptr) return passed(RouteObstacle::kNotShared, remote.reason(transport));
+  const Status pair = transports_[transport].transport->check_pair(*local.registration(transport), *key);
+  if (!pair) return passed(RouteObstacle::kNotShared, pair.error().message);
   return std::nullopt;
 }
 
-Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remote) const {
-  MutexLock lock(mutex_);
-  std::string why;
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
-    const auto passed = obstacle(i, local, remote);
-    if (!passed) return i;
-    append(why, passed->transport, passed->reason);
+bool Router::is_required(std::size_t transport, const Region& local, const RemoteRegion& remote) const {
+  const Transport& it = *transports_[transport].transport;
+  return !required_.empty() && it.name() == required_ && it.carries(local.info().place, remote.info().place);
+}
+
+// Regions and addresses differ from one refusal to the next, the reason does not.
+bool Router::is_news(const Explanation::Passed& passed) const {
+  if (passed.obstacle != RouteObstacle::kNotRegistered && passed.obstacle != RouteObstacle::kNotShared) {
+    return false;
   }
-  return fail(ErrorCode::kUnavailable, "no route ({})", why);
+  std::string key = passed.transport + passed.reason;
+  std::erase_if(key, [](unsigned char letter) { return std::isxdigit(letter) != 0; });
+  return warned_.size() < kMaxWarnings && warned_.insert(std::move(key)).second;
+}
+
+Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remote) const {
+  const bool on_gpu =
+      local.info().place.kind == MemoryKind::kCuda || remote.info().place.kind == MemoryKind::kCuda;
+  std::string why;
+  std::string news;
+  std::optional<std::size_t> chosen;
+  {
+    MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < rows_.size() && !chosen; ++i) {
+      const auto passed = obstacle(i, local, remote);
+      if (!passed) {
+        chosen = i;
+        break;
+      }
+      append(why, passed->transport, passed->reason);
+      if (is_required(i, local, remote)) {
+        return fail(ErrorCode::kUnavailable, "no route: {} is required (UCCL_P2P_REQUIRE), and {}", required_,
+                    passed->reason);
+      }
+      if (on_gpu && is_news(*passed)) append(news, passed->transport, passed->reason);
+    }
+  }
+  if (!chosen) return fail(ErrorCode::kUnavailable, "no route ({})", why);
+  if (!news.empty()) {
+    log(LogLevel::kWarning, "transfers between {} and {} memory take {}, which is slower: {}",
+        name_of(local.info().place.kind), name_of(remote.info().place.kind),
+        transports_[*chosen].transport->name(), news);
+  }
+  return *chosen;
 }
 
 Explanation Router::explain(const Region& local, const RemoteRegion& remote) const {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,8 @@ namespace p2p::engine {
 /// on both sides, carries the pair of places and has both memories registered. Thread-safe.
 class Router {
  public:
-  explicit Router(const TransportList& transports);
+  /// `required`: this transport or none, for all memory that it moves bytes between; empty: any.
+  explicit Router(const TransportList& transports, std::string required = "");
 
   /// The lane is up on both sides.
   void open(std::size_t transport, std::shared_ptr<Lane> lane);
@@ -39,7 +41,8 @@ class Router {
   /// Null if the transport never had a lane that was up, or the connection is over.
   std::shared_ptr<Lane> lane(std::size_t transport) const;
 
-  /// The transport that moves bytes between the regions, or why none does.
+  /// The transport that moves bytes between the regions, or why none does. Warns, once for each reason, of
+  /// what keeps GPU memory from a faster one.
   Result<std::size_t> choose(const Region& local, const RemoteRegion& remote) const;
 
   /// The same choice, with what is in the way of the transports before it.
@@ -56,11 +59,15 @@ class Router {
 
   std::optional<Explanation::Passed> obstacle(std::size_t transport, const Region& local,
                                               const RemoteRegion& remote) const P2P_REQUIRES(mutex_);
+  bool is_required(std::size_t transport, const Region& local, const RemoteRegion& remote) const;
+  bool is_news(const Explanation::Passed& passed) const P2P_REQUIRES(mutex_);
   Route best(MemoryKind local, MemoryKind remote) const P2P_REQUIRES(mutex_);
 
   const TransportList& transports_;
+  const std::string required_;
   mutable Mutex mutex_;
-  std::vector<Row> rows_ P2P_GUARDED_BY(mutex_);  // one for each transport
+  mutable std::set<std::string> warned_ P2P_GUARDED_BY(mutex_);  // of which reasons
+  std::vector<Row> rows_ P2P_GUARDED_BY(mutex_);                 // one for each transport
 };
 
 }  // namespace p2p::engine

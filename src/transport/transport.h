@@ -162,6 +162,9 @@ class Transport {
   virtual Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                            std::span<const std::byte> exported) = 0;
 
+  /// Whether it moves bytes between these two, which it has made; the error says why not.
+  virtual Status check_pair(const Registration& /*local*/, const RemoteKey& /*remote*/) const { return {}; }
+
   virtual Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) = 0;
 };
 

@@ -110,5 +110,18 @@ TEST(EndpointTest, AnnouncesTheAddressOfTheInterfacesAskedFor) {
   EXPECT_EQ(Endpoint::announced_address(options).value(), "127.0.0.1");
 }
 
+TEST(EndpointTest, ARequiredTransportHasToBeOneOfThoseThatMayBeUsed) {
+  Options options = on_loopback();
+  options.required = "perhaps";
+  EXPECT_TRUE(is_error(status_of(Endpoint::create(options)), {ErrorCode::kInvalidArgument}));
+  options.transports = {"cma"};
+  options.required = "tcp";
+  const auto refused = Endpoint::create(options);
+  ASSERT_TRUE(is_error(status_of(refused), {ErrorCode::kInvalidArgument}));
+  EXPECT_THAT(refused.error().message, HasSubstr("require transport 'tcp'"));
+  options.transports = {"tcp"};
+  EXPECT_TRUE(is_ok(status_of(Endpoint::create(options))));
+}
+
 }  // namespace
 }  // namespace p2p::testing

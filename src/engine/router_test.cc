@@ -1,0 +1,152 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/router.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "p2p/log.h"
+
+namespace p2p::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Carries what it is told to, and does nothing.
+class NamedTransport : public Transport {
+ public:
+  NamedTransport(std::string name, bool to_host) : name_(std::move(name)), to_host_(to_host) {}
+
+  std::string_view name() const override { return name_; }
+  Capabilities capabilities() const override { return {}; }
+  Status probe() const override { return {}; }
+  bool carries(MemoryPlace, MemoryPlace remote) const override {
+    return to_host_ || remote.kind == MemoryKind::kCuda;
+  }
+  std::vector<Rail> rails(const PeerPath&) const override { return {}; }
+  unsigned channels_per_rail(const Rail&) const override { return 0; }
+  Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
+    return std::make_shared<Registration>(region);
+  }
+  void revoke_memory(const Registration&) override {}
+  Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
+                                                   std::span<const std::byte>) override {
+    return std::make_unique<RemoteKey>(region);
+  }
+  Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup&) override {
+    return fail(ErrorCode::kUnavailable, "none");
+  }
+
+ private:
+  const std::string name_;
+  const bool to_host_;
+};
+
+class RouterTest : public ::testing::Test {
+ protected:
+  RouterTest() {
+    set_log_sink([this](LogLevel level, std::string_view line) {
+      if (level >= LogLevel::kWarning) warnings_.emplace_back(line);
+    });
+  }
+  ~RouterTest() override { set_log_sink(nullptr); }
+
+  std::unique_ptr<Router> router(const std::string& required = "") {
+    auto made = std::make_unique<Router>(transports_, required);
+    for (std::size_t i = 0; i < transports_.size(); ++i) {
+      made->open(i, std::make_shared<Lane>(CutLimits{1024, 8}, std::chrono::microseconds(0), false));
+    }
+    return made;
+  }
+
+  std::shared_ptr<Region> local(MemoryKind kind) {
+    char* const data = kind == MemoryKind::kHost ? here_ : here_ + 32;
+    return table_->add(data, 32, {kind, kind == MemoryKind::kHost ? -1 : 0}).value();
+  }
+
+  /// `reason` is why the first transport cannot reach it; empty: it can.
+  std::shared_ptr<RemoteRegion> remote(MemoryKind kind, const std::string& reason) {
+    RegionDescriptor descriptor;
+    descriptor.place = {kind, kind == MemoryKind::kHost ? -1 : 0};
+    auto region = std::make_shared<RemoteRegion>(RemoteRegionId{1}, descriptor);
+    const RegionInfo info{.place = descriptor.place};
+    std::vector<std::unique_ptr<RemoteKey>> keys(2);
+    if (reason.empty()) keys[0] = std::make_unique<RemoteKey>(info);
+    keys[1] = std::make_unique<RemoteKey>(info);
+    region->set_ready(info, std::move(keys), {reason, ""});
+    return region;
+  }
+
+  TransportList transports_{{std::make_shared<NamedTransport>("fast", false), ""},
+                            {std::make_shared<NamedTransport>("slow", true), ""}};
+  std::shared_ptr<RegionTable> table_ =
+      std::make_shared<RegionTable>(transports_, Incarnation{1}, std::chrono::seconds(1));
+  std::vector<std::string> warnings_;
+  char here_[64] = {};
+};
+
+TEST_F(RouterTest, ExplainsWhatIsInTheWayOfBetterOnes) {
+  const auto router = this->router();
+  const auto gpu = local(MemoryKind::kCuda);
+  const auto good = router->explain(*gpu, *remote(MemoryKind::kCuda, ""));
+  EXPECT_EQ(good.transport, "fast");
+  EXPECT_THAT(good.passed, IsEmpty());
+
+  const auto kept = router->explain(*gpu, *remote(MemoryKind::kCuda, "it is private"));
+  EXPECT_EQ(kept.transport, "slow");
+  ASSERT_EQ(kept.passed.size(), 1U);
+  EXPECT_EQ(kept.passed[0].transport, "fast");
+  EXPECT_EQ(kept.passed[0].obstacle, RouteObstacle::kNotShared);
+  EXPECT_EQ(kept.passed[0].reason, "it is private");
+
+  const auto host = router->explain(*gpu, *remote(MemoryKind::kHost, ""));
+  EXPECT_EQ(host.transport, "slow");
+  ASSERT_EQ(host.passed.size(), 1U);
+  EXPECT_EQ(host.passed[0].obstacle, RouteObstacle::kNotCarried);
+
+  router->close(0, "its channels broke");
+  const auto closed = router->explain(*gpu, *remote(MemoryKind::kCuda, ""));
+  ASSERT_EQ(closed.passed.size(), 1U);
+  EXPECT_EQ(closed.passed[0].obstacle, RouteObstacle::kUnusable);
+  EXPECT_EQ(closed.passed[0].reason, "its channels broke");
+}
+
+TEST_F(RouterTest, WarnsOnceForEachReasonWhereGpuMemoryTakesASlowerPath) {
+  const auto router = this->router();
+  const auto gpu = local(MemoryKind::kCuda);
+  const auto host = local(MemoryKind::kHost);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kCuda, "region " + std::to_string(i) + " is private")),
+              1U);
+    EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kCuda, "")), 0U);
+    EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kHost, "")), 1U);
+    EXPECT_EQ(router->choose(*host, *remote(MemoryKind::kHost, "")), 1U);
+  }
+  EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kCuda, "no peer access")), 1U);
+  router->close(0, "another machine");
+  EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kCuda, "")), 1U);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("take slow, which is slower: fast: region 0 is private"),
+                                     HasSubstr("fast: no peer access")));
+}
+
+TEST_F(RouterTest, RefusesWhatTheRequiredTransportCannotTake) {
+  const auto router = this->router("fast");
+  const auto gpu = local(MemoryKind::kCuda);
+  EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kCuda, "")), 0U);
+  const auto refused = router->choose(*gpu, *remote(MemoryKind::kCuda, "it is private"));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(refused.error().message, HasSubstr("fast is required (UCCL_P2P_REQUIRE), and it is private"));
+  EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kHost, "")), 1U) << "it does not carry that";
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace p2p::engine
