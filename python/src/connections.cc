@@ -4,11 +4,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "sequences.h"
+#include "spans.h"
 #include "state.h"
 
 namespace p2p::python {
@@ -247,6 +249,37 @@ nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::str>> routes_of(const PyEnd
   return out;
 }
 
+// Waits for the peer's word about its memory, as a transfer would.
+nb::dict explain(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, const Blob& descriptor) {
+  constexpr std::chrono::seconds kPatience{30};
+  const auto link = value_or_raise(find_link(*self.state_or_raise(), conn_id));
+  const auto told = [&]() -> Result<Explanation> {
+    const nb::gil_scoped_release released;
+    const auto parsed = RegionDescriptor::parse(descriptor.bytes());
+    if (!parsed) return tl::unexpected(parsed.error());
+    const auto remote = link->connection.import_region(*parsed);
+    if (!remote) return tl::unexpected(remote.error());
+    if (const Status known = link->connection.wait_imported(*remote, kPatience); !known) {
+      return tl::unexpected(known.error());
+    }
+    return link->connection.explain(region_id(mr_id), *remote);
+  }();
+  const Explanation explanation = value_or_raise(told);
+  nb::list passed;
+  for (const Explanation::Passed& each : explanation.passed) {
+    nb::dict row;
+    row["transport"] = each.transport;
+    row["obstacle"] = std::string(to_string(each.obstacle));
+    row["reason"] = each.reason;
+    passed.append(row);
+  }
+  nb::dict out;
+  out["transport"] = explanation.transport;
+  out["detail"] = explanation.detail;
+  out["passed"] = passed;
+  return out;
+}
+
 std::uint64_t conn_id_of_rank(const PyEndpoint& self, std::int64_t rank) {
   const auto state = self.state_or_raise();
   const std::lock_guard lock(state->memo_mutex);
@@ -315,7 +348,15 @@ void bind_connections(PyClass& endpoint) {
            "The peer's own address, port and GPU index as a dict. Raises for an unknown id.")
       .def("routes", &routes_of, "conn_id"_a,
            "Which transport moves which kinds of memory, and why: a list of dicts with local, remote,\n"
-           "transport, reason and detail. Raises for an unknown id.");
+           "transport, reason and detail. Raises for an unknown id.")
+      .def("explain", &explain, "conn_id"_a, "mr_id"_a, "descriptor"_a,
+           "What moves bytes between my memory and what the peer advertised: a dict with transport (empty: "
+           "none),\n"
+           "detail, and passed, a list of the transports that are preferred to it, each a dict with "
+           "transport,\n"
+           "obstacle (unusable, not_carried, not_registered or not_shared) and reason. Waits for the peer's "
+           "word\n"
+           "about its memory. Raises for unknown ids and memory that cannot be reached any more.");
 }
 
 }  // namespace p2p::python

@@ -323,6 +323,23 @@ def test_routes_and_stats(other, fast_pair):
     assert fast_pair.ep.stats(fast_pair.conn)["transfers_completed"] >= 1
 
 
+def test_explain(fast_pair):
+    fast_pair.other.memory("m", 4096)
+    _, mr_id, _ = fast_pair.memory(4096)
+    blob = fast_pair.other.advertised("m")
+    told = fast_pair.ep.explain(fast_pair.conn, mr_id, blob)
+    host = next(row for row in fast_pair.ep.routes(fast_pair.conn) if row["local"] == row["remote"] == "host")
+    assert told["transport"] == host["transport"]
+    for passed in told["passed"]:
+        assert passed["transport"] in fast_pair.ep.transports()
+        assert passed["obstacle"] in ("unusable", "not_carried", "not_registered", "not_shared")
+        assert passed["reason"]
+    with pytest.raises(RuntimeError, match="no local region"):
+        fast_pair.ep.explain(fast_pair.conn, mr_id + 1000, blob)
+    with pytest.raises(RuntimeError):
+        fast_pair.ep.explain(fast_pair.conn, mr_id, b"too short")
+
+
 def test_notifications(fast_pair):
     big = bytes(range(256)) * 20_000
     for payload in (b"", b"hello", big):
