@@ -63,9 +63,12 @@ for mib in 2 20; do
   m=mapped:0:$mib n=mapped:$far:$mib
   rows $m $n "${ipc[@]}" --op write,read --size 64K,1M --depth 1
   rows $m $n "${ipc[@]}" --op write,read --size 256M --depth 4
-  rows $m $n "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
+  rows $m "$n" "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 done
 rows private:0:20 "$n" "${ipc[@]}" --op write,read --size 256M --depth 4
+rows "$m" "private:$far:20" "${ipc[@]}" --op write,read --size 64K,1M --depth 1
+rows "$m" "private:$far:20" "${ipc[@]}" --op write,read --size 256M --depth 4
+rows "$m" "private:$far:20" "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 # What registration alone costs the first: the devices were in use until then.
 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M,16M,256M --depth 1 --awake
 rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2 --awake

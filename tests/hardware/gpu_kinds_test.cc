@@ -93,20 +93,49 @@ TEST_P(GpuKinds, AsTheRemoteSideByTcp) {
   for (const PrivateKind& kind : kPrivateKinds) check(pair(), config().left_place(), right_place(kind));
 }
 
-TEST_P(GpuKinds, AsTheRemoteSideCudaIpcAloneSaysWhyNot) {
+// The owner copies, from and to this side's memory.
+TEST_P(GpuKinds, PrivateAsTheRemoteSideOfMemoryThatIsShared) {
+  for (const PrivateKind& kind : kPrivateKinds) {
+    for (const char* const mine : {"cuda:0", "mapped:0", "chunks:0"}) check(pair(), mine, right_place(kind));
+  }
+}
+
+TEST_P(GpuKinds, PrivateOnBothSidesCudaIpcAloneSaysWhyNot) {
   if (over_tcp()) GTEST_SKIP() << "tcp needs no handle";
   GpuPair& both = pair();
-  const SideMemory mine(both.left, config().left_place(), kMiB);
-  for (const PrivateKind& kind : kPrivateKinds) {
-    const SideMemory theirs(both.right, right_place(kind), kMiB);
-    theirs.set(kUntouched);
-    const Piece piece{mine.index(), theirs.imported_by(both.left), 0, theirs.address(0), kMiB};
-    const Status status = both.left.transfer("write", {&piece, 1});
-    ASSERT_TRUE(is_error(status, {ErrorCode::kUnavailable})) << kind.name;
-    EXPECT_NE(status.error().message.find(kind.reason), std::string::npos) << status.error().message;
-    EXPECT_TRUE(theirs.is_set(0, kMiB, kUntouched));
+  for (const char* const here : {"private:0", "host"}) {
+    const SideMemory mine(both.left, here, kMiB);
+    for (const PrivateKind& kind : kPrivateKinds) {
+      const SideMemory theirs(both.right, right_place(kind), kMiB);
+      theirs.set(kUntouched);
+      const Piece piece{mine.index(), theirs.imported_by(both.left), 0, theirs.address(0), kMiB};
+      const Status status = both.left.transfer("write", {&piece, 1});
+      ASSERT_TRUE(is_error(status, {ErrorCode::kUnavailable})) << kind.name;
+      EXPECT_NE(status.error().message.find(kind.reason), std::string::npos) << status.error().message;
+      EXPECT_NE(status.error().message.find("nor can the memory on this side"), std::string::npos)
+          << status.error().message;
+      EXPECT_TRUE(theirs.is_set(0, kMiB, kUntouched));
+    }
   }
   check(both, config().left_place(), config().right_place());
+}
+
+// A list of both kinds: some of it the owner copies.
+TEST_P(GpuKinds, PrivateAndSharedMemoryInOneList) {
+  GpuPair& both = pair();
+  const SideMemory mine(both.left, config().left_place(), 4 * kMiB);
+  const SideMemory open(both.right, config().right_place(), 2 * kMiB);
+  const SideMemory closed(both.right, right_place("private"), 2 * kMiB);
+  const std::array pieces{
+      Piece{mine.index(), open.imported_by(both.left), 0, open.address(0), 2 * kMiB},
+      Piece{mine.index(), closed.imported_by(both.left), 2 * kMiB, closed.address(0), 2 * kMiB}};
+  mine.fill(6);
+  ASSERT_TRUE(is_ok(both.left.transfer("write", pieces)));
+  EXPECT_TRUE(open.holds_pattern(0, 2 * kMiB, 6, 0));
+  EXPECT_TRUE(closed.holds_pattern(0, 2 * kMiB, 6, 2 * kMiB));
+  mine.set(kUntouched);
+  ASSERT_TRUE(is_ok(both.left.transfer("read", pieces)));
+  EXPECT_TRUE(mine.holds_pattern(0, 4 * kMiB, 6, 0));
 }
 
 // With all transports to choose from the program need not know what memory it has.

@@ -120,6 +120,25 @@ TEST_P(GpuState, WhatIsUnmappedWhileRegisteredIsThereForOthers) {
       << (before + kLarge - free()) / kMiB << " MiB are still taken";
 }
 
+// Memory that was offered to a peer for the peer to copy is let go of like memory that it imported.
+TEST_P(GpuState, WhatWasOfferedIsThereForOthers) {
+  constexpr std::size_t kLarge = 4096 * kMiB;
+  constexpr std::size_t kSlack = 256 * kMiB;
+  const auto made = own_pair();
+  const SideMemory theirs(made->right, config().two ? "private:1" : "private:0", 32 * kMiB);
+  const std::uint32_t id = theirs.imported_by(made->left);
+  const auto write_from = [&](const SideMemory& mine) {
+    const Piece piece{mine.index(), id, 0, theirs.address(0), 32 * kMiB};
+    ASSERT_TRUE(is_ok(made->left.transfer("write", {&piece, 1})));
+  };
+  write_from(SideMemory(made->left, "chunks:0", 32 * kMiB));
+  const auto free = [&] { return free_gpu_memory(0).value_or(0); };
+  const std::uint64_t before = free();
+  write_from(SideMemory(made->left, "chunks:0", kLarge));
+  EXPECT_TRUE(eventually([&] { return free() + kSlack >= before; }))
+      << (before - free()) / kMiB << " MiB are still taken";
+}
+
 // Not on the data path, and yet the first transfer waits for it if it comes at once.
 TEST_P(GpuState, ImportingTakesLittleTime) {
   if (!config().two || std::string(config().transport) != "cuda_ipc")

@@ -15,7 +15,7 @@ static_assert(sizeof(IpcHandle) == sizeof(cudaIpcMemHandle_t));
 
 std::string_view why_private(const Allocation& allocation) {
   if (allocation.shareable) return "";
-  return allocation.pooled ? "comes from a CUDA memory pool (cudaMallocAsync)"
+  return allocation.pooled ? "comes from a CUDA memory pool (cudaMallocAsync; allocate it with cudaMalloc)"
                            : "was mapped with cuMemMap (PyTorch: expandable_segments)";
 }
 
@@ -23,8 +23,8 @@ Result<IpcHandle> ipc_handle_of(const void* pointer) {
   const auto allocation = allocation_of(pointer);
   if (!allocation) return tl::unexpected<Error>(allocation.error());
   if (!allocation->shareable) {
-    return fail(ErrorCode::kUnavailable, "device memory at {} cannot be shared between processes: it {}",
-                pointer, why_private(*allocation));
+    return fail(ErrorCode::kUnavailable, "its memory cannot be shared between processes: it {}",
+                why_private(*allocation));
   }
   const DeviceGuard guard(allocation->device);
   if (!guard.status()) return tl::unexpected<Error>(guard.status().error());

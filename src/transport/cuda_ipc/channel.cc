@@ -9,11 +9,15 @@
 #include "drivers/cuda/device.h"
 
 namespace p2p::cuda_ipc {
-IpcChannel::IpcChannel(Own own) : own_(std::move(own)) { own_.firsts->add_channel(); }
+IpcChannel::IpcChannel(Own own)
+    : own_(std::move(own)), served_(own_.regions, own_.import, own_.warmup->copiers().limits().blocks) {
+  own_.warmup->add_channel();
+}
 
 IpcChannel::~IpcChannel() {
-  for (auto& [device, copier] : copiers_) own_.firsts->copiers().give_back(std::move(copier));
-  own_.firsts->remove_channel();
+  for (auto& [device, copier] : copiers_) own_.warmup->copiers().give_back(std::move(copier));
+  own_.warmup->remove_channel();
+  if (own_.told && own_.control != nullptr) own_.told->remove(*own_.control);
 }
 
 Status IpcChannel::connect(std::span<const std::byte> peer_address) {
@@ -25,7 +29,7 @@ Status IpcChannel::connect(std::span<const std::byte> peer_address) {
   const bool same_process = peer->process == own_.process;
   if (!same_process && peer->probe) {
     if (const Status probed = try_probe(*peer->probe); probed) {
-      own_.firsts->note_probe(peer->process, *peer->probe);
+      own_.warmup->note_probe(peer->process, *peer->probe);
     } else {
       log(LogLevel::kInfo, "cuda_ipc to process {}: memory of cudaMalloc cannot be shared: {}",
           peer->process.pid, probed.error().message);
@@ -42,7 +46,7 @@ Status IpcChannel::connect(std::span<const std::byte> peer_address) {
 Status IpcChannel::try_probe(const SharedMemory& probe) {
   const std::vector<int> active = cuda::active_devices();
   if (active.empty()) return {};
-  const auto mapping = own_.firsts->mappings().get(probe, {}, active.front());
+  const auto mapping = own_.warmup->mappings().get(probe, {}, active.front());
   if (!mapping) return tl::unexpected(mapping.error());
   return {};
 }
@@ -50,13 +54,102 @@ Status IpcChannel::try_probe(const SharedMemory& probe) {
 bool IpcChannel::post(const Batch& batch) {
   Flight flight;
   flight.id = batch.id;
-  if (batch.segments.size() > own_.firsts->copiers().limits().blocks) {
+  if (batch.segments.size() > own_.warmup->copiers().limits().blocks) {
     flight.status = fail(ErrorCode::kInvalidArgument, "a batch of {} segments, {} at most",
-                         batch.segments.size(), own_.firsts->copiers().limits().blocks);
+                         batch.segments.size(), own_.warmup->copiers().limits().blocks);
   } else if (plan(batch, flight) == Planned::kFull) {
     release(flight);
     return false;
   }
+  if (flight.status && !flight.asked.empty()) ask(flight, batch.operation);
+  start(flight);
+  flights_.push_back(std::move(flight));
+  return true;
+}
+
+// One message for each run of pieces between the same two regions.
+void IpcChannel::ask(Flight& flight, Operation operation) {
+  std::vector<CopyRequest> requests;
+  const Segment* last = nullptr;
+  for (const Segment& piece : flight.asked) {
+    const auto& local = static_cast<const LocalMemory&>(*piece.registration);
+    const bool same = last != nullptr && last->registration == piece.registration && last->key == piece.key;
+    if (!same) {
+      flight.status = offer(local);
+      if (!flight.status) return;
+    }
+    if (!same || requests.back().pieces.size() == kMaxPieces) {
+      requests.push_back({.batch = static_cast<std::uint64_t>(flight.id),
+                          .operation = operation,
+                          .theirs = piece.key->info().id,
+                          .key = piece.key->info().key,
+                          .mine = local.info().id});
+    }
+    requests.back().pieces.push_back(
+        {piece.remote, reinterpret_cast<std::uint64_t>(piece.local), piece.size});
+    last = &piece;
+  }
+  requests.back().last = true;
+  for (CopyRequest& request : requests) own_.control->send(encode(std::move(request)));
+  flight.awaits_peer = true;
+}
+
+Status IpcChannel::offer(const LocalMemory& region) {
+  if (own_.control == nullptr || !region.shareable()) {
+    return fail(ErrorCode::kUnavailable, "the memory of neither side can be shared between processes");
+  }
+  if (const Status alive = region.check_alive(); !alive) return alive;
+  if (!own_.told->add(*own_.control, region.info().id)) return {};
+  own_.control->send(encode(RegionOffer{.region = region.info().id,
+                                        .base = reinterpret_cast<std::uint64_t>(region.info().base),
+                                        .size = region.info().size,
+                                        .exported = region.export_key()}));
+  return {};
+}
+
+Status IpcChannel::on_control(std::span<const std::byte> message) {
+  auto decoded = decode_message(message);
+  if (!decoded) return tl::unexpected(decoded.error());
+  if (auto* const offered = std::get_if<RegionOffer>(&*decoded)) return served_.on(std::move(*offered));
+  if (const auto* const request = std::get_if<CopyRequest>(&*decoded)) return served_.on(*request);
+  if (const auto* const withdrawn = std::get_if<RegionWithdrawn>(&*decoded)) {
+    served_.on(*withdrawn);
+    return {};
+  }
+  const auto& outcome = std::get<CopyOutcome>(*decoded);
+  const auto flight = std::ranges::find_if(flights_, [&](const Flight& each) {
+    return each.awaits_peer && static_cast<std::uint64_t>(each.id) == outcome.batch;
+  });
+  if (flight == flights_.end()) {
+    return fail(ErrorCode::kProtocol, "the outcome of a copy that nobody asked a cuda_ipc peer for");
+  }
+  flight->awaits_peer = false;
+  if (flight->status) flight->status = outcome.status;
+  return {};
+}
+
+// Starts what the peer has asked for, as far as there is room.
+void IpcChannel::serve() {
+  if (full_ && !serve(std::move(full_))) return;
+  while (auto copy = served_.take()) {
+    if (!serve(std::move(copy))) return;
+  }
+}
+
+// False: no list is free now.
+bool IpcChannel::serve(std::unique_ptr<ServedCopy> copy) {
+  Flight flight;
+  flight.status = copy->status;
+  if (flight.status && plan(copy->batch(), flight) == Planned::kFull) {
+    release(flight);
+    full_ = std::move(copy);
+    return false;
+  }
+  if (flight.status && !flight.asked.empty()) {
+    flight.status =
+        fail(ErrorCode::kUnavailable, "the memory of neither side can be shared between processes");
+  }
+  flight.served = std::move(copy);
   start(flight);
   flights_.push_back(std::move(flight));
   return true;
@@ -64,9 +157,15 @@ bool IpcChannel::post(const Batch& batch) {
 
 IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
   Path path;
+  const RemoteKey* asked = nullptr;  // the last one whose memory is private
   bool full = false;
   batch.for_each_piece([&](const Segment& piece) {
     if (full || !flight.status) return;
+    if (piece.key != asked && piece.key != path.key &&
+        dynamic_cast<const PrivateMemory*>(piece.key) != nullptr) {
+      asked = piece.key;
+    }
+    if (piece.key == asked) return flight.asked.push_back(piece);
     if (piece.registration != path.registration || piece.key != path.key) {
       const auto found = find_path(piece, flight, path);
       if (!found) flight.status = tl::unexpected(found.error());
@@ -116,7 +215,7 @@ Result<bool> IpcChannel::find_path(const Segment& piece, Flight& flight, Path& p
   if (part->list == nullptr) return false;
   path = {piece.registration, piece.key, *part, *reached, {}, {}};
   if (local.ready_for_kernels()) {
-    path.ways = host ? own_.firsts->host_ways() : own_.firsts->ways(device, peer.device());
+    path.ways = host ? own_.warmup->host_ways() : own_.warmup->ways(device, peer.device());
   }
   path.seams = local.seams();
   return true;
@@ -136,7 +235,7 @@ Result<IpcChannel::Part> IpcChannel::part_for(int device, Flight& flight) {
 Result<device::Copier*> IpcChannel::copier_for(int device) {
   std::unique_ptr<device::Copier>& copier = copiers_[device];
   if (!copier) {
-    auto opened = own_.firsts->copiers().take(device);
+    auto opened = own_.warmup->copiers().take(device);
     if (!opened) return tl::unexpected(opened.error());
     copier = std::move(*opened);
   }
@@ -155,6 +254,7 @@ void IpcChannel::release(Flight& flight) {
 
 // True once the flight has ended.
 bool IpcChannel::advance(Flight& flight) {
+  if (flight.awaits_peer) return false;
   for (const Part& part : flight.parts) {
     if (!part.copier->finished(*part.list)) return false;
   }
@@ -165,15 +265,26 @@ bool IpcChannel::advance(Flight& flight) {
   return true;
 }
 
+void IpcChannel::end(Flight& flight, std::vector<Completion>& completions) {
+  if (!flight.served) {
+    completions.push_back({flight.id, std::move(flight.status)});
+    return;
+  }
+  const std::uint64_t number = flight.served->number;
+  flight.served.reset();  // the peer may take the memory back from now on
+  own_.control->send(encode(CopyOutcome{number, std::move(flight.status)}));
+}
+
 bool IpcChannel::progress(std::vector<Completion>& completions) {
   bool moved = false;
+  serve();
   for (std::size_t i = 0; i < flights_.size();) {
     Flight& flight = flights_[i];
     if (!advance(flight)) {
       ++i;
       continue;
     }
-    completions.push_back({flight.id, std::move(flight.status)});
+    end(flight, completions);
     flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
     moved = true;
   }

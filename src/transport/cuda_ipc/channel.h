@@ -10,20 +10,27 @@
 #include <vector>
 
 #include "device/copier.h"
-#include "transport/cuda_ipc/firsts.h"
 #include "transport/cuda_ipc/regions.h"
+#include "transport/cuda_ipc/served_copies.h"
+#include "transport/cuda_ipc/told_regions.h"
+#include "transport/cuda_ipc/warmup.h"
 #include "transport/transport.h"
 
 namespace p2p::cuda_ipc {
 
 /// Copies between local memory and a peer's device memory; the peer takes no part. All of a batch goes to the
-/// device whose memory is local, so that writes are pushed and reads are pulled.
+/// device whose memory is local, so that writes are pushed and reads are pulled. Where the peer's memory is
+/// private to its process, the peer is asked to copy, and does the same from its side.
 class IpcChannel : public Channel {
  public:
   struct Own {
     ProcessId process;
     Bytes address;
-    std::shared_ptr<Firsts> firsts;
+    std::shared_ptr<Warmup> warmup;
+    ControlLink* control = nullptr;
+    std::shared_ptr<ToldRegions> told;  // these three serve memory that one side alone reaches
+    std::shared_ptr<const RegistrationTable> regions;
+    ServedCopies::Import import;
   };
   explicit IpcChannel(Own own);
   ~IpcChannel() override;
@@ -36,7 +43,8 @@ class IpcChannel : public Channel {
   bool progress(std::vector<Completion>& completions) override;
   void abandon(BatchId /*id*/) override {}  // what a device has begun ends by itself within moments
   int ready_fd() const override { return -1; }
-  bool busy() const override { return !flights_.empty(); }
+  bool busy() const override { return !flights_.empty() || !served_.empty() || full_ != nullptr; }
+  Status on_control(std::span<const std::byte> message) override;
   std::string describe() const override { return description_; }
 
  private:
@@ -49,6 +57,9 @@ class IpcChannel : public Channel {
     BatchId id{};
     std::vector<Part> parts;  // one a local device, so mostly one
     Status status;
+    std::vector<Segment> asked;          // that the peer has to copy, because its memory is private
+    bool awaits_peer = false;            // which has not said yet how that ended
+    std::unique_ptr<ServedCopy> served;  // set: the batch is the peer's, and `id` means nothing
   };
   /// What is the same for a run of segments.
   struct Path {
@@ -68,6 +79,11 @@ class IpcChannel : public Channel {
   Result<device::Copier*> copier_for(int device);
   Status try_probe(const SharedMemory& probe);
   void start(Flight& flight);
+  void ask(Flight& flight, Operation operation);
+  Status offer(const LocalMemory& region);
+  void serve();
+  bool serve(std::unique_ptr<ServedCopy> copy);
+  void end(Flight& flight, std::vector<Completion>& completions);
   bool advance(Flight& flight);
   void release(Flight& flight);
 
@@ -77,6 +93,8 @@ class IpcChannel : public Channel {
   std::string description_ = "not connected";
   std::map<int, std::unique_ptr<device::Copier>> copiers_;
   std::deque<Flight> flights_;
+  ServedCopies served_;
+  std::unique_ptr<ServedCopy> full_;  // a batch of the peer's for which no list was free
 };
 
 }  // namespace p2p::cuda_ipc

@@ -32,7 +32,7 @@ class IpcChannelConnect : public ::testing::Test {
     const device::Copier::Limits none{};
     IpcChannel channel({.process = this_process().value(),
                         .address = {},
-                        .firsts = std::make_shared<Firsts>(none, Options{}, mappings)});
+                        .warmup = std::make_shared<Warmup>(none, Options{}, mappings)});
     const Status connected = channel.connect(encode(ChannelAddress{.process = peer_, .probe = probe}));
     EXPECT_EQ(channel.state() == ChannelState::kReady, connected.has_value());
     return connected;

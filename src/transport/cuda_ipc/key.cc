@@ -14,9 +14,9 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-constexpr std::uint8_t kVersion = 4;
+constexpr std::uint8_t kVersion = 5;
 
-enum Kind : std::uint8_t { kRefusal, kAllocation, kChunks };
+enum Kind : std::uint8_t { kRefusal, kAllocation, kChunks, kPrivate };
 
 constexpr std::size_t kMaxRefusal = 400;
 
@@ -156,6 +156,12 @@ bool get_neighbours(ByteReader& in, std::vector<AllocationId>& neighbours) {
   return true;
 }
 
+Kind kind_of(const ExportedKey& key) {
+  if (key.memory) return kAllocation;
+  if (key.chunks) return kChunks;
+  return key.is_private ? kPrivate : kRefusal;
+}
+
 }  // namespace
 
 Result<ProcessId> this_process() {
@@ -179,7 +185,7 @@ Bytes encode(const ExportedKey& key) {
   Bytes bytes;
   ByteWriter out(bytes);
   out.put(kVersion);
-  out.put(static_cast<std::uint8_t>(key.memory ? kAllocation : key.chunks ? kChunks : kRefusal));
+  out.put(static_cast<std::uint8_t>(kind_of(key)));
   if (key.memory) {
     put(out, *key.memory);
     const std::size_t count = std::min(key.neighbours.size(), kMaxNeighbours);
@@ -219,7 +225,8 @@ Result<ExportedKey> decode_key(ByteView bytes) {
   } else if (kind == kChunks) {
     key.chunks = get_chunks(in);
     if (!sound(*key.chunks)) return unreadable_key(bytes);
-  } else if (kind == kRefusal && in.left() <= kMaxRefusal) {
+  } else if ((kind == kRefusal || kind == kPrivate) && in.left() <= kMaxRefusal) {
+    key.is_private = kind == kPrivate;
     key.refusal = to_string(in.take(in.left()));
   }
   if (in.ok() && in.left() == 0 && sound(key.memory)) return key;

@@ -79,6 +79,9 @@ struct ExportedKey {
   /// Allocations that were there in the same block when this was written: whoever has mapped one of them has
   /// mapped this one, too.
   std::vector<AllocationId> neighbours;
+
+  /// With a refusal: the memory is there, and the owner itself can copy to and from it.
+  bool is_private = false;
   std::string refusal;  ///< set where neither is; at most 400 bytes arrive
 };
 

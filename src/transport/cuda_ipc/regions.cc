@@ -173,13 +173,12 @@ Result<ChunkedMemory> LocalMemory::share_chunks() const {
 
 Result<ChunkServer::Offer> LocalMemory::offer_chunks() const {
   const std::vector<cuda::Chunk>& chunks = lifetime().chunks();
-  const auto closed = std::ranges::find(chunks, false, &cuda::Chunk::exportable);
-  if (server_ == nullptr || chunks.empty() || closed != chunks.end()) {
+  if (!shareable() || chunks.empty()) {
     return fail(
         ErrorCode::kUnavailable,
-        "device memory at {} cannot be shared between processes: it was mapped with cuMemMap, and made "
-        "without a handle type for that (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)",
-        fmt::ptr(chunks.empty() ? info().base : closed->base));
+        "its memory cannot be shared between processes: it was mapped with cuMemMap, and made without a "
+        "handle type for that (make it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; PyTorch's "
+        "expandable segments are from 2.5 on)");
   }
   const MutexLock lock(mutex_);
   if (offer_) return *offer_;
@@ -196,7 +195,17 @@ Result<ChunkServer::Offer> LocalMemory::offer_chunks() const {
 
 std::vector<std::byte> LocalMemory::export_key() const {
   const auto key = share();
-  return encode(key ? *key : ExportedKey{.refusal = key.error().message});
+  if (key) return encode(*key);
+  ExportedKey refused{.refusal = key.error().message};
+  refused.is_private = lifetime().allocation().base != nullptr && key.error().code == ErrorCode::kUnavailable;
+  return encode(refused);
+}
+
+bool LocalMemory::shareable() const {
+  const cuda::Allocation& allocation = lifetime().allocation();
+  if (allocation.base == nullptr || !allocation.mapped)
+    return allocation.base != nullptr && allocation.shareable;
+  return server_ != nullptr && std::ranges::all_of(lifetime().chunks(), &cuda::Chunk::exportable);
 }
 
 Result<std::byte*> PeerMemory::reach(int device) const {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,12 @@ class LocalMemory : public device::WithLifetime<Registration>,
   /// host memory.
   std::optional<AllocationId> alive() const;
 
+  /// What peers are given. kUnavailable where nobody but this process can reach it.
+  Result<ExportedKey> share() const;
+
+  /// True if this is device memory that some other process can be given. Told from what it is.
+  bool shareable() const;
+
   /// True if kernels may use it in place. Host memory is pinned at the first call, which takes time in
   /// proportion to its size.
   bool ready_for_kernels() const;
@@ -53,7 +60,6 @@ class LocalMemory : public device::WithLifetime<Registration>,
   void pin_ahead() const;
 
  private:
-  Result<ExportedKey> share() const;
   Result<ChunkedMemory> share_chunks() const;
   Result<ChunkServer::Offer> offer_chunks() const;
 
@@ -68,6 +74,18 @@ class LocalMemory : public device::WithLifetime<Registration>,
 /// True if this very process registered the region, with this key. A peer that says so could mean to have
 /// bytes written to memory of this process that it has no right to.
 bool registered_here(const RegionInfo& region);
+
+/// A peer's device memory that only the peer can reach: it is asked to copy.
+class PrivateMemory : public RemoteKey {
+ public:
+  PrivateMemory(const RegionInfo& region, std::string reason)
+      : RemoteKey(region), reason_(std::move(reason)) {}
+
+  const std::string& reason() const { return reason_; }  ///< why it is private
+
+ private:
+  const std::string reason_;
+};
 
 /// A GPU of this host that this process does not see (CUDA_VISIBLE_DEVICES). Its memory can be mapped all the
 /// same.

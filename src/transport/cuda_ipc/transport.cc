@@ -47,7 +47,7 @@ class CudaIpc : public Transport {
   explicit CudaIpc(const Options& options)
       : process_(this_process()),
         mappings_(std::make_shared<Mappings>(Mappings::Limits{})),
-        firsts_(std::make_shared<Firsts>(limits_from(options), options, mappings_)) {}
+        warmup_(std::make_shared<Warmup>(limits_from(options), options, mappings_)) {}
 
   std::string_view name() const override { return "cuda_ipc"; }
 
@@ -81,6 +81,7 @@ class CudaIpc : public Transport {
     const MutexLock lock(mutex_);
     if (region.place.kind == MemoryKind::kCuda) {
       devices_.insert(region.place.device);
+      regions_->add(*memory);
     } else if (region.size <= kPinnedAhead) {
       std::erase_if(unpinned_, [](const auto& each) { return each.expired(); });
       unpinned_.push_back(*memory);
@@ -89,7 +90,17 @@ class CudaIpc : public Transport {
     return *memory;
   }
 
-  void revoke_memory(const Registration& registration) override { registration.revoke(); }
+  void revoke_memory(const Registration& registration) override {
+    regions_->revoke(registration);
+    told_->withdraw(registration.info().id);
+  }
+
+  Status check_pair(const Registration& local, const RemoteKey& remote) const override {
+    const auto* const there = dynamic_cast<const PrivateMemory*>(&remote);
+    if (there == nullptr || static_cast<const LocalMemory&>(local).shareable()) return {};
+    return fail(ErrorCode::kUnavailable,
+                "the owner cannot share it: {}; nor can the memory on this side be shared", there->reason());
+  }
 
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                    std::span<const std::byte> exported) override;
@@ -98,24 +109,29 @@ class CudaIpc : public Transport {
 
  private:
   std::optional<SharedMemory> probe_memory();
+  void import_offered(const RegionInfo& region, Bytes exported, ServedCopies::Imported done);
   void pin_ahead() P2P_REQUIRES(mutex_);
 
   const Result<ProcessId> process_;
   const std::shared_ptr<Mappings> mappings_;
-  const std::shared_ptr<Firsts> firsts_;
+  const std::shared_ptr<Warmup> warmup_;
   const std::shared_ptr<ChunkServer> server_ = std::make_shared<ChunkServer>();
+  const std::shared_ptr<RegistrationTable> regions_ = std::make_shared<RegistrationTable>();
+  const std::shared_ptr<ToldRegions> told_ = std::make_shared<ToldRegions>();
   Mutex mutex_;
   std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
   cuda::DeviceBuffer probe_ P2P_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<const LocalMemory>> unpinned_ P2P_GUARDED_BY(mutex_);  // host memory
   bool pins_ahead_ P2P_GUARDED_BY(mutex_) = false;
   Background pinning_{"p2p-pinning"};
+  Background importing_{"p2p-offers"};
 };
 
 Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& region,
                                                           std::span<const std::byte> exported) {
   auto key = decode_key(exported);
   if (!key) return tl::unexpected(key.error());
+  if (key->is_private) return std::make_unique<PrivateMemory>(region, key->refusal);
   if (!key->memory && !key->chunks) {
     return fail(ErrorCode::kUnavailable, "the owner cannot share it: {}", key->refusal);
   }
@@ -145,12 +161,12 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   // All is made and mapped now for the devices in use, so that the first transfer is as fast as the others.
   Status status;
   bool reached = devices.empty();
-  if (devices.empty()) firsts_->prepare(peer->device_for_host(), *peer);
+  if (devices.empty()) warmup_->prepare(peer->device_for_host(), *peer);
   for (const int local : devices) {
     const auto reach = peer->reach(local);
     if (reach) {
-      firsts_->prepare(local, *peer);
-      firsts_->measure(local, *peer);
+      warmup_->prepare(local, *peer);
+      warmup_->measure(local, *peer);
     }
     reached = reached || reach.has_value();
     if (!reach) status = tl::unexpected(reach.error());
@@ -159,12 +175,27 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   return peer;
 }
 
-Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& /*setup*/) {
+Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& setup) {
   if (const Status usable = probe(); !usable) return tl::unexpected(usable.error());
-  return std::make_unique<IpcChannel>(
-      IpcChannel::Own{.process = *process_,
-                      .address = encode(ChannelAddress{.process = *process_, .probe = probe_memory()}),
-                      .firsts = firsts_});
+  return std::make_unique<IpcChannel>(IpcChannel::Own{
+      .process = *process_,
+      .address = encode(ChannelAddress{.process = *process_, .probe = probe_memory()}),
+      .warmup = warmup_,
+      .control = setup.control,
+      .told = told_,
+      .regions = regions_,
+      .import = [this](const RegionInfo& region, Bytes exported, ServedCopies::Imported done) {
+        import_offered(region, std::move(exported), std::move(done));
+      }});
+}
+
+// For a copy that a peer asks for: not on the worker's thread.
+void CudaIpc::import_offered(const RegionInfo& region, Bytes exported, ServedCopies::Imported done) {
+  const auto import = [this, region, exported = std::move(exported), done] {
+    done(import_region(region, exported));
+  };
+  if (importing_.post(import)) return;
+  done(fail(ErrorCode::kCancelled, "the endpoint is being closed"));
 }
 
 void CudaIpc::pin_ahead() {

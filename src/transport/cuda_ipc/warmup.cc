@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/cuda_ipc/firsts.h"
+#include "transport/cuda_ipc/warmup.h"
 
 #include <algorithm>
 #include <bit>
@@ -50,7 +50,7 @@ Trials& trials() {
 
 }  // namespace
 
-Firsts::Firsts(const device::Copier::Limits& limits, const Options& options,
+Warmup::Warmup(const device::Copier::Limits& limits, const Options& options,
                std::shared_ptr<Mappings> mappings)
     : defaults_(defaults_from(options)),
       measured_bulk_(options.gpu_measure && options.gpu_blocks != 0 && options.gpu_bulk_bytes == 0),
@@ -58,20 +58,20 @@ Firsts::Firsts(const device::Copier::Limits& limits, const Options& options,
       copiers_(limits),
       mappings_(std::move(mappings)) {}
 
-void Firsts::note_probe(const ProcessId& owner, const SharedMemory& memory) {
+void Warmup::note_probe(const ProcessId& owner, const SharedMemory& memory) {
   const MutexLock lock(mutex_);
   if (probes_.size() >= kMaxProbes) probes_.clear();
   probes_.insert_or_assign(owner, memory);
 }
 
-std::optional<SharedMemory> Firsts::probe_of(const ProcessId& owner) const {
+std::optional<SharedMemory> Warmup::probe_of(const ProcessId& owner) const {
   const MutexLock lock(mutex_);
   const auto found = probes_.find(owner);
   if (found == probes_.end()) return std::nullopt;
   return found->second;
 }
 
-void Firsts::prepare(int device, const PeerMemory& region) {
+void Warmup::prepare(int device, const PeerMemory& region) {
   const auto source = region.reach(device);
   if (!source) return;
   // One more than channels, so that one is free for this when regions come later.
@@ -106,20 +106,20 @@ void Firsts::prepare(int device, const PeerMemory& region) {
   }
 }
 
-device::Ways Firsts::ways(int device, int peer) const {
+device::Ways Warmup::ways(int device, int peer) const {
   const MutexLock lock(mutex_);
   const auto found = ways_.find({device, peer});
   return found == ways_.end() ? defaults_ : found->second;
 }
 
-device::Ways Firsts::chosen(const device::Timings& timings) const {
+device::Ways Warmup::chosen(const device::Timings& timings) const {
   device::Ways ways = device::choose_ways(timings, defaults_);
   if (!measured_bulk_) ways.bulk_bytes = defaults_.bulk_bytes;
   if (!measured_standby_) ways.standby_bytes = defaults_.standby_bytes;
   return ways;
 }
 
-void Firsts::measure(int device, const PeerMemory& region) {
+void Warmup::measure(int device, const PeerMemory& region) {
   const auto source = region.reach(device);
   if (!source || !(measured_bulk_ || measured_standby_)) return;
   const auto kept = region.keep(device);
@@ -159,7 +159,7 @@ void Firsts::measure(int device, const PeerMemory& region) {
 }
 
 // Called by one thread at a time.
-Result<device::Timings> Firsts::try_ways(int device, const std::byte* source, std::uint64_t bytes,
+Result<device::Timings> Warmup::try_ways(int device, const std::byte* source, std::uint64_t bytes,
                                          const std::shared_ptr<const void>& kept) {
   cuda::DeviceBuffer& sink = sinks_[device];
   if (sink.data() == nullptr) {

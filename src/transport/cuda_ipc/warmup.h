@@ -23,9 +23,9 @@ namespace p2p::cuda_ipc {
 /// What CUDA does at the first use of something, done before a transfer needs it: copiers made for all
 /// channels, and copies from a peer's region and to memory that the peer keeps for this. Knows from that
 /// which way of copying is the quicker between two devices. Thread-safe.
-class Firsts {
+class Warmup {
  public:
-  Firsts(const device::Copier::Limits& limits, const Options& options, std::shared_ptr<Mappings> mappings);
+  Warmup(const device::Copier::Limits& limits, const Options& options, std::shared_ptr<Mappings> mappings);
 
   device::Copiers& copiers() { return copiers_; }
   Mappings& mappings() { return *mappings_; }
