@@ -15,5 +15,7 @@ install(FILES ${PROJECT_BINARY_DIR}/uccl_p2pConfig.cmake ${PROJECT_BINARY_DIR}/u
 
 # Relative, so that an installed tree can be moved.
 file(RELATIVE_PATH P2P_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-configure_file(cmake/uccl_p2p.pc.in ${PROJECT_BINARY_DIR}/uccl_p2p.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/uccl_p2p.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(package uccl_p2p tcpx_p2p)
+  configure_file(cmake/${package}.pc.in ${PROJECT_BINARY_DIR}/${package}.pc @ONLY)
+endforeach()
+install(FILES ${PROJECT_BINARY_DIR}/uccl_p2p.pc ${PROJECT_BINARY_DIR}/tcpx_p2p.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -44,4 +44,12 @@ struct Finding {
 /// Checks variables, interfaces, RxDM sockets, GPU to NIC pairs and DMA-BUF support for this plugin.
 P2P_API std::vector<Finding> check_environment(const PluginReport& plugin);
 
+/// All of that which can be told without a plugin: for machines where it does not load.
+P2P_API std::vector<Finding> check_environment();
+
+/// How much is logged, by UCCL_P2P_LOG_LEVEL (trace, debug, info, warning, error, off). Else everything, the
+/// plugin's own lines too, with UCCL_TCPX_DEBUG=1, TCPX_DEBUG=1 or NCCL_DEBUG=INFO. Returns true with
+/// TCPX_PERF=1: times are wanted.
+P2P_API bool set_log_from_environment();
+
 }  // namespace tcpx

@@ -76,6 +76,7 @@ class P2P_API TcpxSession {
   p2p::Status connect(const std::string& remote_name, std::chrono::milliseconds timeout);
 
   /// Any number of ranges; CUDA memory is registered by whole pages of 4 KiB around it. Returns its id.
+  /// kInvalidArgument for more than the plugin takes at once, which with ABI v7 is less than 2 GiB.
   p2p::Result<std::uint64_t> registerMemory(void* data, std::size_t size);
 
   /// kInvalidArgument while a transfer still uses it.

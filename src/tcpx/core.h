@@ -66,6 +66,9 @@ class TcpxSession::Core {
   p2p::Status post(const std::string& name, Direction direction, const Range& range,
                    const std::shared_ptr<Progress>& progress);
 
+  /// What the remote's channels wait for, in a few words; for those who have waited too long.
+  std::string where_it_stands(const std::string& name);
+
   /// Lets the remote's channels work; true if `progress` has nothing left.
   p2p::Result<bool> poll(const std::string& name, const Progress& progress);
 

@@ -1,28 +1,30 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "tcpx/environment.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "base/error.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/place.h"
 #include "drivers/nccl_net/nearest.h"
 #include "drivers/nccl_net/plugin.h"
+#include "drivers/nccl_net/tcpx.h"
+#include "p2p/log.h"
+#include "tcpx/core.h"
+#include "tcpx/receive_manager.h"
+#include "tcpx/variables.h"
 
-/// What the official recipe for GPUDirect-TCPX asks, checked. The variables are the plugin's, not ours: they
-/// are only read, and only to tell the user.
+/// What the official recipe for GPUDirect-TCPX asks, checked.
 namespace tcpx {
 namespace {
 
 namespace net = p2p::nccl_net;
 using Verdict = Finding::Verdict;
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 template <class T>
 T read_file(const std::string& path, const T& fallback) {
@@ -36,61 +38,8 @@ bool interface_is_up(const std::string& name) {
   return state == "up" || state == "unknown";  // loopback and some virtual ones do not tell
 }
 
-struct Recipe {
-  const char* variable;
-  const char* wanted;  ///< null: any value
-  Verdict if_wrong;
-  const char* why;
-};
-
-/// Variables with an effect on GPUDirect-TCPX used directly; NCCL's own need no value here.
-constexpr Recipe kRecipe[] = {
-    {"NCCL_DYNAMIC_CHUNK_SIZE", "524288", Verdict::kBad, "unset means 0, and no byte ever moves"},
-    {"NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", nullptr, Verdict::kAdvice,
-     "name the data NICs, on A3 High eth1,eth2,eth3,eth4"},
-    {"NCCL_GPUDIRECTTCPX_CTRL_DEV", nullptr, Verdict::kAdvice, "name the control NIC, on A3 High eth0"},
-    {"NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", nullptr, Verdict::kAdvice,
-     "the folder of the RxDM sockets, on A3 High /run/tcpx"},
-    {"NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", nullptr, Verdict::kAdvice,
-     "without it every accept waits 5 s; 1000000 is enough"},
-    {"NCCL_NSOCKS_PERTHREAD", nullptr, Verdict::kAdvice, "4 sockets a comm are the recipe's choice"},
-    {"NCCL_SOCKET_NTHREADS", nullptr, Verdict::kAdvice, "1 thread a comm is the recipe's choice"},
-    {"NCCL_GPUDIRECTTCPX_TX_BINDINGS", nullptr, Verdict::kAdvice, "pins helper threads near their NIC"},
-    {"NCCL_GPUDIRECTTCPX_RX_BINDINGS", nullptr, Verdict::kAdvice, "pins helper threads near their NIC"},
-};
-
-/// Variables that break it with any value but one.
-constexpr Recipe kForbidden[] = {
-    {"NCCL_USE_DMA_BUF", "1", Verdict::kBad, "registration of CUDA memory fails without DMA-BUF"},
-    {"NCCL_INLINE_THRESHOLD", "0", Verdict::kBad, "inline bytes do not reach device memory"},
-    {"NCCL_GPUDIRECTTCPX_SOCKET_ENABLE", "1", Verdict::kBad, "init fails"},
-    {"NCCL_TCPX_RXMEM_IMPORT_USE_GPU_PCI_CLIENT", "1", Verdict::kBad, "the old import of the receive pool"},
-};
-
-Finding check_variable(const Recipe& recipe) {
-  const std::string value = variable(recipe.variable);
-  const bool good = recipe.wanted == nullptr ? !value.empty() : !value.empty() && value != "0";
-  Finding finding{good ? Verdict::kGood : recipe.if_wrong, recipe.variable, value.empty() ? "unset" : value,
-                  ""};
-  if (!good) {
-    finding.advice =
-        recipe.wanted == nullptr ? recipe.why : fmt::format("set it to {}: {}", recipe.wanted, recipe.why);
-  }
-  return finding;
-}
-
-void check_variables(std::vector<Finding>& findings) {
-  for (const Recipe& recipe : kRecipe) findings.push_back(check_variable(recipe));
-  for (const Recipe& recipe : kForbidden) {
-    const std::string value = variable(recipe.variable);
-    if (value.empty() || value == recipe.wanted) continue;
-    findings.push_back({recipe.if_wrong, recipe.variable, value,
-                        fmt::format("leave it unset or set it to {}: {}", recipe.wanted, recipe.why)});
-  }
-}
-
-void check_devices(const PluginReport& plugin, std::vector<Finding>& findings) {
-  for (const DeviceReport& device : plugin.devices) {
+void check_devices(const std::vector<DeviceReport>& devices, std::vector<Finding>& findings) {
+  for (const DeviceReport& device : devices) {
     Finding finding{Verdict::kGood,
                     device.name.empty() ? fmt::format("device {}", device.index) : device.name, "", ""};
     if (device.mtu == 0) {
@@ -111,19 +60,11 @@ void check_devices(const PluginReport& plugin, std::vector<Finding>& findings) {
 }
 
 void check_receive_manager(std::vector<Finding>& findings) {
-  std::string folder = variable("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX");
-  if (folder.empty()) folder = "/tmp";
-  std::size_t sockets = 0;
-  bool rules = false;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("get_gpu_fd_")) ++sockets;
-    rules = rules || name == "rx_rule_manager";
-  }
-  Finding finding{Verdict::kGood, "RxDM", fmt::format("{} GPUs served in {}", sockets, folder), ""};
-  if (error) finding.found = fmt::format("{}: {}", folder, error.message());
-  if (sockets == 0 || !rules) {
+  const ReceiveManager manager = look_for_receive_manager();
+  Finding finding{Verdict::kGood, "RxDM", fmt::format("{} GPUs served in {}", manager.gpus, manager.folder),
+                  ""};
+  if (!manager.problem.empty()) finding.found = fmt::format("{}: {}", manager.folder, manager.problem);
+  if (!manager.is_there()) {
     finding.verdict = Verdict::kBad;
     finding.advice =
         "start the receive-datapath manager and point NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX at its sockets";
@@ -149,9 +90,9 @@ Finding pair_of(int gpu, const std::string& bus_id, const std::vector<net::Devic
 }
 
 /// Which NICs each GPU is to use: RxDM steers the flows of a GPU to the one next to it.
-void check_pairs(const PluginReport& plugin, std::vector<Finding>& findings) {
+void check_pairs(const std::vector<DeviceReport>& reports, std::vector<Finding>& findings) {
   std::vector<net::Device> devices;
-  for (const DeviceReport& report : plugin.devices) {
+  for (const DeviceReport& report : reports) {
     net::Device& device = devices.emplace_back(net::Device{.index = report.index});
     device.properties.name = report.name;
     device.properties.pci_path = report.pci_path;
@@ -161,7 +102,7 @@ void check_pairs(const PluginReport& plugin, std::vector<Finding>& findings) {
   }
 }
 
-void check_cuda(const PluginReport& plugin, std::vector<Finding>& findings) {
+void check_cuda(const std::vector<DeviceReport>& devices, std::vector<Finding>& findings) {
   if (const auto available = p2p::cuda::available(); !available) {
     findings.push_back(
         {Verdict::kAdvice, "CUDA", available.error().message, "only host memory can be moved"});
@@ -178,13 +119,34 @@ void check_cuda(const PluginReport& plugin, std::vector<Finding>& findings) {
       {open_driver ? Verdict::kGood : Verdict::kAdvice, "DMA-BUF",
        open_driver ? "open kernel module" : "not the open kernel module",
        open_driver ? "" : "exporting CUDA memory as DMA-BUF needs NVIDIA's open kernel module"});
-  check_pairs(plugin, findings);
+  check_pairs(devices, findings);
+}
+
+/// NICs that lie on a PCI bus, for a look without a plugin; of those that the user named, if any were.
+std::vector<DeviceReport> interfaces_on_pci() {
+  const std::string wanted = variable("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME");
+  std::vector<DeviceReport> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/net", error)) {
+    const std::string name = entry.path().filename().string();
+    const auto path = std::filesystem::canonical(entry.path() / "device", error);
+    if (error || (!wanted.empty() && wanted.find(name) == std::string::npos)) continue;
+    DeviceReport& report = found.emplace_back();
+    report.name = name;
+    report.pci_path = path.string();
+    report.mtu = read_file("/sys/class/net/" + name + "/mtu", 0);
+    report.up = interface_is_up(name);
+    report.unpack = true;
+  }
+  std::ranges::sort(found, {}, &DeviceReport::name);
+  for (std::size_t index = 0; index < found.size(); ++index) found[index].index = static_cast<int>(index);
+  return found;
 }
 
 }  // namespace
 
 p2p::Result<PluginReport> discover(const std::string& plugin) {
-  auto opened = net::Plugin::open(plugin);
+  auto opened = net::Plugin::open(plugin, init_as_cuda_is());
   if (!opened) return tl::unexpected(opened.error());
   auto devices = (*opened)->devices();
   if (!devices) return tl::unexpected(devices.error());
@@ -211,14 +173,39 @@ std::vector<Finding> check_environment(const PluginReport& plugin) {
   std::vector<Finding> findings;
   findings.push_back({Verdict::kGood, "plugin",
                       fmt::format("{} from {}, ABI v{}", plugin.name, plugin.path, plugin.abi_version), ""});
-  check_devices(plugin, findings);
+  check_devices(plugin.devices, findings);
   // The recipe is GPUDirect-TCPX's own: other plugins know nothing of these variables and daemons.
-  if (plugin.name.starts_with("GPUDirectTCPX")) {
-    check_variables(findings);
+  if (net::is_tcpx(plugin.name)) {
+    std::ranges::move(check_variables(), std::back_inserter(findings));
     check_receive_manager(findings);
   }
-  check_cuda(plugin, findings);
+  check_cuda(plugin.devices, findings);
   return findings;
+}
+
+std::vector<Finding> check_environment() {
+  const std::vector<DeviceReport> devices = interfaces_on_pci();
+  std::vector<Finding> findings;
+  check_devices(devices, findings);
+  std::ranges::move(check_variables(), std::back_inserter(findings));
+  check_receive_manager(findings);
+  check_cuda(devices, findings);
+  return findings;
+}
+
+bool set_log_from_environment() {
+  const auto on = [](const char* name) { return !variable(name).empty() && variable(name) != "0"; };
+  constexpr std::array kLevels{"trace", "debug", "info", "warning", "error", "off"};
+  static_assert(kLevels.size() == static_cast<std::size_t>(p2p::LogLevel::kOff) + 1);
+  const std::string wanted = variable("UCCL_P2P_LOG_LEVEL");
+  const auto named = std::ranges::find(kLevels, wanted);
+  const std::string nccl = variable("NCCL_DEBUG");
+  if (named != kLevels.end()) {
+    p2p::set_log_level(static_cast<p2p::LogLevel>(named - kLevels.begin()));
+  } else if (on("UCCL_TCPX_DEBUG") || on("TCPX_DEBUG") || nccl == "INFO" || nccl == "TRACE") {
+    p2p::set_log_level(p2p::LogLevel::kDebug);
+  }
+  return on("TCPX_PERF");
 }
 
 }  // namespace tcpx

@@ -10,6 +10,7 @@
 #include "drivers/nccl_net/sigpipe.h"
 #include "drivers/nccl_net/tcpx.h"
 #include "tcpx/core.h"
+#include "tcpx/receive_manager.h"
 
 namespace tcpx {
 
@@ -71,6 +72,12 @@ Result<std::uint64_t> TcpxSession::Core::register_memory(void* data, std::size_t
                 place->device, options_.cuda_device);
   }
   const bool as_cuda = place->kind == p2p::MemoryKind::kCuda || options_.host_pool;
+  const std::size_t whole = as_cuda ? net::page_range(static_cast<std::byte*>(data), size).size : size;
+  if (const std::size_t most = plugin_->net().max_registration_bytes(); whole > most) {
+    return fail(ErrorCode::kInvalidArgument,
+                "register memory of {} bytes: {} takes {} at once (ABI v{}); register parts", size,
+                plugin_->name(), most, plugin_->version());
+  }
   p2p::MutexLock lock(mutex_);
   memories_[++last_memory_] = {static_cast<std::byte*>(data), size, *place,
                                as_cuda ? net::abi::kPointerCuda : net::abi::kPointerHost, 0};
@@ -162,6 +169,30 @@ Result<bool> TcpxSession::Core::poll(const std::string& name, const Progress& pr
   if (const auto found = remotes_.find(name); found != remotes_.end()) progress_remote(found->second);
   if (progress.error) return tl::unexpected(*progress.error);
   return progress.left == 0;
+}
+
+std::string TcpxSession::Core::where_it_stands(const std::string& name) {
+  std::string text;
+  const auto add = [&](std::size_t count, const char* what) {
+    if (count != 0) text += fmt::format("{}{} {}", text.empty() ? "" : "; ", count, what);
+  };
+  p2p::MutexLock lock(mutex_);
+  const auto found = remotes_.find(name);
+  if (found == remotes_.end()) return "there is no connection";
+  std::size_t sends = 0, receives = 0, landings = 0;
+  for (const SendChannel& channel : found->second.sends) sends += channel.under_way();
+  for (const ReceiveChannel& channel : found->second.receives) {
+    receives += channel.under_way();
+    landings += channel.to_unpack();
+  }
+  add(sends, "sends do not end: the other side posts no receives, is silent, or its pool is empty");
+  add(landings, "receives have come and are not unpacked: the GPU is behind, and the pool fills");
+  add(receives, landings != 0 ? "receives are posted behind them"
+                              : "receives are posted and nothing comes: the other side is silent");
+  if (net::is_tcpx(plugin_->name()) && options_.cuda_device >= 0 && !look_for_receive_manager().is_there()) {
+    text += "; RxDM is gone: its sockets are no more";
+  }
+  return text.empty() ? "nothing is under way" : text;
 }
 
 /// What has come on any channel goes in one launch.

@@ -54,7 +54,9 @@ Status TcpxTransfer::wait(std::chrono::nanoseconds timeout) {
     if (!complete) return tl::unexpected(complete.error());
     if (*complete) return {};
     if (std::chrono::steady_clock::now() >= end) {
-      return fail(ErrorCode::kTimedOut, "transfer with {}: not complete in time", state_->remote);
+      const auto session = state_->core.lock();
+      return fail(ErrorCode::kTimedOut, "transfer with {}: not complete in time: {}", state_->remote,
+                  session ? session->where_it_stands(state_->remote) : "its session is closed");
     }
     std::this_thread::yield();
   }

@@ -3,6 +3,7 @@
 #include "tcpx/session.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -150,11 +151,29 @@ TEST(Session, AReceiveWithoutASenderTimesOutAndFailsWhenThePeerCloses) {
   const auto id = ends.server->registerMemory(memory.data(), memory.size());
   TcpxTransfer receive(*ends.server, "client");
   ASSERT_TRUE(receive.postRecv(*id, 0, 100));
-  EXPECT_EQ(receive.wait(std::chrono::milliseconds(20)).error().code, p2p::ErrorCode::kTimedOut);
+  const auto stalled = receive.wait(std::chrono::milliseconds(20));
+  EXPECT_EQ(stalled.error().code, p2p::ErrorCode::kTimedOut);
+  EXPECT_NE(stalled.error().message.find("the other side is silent"), std::string::npos)
+      << stalled.error().message;
   EXPECT_EQ(ends.server->deregisterMemory(*id).error().code, p2p::ErrorCode::kInvalidArgument);
   ends.client.reset();
   EXPECT_EQ(receive.wait(seconds(20)).error().code, p2p::ErrorCode::kPeerGone);
   EXPECT_TRUE(ends.server->deregisterMemory(*id));
+}
+
+TEST(Session, RefusesMemoryThatThePluginCannotTakeAtOnce) {
+  Ends ends;
+  // Only looked at: 2 GiB of it are never touched.
+  const std::size_t size = std::size_t{2} << 30;
+  void* const data =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(data, MAP_FAILED);
+  const auto all = ends.client->registerMemory(data, size);
+  ASSERT_FALSE(all);
+  EXPECT_EQ(all.error().code, p2p::ErrorCode::kInvalidArgument);
+  EXPECT_NE(all.error().message.find("register parts"), std::string::npos) << all.error().message;
+  EXPECT_TRUE(ends.client->registerMemory(data, size / 2));
+  ::munmap(data, size);
 }
 
 TEST(Session, DescribesItsMemory) {

@@ -8,9 +8,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -67,7 +69,8 @@ int dial_one(const addrinfo& address, Clock::time_point end) {
 
 }  // namespace
 
-p2p::Result<Bootstrap> Bootstrap::serve(std::uint16_t port, std::chrono::seconds timeout) {
+p2p::Result<Bootstrap> Bootstrap::serve(std::uint16_t port, std::chrono::seconds timeout,
+                                        const std::function<void()>& listening) {
   const int listener = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (listener < 0) return fail_errno("open a socket");
   const int on = 1, off = 0;
@@ -78,10 +81,13 @@ p2p::Result<Bootstrap> Bootstrap::serve(std::uint16_t port, std::chrono::seconds
   address.sin6_port = htons(port);
   int fd = -1;
   if (::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-      ::listen(listener, 1) == 0 && wait_for(listener, POLLIN, Clock::now() + timeout)) {
-    fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  } else if (errno == 0 || errno == EINTR) {
-    errno = ETIMEDOUT;
+      ::listen(listener, 1) == 0) {
+    listening();
+    if (wait_for(listener, POLLIN, Clock::now() + timeout)) {
+      fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    } else {
+      errno = ETIMEDOUT;
+    }
   }
   const int error = errno;
   ::close(listener);
@@ -111,6 +117,22 @@ Bootstrap::Bootstrap(Bootstrap&& other) noexcept
 
 Bootstrap::~Bootstrap() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+std::string Bootstrap::peer() const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (::getpeername(fd_, generic, &size) != 0 ||
+      ::getnameinfo(generic, size, host.data(), host.size(), port.data(), port.size(),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown address";
+  }
+  std::string_view name = host.data();
+  if (name.starts_with("::ffff:")) name.remove_prefix(7);  // IPv4 over the socket for both
+  return fmt::format("{} port {}", name, port.data());
 }
 
 p2p::Status Bootstrap::move(std::byte* data, std::size_t size, bool out) const {

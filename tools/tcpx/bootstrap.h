@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,8 +17,9 @@ namespace tcpx::tool {
 /// within the timeout it was made with.
 class Bootstrap {
  public:
-  /// Takes the first client that connects to the port.
-  static p2p::Result<Bootstrap> serve(std::uint16_t port, std::chrono::seconds timeout);
+  /// Takes the first client that connects to the port. `listening` is called once one can.
+  static p2p::Result<Bootstrap> serve(std::uint16_t port, std::chrono::seconds timeout,
+                                      const std::function<void()>& listening);
   static p2p::Result<Bootstrap> dial(const std::string& host, std::uint16_t port,
                                      std::chrono::seconds timeout);
   Bootstrap(Bootstrap&& other) noexcept;
@@ -27,6 +29,9 @@ class Bootstrap {
   /// A message of at most 1 MiB.
   p2p::Status send(std::span<const std::byte> message) const;
   p2p::Result<std::vector<std::byte>> receive() const;
+
+  /// Address and port of the other side.
+  std::string peer() const;
 
   p2p::Status send_text(const std::string& text) const;
   p2p::Result<std::string> receive_text() const;

@@ -27,6 +27,7 @@ const char* word(Finding::Verdict verdict) {
   return "";
 }
 
+/// `report` is empty where no plugin opens.
 void print_json(const PluginReport& report, const std::vector<Finding>& findings) {
   fmt::print("{{\"plugin\": {}, \"path\": {}, \"abi\": {}, \"devices\": [", quoted(report.name),
              quoted(report.path), report.abi_version);
@@ -50,15 +51,17 @@ void print_json(const PluginReport& report, const std::vector<Finding>& findings
 }
 
 void print_table(const PluginReport& report, const std::vector<Finding>& findings) {
-  fmt::print("{} from {}, ABI v{}\n\n", report.name, report.path, report.abi_version);
-  fmt::print("{:<4} {:<16} {:>10} {:>5} {:<12} {}\n", "dev", "name", "Mbit/s", "NUMA", "memory", "PCI");
+  if (!report.path.empty())
+    fmt::print("{} from {}, ABI v{}\n\n", report.name, report.path, report.abi_version);
+  if (!report.devices.empty())
+    fmt::print("{:<4} {:<16} {:>10} {:>5} {:<12} {}\n", "dev", "name", "Mbit/s", "NUMA", "memory", "PCI");
   for (const DeviceReport& device : report.devices) {
     const std::string memory = fmt::format("{}{}{}", device.host_memory ? "host" : "",
                                            device.cuda_memory ? "+CUDA" : "", device.unpack ? "*" : "");
     fmt::print("{:<4} {:<16} {:>10} {:>5} {:<12} {}\n", device.index, device.name, device.speed,
                device.numa_node, memory, device.pci_path.empty() ? "-" : device.pci_path);
   }
-  fmt::print("* receives into CUDA memory must be unpacked\n\n");
+  if (!report.devices.empty()) fmt::print("* receives into CUDA memory must be unpacked\n\n");
   for (const Finding& finding : findings) {
     fmt::print("{:<7} {}: {}\n", word(finding.verdict), finding.subject, finding.found);
     if (!finding.advice.empty()) fmt::print("        -> {}\n", finding.advice);
@@ -67,11 +70,15 @@ void print_table(const PluginReport& report, const std::vector<Finding>& finding
 
 }  // namespace
 
-p2p::Result<bool> show_discovery(const std::string& plugin, bool json) {
+bool show_discovery(const std::string& plugin, bool json) {
   const auto report = discover(plugin);
-  if (!report) return tl::unexpected(report.error());
-  const std::vector<Finding> findings = check_environment(*report);
-  json ? print_json(*report, findings) : print_table(*report, findings);
+  std::vector<Finding> findings = report ? check_environment(*report) : check_environment();
+  if (!report) {
+    findings.insert(findings.begin(), {Finding::Verdict::kBad, "plugin", report.error().message,
+                                       "give --plugin the path of libnccl-net.so"});
+  }
+  const PluginReport shown = report ? *report : PluginReport{};
+  json ? print_json(shown, findings) : print_table(shown, findings);
   bool good = true;
   for (const Finding& finding : findings) good = good && finding.verdict != Finding::Verdict::kBad;
   return good;

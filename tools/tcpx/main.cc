@@ -7,6 +7,7 @@
 #include <string>
 
 #include "run.h"
+#include "tcpx/environment.h"
 
 namespace {
 
@@ -23,6 +24,8 @@ void add_place(CLI::App& app, Place& place) {
       "--timeout", [&place](unsigned seconds) { place.timeout = std::chrono::seconds(seconds); },
       "Seconds for each step (30)");
   app.add_flag("--json", place.json, "One JSON object a line");
+  app.add_flag("--host-pool", place.host_pool,
+               "Host memory goes through the pool, for plugins that imitate a device there");
 }
 
 void add_plan(CLI::App& app, Plan& plan) {
@@ -46,6 +49,9 @@ void add_plan(CLI::App& app, Plan& plan) {
   app.add_option("--unpack", plan.unpack, "How receives reach CUDA memory: kernel, copy (engine) or host")
       ->transform(CLI::CheckedTransformer(ways, CLI::ignore_case));
   if (plan.kind == Plan::Kind::kPerf) {
+    app.add_option("--threads", plan.threads, "Threads of each side, each with its share of the channels")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str();
     app.add_option("--rounds", plan.rounds, "Timed messages of each size")
         ->check(CLI::Range(1, 1000000))
         ->capture_default_str();
@@ -90,11 +96,10 @@ int main(int argc, char** argv) {
   add_command(app, "transfer", "Moves messages from client to server and checks every byte", transfer, place);
   add_command(app, "perf", "Measures messages from client to server, every byte checked", perf, place);
   CLI11_PARSE(app, argc, argv);
+  place.times = tcpx::set_log_from_environment();
 
   if (discover->parsed()) {
-    const auto good = tcpx::tool::show_discovery(plugin, json);
-    if (!good) fmt::print(stderr, "tcpx: {}\n", good.error().message);
-    return good && *good ? 0 : 1;
+    return tcpx::tool::show_discovery(plugin, json) ? 0 : 1;
   }
   for (const Command* command : {&connect, &transfer, &perf}) {
     if (!command->server->parsed() && !command->client->parsed()) continue;

@@ -21,6 +21,7 @@ struct Plan {
   std::vector<std::uint64_t> sizes;  ///< bytes of each message
   TcpxOptions::Unpack unpack = TcpxOptions::Unpack::kKernel;
   unsigned rounds = 10;  ///< messages timed for each size, after two that are not
+  unsigned threads = 1;  ///< of each side, each with a session of its own; `channels` are dealt to them
 
   std::string encode() const;
   static p2p::Result<Plan> decode(const std::string& text);
@@ -35,12 +36,14 @@ struct Place {
   std::uint16_t port = 0;
   std::chrono::seconds timeout{30};
   bool json = false;
+  bool host_pool = false;  ///< host memory is registered as a device's would be
+  bool times = false;      ///< of every message
 };
 
 /// Runs one side; prints the results. The error says which step failed.
 p2p::Status run(const Place& place, const Plan& plan);
 
-/// Prints the plugin, its devices and the checks. False if a check is bad.
-p2p::Result<bool> show_discovery(const std::string& plugin, bool json);
+/// Prints the plugin, its devices and the checks. False if a check is bad or no plugin opens.
+bool show_discovery(const std::string& plugin, bool json);
 
 }  // namespace tcpx::tool

@@ -14,9 +14,6 @@
 namespace p2p::nccl_net {
 namespace {
 
-constexpr std::uint32_t kAddressMagic = 0x746e6363;  // "ccnt"
-constexpr std::uint32_t kAddressVersion = 2;
-constexpr std::size_t kAddressBytes = 3 * sizeof(std::uint32_t) + abi::kHandleBytes;
 constexpr std::size_t kMaxBatches = 64;
 // Plugins do not tell of bytes, only of whole messages: for so long after one, more are likely on their way.
 constexpr std::chrono::microseconds kMaybeMoving{1000};
@@ -75,30 +72,21 @@ void NetChannel::flush() {
 }
 
 std::vector<std::byte> NetChannel::address() const {
-  Bytes bytes;
-  ByteWriter writer(bytes);
-  writer.put(kAddressMagic);
-  writer.put(kAddressVersion);
-  writer.put(static_cast<std::uint32_t>(config_.flow.chunk_bytes));
-  writer.put(ByteView(listener_.handle()));
-  return bytes;
+  return ChannelAddress{listener_.handle(), config_.flow.chunk_bytes, config_.device.properties.name}
+      .encode();
 }
 
 Status NetChannel::connect(std::span<const std::byte> peer_address) {
-  ByteReader reader(peer_address);
-  const bool known =
-      reader.get<std::uint32_t>() == kAddressMagic && reader.get<std::uint32_t>() == kAddressVersion;
-  peer_chunk_bytes_ = reader.get<std::uint32_t>();
-  if (!known || peer_address.size() != kAddressBytes ||
-      peer_chunk_bytes_ < NcclNetOptions::kLeastChunkBytes) {
-    return fail(ErrorCode::kProtocol, "connect {}: {} bytes that are no address of a net plugin channel",
-                config_.device.label(), peer_address.size());
-  }
-  std::ranges::copy(reader.take(peer_handle_.size()), peer_handle_.begin());
-  if (const auto good = check_handle(peer_handle_, config_.plugin->name()); !good) {
+  auto address = ChannelAddress::decode(peer_address);
+  Status good;
+  if (!address) good = tl::unexpected(address.error());
+  if (good) good = check_handle(address->handle, config_.plugin->name());
+  if (!good) {
     return fail(good.error().code, "connect {}: {}", config_.device.label(), good.error().message);
   }
-  connector_.emplace(config_.plugin, config_.device, peer_handle_);
+  peer_ = std::move(*address);
+  connector_.emplace(config_.plugin, device_towards(config_.devices, config_.device, peer_.nic),
+                     peer_.handle);
   return {};
 }
 
@@ -128,7 +116,7 @@ Incoming::Proof NetChannel::proof(Role sender, const Handle& receiver) const {
 
 Status NetChannel::open_outgoing(SendComm comm) {
   Flow flow = config_.flow;
-  flow.chunk_bytes = std::min(flow.chunk_bytes, peer_chunk_bytes_);
+  flow.chunk_bytes = std::min(flow.chunk_bytes, peer_.chunk_bytes);
   auto opened = Outgoing::open(std::move(comm), flow, [this](const Message& message) { say(message); });
   if (!opened) return tl::unexpected(opened.error());
   outgoing_.emplace(std::move(*opened));
@@ -170,7 +158,7 @@ Result<bool> NetChannel::advance_connect() {
     }
   }
   if (outgoing_ && !proved_) {
-    const auto sent = outgoing_->send_proof(proof(setup_.role, peer_handle_));
+    const auto sent = outgoing_->send_proof(proof(setup_.role, peer_.handle));
     if (!sent) return tl::unexpected(sent.error());
     proved_ = *sent;
   }

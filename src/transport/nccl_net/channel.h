@@ -11,6 +11,7 @@
 
 #include "drivers/nccl_net/comm.h"
 #include "drivers/socket/poll_set.h"
+#include "transport/nccl_net/channel_address.h"
 #include "transport/nccl_net/incoming.h"
 #include "transport/nccl_net/outgoing.h"
 #include "transport/transport.h"
@@ -21,6 +22,7 @@ namespace p2p::nccl_net {
 struct ChannelConfig {
   std::shared_ptr<Plugin> plugin;
   Device device;
+  std::vector<Device> devices;  ///< all that there are
   std::shared_ptr<const RegistrationTable> registrations;
   Flow flow;
   std::shared_ptr<device::Unpacker> unpacker;  ///< of the flow's device, shared by its channels
@@ -118,8 +120,7 @@ class NetChannel final : public Channel {
   ChannelConfig config_;
   socket::PollSet polls_;
   Listener listener_;
-  Handle peer_handle_{};
-  std::size_t peer_chunk_bytes_ = 0;
+  ChannelAddress peer_;
   std::optional<Connector> connector_;
   std::optional<Outgoing> outgoing_;
   std::optional<Incoming> incoming_;

@@ -286,6 +286,7 @@ Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& 
   return NetChannel::open(setup,
                           {.plugin = opened()->plugin,
                            .device = pair->device,
+                           .devices = opened()->devices,
                            .registrations = registrations_,
                            .flow = {.pointer = opened()->unpacks ? abi::kPointerCuda : abi::kPointerHost,
                                     .device = pair->gpu,

@@ -1,0 +1,195 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "tcpx/variables.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+#include "drivers/nccl_net/defaults.h"
+#include "drivers/nccl_net/tcpx.h"
+
+namespace tcpx {
+namespace {
+
+namespace net = p2p::nccl_net;
+using Verdict = Finding::Verdict;
+using Words = std::vector<std::string_view>;
+
+Words split(std::string_view text, char separator) {
+  Words words;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(separator), text.size());
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
+
+/// The plugin reads digits and ignores what follows: "512K" is 512.
+std::optional<std::uint64_t> number_of(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// What is wrong with a value; empty: nothing.
+using Check = std::string (*)(std::string_view value);
+
+std::string any(std::string_view /*value*/) { return ""; }
+
+std::string is_number(std::string_view value) {
+  return number_of(value) ? "" : "not a number: digits alone are read";
+}
+
+std::string is_chunk(std::string_view value) {
+  if (std::string wrong = is_number(value); !wrong.empty()) return wrong;
+  return *number_of(value) >= p2p::NcclNetOptions::kLeastChunkBytes ? "" : "with so few no transfer gets on";
+}
+
+std::string is_count(std::string_view value) {
+  const auto number = number_of(value);
+  const bool good = number && *number >= 1 && *number <= net::kTcpxMaxSockets;
+  return good ? "" : fmt::format("1 to {} are possible", net::kTcpxMaxSockets);
+}
+
+std::string is_zero(std::string_view value) { return value == "0" ? "" : "only 0 works here"; }
+std::string is_one(std::string_view value) { return value == "1" ? "" : "only 1 works here"; }
+
+/// Names as the plugin takes them: prefixes, exact with "=" in front, and "^" excludes.
+std::string are_interfaces(std::string_view value) {
+  if (value.starts_with("^")) return "";
+  std::error_code error;
+  for (std::string_view name : split(value, ',')) {
+    const bool exact = name.starts_with("=");
+    if (exact) name.remove_prefix(1);
+    bool found = false;
+    for (const auto& entry : std::filesystem::directory_iterator("/sys/class/net", error)) {
+      const std::string interface = entry.path().filename().string();
+      found = found || (exact ? interface == name : interface.starts_with(name));
+    }
+    if (!found) return fmt::format("there is no interface {}", name);
+  }
+  return "";
+}
+
+bool is_range(std::string_view text) {
+  const Words ends = split(text, '-');
+  if (ends.size() != 2) return false;
+  const auto first = number_of(ends[0]), last = number_of(ends[1]);
+  return first && last && *first <= *last;
+}
+
+/// "eth1:8-21,112-125;eth2:8-21"
+std::string are_bindings(std::string_view value) {
+  for (const std::string_view part : split(value, ';')) {
+    const Words sides = split(part, ':');
+    if (sides.size() != 2) return fmt::format("'{}' is not INTERFACE:A-B", part);
+    for (const std::string_view range : split(sides[1], ',')) {
+      if (!is_range(range)) return fmt::format("'{}' is not a range A-B", range);
+    }
+  }
+  return "";
+}
+
+struct Rule {
+  const char* variable;
+  Check check;
+  std::optional<Verdict> unset;  ///< none: as good as any
+  Verdict wrong;
+  const char* set_to;
+  const char* why;
+};
+
+constexpr Rule kRules[] = {
+    {"NCCL_DYNAMIC_CHUNK_SIZE", is_chunk, Verdict::kBad, Verdict::kBad, "524288",
+     "bytes of a task; unset means 0, and no byte ever moves"},
+    {"NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", are_interfaces, Verdict::kAdvice, Verdict::kBad,
+     "eth1,eth2,eth3,eth4", "the data NICs, here those of A3 High"},
+    {"NCCL_GPUDIRECTTCPX_CTRL_DEV", are_interfaces, Verdict::kAdvice, Verdict::kBad, "eth0",
+     "the control NIC, here that of A3 High"},
+    {"NCCL_SOCKET_IFNAME", are_interfaces, Verdict::kAdvice, Verdict::kBad, "eth0",
+     "NCCL's own connections, where it runs too"},
+    {"NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", any, Verdict::kAdvice, Verdict::kAdvice, "/run/tcpx",
+     "the folder of the RxDM sockets"},
+    {"NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", is_number, Verdict::kAdvice, Verdict::kBad,
+     "1000000", "without it every accept waits 5 s"},
+    {"NCCL_NSOCKS_PERTHREAD", is_count, Verdict::kAdvice, Verdict::kBad, "4", "sockets of a comm and thread"},
+    {"NCCL_SOCKET_NTHREADS", is_count, Verdict::kAdvice, Verdict::kBad, "1", "threads of a comm"},
+    {"NCCL_GPUDIRECTTCPX_TX_BINDINGS", are_bindings, Verdict::kAdvice, Verdict::kBad, "eth1:8-21,112-125;...",
+     "pins helper threads near their NIC"},
+    {"NCCL_GPUDIRECTTCPX_RX_BINDINGS", are_bindings, Verdict::kAdvice, Verdict::kBad,
+     "eth1:22-35,126-139;...", "pins helper threads near their NIC"},
+    {"NCCL_GPUDIRECTTCPX_FORCE_ACK", is_zero, std::nullopt, Verdict::kAdvice, "0", "costs packets"},
+    {"NCCL_MIN_ZCOPY_SIZE", is_number, std::nullopt, Verdict::kBad, "0",
+     "bytes from which host memory is sent without a copy; 0: never"},
+    {"NCCL_USE_DMA_BUF", is_one, std::nullopt, Verdict::kBad, "1",
+     "registration of CUDA memory fails without DMA-BUF"},
+    {"NCCL_INLINE_THRESHOLD", is_zero, std::nullopt, Verdict::kBad, "0",
+     "inline bytes do not reach device memory"},
+    {"NCCL_GPUDIRECTTCPX_SOCKET_ENABLE", is_one, std::nullopt, Verdict::kBad, "1", "init fails"},
+    {"NCCL_TCPX_RXMEM_IMPORT_USE_GPU_PCI_CLIENT", is_one, std::nullopt, Verdict::kBad, "1",
+     "the old import of the receive pool"},
+};
+
+Finding judge(const Rule& rule) {
+  const auto value = net::users_variable(rule.variable);
+  Finding finding{Verdict::kGood, rule.variable, value.value_or("unset"), ""};
+  if (!value) {
+    finding.verdict = rule.unset.value_or(Verdict::kGood);
+    if (rule.unset) finding.advice = fmt::format("set it to {}: {}", rule.set_to, rule.why);
+    return finding;
+  }
+  const std::string wrong = value->empty() ? "empty" : rule.check(*value);
+  if (wrong.empty()) return finding;
+  finding.verdict = rule.wrong;
+  finding.advice = fmt::format("{}; set it to {}: {}", wrong, rule.set_to, rule.why);
+  return finding;
+}
+
+/// Values that are good each by itself and not together.
+void check_sockets(std::vector<Finding>& findings) {
+  const auto value = [](const char* name, std::uint64_t fallback) {
+    const auto text = net::users_variable(name);
+    return text ? number_of(*text) : std::optional(fallback);
+  };
+  const auto task = value("NCCL_DYNAMIC_CHUNK_SIZE", 0);
+  const auto sockets = value("NCCL_NSOCKS_PERTHREAD", 1);
+  const auto threads = value("NCCL_SOCKET_NTHREADS", 1);
+  if (!task || !sockets || !threads || *sockets > net::kTcpxMaxSockets || *threads > net::kTcpxMaxSockets)
+    return;
+  const std::uint64_t all = *sockets * *threads;
+  if (all > net::kTcpxMaxSockets) {
+    findings.push_back(
+        {Verdict::kBad, "sockets of a comm", std::to_string(all),
+         fmt::format("NCCL_NSOCKS_PERTHREAD x NCCL_SOCKET_NTHREADS is {} at most", net::kTcpxMaxSockets)});
+  }
+  const std::uint64_t wanted = p2p::NcclNetOptions{}.chunk_bytes;
+  const auto most = *task > wanted ? wanted : *task * all;
+  if (*task == 0 || most >= wanted) return;
+  findings.push_back(
+      {Verdict::kAdvice, "bytes of a message", std::to_string(most),
+       fmt::format("NCCL_DYNAMIC_CHUNK_SIZE x sockets allows no more, and messages of {} are faster",
+                   wanted)});
+}
+
+}  // namespace
+
+std::string variable(const char* name) { return net::users_variable(name).value_or(""); }
+
+std::vector<Finding> check_variables() {
+  std::vector<Finding> findings;
+  for (const Rule& rule : kRules) {
+    Finding finding = judge(rule);
+    // Nobody needs to read of a variable that is unset and good so.
+    if (finding.found != "unset" || finding.verdict != Verdict::kGood) findings.push_back(std::move(finding));
+  }
+  check_sockets(findings);
+  return findings;
+}
+
+}  // namespace tcpx

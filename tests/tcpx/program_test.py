@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""The tcpx program, as people call it.
+
+Usage: program_test.py TCPX PLUGIN. PLUGIN is softnet, which here calls itself GPUDirectTCPX and has its habits.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import unittest
+
+TCPX, PLUGIN = "", ""
+IMITATED = {
+    "SOFTNET_NAME": "GPUDirectTCPX_v7",
+    "SOFTNET_PCI_PATH": "/sys/devices/pci0000:00/0000:00:04.0",
+    "SOFTNET_UNPACK": "1",
+    "SOFTNET_HABITS": "tcpx",
+}
+OURS = ("NCCL_", "SOFTNET_", "UCCL_", "TCPX_")
+
+
+def environment(settings):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    return {**kept, "SOFTNET_INTERFACES": "lo", **settings}
+
+
+def run(*arguments, **settings):
+    return subprocess.run([TCPX, *arguments], env=environment(settings), capture_output=True, text=True, timeout=60,
+                          check=False)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def pair(command, *arguments, server=(), **settings):
+    """A server and a client; both as they ended, the server's output first."""
+    port = str(free_port())
+    common = ["--plugin", PLUGIN, "--port", port]
+    with subprocess.Popen([TCPX, command, "server", *common, *server], env=environment(settings), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as serving:
+        client = run(command, "client", "127.0.0.1", *common, *arguments, **settings)
+        if client.returncode != 0:
+            serving.kill()
+        output, _ = serving.communicate(timeout=60)
+    return serving.returncode, output, client
+
+
+class Discover(unittest.TestCase):
+    def checks(self, **settings):
+        result = run("discover", "--plugin", PLUGIN, "--json", **{**IMITATED, **settings})
+        report = json.loads(result.stdout)
+        return result.returncode, {check["subject"]: check for check in report["checks"]}
+
+    def test_says_what_the_user_left_unset(self):
+        code, checks = self.checks()
+        self.assertEqual(code, 1)
+        for name, verdict in (("NCCL_DYNAMIC_CHUNK_SIZE", "bad"),
+                              ("NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", "advice")):
+            self.assertEqual((checks[name]["verdict"], checks[name]["found"]), (verdict, "unset"), name)
+
+    def test_values_are_judged(self):
+        for name, value, verdict in (
+                ("NCCL_DYNAMIC_CHUNK_SIZE", "524288", "good"), ("NCCL_DYNAMIC_CHUNK_SIZE", "512K", "bad"),
+                ("NCCL_DYNAMIC_CHUNK_SIZE", "abc", "bad"), ("NCCL_DYNAMIC_CHUNK_SIZE", "0", "bad"),
+                ("NCCL_NSOCKS_PERTHREAD", "4", "good"), ("NCCL_NSOCKS_PERTHREAD", "9", "bad"),
+                ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "lo", "good"),
+                ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "nowhere0", "bad"),
+                ("NCCL_GPUDIRECTTCPX_CTRL_DEV", "nowhere0", "bad"), ("NCCL_SOCKET_IFNAME", "nowhere0", "bad"),
+                ("NCCL_GPUDIRECTTCPX_FORCE_ACK", "1", "advice"), ("NCCL_MIN_ZCOPY_SIZE", "4K", "bad"),
+                ("NCCL_USE_DMA_BUF", "0", "bad"), ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:8-21;eth2:1-2,3-4", "good"),
+                ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:8", "bad")):
+            # One that lets no byte move is refused by the plugin's users, and judged here all the same.
+            _, checks = self.checks(**{"NCCL_DYNAMIC_CHUNK_SIZE": "524288", name: value})
+            self.assertEqual(checks[name]["verdict"], verdict, f"{name}={value}")
+
+    def test_a_small_task_is_noticed(self):
+        _, checks = self.checks(NCCL_DYNAMIC_CHUNK_SIZE="131072")
+        self.assertEqual(checks["bytes of a message"]["verdict"], "advice")
+        _, checks = self.checks(NCCL_DYNAMIC_CHUNK_SIZE="131072", NCCL_NSOCKS_PERTHREAD="4")
+        self.assertNotIn("bytes of a message", checks)
+
+    def test_all_is_checked_without_a_plugin(self):
+        result = run("discover", "--plugin", "/nowhere/libnccl-net.so", "--json", NCCL_DYNAMIC_CHUNK_SIZE="512K")
+        self.assertEqual(result.returncode, 1)
+        checks = {check["subject"]: check["verdict"] for check in json.loads(result.stdout)["checks"]}
+        self.assertEqual(checks["plugin"], "bad")
+        self.assertEqual(checks["NCCL_DYNAMIC_CHUNK_SIZE"], "bad")
+        self.assertIn("RxDM", checks)
+        self.assertIn("CUDA", checks)
+
+    def test_an_init_that_exits_ends_nothing_else(self):
+        result = run("discover", "--plugin", PLUGIN, **{**IMITATED, "SOFTNET_HABITS": "init_exit"})
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("ends the process", result.stdout)
+
+
+class Log(unittest.TestCase):
+    def lines(self, **settings):
+        return run("discover", "--plugin", PLUGIN, **settings).stderr
+
+    def test_every_variable_counts(self):
+        self.assertNotIn("device lo", self.lines())
+        for name, value in (("UCCL_P2P_LOG_LEVEL", "debug"), ("UCCL_TCPX_DEBUG", "1"), ("TCPX_DEBUG", "1"),
+                            ("NCCL_DEBUG", "INFO")):
+            self.assertIn("device lo", self.lines(**{name: value}), name)
+        self.assertNotIn("device lo", self.lines(UCCL_P2P_LOG_LEVEL="error", TCPX_DEBUG="1"))
+
+    def test_times(self):
+        _, _, client = pair("transfer", "--sizes", "4096", TCPX_PERF="1")
+        self.assertRegex(client.stderr, r"\[PERF\] 4096 bytes in \d+ us")
+
+
+class Transfer(unittest.TestCase):
+    def assert_moves(self, command, *arguments, server=(), **settings):
+        code, output, client = pair(command, *arguments, server=server, **settings)
+        self.assertEqual((code, client.returncode), (0, 0), output + client.stdout + client.stderr)
+        return output, client.stdout + client.stderr
+
+    def test_a_plugin_with_all_habits(self):
+        _, said = self.assert_moves("transfer", "--host-pool", "--channels", "4", "--chunk", "1M", "--sizes",
+                                    "1,24,4096,1000003,67108864", server=["--host-pool"], SOFTNET_POOL_MIB="32",
+                                    **IMITATED)
+        self.assertIn("instead of 1048576", said, "the chunk is capped, and that is said")
+
+    def test_host_memory_on_unpack_devices_is_refused(self):
+        _, _, client = pair("transfer", "--sizes", "4096", **IMITATED)
+        self.assertEqual(client.returncode, 1)
+        self.assertIn("name a CUDA device", client.stderr)
+
+    def test_the_server_says_who_came(self):
+        output, _ = self.assert_moves("connect")
+        self.assertRegex(output, r"softnet from .*\nlistening on port \d+\nclient: 127.0.0.1 port \d+\n")
+
+    def test_a_server_without_a_plugin_does_not_wait(self):
+        result = run("connect", "server", "--plugin", "/nowhere/libnccl-net.so", "--port", str(free_port()))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("/nowhere/libnccl-net.so", result.stderr)
+
+    def test_sizes_beyond_all_are_refused_in_words(self):
+        result = run("transfer", "client", "127.0.0.1", "--plugin", PLUGIN, "--sizes", "64G")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("16 GiB", result.stderr)
+
+    def test_perf_by_several_threads(self):
+        _, said = self.assert_moves("perf", "--threads", "3", "--channels", "6", "--sizes", "1,1000003,8M", "--rounds",
+                                    "2", "--json", server=["--host-pool"], SOFTNET_UNPACK="1")
+        self.assertEqual(said.count('"verified": true'), 3)
+
+
+if __name__ == "__main__":
+    TCPX, PLUGIN = sys.argv[1:3]
+    unittest.main(argv=sys.argv[:1], verbosity=2)
