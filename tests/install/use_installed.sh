@@ -22,9 +22,20 @@ for kind in shared static; do
 done
 
 "$(dirname "$0")/run_examples.sh" "$place/build/send_receive_shared" "$place/build/kv_blocks_static"
+plugin=$prefix/$library_folder/libnccl-net-soft.so
+for kind in shared static; do
+  printf 'find_package, tcpx %s: ' "$kind"
+  SOFTNET_INTERFACES=lo "$(dirname "$0")/send_recv.sh" "$place/build/tcpx_send_recv_$kind" "$plugin" | tail -1
+done
 
 export PKG_CONFIG_PATH=$prefix/$library_folder/pkgconfig
 read -ra flags <<<"$(pkg-config --cflags --libs uccl_p2p)"
 "$compiler" -std=c++20 "$examples/hello.cc" "${flags[@]}" -o "$place/hello"
 printf 'pkg-config: '
 LD_LIBRARY_PATH=$prefix/$library_folder "$place/hello" | grep '^hello by '
+
+read -ra flags <<<"$(pkg-config --cflags --libs tcpx_p2p)"
+"$compiler" -std=c++20 "$examples/tcpx_send_recv.cc" "${flags[@]}" -o "$place/tcpx_send_recv"
+printf 'pkg-config, tcpx: '
+LD_LIBRARY_PATH=$prefix/$library_folder SOFTNET_INTERFACES=lo "$(dirname "$0")/send_recv.sh" "$place/tcpx_send_recv" \
+  "$plugin" | tail -1
