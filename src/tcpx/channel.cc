@@ -21,22 +21,21 @@ void Chunk::fail(const p2p::Error& error) {
   end();
 }
 
-Result<const net::MemoryHandle*> Registrations::find(const std::shared_ptr<net::Comm>& comm,
-                                                     const Chunk& chunk) {
-  if (const auto found = handles_.find(chunk.mem_id); found != handles_.end()) return &found->second;
+namespace {
+
+/// The comm's handle on the memory that the chunk is a part of.
+Result<const net::MemoryHandle*> handle_of(net::RegistrationCache& registrations, const Chunk& chunk) {
   const Memory& memory = *chunk.memory;
-  net::PageRange range{memory.data, memory.size};
-  if (memory.type == net::abi::kPointerCuda) range = net::page_range(memory.data, memory.size);
-  auto handle = net::register_with(comm, range.data, range.size, memory.type);
-  if (!handle) return tl::unexpected(handle.error());
-  return &handles_.emplace(chunk.mem_id, std::move(*handle)).first->second;
+  return registrations.find(chunk.mem_id, memory.data, memory.size, memory.type);
 }
+
+}  // namespace
 
 Result<bool> SendChannel::progress() {
   bool moved = false;
   while (!waiting_.empty() && !window_.full()) {
     const Chunk& chunk = waiting_.front();
-    const auto handle = registrations_.find(window_.comm(), chunk);
+    const auto handle = handle_of(registrations_, chunk);
     if (!handle) return tl::unexpected(handle.error());
     const auto taken = window_.post(chunk.data, chunk.size, **handle);
     if (!taken) return tl::unexpected(taken.error());
@@ -65,7 +64,7 @@ void SendChannel::fail(const p2p::Error& error) {
 
 ReceiveChannel::ReceiveChannel(net::RecvComm comm, unsigned window,
                                std::shared_ptr<p2p::device::Unpacker> unpacker)
-    : unpacker_(std::move(unpacker)), window_(std::move(comm), window) {}
+    : unpacker_(std::move(unpacker)), registrations_(comm.comm), window_(std::move(comm), window) {}
 
 ReceiveChannel::~ReceiveChannel() { withdraw(); }
 
@@ -92,7 +91,7 @@ Result<bool> ReceiveChannel::receive() {
 Result<bool> ReceiveChannel::post_next() {
   if (waiting_.empty() || window_.full()) return false;
   const Chunk& chunk = waiting_.front();
-  const auto handle = registrations_.find(window_.comm().comm, chunk);
+  const auto handle = handle_of(registrations_, chunk);
   if (!handle) return tl::unexpected(handle.error());
   const auto taken = window_.post(chunk.data, chunk.size, **handle);
   if (!taken) return tl::unexpected(taken.error());
@@ -107,43 +106,30 @@ Result<bool> ReceiveChannel::take_arrival() {
   if (!arrival) return tl::unexpected(arrival.error());
   if (!*arrival) return false;
   const Chunk& chunk = posted_.front();
-  copies_.clear();
-  if ((*arrival)->unpack && chunk.memory->type == net::abi::kPointerCuda && chunk.size != 0) {
-    if (auto planned = plan(**arrival, chunk); !planned) return tl::unexpected(planned.error());
+  const bool pooled = (*arrival)->unpack && chunk.memory->type == net::abi::kPointerCuda && chunk.size != 0;
+  if (pooled && !plan_.lie_as((*arrival)->entries, chunk.size)) {
+    return p2p::fail(p2p::ErrorCode::kMessageTooLong,
+                     "receive {} on {}: its fragments do not add up to the {} bytes that were posted",
+                     (*arrival)->sequence, window_.comm().comm->device(), chunk.size);
   }
+  if (pooled) plan_.belong(chunk.data, chunk.size);
   Landing landing{std::move(posted_.front()), nullptr};
   posted_.pop_front();
-  const Status copied = copy(landing);
+  Status copied;
+  if (pooled) copied = copy(landing, plan_.copies_from(window_.comm().unpack->pool));
   landings_.push_back(std::move(landing));
   if (!copied) return tl::unexpected(copied.error());
   return true;
 }
 
-/// Fills `copies_`.
-Status ReceiveChannel::plan(const net::Arrival& arrival, const Chunk& chunk) {
-  fragments_.clear();
-  for (const net::abi::UnpackEntry& entry : arrival.entries) {
-    fragments_.push_back({entry.source, entry.size, entry.destination});
-  }
-  if (!p2p::kernels::fills(fragments_, chunk.size)) {
-    return p2p::fail(p2p::ErrorCode::kMessageTooLong,
-                     "receive {} on {}: its fragments do not add up to the {} bytes that were posted",
-                     arrival.sequence, window_.comm().comm->device(), chunk.size);
-  }
-  const p2p::kernels::Block block{0, chunk.size, chunk.data};
-  p2p::kernels::plan_unpack(window_.comm().unpack->pool, fragments_, {&block, 1}, copies_);
-  return {};
-}
-
-Status ReceiveChannel::copy(Landing& landing) {
-  if (copies_.empty()) return {};
+Status ReceiveChannel::copy(Landing& landing, std::vector<p2p::kernels::CopyBlock>& copies) {
   if (unpacker_) {
-    landing.job = spare_jobs_.take(copies_);
+    landing.job = spare_jobs_.take(copies);
     unpacker_->add(landing.job);
     return {};
   }
   std::vector<std::byte> bytes;
-  for (const p2p::kernels::CopyBlock& block : copies_) {
+  for (const p2p::kernels::CopyBlock& block : copies) {
     bytes.resize(block.bytes);
     if (auto read = p2p::cuda::copy_now(bytes.data(), block.source, block.bytes); !read) return read;
     if (auto written = p2p::cuda::copy_now(block.target, bytes.data(), block.bytes); !written) return written;

@@ -8,9 +8,10 @@
 #include <optional>
 #include <vector>
 
+#include "device/landing_plan.h"
 #include "device/unpacker.h"
+#include "drivers/nccl_net/registration_cache.h"
 #include "drivers/nccl_net/window.h"
-#include "kernels/unpack.h"
 #include "p2p/memory.h"
 #include "p2p/result.h"
 #include "tcpx/session.h"
@@ -46,20 +47,11 @@ struct Chunk {
   void fail(const p2p::Error& error);
 };
 
-/// Memory registrations of one comm, made at first use.
-class Registrations {
- public:
-  p2p::Result<const net::MemoryHandle*> find(const std::shared_ptr<net::Comm>& comm, const Chunk& chunk);
-  void forget(std::uint64_t mem_id) { handles_.erase(mem_id); }
-
- private:
-  std::map<std::uint64_t, net::MemoryHandle> handles_;
-};
-
 /// A comm to send on and the chunks for it, in order.
 class SendChannel {
  public:
-  SendChannel(net::SendComm comm, unsigned window) : window_(std::move(comm), window) {}
+  SendChannel(net::SendComm comm, unsigned window)
+      : registrations_(comm.comm), window_(std::move(comm), window) {}
   SendChannel(SendChannel&&) noexcept = default;
 
   void add(Chunk chunk) { waiting_.push_back(std::move(chunk)); }
@@ -69,8 +61,8 @@ class SendChannel {
   void forget(std::uint64_t mem_id) { registrations_.forget(mem_id); }
 
  private:
+  net::RegistrationCache registrations_;
   net::SendWindow window_;
-  Registrations registrations_;
   std::deque<Chunk> waiting_;
   std::deque<Chunk> posted_;
 };
@@ -106,15 +98,13 @@ class ReceiveChannel {
 
   p2p::Result<bool> post_next();
   p2p::Result<bool> take_arrival();
-  p2p::Status plan(const net::Arrival& arrival, const Chunk& chunk);
-  p2p::Status copy(Landing& landing);
+  p2p::Status copy(Landing& landing, std::vector<p2p::kernels::CopyBlock>& copies);
   void withdraw();
 
   std::shared_ptr<p2p::device::Unpacker> unpacker_;
+  net::RegistrationCache registrations_;
   net::ReceiveWindow window_;
-  Registrations registrations_;
-  std::vector<p2p::kernels::Fragment> fragments_;
-  std::vector<p2p::kernels::CopyBlock> copies_;
+  p2p::device::LandingPlan plan_;  // of the receive that has come last
   std::deque<Chunk> waiting_;
   std::deque<Chunk> posted_;
   std::deque<Landing> landings_;

@@ -66,14 +66,13 @@ Result<std::optional<Incoming::Proof>> Incoming::poll_proof() {
 }
 
 Status Incoming::copy_proof(const std::byte* source, Proof& proof) {
-  const kernels::Block block{0, proof.size(), proof.data()};
-  copies_.clear();
-  kernels::plan_unpack(source, fragments_, {&block, 1}, copies_);
+  plan_.belong(proof.data(), proof.size());
+  const auto& copies = plan_.copies_from(source);
   if (flow_.device < 0) {
-    kernels::copy_on_host(copies_);
+    kernels::copy_on_host(copies);
     return {};
   }
-  for (const kernels::CopyBlock& copy : copies_) {
+  for (const kernels::CopyBlock& copy : copies) {
     if (auto copied = cuda::copy_now(copy.target, copy.source, copy.bytes); !copied) return copied;
   }
   return {};
@@ -172,31 +171,26 @@ Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted)
     return Landing{{std::move(posted.chunk), std::move(posted.accesses), {}}, nullptr};
   }
   if (auto read = read_arrival(arrival, posted.chunk.size); !read) return tl::unexpected(read.error());
-  copies_.clear();
   const bool pooled = flow_.unpacks() && arrival.unpack;
-  Landing landing{land(posted, pooled ? window_->comm().unpack->pool : posted.staged), nullptr};
-  if (copies_.empty()) return landing;
-  landing.job = spare_jobs_.take(copies_);
+  Landing landing{land(posted), nullptr};
+  auto& copies = plan_.copies_from(pooled ? window_->comm().unpack->pool : posted.staged);
+  if (!copies.empty()) landing.job = spare_jobs_.take(copies);
   return landing;
 }
 
-/// Fills `fragments_`: where the plugin left the bytes.
+/// Tells the plan where the plugin left the bytes.
 Status Incoming::read_arrival(const Arrival& arrival, std::uint64_t size) {
   if (!flow_.unpacks() || !arrival.unpack) {
-    fragments_.assign(1, {0, static_cast<std::uint32_t>(size), 0});
+    plan_.lie_in_one(size);
     return {};
   }
-  fragments_.clear();
-  for (const abi::UnpackEntry& entry : arrival.entries) {
-    fragments_.push_back({entry.source, entry.size, entry.destination});
-  }
-  if (kernels::fills(fragments_, size)) return {};
+  if (plan_.lie_as(arrival.entries, size)) return {};
   return fail(ErrorCode::kProtocol, "receive {} on {}: its fragments do not add up to the {} bytes announced",
               arrival.sequence, window_->comm().comm->device(), size);
 }
 
-/// Plans in `copies_` how the bytes of `fragments_` get to the chunk's pieces.
-Incoming::Landed Incoming::land(Posted& posted, const std::byte* source) {
+/// Tells the plan where the bytes belong: nowhere if that is not to be touched any more.
+Incoming::Landed Incoming::land(Posted& posted) {
   Landed landed{std::move(posted.chunk), {}, {}};
   if (posted.dropped && posted.places.pieces.empty()) return landed;
   if (posted.dropped) {
@@ -212,13 +206,7 @@ Incoming::Landed Incoming::land(Posted& posted, const std::byte* source) {
       return landed;
     }
   }
-  blocks_.clear();
-  std::uint64_t offset = 0;
-  for (const Piece& piece : posted.places.pieces) {
-    blocks_.push_back({offset, piece.size, piece.data});
-    offset += piece.size;
-  }
-  kernels::plan_unpack(source, fragments_, blocks_, copies_);
+  for (const Piece& piece : posted.places.pieces) plan_.belong(piece.data, piece.size);
   return landed;
 }
 

@@ -9,10 +9,9 @@
 #include <optional>
 #include <vector>
 
+#include "device/landing_plan.h"
 #include "device/unpacker.h"
 #include "drivers/nccl_net/window.h"
-#include "kernels/copy.h"
-#include "kernels/unpack.h"
 #include "transport/nccl_net/memory.h"
 #include "transport/nccl_net/protocol.h"
 
@@ -82,7 +81,7 @@ class Incoming {
   Result<bool> take_arrivals();
   Status read_arrival(const Arrival& arrival, std::uint64_t size);
   Result<Landing> take(const Arrival& arrival, Posted& posted);
-  Landed land(Posted& posted, const std::byte* source);
+  Landed land(Posted& posted);
   Status copy_proof(const std::byte* source, Proof& proof);
   Result<bool> finish_landings();
   Status finish(Landed& landed);
@@ -101,10 +100,7 @@ class Incoming {
   std::uint64_t receives_ = 0;
   bool proof_posted_ = false;
 
-  // Scratch.
-  std::vector<kernels::Fragment> fragments_;
-  std::vector<kernels::Block> blocks_;
-  std::vector<kernels::CopyBlock> copies_;
+  device::LandingPlan plan_;  // of the receive that has come last
 };
 
 }  // namespace p2p::nccl_net

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/underlying.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -16,24 +17,24 @@ constexpr std::size_t kPage = 4096;
 const MemoryHandle* HandleCache::find(const Registration& registration) {
   const RegionInfo& info = registration.info();
   if (const auto found = entries_.find(info.id); found != entries_.end()) {
-    return found->second.handle ? &*found->second.handle : nullptr;
+    if (found->second.refused) return nullptr;
+    return handles_.find(to_underlying(info.id), info.base, info.size, flow_.pointer).value_or(nullptr);
   }
   if (flow_.device >= 0 && info.place.device != flow_.device) return nullptr;
   sweep();
-  PageRange range{info.base, info.size};
-  if (flow_.unpacks()) range = page_range(info.base, info.size);
-  auto handle = register_with(comm_, range.data, range.size, flow_.pointer);
-  Entry& entry = entries_[info.id];
-  entry.life = static_cast<const NetRegistration&>(registration).life();
-  if (!handle) {
-    log(LogLevel::kInfo, "{}; its bytes are copied through staging memory", handle.error().message);
-    return nullptr;
-  }
-  return &entry.handle.emplace(std::move(*handle));
+  const auto handle = handles_.find(to_underlying(info.id), info.base, info.size, flow_.pointer);
+  entries_[info.id] = {static_cast<const NetRegistration&>(registration).life(), !handle};
+  if (handle) return *handle;
+  log(LogLevel::kInfo, "{}; its bytes are copied through staging memory", handle.error().message);
+  return nullptr;
 }
 
 void HandleCache::sweep() {
-  std::erase_if(entries_, [](const auto& entry) { return entry.second.life.expired(); });
+  std::erase_if(entries_, [&](const auto& entry) {
+    if (!entry.second.life.expired()) return false;
+    handles_.forget(to_underlying(entry.first));
+    return true;
+  });
 }
 
 void Staging::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }

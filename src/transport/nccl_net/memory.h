@@ -9,7 +9,7 @@
 
 #include "device/lifetime.h"
 #include "drivers/cuda/memory.h"
-#include "drivers/nccl_net/comm.h"
+#include "drivers/nccl_net/registration_cache.h"
 #include "transport/nccl_net/protocol.h"
 #include "transport/registration.h"
 
@@ -38,10 +38,10 @@ struct Flow {
   bool unpacks() const { return pointer == abi::kPointerCuda; }
 };
 
-/// The registrations of one comm. One worker.
+/// The registrations of one comm, of regions that live. One worker.
 class HandleCache {
  public:
-  HandleCache(std::shared_ptr<Comm> comm, const Flow& flow) : comm_(std::move(comm)), flow_(flow) {}
+  HandleCache(std::shared_ptr<Comm> comm, const Flow& flow) : handles_(std::move(comm)), flow_(flow) {}
 
   /// Null if the plugin does not take this memory, or not here because it lies on another device: then it
   /// goes through the staging.
@@ -53,9 +53,9 @@ class HandleCache {
  private:
   struct Entry {
     std::weak_ptr<const void> life;
-    std::optional<MemoryHandle> handle;
+    bool refused = false;  ///< by the plugin
   };
-  std::shared_ptr<Comm> comm_;
+  RegistrationCache handles_;
   Flow flow_;
   std::map<RegionId, Entry> entries_;
 };
