@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "drivers/nccl_net/defaults.h"
 #include "drivers/nccl_net/tcpx.h"
+#include "p2p/options.h"
 
 namespace tcpx {
 namespace {

@@ -81,6 +81,22 @@ TEST(Defaults, FillInWhatGpuDirectTcpxCannotDoWithout) {
   ::unsetenv(kWait);
 }
 
+TEST(Init, ThatFailsBesideNcclGetsAHint) {
+  const auto message = [] {
+    Fake fake("v7");
+    fake.state->init_code = 3;
+    const auto plugin = Plugin::open(fake.path);
+    EXPECT_FALSE(plugin);
+    return plugin ? "" : plugin.error().message;
+  };
+  EXPECT_THAT(message(), ::testing::Not(HasSubstr("NCCL is loaded")));
+  const std::string nccl = std::string(FAKE_PLUGIN_FOLDER) + "/libnccl_net_fake_nccl.so";
+  void* const loaded = ::dlopen(nccl.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(loaded, nullptr) << ::dlerror();
+  EXPECT_THAT(message(), HasSubstr("NCCL is loaded in this process"));
+  ::dlclose(loaded);
+}
+
 TEST_P(EveryVersion, IsProbedAndReadByItsOwnTypes) {
   const auto plugin = Plugin::open(fake_.path);
   ASSERT_TRUE(plugin) << plugin.error().message;
