@@ -1,15 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/uio.h>
-
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <span>
 
 #include "base/unique_fd.h"
 #include "drivers/socket/address.h"
+#include "drivers/socket/stream_io.h"  // IWYU pragma: export
 #include "p2p/result.h"
 
 /// TCP sockets: all of them non-blocking and closed on exec.
@@ -42,31 +38,8 @@ Status tune_stream(int fd, const StreamOptions& options);
 /// The least bytes that make the socket readable. Failing to set it costs wake-ups, nothing else.
 void set_receive_low_water(int fd, int bytes);
 
-/// What one call moved. `blocked`: the socket takes or has no more now; `ended`: the peer closed its side.
-struct Moved {
-  std::size_t bytes = 0;
-  bool blocked = false;
-  bool ended = false;
-  bool zerocopy = false;  ///< MSG_ZEROCOPY was asked for and took effect
-};
-
-Result<Moved> try_receive(int fd, std::span<std::byte> into);
-Result<Moved> try_receive(int fd, std::span<iovec> into);
-
-/// `flags` besides MSG_NOSIGNAL and MSG_DONTWAIT. MSG_ZEROCOPY is dropped where memory for it is short.
-Result<Moved> try_send(int fd, std::span<const std::byte> bytes, int flags = 0);
-Result<Moved> try_send(int fd, std::span<iovec> pieces, int flags = 0);
-
 /// Sets SO_ZEROCOPY; false where the system cannot.
 bool allow_zerocopy(int fd);
-
-/// MSG_ZEROCOPY sends whose memory the kernel has let go of, numbered from 0 modulo 2^32. None: count 0.
-struct ZerocopyRange {
-  std::uint32_t first = 0;
-  std::uint64_t count = 0;
-  bool copied = false;
-};
-Result<ZerocopyRange> next_zerocopy_range(int fd);
 
 /// Makes the close of `fd` drop what is unsent.
 void discard_at_close(int fd);
