@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "options.h"
+#include "p2p/metrics.h"
 #include "state.h"
 
 namespace p2p::python {
@@ -174,6 +175,14 @@ void bind_life(PyClass& endpoint) {
       .def_prop_ro("closed", &PyEndpoint::closed, "True after close().")
       .def("stats", &stats_of, nb::arg("conn_id") = nb::none(),
            "Counters of the endpoint, or of one connection, as a dict.")
+      .def(
+          "metrics",
+          [](const PyEndpoint& self) {
+            const auto state = self.state_or_raise();
+            Released released;
+            return openmetrics(state->engine);
+          },
+          "The counters of the endpoint and of each connection as OpenMetrics text, for Prometheus.")
       .def("transports", &transports_of,
            "Every transport of this build: name -> why it cannot be used here ('': it can).")
       .def(

@@ -340,6 +340,27 @@ def test_explain(fast_pair):
         fast_pair.ep.explain(fast_pair.conn, mr_id, b"too short")
 
 
+def test_metrics(other, fast_pair):
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    fast_pair.other.memory("m", 4096)
+    array, mr_id, pointer = fast_pair.memory(4096)
+    assert fast_pair.ep.write(fast_pair.conn, mr_id, pointer, 4096, fast_pair.other.advertised("m"))
+    families = {family.name: family for family in parser.text_string_to_metric_families(fast_pair.ep.metrics())}
+    (whole,) = families["p2p_endpoint_written_bytes"].samples
+    (one,) = families["p2p_connection_written_bytes"].samples
+    assert (whole.value, one.value) == (4096, 4096)
+    address, port, _ = p2p.Endpoint.parse_metadata(fast_pair.metadata)
+    assert one.labels["connection"] == str(fast_pair.conn)
+    assert one.labels["peer"].split()[0] == address
+    assert one.labels["transport"] in fast_pair.ep.transports()
+    assert families["p2p_connections"].samples[0].value == 1
+    assert families["p2p_transfers_under_way"].samples[0].value == 0
+    assert fast_pair.ep.remove_remote_endpoint(fast_pair.conn)
+    families = {family.name: family for family in parser.text_string_to_metric_families(fast_pair.ep.metrics())}
+    assert families["p2p_endpoint_written_bytes"].samples[0].value == 4096  # outlives the connection
+    assert not families["p2p_connection_written_bytes"].samples
+
+
 def test_notifications(fast_pair):
     big = bytes(range(256)) * 20_000
     for payload in (b"", b"hello", big):
