@@ -31,7 +31,13 @@ constexpr int kPortTries = 8;
 
 // Connections that ended and still wait to be accepted.
 constexpr std::ptrdiff_t kMaxEnded = 128;
-constexpr unsigned kMaxDefaultWorkers = 8;
+
+// One for each core, and of many cores one for every two: the other half is the peer's on this host, or the
+// program's.
+unsigned default_workers() {
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  return std::min(cores, std::clamp(cores / 2, 8U, 16U));
+}
 
 bool is_wildcard(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
 
@@ -135,7 +141,7 @@ Status Endpoint::find_required(const TransportList& list) {
 
 Status Endpoint::start_threads() {
   unsigned workers = context_->options.workers;
-  if (workers == 0) workers = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxDefaultWorkers);
+  if (workers == 0) workers = default_workers();
   for (unsigned i = 0; i < workers; ++i) {
     auto worker = Worker::start(context_->options.spin, i);
     if (!worker) return tl::unexpected(worker.error());

@@ -199,7 +199,7 @@ constexpr Variable kVariables[] = {
      [](const Options& o) {
        return o.required.empty() ? std::string(o.require_transport ? "1" : "0") : o.required;
      }},
-    {"UCCL_P2P_WORKERS", "Engine threads. 0: one for each core, at most 8.",
+    {"UCCL_P2P_WORKERS", "Engine threads. 0: one for each core up to 8, then one for every two up to 16.",
      [](Text text, Options& o) { return read_number(text, {0, 256}, o.workers); },
      [](const Options& o) { return std::to_string(o.workers); }},
     {"UCCL_P2P_PLACE_THREADS",
