@@ -72,7 +72,7 @@ DeviceRegions& device_regions() {
 bool registered_here(const RegionInfo& region) { return device_regions().has(region); }
 
 Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region, const ProcessId& process,
-                                                       std::shared_ptr<ChunkServer> server) {
+                                                       std::weak_ptr<ChunkServer> server) {
   auto memory = std::make_shared<LocalMemory>(region, process, std::move(server));
   if (region.place.kind == MemoryKind::kHost) return memory;
   const auto allocation = cuda::allocation_of(region.base);
@@ -88,9 +88,10 @@ Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region,
   return memory;
 }
 
-LocalMemory::~LocalMemory() {
+void LocalMemory::withdraw() const {
+  const auto server = server_.lock();
   const MutexLock lock(mutex_);
-  if (offer_) server_->withdraw(offer_->ticket);
+  if (server && offer_) server->withdraw(offer_->ticket);
 }
 
 std::optional<AllocationId> LocalMemory::alive() const {
@@ -180,9 +181,11 @@ Result<ChunkServer::Offer> LocalMemory::offer_chunks() const {
         "handle type for that (make it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; PyTorch's "
         "expandable segments are from 2.5 on)");
   }
+  const auto server = server_.lock();
+  if (!server) return fail(ErrorCode::kUnavailable, "the endpoint is being closed");
   const MutexLock lock(mutex_);
   if (offer_) return *offer_;
-  auto made = server_->offer(chunks, [weak = weak_from_this()]() -> Result<std::shared_ptr<const void>> {
+  auto made = server->offer(chunks, [weak = weak_from_this()]() -> Result<std::shared_ptr<const void>> {
     if (const auto memory = weak.lock()) {
       auto access = std::make_shared<const AccessGuard>(memory);
       if (*access) return access;
@@ -205,7 +208,7 @@ bool LocalMemory::shareable() const {
   const cuda::Allocation& allocation = lifetime().allocation();
   if (allocation.base == nullptr || !allocation.mapped)
     return allocation.base != nullptr && allocation.shareable;
-  return server_ != nullptr && std::ranges::all_of(lifetime().chunks(), &cuda::Chunk::exportable);
+  return !server_.expired() && std::ranges::all_of(lifetime().chunks(), &cuda::Chunk::exportable);
 }
 
 Result<std::byte*> PeerMemory::reach(int device) const {

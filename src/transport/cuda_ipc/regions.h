@@ -31,11 +31,10 @@ class LocalMemory : public device::WithLifetime<Registration>,
  public:
   /// Device memory has to lie in one allocation, or to be mapped side by side.
   static Result<std::shared_ptr<LocalMemory>> make(const RegionInfo& region, const ProcessId& process,
-                                                   std::shared_ptr<ChunkServer> server = nullptr);
+                                                   std::weak_ptr<ChunkServer> server = {});
 
-  LocalMemory(const RegionInfo& region, const ProcessId& process, std::shared_ptr<ChunkServer> server)
+  LocalMemory(const RegionInfo& region, const ProcessId& process, std::weak_ptr<ChunkServer> server)
       : WithLifetime(region), process_(process), server_(std::move(server)) {}
-  ~LocalMemory() override;
 
   std::vector<std::byte> export_key() const override;
 
@@ -45,6 +44,9 @@ class LocalMemory : public device::WithLifetime<Registration>,
 
   /// What peers are given. kUnavailable where nobody but this process can reach it.
   Result<ExportedKey> share() const;
+
+  /// Ends what `share` began: nobody fetches chunks of it any more.
+  void withdraw() const;
 
   /// True if this is device memory that some other process can be given. Told from what it is.
   bool shareable() const;
@@ -64,7 +66,7 @@ class LocalMemory : public device::WithLifetime<Registration>,
   Result<ChunkServer::Offer> offer_chunks() const;
 
   const ProcessId process_;
-  const std::shared_ptr<ChunkServer> server_;
+  const std::weak_ptr<ChunkServer> server_;  // whose thread may be the last to let go of this
   mutable Mutex mutex_;
   mutable std::optional<ChunkServer::Offer> offer_ P2P_GUARDED_BY(mutex_);  // once a peer has asked
   mutable std::once_flag pin_once_;

@@ -92,6 +92,7 @@ class CudaIpc : public Transport {
 
   void revoke_memory(const Registration& registration) override {
     regions_->revoke(registration);
+    static_cast<const LocalMemory&>(registration).withdraw();
     told_->withdraw(registration.info().id);
   }
 
