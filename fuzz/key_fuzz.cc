@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "transport/cuda_ipc/copy_request.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/registry.h"
 
@@ -86,7 +87,18 @@ void check_shared_memory(ByteView exported) {
   const auto key = cuda_ipc::decode_key(exported);
   if (!key) return;
   const auto again = cuda_ipc::decode_key(cuda_ipc::encode(*key));
-  if (!again || again->memory.has_value() != key->memory.has_value()) std::abort();
+  if (!again || again->memory.has_value() != key->memory.has_value() ||
+      again->chunks.has_value() != key->chunks.has_value() || again->is_private != key->is_private) {
+    std::abort();
+  }
+}
+
+/// What two channels say to each other: read as it was written.
+void check_message(ByteView bytes) {
+  const auto message = cuda_ipc::decode_message(bytes);
+  if (!message) return;
+  const auto again = cuda_ipc::decode_message(cuda_ipc::encode(*message));
+  if (!again || again->index() != message->index()) std::abort();
 }
 
 }  // namespace
@@ -96,5 +108,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_access(claim);
   check_imports(claim);
   check_shared_memory(claim.exported);
+  check_message(claim.exported);
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "transport/cuda_ipc/copy_request.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/tcp/descriptors.h"
 #include "transport/tcp/frame.h"
@@ -142,6 +143,23 @@ void write_keys(const Path& folder) {
   const cuda_ipc::SharedMemory memory{.base = kBase, .size = 65536};
   write(folder / "shared", claim(kBase, 32768, cuda_ipc::encode(cuda_ipc::ExportedKey{.memory = memory})));
   write(folder / "refusal", claim(kBase, 32768, cuda_ipc::encode(cuda_ipc::ExportedKey{.refusal = "why"})));
+  const cuda_ipc::ExportedKey own{.is_private = true, .refusal = "why"};
+  write(folder / "private", claim(kBase, 32768, cuda_ipc::encode(own)));
+  const cuda_ipc::ChunkedMemory chunks{.ticket = 1, .base = kBase, .size = 65536, .count = 2};
+  write(folder / "chunks", claim(kBase, 32768, cuda_ipc::encode(cuda_ipc::ExportedKey{.chunks = chunks})));
+  const auto message = [&](const char* name, const cuda_ipc::ChannelMessage& said) {
+    write(folder / name, claim(kBase, 32768, cuda_ipc::encode(said)));
+  };
+  const auto text = p2p::as_bytes("exported");
+  const Bytes exported(text.begin(), text.end());
+  message("offer", cuda_ipc::RegionOffer{p2p::RegionId{1}, kBase, 65536, exported});
+  message("request", cuda_ipc::CopyRequest{.batch = 1,
+                                           .last = true,
+                                           .theirs = p2p::RegionId{1},
+                                           .key = {std::byte{1}, std::byte{2}, std::byte{3}},
+                                           .mine = p2p::RegionId{2},
+                                           .pieces = {{kBase, kBase, 16}}});
+  message("outcome", cuda_ipc::CopyOutcome{1, tl::unexpected(p2p::Error{p2p::ErrorCode::kNotFound, "why"})});
 }
 
 }  // namespace
