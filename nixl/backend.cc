@@ -80,7 +80,10 @@ nixl_status_t Backend::registerMem(const nixlBlobDesc& mem, const nixl_mem_t& ki
 }
 
 nixl_status_t Backend::deregisterMem(nixlBackendMD* meta) {
-  delete static_cast<LocalMemory*>(meta);
+  auto* const memory = static_cast<LocalMemory*>(meta);
+  // As long as a peer may still write there, the registration stays, and the call can be made again.
+  if (const Status released = memory->release(timing_.keepalive); !released) return refuse(released.error());
+  delete memory;
   return NIXL_SUCCESS;
 }
 

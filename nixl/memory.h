@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,6 +21,9 @@ class LocalMemory final : public nixlBackendMD {
 
   RegionId id() const { return id_; }
   RegionDescriptor descriptor() const { return region_.descriptor(); }
+
+  /// See MemoryRegion::release.
+  Status release(std::chrono::nanoseconds timeout) { return region_.release(timeout); }
 
  private:
   MemoryRegion region_;

@@ -11,8 +11,19 @@ namespace p2p {
 
 Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
-Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
-Endpoint::~Endpoint() = default;
+Endpoint& Endpoint::operator=(Endpoint&& other) noexcept {
+  if (this != &other) {
+    const Endpoint old(std::move(endpoint_));
+    endpoint_ = std::move(other.endpoint_);
+  }
+  return *this;
+}
+
+Endpoint::~Endpoint() {
+  // In a child of its process the threads to join are not there, and goodbyes would be said on the parent's
+  // sockets.
+  if (endpoint_ && !endpoint_->context().regions->check_process()) static_cast<void>(endpoint_.release());
+}
 
 Result<Endpoint> Endpoint::create(const Options& options) {
   auto endpoint = engine::Endpoint::create(options, builtin_transports());

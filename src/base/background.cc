@@ -1,12 +1,10 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "base/background.h"
 
-#include <pthread.h>
-
-#include <system_error>
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace p2p {
 
@@ -28,15 +26,14 @@ bool Background::post(std::function<void()> task) {
   tasks_.push_back(std::move(task));
   if (running_) return true;
   if (thread_.joinable()) thread_.join();  // it has nothing left to do but to end
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& error) {
-    log(LogLevel::kWarning, "start the thread {}: {}", name_, error.what());
+  auto thread = start_thread(name_, [this] { run(); });
+  if (!thread) {
+    log(LogLevel::kWarning, "{}", thread.error().message);
     tasks_.clear();
     return false;
   }
+  thread_ = std::move(*thread);
   running_ = true;
-  ::pthread_setname_np(thread_.native_handle(), name_);
   return true;
 }
 

@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/connection.h"
 
+#include <sys/epoll.h>
+
 #include <utility>
 
 #include "base/error.h"
@@ -69,9 +71,9 @@ void Connection::accept(UniqueFd socket, SessionConfig config, Clock::time_point
 // The session keeps the connection alive until it has closed.
 Session::Handlers Connection::handlers(Clock::time_point deadline) {
   const auto self = shared_from_this();
-  return {[self, deadline](const SessionPeer& peer) { self->on_opened(peer, deadline); },
-          [self](wire::Message message) { self->on_message(std::move(message)); },
-          [self](const Error& error) { self->end(error); }};
+  return {.opened = [self, deadline](const SessionPeer& peer) { self->on_opened(peer, deadline); },
+          .message = [self](wire::Message message) { self->on_message(std::move(message)); },
+          .closed = [self](const Error& error) { self->end(error); }};
 }
 
 void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) {
@@ -197,13 +199,38 @@ void Connection::end(const Error& reason) {
   }
   if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
   lanes_->close(error);
-  imports_->close(error);
-  messages_->close(error);
+  imports_->close(error, lanes_->fence());
+  messages_->stop(error);
   notifications_->close(error);
   transfers_->close(error);
   changed();
-  observer_.closed(shared_from_this());
-  call_watchers();
+  behind_fence([self = shared_from_this(), error](bool passed) {
+    self->messages_->close(passed ? error : Error{error.code, error.message + "; it may still write here"});
+    self->changed();
+    self->observer_.closed(self);
+    self->call_watchers();
+  });
+}
+
+// Calls `then` when the peer can touch nothing here any more, or the keepalive time is over and it still may.
+void Connection::behind_fence(std::function<void(bool passed)> then) {
+  const auto fence = lanes_->fence();
+  if (fence->passed()) return then(true);
+  Reactor& reactor = *context_->reactor;
+  const auto once = std::make_shared<std::function<void(bool)>>(std::move(then));
+  const auto call = [once](bool passed) {
+    if (*once) std::exchange(*once, nullptr)(passed);
+  };
+  const auto limit = reactor.after(context_->options.keepalive, [fence, call] { call(fence->passed()); });
+  const int fd = fence->fd();
+  // The watch stays beyond the limit: its end closes what the fence holds open.
+  const Status watched = reactor.watch(fd, EPOLLIN, [&reactor, fence, fd, limit, call](std::uint32_t) {
+    if (!fence->passed()) return;
+    reactor.cancel(limit);
+    call(true);
+    reactor.unwatch(fd);
+  });
+  if (!watched) log(LogLevel::kWarning, "{}", watched.error().message);
 }
 
 void Connection::on_change(std::function<void()> callback) {
@@ -234,6 +261,7 @@ void Connection::close_session(Error reason) {
 }
 
 Status Connection::wait_open(std::chrono::nanoseconds timeout) {
+  if (Status here = check_process(); !here) return here;
   const auto deadline = deadline_after(timeout);
   while (true) {
     const std::uint32_t seen = life_->changes();
@@ -276,6 +304,7 @@ Stats Connection::stats() const {
 }
 
 Status Connection::close(std::chrono::nanoseconds timeout) {
+  if (Status here = check_process(); !here) return here;
   const auto deadline = deadline_after(timeout);
   const Error error{ErrorCode::kCancelled, "the connection was closed by this side"};
   bool say_bye = false;

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
@@ -44,12 +45,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   ConnectionId id() const { return id_; }
   ConnectionState state() const { return life_->state(); }
-  Status status() const { return life_->status(); }
+  Status status() const {
+    if (Status here = check_process(); !here) return here;
+    return life_->status();
+  }
   Status wait_open(std::chrono::nanoseconds timeout);
   void on_change(std::function<void()> callback);
   Peer peer() const;
 
   Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor) {
+    if (Status here = check_process(); !here) return tl::unexpected(here.error());
     return imports_->import(descriptor);
   }
   Status wait_imported(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
@@ -82,10 +87,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_lanes_changed();
   void watch_for_end();
   void end(const Error& error);
+  void behind_fence(std::function<void(bool passed)> then);
   std::shared_ptr<Session> session() const;
   void say(const wire::Message& message);
   void close_session(Error reason);
 
+  Status check_process() const { return context_->regions->check_process(); }
   bool drained() const;
   void changed();
   void call_watchers();

@@ -42,14 +42,15 @@ Result<std::size_t> ControlSocket::flush() {
   while (!frames_.empty()) {
     std::array<iovec, kMostPieces> pieces{};
     const std::size_t count = std::min(frames_.size(), pieces.size());
-    for (std::size_t i = 0; i < count; ++i) pieces[i] = {frames_[i].data(), frames_[i].size()};
-    pieces[0] = {frames_[0].data() + sent_, frames_[0].size() - sent_};
+    for (std::size_t i = 0; i < count; ++i) pieces[i] = {frames_[i].bytes.data(), frames_[i].bytes.size()};
+    pieces[0] = {frames_[0].bytes.data() + sent_, frames_[0].bytes.size() - sent_};
     const Result<socket::Moved> moved = socket::try_send(fd(), std::span(pieces).first(count));
     if (!moved) return tl::unexpected(broken(moved.error()));
     total += moved->bytes;
     sent_ += moved->bytes;
-    while (!frames_.empty() && sent_ >= frames_.front().size()) {
-      sent_ -= frames_.front().size();
+    while (!frames_.empty() && sent_ >= frames_.front().bytes.size()) {
+      sent_ -= frames_.front().bytes.size();
+      if (frames_.front().answer) answers_ -= frames_.front().bytes.size();
       frames_.pop_front();
     }
     if (moved->blocked) break;

@@ -36,7 +36,19 @@ class ControlSocket {
   /// Nothing waits to leave.
   bool idle() const { return frames_.empty(); }
 
-  void push(Bytes frame) { frames_.push_back(std::move(frame)); }
+  /// A frame to send; `answer`: the peer's own doing.
+  struct Frame {
+    Bytes bytes;
+    bool answer = false;
+  };
+  void push(Frame frame) {
+    if (frame.answer) answers_ += frame.bytes.size();
+    frames_.push_back(std::move(frame));
+  }
+  void push(Bytes frame) { push(Frame{std::move(frame)}); }
+
+  /// Bytes of answers that wait to leave.
+  std::size_t answers() const { return answers_; }
 
   /// Writes what the socket takes now; returns how many bytes that was. kPeerGone if there is no peer.
   Result<std::size_t> flush();
@@ -59,8 +71,9 @@ class ControlSocket {
 
  private:
   UniqueFd fd_;
-  std::deque<Bytes> frames_;
-  std::size_t sent_ = 0;  ///< of the first frame
+  std::deque<Frame> frames_;
+  std::size_t sent_ = 0;     ///< of the first frame
+  std::size_t answers_ = 0;  ///< bytes of all frames that are answers
 };
 
 }  // namespace p2p::engine

@@ -7,12 +7,11 @@
 #include <sys/socket.h>
 
 #include <cstring>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 
 namespace p2p::engine {
 
@@ -94,12 +93,9 @@ void Dialer::look_up() {
   Status watched = reactor_.watch(resolution->ready.get(), EPOLLIN, taken);
   if (watched) {
     resolution_ = resolution;
-    try {
-      std::thread(resolve).detach();
-      return;
-    } catch (const std::system_error& error) {
-      watched = tl::unexpected(system_error(describe(), error.code().value()));
-    }
+    auto thread = start_thread("p2p-look-up", resolve);
+    if (thread) return thread->detach();
+    watched = tl::unexpected(thread.error());
   }
   reactor_.post(
       [self = shared_from_this(), error = watched.error()] { self->finish(tl::unexpected(error)); });

@@ -247,6 +247,10 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
 }
 
 std::shared_ptr<Connection> Endpoint::add(Role role) {
+  if (!context_->regions->check_process()) {
+    const auto ignore = [](const std::shared_ptr<Connection>&) {};
+    return Connection::make(context_, ConnectionId{0}, role, {ignore, ignore});
+  }
   MutexLock lock(mutex_);
   if (closing_) return nullptr;
   const ConnectionId id{next_id_++};
@@ -277,11 +281,13 @@ std::shared_ptr<Connection> Endpoint::connect(const std::string& host, std::uint
                                               std::chrono::nanoseconds timeout,
                                               std::optional<std::string> note) {
   const auto connection = add(Role::kConnector);
+  if (!context_->regions->check_process()) return connection;  // whose every call says so
   if (connection) connection->dial(host, port, session_config(std::move(note)), deadline_after(timeout));
   return connection;
 }
 
 Result<std::shared_ptr<Connection>> Endpoint::accept(std::chrono::nanoseconds timeout) {
+  if (Status here = context_->regions->check_process(); !here) return tl::unexpected(here.error());
   const auto deadline = deadline_after(timeout);
   while (true) {
     const std::uint32_t seen = changes_.load(std::memory_order_acquire);

@@ -2,7 +2,6 @@
 #include "engine/imports.h"
 
 #include <algorithm>
-#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -12,6 +11,17 @@
 #include "base/wire_code.h"
 
 namespace p2p::engine {
+namespace {
+
+// Questions to the peer that it has not answered. More wait here, so that two sides that ask each other for
+// any number of regions never have more than so many answers on their way; and those behind the first ones
+// leave together, as answers make room.
+constexpr std::size_t kMaxAsked = 256;
+
+// Failed regions whose errors are kept.
+constexpr std::size_t kMaxEnded = 1024;
+
+}  // namespace
 
 Result<RemoteRegionId> Imports::import(const RegionDescriptor& descriptor) {
   std::shared_ptr<RemoteRegion> remote;
@@ -25,11 +35,10 @@ Result<RemoteRegionId> Imports::import(const RegionDescriptor& descriptor) {
           to_underlying(descriptor.region));
     }
     const auto [known, fresh] =
-        known_.try_emplace({to_underlying(descriptor.region), descriptor.key},
-                           RemoteRegionId{static_cast<std::uint32_t>(remotes_.size() + 1)});
+        known_.try_emplace({to_underlying(descriptor.region), descriptor.key}, RemoteRegionId{last_id_ + 1});
     if (!fresh) return known->second;
     remote = std::make_shared<RemoteRegion>(known->second, descriptor);
-    remotes_.push_back(remote);
+    remotes_.emplace(++last_id_, remote);
     if (!started_) return remote->id();
   }
   resolve(remote);
@@ -38,13 +47,13 @@ Result<RemoteRegionId> Imports::import(const RegionDescriptor& descriptor) {
 
 std::shared_ptr<RemoteRegion> Imports::find(RemoteRegionId id) const {
   MutexLock lock(mutex_);
-  const std::uint32_t index = to_underlying(id) - 1;
-  return index < remotes_.size() ? remotes_[index] : nullptr;
+  const auto found = remotes_.find(to_underlying(id));
+  return found == remotes_.end() ? nullptr : found->second;
 }
 
 void Imports::wake_waiters() const {
   changes_.fetch_add(1);
-  futex_wake_all(changes_);
+  if (waiters_.load() != 0) futex_wake_all(changes_);
 }
 
 Status Imports::wait(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
@@ -52,6 +61,8 @@ Status Imports::wait(RemoteRegionId id, std::chrono::nanoseconds timeout) const 
   if (!remote)
     return fail(ErrorCode::kNotFound, "wait for remote region {}: none was imported", to_underlying(id));
   const auto deadline = deadline_after(timeout);
+  waiters_.fetch_add(1);
+  const std::shared_ptr<void> waits(nullptr, [this](void*) { waiters_.fetch_sub(1); });
   for (;;) {
     const std::uint32_t seen = changes_.load();
     if (remote->state() == RemoteRegion::State::kReady) return {};
@@ -85,9 +96,10 @@ void Imports::start(Incarnation peer) {
     MutexLock lock(mutex_);
     started_ = true;
     peer_ = peer;
-    remotes = remotes_;
+    for (const auto& [id, remote] : remotes_) remotes.push_back(remote);
     opening.swap(opening_);
   }
+  std::ranges::sort(remotes, {}, [](const auto& remote) { return remote->id(); });
   for (const auto& remote : remotes) resolve(remote);
   wake_waiters();
   for (auto& one : opening) one.reset();  // in their order
@@ -95,27 +107,57 @@ void Imports::start(Incarnation peer) {
 
 void Imports::resolve(const std::shared_ptr<RemoteRegion>& remote) {
   const RegionDescriptor& descriptor = remote->descriptor();
-  std::optional<std::uint64_t> query;
   bool stranger = false;
+  const bool asks = router_->wants_exported_key(descriptor.place);
   {
     MutexLock lock(mutex_);
     stranger = descriptor.incarnation != peer_;
-    if (!stranger && router_->wants_exported_key(descriptor.place)) {
-      query = next_++;
-      asked_.emplace(*query, remote);
-    }
+    if (!stranger && asks && !closed_) to_ask_.push_back(remote);
   }
   if (stranger) {
-    remote->set_failed({ErrorCode::kPermissionDenied,
-                        fmt::format("use region {}: its descriptor comes from another endpoint, or from an "
-                                    "earlier life of the peer",
-                                    to_underlying(descriptor.region))});
-  } else if (query) {
-    send_(wire::RegionQuery{*query, to_underlying(descriptor.region), descriptor.key});
+    fail_region(remote, {ErrorCode::kPermissionDenied,
+                         fmt::format("use region {}: its descriptor comes from another endpoint, or from an "
+                                     "earlier life of the peer",
+                                     to_underlying(descriptor.region))});
+  } else if (asks) {
+    ask();
   } else {
     // Nobody needs the owner's word: the owner checks each access by id and key.
     make_ready(*remote, {descriptor.region, descriptor.key, nullptr, 0, descriptor.place}, {});
   }
+}
+
+// Asks as many questions as there is room for.
+void Imports::ask() {
+  std::vector<wire::RegionQuery> queries;
+  {
+    MutexLock lock(mutex_);
+    while (!to_ask_.empty() && asked_.size() < kMaxAsked) {
+      const auto remote = std::move(to_ask_.front());
+      to_ask_.pop_front();
+      const RegionDescriptor& descriptor = remote->descriptor();
+      queries.push_back({next_++, to_underlying(descriptor.region), descriptor.key});
+      asked_.emplace(queries.back().query, remote);
+    }
+  }
+  for (const wire::RegionQuery& query : queries) send_(query);
+}
+
+// The region is of no more use. It is forgotten when many others have ended after it.
+void Imports::fail_region(const std::shared_ptr<RemoteRegion>& remote, Error error,
+                          std::function<void()> through) {
+  std::shared_ptr<RemoteRegion> oldest;
+  {
+    MutexLock lock(mutex_);
+    if (remote->state() != RemoteRegion::State::kFailed) ended_.push_back(remote);
+    if (ended_.size() > kMaxEnded) {
+      oldest = std::move(ended_.front());
+      ended_.pop_front();
+      remotes_.erase(to_underlying(oldest->id()));
+      known_.erase({to_underlying(oldest->descriptor().region), oldest->descriptor().key});
+    }
+  }
+  remote->set_failed(std::move(error), std::move(through));
 }
 
 void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
@@ -146,11 +188,11 @@ void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
 void Imports::on(const wire::RegionQuery& query) {
   wire::RegionAnswer answer{.query = query.query};
   const auto region = context_->regions->find(RegionId{query.region}, query.key);
-  const bool told = region && (*region)->on_revoke([weak = weak_from_this(), id = RegionId{query.region}](
-                                                       std::function<void()> through) {
-    if (const auto imports = weak.lock()) return imports->tell_revoked(id, std::move(through));
-    through();
-  });
+  const bool told = region && (*region)->add_importer(shared_from_this());
+  if (told) {
+    MutexLock lock(mutex_);
+    given_.insert(query.region);
+  }
   if (!region) {
     answer.error = wire_code(region.error().code);
     answer.message = region.error().message;
@@ -179,23 +221,27 @@ Status Imports::on(const wire::RegionAnswer& answer) {
     const auto asked = asked_.find(answer.query);
     if (asked == asked_.end())
       return fail(ErrorCode::kProtocol, "an answer about a region that was not asked");
-    remote = asked->second;
+    remote = std::move(asked->second);
     asked_.erase(asked);
   }
+  ask();
   if (answer.error != 0) {
-    remote->set_failed(
-        {code_from_wire(answer.error), "use a remote region: the owner says: " + answer.message});
+    fail_region(remote,
+                {code_from_wire(answer.error), "use a remote region: the owner says: " + answer.message});
   } else if (answer.size == 0 || answer.base + answer.size < answer.base) {
     return fail(ErrorCode::kProtocol, "a region of {} bytes at {:#x}", answer.size, answer.base);
   } else {
     RegionInfo info{remote->descriptor().region, remote->descriptor().key,
                     reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(answer.base)), answer.size,
                     remote->descriptor().place};
-    // A device that is full of work makes its driver wait; the session's other messages shall not.
-    const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys] {
+    // An import may read the memory, so a revocation waits for it as for a transfer.
+    if (!remote->begin_import()) return {};
+    const std::shared_ptr<void> reading(nullptr, [remote](void*) { remote->remove_user(); });
+    const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys, reading] {
       self->make_ready(*remote, info, keys);
       self->wake_waiters();
     };
+    // A device that is full of work makes its driver wait; the session's other messages shall not.
     if (!takes_long(info) || !context_->imports.post(ready)) ready();
     return {};
   }
@@ -216,15 +262,17 @@ void Imports::on(const wire::RegionRevoke& revoke) {
   std::vector<std::shared_ptr<RemoteRegion>> gone;
   {
     MutexLock lock(mutex_);
-    for (const auto& remote : remotes_) {
-      if (to_underlying(remote->descriptor().region) == revoke.region) gone.push_back(remote);
+    for (auto known = known_.lower_bound({revoke.region, RegionKey{}});
+         known != known_.end() && known->first.first == revoke.region; ++known) {
+      gone.push_back(remotes_.at(to_underlying(known->second)));
     }
   }
   // Answered once no transfer is on its way to any of them.
   const auto through = std::shared_ptr<void>(
       nullptr, [send = send_, id = revoke.revocation](void*) { send(wire::RegionRevoked{id}); });
   for (const auto& remote : gone) {
-    remote->set_failed(
+    fail_region(
+        remote,
         {ErrorCode::kNotFound,
          fmt::format("use remote region {}: its owner deregistered it, or freed or unmapped its memory",
                      revoke.region)},
@@ -234,45 +282,59 @@ void Imports::on(const wire::RegionRevoke& revoke) {
 }
 
 void Imports::on(const wire::RegionRevoked& revoked) {
-  std::function<void()> through;
+  std::shared_ptr<Region> region;
   {
     MutexLock lock(mutex_);
     const auto found = revocations_.find(revoked.revocation);
     if (found == revocations_.end()) return;
-    through = std::move(found->second);
+    region = std::move(found->second);
     revocations_.erase(found);
   }
-  through();
+  region->answered();
 }
 
-void Imports::tell_revoked(RegionId region, std::function<void()> through) {
+void Imports::region_revoked(std::shared_ptr<Region> region) {
   std::uint64_t id = 0;
+  std::shared_ptr<Fence> fence;
   {
     MutexLock lock(mutex_);
+    fence = fence_;
     if (!closed_) {
       id = next_++;
-      revocations_.emplace(id, std::move(through));
-      through = nullptr;
+      given_.erase(to_underlying(region->info().id));
+      revocations_.emplace(id, region);
     }
   }
-  if (through) return through();
-  send_(wire::RegionRevoke{id, to_underlying(region)});
+  if (!fence) return send_(wire::RegionRevoke{id, to_underlying(region->info().id)});
+  region->remove_importer(*this, fence);
+  region->answered();
 }
 
-void Imports::close(const Error& error) {
-  std::vector<std::shared_ptr<RemoteRegion>> remotes;
-  std::map<std::uint64_t, std::function<void()>> revocations;
+void Imports::close(const Error& error, const std::shared_ptr<Fence>& fence) {
+  std::unordered_map<std::uint32_t, std::shared_ptr<RemoteRegion>> remotes;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Region>> revocations;
+  std::unordered_set<std::uint32_t> given;
   std::vector<std::shared_ptr<void>> opening;
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    opening.swap(opening_);
+    fence_ = fence;
     remotes = remotes_;
+    opening.swap(opening_);
     revocations.swap(revocations_);
+    given.swap(given_);
     asked_.clear();
+    to_ask_.clear();
   }
-  for (const auto& remote : remotes) remote->set_failed(error);
-  for (const auto& [id, through] : revocations) through();
+  for (const auto& [id, remote] : remotes) remote->set_failed(error);
+  // The peer may write to what it imported although nobody speaks to it any more.
+  for (const auto& [revocation, region] : revocations) {
+    region->remove_importer(*this, fence);
+    region->answered();
+  }
+  for (const std::uint32_t id : given) {
+    if (const auto region = context_->regions->find(RegionId{id})) region->remove_importer(*this, fence);
+  }
   wake_waiters();
 }
 

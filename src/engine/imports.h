@@ -3,10 +3,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <span>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,12 +23,15 @@ namespace p2p::engine {
 
 /// Both directions of making regions known over one connection: the peer's regions that were imported here,
 /// and the answers to the peer's questions about mine. Thread-safe; messages come on the reactor's thread.
-class Imports : public std::enable_shared_from_this<Imports> {
+class Imports : public Importer, public std::enable_shared_from_this<Imports> {
  public:
   Imports(std::shared_ptr<Context> context, std::shared_ptr<const Router> router, SendMessage send)
       : context_(std::move(context)), router_(std::move(router)), send_(std::move(send)) {}
 
   Result<RemoteRegionId> import(const RegionDescriptor& descriptor);
+
+  /// Null if there is none of that id. Of the regions that failed or were revoked only the latest are kept,
+  /// for the sake of their errors.
   std::shared_ptr<RemoteRegion> find(RemoteRegionId id) const;
 
   /// Waits until the region is usable, or is not and will not be.
@@ -37,35 +44,47 @@ class Imports : public std::enable_shared_from_this<Imports> {
   /// The connection is open: resolves what was imported before.
   void start(Incarnation peer);
 
+  void region_revoked(std::shared_ptr<Region> region) override;
+
   void on(const wire::RegionQuery& query);
   Status on(const wire::RegionAnswer& answer);
   void on(const wire::RegionRevoke& revoke);
   void on(const wire::RegionRevoked& revoked);
 
-  /// The connection ended: fails all imported regions and counts all revocations as answered.
-  void close(const Error& error);
+  /// The connection ended: fails all imported regions. What the peer imported is free once it is past
+  /// `fence`.
+  void close(const Error& error, const std::shared_ptr<Fence>& fence);
 
  private:
   void resolve(const std::shared_ptr<RemoteRegion>& remote);
+  void ask();
+  void fail_region(const std::shared_ptr<RemoteRegion>& remote, Error error,
+                   std::function<void()> through = nullptr);
   void make_ready(RemoteRegion& remote, const RegionInfo& info, const std::vector<wire::ExportedKey>& keys);
   bool takes_long(const RegionInfo& info) const;
   void wake_waiters() const;
-  void tell_revoked(RegionId region, std::function<void()> through);
 
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<const Router> router_;
   const SendMessage send_;
 
   mutable std::atomic<std::uint32_t> changes_{0};  // futex: bumped when a region may have left its wait
+  mutable std::atomic<std::uint32_t> waiters_{0};  // that sleep on it
 
   mutable Mutex mutex_;
   bool started_ P2P_GUARDED_BY(mutex_) = false;
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
   Incarnation peer_ P2P_GUARDED_BY(mutex_) = 0;
-  std::vector<std::shared_ptr<RemoteRegion>> remotes_ P2P_GUARDED_BY(mutex_);  // by id - 1
+  std::uint32_t last_id_ P2P_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::uint32_t, std::shared_ptr<RemoteRegion>> remotes_ P2P_GUARDED_BY(mutex_);  // by id
   std::map<std::pair<std::uint32_t, RegionKey>, RemoteRegionId> known_ P2P_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::shared_ptr<RemoteRegion>> asked_ P2P_GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::function<void()>> revocations_ P2P_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<RemoteRegion>> ended_ P2P_GUARDED_BY(mutex_);   // the latest that failed
+  std::deque<std::shared_ptr<RemoteRegion>> to_ask_ P2P_GUARDED_BY(mutex_);  // once there is room in asked_
+  std::unordered_map<std::uint64_t, std::shared_ptr<RemoteRegion>> asked_ P2P_GUARDED_BY(mutex_);  // by query
+  std::unordered_set<std::uint32_t> given_ P2P_GUARDED_BY(mutex_);  // regions of mine that the peer knows
+  std::unordered_map<std::uint64_t, std::shared_ptr<Region>> revocations_
+      P2P_GUARDED_BY(mutex_);                            // unanswered
+  std::shared_ptr<Fence> fence_ P2P_GUARDED_BY(mutex_);  // once closed
   std::uint64_t next_ P2P_GUARDED_BY(mutex_) = 0;
   std::vector<std::shared_ptr<void>> opening_ P2P_GUARDED_BY(mutex_);  // dropped when the connection opens
 };

@@ -44,6 +44,7 @@ void Lanes::start(Role role, const SessionPeer& peer) {
       if (!entry.expected || role != Role::kConnector) continue;
       auto addresses = open(entry, kMaxChannels);
       if (addresses) {
+        entry.offered = true;
         send_(wire::ChannelOffer{std::string(own.transport->name()), std::move(*addresses)});
       } else {
         give_up(entry, addresses.error().message);
@@ -74,7 +75,7 @@ Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
       addresses.push_back((*channel)->address());
       entry.slots.push_back(std::make_shared<Slot>(
           least_loaded(), entry.lane,
-          Slot::Setup{rail.name, std::move(control), std::move(*channel), reporter(index)}));
+          Slot::Setup{rail.name, std::move(control), std::move(*channel), reporter(index), fence_}));
     }
   }
   if (addresses.empty()) return fail(ErrorCode::kUnavailable, "no interface towards the peer");
@@ -94,6 +95,7 @@ Status Lanes::connect(Entry& entry, const std::vector<Bytes>& addresses) {
   for (std::size_t i = 0; i < entry.slots.size(); ++i) {
     if (Status connected = entry.slots[i]->connect(addresses[i]); !connected) return connected;
   }
+  entry.attached = true;
   for (const auto& slot : entry.slots) slot->start();
   return {};
 }
@@ -101,66 +103,81 @@ Status Lanes::connect(Entry& entry, const std::vector<Bytes>& addresses) {
 Status Lanes::on(const wire::ChannelOffer& offer) {
   {
     MutexLock lock(mutex_);
+    if (closed_) return {};
     Entry* entry = find(offer.transport);
-    if (role_ != Role::kAcceptor || entry == nullptr || !entry->expected || !entry->slots.empty() ||
-        entry->local_done || offer.addresses.empty() || offer.addresses.size() > kMaxChannels) {
+    if (role_ != Role::kAcceptor || entry == nullptr || !entry->expected || entry->offered ||
+        offer.addresses.empty() || offer.addresses.size() > kMaxChannels) {
       return fail(ErrorCode::kProtocol, "an offer of {} {} channels that was not due", offer.addresses.size(),
                   offer.transport);
     }
-    std::string reason;
-    auto addresses = open(*entry, offer.addresses.size());
-    if (addresses) {
-      std::vector<Bytes> theirs(offer.addresses.begin(),
-                                offer.addresses.begin() + static_cast<std::ptrdiff_t>(addresses->size()));
-      send_(wire::ChannelAnswer{offer.transport, "", *addresses});
-      if (const Status connected = connect(*entry, theirs); !connected) reason = connected.error().message;
-    } else {
-      reason = addresses.error().message;
-      send_(wire::ChannelAnswer{offer.transport, reason, {}});
+    entry->offered = entry->answered = true;
+    if (entry->local_done) {  // given up meanwhile
+      send_(wire::ChannelAnswer{offer.transport, "given up meanwhile", {}});
+    } else if (const Status taken = take_up(*entry, offer); !taken) {
+      give_up(*entry, taken.error().message);
     }
-    if (!reason.empty()) give_up(*entry, reason);
   }
   sweep();
   return {};
+}
+
+Status Lanes::take_up(Entry& entry, const wire::ChannelOffer& offer) {
+  auto addresses = open(entry, offer.addresses.size());
+  if (!addresses) {
+    send_(wire::ChannelAnswer{offer.transport, addresses.error().message, {}});
+    return tl::unexpected(addresses.error());
+  }
+  const std::vector<Bytes> theirs(offer.addresses.begin(),
+                                  offer.addresses.begin() + static_cast<std::ptrdiff_t>(addresses->size()));
+  send_(wire::ChannelAnswer{offer.transport, "", std::move(*addresses)});
+  return connect(entry, theirs);
 }
 
 Status Lanes::on(const wire::ChannelAnswer& answer) {
   {
     MutexLock lock(mutex_);
+    if (closed_) return {};
     Entry* entry = find(answer.transport);
-    if (role_ != Role::kConnector || entry == nullptr || !entry->expected) {
+    // One answer to one offer: a second one would connect channels anew that workers have by now.
+    if (role_ != Role::kConnector || entry == nullptr || !entry->offered || entry->answered) {
       return fail(ErrorCode::kProtocol, "an answer about {} channels that was not due", answer.transport);
     }
+    entry->answered = true;
     if (entry->local_done) return {};  // given up meanwhile
-    if (!answer.reason.empty()) {
-      give_up(*entry, "the peer could not open its channels: " + answer.reason);
-    } else if (answer.addresses.empty() || answer.addresses.size() > entry->slots.size()) {
-      give_up(*entry, "the peer answered with a wrong number of channels");
-    } else {
-      // The peer may take fewer than were offered.
-      while (entry->slots.size() > answer.addresses.size()) {
-        entry->slots.back()->mute();  // its end is no loss
-        trash_.push_back(std::move(entry->slots.back()));
-        entry->slots.pop_back();
-      }
-      if (const Status connected = connect(*entry, answer.addresses); !connected) {
-        give_up(*entry, connected.error().message);
-      }
-    }
+    if (const Status taken = take_answer(*entry, answer); !taken) give_up(*entry, taken.error().message);
   }
   sweep();
   return {};
 }
 
+Status Lanes::take_answer(Entry& entry, const wire::ChannelAnswer& answer) {
+  if (!answer.reason.empty()) {
+    return fail(ErrorCode::kUnavailable, "the peer could not open its channels: {}", answer.reason);
+  }
+  if (answer.addresses.empty() || answer.addresses.size() > entry.slots.size()) {
+    return fail(ErrorCode::kProtocol, "the peer answered with a wrong number of channels");
+  }
+  // The peer may take fewer than were offered.
+  while (entry.slots.size() > answer.addresses.size()) {
+    entry.slots.back()->mute();  // its end is no loss
+    trash_.push_back(std::move(entry.slots.back()));
+    entry.slots.pop_back();
+  }
+  return connect(entry, answer.addresses);
+}
+
 Status Lanes::on(const wire::ChannelsReady& ready) {
   {
     MutexLock lock(mutex_);
+    if (closed_) return {};
     Entry* entry = find(ready.transport);
-    if (entry == nullptr || !entry->expected) {
+    const bool success = ready.reason.empty();
+    if (entry == nullptr || !entry->expected || (success && !entry->answered) ||
+        std::exchange(entry->peer_said, true)) {
       return fail(ErrorCode::kProtocol, "{} channels ready that were not due", ready.transport);
     }
     entry->peer_done = true;
-    if (!ready.reason.empty()) give_up(*entry, "the peer gave it up: " + ready.reason);
+    if (!success) give_up(*entry, "the peer gave it up: " + ready.reason);
     if (entry->local_done && entry->ready == entry->slots.size() && !entry->slots.empty()) {
       open_route(*entry);
     }
@@ -172,13 +189,18 @@ Status Lanes::on(const wire::ChannelsReady& ready) {
 
 Status Lanes::on(wire::ChannelControl control) {
   MutexLock lock(mutex_);
+  if (closed_) return {};
   Entry* entry = find(control.transport);
-  if (entry == nullptr || !entry->expected) {
-    return fail(ErrorCode::kProtocol, "a message for a {} channel that does not exist", control.transport);
+  if (entry == nullptr || !entry->answered) {
+    return fail(ErrorCode::kProtocol, "a message for {} channel {} before it was connected",
+                control.transport, control.channel);
   }
-  if (control.channel < entry->slots.size()) {  // else given up meanwhile
-    entry->slots[control.channel]->control(std::move(control.message));
+  if (entry->slots.empty()) return {};  // given up meanwhile
+  if (control.channel >= entry->slots.size() || !entry->attached) {
+    return fail(ErrorCode::kProtocol, "a message for {} channel {}: there are {}", control.transport,
+                control.channel, entry->attached ? entry->slots.size() : 0);
   }
+  entry->slots[control.channel]->control(std::move(control.message));
   return {};
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "engine/context.h"
+#include "engine/fence.h"
 #include "engine/lane.h"
 #include "engine/router.h"
 #include "engine/session.h"
@@ -47,11 +48,18 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   /// Ends all channels. What is under way fails with `error`. Any thread.
   void close(const Error& error);
 
+  /// What the peer must pass before memory that it could reach is free, once the channels have ended.
+  const std::shared_ptr<Fence>& fence() const { return fence_; }
+
  private:
   struct Entry {
     bool expected = false;
+    bool offered = false;     ///< by this side or to it
+    bool answered = false;    ///< the same
+    bool attached = false;    ///< its channels are the workers'
     bool local_done = false;  ///< up or given up here, and the peer was told
-    bool peer_done = false;
+    bool peer_done = false;   ///< the same of the peer, or it is waited for no longer
+    bool peer_said = false;   ///< its ChannelsReady has come
     std::shared_ptr<Lane> lane;
     std::vector<std::shared_ptr<Slot>> slots;
     std::size_t ready = 0;
@@ -61,6 +69,8 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   std::size_t index_of(const Entry& entry) const P2P_REQUIRES(mutex_);
   Result<std::vector<Bytes>> open(Entry& entry, std::size_t most) P2P_REQUIRES(mutex_);
   Status connect(Entry& entry, const std::vector<Bytes>& addresses) P2P_REQUIRES(mutex_);
+  Status take_up(Entry& entry, const wire::ChannelOffer& offer) P2P_REQUIRES(mutex_);
+  Status take_answer(Entry& entry, const wire::ChannelAnswer& answer) P2P_REQUIRES(mutex_);
   void give_up(Entry& entry, std::string reason) P2P_REQUIRES(mutex_);
   void local_done(Entry& entry) P2P_REQUIRES(mutex_);
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
@@ -75,6 +85,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   const SendMessage send_;
   const std::function<void()> changed_;
   const std::shared_ptr<Router> router_;
+  const std::shared_ptr<Fence> fence_ = std::make_shared<Fence>();
 
   mutable Mutex mutex_;
   Role role_ P2P_GUARDED_BY(mutex_) = Role::kConnector;

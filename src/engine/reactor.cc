@@ -1,16 +1,13 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/reactor.h"
 
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <limits>
 #include <map>
-#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -19,6 +16,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "base/unique_fd.h"
 
 namespace p2p::engine {
@@ -104,6 +102,7 @@ void Reactor::Loop::dispatch() {
     // Held here because the handler may unwatch itself.
     const std::shared_ptr<Watch> watch = found->second;
     watch->handler(events[static_cast<std::size_t>(i)].events);
+    run_timers();
   }
 }
 
@@ -122,11 +121,13 @@ void Reactor::Loop::run_inbox() {
     MutexLock lock(mutex);
     tasks.swap(inbox);
   }
-  for (Task& task : tasks) std::exchange(task, nullptr)();
+  for (Task& task : tasks) {
+    std::exchange(task, nullptr)();
+    run_timers();
+  }
 }
 
 void Reactor::Loop::run() {
-  pthread_setname_np(pthread_self(), "p2p-session");
   while (!stopping()) {
     dispatch();
     run_timers();
@@ -157,19 +158,9 @@ Result<std::unique_ptr<Reactor>> Reactor::start() {
       epoll_ctl(loop->epoll.get(), EPOLL_CTL_ADD, loop->event.get(), &wanted) != 0) {
     return tl::unexpected(system_error("open the session thread's epoll set"));
   }
-  // Signals are for the application's threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int failure = 0;
-  try {
-    loop->thread = std::thread([raw = loop.get()] { raw->run(); });
-  } catch (const std::system_error& error) {
-    failure = error.code().value();
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (failure != 0) return tl::unexpected(system_error("start the session thread", failure));
+  auto thread = start_thread("p2p-session", [raw = loop.get()] { raw->run(); });
+  if (!thread) return tl::unexpected(thread.error());
+  loop->thread = std::move(*thread);
   return std::unique_ptr<Reactor>(new Reactor(std::move(loop)));
 }
 

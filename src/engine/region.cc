@@ -1,11 +1,13 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/region.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
 #include "base/error.h"
 #include "base/futex.h"
+#include "base/log.h"
 #include "base/underlying.h"
 #include "drivers/crypto/crypto.h"
 
@@ -29,14 +31,11 @@ Region::Region(std::shared_ptr<RegionTable> table, const RegionInfo& info, Incar
       info_(info),
       incarnation_(incarnation),
       registrations_(std::move(registrations)),
-      reasons_(std::move(reasons)) {
-  if (info_.place.kind == MemoryKind::kCuda) {
-    allocation_ = cuda::allocation_of(info_.base).value_or(cuda::Allocation{});
-  }
-}
+      reasons_(std::move(reasons)) {}
 
 bool Region::alive() const {
-  return info_.place.kind != MemoryKind::kCuda || cuda::is_there(allocation_, info_.base);
+  return std::all_of(registrations_.begin(), registrations_.end(),
+                     [](const auto& registration) { return !registration || registration->check_alive(); });
 }
 
 Status Region::check_whole() const {
@@ -48,41 +47,82 @@ Status Region::check_whole() const {
 
 std::chrono::nanoseconds Region::revoke_timeout() const { return table_->revoke_timeout(); }
 
+Status Region::check_process() const { return table_->check_process(); }
+
 void Region::remove_user() {
   if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) futex_wake_all(users_);
 }
 
-bool Region::on_revoke(Tell tell) {
+bool Region::add_importer(const std::shared_ptr<Importer>& importer) {
   MutexLock lock(mutex_);
   if (revoked_) return false;
-  tells_.push_back(std::move(tell));
+  importers_.insert_or_assign(importer.get(), importer);
+  return true;
+}
+
+void Region::remove_importer(const Importer& importer, const std::shared_ptr<Fence>& fence) {
+  MutexLock lock(mutex_);
+  importers_.erase(&importer);
+  std::erase_if(fences_, [](const auto& one) { return one->passed(); });
+  if (!fence->passed()) fences_.push_back(fence);
+}
+
+void Region::answered() {
+  if (unanswered_.fetch_sub(1, std::memory_order_acq_rel) == 1) futex_wake_all(unanswered_);
+}
+
+bool Region::wait_fences(std::chrono::steady_clock::time_point deadline) {
+  std::vector<std::shared_ptr<Fence>> fences;
+  {
+    MutexLock lock(mutex_);
+    fences = fences_;
+  }
+  if (!std::all_of(fences.begin(), fences.end(), [&](const auto& fence) { return fence->wait(deadline); })) {
+    return false;
+  }
+  MutexLock lock(mutex_);
+  fences_.clear();  // none comes any more: every importer has answered
   return true;
 }
 
 bool Region::withhold() {
-  std::vector<Tell> tells;
+  std::vector<std::shared_ptr<Importer>> importers;
   bool first = false;
   {
     MutexLock lock(mutex_);
     first = !std::exchange(revoked_, true);
-    tells.swap(tells_);
-    unanswered_->fetch_add(static_cast<std::uint32_t>(tells.size()));
+    for (const auto& [address, weak] : std::exchange(importers_, {})) {
+      if (auto importer = weak.lock()) importers.push_back(std::move(importer));
+    }
+    unanswered_.fetch_add(static_cast<std::uint32_t>(importers.size()));
   }
   for (std::size_t i = 0; first && i < registrations_.size(); ++i) {
     if (registrations_[i]) table_->transports()[i].transport->revoke_memory(*registrations_[i]);
   }
-  for (const Tell& tell : tells) {
-    tell([unanswered = unanswered_] {
-      if (unanswered->fetch_sub(1, std::memory_order_acq_rel) == 1) futex_wake_all(*unanswered);
-    });
-  }
+  // An answer keeps the region: until it is there, so are the registrations that the peer may still use.
+  for (const auto& importer : importers) importer->region_revoked(shared_from_this());
   return first;
 }
 
 bool Region::revoke(std::chrono::steady_clock::time_point deadline) {
   table_->remove(info_.id);
   withhold();
-  return wait_zero(*unanswered_, deadline);
+  return wait_zero(unanswered_, deadline) && wait_fences(deadline);
+}
+
+void Region::drop() {
+  if (!table_->check_process()) {
+    // The parent's: whatever it holds stays as it is.
+    static_cast<void>(new std::shared_ptr<Region>(shared_from_this()));
+    return;
+  }
+  const bool waits = !on_engine_thread();
+  if (revoke(waits ? deadline_after(revoke_timeout()) : std::chrono::steady_clock::now())) return;
+  log(LogLevel::kWarning,
+      "region {} ({} bytes at {}) was dropped {} while a peer may still use it: its memory has to stay; "
+      "MemoryRegion::release says when it may go",
+      to_underlying(info_.id), info_.size, fmt::ptr(info_.base),
+      waits ? "and waited for" : "on a thread of the engine");
 }
 
 bool Region::wait_unused(std::chrono::steady_clock::time_point deadline) {
@@ -107,7 +147,14 @@ RegionTable::RegionTable(TransportList transports, Incarnation incarnation,
                          std::chrono::nanoseconds revoke_timeout)
     : transports_(std::move(transports)), incarnation_(incarnation), revoke_timeout_(revoke_timeout) {}
 
+Status RegionTable::check_process() const {
+  if (!birthplace_.left()) return {};
+  return fail(ErrorCode::kUnavailable,
+              "use an endpoint: it belongs to the process that this one was forked off; make another one");
+}
+
 Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, MemoryPlace place) {
+  if (Status here = check_process(); !here) return tl::unexpected(here.error());
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   if (data == nullptr || size == 0 || address + size < address) {
     return fail(ErrorCode::kInvalidArgument, "register {} ({} bytes): not a range of memory", data, size);
@@ -181,7 +228,7 @@ MemoryRegion& MemoryRegion::operator=(MemoryRegion&& other) noexcept {
 }
 
 MemoryRegion::~MemoryRegion() {
-  if (region_) region_->revoke(deadline_after(region_->revoke_timeout()));
+  if (region_) region_->drop();
 }
 
 RegionId MemoryRegion::id() const { return region_->info().id; }
@@ -205,9 +252,11 @@ RegionDescriptor MemoryRegion::descriptor() const {
 }
 
 Status MemoryRegion::release(std::chrono::nanoseconds timeout) {
+  if (Status here = region_->check_process(); !here) return here;
   const auto deadline = deadline_after(timeout);
   if (!region_->revoke(deadline)) {
-    return fail(ErrorCode::kTimedOut, "release region {}: a peer has not let go of it", to_underlying(id()));
+    return fail(ErrorCode::kTimedOut, "release region {}: the peer may still write here",
+                to_underlying(id()));
   }
   if (!region_->wait_unused(deadline)) {
     return fail(ErrorCode::kTimedOut, "release region {}: local transfers still use it", to_underlying(id()));

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <memory>
 #include <shared_mutex>
 #include <string>
@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "drivers/cuda/place.h"
+#include "base/thread.h"
+#include "engine/fence.h"
 #include "p2p/memory.h"
 #include "transport/transport.h"
 
@@ -27,9 +28,24 @@ struct TransportSlot {
 };
 using TransportList = std::vector<TransportSlot>;
 
+class Region;
+
+/// Gave a region of this endpoint to a peer, and tells it when the region is taken back.
+class Importer {
+ public:
+  Importer() = default;
+  virtual ~Importer() = default;
+  Importer(const Importer&) = delete;
+  Importer& operator=(const Importer&) = delete;
+
+  /// `region->answered` follows, on any thread, once the peer is through with the memory.
+  virtual void region_revoked(std::shared_ptr<Region> region) = 0;
+};
+
 /// One registered range: its registrations with the transports and those who use it. Thread-safe.
-/// Shared by the application's MemoryRegion, the table and the transfers under way.
-class Region {
+/// Shared by the application's MemoryRegion, the table, the transfers under way and, once it was taken back,
+/// the peers that have not said yet that they are through with it.
+class Region : public std::enable_shared_from_this<Region> {
  public:
   Region(std::shared_ptr<RegionTable> table, const RegionInfo& info, Incarnation incarnation,
          std::vector<std::shared_ptr<Registration>> registrations, std::vector<std::string> reasons);
@@ -45,7 +61,7 @@ class Region {
   /// Why `registration(transport)` is null.
   const std::string& reason(std::size_t transport) const { return reasons_[transport]; }
 
-  /// False once device memory was freed since it was registered.
+  /// False once the memory was freed since it was registered, as far as its transports can tell.
   bool alive() const;
 
   /// kNotFound once some of device memory was freed or mapped anew since it was registered. Takes as long as
@@ -56,39 +72,51 @@ class Region {
   void add_user() { users_.fetch_add(1, std::memory_order_relaxed); }
   void remove_user();
 
-  /// Calls `tell` when the region is revoked, so that a peer that imported it can be told; `tell` calls its
-  /// argument once the peer is through with the memory. False if it is revoked already.
-  using Tell = std::function<void(std::function<void()> through)>;
-  bool on_revoke(Tell tell);
+  /// Whom to tell when the region is revoked, once however often it is added. False if it is revoked already.
+  bool add_importer(const std::shared_ptr<Importer>& importer);
+
+  /// The connection to that peer is over; what is beyond `fence` may still use the memory.
+  void remove_importer(const Importer& importer, const std::shared_ptr<Fence>& fence);
+
+  /// A peer is through with the memory, as far as its fence does not say otherwise.
+  void answered();
 
   /// How long a dropped region waits for peers to let go of it.
   std::chrono::nanoseconds revoke_timeout() const;
+
+  /// See RegionTable::check_process.
+  Status check_process() const;
 
   /// Ends all access by peers, who are told, without waiting for their answers. The region stays known here.
   /// False if that was done before.
   bool withhold();
 
-  /// The same, and takes the region out of the table; idempotent. Returns false if a peer had not answered by
-  /// `deadline`.
+  /// The same, and takes the region out of the table; may be repeated. False if a peer had not answered, or
+  /// was not past its fence, by `deadline`.
   bool revoke(std::chrono::steady_clock::time_point deadline);
+
+  /// The same for an application that does not ask what came of it: waits for `revoke_timeout`, but on an
+  /// engine thread, which others wait for, not at all. What is not over then keeps the registrations.
+  void drop();
 
   /// Waits until no local transfer uses the memory.
   bool wait_unused(std::chrono::steady_clock::time_point deadline);
 
  private:
+  bool wait_fences(std::chrono::steady_clock::time_point deadline);
+
   std::shared_ptr<RegionTable> table_;
   RegionInfo info_;
   Incarnation incarnation_;
   std::vector<std::shared_ptr<Registration>> registrations_;
   std::vector<std::string> reasons_;
-  cuda::Allocation allocation_;  // of device memory
   std::atomic<std::uint32_t> users_{0};
+  std::atomic<std::uint32_t> unanswered_{0};  // futex: peers that have not answered yet
 
   Mutex mutex_;
   bool revoked_ P2P_GUARDED_BY(mutex_) = false;
-  std::vector<Tell> tells_ P2P_GUARDED_BY(mutex_);
-  // Peers that have not answered yet; shared with their answers, which may outlive the region.
-  std::shared_ptr<std::atomic<std::uint32_t>> unanswered_ = std::make_shared<std::atomic<std::uint32_t>>(0);
+  std::map<const Importer*, std::weak_ptr<Importer>> importers_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Fence>> fences_ P2P_GUARDED_BY(mutex_);  // of connections that are over
 };
 
 /// Regions that a transfer will use once it can be started, in use from now on: they may be taken back by the
@@ -118,6 +146,9 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   const TransportList& transports() const { return transports_; }
   Incarnation incarnation() const { return incarnation_; }
 
+  /// kUnavailable in a process that was forked off the one that made the endpoint: nothing of it works there.
+  Status check_process() const;
+
   /// How long a dropped region waits for peers to let go of it.
   std::chrono::nanoseconds revoke_timeout() const { return revoke_timeout_; }
 
@@ -136,6 +167,7 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   const TransportList transports_;
   const Incarnation incarnation_;
   const std::chrono::nanoseconds revoke_timeout_;
+  const Birthplace birthplace_;
   std::atomic<std::uint32_t> next_{1};
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<Region>> regions_;

@@ -1,15 +1,13 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/region_watch.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace p2p::engine {
 namespace {
@@ -30,15 +28,14 @@ void RegionWatch::add(const std::shared_ptr<Region>& region) {
   if (!known) regions_.push_back(region);
   if (running_) return;
   if (thread_.joinable()) thread_.join();  // it has nothing left to do but to end
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& error) {
+  auto thread = start_thread("p2p-watch", [this] { run(); });
+  if (!thread) {
     log(LogLevel::kWarning, "GPU memory that is freed while registered will not be noticed: {}",
-        error.what());
+        thread.error().message);
     return;
   }
+  thread_ = std::move(*thread);
   running_ = true;
-  ::pthread_setname_np(thread_.native_handle(), "p2p-watch");
 }
 
 void RegionWatch::stop() {

@@ -17,14 +17,22 @@ bool RemoteRegion::when_resolved(std::function<void()> then) {
   return true;
 }
 
+bool RemoteRegion::begin_import() {
+  MutexLock lock(mutex_);
+  if (state() != State::kWaiting) return false;
+  ++users_;
+  return true;
+}
+
 void RemoteRegion::set_ready(const RegionInfo& info, std::vector<std::unique_ptr<RemoteKey>> keys,
                              std::vector<std::string> reasons) {
   std::vector<std::function<void()>> resolved;
   {
     MutexLock lock(mutex_);
-    if (state() != State::kWaiting) return;
-    info_ = info;
+    if (state() == State::kReady) return;
     keys_ = std::move(keys);
+    if (state() == State::kFailed) return;  // the last user retires them
+    info_ = info;
     reasons_ = std::move(reasons);
     state_.store(State::kReady, std::memory_order_release);
     resolved.swap(resolved_);

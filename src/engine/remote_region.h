@@ -48,14 +48,18 @@ class RemoteRegion {
   /// Calls `then` once the region is no longer waiting. False, and `then` is dropped, if it is not now.
   bool when_resolved(std::function<void()> then);
 
-  /// kWaiting to kReady.
+  /// Whoever reads the owner's memory before the region is usable counts as a user, and calls `remove_user`.
+  /// False if it failed.
+  bool begin_import();
+
+  /// kWaiting to kReady. Keys of a region that failed meanwhile are retired.
   void set_ready(const RegionInfo& info, std::vector<std::unique_ptr<RemoteKey>> keys,
                  std::vector<std::string> reasons);
 
   /// To kFailed, from any state. `through`, if given, is called once no transfer uses the region.
   void set_failed(Error error, std::function<void()> through = nullptr);
 
-  /// A transfer that moves bytes to or from the region. False if it failed.
+  /// A transfer that moves bytes to or from the region. False if it is not ready, or failed.
   bool add_user();
   void remove_user();
 

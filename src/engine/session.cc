@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "drivers/crypto/crypto.h"
 #include "engine/session_core.h"
 #include "wire/encode.h"
@@ -19,6 +20,17 @@ constexpr int kBeats = 6;
 
 /// Buffers read for one event, so that one busy peer leaves others their turn.
 constexpr int kReadsPerEvent = 16;
+
+/// How long messages are taken before timers and other sessions get their turn.
+constexpr std::chrono::milliseconds kTurn{2};
+
+/// Bytes of answers that wait to leave before the session reads no more, and how few they must be before it
+/// reads on. Honest peers keep far below: neither side asks for more than it can take.
+constexpr std::size_t kHighMark = std::size_t{8} << 20;
+constexpr std::size_t kLowMark = std::size_t{1} << 20;
+
+/// Messages are sent off within a turn once they have so many bytes.
+constexpr std::size_t kGather = std::size_t{64} << 10;
 
 }  // namespace
 
@@ -69,18 +81,20 @@ void Session::Core::adopt(UniqueFd socket, Role role) {
 
 void Session::Core::on_events(std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) flush();
+  if ((events & (EPOLLERR | EPOLLHUP)) != 0) paused_ = false;  // nothing leaves any more
   // What the peer said before its end is read first, whatever else the event tells.
   if (state_ != State::kClosed && (events & ~std::uint32_t{EPOLLOUT}) != 0) receive();
 }
 
 void Session::Core::receive() {
-  for (int reads = 0; reads < kReadsPerEvent && state_ != State::kClosed; ++reads) {
+  const auto until = Clock::now() + kTurn;
+  for (int reads = 0; reads < kReadsPerEvent && state_ != State::kClosed && !going_on_ && !paused_; ++reads) {
     const auto got = socket_->receive(reader_);
     if (!got) return finish(explain(got.error()));
     if (got->bytes == 0 && !got->end) return;
     if (silence_) silence_->moved(Clock::now());
     if (got->end) return take_end();
-    take_messages();
+    take_messages(until);
   }
 }
 
@@ -96,7 +110,25 @@ void Session::Core::take_end() {
   finish(explain(Error{ErrorCode::kPeerGone, "the peer closed the connection" + when}));
 }
 
-void Session::Core::take_messages() {
+void Session::Core::take_messages(Clock::time_point until) {
+  {
+    MutexLock lock(mutex_);
+    if (state_ == State::kOpen) gathering_ = std::this_thread::get_id();
+    direct_ = false;
+  }
+  take_turn(until);
+  {
+    MutexLock lock(mutex_);
+    gathering_.reset();
+    gathered_ = 0;
+  }
+  if (state_ == State::kClosed) return;
+  run_scheduled();
+  if (state_ == State::kOpen) flush();
+}
+
+/// Messages, until none is left, the turn is over or the peer does not take its answers.
+void Session::Core::take_turn(Clock::time_point until) {
   while (state_ == State::kHandshake || (state_ == State::kOpen && !closing_requested())) {
     if (state_ == State::kHandshake) reader_.set_max_frame_bytes(handshake_->max_frame_bytes());
     auto message = reader_.next();
@@ -110,9 +142,53 @@ void Session::Core::take_messages() {
     } else if (handlers_.message) {
       handlers_.message(std::move(**message));
     }
+    if (state_ != State::kOpen || hurried_) continue;
+    if (silence_) silence_->moved(Clock::now());
+    if (over_the_mark()) return;
+    if (Clock::now() >= until) return go_on_later();
   }
   // Closed or closing: what still comes is of no use to anyone.
   reader_ = wire::FrameReader();
+}
+
+void Session::Core::go_on_later() {
+  if (std::exchange(going_on_, true)) return;
+  reactor_.post([self = shared_from_this()] { self->go_on(); });
+}
+
+void Session::Core::go_on() {
+  going_on_ = false;
+  if (state_ == State::kClosed) return;
+  take_messages(Clock::now() + kTurn);
+  if (state_ != State::kClosed) receive();
+}
+
+/// Sends what was gathered once it is much, and stops reading if the peer leaves too much of it.
+bool Session::Core::over_the_mark() {
+  {
+    MutexLock lock(mutex_);
+    if (gathered_ < kGather) return false;
+  }
+  send_gathered();
+  if (state_ != State::kOpen || socket_->answers() < kHighMark) return false;
+  paused_ = true;
+  log(LogLevel::kDebug, "session with {}: {} bytes of answers wait to leave; nothing is read until they have",
+      peer_name_, socket_->answers());
+  if (handlers_.paused) handlers_.paused();
+  update_interest();
+  return true;
+}
+
+/// The reactor's thread sends within a turn what it gathered so far.
+void Session::Core::send_gathered() {
+  std::deque<ControlSocket::Frame> frames;
+  {
+    MutexLock lock(mutex_);
+    frames.swap(outbox_);
+    gathered_ = 0;
+  }
+  for (auto& frame : frames) socket_->push(std::move(frame));
+  flush();
 }
 
 void Session::Core::shake_hands(wire::Message message) {
@@ -149,6 +225,9 @@ void Session::Core::flush() {
     // error once, so what reading finds after them is only the end.
     broken_ = explain(sent.error());
     reactor_.post([self = shared_from_this()] {
+      self->hurried_ = true;
+      self->paused_ = self->going_on_ = false;
+      if (self->state_ == State::kOpen) self->take_messages(Clock::now());
       for (int i = 0; i < kReadsPerEvent && self->state_ != State::kClosed; ++i) self->receive();
       self->finish(*self->broken_);
     });
@@ -156,15 +235,19 @@ void Session::Core::flush() {
   }
   if (congestion_ && (*sent > 0 || was_idle)) congestion_->moved(Clock::now());
   if (state_ == State::kClosing && socket_->idle()) return linger();
+  if (paused_ && socket_->answers() <= kLowMark) {
+    paused_ = false;
+    go_on_later();
+  }
   update_interest();
   if (state_ != State::kOpen || !socket_->idle()) return;
   MutexLock lock(mutex_);
-  direct_ = accepting_ && outbox_.empty();
+  direct_ = accepting_ && outbox_.empty() && !gathering_;
 }
 
 void Session::Core::update_interest() {
   std::uint32_t interest = 0;
-  if (!peer_finished_) interest |= EPOLLIN | EPOLLRDHUP;
+  if (!peer_finished_ && !paused_) interest |= EPOLLIN | EPOLLRDHUP;
   if (!socket_->idle()) interest |= EPOLLOUT;
   if (interest != interest_) reactor_.change(socket_->fd(), interest);
   interest_ = interest;
@@ -181,6 +264,14 @@ void Session::Core::start_keepalive() {
 /// Judges, says that this side lives, and comes again.
 void Session::Core::tick() {
   const Clock::duration limit = config_.keepalive;
+  if (paused_) {
+    // It is this side that does not listen. A turn now and then keeps two sides that have both paused from
+    // waiting for each other.
+    silence_->moved(Clock::now());
+    paused_ = false;
+    update_interest();
+    go_on_later();
+  }
   auto silence = silence_->tick(Clock::now());
   if (silence >= limit) {
     // What came while this thread was kept from running is life too.
@@ -220,8 +311,9 @@ void Session::Core::enqueue(const wire::Message& message) {
     direct_ = false;
     frame.erase(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(sent));
   }
-  outbox_.push_back(std::move(frame));
-  schedule();
+  gathered_ += frame.size();
+  outbox_.push_back({std::move(frame), gathering_ == std::this_thread::get_id()});
+  if (!gathering_) schedule();
 }
 
 void Session::Core::request_close(Error reason) {
@@ -246,7 +338,7 @@ bool Session::Core::closing_requested() {
 
 /// Moves what other threads left to the socket.
 void Session::Core::run_scheduled() {
-  std::deque<Bytes> frames;
+  std::deque<ControlSocket::Frame> frames;
   std::optional<Error> request;
   {
     MutexLock lock(mutex_);
@@ -254,7 +346,7 @@ void Session::Core::run_scheduled() {
     request = close_request_;
     if (state_ == State::kOpen) frames.swap(outbox_);
   }
-  for (Bytes& frame : frames) socket_->push(std::move(frame));
+  for (auto& frame : frames) socket_->push(std::move(frame));
   if (request && state_ < State::kOpen) return finish(std::move(*request));
   if (request && state_ == State::kOpen) return begin_close(std::move(*request));
   if (!frames.empty()) flush();

@@ -41,6 +41,10 @@ struct SessionPeer {
 /// reactor's thread; `send` and `close` may be called from any. Handlers run on the reactor's thread, never
 /// within `dial` or `accept`; `closed` is called exactly once, last. The reactor outlives it.
 ///
+/// However much the peer sends, the reactor's timers and its other sessions get their turn after some
+/// milliseconds, and what is sent within a turn leaves together at its end. Answers that the peer does not
+/// take are kept up to a mark; above it the session reads nothing more until they have left.
+///
 /// Errors that `closed` gets by itself: kTimedOut (the handshake's deadline), kPermissionDenied (keys),
 /// kUnavailable (nobody listens, versions differ, the peer refused), kNotFound (no such host), kProtocol, and
 /// kPeerGone: the peer closed, its connection broke, or it was silent for the keepalive time.
@@ -56,6 +60,10 @@ class Session : public std::enable_shared_from_this<Session> {
 
     /// What the next Heartbeat says; may be null.
     std::function<wire::Heartbeat()> heartbeat = nullptr;
+
+    /// The peer does not take the answers to what it sends, so nothing more of it is read until it does. May
+    /// be null.
+    std::function<void()> paused = nullptr;
   };
 
   /// Connects to host and port (a numeric address or a name) and shakes hands before `deadline`.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "base/mutex.h"
 #include "engine/control_socket.h"
@@ -38,7 +39,12 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   void on_events(std::uint32_t events);
   void receive();
   void take_end();
-  void take_messages();
+  void take_messages(Clock::time_point until);
+  void take_turn(Clock::time_point until);
+  void go_on_later();
+  void go_on();
+  bool over_the_mark() P2P_EXCLUDES(mutex_);
+  void send_gathered();
   void shake_hands(wire::Message message);
   void open();
   void flush();
@@ -67,6 +73,9 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   wire::FrameReader reader_{Handshake::kStrangerFrameBytes};
   std::uint32_t interest_ = 0;
   bool peer_finished_ = false;
+  bool going_on_ = false;        // posted: messages that were read wait for their next turn
+  bool hurried_ = false;         // the connection is at its end: what was read is handled in one turn
+  bool paused_ = false;          // nothing is read until the peer has taken its answers
   std::optional<Error> broken_;  // a write failed; what can still be read comes first
   std::optional<Error> reason_;  // of a close under way
   Reactor::TimerId timer_{};     // the handshake's deadline, then keepalive, then the close's limit
@@ -74,10 +83,12 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   std::optional<Patience> congestion_;
 
   Mutex mutex_;
-  std::deque<Bytes> outbox_ P2P_GUARDED_BY(mutex_);
+  std::deque<ControlSocket::Frame> outbox_ P2P_GUARDED_BY(mutex_);
   std::optional<Error> close_request_ P2P_GUARDED_BY(mutex_);
   bool accepting_ P2P_GUARDED_BY(mutex_) = true;  // neither closed nor asked to close
   bool scheduled_ P2P_GUARDED_BY(mutex_) = false;
+  std::optional<std::thread::id> gathering_ P2P_GUARDED_BY(mutex_);  // takes messages, and sends after that
+  std::size_t gathered_ P2P_GUARDED_BY(mutex_) = 0;                  // bytes in outbox_ since then
 
   // Open, and nothing waits to leave: whoever sends writes to the socket itself, which spares a wake-up. From
   // the first byte that the socket does not take, the reactor's thread writes until all is out.

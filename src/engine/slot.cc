@@ -16,6 +16,7 @@ Slot::Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup)
       source_(std::move(source)),
       policy_(source_->policy()),
       rail_(std::move(setup.rail)),
+      fence_(std::move(setup.fence)),
       control_(std::move(setup.control)),
       channel_(std::move(setup.channel)),
       report_(std::move(setup.report)) {
@@ -104,6 +105,9 @@ void Slot::drop(const Error& error, Deferred& deferred) {
   stopped_ = true;
   const auto self = shared_from_this();
   thread_.remove(*this, std::exchange(fd_, -1));
+  if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_) {
+    if (auto end = leaver->leave()) fence_->add(std::move(end));
+  }
   channel_.reset();
   flying_.for_each([&](Piece& piece) { piece.fail(error, deferred); });
   flying_.clear();

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/mutex.h"
 #include "engine/deferred.h"
+#include "engine/fence.h"
 #include "engine/flying_pieces.h"
 #include "engine/slot_thread.h"
 #include "engine/work_source.h"
@@ -34,6 +35,9 @@ class Slot : public std::enable_shared_from_this<Slot> {
 
     /// Called without locks: success when the channel is ready, the error when it fails, also later.
     std::function<void(const Status&)> report;
+
+    /// Gets what is left of the peer's twin when the channel ends; null: nobody asks.
+    std::shared_ptr<Fence> fence = nullptr;
   };
 
   Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup);
@@ -107,6 +111,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   const std::shared_ptr<WorkSource> source_;
   const Policy& policy_;
   const std::string rail_;
+  const std::shared_ptr<Fence> fence_;
   std::string description_;  // written once, before the source knows the slot
 
   const std::unique_ptr<ControlLink> control_;               // outlives the channel

@@ -12,6 +12,7 @@ namespace p2p::engine {
 std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<const LocalSpan> local,
                                                 std::span<const RemoteSpan> remote,
                                                 const PostOptions& options) {
+  if (Status here = parts_.regions->check_process(); !here) return failed_transfer(here.error());
   std::uint64_t bytes = 0;
   for (const LocalSpan& span : local) bytes += span.size;
   auto state = count_start(bytes);
@@ -35,6 +36,7 @@ std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<c
 
 std::shared_ptr<TransferState> Transfers::post(const std::shared_ptr<const SegmentList>& list,
                                                const PostOptions& options) {
+  if (Status here = parts_.regions->check_process(); !here) return failed_transfer(here.error());
   auto state = count_start(list->bytes);
   auto gate = gate_behind(options.cuda_stream);
   if (gate) {
@@ -49,6 +51,7 @@ Result<std::shared_ptr<const SegmentList>> Transfers::build(Operation operation,
                                                             std::span<const LocalSpan> local,
                                                             std::span<const RemoteSpan> remote,
                                                             const HeldRegions& held) const {
+  if (Status here = parts_.regions->check_process(); !here) return tl::unexpected(here.error());
   if (parts_.life->state() != ConnectionState::kOpen) {
     if (Status usable = parts_.life->status(); !usable) return tl::unexpected(usable.error());
     if (parts_.life->state() == ConnectionState::kConnecting) return std::shared_ptr<const SegmentList>();

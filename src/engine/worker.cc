@@ -1,7 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/worker.h"
 
-#include <pthread.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -14,7 +14,9 @@
 
 #include "base/error.h"
 #include "base/lock_polling.h"
+#include "base/log.h"
 #include "base/relax.h"
+#include "base/thread.h"
 
 namespace p2p::engine {
 namespace {
@@ -23,6 +25,22 @@ using Clock = std::chrono::steady_clock;
 
 // How long the thread sleeps between looks at a slot that is busy but has no descriptor that says when.
 constexpr long kBusyPollNanoseconds = 20'000;
+
+// Kernels before 5.11 have no epoll_pwait2, and some sandboxes forbid it.
+std::atomic<bool> has_pwait2{true};
+
+int wait_for_events(int epoll, std::span<epoll_event> events, const timespec* timeout) {
+  const auto most = static_cast<int>(events.size());
+  if (has_pwait2.load(std::memory_order_relaxed)) {
+    const int count = ::epoll_pwait2(epoll, events.data(), most, timeout, nullptr);
+    if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return count;
+    has_pwait2.store(false, std::memory_order_relaxed);
+    log(LogLevel::kInfo, "the system has no epoll_pwait2; workers sleep in ppoll");
+  }
+  pollfd watched{epoll, POLLIN, 0};
+  if (::ppoll(&watched, 1, timeout, nullptr) <= 0) return 0;
+  return ::epoll_wait(epoll, events.data(), most, 0);
+}
 
 }  // namespace
 
@@ -35,8 +53,9 @@ Result<std::unique_ptr<Worker>> Worker::start(std::chrono::nanoseconds spin, uns
     return tl::unexpected(system_error("start a worker: epoll_ctl"));
   }
   std::unique_ptr<Worker> worker(new Worker(spin, std::move(epoll), std::move(wake)));
-  worker->thread_ = std::thread([w = worker.get()] { w->run(); });
-  ::pthread_setname_np(worker->thread_.native_handle(), fmt::format("p2p-worker{}", number).c_str());
+  auto thread = start_thread(fmt::format("p2p-worker{}", number), [w = worker.get()] { w->run(); });
+  if (!thread) return tl::unexpected(thread.error());
+  worker->thread_ = std::move(*thread);
   return worker;
 }
 
@@ -44,6 +63,7 @@ Worker::Worker(std::chrono::nanoseconds spin, UniqueFd epoll, UniqueFd wake)
     : spin_(spin), epoll_(std::move(epoll)), wake_(std::move(wake)) {}
 
 Worker::~Worker() {
+  if (!thread_.joinable()) return;  // it never started
   stop_.store(true);
   asleep_.store(true);  // so that wake writes
   wake();
@@ -158,8 +178,7 @@ void Worker::sleep() {
   }
   std::array<epoll_event, 64> events;
   const timespec nap{0, kBusyPollNanoseconds};
-  const int count =
-      ::epoll_pwait2(epoll_.get(), events.data(), events.size(), busy ? &nap : nullptr, nullptr);
+  const int count = wait_for_events(epoll_.get(), events, busy ? &nap : nullptr);
   asleep_.store(false);
   if (count <= 0) return;
   MutexLock lock(mutex_);

@@ -22,6 +22,28 @@ constexpr std::size_t kMaxUnreported = 4;
 // More connections that say nothing than this push the oldest out.
 constexpr std::size_t kMaxStrangers = 8;
 
+bool is_open(const UniqueFd& process, const UniqueFd& socket) {
+  std::array<pollfd, 2> fds{pollfd{.fd = process.get(), .events = POLLIN, .revents = 0},
+                            pollfd{.fd = socket.get(), .events = POLLIN, .revents = 0}};
+  return ::poll(fds.data(), fds.size(), 0) == 0;
+}
+
+// Over once the peer's channel has shut the socket, which it does between two copies and never in one, or
+// the system has ended its process.
+class ProcessEnd : public PeerEnd {
+ public:
+  ProcessEnd(UniqueFd events, UniqueFd socket, UniqueFd process)
+      : events_(std::move(events)), socket_(std::move(socket)), process_(std::move(process)) {}
+
+  int fd() const override { return events_.get(); }
+  bool over() const override { return !is_open(process_, socket_); }
+
+ private:
+  const UniqueFd events_;  // epoll over the two
+  const UniqueFd socket_;
+  const UniqueFd process_;
+};
+
 }  // namespace
 
 CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::StagingPool> staging)
@@ -156,11 +178,7 @@ Status CmaChannel::send_proof() const {
 
 // Nothing is said after the handshake, so the socket is readable only at its end: the peer closed its
 // channel, died, or became another program.
-bool CmaChannel::peer_is_alive() const {
-  std::array<pollfd, 2> fds{pollfd{.fd = process_.get(), .events = POLLIN, .revents = 0},
-                            pollfd{.fd = socket_.get(), .events = POLLIN, .revents = 0}};
-  return ::poll(fds.data(), fds.size(), 0) == 0;
-}
+bool CmaChannel::peer_is_alive() const { return is_open(process_, socket_); }
 
 bool CmaChannel::post(const Batch& batch) {
   if (state_ != ChannelState::kReady || done_.size() >= kMaxUnreported) return false;
@@ -226,8 +244,22 @@ void CmaChannel::fail_with(Error error) {
   // Closed, they leave `events_`, which nothing more is to wake.
   listener_.reset();
   strangers_.clear();
-  socket_.reset();
+  hang_up();
   process_.reset();
+}
+
+// Also where a child of this process holds the socket too.
+void CmaChannel::hang_up() {
+  if (socket_) ::shutdown(socket_.get(), SHUT_RDWR);
+  socket_.reset();
+}
+
+std::unique_ptr<PeerEnd> CmaChannel::leave() {
+  if (state_ != ChannelState::kReady || !peer_is_alive()) return nullptr;
+  device_path_.fail(gone());
+  state_ = ChannelState::kFailed;
+  ::shutdown(socket_.get(), SHUT_WR);  // this side copies nothing any more
+  return std::make_unique<ProcessEnd>(std::move(events_), std::move(socket_), std::move(process_));
 }
 
 std::string CmaChannel::describe() const { return fmt::format("process {} -> {}", ::getpid(), pid_); }

@@ -8,6 +8,7 @@
 #include "transport/cma/copy.h"
 #include "transport/cma/device_path.h"
 #include "transport/cma/handshake.h"
+#include "transport/peer_end.h"
 #include "transport/transport.h"
 
 namespace p2p::cma {
@@ -19,9 +20,11 @@ inline constexpr std::size_t kMaxBatchSegments = 1024;
 
 /// A path to one process of this host. `post` copies host memory at once; `progress` copies what a device had
 /// to bring first, reports all of it and watches the peer. A socket stays open between the two channels only
-/// so that each learns of the other's end.
-class CmaChannel : public Channel {
+/// so that each learns of the other's end: who shuts it copies nothing any more.
+class CmaChannel : public Channel, public LeavesPeer {
  public:
+  ~CmaChannel() override { hang_up(); }
+
   static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup,
                                                std::shared_ptr<device::StagingPool> staging);
 
@@ -34,6 +37,7 @@ class CmaChannel : public Channel {
   void abandon(BatchId id) override { device_path_.abandon(id); }  // else it is already copied
   int ready_fd() const override { return events_.get(); }
   bool busy() const override { return !done_.empty() || device_path_.busy(); }
+  std::unique_ptr<PeerEnd> leave() override;
   std::string describe() const override;
 
  private:
@@ -52,6 +56,7 @@ class CmaChannel : public Channel {
   void fail_if_lost();
   Error gone() const;
   void fail_with(Error error);
+  void hang_up();
 
   const ChannelSetup setup_;
   Address address_;

@@ -1,0 +1,58 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/thread.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <csignal>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+
+namespace p2p {
+namespace {
+
+thread_local bool engine_thread = false;
+
+// How many forks lie between the first process and this one.
+std::atomic<unsigned> forks{0};
+
+void count_forks() {
+  static const int once = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+  static_cast<void>(once);
+}
+
+}  // namespace
+
+Result<std::thread> start_thread(std::string name, std::function<void()> run) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread;
+  int failure = 0;
+  try {
+    thread = std::thread([name, run = std::move(run)] {
+      engine_thread = true;
+      ::pthread_setname_np(::pthread_self(), name.c_str());
+      run();
+    });
+  } catch (const std::system_error& error) {
+    failure = error.code().value();
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (failure != 0) return tl::unexpected(system_error(fmt::format("start the thread {}", name), failure));
+  return thread;
+}
+
+bool on_engine_thread() { return engine_thread; }
+
+Birthplace::Birthplace() {
+  count_forks();
+  forks_ = forks.load(std::memory_order_relaxed);
+}
+
+bool Birthplace::left() const { return forks.load(std::memory_order_relaxed) != forks_; }
+
+}  // namespace p2p
