@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <string>
 
 #include "transport/cuda_ipc/copy_request.h"
@@ -162,6 +163,30 @@ void write_keys(const Path& folder) {
   message("outcome", cuda_ipc::CopyOutcome{1, tl::unexpected(p2p::Error{p2p::ErrorCode::kNotFound, "why"})});
 }
 
+/// Choices as support/sequence.h reads them.
+void write_sequences(const Path& folder) {
+  const auto choices = [](std::initializer_list<std::initializer_list<unsigned>> steps) {
+    Bytes bytes;
+    for (const auto& step : steps) {
+      for (const unsigned choice : step) bytes.push_back(static_cast<std::byte>(choice));
+    }
+    return bytes;
+  };
+  const std::initializer_list<unsigned> answer{1, 0, 0, 0, 0, 2, 1, 0, 1, 0};  // of two good channels
+  const std::initializer_list<unsigned> refused{1, 0, 0, 0, 0, 2, 1, 0, 1, 1};
+  const std::initializer_list<unsigned> offer{0, 0, 0, 0, 2, 1, 0, 1, 0};
+  const std::initializer_list<unsigned> ready{3, 0, 0, 0, 0};
+  const std::initializer_list<unsigned> tcp_given_up{3, 0, 0, 2, 3};
+  const std::initializer_list<unsigned> control{5, 0, 1, 0, 1, 7};
+  const std::initializer_list<unsigned> import{20, 1};
+  const std::initializer_list<unsigned> post{21, 4, 0, 0};
+  const std::initializer_list<unsigned> owner_says{8, 0, 0, 0, 0, 0, 0, 3, 0, 3, 0, 3};
+  write(folder / "dialled", choices({{0}, answer, ready, tcp_given_up, import, post, owner_says}));
+  write(folder / "dialling", choices({{1}, offer, ready, tcp_given_up, import, post, owner_says}));
+  write(folder / "two_answers", choices({{0}, refused, answer, ready}));
+  write(folder / "early_control", choices({{0}, control, answer}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -170,12 +195,13 @@ int main(int argc, char** argv) {
     return 2;
   }
   const Path corpus(argv[1]);
-  for (const char* const name : {"control", "data_frame", "descriptor", "key"}) {
+  for (const char* const name : {"control", "data_frame", "descriptor", "key", "session"}) {
     std::filesystem::create_directories(corpus / name);
   }
   write_control(corpus / "control", std::make_index_sequence<std::variant_size_v<wire::Message>>());
   write_frames(corpus / "data_frame");
   write_descriptors(corpus / "descriptor");
   write_keys(corpus / "key");
+  write_sequences(corpus / "session");
   return 0;
 }

@@ -252,6 +252,7 @@ RegionDescriptor MemoryRegion::descriptor() const {
 }
 
 Status MemoryRegion::release(std::chrono::nanoseconds timeout) {
+  if (!region_) return {};  // released before
   if (Status here = region_->check_process(); !here) return here;
   const auto deadline = deadline_after(timeout);
   if (!region_->revoke(deadline)) {

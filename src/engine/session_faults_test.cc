@@ -1,8 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <functional>
 #include <future>
 #include <random>
+#include <thread>
 
 #include "support/session_ends.h"
 
@@ -184,6 +187,98 @@ TEST_F(SessionTest, ClosesAPeerThatSpeaksButTakesNothing) {
   talker.get();
   EXPECT_EQ(error.code, ErrorCode::kPeerGone);
   EXPECT_THAT(error.message, testing::AnyOf(HasSubstr("took nothing"), HasSubstr("timed out")));
+}
+
+// Strangers' messages come by the ten thousand; what else the thread has to do is not put off for them.
+TEST_F(SessionTest, TimersRunBetweenMessages) {
+  constexpr int kMessages = 40'000;
+  auto [ours, theirs] = socket_pair();
+  Side side;
+  std::atomic<int> taken{0};
+  std::atomic<int> ticks{0};
+  std::promise<void> all;
+  Session::Handlers handlers = side.handlers();
+  handlers.message = [&](const wire::Message&) {
+    const auto until = Clock::now() + 10us;  // as a look-up takes
+    while (Clock::now() < until) {
+    }
+    if (++taken == kMessages) all.set_value();
+  };
+  side.session =
+      Session::accept(*reactor_, std::move(ours), config(""), std::move(handlers), Clock::now() + kPatience);
+  Stranger peer(std::move(theirs));
+  peer.send(wire::Hello{.incarnation = 2});
+  peer.send(wire::Introduction{});
+  ASSERT_TRUE(peer.next());
+  ASSERT_TRUE(side.wait_open());
+  Reactor& reactor = *reactor_;
+  std::function<void()> tick = [&] {
+    ++ticks;
+    reactor.after(5ms, tick);
+  };
+  reactor.post([&] { reactor.after(5ms, tick); });
+  Bytes many;
+  for (int i = 0; i < kMessages; ++i) ByteWriter(many).put(ByteView(wire::encode(wire::NotifyDone{1})));
+  auto talker = std::async(std::launch::async, [&] {
+    for (std::size_t at = 0; at < many.size();) {
+      const ssize_t sent = ::send(peer.fd.get(), many.data() + at, many.size() - at, MSG_NOSIGNAL);
+      if (sent <= 0) return;
+      at += static_cast<std::size_t>(sent);
+    }
+  });
+  ASSERT_EQ(all.get_future().wait_for(kPatience), std::future_status::ready);
+  talker.get();
+  // They take 0.4 s at least; handled by the buffer, 3000 and more passed between two looks at the timers.
+  EXPECT_GE(ticks, 20);
+  end({&side});
+}
+
+TEST_F(SessionTest, ReadsNoMoreOfAPeerThatTakesNoAnswers) {
+  SessionConfig patient = config("");
+  patient.keepalive = 60s;
+  auto [ours, theirs] = socket_pair();
+  Side side;
+  std::atomic<int> pauses{0};
+  std::atomic<std::size_t> answered{0};
+  std::atomic<Session*> session{nullptr};
+  Session::Handlers handlers = side.handlers();
+  handlers.message = [&](const wire::Message&) {
+    ++answered;
+    session.load()->send(wire::Notify{.total = 1000, .offset = 0, .piece = Bytes(1000)});
+  };
+  handlers.paused = [&] { ++pauses; };
+  side.session =
+      Session::accept(*reactor_, std::move(ours), patient, std::move(handlers), Clock::now() + kPatience);
+  session = side.session.get();
+  Stranger peer(std::move(theirs));
+  peer.send(wire::Hello{.incarnation = 2});
+  peer.send(wire::Introduction{});
+  ASSERT_TRUE(peer.next());
+  ASSERT_TRUE(peer.next());
+  ASSERT_TRUE(side.wait_open());
+  // Asks for 100 MB and more, and reads nothing of it, until it gets no word through any more.
+  constexpr int kQuestions = 120'000;
+  const Bytes question = wire::encode(wire::NotifyDone{1});
+  int asked = 0;
+  for (; asked < kQuestions; ++asked) {
+    if (::send(peer.fd.get(), question.data(), question.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+      if (pauses != 0) break;
+      std::this_thread::yield();
+      --asked;
+    }
+  }
+  EXPECT_GE(pauses, 1);
+  EXPECT_LT(answered * 1000, 12U << 20) << "kept for a peer that does not listen";
+  // It reads on when its answers are taken.
+  const auto enough = static_cast<std::size_t>(asked);
+  for (std::size_t got = 0; got < enough;) {
+    const auto message = peer.next();
+    ASSERT_TRUE(message);
+    got += std::holds_alternative<wire::Notify>(*message);
+  }
+  EXPECT_EQ(answered, enough);
+  EXPECT_TRUE(side.open_still());
+  end({&side});
 }
 
 TEST_F(SessionTest, DeliversThePeersLastWordsBeforeItsEnd) {

@@ -2,7 +2,12 @@
 // A process with an engine that does what it is told, a line at a time, and answers each line with "ok ...",
 // or "error <code> <sentence>". The commands are the functions of Peer below.
 #include <fmt/format.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -29,6 +34,17 @@ struct Region {
   Pages pages;
   MemoryRegion registration;
 };
+
+// Copies of `cma` wait for so long before they reach the kernel, as those of a thread that was put to sleep
+// on the way do.
+std::atomic<std::chrono::milliseconds::rep> copy_delay{0};
+std::atomic<std::uint64_t> copies_begun{0};
+
+/// delay_copies MS : "ok BEGUN", how many copies had begun until now
+std::string delay_copies(Words& words) {
+  copy_delay = words.time().count();
+  return fmt::format("ok {}", copies_begun.load());
+}
 
 class Peer {
  public:
@@ -59,6 +75,7 @@ class Peer {
         {"notify", [this](Words& words) { return notify(words); }},
         {"notified", [this](Words& words) { return notified(words); }},
         {"wait", [this](Words& words) { return wait(words); }},
+        {"delay_copies", [](Words& words) { return delay_copies(words); }},
     };
   }
 
@@ -251,7 +268,23 @@ class Peer {
 };
 
 }  // namespace
+
+void delay_copy() {
+  ++copies_begun;
+  if (const auto delay = copy_delay.load(); delay != 0) std::this_thread::sleep_for(milliseconds(delay));
+}
+
 }  // namespace p2p::testing
+
+// In place of the C library's, for the whole program and the engine's library.
+extern "C" __attribute__((visibility("default"))) ssize_t process_vm_writev(pid_t pid, const iovec* local,
+                                                                            unsigned long local_count,
+                                                                            const iovec* remote,
+                                                                            unsigned long remote_count,
+                                                                            unsigned long flags) {
+  p2p::testing::delay_copy();
+  return ::syscall(SYS_process_vm_writev, pid, local, local_count, remote, remote_count, flags);
+}
 
 #if defined(__SANITIZE_THREAD__)
 // The tests kill this process, so what the sanitizer finds must end it at once to be seen.

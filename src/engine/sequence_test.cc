@@ -1,0 +1,200 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "support/sequence.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "support/bounds.h"
+#include "support/eventually.h"
+
+namespace p2p::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+Bytes address(PlainAddress kind = PlainAddress::kGood) { return {static_cast<std::byte>(kind)}; }
+const wire::ChannelOffer kOffer{"plain", {address(), address()}};
+const wire::ChannelAnswer kAnswer{"plain", "", {address(), address()}};
+const wire::ChannelsReady kReady{"plain", ""};
+const wire::ChannelsReady kGivenUp{"plain", "no more"};
+
+/// How far the channels of the one transport are when a message comes.
+enum Stage : unsigned {
+  kIntroduced = 1,  ///< the endpoint's offer was not answered; or none was made to it
+  kConnected = 2,   ///< answered; the endpoint's channels come up, the raw peer has not said so of its own
+  kOpen = 4,
+  kLost = 8,  ///< the raw peer gave the transport up after it was connected
+  kAlways = kIntroduced | kConnected | kOpen | kLost,
+  kNever = 0,
+};
+
+constexpr std::array kStages{kIntroduced, kConnected, kOpen, kLost};
+
+struct Case {
+  const char* name;
+  wire::Message message;
+  unsigned kept_by_dialler;   ///< stages in which an endpoint that dialled takes it; in others it is a breach
+  unsigned kept_by_acceptor;  ///< the same of one that was dialled
+};
+
+std::vector<Case> cases() {
+  const wire::ReceiveSpan span{.region = 9, .address = 4096, .size = 8};
+  const auto bare = [](wire::ReceiveSpan one) { return wire::ReceivePosted{0, 0, {one}}; };
+  wire::ReceiveSpan around = span;
+  around.address = ~std::uint64_t{0};
+  return {
+      {"offer", kOffer, kNever, kIntroduced},
+      {"offer of another", wire::ChannelOffer{"other", {address()}}, kNever, kNever},
+      {"offer of none", wire::ChannelOffer{"plain", {}}, kNever, kNever},
+      {"offer of too many", wire::ChannelOffer{"plain", std::vector<Bytes>(65, address())}, kNever, kNever},
+      {"offer that is nonsense", wire::ChannelOffer{"plain", {Bytes(9)}}, kNever, kIntroduced},
+      {"answer", kAnswer, kIntroduced, kNever},
+      {"answer of fewer", wire::ChannelAnswer{"plain", "", {address()}}, kIntroduced, kNever},
+      {"answer of more", wire::ChannelAnswer{"plain", "", std::vector<Bytes>(3, address())}, kIntroduced,
+       kNever},
+      {"answer of a closed port",
+       wire::ChannelAnswer{"plain", "", {address(), address(PlainAddress::kRefused)}}, kIntroduced, kNever},
+      {"refusal", wire::ChannelAnswer{"plain", "no", {}}, kIntroduced, kNever},
+      {"answer about another", wire::ChannelAnswer{"other", "", {address()}}, kNever, kNever},
+      {"ready", kReady, kConnected, kConnected},
+      {"given up", kGivenUp, kIntroduced | kConnected, kIntroduced | kConnected},
+      {"another ready", wire::ChannelsReady{"other", ""}, kNever, kNever},
+      {"control", wire::ChannelControl{"plain", 1, Bytes(1)}, kConnected | kOpen | kLost,
+       kConnected | kOpen | kLost},
+      {"control that a channel refuses", wire::ChannelControl{"plain", 1, Bytes(1, std::byte{0xff})},
+       kConnected | kOpen | kLost, kConnected | kOpen | kLost},
+      {"control of one too many", wire::ChannelControl{"plain", 2, Bytes(1)}, kLost, kLost},
+      {"control of another", wire::ChannelControl{"other", 0, Bytes(1)}, kNever, kNever},
+      {"query", wire::RegionQuery{1, 4711, {}}, kAlways, kAlways},
+      {"answer to no query", wire::RegionAnswer{.query = 1, .base = 1, .size = 1}, kNever, kNever},
+      {"revocation", wire::RegionRevoke{1, 4711}, kAlways, kAlways},
+      {"revoked that was not asked", wire::RegionRevoked{4711}, kAlways, kAlways},
+      {"receive", bare(span), kAlways, kAlways},
+      {"receive out of order", wire::ReceivePosted{1, 0, {span}}, kNever, kNever},
+      {"receive around the end of memory", bare(around), kNever, kNever},
+      {"receive that was not posted is done", wire::ReceiveDone{.sequence = 0}, kNever, kNever},
+      {"receive that was not posted is withdrawn", wire::ReceiveWithdrawn{3}, kAlways, kAlways},
+      {"notification", wire::Notify{.notification = 9, .total = 2, .offset = 0, .piece = Bytes(2)}, kAlways,
+       kAlways},
+      {"notification from its middle", wire::Notify{.total = 4, .offset = 2, .piece = Bytes(2)}, kNever,
+       kNever},
+      {"notification done that was not sent", wire::NotifyDone{4711}, kAlways, kAlways},
+      {"heartbeat", wire::Heartbeat{}, kAlways, kAlways},
+      {"hello", wire::Hello{}, kNever, kNever},
+      {"proof", wire::Proof{}, kNever, kNever},
+      {"introduction", wire::Introduction{}, kNever, kNever},
+  };
+}
+
+class SequenceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_.listen_address = "127.0.0.1";
+    TransportRegistry registry{{PlainTransport::entry("plain"), PlainTransport::entry("spare")}};
+    for (const auto& entry : builtin_transports().entries) {
+      if (entry.name == "tcp") registry.entries.push_back(entry);
+    }
+    endpoint_ = engine::Endpoint::create(options_, registry).value();
+  }
+
+  /// A raw peer that the endpoint has dialled, or that has dialled it, with the channels of "plain" at some
+  /// stage. Those of "spare" are up, so that the connection outlives the loss of "plain".
+  std::optional<RawPeer> peer_at(Stage stage, bool dialled) {
+    if (dialled) static_cast<void>(endpoint_->connect("127.0.0.1", listener_.port(), 20s, std::nullopt));
+    RawPeer peer = dialled ? listener_.accept() : RawPeer::dial(endpoint_->port());
+    const bool shaken = peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, {"plain", "spare"});
+    if (!shaken || !bring_up(peer, "spare", dialled)) return std::nullopt;
+    peer.say(wire::ChannelsReady{"spare", ""});
+    connection_ = endpoint_->connections().back();
+    if (stage == kIntroduced) return peer;
+    if (!bring_up(peer, "plain", dialled)) return std::nullopt;
+    if (stage == kOpen) peer.say(kReady);
+    if (stage == kLost) peer.say(kGivenUp);
+    return peer;
+  }
+
+  // False if the endpoint does not say that its channels are ready.
+  static bool bring_up(RawPeer& peer, const std::string& transport, bool dialled) {
+    const std::vector<Bytes> addresses{address(), address()};
+    if (dialled) {
+      peer.say(wire::ChannelAnswer{transport, "", addresses});
+    } else {
+      peer.say(wire::ChannelOffer{transport, addresses});
+    }
+    const auto ready = peer.next_of<wire::ChannelsReady>();
+    return ready && ready->transport == transport && ready->reason.empty();
+  }
+
+  /// What comes after the message is still answered.
+  static bool is_kept(RawPeer& peer) {
+    peer.say(wire::Notify{.notification = 4242, .total = 0, .offset = 0, .piece = {}});
+    while (const auto done = peer.next_of<wire::NotifyDone>()) {
+      if (done->notification == 4242) return true;
+    }
+    return false;
+  }
+
+  Options options_;
+  std::unique_ptr<engine::Endpoint> endpoint_;
+  std::shared_ptr<engine::Connection> connection_;
+  RawListener listener_;
+};
+
+TEST_F(SequenceTest, EveryMessageAtEveryStageIsTakenOrABreach) {
+  for (const bool dialled : {true, false}) {
+    for (const Stage stage : kStages) {
+      for (const Case& one : cases()) {
+        SCOPED_TRACE(fmt::format("{}, stage {}, {}", one.name, static_cast<unsigned>(stage),
+                                 dialled ? "to who dialled" : "to who was dialled"));
+        auto peer = peer_at(stage, dialled);
+        ASSERT_TRUE(peer);
+        peer->say(one.message);
+        const bool kept = is_kept(*peer);
+        EXPECT_EQ(kept, ((dialled ? one.kept_by_dialler : one.kept_by_acceptor) & stage) != 0);
+        if (kept) continue;
+        EXPECT_TRUE(peer->dropped());
+        peer.reset();  // whoever closes waits a moment for the other side to do so
+        ASSERT_TRUE(eventually([&] { return connection_->state() == ConnectionState::kClosed; }));
+        EXPECT_EQ(connection_->status().error().code, ErrorCode::kProtocol)
+            << connection_->status().error().message;
+      }
+    }
+  }
+  connection_.reset();
+  EXPECT_TRUE(eventually([&] { return endpoint_->connections().empty(); }));
+}
+
+// The one that crashed: what an answer gave up was connected again by the next.
+TEST_F(SequenceTest, ASecondAnswerIsABreach) {
+  for (const auto kind : {PlainAddress::kFailsLater, PlainAddress::kRefused, PlainAddress::kNeverReady}) {
+    auto peer = peer_at(kIntroduced, true);
+    ASSERT_TRUE(peer);
+    peer->say(wire::ChannelAnswer{"plain", "", {address(kind), address(kind)}});
+    peer->say(kAnswer);
+    EXPECT_TRUE(peer->dropped());
+    EXPECT_FALSE(connection_->wait_open(20s));
+  }
+}
+
+// Runs that were drawn; a failing one prints what repeats it.
+TEST_F(SequenceTest, RandomSequencesEndWell) {
+  for (unsigned seed = 0; seed < static_cast<unsigned>(scaled(600, 200)); ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    std::mt19937 random(seed);
+    std::vector<std::uint8_t> choices(1 + random() % 300);
+    for (auto& choice : choices) choice = static_cast<std::uint8_t>(random());
+    EXPECT_TRUE(Sequence(*endpoint_, choices).run());
+  }
+  EXPECT_TRUE(eventually([&] { return endpoint_->connections().empty(); }));
+  auto peer = peer_at(kOpen, true);
+  ASSERT_TRUE(peer);
+  EXPECT_TRUE(is_kept(*peer)) << "the endpoint still serves";
+}
+
+}  // namespace
+}  // namespace p2p::testing
