@@ -107,7 +107,10 @@ bool Region::withhold() {
 bool Region::revoke(std::chrono::steady_clock::time_point deadline) {
   table_->remove(info_.id);
   withhold();
-  return wait_zero(unanswered_, deadline) && wait_fences(deadline);
+  const bool unaccessed = std::all_of(
+      registrations_.begin(), registrations_.end(),
+      [&](const auto& registration) { return !registration || registration->wait_unaccessed(deadline); });
+  return unaccessed && wait_zero(unanswered_, deadline) && wait_fences(deadline);
 }
 
 void Region::drop() {

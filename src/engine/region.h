@@ -91,8 +91,8 @@ class Region : public std::enable_shared_from_this<Region> {
   /// False if that was done before.
   bool withhold();
 
-  /// The same, and takes the region out of the table; may be repeated. False if a peer had not answered, or
-  /// was not past its fence, by `deadline`.
+  /// The same, and takes the region out of the table; may be repeated. False if an access of a peer was not
+  /// over, a peer had not answered, or was not past its fence, by `deadline`.
   bool revoke(std::chrono::steady_clock::time_point deadline);
 
   /// The same for an application that does not ask what came of it: waits for `revoke_timeout`, but on an

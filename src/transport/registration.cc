@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/futex.h"
 #include "drivers/crypto/crypto.h"
 
 namespace p2p {
@@ -32,15 +33,17 @@ bool Registration::begin_access() const {
 }
 
 void Registration::end_access() const {
-  if (accesses_.fetch_sub(1, std::memory_order_release) == (kRevoked | 1)) accesses_.notify_all();
+  if (accesses_.fetch_sub(1, std::memory_order_release) == (kRevoked | 1)) futex_wake_all(accesses_);
 }
 
-void Registration::revoke() const {
-  std::uint32_t accesses = accesses_.fetch_or(kRevoked, std::memory_order_acquire) | kRevoked;
-  while (accesses != kRevoked) {
-    accesses_.wait(accesses, std::memory_order_acquire);
-    accesses = accesses_.load(std::memory_order_acquire);
+void Registration::revoke() const { accesses_.fetch_or(kRevoked, std::memory_order_acquire); }
+
+bool Registration::wait_unaccessed(std::chrono::steady_clock::time_point deadline) const {
+  while (const std::uint32_t accesses = accesses_.load(std::memory_order_acquire) & ~kRevoked) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    futex_wait(accesses_, accesses | kRevoked, deadline);
   }
+  return true;
 }
 
 Status begin_accesses(std::span<const std::shared_ptr<Registration>> registrations,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,8 +53,11 @@ class Registration {
 
   bool contains(std::uint64_t address, std::uint64_t size) const { return info_.contains(address, size); }
 
-  /// No access (AccessGuard) begins after this returns, and none is going on.
+  /// No access (AccessGuard) begins after this returns; `wait_unaccessed` tells when none is going on.
   void revoke() const;
+
+  /// After `revoke`: waits until no access is going on; false if one still was at `deadline`.
+  bool wait_unaccessed(std::chrono::steady_clock::time_point deadline) const;
 
  private:
   friend class AccessGuard;
@@ -104,7 +108,7 @@ class RegistrationTable {
  public:
   void add(std::shared_ptr<Registration> registration);
 
-  /// After this `find` does not return it, no access to it begins and none is going on.
+  /// After this `find` does not return it and no access to it begins.
   void revoke(const Registration& registration);
 
   /// The registration if `key` is its key and the range lies within it; kNotFound, kPermissionDenied or

@@ -91,7 +91,7 @@ TEST(Registration, AccessToSeveralIsAllOrNone) {
 
 // Two threads write through the registration while the owner revokes it and then reads without a lock:
 // a missing wait or ordering is a data race that ThreadSanitizer reports, and a changed value here.
-TEST(Registration, RevokeWaitsForAccesses) {
+TEST(Registration, AccessesEndAfterRevoke) {
   for (int round = 0; round < 200; ++round) {
     std::array<std::uint64_t, 16> lanes{};
     const Registration registration(region(1, 0x1000, 0x100));
@@ -105,11 +105,26 @@ TEST(Registration, RevokeWaitsForAccesses) {
     std::thread second(access, std::size_t{8});
     for (int count = started.load(); count < 2; count = started.load()) started.wait(count);
     registration.revoke();
+    ASSERT_TRUE(registration.wait_unaccessed(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
     const auto seen = lanes;
     first.join();
     second.join();
     EXPECT_EQ(seen, lanes);
   }
+}
+
+// The thread that is to end an access may be the one that asks.
+TEST(Registration, AnAccessThatDoesNotEndIsWaitedForNoLongerThanTold) {
+  const Registration registration(region(1, 0x1000, 0x100));
+  {
+    const AccessGuard access(registration);
+    ASSERT_TRUE(access);
+    registration.revoke();
+    EXPECT_FALSE(registration.wait_unaccessed(std::chrono::steady_clock::now()));
+    EXPECT_FALSE(
+        registration.wait_unaccessed(std::chrono::steady_clock::now() + std::chrono::milliseconds(20)));
+  }
+  EXPECT_TRUE(registration.wait_unaccessed(std::chrono::steady_clock::now()));
 }
 
 TEST(RegistrationTable, FindsByIdKeyAndRange) {

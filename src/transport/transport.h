@@ -155,7 +155,8 @@ class Transport {
   /// Takes memory into use; the transport keeps it findable for peers until `revoke_memory`.
   virtual Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) = 0;
 
-  /// Peers can no longer use it when this returns.
+  /// Peers begin no access to it after this returns; `Registration::wait_unaccessed` tells when those that
+  /// had begun are over. Never waits.
   virtual void revoke_memory(const Registration& registration) = 0;
 
   /// Makes a peer's region usable. `exported` came from the peer: check it.

@@ -45,7 +45,10 @@ class PlacedMemory {
     put(Bytes(size));
   }
 
-  ~PlacedMemory() { transport_.revoke_memory(*registration_); }
+  ~PlacedMemory() {
+    transport_.revoke_memory(*registration_);
+    EXPECT_TRUE(registration_->wait_unaccessed(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
+  }
   PlacedMemory(const PlacedMemory&) = delete;
   PlacedMemory& operator=(const PlacedMemory&) = delete;
 

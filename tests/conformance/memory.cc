@@ -56,6 +56,7 @@ Memory::~Memory() {
 void Memory::revoke() {
   if (!revoked_) transport_.revoke_memory(*registration_);
   revoked_ = true;
+  EXPECT_TRUE(registration_->wait_unaccessed(std::chrono::steady_clock::now() + std::chrono::seconds(30)));
 }
 
 RegionOffer Memory::offer() const { return offer_of(transport_, *registration_); }
