@@ -86,14 +86,14 @@ struct P2P_API Options {
   /// With `transports` set: refuse a transfer rather than take a route that is not listed.
   bool require_transport = true;
 
-  /// A transport that is to be taken wherever it moves bytes between the kinds of memory at hand: a transfer for
-  /// which another one would have to be taken is refused. Empty: none.
+  /// A transport that is to be taken wherever it moves bytes between the kinds of memory at hand: a transfer
+  /// for which another one would have to be taken is refused. Empty: none.
   std::string required;
 
   /// Leave out transports that reach no further than this host.
   bool network_only = false;
 
-  /// Engine threads; 0: one a core, at most 8.
+  /// Engine threads; 0: one a core up to 8, then one for every two up to 16.
   unsigned workers = 0;
 
   /// Keep engine threads on the CPUs next to the GPUs whose memory is registered, where the system says
