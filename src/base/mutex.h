@@ -16,6 +16,7 @@
 #define P2P_ACQUIRE(...) P2P_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define P2P_RELEASE(...) P2P_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
 #define P2P_TRY_ACQUIRE(...) P2P_THREAD_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
+#define P2P_ASSERT_HELD(...) P2P_THREAD_ATTRIBUTE(assert_capability(__VA_ARGS__))
 #define P2P_EXCLUDES(...) P2P_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 
 namespace p2p {

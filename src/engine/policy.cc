@@ -31,7 +31,7 @@ Policy Policy::by_caller(BatchLimits limits, std::chrono::nanoseconds spin) {
 
 Policy Policy::of(const Capabilities& capabilities, const Options& options) {
   BatchLimits limits{capabilities.max_batch_bytes, capabilities.max_batch_segments};
-  if (capabilities.whole_transfers) return by_caller(limits, options.spin);
+  if (capabilities.scheduling == Scheduling::kByCaller) return by_caller(limits, options.spin);
   limits.bytes = std::min<std::uint64_t>(limits.bytes, options.batch_bytes);
   return spread(limits, options.spin);
 }

@@ -96,7 +96,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool stays_active(Clock::time_point now);
 
  private:
-  void assume_locked() const P2P_THREAD_ATTRIBUTE(assert_capability(mutex_)) {}
+  void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
   bool busy() const P2P_REQUIRES(mutex_);
   bool turn(Deferred& deferred) P2P_REQUIRES(mutex_);
   bool progress(Deferred& deferred) P2P_REQUIRES(mutex_);

@@ -48,7 +48,7 @@ class Worker final : public SlotThread {
   bool work(Deferred& deferred) P2P_REQUIRES(mutex_);
   void sleep();
   bool left_to_callers();
-  void assume_locked() const P2P_THREAD_ATTRIBUTE(assert_capability(mutex_)) {}
+  void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
 
   const std::chrono::nanoseconds spin_;
   UniqueFd epoll_;

@@ -24,6 +24,17 @@ enum class Role : std::uint8_t { kConnector, kAcceptor };
 /// How far a transport carries.
 enum class Reach : std::uint8_t { kProcess, kHost, kNetwork };
 
+/// How the engine deals work out to a transport's channels; src/engine/policy.h says how it does each.
+enum class Scheduling : std::uint8_t {
+  /// Moving bytes takes a thread's time: transfers are cut by `Options::batch_bytes` and spread over channels
+  /// and workers.
+  kSpread,
+
+  /// A device moves the bytes, and starting it takes no longer than waking a thread: transfers are cut by
+  /// `max_batch_bytes` alone, started by the caller's thread and looked after by it while it waits.
+  kByCaller,
+};
+
 /// What the engine must know of a transport before it uses it.
 struct Capabilities {
   Reach reach = Reach::kNetwork;
@@ -39,9 +50,7 @@ struct Capabilities {
   /// thread.
   bool slow_import = false;
 
-  /// Batches are cut by `max_batch_bytes` alone, whatever `Options::batch_bytes` says: the transport has no
-  /// use for dealing a transfer out over channels.
-  bool whole_transfers = false;
+  Scheduling scheduling = Scheduling::kSpread;
 
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
   std::size_t max_batch_segments = 1024;

@@ -57,7 +57,7 @@ class CudaIpc : public Transport {
             .unaided = true,
             .needs_exported_key = true,
             .slow_import = true,
-            .whole_transfers = true,
+            .scheduling = Scheduling::kByCaller,
             .max_batch_bytes = std::uint64_t{1} << 30,
             .max_batch_segments = kBlocks};
   }
