@@ -47,9 +47,11 @@ Process Peer::start(const std::vector<std::string>& prefix) {
 }
 
 Peer::Peer(const EndpointPlan& plan, const std::vector<std::string>& prefix) : process_(start(prefix)) {
-  const std::string command = fmt::format(
-      "endpoint {} {} {} {} {} {} {}", plan.address, plan.port, plan.transport.empty() ? "-" : plan.transport,
-      plan.keepalive.count(), plan.key_file.empty() ? "-" : plan.key_file, plan.workers, plan.streams);
+  const std::string command =
+      fmt::format("endpoint {} {} {} {} {} {} {} {}", plan.address, plan.port,
+                  plan.transport.empty() ? "-" : plan.transport, plan.keepalive.count(),
+                  plan.key_file.empty() ? "-" : plan.key_file, plan.workers, plan.streams,
+                  plan.interfaces.empty() ? "-" : plan.interfaces);
   std::istringstream words(must(call(command), "make a peer's endpoint"));
   words >> address_ >> port_;
 }

@@ -24,8 +24,9 @@ struct EndpointPlan {
   std::string key_file;
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;
-  unsigned workers = 0;  ///< 0: the default
-  unsigned streams = 0;  ///< 0: the default
+  unsigned workers = 0;    ///< 0: the default
+  unsigned streams = 0;    ///< 0: the default
+  std::string interfaces;  ///< for TCP data, comma-separated
 
   Options options() const;
 };

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -98,6 +99,10 @@ class Peer {
     if (const std::string key = words.text(); key != "-") options.key_file = key;
     options.workers = static_cast<unsigned>(words.number());
     options.streams = static_cast<unsigned>(words.number());
+    if (const std::string interfaces = words.text(); interfaces != "-") {
+      std::istringstream names(interfaces);
+      for (std::string name; std::getline(names, name, ',');) options.interfaces.push_back(name);
+    }
     auto endpoint = Endpoint::create(options);
     if (!endpoint) return answer_error(endpoint);
     endpoint_.emplace(std::move(*endpoint));

@@ -1,10 +1,13 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/socket/socket.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -15,6 +18,17 @@ namespace {
 Status set_option(int fd, int level, int option, int value, const char* name) {
   if (::setsockopt(fd, level, option, &value, sizeof value) == 0) return {};
   return tl::unexpected(system_error(fmt::format("set {} to {}", name, value)));
+}
+
+// A first probe after a third of the time, and as many more as fit; the system counts in seconds.
+Status keep_alive(int fd, std::chrono::milliseconds silence) {
+  const auto third = std::max<std::int64_t>(1, silence.count() / 3000);
+  const auto probes = std::clamp<std::int64_t>(silence.count() / 1000 / third - 1, 1, 2);
+  Status status = set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  if (status) status = set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(third), "TCP_KEEPIDLE");
+  if (status) status = set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(third), "TCP_KEEPINTVL");
+  if (status) status = set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, static_cast<int>(probes), "TCP_KEEPCNT");
+  return status;
 }
 
 Result<UniqueFd> open_stream(const Address& address) {
@@ -98,12 +112,25 @@ Result<Address> peer_address(int fd) {
   return Address::from(reinterpret_cast<const sockaddr*>(&storage), size);
 }
 
+Result<Answers> answers_of(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  int waiting = 0;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || ::ioctl(fd, SIOCOUTQNSD, &waiting) != 0) {
+    return tl::unexpected(system_error("ask what a TCP stream waits for"));
+  }
+  return Answers{.awaited = info.tcpi_unacked != 0 || info.tcpi_probes != 0,
+                 .waiting = waiting != 0,
+                 .last = std::chrono::milliseconds(info.tcpi_last_ack_recv)};
+}
+
 Status tune_stream(int fd, const StreamOptions& options) {
   Status status = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
   if (status && options.user_timeout.count() > 0) {
     status = set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(options.user_timeout.count()),
                         "TCP_USER_TIMEOUT");
   }
+  if (status && options.keepalive.count() > 0) status = keep_alive(fd, options.keepalive);
   if (status && options.buffer_bytes > 0) {
     status = set_option(fd, SOL_SOCKET, SO_SNDBUF, options.buffer_bytes, "SO_SNDBUF");
     if (status) status = set_option(fd, SOL_SOCKET, SO_RCVBUF, options.buffer_bytes, "SO_RCVBUF");

@@ -29,11 +29,24 @@ Result<Address> peer_address(int fd);
 /// What a stream that carries bulk data is set to.
 struct StreamOptions {
   std::chrono::milliseconds user_timeout{0};  ///< unacknowledged for longer: the peer is gone; 0: never
-  int buffer_bytes = 0;                       ///< of both directions; 0: the kernel tunes them
+
+  /// While nothing is on its way, in seconds: the kernel probes the other host, which is gone when it has not
+  /// answered for so long; 0: it does not.
+  std::chrono::milliseconds keepalive{0};
+
+  int buffer_bytes = 0;  ///< of both directions; 0: the kernel tunes them
 };
 
 /// TCP_NODELAY and `options`. Buffers are cut to what the system allows.
 Status tune_stream(int fd, const StreamOptions& options);
+
+/// What the other host owes a stream.
+struct Answers {
+  bool awaited = false;            ///< bytes, or a probe of its full window, are not acknowledged
+  bool waiting = false;            ///< bytes wait for room in its window
+  std::chrono::milliseconds last;  ///< since its last acknowledgement
+};
+Result<Answers> answers_of(int fd);
 
 /// The least bytes that make the socket readable. Failing to set it costs wake-ups, nothing else.
 void set_receive_low_water(int fd, int bytes);

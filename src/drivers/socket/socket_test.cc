@@ -99,11 +99,30 @@ TEST(Socket, MovesBytesAndSeesTheEnd) {
   EXPECT_EQ(moved->bytes, 4U);
   EXPECT_EQ(buffer[3], std::byte{4});
 
+  ASSERT_TRUE(tune_stream(pair.dialled.get(), {.keepalive = milliseconds(3000)}));
+  EXPECT_FALSE(answers_of(pair.dialled.get())->awaited);
+  EXPECT_FALSE(answers_of(pair.dialled.get())->waiting);
+
   pair.dialled.reset();
   PollSet set = *PollSet::open();
   ASSERT_TRUE(set.add(pair.accepted.get(), EPOLLIN));
   ASSERT_TRUE(wait_for(set));
   EXPECT_TRUE(try_receive(pair.accepted.get(), buffer)->ended);
+}
+
+// A peer that does not read is asked now and then whether it has room, and its kernel answers.
+TEST(Socket, AFullWindowWaitsWithoutAnAnswerBeingOwed) {
+  Connected pair = connect_pair(loopback());
+  const std::vector<std::byte> bytes(std::size_t{1} << 20);
+  while (!try_send(pair.dialled.get(), bytes)->blocked) {
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  Answers answers;
+  do {
+    answers = answers_of(pair.dialled.get()).value();
+  } while ((answers.awaited || !answers.waiting) && std::chrono::steady_clock::now() < deadline);
+  EXPECT_FALSE(answers.awaited);
+  EXPECT_TRUE(answers.waiting);
 }
 
 TEST(Socket, LowWaterHoldsBackReadiness) {

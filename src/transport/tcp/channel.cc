@@ -34,6 +34,8 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
     : setup_(setup),
       config_(std::move(config)),
       polls_(std::move(polls)),
+      farewell_(setup.control),
+      liveness_(polls_, config_.keepalive),
       description_(setup.rail.address),
       staging_(std::make_shared<device::Staging>(config_.staging, kStagingSlots)),
       sender_(completions_),
@@ -47,12 +49,14 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
 StreamChannel::~StreamChannel() {
   staging_->close();
   config_.staging->remove_stream();
+  farewell_.say("the peer closed the stream");
   if (fd_ && sender_.zerocopy_outstanding()) socket::discard_at_close(fd_.get());
 }
 
 Status StreamChannel::connect(std::span<const std::byte> peer_address) {
   if (!connecting_) return {};
   Status status = connecting_->connect(peer_address);
+  if (status) farewell_.met();
   description_ = connecting_->description();
   return status;
 }
@@ -71,7 +75,7 @@ Status StreamChannel::become_ready(UniqueFd fd) {
   if (!local) return tl::unexpected(local.error());
   if (!remote) return tl::unexpected(remote.error());
   const bool same_host = socket::is_local(*remote);
-  const socket::StreamOptions options{.user_timeout = config_.keepalive,
+  const socket::StreamOptions options{.keepalive = config_.keepalive,
                                       .buffer_bytes = same_host ? kLocalBufferBytes : 0};
   if (Status status = socket::tune_stream(fd.get(), options); !status) return status;
   if (Status status = polls_.add(fd.get(), EPOLLIN); !status) return status;
@@ -81,29 +85,51 @@ Status StreamChannel::become_ready(UniqueFd fd) {
   fd_ = std::move(fd);
   // On one host the kernel copies all the same, and later.
   sender_.start(fd_.get(), same_host ? 0 : config_.zerocopy_bytes);
-  state_ = ChannelState::kReady;
+  liveness_.start(fd_.get());
+  phase_ = Phase::kReady;
   return {};
 }
 
+ChannelState StreamChannel::state() const {
+  if (phase_ == Phase::kFailed) return ChannelState::kFailed;
+  return phase_ == Phase::kConnecting ? ChannelState::kConnecting : ChannelState::kReady;
+}
+
 void StreamChannel::lose(const Error& why) {
-  if (state_ == ChannelState::kFailed) return;
+  if (phase_ == Phase::kClosing || phase_ == Phase::kFailed) return;
   log(LogLevel::kDebug, "tcp stream {} is lost: {}", description_, why.message);
-  state_ = ChannelState::kFailed;
+  const bool was_ready = phase_ == Phase::kReady;
+  phase_ = Phase::kClosing;
   error_ = why;
   if (fd_) socket::discard_at_close(fd_.get());
   fd_.reset();
   connecting_.reset();
   polls_.clear_alarm();
-  const Error gone{ErrorCode::kPeerGone, fmt::format("stream {}: {}", description_, why.message)};
-  sender_.fail(gone);
   staging_->close();
+  departures_.stop();
+  peer_.clear();
+  farewell_.say(why.message);
+  if (!was_ready || farewell_.both_said()) finish();
+}
+
+void StreamChannel::finish() {
+  phase_ = Phase::kFailed;
+  const Error gone{ErrorCode::kPeerGone, fmt::format("stream {}: {}", description_, error_.message)};
+  sender_.fail(gone);
   departures_.fail(gone);
   reads_.fail(gone);
-  peer_.clear();
+}
+
+Status StreamChannel::on_control(std::span<const std::byte> message) {
+  const Result<std::string> why = farewell_.hear(message);
+  if (!why) return tl::unexpected(why.error());
+  lose({ErrorCode::kPeerGone, "the peer gave it up: " + *why});
+  if (phase_ == Phase::kClosing) finish();
+  return {};
 }
 
 bool StreamChannel::post(const Batch& batch) {
-  if (state_ != ChannelState::kReady) return false;
+  if (phase_ != Phase::kReady) return false;
   const bool idle = !sender_.pending();
   if (batch.operation == Operation::kRead) {
     if (!reads_.post(batch)) return false;
@@ -125,9 +151,9 @@ bool StreamChannel::post(const Batch& batch) {
 
 bool StreamChannel::progress(std::vector<Completion>& completions) {
   bool moved = false;
-  if (state_ == ChannelState::kConnecting) {
+  if (phase_ == Phase::kConnecting) {
     moved = connect_further();
-  } else if (state_ == ChannelState::kReady) {
+  } else if (phase_ == Phase::kReady) {
     moved = move_bytes();
   }
   if (completions_.empty()) return moved;
@@ -138,13 +164,15 @@ bool StreamChannel::progress(std::vector<Completion>& completions) {
 }
 
 bool StreamChannel::busy() const {
+  if (phase_ == Phase::kClosing) return !completions_.empty();
   return !completions_.empty() || departures_.busy() || reads_.busy() || peer_.busy();
 }
 
 bool StreamChannel::move_bytes() {
   bool moved = departures_.progress();
   moved = reads_.settle() || moved;
-  Status status = peer_.settle();
+  Status status = liveness_.check();
+  if (status) status = peer_.settle();
   if (status) {
     const Result<Receiver::Received> received = receiver_.receive(fd_.get());
     if (received) {
@@ -161,6 +189,7 @@ bool StreamChannel::move_bytes() {
 
 Result<bool> StreamChannel::flush() {
   const Result<bool> sent = sender_.flush();
+  if (sent && *sent) liveness_.sent();
   const bool wanted = sender_.pending();
   if (sent && wanted != watching_output_) {
     watching_output_ = wanted;

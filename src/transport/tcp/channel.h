@@ -11,8 +11,10 @@
 #include "base/unique_fd.h"
 #include "device/staging.h"
 #include "drivers/socket/poll_set.h"
+#include "transport/farewell.h"
 #include "transport/tcp/connecting.h"
 #include "transport/tcp/device_departures.h"
+#include "transport/tcp/liveness.h"
 #include "transport/tcp/peer_requests.h"
 #include "transport/tcp/read_requests.h"
 #include "transport/tcp/receiver.h"
@@ -32,7 +34,10 @@ struct ChannelConfig {
 
 /// One TCP stream: its life, and which of its parts a batch or frame is for. Connects (connecting.h), then
 /// sends (sender.h) and receives (receiver.h). My writes are the sender's, my reads of read_requests.h, what
-/// the peer asks of peer_requests.h. Belongs to one worker.
+/// the peer asks of peer_requests.h.
+///
+/// A stream that is lost ends its batches once the peer's end is shut, too: what lies unread there would land
+/// after a batch that was sent again over another stream. Belongs to one worker.
 class StreamChannel final : public Channel, private FrameHandler {
  public:
   static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup, ChannelConfig config);
@@ -40,16 +45,24 @@ class StreamChannel final : public Channel, private FrameHandler {
 
   std::vector<std::byte> address() const override { return address_; }
   Status connect(std::span<const std::byte> peer_address) override;
-  ChannelState state() const override { return state_; }
+  ChannelState state() const override;
   Error error() const override { return error_; }
   bool post(const Batch& batch) override;
   bool progress(std::vector<Completion>& completions) override;
   void abandon(BatchId id) override;
   int ready_fd() const override { return polls_.fd(); }
   bool busy() const override;
+  Status on_control(std::span<const std::byte> message) override;
   std::string describe() const override { return description_; }
 
  private:
+  enum class Phase : std::uint8_t {
+    kConnecting,
+    kReady,
+    kClosing,  ///< lost; waits until the peer's end is shut as well
+    kFailed,
+  };
+
   StreamChannel(const ChannelSetup& setup, ChannelConfig config, socket::PollSet polls);
 
   bool connect_further();
@@ -57,6 +70,7 @@ class StreamChannel final : public Channel, private FrameHandler {
   bool move_bytes();
   Result<bool> flush();
   void lose(const Error& why);
+  void finish();
 
   Status begin_frame(const FrameHeader& header, ByteView descriptors, Landing& landing) override;
   Status end_frame(const FrameHeader& header, const Landing& landing) override;
@@ -67,9 +81,11 @@ class StreamChannel final : public Channel, private FrameHandler {
   std::optional<Connecting> connecting_;  // until it is ready or has failed
   std::vector<std::byte> address_;
 
-  ChannelState state_ = ChannelState::kConnecting;
+  Phase phase_ = Phase::kConnecting;
   Error error_;
+  Farewell farewell_;
   UniqueFd fd_;
+  Liveness liveness_;
   bool watching_output_ = false;
   std::string description_;
 

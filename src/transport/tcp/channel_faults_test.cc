@@ -1,5 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +22,100 @@ class ChannelFaultsTest : public testing::Test, protected ChannelPair {
  protected:
   using ChannelPair::ChannelPair;
 };
+
+/// Keeps what is said between the channels until the test hands it on.
+struct HeldLink final : ControlLink {
+  std::vector<Bytes> sent;
+  void send(std::span<const std::byte> message) override {
+    sent.emplace_back(message.begin(), message.end());
+  }
+};
+
+/// Ends the stream that `channel` describes, on its side only.
+void shut(const Channel& channel) {
+  for (int fd = 3; fd != 1024; ++fd) {
+    const Result<socket::Address> local = socket::local_address(fd);
+    const Result<socket::Address> remote = socket::peer_address(fd);
+    if (!local || !remote) continue;
+    if (fmt::format("{} -> {}", local->describe(), remote->describe()) == channel.describe()) {
+      EXPECT_EQ(::shutdown(fd, SHUT_RDWR), 0);
+      return;
+    }
+  }
+  ADD_FAILURE() << "no such stream";
+}
+
+class FarewellTest : public ChannelFaultsTest {
+ protected:
+  void SetUp() override {
+    left_control_ = &left_said_;
+    right_control_ = &right_said_;
+    ASSERT_TRUE(open());
+  }
+  void TearDown() override { left_.channel.reset(), right_.channel.reset(); }
+
+  HeldLink left_said_;
+  HeldLink right_said_;
+};
+
+// The engine sends a batch of a lost stream again over another one. Its frame may still lie in the peer's
+// socket and would land after that, and after whatever was written there since.
+TEST_F(FarewellTest, ALostBatchEndsOnceNothingOfItCanLandAnyMore) {
+  Memory here = left_.memory(kMiB, *right_.transport);
+  Memory there = right_.memory(kMiB, *left_.transport);
+  here.fill(7);
+  const std::vector<Segment> segments{whole(here, there)};
+  ASSERT_TRUE(left_.channel->post(batch_of(1, segments)));
+  shut(*left_.channel);
+  const auto deadline = Clock::now() + seconds(20);
+  while (left_said_.sent.empty() && Clock::now() < deadline) left_.progress();
+  ASSERT_EQ(left_said_.sent.size(), 1U);
+  for (int i = 0; i != 100; ++i) left_.progress();
+  EXPECT_EQ(left_.find(1), nullptr) << left_.find(1)->status.error().message;
+  EXPECT_FALSE(left_.channel->post(batch_of(2, segments)));
+
+  ASSERT_TRUE(right_.channel->on_control(left_said_.sent[0]));
+  for (int i = 0; i != 100; ++i) right_.progress();
+  EXPECT_EQ(right_.channel->state(), ChannelState::kFailed);
+  EXPECT_EQ(there.bytes, std::vector<std::byte>(there.bytes.size()));
+  ASSERT_EQ(right_said_.sent.size(), 1U);
+
+  ASSERT_TRUE(left_.channel->on_control(right_said_.sent[0]));
+  left_.progress();
+  ASSERT_NE(left_.find(1), nullptr);
+  EXPECT_EQ(left_.find(1)->status.error().code, ErrorCode::kPeerGone);
+  EXPECT_EQ(left_.channel->state(), ChannelState::kFailed);
+}
+
+TEST_F(FarewellTest, ACancelledBatchOfALostStreamEndsWithIt) {
+  Memory here = left_.memory(kMiB, *right_.transport);
+  Memory there = right_.memory(kMiB, *left_.transport);
+  const std::vector<Segment> segments{whole(here, there)};
+  ASSERT_TRUE(left_.channel->post(batch_of(1, segments)));
+  ASSERT_TRUE(left_.channel->post(batch_of(2, segments, Operation::kRead)));
+  shut(*left_.channel);
+  const auto deadline = Clock::now() + seconds(20);
+  while (left_said_.sent.empty() && Clock::now() < deadline) left_.progress();
+  left_.channel->abandon(BatchId{1});
+  left_.channel->abandon(BatchId{2});
+  left_.progress();
+  EXPECT_EQ(left_.find(1), nullptr);  // its bytes may still land
+  ASSERT_NE(left_.find(2), nullptr);  // no answer can
+  right_.channel.reset();
+  ASSERT_EQ(right_said_.sent.size(), 1U);
+  ASSERT_TRUE(left_.channel->on_control(right_said_.sent[0]));
+  left_.progress();
+  EXPECT_NE(left_.find(1), nullptr);
+}
+
+TEST_F(FarewellTest, NonsenseBetweenChannelsIsRefused) {
+  for (const Bytes& message : {Bytes(), Bytes{std::byte{9}}, Bytes(600, std::byte{2})}) {
+    const Status status = left_.channel->on_control(message);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, ErrorCode::kProtocol);
+  }
+  EXPECT_EQ(left_.channel->state(), ChannelState::kReady);
+}
 
 TEST_F(ChannelFaultsTest, RefusesBadKeysAndRangesAndGoesOn) {
   ASSERT_TRUE(open());

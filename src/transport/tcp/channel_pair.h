@@ -91,6 +91,7 @@ class ChannelPair {
                       .rail = {"lo", "127.0.0.1"},
                       .path = {.local_address = "127.0.0.1", .remote_address = "127.0.0.1"}};
     made.secret.fill(std::byte{42});
+    made.control = role == Role::kConnector ? left_control_ : right_control_;
     return made;
   }
 
@@ -123,6 +124,8 @@ class ChannelPair {
     return side.find(id)->status;
   }
 
+  ControlLink* left_control_ = nullptr;
+  ControlLink* right_control_ = nullptr;
   Side left_;
   Side right_;
 };

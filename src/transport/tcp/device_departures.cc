@@ -144,6 +144,10 @@ bool DeviceDepartures::abandon(BatchId id) {
   return true;
 }
 
+void DeviceDepartures::stop() {
+  std::erase_if(outgoing_, [](const Outgoing& each) { return each.kind == Kind::kResponse; });
+}
+
 void DeviceDepartures::fail(const Error& why) {
   for (const Outgoing& outgoing : outgoing_) {
     if (outgoing.kind == Kind::kWrite) completions_.push_back({outgoing.batch.id, tl::unexpected(why)});

@@ -52,8 +52,10 @@ class DeviceDepartures {
   /// False if the batch is not here; else it ends.
   bool abandon(BatchId id);
 
-  /// Ends all with `why`. The sender has failed before, and the staging was closed: nothing is copied any
-  /// more.
+  /// The staging was closed: nothing is copied any more. Forgets the peer's reads.
+  void stop();
+
+  /// Ends all with `why`, after `stop`. The sender has failed before.
   void fail(const Error& why);
 
  private:

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using Nonce = std::array<std::byte, 32>;
 using Secret = std::array<std::byte, 32>;
 
-inline constexpr std::uint16_t kHandshakeVersion = 1;
+inline constexpr std::uint16_t kHandshakeVersion = 2;
 
 struct Greeting {
   static constexpr std::size_t kBytes = 6 + sizeof(Token) + sizeof(Nonce);

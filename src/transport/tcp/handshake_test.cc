@@ -122,7 +122,7 @@ TEST_F(HandshakeTest, ListensOnAfterOneThatKnowsTheTokenOnly) {
   Bytes greeting;
   ByteWriter writer(greeting);
   writer.put(std::uint32_t{0x74703270});
-  writer.put(std::uint16_t{1});
+  writer.put(kHandshakeVersion);
   writer.put(ByteView(acceptor.address().token));
   writer.put(ByteView(Nonce{}));
   ASSERT_TRUE(socket::try_send(fd.get(), greeting));

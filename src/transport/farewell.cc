@@ -1,0 +1,43 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/farewell.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+
+namespace p2p {
+namespace {
+
+constexpr std::uint8_t kGone = 2;
+constexpr std::size_t kMostText = 512;
+
+}  // namespace
+
+void Farewell::say(std::string_view why) {
+  if (!met_ || control_ == nullptr || std::exchange(said_, true)) return;
+  Bytes message;
+  ByteWriter writer(message);
+  writer.put(kGone);
+  writer.put(as_bytes(why.substr(0, kMostText)));
+  control_->send(message);
+}
+
+Result<std::string> Farewell::hear(std::span<const std::byte> message) {
+  ByteReader reader(message);
+  const auto kind = reader.get<std::uint8_t>();
+  if (!reader.ok() || kind != kGone || reader.left() > kMostText) {
+    return fail(ErrorCode::kProtocol, "a message of kind {} and {} bytes between channels", kind,
+                message.size());
+  }
+  heard_ = true;
+  std::string why = to_string(reader.take(reader.left()));
+  // What a peer says goes to people's terminals.
+  for (char& character : why) {
+    if (static_cast<unsigned char>(character) < 0x20 || character == 0x7f) character = '?';
+  }
+  return why;
+}
+
+}  // namespace p2p

@@ -1,0 +1,37 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+
+#include "drivers/socket/poll_set.h"
+#include "p2p/result.h"
+
+namespace p2p::tcp {
+
+/// Whether the host at the other end of a stream still answers while bytes are on their way there. It is its
+/// kernel that answers: a peer that does not take its bytes, since it is slow or stopped, is alive. While
+/// nothing is on its way the kernel's keepalive watches. Uses the poll set's alarm.
+class Liveness {
+ public:
+  Liveness(socket::PollSet& polls, std::chrono::milliseconds silence) : polls_(polls), silence_(silence) {}
+
+  void start(int fd) { fd_ = fd; }
+
+  /// Bytes have left.
+  void sent();
+
+  /// kPeerGone if nothing has answered them for the time of silence. Cheap while no look is due.
+  Status check();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  socket::PollSet& polls_;
+  const std::chrono::milliseconds silence_;
+  int fd_ = -1;
+  bool watching_ = false;
+  Clock::time_point next_look_;
+  Clock::time_point answered_at_;  // or when there was nothing to answer
+};
+
+}  // namespace p2p::tcp

@@ -1,0 +1,150 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "support/hex.h"
+#include "support/peer.h"
+
+namespace p2p::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kSize = std::size_t{16} << 20;
+
+/// Two hosts with several networks between them, each by way of a router: one for control, the rest rails of
+/// 400 Mbit/s. Network namespaces; gone with the object.
+class Rails {
+ public:
+  explicit Rails(int rails) {
+    for (const std::string& host : {left_, router_, right_}) {
+      must({"ip", "netns", "add", host});
+      must({"ip", "-n", host, "link", "set", "lo", "up"});
+    }
+    must({"ip", "netns", "exec", router_, "sysctl", "-q", "net.ipv4.ip_forward=1"});
+    for (int i = 0; i <= rails; ++i) {
+      join(left_, i, "l", kLeftNet);
+      join(right_, i, "r", kRightNet);
+      route(left_, i, kLeftNet, kRightNet);
+      route(right_, i, kRightNet, kLeftNet);
+      if (i != 0) slow_down(i);
+    }
+  }
+  ~Rails() {
+    for (const std::string& host : {left_, router_, right_}) (void)run({"ip", "netns", "del", host});
+  }
+  Rails(const Rails&) = delete;
+  Rails& operator=(const Rails&) = delete;
+
+  const Status& made() const { return made_; }
+  std::vector<std::string> left() const { return {"ip", "netns", "exec", left_}; }
+  std::vector<std::string> right() const { return {"ip", "netns", "exec", right_}; }
+
+  /// The router drops what comes for a rail, in both directions, and tells nobody; or does so no more.
+  void set_dark(int rail, bool dark) {
+    for (const int net : {kLeftNet, kRightNet}) {
+      must({"ip", "-n", router_, "route", dark ? "add" : "del", "blackhole",
+            fmt::format("10.{}.{}.1/32", net, rail)});
+    }
+  }
+
+ private:
+  static constexpr int kLeftNet = 97;
+  static constexpr int kRightNet = 98;
+
+  void must(const std::vector<std::string>& words) {
+    if (made_) made_ = run(words);
+  }
+
+  // The host's interface eN, which the router calls by `side`.
+  void join(const std::string& host, int i, const char* side, int net) {
+    const std::string here = fmt::format("e{}", i);
+    const std::string there = fmt::format("{}{}", side, i);
+    must({"ip", "-n", host, "link", "add", here, "type", "veth", "peer", "name", there, "netns", router_});
+    must({"ip", "-n", host, "addr", "add", fmt::format("10.{}.{}.1/30", net, i), "dev", here});
+    must({"ip", "-n", router_, "addr", "add", fmt::format("10.{}.{}.2/30", net, i), "dev", there});
+    must({"ip", "-n", host, "link", "set", here, "up"});
+    must({"ip", "-n", router_, "link", "set", there, "up"});
+  }
+
+  void route(const std::string& host, int i, int from, int to) {
+    must({"ip", "-n", host, "route", "add", fmt::format("10.{}.{}.0/30", to, i), "via",
+          fmt::format("10.{}.{}.2", from, i)});
+  }
+
+  void slow_down(int i) {
+    for (const char* side : {"l", "r"}) {
+      must({"ip", "netns", "exec", router_, "tc", "qdisc", "add", "dev", fmt::format("{}{}", side, i), "root",
+            "tbf", "rate", "400mbit", "burst", "256k", "latency", "50ms"});
+    }
+  }
+
+  const std::string left_ = fmt::format("p2p-{}-l", ::getpid());
+  const std::string router_ = fmt::format("p2p-{}-m", ::getpid());
+  const std::string right_ = fmt::format("p2p-{}-r", ::getpid());
+  Status made_;
+};
+
+class RailsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+  }
+
+  static EndpointPlan plan(const char* address, const char* interfaces) {
+    EndpointPlan plan;
+    plan.transport = "tcp";
+    plan.address = address;
+    plan.streams = 1;
+    plan.interfaces = interfaces;
+    return plan;
+  }
+};
+
+// A side that only waits for bytes sends none that could stay unanswered.
+TEST_F(RailsTest, ADarkRailHoldsUpNeitherReadsNorWrites) {
+  Rails rails(2);
+  ASSERT_TRUE(is_ok(rails.made()));
+  Peer left(plan("10.97.0.1", "e1,e2"), rails.left());
+  Peer right(plan("10.98.0.1", "e1,e2"), rails.right());
+  const std::uint64_t connection =
+      left.number(fmt::format("connect {} {} 20000", right.address(), right.port()));
+  right.accept();
+  const PeerRegion own = left.region(kSize);
+  const PeerRegion theirs = right.region(kSize);
+  right.number(fmt::format("fill {} 0 {} 1", theirs.index, kSize));
+  const std::uint64_t id = left.number(fmt::format("import {} {}", connection, to_hex(theirs.descriptor)));
+  const auto command = [&](const char* operation, std::size_t from, std::size_t size) {
+    return fmt::format("{} {} {} {} {} {} {}", operation, connection, own.index, from, size, id,
+                       theirs.descriptor.address + from);
+  };
+  EXPECT_TRUE(is_ok(left.wait(left.number(command("read", 0, kSize)))));
+  EXPECT_TRUE(is_ok(status_of(left.call(fmt::format("check {} 0 {} 1", own.index, kSize)))));
+  for (const bool reading : {true, false}) {
+    SCOPED_TRACE(reading ? "reads" : "writes");
+    std::vector<std::uint64_t> transfers;
+    for (int i = 0; i != 4; ++i)
+      transfers.push_back(left.number(command(reading ? "read" : "write", 0, kSize)));
+    // All four take more than a second, so that it goes dark in their middle.
+    EXPECT_TRUE(is_ok(left.wait(transfers.front())));
+    rails.set_dark(2, true);
+    ASSERT_TRUE(is_ok(rails.made()));
+    const auto start = Clock::now();
+    for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(left.wait(one)));
+    EXPECT_LT(Clock::now() - start, EndpointPlan{}.keepalive + std::chrono::seconds(3) + kMargin);
+    EXPECT_TRUE(is_ok(status_of(left.call(fmt::format("check {} 0 {} 1", own.index, kSize)))));
+    EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("check {} 0 {} 1", theirs.index, kSize)))));
+    if (reading) {
+      rails.set_dark(2, false);
+      ASSERT_TRUE(is_ok(rails.made()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace p2p::testing
