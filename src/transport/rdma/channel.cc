@@ -155,6 +155,7 @@ Status RdmaChannel::meet(const Address& peer) {
                     .remote_device = peer.device,
                     .scratch = config_.fabric->scratch(),
                     .scratch_key = config_.fabric->scratch_key(nic_.device)});
+  met_ = true;
   phase_ = Phase::kGreeting;
   // The acceptor answers: one that hears nothing may have a peer that is not connected yet.
   return setup_.role == Role::kConnector ? greet() : Status();

@@ -89,6 +89,7 @@ class RdmaChannel : public Channel {
 
   Phase phase_ = Phase::kAddressing;
   bool was_ready_ = false;
+  bool met_ = false;  ///< the peer's channel hears what is said
   bool said_gone_ = false;
   std::uint32_t generation_ = 0;
   unsigned repairs_ = 0;  ///< since a batch ended last

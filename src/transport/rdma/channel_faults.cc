@@ -186,7 +186,8 @@ void RdmaChannel::finish() {
 }
 
 void RdmaChannel::say_gone(const std::string& why) {
-  if (std::exchange(said_gone_, true) || setup_.control == nullptr) return;
+  // One that the peer did not take up has nobody to tell, and its session refuses messages for it.
+  if (!met_ || std::exchange(said_gone_, true) || setup_.control == nullptr) return;
   Bytes message;
   ByteWriter writer(message);
   writer.put(static_cast<std::uint8_t>(Message::kGone));
