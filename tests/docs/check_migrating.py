@@ -30,7 +30,8 @@ class Repository:
     def __init__(self, root):
         self.root = root
         self.makefile = self.text("Makefile")
-        self.variables = self.text("docs/options.md") + self.text("docs/tcpx.md")
+        pages = (path for path in (root / "docs").glob("*.md") if path.name != "migrating.md")
+        self.variables = "".join(path.read_text(encoding="utf-8") for path in pages)
         self.options = "".join(path.read_text() for path in (root / "python/benchmarks").glob("*.py"))
         self.programs = {
             "tcpx": "".join(path.read_text() for path in (root / "tools/tcpx").glob("*.cc")),
