@@ -295,7 +295,7 @@ Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) c
 
 Stats Connection::stats() const {
   Stats stats;
-  transfers_->add_to(stats);
+  transfers_->counts().add_to(stats);
   stats.messages_received = messages_->received();
   stats.notifications_sent = notifications_->sent();
   stats.notifications_received = notifications_->received();

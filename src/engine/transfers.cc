@@ -27,9 +27,9 @@ std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<c
   } else if (*list) {
     let_waiter_assist(**list, *state, launch(*list, state, options, std::move(*gate)));
   } else {
-    park(std::make_shared<Parked>(operation, std::vector<LocalSpan>(local.begin(), local.end()),
-                                  std::vector<RemoteSpan>(remote.begin(), remote.end()), options,
-                                  std::move(*gate), state));
+    park(std::make_shared<ParkedTransfer>(operation, std::vector<LocalSpan>(local.begin(), local.end()),
+                                          std::vector<RemoteSpan>(remote.begin(), remote.end()), options,
+                                          std::move(*gate), state));
   }
   return state;
 }
@@ -120,7 +120,7 @@ void Transfers::let_waiter_assist(const SegmentList& list, TransferState& state,
 }
 
 std::shared_ptr<TransferState> Transfers::count_start(std::uint64_t bytes) {
-  started_.fetch_add(1, std::memory_order_relaxed);
+  counts_.started();
   under_way_.fetch_add(1, std::memory_order_acq_rel);
   return std::make_shared<TransferState>(bytes);
 }
@@ -128,14 +128,13 @@ std::shared_ptr<TransferState> Transfers::count_start(std::uint64_t bytes) {
 void Transfers::finish(const SegmentList& list, TransferState& state, const PostOptions& options,
                        Status status) {
   if (status) {
-    completed_.fetch_add(1, std::memory_order_relaxed);
-    (list.operation == Operation::kWrite ? written_ : read_).fetch_add(list.bytes, std::memory_order_relaxed);
+    counts_.completed(list.operation, list.bytes);
     if (options.notification) {
       parts_.notifications->send(*options.notification,
                                  std::make_shared<TransferState>(options.notification->size()));
     }
   } else {
-    failed_.fetch_add(1, std::memory_order_relaxed);
+    counts_.failed();
   }
   // Before anybody can know that it is done: who knows may close the connection, and finds it drained then.
   under_way_.fetch_sub(1, std::memory_order_acq_rel);
@@ -149,25 +148,19 @@ void Transfers::fail_early(TransferState& state, Error error) {
 }
 
 // Until the peer's word about all of its regions is there, however many they are: it is looked at once.
-void Transfers::park(const std::shared_ptr<Parked>& parked) {
+void Transfers::park(const std::shared_ptr<ParkedTransfer>& parked) {
   for (const LocalSpan& span : parked->local) {
     if (parked->held.find(span.region)) continue;
     if (const auto region = parts_.regions->find(span.region)) parked->held.add(region);
   }
   const auto state = parked->state;
-  bool closed = false;
-  {
-    MutexLock lock(mutex_);
-    closed = closed_;
-    if (!closed) parked_.emplace(state.get(), parked);
-  }
-  if (closed) return fail_early(*state, parts_.life->status().error());
+  if (!parked_.add(parked)) return fail_early(*state, parts_.life->status().error());
   const std::weak_ptr<Transfers> weak = weak_from_this();
   const std::weak_ptr<TransferState> weak_state = state;
   state->set_cancel([weak, weak_state] {
     const auto self = weak.lock();
     const auto one = weak_state.lock();
-    if (!self || !one || !self->take_parked(*one)) return;
+    if (!self || !one || !self->parked_.take(*one)) return;
     self->fail_early(*one,
                      {ErrorCode::kCancelled, fmt::format("transfer of {} bytes: cancelled", one->bytes())});
   });
@@ -178,15 +171,8 @@ void Transfers::park(const std::shared_ptr<Parked>& parked) {
   });
 }
 
-// Null: it was cancelled, or the connection has ended.
-std::shared_ptr<Transfers::Parked> Transfers::take_parked(const TransferState& state) {
-  MutexLock lock(mutex_);
-  auto node = parked_.extract(&state);
-  return node ? std::move(node.mapped()) : nullptr;
-}
-
 void Transfers::start_parked(const TransferState& state) {
-  auto parked = take_parked(state);
+  auto parked = parked_.take(state);
   if (!parked) return;
   const auto list = build(parked->operation, parked->local, parked->remote, parked->held);
   if (!list) return fail_early(*parked->state, list.error());
@@ -200,22 +186,8 @@ void Transfers::build_later(const std::shared_ptr<PreparedList>& list, std::span
   });
 }
 
-void Transfers::add_to(Stats& stats) const {
-  stats.transfers_started += started_.load(std::memory_order_relaxed);
-  stats.transfers_completed += completed_.load(std::memory_order_relaxed);
-  stats.transfers_failed += failed_.load(std::memory_order_relaxed);
-  stats.bytes_written += written_.load(std::memory_order_relaxed);
-  stats.bytes_read += read_.load(std::memory_order_relaxed);
-}
-
 void Transfers::close(const Error& error) {
-  std::unordered_map<const TransferState*, std::shared_ptr<Parked>> parked;
-  {
-    MutexLock lock(mutex_);
-    closed_ = true;
-    parked.swap(parked_);
-  }
-  for (const auto& [state, one] : parked) fail_early(*one->state, error);
+  for (const auto& [state, one] : parked_.close()) fail_early(*one->state, error);
 }
 
 }  // namespace p2p::engine

@@ -6,18 +6,16 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <unordered_map>
-#include <vector>
 
-#include "base/mutex.h"
 #include "engine/gate.h"
 #include "engine/imports.h"
 #include "engine/lanes.h"
 #include "engine/lifecycle.h"
 #include "engine/notifications.h"
+#include "engine/parked_transfers.h"
 #include "engine/segment_list.h"
 #include "engine/transfer.h"
-#include "p2p/stats.h"
+#include "engine/transfer_counts.h"
 
 namespace p2p::engine {
 
@@ -58,22 +56,12 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
   /// None is parked or under way.
   bool done() const { return under_way_.load(std::memory_order_acquire) == 0; }
 
-  void add_to(Stats& stats) const;
+  const TransferCounts& counts() const { return counts_; }
 
   /// The connection ended: fails what is parked. What is under way ends with its lane.
   void close(const Error& error);
 
  private:
-  struct Parked {
-    Operation operation;
-    std::vector<LocalSpan> local;
-    std::vector<RemoteSpan> remote;
-    PostOptions options;
-    std::shared_ptr<const Gate> gate;
-    std::shared_ptr<TransferState> state;
-    HeldRegions held{};
-  };
-
   std::shared_ptr<TransferState> count_start(std::uint64_t bytes);
   std::shared_ptr<Slot> launch(const std::shared_ptr<const SegmentList>& list,
                                const std::shared_ptr<TransferState>& state, const PostOptions& options,
@@ -83,19 +71,15 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
                          const std::shared_ptr<Slot>& started) const;
   void finish(const SegmentList& list, TransferState& state, const PostOptions& options, Status status);
   void fail_early(TransferState& state, Error error);
-  void park(const std::shared_ptr<Parked>& parked);
-  std::shared_ptr<Parked> take_parked(const TransferState& state);
+  void park(const std::shared_ptr<ParkedTransfer>& parked);
   void start_parked(const TransferState& state);
 
   const Parts parts_;
   const std::shared_ptr<const Router> router_;
 
   std::atomic<std::uint32_t> under_way_{0};
-  std::atomic<std::uint64_t> started_{0}, completed_{0}, failed_{0}, written_{0}, read_{0};
-
-  Mutex mutex_;
-  bool closed_ P2P_GUARDED_BY(mutex_) = false;
-  std::unordered_map<const TransferState*, std::shared_ptr<Parked>> parked_ P2P_GUARDED_BY(mutex_);
+  TransferCounts counts_;
+  ParkedTransfers parked_;
 };
 
 }  // namespace p2p::engine
