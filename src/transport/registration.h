@@ -69,7 +69,7 @@ class Registration {
 };
 
 /// An access of a peer to memory of mine: its bytes may be moved only while a guard is held. Keep it short
-/// (one system call, one kernel launch and its end): `Registration::revoke` waits for it.
+/// (one system call, one kernel launch and its end): whoever takes the memory back waits for it.
 class AccessGuard {
  public:
   /// False if the registration, which outlives the guard, was revoked.

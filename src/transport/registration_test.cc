@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <limits>
 #include <thread>
 #include <vector>
@@ -66,7 +67,8 @@ TEST(Registration, AGuardEndsItsAccessWhereverItGoes) {
     kept.emplace_back(registration);
     kept.front() = AccessGuard(registration);
   }
-  registration->revoke();  // would hang for one that was not ended
+  registration->revoke();
+  EXPECT_TRUE(registration->wait_unaccessed(std::chrono::steady_clock::now()));
   EXPECT_EQ(registration.use_count(), 1);
 }
 
