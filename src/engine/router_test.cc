@@ -61,7 +61,8 @@ class RouterTest : public ::testing::Test {
   std::unique_ptr<Router> router(const std::string& required = "") {
     auto made = std::make_unique<Router>(transports_, required);
     for (std::size_t i = 0; i < transports_.size(); ++i) {
-      made->open(i, std::make_shared<Lane>(CutLimits{1024, 8}, std::chrono::microseconds(0), false));
+      made->open(i,
+                 std::make_shared<Lane>(Policy::spread(BatchLimits{1024, 8}, std::chrono::microseconds(0))));
     }
     return made;
   }
