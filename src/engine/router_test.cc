@@ -56,7 +56,11 @@ class RouterTest : public ::testing::Test {
       if (level >= LogLevel::kWarning) warnings_.emplace_back(line);
     });
   }
-  ~RouterTest() override { set_log_sink(nullptr); }
+  // A table and its regions hold each other until each region is removed.
+  ~RouterTest() override {
+    for (const RegionId id : made_) table_->remove(id);
+    set_log_sink(nullptr);
+  }
 
   std::unique_ptr<Router> router(const std::string& required = "") {
     auto made = std::make_unique<Router>(transports_, required);
@@ -69,7 +73,9 @@ class RouterTest : public ::testing::Test {
 
   std::shared_ptr<Region> local(MemoryKind kind) {
     char* const data = kind == MemoryKind::kHost ? here_ : here_ + 32;
-    return table_->add(data, 32, {kind, kind == MemoryKind::kHost ? -1 : 0}).value();
+    auto region = table_->add(data, 32, {kind, kind == MemoryKind::kHost ? -1 : 0}).value();
+    made_.push_back(region->info().id);
+    return region;
   }
 
   /// `reason` is why the first transport cannot reach it; empty: it can.
@@ -89,6 +95,7 @@ class RouterTest : public ::testing::Test {
                             {std::make_shared<NamedTransport>("slow", true), ""}};
   std::shared_ptr<RegionTable> table_ =
       std::make_shared<RegionTable>(transports_, Incarnation{1}, std::chrono::seconds(1));
+  std::vector<RegionId> made_;
   std::vector<std::string> warnings_;
   char here_[64] = {};
 };

@@ -186,14 +186,24 @@ void Peer::call(const std::function<void(std::vector<std::unique_ptr<Channel>>&)
 }
 
 void Peer::close() {
-  call([this](auto& channels) {
-    channels.clear();
-    const auto closed = [] { return fail(ErrorCode::kCancelled, "the harness closed the channels"); };
-    for (const auto& [id, posted] : posted_) end(posted, closed());
-    for (const Posted& waiting : waiting_) end(waiting, closed());
-    posted_.clear();
-    waiting_.clear();
+  call([this](auto&) { destroy_channels({ErrorCode::kCancelled, "the harness closed the channels"}); });
+}
+
+void Peer::end_session() {
+  call([this](auto&) {
+    const Error gone{ErrorCode::kPeerGone, "the session has ended"};
+    destroy_channels(gone);
+    const std::lock_guard lock(mutex_);
+    if (first_error_.message.empty()) first_error_ = gone;
   });
+}
+
+void Peer::destroy_channels(const Error& why) {
+  channels_.clear();
+  for (const auto& [id, posted] : posted_) end(posted, tl::unexpected(why));
+  for (const Posted& waiting : waiting_) end(waiting, tl::unexpected(why));
+  posted_.clear();
+  waiting_.clear();
 }
 
 void Peer::run() {

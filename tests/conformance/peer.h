@@ -90,6 +90,10 @@ class Peer {
   /// Destroys the channels. Batches that had not ended are reported as kCancelled by the harness.
   void close();
 
+  /// What an engine does when the session's connection ends: destroys the channels; what they held ends with
+  /// kPeerGone.
+  void end_session();
+
  private:
   struct Link;
   struct Posted {
@@ -102,6 +106,7 @@ class Peer {
   bool post_waiting();
   void take(std::vector<Completion>& completions);
   void end(const Posted& posted, Status status);
+  void destroy_channels(const Error& why);
   void publish_states();
   void sleep();
   void wake();
