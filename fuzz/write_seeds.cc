@@ -112,6 +112,7 @@ void write_frames(const Path& folder) {
       {"response", frame({.type = tcp::FrameType::kReadResponse, .number = 1}, {}, 64)},
       {"end", frame({.type = tcp::FrameType::kReadEnd, .number = 1})},
       {"refusal", frame({.type = tcp::FrameType::kRefusal, .code = 2, .number = 1}, text)},
+      {"words", frame({.type = tcp::FrameType::kWords}, text)},
       {"acknowledgement", frame({.type = tcp::FrameType::kAck, .acknowledged = 1})}};
   Bytes all(1, std::byte{7});
   for (const auto& [name, bytes] : frames) {
@@ -178,8 +179,8 @@ void write_sequences(const Path& folder) {
   const std::initializer_list<unsigned> ready{3, 0, 0, 0, 0};
   const std::initializer_list<unsigned> tcp_given_up{3, 0, 0, 2, 3};
   const std::initializer_list<unsigned> control{5, 0, 1, 0, 1, 7};
-  const std::initializer_list<unsigned> import{20, 1};
-  const std::initializer_list<unsigned> post{21, 4, 0, 0};
+  const std::initializer_list<unsigned> import{28, 1};
+  const std::initializer_list<unsigned> post{29, 4, 0, 0};
   const std::initializer_list<unsigned> owner_says{8, 0, 0, 0, 0, 0, 0, 3, 0, 3, 0, 3};
   write(folder / "dialled", choices({{0}, answer, ready, tcp_given_up, import, post, owner_says}));
   write(folder / "dialling", choices({{1}, offer, ready, tcp_given_up, import, post, owner_says}));

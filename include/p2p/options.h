@@ -122,6 +122,10 @@ struct P2P_API Options {
   /// Bytes of one batch, the unit of scheduling.
   std::size_t batch_bytes = std::size_t{1} << 20;
 
+  /// What a connection keeps of short messages whose receives are not posted yet. Messages of up to a quarter
+  /// of it, and up to 16 KiB, travel before anybody asked where to; 0: none does. At most 1 GiB.
+  std::size_t eager_bytes = std::size_t{1} << 20;
+
   /// MSG_ZEROCOPY for TCP sends of at least this many bytes; dropped where the kernel copies anyway. 0:
   /// never.
   std::size_t zerocopy_bytes = std::size_t{256} << 10;

@@ -9,6 +9,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "base/underlying.h"
+#include "wire/encode.h"
 
 namespace p2p::engine {
 
@@ -27,32 +28,41 @@ void Connection::wire_up() {
   const SendMessage send = [weak](const wire::Message& message) {
     if (const auto self = weak.lock()) self->say(message);
   };
-  lanes_ = std::make_shared<Lanes>(context_, send, [weak] {
+  words_ = std::make_shared<Words>(context_->options.spin,
+                                   Words::Hooks{send,
+                                                [weak](wire::Message& message, Deferred& deferred) -> Status {
+                                                  if (const auto self = weak.lock())
+                                                    return self->on_word(message, deferred);
+                                                  return {};
+                                                },
+                                                [weak](const Error& error) {
+                                                  if (const auto self = weak.lock()) self->break_off(error);
+                                                }});
+  const auto changed = [weak] {
     if (const auto self = weak.lock()) self->on_lanes_changed();
-  });
+  };
+  lanes_ = std::make_shared<Lanes>(context_, send, changed, words_);
   imports_ = std::make_shared<Imports>(context_, lanes_->router(), send);
-  notifications_ = std::make_shared<Notifications>(send);
+  notifications_ = std::make_shared<Notifications>(words_);
   transfers_ = std::make_shared<Transfers>(
       Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_, [weak] {
                          if (const auto self = weak.lock()) self->changed();
                        }});
-  messages_ = std::make_shared<Messages>(
-      context_, Messages::Link{send,
-                               [weak](const wire::ReceiveSpan& span) -> Result<RemoteSpan> {
-                                 if (const auto self = weak.lock()) return self->import_receive(span);
-                                 return fail(ErrorCode::kPeerGone, "the connection is gone");
-                               },
-                               [weak](std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
-                                      std::function<void(Status)> done) {
-                                 const auto self = weak.lock();
-                                 auto state =
-                                     self ? self->transfers_->start(Operation::kWrite, local, remote, {})
-                                          : failed_transfer({ErrorCode::kPeerGone, "the connection is gone"});
-                                 state->on_done([state = state.get(), done = std::move(done)] {
-                                   done(state->status());
-                                 });
-                                 return state;
-                               }});
+  receives_ = std::make_shared<Receives>(context_, words_, context_->options.eager_bytes);
+  sends_ = std::make_shared<Sends>(
+      context_, words_,
+      Sends::Link{[weak](const wire::ReceiveSpan& span) -> Result<RemoteSpan> {
+                    if (const auto self = weak.lock()) return self->import_receive(span);
+                    return fail(ErrorCode::kPeerGone, "the connection is gone");
+                  },
+                  [weak](std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
+                         std::function<void(Status)> done) {
+                    const auto self = weak.lock();
+                    auto state = self ? self->transfers_->start(Operation::kWrite, local, remote, {})
+                                      : failed_transfer({ErrorCode::kPeerGone, "the connection is gone"});
+                    state->on_done([state = state.get(), done = std::move(done)] { done(state->status()); });
+                    return state;
+                  }});
 }
 
 void Connection::dial(std::string host, std::uint16_t port, SessionConfig config,
@@ -81,6 +91,7 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
     MutexLock lock(mutex_);
     peer_ = peer;
   }
+  sends_->set_room(peer.introduction.eager_bytes);
   const auto left = std::max(deadline - Clock::now(), Clock::duration::zero());
   timer_ = context_->reactor->after(left, [weak = weak_from_this()] {
     const auto self = weak.lock();
@@ -111,12 +122,17 @@ void Connection::on_lanes_changed() {
           route.local == MemoryKind::kHost ? "host" : "CUDA",
           route.remote == MemoryKind::kHost ? "host" : "CUDA", route.transport, route.reason);
     }
+    choose_path();
     observer_.opened(shared_from_this());
     call_watchers();
   }
   if (state() == ConnectionState::kOpen && !lanes_->router()->any_usable() && !timer_) watch_for_end();
+  if (state() != ConnectionState::kConnecting) choose_path();
   changed();
 }
+
+// Words stay on a channel while it works.
+void Connection::choose_path() { words_->travel_by(lanes_->router()->word_slot(words_->path())); }
 
 // Every path is lost. Mostly the session's own end, with the true cause, is a moment behind; a session that
 // outlives its paths is of no use.
@@ -132,33 +148,69 @@ void Connection::watch_for_end() {
 
 void Connection::on_message(wire::Message message) {
   const Status taken = dispatch(message);
-  if (!taken) close_session({taken.error().code, "the peer broke the protocol: " + taken.error().message});
+  if (!taken) break_off(taken.error());
 }
 
+void Connection::break_off(const Error& error) {
+  close_session({error.code, "the peer broke the protocol: " + error.message});
+}
+
+struct Connection::SessionVisitor {
+  Connection& self;
+  Status operator()(wire::ChannelOffer& m) { return self.lanes_->on(m); }
+  Status operator()(wire::ChannelAnswer& m) { return self.lanes_->on(m); }
+  Status operator()(wire::ChannelsReady& m) { return self.lanes_->on(m); }
+  Status operator()(wire::ChannelControl& m) { return self.lanes_->on(std::move(m)); }
+  Status operator()(wire::RegionQuery& m) { return self.imports_->on(m), Status{}; }
+  Status operator()(wire::RegionAnswer& m) { return self.imports_->on(m); }
+  Status operator()(wire::RegionRevoke& m) { return self.imports_->on(m), Status{}; }
+  Status operator()(wire::RegionRevoked& m) { return self.imports_->on(m), Status{}; }
+  Status operator()(wire::Words& m) { return self.on_words(m), Status{}; }
+  Status operator()(wire::Bye& m) { return self.on_bye(m), Status{}; }
+  Status operator()(wire::Heartbeat&) { return {}; }
+  Status operator()(auto& m) {
+    return fail(ErrorCode::kProtocol, "a {} was not due", wire::name(wire::Message(std::move(m))));
+  }
+};
+
 Status Connection::dispatch(wire::Message& message) {
-  struct Visitor {
-    Connection& self;
-    Status operator()(wire::ChannelOffer& m) { return self.lanes_->on(m); }
-    Status operator()(wire::ChannelAnswer& m) { return self.lanes_->on(m); }
-    Status operator()(wire::ChannelsReady& m) { return self.lanes_->on(m); }
-    Status operator()(wire::ChannelControl& m) { return self.lanes_->on(std::move(m)); }
-    Status operator()(wire::RegionQuery& m) { return self.imports_->on(m), Status{}; }
-    Status operator()(wire::RegionAnswer& m) { return self.imports_->on(m); }
-    Status operator()(wire::RegionRevoke& m) { return self.imports_->on(m), Status{}; }
-    Status operator()(wire::RegionRevoked& m) { return self.imports_->on(m), Status{}; }
-    Status operator()(wire::ReceivePosted& m) { return self.messages_->on(std::move(m)); }
-    Status operator()(wire::ReceiveDone& m) { return self.messages_->on(m); }
-    Status operator()(wire::ReceiveWithdrawn& m) { return self.messages_->on(m); }
-    Status operator()(wire::Notify& m) { return self.notifications_->on(m); }
-    Status operator()(wire::NotifyDone& m) { return self.notifications_->on(m), Status{}; }
-    Status operator()(wire::Bye& m) { return self.on_bye(m), Status{}; }
-    Status operator()(wire::Heartbeat&) { return {}; }
-    Status operator()(wire::Hello&) { return fail(ErrorCode::kProtocol, "a second hello"); }
-    Status operator()(wire::Proof&) { return fail(ErrorCode::kProtocol, "a second proof"); }
-    Status operator()(wire::Introduction&) { return fail(ErrorCode::kProtocol, "a second introduction"); }
-  };
-  Status status = std::visit(Visitor{*this}, message);
+  Status status = std::visit(SessionVisitor{*this}, message);
   changed();
+  return status;
+}
+
+void Connection::on_words(const wire::Words& words) {
+  Deferred deferred;
+  words_->take(words.block, deferred);
+  deferred.run();
+  words_->flush();
+}
+
+// Under locks: what tells the application, or starts something, is done afterwards.
+struct Connection::WordVisitor {
+  Connection& self;
+  Deferred& deferred;
+  Status operator()(wire::EagerMessage& m) { return self.receives_->on(m, deferred); }
+  Status operator()(wire::MessageWithdrawn& m) { return self.receives_->on(m); }
+  Status operator()(wire::ReceiveDone& m) { return self.receives_->on(m, deferred); }
+  Status operator()(wire::ReceiveWanted& m) { return self.receives_->on(m); }
+  Status operator()(wire::SendsEnded& m) { return self.receives_->on(m, deferred), Status{}; }
+  Status operator()(wire::ReceivePosted& m) { return self.sends_->on(m, deferred); }
+  Status operator()(wire::ReceiveWithdrawn& m) { return self.sends_->on(m, deferred); }
+  Status operator()(wire::MessageAnswered& m) { return self.sends_->on(m, deferred); }
+  Status operator()(wire::MessageDeclined& m) { return self.sends_->on(m, deferred); }
+  Status operator()(wire::Notify& m) { return self.notifications_->on(m); }
+  Status operator()(wire::NotifyDone& m) { return self.notifications_->on(m, deferred), Status{}; }
+  Status operator()(auto& m) {
+    return fail(ErrorCode::kProtocol, "a {} is no word", wire::name(wire::Message(std::move(m))));
+  }
+};
+
+Status Connection::on_word(wire::Message& message, Deferred& deferred) {
+  Status status = std::visit(WordVisitor{*this, deferred}, message);
+  if (state() != ConnectionState::kOpen) {
+    deferred.call([self = shared_from_this()] { self->changed(); });
+  }
   return status;
 }
 
@@ -169,7 +221,8 @@ void Connection::on_bye(const wire::Bye& bye) {
     peer_said_bye_ = true;
   }
   life_->refuse(error);
-  messages_->stop(error);
+  sends_->stop(error);
+  receives_->stop(error);
 }
 
 // Something happened that a closing side, or a waiting caller, may be waiting for.
@@ -186,7 +239,7 @@ void Connection::changed() {
 }
 
 bool Connection::drained() const {
-  return transfers_->done() && messages_->receives_open() == 0 && notifications_->open() == 0;
+  return transfers_->done() && receives_->open() == 0 && sends_->open() == 0 && notifications_->open() == 0;
 }
 
 void Connection::end(const Error& reason) {
@@ -200,12 +253,14 @@ void Connection::end(const Error& reason) {
   if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
   lanes_->close(error);
   imports_->close(error, lanes_->fence());
-  messages_->stop(error);
+  sends_->close(error);
+  receives_->stop(error);
   notifications_->close(error);
+  words_->close();
   transfers_->close(error);
   changed();
   behind_fence([self = shared_from_this(), error](bool passed) {
-    self->messages_->close(passed ? error : Error{error.code, error.message + "; it may still write here"});
+    self->receives_->close(passed ? error : Error{error.code, error.message + "; it may still write here"});
     self->changed();
     self->observer_.closed(self);
     self->call_watchers();
@@ -296,7 +351,7 @@ Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) c
 Stats Connection::stats() const {
   Stats stats;
   transfers_->counts().add_to(stats);
-  stats.messages_received = messages_->received();
+  stats.messages_received = receives_->received();
   stats.notifications_sent = notifications_->sent();
   stats.notifications_received = notifications_->received();
   stats.batches_retried = lanes_->retried();
@@ -318,7 +373,8 @@ Status Connection::close(std::chrono::nanoseconds timeout) {
     abort(error);
     return {};
   }
-  messages_->stop(error);
+  sends_->stop(error);
+  receives_->stop(error);
   if (say_bye) say(wire::Bye{"closed by its application"});
   while (Clock::now() < deadline && state() != ConnectionState::kClosed) {
     const std::uint32_t seen = life_->changes();
@@ -347,18 +403,19 @@ void Connection::abort(const Error& error) {
   }
   if (!session) return;
   if (say_bye) session->send(wire::Bye{error.message});
+  words_->travel_by(nullptr);  // what the peer has not heard yet must not be lost with the channels
   lanes_->close(error);
   session->close(error);
 }
 
 std::shared_ptr<TransferState> Connection::send(std::span<const LocalSpan> message) {
   if (Status usable = status(); !usable) return failed_transfer(usable.error());
-  return messages_->send(message);
+  return sends_->post(message);
 }
 
 std::shared_ptr<TransferState> Connection::receive(std::span<const LocalSpan> into) {
   if (Status usable = status(); !usable) return failed_transfer(usable.error());
-  return messages_->receive(into);
+  return receives_->post(into);
 }
 
 std::shared_ptr<TransferState> Connection::notify(std::string_view payload) {

@@ -17,8 +17,9 @@
 #include "engine/imports.h"
 #include "engine/lanes.h"
 #include "engine/lifecycle.h"
-#include "engine/messages.h"
 #include "engine/notifications.h"
+#include "engine/receives.h"
+#include "engine/sends.h"
 #include "engine/session.h"
 #include "engine/transfers.h"
 #include "p2p/connection.h"
@@ -77,12 +78,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void abort(const Error& error);
 
  private:
+  struct SessionVisitor;
+  struct WordVisitor;
+
   Connection(std::shared_ptr<Context> context, ConnectionId id, Role role, Observer observer);
   void wire_up();
   Session::Handlers handlers(Clock::time_point deadline);
   void on_opened(const SessionPeer& peer, Clock::time_point deadline);
   void on_message(wire::Message message);
   Status dispatch(wire::Message& message);
+  Status on_word(wire::Message& message, Deferred& deferred);
+  void on_words(const wire::Words& words);
+  void choose_path();
+  void break_off(const Error& error);
   void on_bye(const wire::Bye& bye);
   void on_lanes_changed();
   void watch_for_end();
@@ -105,7 +113,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<Lifecycle> life_ = std::make_shared<Lifecycle>();
   std::shared_ptr<Lanes> lanes_;
   std::shared_ptr<Imports> imports_;
-  std::shared_ptr<Messages> messages_;
+  std::shared_ptr<Words> words_;
+  std::shared_ptr<Sends> sends_;
+  std::shared_ptr<Receives> receives_;
   std::shared_ptr<Notifications> notifications_;
   std::shared_ptr<Transfers> transfers_;
   std::optional<Reactor::TimerId> timer_;  // reactor's thread only

@@ -240,6 +240,7 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
     MutexLock lock(mutex_);
     config.introduction.note = note_;
   }
+  config.introduction.eager_bytes = static_cast<std::uint32_t>(context_->options.eager_bytes);
   for (const TransportSlot& slot : context_->transports()) {
     config.introduction.transports.push_back({std::string(slot.transport->name()), slot.reason});
   }

@@ -12,6 +12,12 @@
 #include "engine/assist.h"
 
 namespace p2p::engine {
+namespace {
+
+// With more channels the workers are quicker than one caller that looks at all of them.
+constexpr std::size_t kFew = 4;
+
+}  // namespace
 
 std::shared_ptr<Slot> Lane::submit(Piece piece, Deferred& deferred) {
   if (const Gate* const gate = piece.submission->gate()) {
@@ -136,14 +142,23 @@ void Lane::let_waiter_assist(TransferState& state, const std::shared_ptr<Slot>& 
 
 void Lane::assist(const TransferState& state, Clock::time_point deadline,
                   const std::shared_ptr<Slot>& started) const {
-  // With more channels the workers are quicker than one caller that looks at all of them.
-  constexpr std::size_t kFew = 4;
   const auto slots = this->slots();
   const auto done = [&state] { return state.done(); };
   if (!policy().stays) {
     if (slots->size() <= kFew) engine::assist(*slots, policy(), done, deadline);
   } else if (std::find(slots->begin(), slots->end(), started) != slots->end()) {
     engine::assist({&started, 1}, policy(), done, deadline);
+  }
+}
+
+void Lane::assist(const std::function<bool()>& through, Clock::time_point deadline,
+                  const std::shared_ptr<Slot>& slot, bool all) const {
+  const auto slots = this->slots();
+  if (std::find(slots->begin(), slots->end(), slot) == slots->end()) return;
+  if (all && slots->size() <= kFew) {
+    engine::assist(*slots, policy(), through, deadline);
+  } else {
+    engine::assist({&slot, 1}, policy(), through, deadline);
   }
 }
 
@@ -193,6 +208,18 @@ void Lane::remove(const Slot& slot, const Error& error, Deferred& deferred) {
 }
 
 std::size_t Lane::channels() const { return slots()->size(); }
+
+std::shared_ptr<Slot> Lane::word_slot() const {
+  const auto slots = this->slots();
+  const auto found =
+      std::find_if(slots->begin(), slots->end(), [](const auto& slot) { return slot->carries_words(); });
+  return found == slots->end() ? nullptr : *found;
+}
+
+bool Lane::has(const Slot& slot) const {
+  const auto slots = this->slots();
+  return std::any_of(slots->begin(), slots->end(), [&](const auto& one) { return one.get() == &slot; });
+}
 
 std::string Lane::describe() const {
   const auto slots = this->slots();

@@ -46,6 +46,12 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
 
   std::size_t channels() const;
 
+  /// The oldest channel that carries words; null: none does.
+  std::shared_ptr<Slot> word_slot() const;
+
+  /// The channel is up.
+  bool has(const Slot& slot) const;
+
   /// How many channels there are now, and one of each rail as it describes itself.
   std::string describe() const;
 
@@ -57,6 +63,8 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   void retry(Piece piece) override;
   void look_at_gates(const Slot& slot, Deferred& deferred) override;
   bool awaits_gates(const Slot& slot) const override;
+  void assist(const std::function<bool()>& through, Clock::time_point deadline,
+              const std::shared_ptr<Slot>& slot, bool all) const override;
 
  private:
   using Slots = std::vector<std::shared_ptr<Slot>>;

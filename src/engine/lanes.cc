@@ -16,11 +16,13 @@ constexpr std::size_t kMaxChannels = 64;
 
 }  // namespace
 
-Lanes::Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed)
+Lanes::Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed,
+             std::shared_ptr<Words> words)
     : context_(std::move(context)),
       send_(std::move(send)),
       changed_(std::move(changed)),
       router_(std::make_shared<Router>(context_->transports(), context_->options.required)),
+      words_(std::move(words)),
       entries_(context_->transports().size()) {}
 
 void Lanes::start(Role role, const SessionPeer& peer) {
@@ -64,18 +66,21 @@ Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
     for (unsigned i = transport.channels_per_rail(rail); i != 0 && addresses.size() < most; --i) {
       auto control = std::make_unique<SessionLink>(send_, std::string(transport.name()),
                                                    static_cast<std::uint32_t>(addresses.size()));
+      auto ear = std::make_unique<WordEar>(words_);
       auto channel = transport.open_channel({.role = role_,
                                              .rail = rail,
                                              .path = peer_.path,
                                              .local_incarnation = context_->regions->incarnation(),
                                              .peer_incarnation = peer_.incarnation,
                                              .secret = peer_.secret,
-                                             .control = control.get()});
+                                             .control = control.get(),
+                                             .words = ear.get()});
       if (!channel) return tl::unexpected(channel.error());
       addresses.push_back((*channel)->address());
-      entry.slots.push_back(std::make_shared<Slot>(
-          least_loaded(), entry.lane,
-          Slot::Setup{rail.name, std::move(control), std::move(*channel), reporter(index), fence_}));
+      entry.slots.push_back(
+          std::make_shared<Slot>(least_loaded(), entry.lane,
+                                 Slot::Setup{rail.name, std::move(control), std::move(*channel),
+                                             reporter(index), fence_, std::move(ear)}));
     }
   }
   if (addresses.empty()) return fail(ErrorCode::kUnavailable, "no interface towards the peer");

@@ -20,7 +20,8 @@ namespace p2p::engine {
 class Lanes : public std::enable_shared_from_this<Lanes> {
  public:
   /// `changed` is called, on the reactor's thread, when a lane became usable or was given up.
-  Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed);
+  Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed,
+        std::shared_ptr<Words> words);
 
   /// Finds what both sides can use and, as connector, opens and offers the channels.
   void start(Role role, const SessionPeer& peer);
@@ -86,6 +87,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   const std::function<void()> changed_;
   const std::shared_ptr<Router> router_;
   const std::shared_ptr<Fence> fence_ = std::make_shared<Fence>();
+  const std::shared_ptr<Words> words_;
 
   mutable Mutex mutex_;
   Role role_ P2P_GUARDED_BY(mutex_) = Role::kConnector;

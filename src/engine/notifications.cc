@@ -10,7 +10,7 @@ namespace p2p::engine {
 namespace {
 
 // Small enough that other messages get their turn between two pieces.
-constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
+constexpr std::size_t kPieceBytes = std::size_t{16} << 10;
 
 // A peer that announces more than this is broken, or wants our memory.
 constexpr std::uint64_t kMaxBytes = std::uint64_t{4} << 30;
@@ -33,12 +33,19 @@ void Notifications::send(std::string_view payload, std::shared_ptr<TransferState
       std::size_t offset = 0;
       do {
         const ByteView piece = as_bytes(payload.substr(offset, kPieceBytes));
-        send_(wire::Notify{id, payload.size(), offset, Bytes(piece.begin(), piece.end())});
+        words_->say(wire::Notify{id, payload.size(), offset, {}}, std::span(&piece, 1));
         offset += piece.size();
       } while (offset < payload.size());
+      words_->gather();
     }
   }
-  if (!refused) state->finish(std::move(refused));
+  if (!refused) return state->finish(std::move(refused));
+  if (words_->assists()) {
+    state->set_poll([words = std::weak_ptr(words_)](const TransferState& one, auto deadline) {
+      if (const auto self = words.lock()) self->assist([&] { return one.done(); }, deadline, false);
+    });
+  }
+  words_->flush_if_due();
 }
 
 std::vector<std::string> Notifications::take() {
@@ -47,32 +54,26 @@ std::vector<std::string> Notifications::take() {
 }
 
 Status Notifications::on(const wire::Notify& piece) {
-  {
-    MutexLock lock(mutex_);
-    if (piece.total > kMaxBytes || piece.offset != coming_.size() ||
-        piece.piece.size() > piece.total - piece.offset || (piece.piece.empty() && piece.total != 0)) {
-      return fail(ErrorCode::kProtocol, "a notification's piece of {} bytes at {} of {}", piece.piece.size(),
-                  piece.offset, piece.total);
-    }
-    coming_.append(to_string(ByteView(piece.piece)));
-    if (coming_.size() < piece.total) return {};
-    came_.push_back(std::exchange(coming_, {}));
-    ++received_;
+  MutexLock lock(mutex_);
+  if (piece.total > kMaxBytes || piece.offset != coming_.size() ||
+      piece.piece.size() > piece.total - piece.offset || (piece.piece.empty() && piece.total != 0)) {
+    return fail(ErrorCode::kProtocol, "a notification's piece of {} bytes at {} of {}", piece.piece.size(),
+                piece.offset, piece.total);
   }
-  send_(wire::NotifyDone{piece.notification});
+  coming_.append(reinterpret_cast<const char*>(piece.piece.data()), piece.piece.size());
+  if (coming_.size() < piece.total) return {};
+  came_.push_back(std::exchange(coming_, {}));
+  ++received_;
+  words_->say(wire::NotifyDone{piece.notification});
   return {};
 }
 
-void Notifications::on(const wire::NotifyDone& done) {
-  std::shared_ptr<TransferState> state;
-  {
-    MutexLock lock(mutex_);
-    const auto found = open_.find(done.notification);
-    if (found == open_.end()) return;
-    state = std::move(found->second);
-    open_.erase(found);
+void Notifications::on(const wire::NotifyDone& done, Deferred& deferred) {
+  MutexLock lock(mutex_);
+  while (!open_.empty() && open_.begin()->first <= done.notification) {
+    deferred.finish(std::move(open_.begin()->second));
+    open_.erase(open_.begin());
   }
-  state->finish({});
 }
 
 std::uint64_t Notifications::sent() const {

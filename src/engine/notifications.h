@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/context.h"
+#include "engine/deferred.h"
 #include "engine/transfer.h"
+#include "engine/words.h"
 
 namespace p2p::engine {
 
-/// Notifications of one connection, both ways. They travel over the session, in pieces, in order.
-/// Thread-safe; messages come on the reactor's thread.
+/// Notifications of one connection, both ways. They travel as words, in pieces, in order. Thread-safe.
 class Notifications {
  public:
-  explicit Notifications(SendMessage send) : send_(std::move(send)) {}
+  explicit Notifications(std::shared_ptr<Words> words) : words_(std::move(words)) {}
 
   /// `state` is finished when the peer has all of it.
   void send(std::string_view payload, std::shared_ptr<TransferState> state);
@@ -26,7 +26,7 @@ class Notifications {
   std::vector<std::string> take();
 
   Status on(const wire::Notify& piece);
-  void on(const wire::NotifyDone& done);
+  void on(const wire::NotifyDone& done, Deferred& deferred);
 
   std::uint64_t sent() const;
   std::uint64_t received() const;
@@ -37,7 +37,7 @@ class Notifications {
   void close(const Error& error);
 
  private:
-  const SendMessage send_;
+  const std::shared_ptr<Words> words_;
   mutable Mutex mutex_;
   std::uint64_t next_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, std::shared_ptr<TransferState>> open_ P2P_GUARDED_BY(mutex_);

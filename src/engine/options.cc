@@ -237,6 +237,12 @@ constexpr Variable kVariables[] = {
     {"UCCL_P2P_BATCH_BYTES", "Bytes of one batch, the unit of scheduling. K, M and G are powers of 1024.",
      [](Text text, Options& o) { return read_size(text, kBatch, o.batch_bytes); },
      [](const Options& o) { return show_size(o.batch_bytes); }},
+    {"UCCL_P2P_EAGER_BYTES",
+     "What a connection keeps of short messages whose receives are not posted yet, at most. Messages of up "
+     "to a "
+     "quarter of it, and up to 16K, travel before anybody asked where to. 0: none does.",
+     [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 30}, o.eager_bytes); },
+     [](const Options& o) { return show_size(o.eager_bytes); }},
     {"UCCL_P2P_ZEROCOPY_BYTES",
      "TCP sends of at least this many bytes use MSG_ZEROCOPY, unless the kernel turns out to copy anyway. 0: "
      "never.",

@@ -153,6 +153,17 @@ Explanation Router::explain(const Region& local, const RemoteRegion& remote) con
   return found;
 }
 
+std::shared_ptr<Slot> Router::word_slot(const std::shared_ptr<Slot>& now) const {
+  MutexLock lock(mutex_);
+  std::shared_ptr<Slot> best;
+  for (const Row& row : rows_) {
+    if (row.closed || !row.lane) continue;
+    if (now && row.lane->has(*now)) return now;
+    if (!best) best = row.lane->word_slot();
+  }
+  return best;
+}
+
 std::vector<Route> Router::routes() const {
   MutexLock lock(mutex_);
   std::vector<Route> routes;

@@ -48,6 +48,10 @@ class Router {
   /// The same choice, with what is in the way of the transports before it.
   Explanation explain(const Region& local, const RemoteRegion& remote) const;
 
+  /// The channel for words: `now` while it works, else one of the best lane that carries them; null: none
+  /// does.
+  std::shared_ptr<Slot> word_slot(const std::shared_ptr<Slot>& now) const;
+
   /// A row for each pair of memory kinds.
   std::vector<Route> routes() const;
 

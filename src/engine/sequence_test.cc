@@ -42,11 +42,17 @@ struct Case {
   unsigned kept_by_acceptor;  ///< the same of one that was dialled
 };
 
+Bytes block(std::uint64_t offset, std::uint64_t acknowledged) {
+  Bytes bytes;
+  ByteWriter writer(bytes);
+  writer.put(offset);
+  writer.put(acknowledged);
+  writer.put(std::uint8_t{0});
+  return bytes;
+}
+
 std::vector<Case> cases() {
-  const wire::ReceiveSpan span{.region = 9, .address = 4096, .size = 8};
-  const auto bare = [](wire::ReceiveSpan one) { return wire::ReceivePosted{0, 0, {one}}; };
-  wire::ReceiveSpan around = span;
-  around.address = ~std::uint64_t{0};
+  const wire::ReceivePosted receive{0, 0, {{.region = 9, .address = 4096, .size = 8}}};
   return {
       {"offer", kOffer, kNever, kIntroduced},
       {"offer of another", wire::ChannelOffer{"other", {address()}}, kNever, kNever},
@@ -74,20 +80,50 @@ std::vector<Case> cases() {
       {"answer to no query", wire::RegionAnswer{.query = 1, .base = 1, .size = 1}, kNever, kNever},
       {"revocation", wire::RegionRevoke{1, 4711}, kAlways, kAlways},
       {"revoked that was not asked", wire::RegionRevoked{4711}, kAlways, kAlways},
+      {"receive outside of words", receive, kNever, kNever},
+      {"notification outside of words", wire::Notify{.total = 2, .offset = 0, .piece = Bytes(2)}, kNever,
+       kNever},
+      {"words that are no block", wire::Words{Bytes(16)}, kNever, kNever},
+      {"words that acknowledge what was not said", wire::Words{block(0, 1)}, kNever, kNever},
+      {"words with a gap before them", wire::Words{block(1, 0)}, kNever, kNever},
+      {"words of none", wire::Words{block(0, 0)}, kAlways, kAlways},
+      {"heartbeat", wire::Heartbeat{}, kAlways, kAlways},
+      {"hello", wire::Hello{}, kNever, kNever},
+      {"proof", wire::Proof{}, kNever, kNever},
+      {"introduction", wire::Introduction{}, kNever, kNever},
+  };
+}
+
+std::vector<Case> words() {
+  const wire::ReceiveSpan span{.region = 9, .address = 4096, .size = 8};
+  const auto bare = [](wire::ReceiveSpan one) { return wire::ReceivePosted{0, 0, {one}}; };
+  wire::ReceiveSpan around = span;
+  around.address = ~std::uint64_t{0};
+  const auto eager = [](std::size_t bytes, std::vector<std::uint32_t> spans) {
+    return wire::EagerMessage{.sequence = 3, .error = 0, .spans = std::move(spans), .bytes = Bytes(bytes)};
+  };
+  return {
       {"receive", bare(span), kAlways, kAlways},
-      {"receive out of order", wire::ReceivePosted{1, 0, {span}}, kNever, kNever},
+      {"receive ahead of the others", wire::ReceivePosted{1, 0, {span}}, kAlways, kAlways},
       {"receive around the end of memory", bare(around), kNever, kNever},
       {"receive that was not posted is done", wire::ReceiveDone{.sequence = 0}, kNever, kNever},
       {"receive that was not posted is withdrawn", wire::ReceiveWithdrawn{3}, kAlways, kAlways},
+      {"receive that was not posted is wanted", wire::ReceiveWanted{3}, kAlways, kAlways},
+      {"message", eager(8, {}), kAlways, kAlways},
+      {"message of spans", eager(8, {4, 4}), kAlways, kAlways},
+      {"message of more spans than bytes", eager(8, {4, 5}), kNever, kNever},
+      {"message that is too long", eager(20000, {}), kNever, kNever},
+      {"message that was not sent is answered", wire::MessageAnswered{}, kNever, kNever},
+      {"message that was not sent is declined", wire::MessageDeclined{}, kNever, kNever},
+      {"message that did not come is withdrawn", wire::MessageWithdrawn{3}, kAlways, kAlways},
+      {"end of the sends", wire::SendsEnded{"why not"}, kAlways, kAlways},
       {"notification", wire::Notify{.notification = 9, .total = 2, .offset = 0, .piece = Bytes(2)}, kAlways,
        kAlways},
       {"notification from its middle", wire::Notify{.total = 4, .offset = 2, .piece = Bytes(2)}, kNever,
        kNever},
       {"notification done that was not sent", wire::NotifyDone{4711}, kAlways, kAlways},
-      {"heartbeat", wire::Heartbeat{}, kAlways, kAlways},
-      {"hello", wire::Hello{}, kNever, kNever},
-      {"proof", wire::Proof{}, kNever, kNever},
-      {"introduction", wire::Introduction{}, kNever, kNever},
+      {"bye as a word", wire::Bye{"why not"}, kNever, kNever},
+      {"words as a word", wire::Words{block(0, 0)}, kNever, kNever},
   };
 }
 
@@ -132,11 +168,36 @@ class SequenceTest : public ::testing::Test {
 
   /// What comes after the message is still answered.
   static bool is_kept(RawPeer& peer) {
-    peer.say(wire::Notify{.notification = 4242, .total = 0, .offset = 0, .piece = {}});
-    while (const auto done = peer.next_of<wire::NotifyDone>()) {
-      if (done->notification == 4242) return true;
+    peer.say(wire::RegionQuery{4242, 4711, {}});
+    while (const auto answer = peer.next_of<wire::RegionAnswer>()) {
+      if (answer->query == 4242) return true;
     }
     return false;
+  }
+
+  template <class Say>
+  void expect_kept_or_breach(const std::vector<Case>& all, const Say& say) {
+    for (const bool dialled : {true, false}) {
+      for (const Stage stage : kStages) {
+        for (const Case& one : all) {
+          SCOPED_TRACE(fmt::format("{}, stage {}, {}", one.name, static_cast<unsigned>(stage),
+                                   dialled ? "to who dialled" : "to who was dialled"));
+          auto peer = peer_at(stage, dialled);
+          ASSERT_TRUE(peer);
+          say(*peer, one.message);
+          const bool kept = is_kept(*peer);
+          EXPECT_EQ(kept, ((dialled ? one.kept_by_dialler : one.kept_by_acceptor) & stage) != 0);
+          if (kept) continue;
+          EXPECT_TRUE(peer->dropped());
+          peer.reset();  // whoever closes waits a moment for the other side to do so
+          ASSERT_TRUE(eventually([&] { return connection_->state() == ConnectionState::kClosed; }));
+          EXPECT_EQ(connection_->status().error().code, ErrorCode::kProtocol)
+              << connection_->status().error().message;
+        }
+      }
+    }
+    connection_.reset();
+    EXPECT_TRUE(eventually([&] { return endpoint_->connections().empty(); }));
   }
 
   Options options_;
@@ -146,27 +207,22 @@ class SequenceTest : public ::testing::Test {
 };
 
 TEST_F(SequenceTest, EveryMessageAtEveryStageIsTakenOrABreach) {
-  for (const bool dialled : {true, false}) {
-    for (const Stage stage : kStages) {
-      for (const Case& one : cases()) {
-        SCOPED_TRACE(fmt::format("{}, stage {}, {}", one.name, static_cast<unsigned>(stage),
-                                 dialled ? "to who dialled" : "to who was dialled"));
-        auto peer = peer_at(stage, dialled);
-        ASSERT_TRUE(peer);
-        peer->say(one.message);
-        const bool kept = is_kept(*peer);
-        EXPECT_EQ(kept, ((dialled ? one.kept_by_dialler : one.kept_by_acceptor) & stage) != 0);
-        if (kept) continue;
-        EXPECT_TRUE(peer->dropped());
-        peer.reset();  // whoever closes waits a moment for the other side to do so
-        ASSERT_TRUE(eventually([&] { return connection_->state() == ConnectionState::kClosed; }));
-        EXPECT_EQ(connection_->status().error().code, ErrorCode::kProtocol)
-            << connection_->status().error().message;
-      }
-    }
+  expect_kept_or_breach(cases(), [](RawPeer& peer, const wire::Message& message) { peer.say(message); });
+}
+
+TEST_F(SequenceTest, EveryWordAtEveryStageIsTakenOrABreach) {
+  expect_kept_or_breach(words(), [](RawPeer& peer, const wire::Message& message) { peer.say_word(message); });
+}
+
+TEST_F(SequenceTest, WordsAreAnsweredOverTheSession) {
+  auto peer = peer_at(kOpen, true);
+  ASSERT_TRUE(peer);
+  for (std::uint64_t number = 0; number < 3; ++number) {
+    peer->say_word(wire::Notify{.notification = number, .total = 0, .offset = 0, .piece = {}});
+    const auto done = peer->next_of<wire::NotifyDone>();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->notification, number);
   }
-  connection_.reset();
-  EXPECT_TRUE(eventually([&] { return endpoint_->connections().empty(); }));
 }
 
 // The one that crashed: what an answer gave up was connected again by the next.

@@ -42,7 +42,7 @@ TEST_F(SessionTest, RefusesAnotherVersionWithBothNumbers) {
   EXPECT_EQ(std::get<wire::Hello>(*hello).version, wire::kVersion);
   const auto bye = stranger.next();
   ASSERT_TRUE(bye);
-  EXPECT_THAT(std::get<wire::Bye>(*bye).reason, HasSubstr("this side speaks 1, the peer 3"));
+  EXPECT_THAT(std::get<wire::Bye>(*bye).reason, HasSubstr("this side speaks 2, the peer 3"));
   EXPECT_TRUE(stranger.dropped());
   EXPECT_EQ(side.wait_closed().code, ErrorCode::kUnavailable);
 }

@@ -18,6 +18,8 @@ Slot::Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup)
       rail_(std::move(setup.rail)),
       fence_(std::move(setup.fence)),
       control_(std::move(setup.control)),
+      words_(std::move(setup.words)),
+      carries_words_(words_ && setup.channel->carries_words()),
       channel_(std::move(setup.channel)),
       report_(std::move(setup.report)) {
   thread_.reserve();
@@ -55,11 +57,28 @@ bool Slot::turn(Deferred& deferred) {
     moved = true;
     if (channel_->busy()) progress(deferred);  // a copy is done when post returns
   }
+  moved = speak(deferred) || moved;
   idle_.store(!busy(), std::memory_order_relaxed);
   if (channel_->state() == ChannelState::kFailed) {
     drop(channel_->error(), deferred);
     return true;
   }
+  return moved;
+}
+
+// What came over the channel is answered over it at once, where it is the one that words take.
+bool Slot::speak(Deferred& deferred) {
+  if (!carries_words_) return false;
+  const bool took = words_->hand_on(deferred);
+  if (!ready_ || channel_->state() != ChannelState::kReady) return took;
+  Words& words = words_->words();
+  bool moved = took;
+  while (!block_.empty() || words.next_block(*this, block_)) {
+    if (!channel_->say(block_)) return moved;
+    block_.clear();
+    moved = true;
+  }
+  if (took && words.pending()) deferred.call([self = words.shared_from_this()] { self->flush(); });
   return moved;
 }
 
@@ -183,7 +202,7 @@ void Slot::abandon(std::shared_ptr<TransferState> state) {
 // Who looks at it, and when.
 
 // Something is under way that no descriptor announces.
-bool Slot::busy() const { return channel_->busy() || source_->awaits_gates(*this); }
+bool Slot::busy() const { return channel_->busy() || !block_.empty() || source_->awaits_gates(*this); }
 
 void Slot::signal() {
   if (!signalled_.exchange(true)) thread_.signal(shared_from_this());
@@ -197,7 +216,10 @@ void Slot::leave_to_thread() {
 
 bool Slot::begin_assist() {
   if (!mutex_.try_lock()) return false;
-  if (assists_++ == 0 && fd_ >= 0) thread_.arm(*this, fd_, false);
+  if (assists_++ == 0) {
+    if (fd_ >= 0) thread_.arm(*this, fd_, false);
+    if (channel_) channel_->stir();
+  }
   mutex_.unlock();
   return true;
 }
@@ -206,7 +228,12 @@ void Slot::end_assist() {
   lock_polling(mutex_);
   if (--assists_ == 0) {
     if (fd_ >= 0) thread_.arm(*this, fd_, true);
-    leave_to_thread();
+    const bool came = channel_ && !active_ && !channel_->rest();
+    if (came || (channel_ && carries_words_ && words_->words().pending())) {
+      signal();
+    } else {
+      leave_to_thread();
+    }
   }
   mutex_.unlock();
 }
@@ -228,7 +255,9 @@ void Slot::take_signal() {
 void Slot::activate() {
   assume_locked();
   moved_at_ = Clock::now();
-  if (!std::exchange(active_, true)) thread_.look_at(shared_from_this());
+  if (std::exchange(active_, true)) return;
+  if (channel_) channel_->stir();
+  thread_.look_at(shared_from_this());
 }
 
 bool Slot::turn_if_due(Clock::time_point now, Deferred& deferred) {
@@ -241,7 +270,7 @@ bool Slot::turn_if_due(Clock::time_point now, Deferred& deferred) {
 
 bool Slot::stays_active(Clock::time_point now) {
   assume_locked();
-  active_ = channel_ && (now - moved_at_ < policy_.watch || busy());
+  active_ = channel_ && (now - moved_at_ < policy_.watch || busy() || (assists_ == 0 && !channel_->rest()));
   return active_;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/fence.h"
 #include "engine/flying_pieces.h"
 #include "engine/slot_thread.h"
+#include "engine/words.h"
 #include "engine/work_source.h"
 #include "transport/transport.h"
 
@@ -38,11 +39,19 @@ class Slot : public std::enable_shared_from_this<Slot> {
 
     /// Gets what is left of the peer's twin when the channel ends; null: nobody asks.
     std::shared_ptr<Fence> fence = nullptr;
+
+    /// Takes the words that come over the channel; null: none do.
+    std::unique_ptr<WordEar> words = nullptr;
   };
 
   Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup);
 
   const std::string& rail() const { return rail_; }
+
+  const std::shared_ptr<WorkSource>& source() const { return source_; }
+
+  /// Words may travel over its channel.
+  bool carries_words() const { return carries_words_; }
 
   /// Of the channel, once it is ready.
   const std::string& description() const { return description_; }
@@ -77,6 +86,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   /// at it.
   bool begin_assist();
   void end_assist();
+  bool assisted() const { return assists_.load() != 0; }
 
   // For its thread:
 
@@ -101,6 +111,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool turn(Deferred& deferred) P2P_REQUIRES(mutex_);
   bool progress(Deferred& deferred) P2P_REQUIRES(mutex_);
   bool post_work(Deferred& deferred) P2P_REQUIRES(mutex_);
+  bool speak(Deferred& deferred) P2P_REQUIRES(mutex_);
   void complete(Completion& completion, Deferred& deferred) P2P_REQUIRES(mutex_);
   void drop(const Error& error, Deferred& deferred) P2P_REQUIRES(mutex_);
   void leave_to_thread() P2P_REQUIRES(mutex_);
@@ -114,13 +125,16 @@ class Slot : public std::enable_shared_from_this<Slot> {
   const std::shared_ptr<Fence> fence_;
   std::string description_;  // written once, before the source knows the slot
 
-  const std::unique_ptr<ControlLink> control_;               // outlives the channel
+  const std::unique_ptr<ControlLink> control_;  // outlives the channel
+  const std::unique_ptr<WordEar> words_;        // likewise; the mutex guards what it points to
+  const bool carries_words_;
   std::unique_ptr<Channel> channel_ P2P_GUARDED_BY(mutex_);  // null once stopped
   std::function<void(const Status&)> report_ P2P_GUARDED_BY(mutex_);
   bool ready_ P2P_GUARDED_BY(mutex_) = false;
   bool stopped_ P2P_GUARDED_BY(mutex_) = false;
   int fd_ P2P_GUARDED_BY(mutex_) = -1;  // that the thread watches
 
+  Bytes block_ P2P_GUARDED_BY(mutex_);  // of words, that the channel has not taken yet
   FlyingPieces flying_ P2P_GUARDED_BY(mutex_);
   std::vector<Completion> completions_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
 

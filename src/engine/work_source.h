@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -40,6 +41,11 @@ class WorkSource {
   /// Lets in the pieces whose gates have opened, if it is for this slot to look. Before it takes any.
   virtual void look_at_gates(const Slot& slot, Deferred& deferred) = 0;
   virtual bool awaits_gates(const Slot& slot) const = 0;
+
+  /// Moves the slots on from a waiting caller's thread until `through`, until nothing has moved for the spin
+  /// time, or until the deadline: `slot`, and with `all` the others, too, if they are few.
+  virtual void assist(const std::function<bool()>& through, Clock::time_point deadline,
+                      const std::shared_ptr<Slot>& slot, bool all) const = 0;
 
   /// When a caller's thread last moved any of the slots.
   Clock::time_point called_at() const { return called_at_.load(std::memory_order_relaxed); }

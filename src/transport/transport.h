@@ -15,6 +15,7 @@
 #include "p2p/result.h"
 #include "transport/batch.h"
 #include "transport/registration.h"
+#include "transport/word_listener.h"
 
 namespace p2p {
 
@@ -90,6 +91,9 @@ struct ChannelSetup {
 
   /// Outlives the channel.
   ControlLink* control = nullptr;
+
+  /// Likewise; null: nobody listens.
+  WordListener* words = nullptr;
 };
 
 enum class ChannelState : std::uint8_t { kConnecting, kReady, kFailed };
@@ -136,6 +140,19 @@ class Channel {
 
   /// A message from the peer channel's ControlLink.
   virtual Status on_control(std::span<const std::byte> /*message*/) { return {}; }
+
+  /// True if it carries words: blocks of up to kMaxWordBlockBytes that are quicker than those of the
+  /// ControlLink. They come in order, at the other end's WordListener, as long as the channel works.
+  virtual bool carries_words() const { return false; }
+
+  /// Takes a block, or answers false when full: try again after `progress`. Only in kReady.
+  virtual bool say(std::span<const std::byte> /*block*/) { return false; }
+
+  /// Somebody calls `progress` again and again, until `rest`: a peer need not make `ready_fd` tell.
+  virtual void stir() {}
+
+  /// Nobody calls `progress` until `ready_fd` tells; false if there is something to do at once.
+  virtual bool rest() { return true; }
 
   /// For people: "127.0.0.1:4001 -> 127.0.0.1:4002".
   virtual std::string describe() const = 0;

@@ -57,22 +57,47 @@ class Encoder {
 };
 
 constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {
-    "Hello",         "Proof",          "Introduction", "ChannelOffer",     "ChannelAnswer",
-    "ChannelsReady", "ChannelControl", "RegionQuery",  "RegionAnswer",     "RegionRevoke",
-    "RegionRevoked", "ReceivePosted",  "ReceiveDone",  "ReceiveWithdrawn", "Notify",
-    "NotifyDone",    "Heartbeat",      "Bye"};
+    "Hello",           "Proof",
+    "Introduction",    "ChannelOffer",
+    "ChannelAnswer",   "ChannelsReady",
+    "ChannelControl",  "RegionQuery",
+    "RegionAnswer",    "RegionRevoke",
+    "RegionRevoked",   "ReceivePosted",
+    "ReceiveDone",     "ReceiveWithdrawn",
+    "Notify",          "NotifyDone",
+    "Heartbeat",       "Bye",
+    "Words",           "EagerMessage",
+    "MessageAnswered", "MessageDeclined",
+    "ReceiveWanted",   "MessageWithdrawn",
+    "SendsEnded"};
 
 }  // namespace
 
 Bytes encode(const Message& message) {
   Bytes frame;
+  encode(message, frame);
+  return frame;
+}
+
+void encode(const Message& message, Bytes& frame) {
+  frame.clear();
   ByteWriter header(frame);
   header.put(std::uint32_t{0});
   header.put(static_cast<std::uint16_t>(message.index() + 1));
   std::visit([&](const auto& body) { fields(body, Encoder(frame)); }, message);
   const auto length = static_cast<std::uint32_t>(frame.size() - kLengthBytes);
   std::memcpy(frame.data(), &length, sizeof length);
-  return frame;
+}
+
+void lengthen(std::span<std::byte> frame, std::uint32_t tail_bytes) {
+  const auto add = [&](std::size_t at) {
+    std::uint32_t count = 0;
+    std::memcpy(&count, frame.data() + at, sizeof count);
+    count += tail_bytes;
+    std::memcpy(frame.data() + at, &count, sizeof count);
+  };
+  add(0);
+  add(frame.size() - sizeof tail_bytes);
 }
 
 std::string_view name(const Message& message) { return kNames[message.index()]; }

@@ -16,7 +16,7 @@ concept Is = std::same_as<std::remove_const_t<Self>, Type>;
 void fields(Is<Hello> auto& m, auto&& walk) { walk(m.version, m.incarnation, m.nonce, m.authenticated); }
 void fields(Is<Proof> auto& m, auto&& walk) { walk(m.mac); }
 void fields(Is<TransportStatus> auto& m, auto&& walk) { walk(m.name, m.reason); }
-void fields(Is<Introduction> auto& m, auto&& walk) { walk(m.note, m.transports); }
+void fields(Is<Introduction> auto& m, auto&& walk) { walk(m.note, m.transports, m.eager_bytes); }
 void fields(Is<ChannelOffer> auto& m, auto&& walk) { walk(m.transport, m.addresses); }
 void fields(Is<ChannelAnswer> auto& m, auto&& walk) { walk(m.transport, m.reason, m.addresses); }
 void fields(Is<ChannelsReady> auto& m, auto&& walk) { walk(m.transport, m.reason); }
@@ -38,6 +38,13 @@ void fields(Is<Notify> auto& m, auto&& walk) { walk(m.notification, m.total, m.o
 void fields(Is<NotifyDone> auto& m, auto&& walk) { walk(m.notification); }
 void fields(Is<Heartbeat> auto& m, auto&& walk) { walk(m.sent_bytes, m.landed_bytes); }
 void fields(Is<Bye> auto& m, auto&& walk) { walk(m.reason); }
+void fields(Is<Words> auto& m, auto&& walk) { walk(m.block); }
+void fields(Is<EagerMessage> auto& m, auto&& walk) { walk(m.sequence, m.error, m.spans, m.bytes); }
+void fields(Is<MessageAnswered> auto& m, auto&& walk) { walk(m.sequence, m.error, m.message); }
+void fields(Is<MessageDeclined> auto& m, auto&& walk) { walk(m.sequence); }
+void fields(Is<ReceiveWanted> auto& m, auto&& walk) { walk(m.sequence); }
+void fields(Is<MessageWithdrawn> auto& m, auto&& walk) { walk(m.sequence); }
+void fields(Is<SendsEnded> auto& m, auto&& walk) { walk(m.reason); }
 
 /// A struct with a list of fields above.
 template <class T>

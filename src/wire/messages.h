@@ -9,12 +9,13 @@
 
 #include "base/bytes.h"
 #include "p2p/memory.h"
+#include "wire/words.h"
 
 /// What crosses a control connection: a closed set of messages. fields.h lists each struct's fields once, in
 /// wire order, and the codec walks that list both ways (encode.cc, decode.cc; byte tables in docs/wire.md).
 namespace p2p::wire {
 
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 
 /// Longest frame either side accepts, its header included. Longer things are sent in pieces.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
@@ -48,6 +49,7 @@ struct TransportStatus {
 struct Introduction {
   std::string note;
   std::vector<TransportStatus> transports;
+  std::uint32_t eager_bytes = 0;  ///< kept here of messages whose receives are not posted yet
   friend bool operator==(const Introduction&, const Introduction&) = default;
 };
 
@@ -117,55 +119,6 @@ struct RegionRevoked {
   friend bool operator==(const RegionRevoked&, const RegionRevoked&) = default;
 };
 
-struct ReceiveSpan {
-  std::uint32_t region = 0;
-  RegionKey key{};
-  std::uint8_t kind = 0;  ///< MemoryKind
-  std::int32_t device = -1;
-  std::uint64_t address = 0;
-  std::uint64_t size = 0;
-  friend bool operator==(const ReceiveSpan&, const ReceiveSpan&) = default;
-};
-
-/// My receive number `sequence` (from 0) is ready. A long list comes in several messages; `more` marks all
-/// but the last.
-struct ReceivePosted {
-  std::uint64_t sequence = 0;
-  std::uint8_t more = 0;
-  std::vector<ReceiveSpan> spans;
-  friend bool operator==(const ReceivePosted&, const ReceivePosted&) = default;
-};
-
-/// The sender is through with receive `sequence`: its bytes are there, or why they are not.
-struct ReceiveDone {
-  std::uint64_t sequence = 0;
-  std::uint64_t bytes = 0;
-  std::uint16_t error = 0;  ///< 0, or 1 + the ErrorCode
-  std::string message;
-  friend bool operator==(const ReceiveDone&, const ReceiveDone&) = default;
-};
-
-/// The receiver gives receive `sequence` up; answered by its ReceiveDone.
-struct ReceiveWithdrawn {
-  std::uint64_t sequence = 0;
-  friend bool operator==(const ReceiveWithdrawn&, const ReceiveWithdrawn&) = default;
-};
-
-/// A piece of a notification. Pieces of one come in order and are not mixed with another's.
-struct Notify {
-  std::uint64_t notification = 0;
-  std::uint64_t total = 0;  ///< bytes of the whole
-  std::uint64_t offset = 0;
-  Bytes piece;
-  friend bool operator==(const Notify&, const Notify&) = default;
-};
-
-/// All of it has come.
-struct NotifyDone {
-  std::uint64_t notification = 0;
-  friend bool operator==(const NotifyDone&, const NotifyDone&) = default;
-};
-
 /// Says that this side lives, and how far it is.
 struct Heartbeat {
   std::uint64_t sent_bytes = 0;
@@ -179,9 +132,17 @@ struct Bye {
   friend bool operator==(const Bye&, const Bye&) = default;
 };
 
+/// A run of the messages below and of those about receives and notifications, one after the other as frames,
+/// as they go over a channel where one carries them: src/engine/words.h.
+struct Words {
+  Bytes block;
+  friend bool operator==(const Words&, const Words&) = default;
+};
+
 using Message =
     std::variant<Hello, Proof, Introduction, ChannelOffer, ChannelAnswer, ChannelsReady, ChannelControl,
                  RegionQuery, RegionAnswer, RegionRevoke, RegionRevoked, ReceivePosted, ReceiveDone,
-                 ReceiveWithdrawn, Notify, NotifyDone, Heartbeat, Bye>;
+                 ReceiveWithdrawn, Notify, NotifyDone, Heartbeat, Bye, Words, EagerMessage, MessageAnswered,
+                 MessageDeclined, ReceiveWanted, MessageWithdrawn, SendsEnded>;
 
 }  // namespace p2p::wire

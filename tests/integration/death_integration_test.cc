@@ -63,13 +63,21 @@ class Bystander {
   std::uint64_t seed_ = 0;
 };
 
-enum class Work { kIdle, kWrite, kRead };
+enum class Work { kIdle, kWrite, kRead, kTalk };
 
 std::vector<Transfer> start_work(const Connection& connection, const OwnRegion& own, const PeerRegion& theirs,
                                  Work work) {
   std::vector<Transfer> transfers;
   transfers.push_back(connection.recv(own.span(0, 100)));  // never met
   if (work == Work::kIdle) return transfers;
+  if (work == Work::kTalk) {
+    // Eager messages as far as there is room, others, and long ones; none is received.
+    for (std::size_t i = 0; i < 1500; ++i) {
+      transfers.push_back(connection.notify(std::string(100, 'n')));
+      transfers.push_back(connection.send(own.span(0, i % 10 == 0 ? kSize : 4000)));
+    }
+    return transfers;
+  }
   const auto id = connection.import_region(theirs.descriptor).value();
   const RemoteSpan remote{id, theirs.descriptor.address, kSize};
   const auto post = [&] {
@@ -111,9 +119,12 @@ void test_signal(const EndpointPlan& plan, Work work, int signal) {
 TEST_P(DeathTest, KilledWhileIdle) { test_signal(plan(), Work::kIdle, SIGKILL); }
 TEST_P(DeathTest, KilledWhileItIsWrittenTo) { test_signal(plan(), Work::kWrite, SIGKILL); }
 TEST_P(DeathTest, KilledWhileItIsRead) { test_signal(plan(), Work::kRead, SIGKILL); }
+TEST_P(DeathTest, KilledWhileItIsTalkedTo) { test_signal(plan(), Work::kTalk, SIGKILL); }
 TEST_P(DeathTest, StoppedWhileIdle) { test_signal(plan(), Work::kIdle, SIGSTOP); }
 TEST_P(DeathTest, StoppedWhileItIsWrittenTo) { test_signal(plan(), Work::kWrite, SIGSTOP); }
 TEST_P(DeathTest, StoppedWhileItIsRead) { test_signal(plan(), Work::kRead, SIGSTOP); }
+
+TEST_P(DeathTest, StoppedWhileItIsTalkedTo) { test_signal(plan(), Work::kTalk, SIGSTOP); }
 
 /// The peer is the one that writes or reads, and dies of it.
 void test_active_peer_dies(const EndpointPlan& plan, const std::string& command) {

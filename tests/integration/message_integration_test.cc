@@ -136,6 +136,73 @@ TEST_P(MessageTest, OrderHoldsOverManyBothWays) {
   }
 }
 
+TEST_P(MessageTest, ShortOnesOfEveryLengthKeepTheirOrderAmongLongOnes) {
+  const std::vector<std::size_t> sizes{0, 1, 63, 4096, 16383, 16384, 16385, 100'000, 5, 700'000, 2, 16384};
+  std::size_t all = 0;
+  for (const std::size_t size : sizes) all += size;
+  OwnRegion own(pair.endpoint, all);
+  const PeerRegion theirs = pair.peer.region(all);
+  for (const bool posted_ahead : {true, false}) {
+    std::vector<std::uint64_t> receives;
+    std::vector<Transfer> sends;
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < sizes.size(); at += sizes[i++]) {
+      fill(own.part(at, sizes[i]), 100 * i + (posted_ahead ? 1 : 2));
+      if (posted_ahead) receives.push_back(peer_recv(theirs, at, sizes[i]));
+    }
+    at = 0;
+    for (std::size_t i = 0; i < sizes.size(); at += sizes[i++])
+      sends.push_back(pair.connection.send(own.span(at, sizes[i])));
+    at = 0;
+    for (std::size_t i = 0; i < sizes.size() && !posted_ahead; at += sizes[i++]) {
+      receives.push_back(peer_recv(theirs, at, sizes[i]));
+    }
+    for (const Transfer& send : sends) EXPECT_TRUE(is_ok(send.wait(kLimit)));
+    for (const std::uint64_t receive : receives) EXPECT_TRUE(is_ok(pair.peer.wait(receive)));
+    at = 0;
+    for (std::size_t i = 0; i < sizes.size(); at += sizes[i++]) {
+      EXPECT_TRUE(is_ok(peer_checks(theirs, at, sizes[i], 100 * i + (posted_ahead ? 1 : 2)))) << sizes[i];
+    }
+  }
+}
+
+TEST_P(MessageTest, AReceiverThatPostsNothingStopsItsSenderAndNobodyElse) {
+  constexpr std::size_t kSize = 8192;
+  constexpr std::size_t kCount = 400;  // more than it keeps
+  OwnRegion own(pair.endpoint, kSize * kCount);
+  const PeerRegion theirs = pair.peer.region(kSize * kCount);
+  std::vector<Transfer> sends;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    fill(own.part(i * kSize, kSize), i);
+    sends.push_back(pair.connection.send(own.span(i * kSize, kSize)));
+  }
+  EXPECT_TRUE(is_ok(pair.connection.notify("past them").wait(kLimit)));
+  EXPECT_TRUE(peer_notified().starts_with("9 "));
+  const std::uint64_t back = pair.peer.number(fmt::format("notify {} 10 1", pair.at_peer));
+  EXPECT_TRUE(is_ok(pair.peer.wait(back)));
+  for (const Transfer& send : sends) EXPECT_FALSE(send.done());
+  std::vector<std::uint64_t> receives;
+  for (std::size_t i = 0; i < kCount; ++i) receives.push_back(peer_recv(theirs, i * kSize, kSize));
+  for (const Transfer& send : sends) ASSERT_TRUE(is_ok(send.wait(kLimit)));
+  for (const std::uint64_t receive : receives) ASSERT_TRUE(is_ok(pair.peer.wait(receive)));
+  for (std::size_t i = 0; i < kCount; ++i) EXPECT_TRUE(is_ok(peer_checks(theirs, i * kSize, kSize, i)));
+}
+
+TEST_P(MessageTest, CancelledSendsEndWithoutAReceiver) {
+  OwnRegion own(pair.endpoint, kMiB);
+  const PeerRegion theirs = pair.peer.region(kMiB);
+  for (const std::size_t size : {std::size_t{100}, kMiB}) {
+    const Transfer given_up = pair.connection.send(own.span(0, size));
+    given_up.cancel();
+    EXPECT_TRUE(is_error(given_up.wait(kLimit), {ErrorCode::kCancelled}));
+    const std::uint64_t unmet = peer_recv(theirs, 0, size);
+    const std::uint64_t met = peer_recv(theirs, 0, size);
+    EXPECT_TRUE(is_error(pair.peer.wait(unmet), {ErrorCode::kCancelled}));
+    EXPECT_TRUE(is_ok(pair.connection.send(own.span(0, size)).wait(kLimit)));
+    EXPECT_TRUE(is_ok(pair.peer.wait(met)));
+  }
+}
+
 TEST_P(MessageTest, ScatteredMessageFillsTheReceiveFromItsStart) {
   OwnRegion own(pair.endpoint, 30000);
   const PeerRegion theirs = pair.peer.region(30000);

@@ -34,19 +34,19 @@ Ended perf(const std::vector<std::string>& arguments) {
 }
 
 TEST(Perf, EveryOperationIsVerifiedOverEveryTransport) {
-  const Ended ended = perf({"local", "--op", "write,read,send", "--size", "1,4097,1M", "--transport",
+  const Ended ended = perf({"local", "--op", "write,read,send,notify", "--size", "1,4097,1M", "--transport",
                             "tcp,cma", "--depth", "3", "--duration", "0.05", "--json", "-"});
   EXPECT_EQ(ended.status, 0);
-  ASSERT_EQ(ended.lines.size(), 18u);
+  ASSERT_EQ(ended.lines.size(), 24u);
   for (const std::string& line : ended.lines) {
     const json row = json::parse(line, nullptr, false);
     ASSERT_TRUE(row.is_object()) << line;
     std::vector<std::string> names;
     for (const auto& [name, value] : row.items()) names.push_back(name);
-    EXPECT_THAT(names, ::testing::UnorderedElementsAre("op", "transport", "size_bytes", "blocks", "depth",
-                                                       "streams", "gbytes_per_second", "latency_us_p50",
-                                                       "latency_us_p99", "post_us", "first_us", "tenth_us",
-                                                       "pause_ms", "awake", "verified"));
+    EXPECT_THAT(names, ::testing::UnorderedElementsAre(
+                           "op", "transport", "size_bytes", "blocks", "depth", "streams", "gbytes_per_second",
+                           "messages_per_second", "latency_us_p50", "latency_us_p99", "post_us", "first_us",
+                           "tenth_us", "pause_ms", "awake", "verified"));
     EXPECT_EQ(row["verified"], true) << line;
     EXPECT_GT(row["gbytes_per_second"], 0.0) << line;
     EXPECT_GT(row["latency_us_p50"], 0.0) << line;

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -58,6 +59,25 @@ class RawPeer {
   /// it has closed.
   bool say(const wire::Message& message) { return say(ByteView(wire::encode(message))); }
 
+  /// The same of a message that travels as a word.
+  bool say_word(const wire::Message& message) {
+    const Bytes frame = wire::encode(message);
+    const bool said = say_words(said_, heard_, frame);
+    said_ += frame.size();
+    return said;
+  }
+
+  /// A block of words, as they are numbered by the byte.
+  bool say_words(std::uint64_t offset, std::uint64_t acknowledged, ByteView frames) {
+    wire::Words words;
+    ByteWriter writer(words.block);
+    writer.put(offset);
+    writer.put(acknowledged);
+    writer.put(std::uint8_t{0});
+    writer.put(frames);
+    return say(words);
+  }
+
   bool say(ByteView bytes) {
     const auto deadline = Clock::now() + kPatience;
     while (!bytes.empty() && Clock::now() < deadline) {
@@ -70,12 +90,18 @@ class RawPeer {
     return bytes.empty();
   }
 
-  /// The next message; nothing once the other side has closed, or when it says nothing.
+  /// The next message, out of its block if it is a word; nothing once the other side has closed, or when it
+  /// says nothing.
   std::optional<wire::Message> next(std::chrono::milliseconds patience = kPatience) {
     const auto deadline = Clock::now() + patience;
     while (true) {
+      if (auto word = words_.next(); word && *word) return std::move(**word);
       auto message = reader_.next();
       if (!message) return std::nullopt;
+      if (*message && std::holds_alternative<wire::Words>(**message)) {
+        hear(std::get<wire::Words>(**message));
+        continue;
+      }
       if (*message) return std::move(**message);
       if (ended_ || !wait(POLLIN, deadline) || !take()) return std::nullopt;
     }
@@ -120,6 +146,13 @@ class RawPeer {
     return ::poll(&watched, 1, static_cast<int>(std::max<std::int64_t>(left, 0))) > 0;
   }
 
+  void hear(const wire::Words& words) {
+    constexpr std::size_t kHeadBytes = 8 + 8 + 1;
+    const ByteView frames = ByteView(words.block).subspan(std::min(kHeadBytes, words.block.size()));
+    words_.feed(frames);
+    heard_ += frames.size();
+  }
+
   // False at the end.
   bool take() {
     std::array<std::byte, 16384> buffer{};
@@ -132,37 +165,11 @@ class RawPeer {
 
   UniqueFd socket_;
   wire::FrameReader reader_{wire::kMaxFrameBytes};
+  wire::FrameReader words_{wire::kMaxFrameBytes};
+  std::uint64_t said_ = 0;   // bytes of words
+  std::uint64_t heard_ = 0;  // likewise
   Incarnation incarnation_ = 0;
   bool ended_ = false;
-};
-
-/// Where a raw peer is dialled.
-class RawListener {
- public:
-  RawListener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    if (::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-        ::listen(socket_.get(), 16) == 0 &&
-        ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0) {
-      port_ = ntohs(address.sin_port);
-    }
-  }
-
-  std::uint16_t port() const { return port_; }
-
-  RawPeer accept() const {
-    pollfd watched{socket_.get(), POLLIN, 0};
-    constexpr int kPatience = 20'000;
-    if (::poll(&watched, 1, kPatience) <= 0) return RawPeer(UniqueFd());
-    return RawPeer(UniqueFd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
-  }
-
- private:
-  UniqueFd socket_;
-  std::uint16_t port_ = 0;
 };
 
 }  // namespace p2p::testing

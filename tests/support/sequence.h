@@ -11,6 +11,7 @@
 #include "base/underlying.h"
 #include "engine/endpoint.h"
 #include "support/plain_transport.h"
+#include "support/raw_listener.h"
 #include "support/raw_peer.h"
 
 namespace p2p::testing {
@@ -37,10 +38,10 @@ class Sequence {
     RawPeer peer = dialled ? listener.accept() : RawPeer::dial(endpoint_.port());
     if (!peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, {"plain", "tcp"})) return false;
     while (at_ < choices_.size()) {
-      const unsigned what = choose(24);
-      if (what >= 20) {
+      const unsigned what = choose(32);
+      if (what >= kActs) {
         act(what);
-      } else if (!peer.say(message(what))) {
+      } else if (what >= kWords ? !say_word(peer, word(what)) : !peer.say(message(what))) {
         break;
       }
       while (peer.next(std::chrono::milliseconds(0))) {
@@ -52,6 +53,10 @@ class Sequence {
 
  private:
   static constexpr std::chrono::seconds kTimeout{20};
+
+  // The choices from which on it is a word, and something that an application does.
+  static constexpr unsigned kWords = 15;
+  static constexpr unsigned kActs = 28;
 
   unsigned choose(unsigned among) { return at_ < choices_.size() ? choices_[at_++] % among : 0; }
   std::string name() { return std::array<const char*, 4>{"plain", "plain", "tcp", "none"}.at(choose(4)); }
@@ -93,24 +98,53 @@ class Sequence {
                                   small(), {{name(), Bytes(choose(4))}}};
       case 10: return wire::RegionRevoke{small(), region};
       case 11: return wire::RegionRevoked{small()};
-      case 12:
-        return wire::ReceivePosted{
-            next_receive_++ + choose(8) / 7,
-            static_cast<std::uint8_t>(choose(8) / 7),
-            {{region, key(), static_cast<std::uint8_t>(choose(3)), 0, small(), small()}}};
-      case 13: return wire::ReceiveDone{small(), small(), static_cast<std::uint16_t>(choose(3)), "said"};
-      case 14: return wire::ReceiveWithdrawn{small()};
-      case 15: {
-        const std::uint64_t size = choose(8);
-        return wire::Notify{small(), size, choose(8) == 7 ? 1U : 0U, Bytes(size)};
-      }
-      case 16: return wire::NotifyDone{small()};
-      case 17: return wire::Heartbeat{};
-      case 18: return choose(4) == 3 ? wire::Message(wire::Hello{}) : wire::Message(wire::Heartbeat{});
+      case 12: return wire::Heartbeat{};
+      case 13: return choose(4) == 3 ? wire::Message(wire::Hello{}) : wire::Message(wire::Heartbeat{});
       default: break;
     }
     if (choose(4) != 3) return wire::RegionRevoke{small(), region};
     return wire::Bye{"the raw peer has enough"};
+  }
+
+  // Mostly as it should, or outside of words, or in a block that starts or acknowledges somewhere else.
+  bool say_word(RawPeer& peer, const wire::Message& word) {
+    switch (choose(32)) {
+      case 31: return peer.say(word);
+      case 30: return peer.say_words(small(), small(), wire::encode(word));
+      default: return peer.say_word(word);
+    }
+  }
+
+  wire::Message word(unsigned what) {
+    const auto region = static_cast<std::uint32_t>(small());
+    switch (what) {
+      case 15:
+      case 16:
+        return wire::ReceivePosted{
+            next_receive_++ + choose(8) / 7,
+            static_cast<std::uint8_t>(choose(8) / 7),
+            {{region, key(), static_cast<std::uint8_t>(choose(3)), 0, small(), small()}}};
+      case 17: return wire::ReceiveDone{small(), small(), static_cast<std::uint16_t>(choose(3)), "said"};
+      case 18: return wire::ReceiveWithdrawn{small()};
+      case 19: {
+        const std::uint64_t size = choose(8);
+        return wire::Notify{small(), size, choose(8) == 7 ? 1U : 0U, Bytes(size)};
+      }
+      case 20: return wire::NotifyDone{small()};
+      case 21:
+      case 22: {
+        const std::uint32_t size = choose(8);
+        const bool spans = choose(4) == 3;
+        return wire::EagerMessage{next_eager_++ - choose(16) / 15, static_cast<std::uint16_t>(choose(8) / 7),
+                                  spans ? std::vector<std::uint32_t>{size} : std::vector<std::uint32_t>{},
+                                  Bytes(size)};
+      }
+      case 23: return wire::MessageAnswered{small(), static_cast<std::uint16_t>(choose(3)), "said"};
+      case 24: return wire::MessageDeclined{small()};
+      case 25: return wire::ReceiveWanted{small()};
+      case 26: return wire::MessageWithdrawn{small()};
+      default: return wire::SendsEnded{"said"};
+    }
   }
 
   // What an application does meanwhile.
@@ -120,7 +154,7 @@ class Sequence {
       if (all.empty()) return;
       connection_ = all.back();
     }
-    if (what == 20 || remotes_.empty()) {
+    if (what == kActs || remotes_.empty()) {
       RegionDescriptor descriptor{.address = 4096, .size = 64, .place = {}, .region = RegionId{choose(4)}};
       descriptor.incarnation = RawPeer::kIncarnation;
       if (const auto id = connection_->import_region(descriptor)) remotes_.push_back(*id);
@@ -148,6 +182,7 @@ class Sequence {
   const std::span<const std::uint8_t> choices_;
   std::size_t at_ = 0;
   std::uint64_t next_receive_ = 0;
+  std::uint64_t next_eager_ = 0;
   RegionKey key_{};
   std::shared_ptr<engine::Connection> connection_;
   std::array<std::byte, 64> memory_{};

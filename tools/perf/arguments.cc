@@ -32,7 +32,8 @@ void add_server_options(CLI::App& app, Arguments& arguments) {
 }
 
 void add_row_options(CLI::App& app, Arguments& arguments) {
-  app.add_option("--op", arguments.operations, "write, read, send, or a list of them")->capture_default_str();
+  app.add_option("--op", arguments.operations, "write, read, send, notify, or a list of them")
+      ->capture_default_str();
   app.add_option("--size", arguments.sizes,
                  "bytes of a block: a size, a list, or a range of powers of two such as 4K:64M")
       ->capture_default_str();

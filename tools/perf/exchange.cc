@@ -124,7 +124,7 @@ Status Exchange::send(const Reply& reply) {
   return send(message);
 }
 
-Result<json> Exchange::receive(std::chrono::milliseconds timeout) {
+Result<std::string> Exchange::receive_text(std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (come_.empty()) {
     const Status usable = connection_.status();
@@ -136,8 +136,15 @@ Result<json> Exchange::receive(std::chrono::milliseconds timeout) {
     }
     std::this_thread::sleep_for(kLook);
   }
-  json message = json::parse(come_.front(), nullptr, false);
+  std::string text = std::move(come_.front());
   come_.pop_front();
+  return text;
+}
+
+Result<json> Exchange::receive(std::chrono::milliseconds timeout) {
+  const auto text = receive_text(timeout);
+  if (!text) return tl::unexpected(text.error());
+  json message = json::parse(*text, nullptr, false);
   if (!message.is_object()) return fail(ErrorCode::kProtocol, "a message that is not a JSON object came");
   return message;
 }

@@ -43,6 +43,9 @@ class Exchange {
   Result<Ask> receive_ask(std::chrono::milliseconds timeout);
   Result<Reply> receive_reply(std::chrono::milliseconds timeout);
 
+  /// The next notification, whatever it says.
+  Result<std::string> receive_text(std::chrono::milliseconds timeout);
+
   /// Sends, and fails also if the reply is an error.
   Result<Reply> call(const Ask& ask);
 

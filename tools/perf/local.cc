@@ -101,7 +101,8 @@ std::vector<Row> demo_rows() {
       {Operation::kWrite, 4096, 1, 1},     {Operation::kWrite, std::uint64_t{64} << 10, 1, 8},
       {Operation::kWrite, 1u << 20, 1, 8}, {Operation::kWrite, kLarge, 1, 2},
       {Operation::kRead, kLarge, 1, 2},    {Operation::kWrite, 4096, 8192, 2},
-      {Operation::kWrite, 16384, 4096, 2},
+      {Operation::kWrite, 16384, 4096, 2}, {Operation::kSend, 4096, 1, 1},
+      {Operation::kSend, 64, 1, 64},       {Operation::kNotify, 64, 1, 64},
   };
   std::vector<Row> rows;
   std::uint64_t seed = std::random_device{}();

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -46,8 +48,8 @@ class Posts {
                             const RegionDescriptor& descriptor) {
     const auto remote = import(connection, descriptor);
     if (!remote) return tl::unexpected(remote.error());
-    Posts posts(connection, row);
     const Layout here(row, Side::kClient);
+    Posts posts(connection, row, buffer.bytes(), here);
     const Layout there(row, Side::kServer);
     for (std::uint64_t slot = 0; slot < here.slots(); ++slot) {
       Slot& lists = posts.slots_.emplace_back();
@@ -55,7 +57,8 @@ class Posts {
         lists.local.push_back(buffer.region().span(here.offset(slot, block), row.size));
         lists.remote.push_back({*remote, descriptor.address + there.offset(slot, block), row.size});
       }
-      if (!row.prepared || row.operation == Operation::kSend) continue;
+      if (!row.prepared || (row.operation != Operation::kWrite && row.operation != Operation::kRead))
+        continue;
       auto prepared = row.operation == Operation::kWrite ? connection.prepare_write(lists.local, lists.remote)
                                                          : connection.prepare_read(lists.local, lists.remote);
       if (!prepared) return tl::unexpected(prepared.error());
@@ -72,13 +75,15 @@ class Posts {
     switch (operation_) {
       case Operation::kWrite: return connection_.write(lists.local, lists.remote);
       case Operation::kRead: return connection_.read(lists.local, lists.remote);
-      case Operation::kSend: break;
+      case Operation::kSend: return connection_.send(lists.local);
+      case Operation::kNotify: break;
     }
-    return connection_.send(lists.local);
+    return connection_.notify(payload(count % slots_.size()));
   }
 
-  /// An empty message for each receive that the server has posted ahead.
-  Status end_sends(const Row& row) const {
+  /// An empty message for each receive that the server has posted ahead, or one empty notification.
+  Status end(const Row& row) const {
+    if (operation_ == Operation::kNotify) return connection_.notify("").wait(kTransferTime);
     if (operation_ != Operation::kSend) return {};
     LocalSpan nothing = slots_[0].local[0];
     nothing.size = 0;
@@ -98,11 +103,30 @@ class Posts {
     PreparedTransfer prepared;
   };
 
-  Posts(Connection connection, const Row& row)
-      : connection_(std::move(connection)), operation_(row.operation) {}
+  Posts(Connection connection, const Row& row, std::span<const std::byte> bytes, Layout layout)
+      : connection_(std::move(connection)),
+        operation_(row.operation),
+        blocks_(row.blocks),
+        size_(row.size),
+        bytes_(bytes),
+        layout_(std::move(layout)) {}
+
+  /// A slot's blocks, one behind the other.
+  std::string payload(std::uint64_t slot) const {
+    std::string text;
+    text.reserve(blocks_ * size_);
+    for (std::uint64_t block = 0; block < blocks_; ++block) {
+      text.append(reinterpret_cast<const char*>(&bytes_[layout_.offset(slot, block)]), size_);
+    }
+    return text;
+  }
 
   Connection connection_;
   Operation operation_;
+  std::uint64_t blocks_;
+  std::uint64_t size_;
+  std::span<const std::byte> bytes_;
+  Layout layout_;
   std::vector<Slot> slots_;
 };
 
@@ -237,14 +261,14 @@ Status transfer_timed(const Posts& posts, const Row& row, Figures& figures) {
   figures.latency_us_p50 = percentile(window.latencies_us(), 0.50);
   figures.latency_us_p99 = percentile(window.latencies_us(), 0.99);
   figures.post_us = percentile(window.posts_us(), 0.50);
-  return posts.end_sends(row);
+  return posts.end(row);
 }
 
 /// One transfer a slot with a pattern of its own: what the timed round left behind cannot pass for it.
 Status transfer_once(const Posts& posts, const Row& row) {
   Window window(posts, row.depth);
   if (const Status moved = window.run(Clock::time_point{}, posts.slots()); !moved) return moved;
-  return posts.end_sends(row);
+  return posts.end(row);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace p2p::perf {
 namespace {
 
 constexpr const char* kHeader =
-    "op    transport  size  blocks  depth     GB/s  messages/s     p50 us     p99 us    post us  verified\n";
+    "op     transport  size  blocks  depth     GB/s  messages/s     p50 us     p99 us    post us  verified\n";
 
 }  // namespace
 
@@ -53,7 +53,7 @@ void Report::row(const Row& row, const Figures& figures) {
   clear_progress();
   rows_.emplace_back(row, figures);
   if (!std::exchange(has_header_, true)) fmt::print(table_, "{}", kHeader);
-  fmt::print(table_, "{:5} {:9} {:>5} {:>7} {:>6} {:>8.3f} {:>11.1f} {:>10.1f} {:>10.1f} {:>10.2f}  {}\n",
+  fmt::print(table_, "{:6} {:9} {:>5} {:>7} {:>6} {:>8.3f} {:>11.1f} {:>10.1f} {:>10.1f} {:>10.2f}  {}\n",
              to_string(row.operation), figures.transport, format_size(row.size), row.blocks, row.depth,
              figures.gbytes_per_second(row), figures.messages_per_second(), figures.latency_us_p50,
              figures.latency_us_p99, figures.post_us,
@@ -70,6 +70,7 @@ void Report::row(const Row& row, const Figures& figures) {
       {"depth", row.depth},
       {"streams", row.streams},
       {"gbytes_per_second", figures.gbytes_per_second(row)},
+      {"messages_per_second", figures.messages_per_second()},
       {"latency_us_p50", figures.latency_us_p50},
       {"latency_us_p99", figures.latency_us_p99},
       {"post_us", figures.post_us},

@@ -9,6 +9,7 @@ namespace {
 constexpr std::uint64_t kMaxTransferBytes = std::uint64_t{64} << 30;
 constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 24;
 constexpr std::uint64_t kMaxDepth = 4096;
+constexpr std::uint64_t kMaxNotifyBytes = std::uint64_t{1} << 20;
 constexpr std::chrono::milliseconds kMaxDuration = std::chrono::hours(1);
 constexpr std::chrono::milliseconds kMaxPause = std::chrono::seconds(10);
 
@@ -19,15 +20,17 @@ std::string_view to_string(Operation operation) {
     case Operation::kWrite: return "write";
     case Operation::kRead: return "read";
     case Operation::kSend: return "send";
+    case Operation::kNotify: return "notify";
   }
   return "unknown";
 }
 
 Result<Operation> parse_operation(std::string_view text) {
-  for (const Operation operation : {Operation::kWrite, Operation::kRead, Operation::kSend}) {
+  for (const Operation operation :
+       {Operation::kWrite, Operation::kRead, Operation::kSend, Operation::kNotify}) {
     if (text == to_string(operation)) return operation;
   }
-  return fail(ErrorCode::kInvalidArgument, "\"{}\" is not an operation: write, read or send", text);
+  return fail(ErrorCode::kInvalidArgument, "\"{}\" is not an operation: write, read, send or notify", text);
 }
 
 Status check(const Row& row) {
@@ -35,6 +38,10 @@ Status check(const Row& row) {
       row.transfer_bytes() > kMaxTransferBytes) {
     return fail(ErrorCode::kInvalidArgument, "{} blocks of {} bytes are not between 1 byte and 64 GiB",
                 row.blocks, row.size);
+  }
+  if (row.operation == Operation::kNotify && row.transfer_bytes() > kMaxNotifyBytes) {
+    return fail(ErrorCode::kInvalidArgument, "notifications of {} bytes: at most {}", row.transfer_bytes(),
+                kMaxNotifyBytes);
   }
   if (row.depth == 0 || row.depth > kMaxDepth) {
     return fail(ErrorCode::kInvalidArgument, "the depth {} is not between 1 and {}", row.depth, kMaxDepth);

@@ -12,7 +12,7 @@
 
 namespace p2p::perf {
 
-enum class Operation { kWrite, kRead, kSend };
+enum class Operation { kWrite, kRead, kSend, kNotify };
 
 std::string_view to_string(Operation operation);
 Result<Operation> parse_operation(std::string_view text);

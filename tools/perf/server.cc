@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 #include <optional>
 #include <utility>
@@ -33,7 +34,16 @@ class ServedRow {
   }
 
   RegionDescriptor descriptor() const { return buffer_.region().descriptor(); }
-  bool receives() const { return row_.operation == Operation::kSend; }
+  /// Takes what the client sends or notifies, until it says that this was all.
+  Status take_all(Exchange& exchange) {
+    switch (row_.operation) {
+      case Operation::kWrite:
+      case Operation::kRead: break;
+      case Operation::kSend: return receive_all(exchange.connection());
+      case Operation::kNotify: return take_notifications(exchange);
+    }
+    return {};
+  }
 
   /// Why it failed, or nothing.
   std::string arm(std::uint64_t seed) {
@@ -45,6 +55,17 @@ class ServedRow {
     const Status published = buffer_.publish();
     return published ? "" : published.error().message;
   }
+
+  std::string check(std::uint64_t seed, std::uint64_t used_slots) const {
+    if (row_.operation == Operation::kRead) return {};
+    const bool here = row_.operation == Operation::kNotify;  // notifications reach no device
+    if (const Status fetched = here ? Status() : buffer_.fetch(); !fetched) return fetched.error().message;
+    return layout_.find_fault(buffer_.bytes(), seed, used_slots).value_or("");
+  }
+
+ private:
+  ServedRow(const Row& row, Layout layout, Buffer buffer)
+      : row_(row), layout_(std::move(layout)), buffer_(std::move(buffer)), spans_(row.blocks) {}
 
   /// Takes messages until an empty one comes, which each receive posted till then gets.
   Status receive_all(const Connection& connection) {
@@ -62,15 +83,22 @@ class ServedRow {
     return {};
   }
 
-  std::string check(std::uint64_t seed, std::uint64_t used_slots) const {
-    if (row_.operation == Operation::kRead) return {};
-    if (const Status fetched = buffer_.fetch(); !fetched) return fetched.error().message;
-    return layout_.find_fault(buffer_.bytes(), seed, used_slots).value_or("");
+  /// Until an empty one comes; their blocks go where a write would put them.
+  Status take_notifications(Exchange& exchange) {
+    for (std::uint64_t count = 0;; ++count) {
+      const auto text = exchange.receive_text(kPatience);
+      if (!text) return tl::unexpected(text.error());
+      if (text->empty()) return {};
+      if (text->size() != row_.transfer_bytes()) {
+        return fail(ErrorCode::kProtocol, "a notification of {} bytes came instead of {}", text->size(),
+                    row_.transfer_bytes());
+      }
+      for (std::uint64_t block = 0; block < row_.blocks; ++block) {
+        std::memcpy(&buffer_.bytes()[layout_.offset(count % layout_.slots(), block)],
+                    text->data() + block * row_.size, row_.size);
+      }
+    }
   }
-
- private:
-  ServedRow(const Row& row, Layout layout, Buffer buffer)
-      : row_(row), layout_(std::move(layout)), buffer_(std::move(buffer)), spans_(row.blocks) {}
 
   Transfer receive(const Connection& connection, std::uint64_t count) {
     const std::uint64_t slot = count % layout_.slots();
@@ -99,8 +127,8 @@ class Service {
       if (!reply.error.empty() && error_.empty()) error_ = reply.error;
       if (const Status sent = exchange_.send(reply); !sent) return sent;
       if (ask->request == Request::kBye) break;
-      if (ask->request == Request::kArm && row_ && row_->receives()) {
-        if (const Status received = row_->receive_all(exchange_.connection()); !received) return received;
+      if (ask->request == Request::kArm && row_) {
+        if (const Status taken = row_->take_all(exchange_); !taken) return taken;
       }
     }
     wait_closed();

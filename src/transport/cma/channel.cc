@@ -22,9 +22,13 @@ constexpr std::size_t kMaxUnreported = 4;
 // More connections that say nothing than this push the oldest out.
 constexpr std::size_t kMaxStrangers = 8;
 
+// Taken in one go; then others have their turn.
+constexpr int kBlocksATurn = 64;
+
+// After the handshake nothing but wake-ups comes over the socket.
 bool is_open(const UniqueFd& process, const UniqueFd& socket) {
   std::array<pollfd, 2> fds{pollfd{.fd = process.get(), .events = POLLIN, .revents = 0},
-                            pollfd{.fd = socket.get(), .events = POLLIN, .revents = 0}};
+                            pollfd{.fd = socket.get(), .events = POLLRDHUP, .revents = 0}};
   return ::poll(fds.data(), fds.size(), 0) == 0;
 }
 
@@ -86,7 +90,7 @@ Status CmaChannel::connect(std::span<const std::byte> peer_address) {
   auto socket = connect_to(listener_name_);
   if (!socket) return tl::unexpected(socket.error());
   socket_ = *std::move(socket);
-  if (const Status sent = send_proof(); !sent) return sent;
+  if (const Status sent = send_proof(UniqueFd()); !sent) return sent;
   return watch(socket_);
 }
 
@@ -142,7 +146,8 @@ void CmaChannel::accept_strangers() {
 // word.
 void CmaChannel::hear(UniqueFd& from) {
   Bytes message(Proof::kBytes + 1);
-  const ssize_t size = ::recv(from.get(), message.data(), message.size(), 0);
+  UniqueFd descriptor;
+  const ssize_t size = receive_with_descriptor(from, message, descriptor);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
   UniqueFd socket = std::move(from);
   const auto pid = process_at(socket);
@@ -152,6 +157,7 @@ void CmaChannel::hear(UniqueFd& from) {
   if (!proof) return;
   socket_ = std::move(socket);
   pid_ = *pid;
+  ring_descriptor_ = std::move(descriptor);
   if (const Status met = meet(*proof); !met) fail_with(met.error());
 }
 
@@ -161,24 +167,70 @@ Status CmaChannel::meet(const Proof& proof) {
   // The peer's socket is open after the pidfd was made, so the pidfd is of the process that opened it.
   if (!peer_is_alive()) return fail(ErrorCode::kPeerGone, "connect with cma: process {} has ended", pid_);
   if (const Status access = check_access(pid_, proof); !access) return access;
-  if (setup_.role == Role::kAcceptor) {
-    if (const Status sent = send_proof(); !sent) return sent;
-    listener_.reset();
-  }
+  if (const Status shared = share_ring(); !shared) return shared;
+  listener_.reset();
   if (const Status watched = watch(process_); !watched) return watched;
   state_ = ChannelState::kReady;
   return {};
 }
 
-Status CmaChannel::send_proof() const {
+// The acceptor's, which goes with its proof.
+Status CmaChannel::share_ring() {
+  UniqueFd descriptor = std::move(ring_descriptor_);
+  const bool mine = setup_.role == Role::kAcceptor;
+  auto memory = mine ? RingMemory::create(descriptor) : RingMemory::open(descriptor);
+  if (!memory) return tl::unexpected(memory.error());
+  ring_ = std::move(*memory);
+  writer_ = RingWriter(ring_.direction(mine ? 0 : 1));
+  reader_ = RingReader(ring_.direction(mine ? 1 : 0));
+  reader_.rest();  // whatever the peer did to it: this side looks before it sleeps
+  return mine ? send_proof(descriptor) : Status();
+}
+
+Status CmaChannel::send_proof(const UniqueFd& ring) const {
   const Bytes proof = mine_->serialize(setup_, listener_name_);
-  if (::send(socket_.get(), proof.data(), proof.size(), MSG_NOSIGNAL) >= 0) return {};
+  if (send_with_descriptor(socket_, proof, ring) >= 0) return {};
   return tl::unexpected(system_error("send a cma channel's proof"));
 }
 
-// Nothing is said after the handshake, so the socket is readable only at its end: the peer closed its
-// channel, died, or became another program.
+// The socket hangs up only at its end: the peer closed its channel, died, or became another program.
 bool CmaChannel::peer_is_alive() const { return is_open(process_, socket_); }
+
+bool CmaChannel::say(std::span<const std::byte> block) {
+  if (state_ != ChannelState::kReady) return false;
+  const auto written = writer_.write(block);
+  if (!written) {
+    fail_with(written.error());
+    return false;
+  }
+  // A full socket holds wake-ups enough.
+  if (*written && writer_.wake_due()) ::send(socket_.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return *written;
+}
+
+bool CmaChannel::take_words() {
+  for (int taken = 0; taken != kBlocksATurn; ++taken) {
+    const auto read = reader_.read(block_);
+    if (!read) fail_with(read.error());
+    if (!read || !*read) return taken != 0;
+    if (setup_.words != nullptr) setup_.words->take(block_);
+  }
+  return true;
+}
+
+void CmaChannel::stir() {
+  if (state_ == ChannelState::kReady) reader_.stir();
+}
+
+// Wake-ups are taken off the socket here alone: until then it tells whoever sleeps on it that there was one.
+bool CmaChannel::rest() {
+  if (state_ != ChannelState::kReady) return true;
+  std::array<std::byte, 8> wakes;
+  for (int i = 0; i != kBlocksATurn; ++i) {
+    if (::recv(socket_.get(), wakes.data(), wakes.size(), MSG_DONTWAIT) <= 0) break;
+  }
+  return reader_.rest();
+}
 
 bool CmaChannel::post(const Batch& batch) {
   if (state_ != ChannelState::kReady || done_.size() >= kMaxUnreported) return false;
@@ -224,10 +276,12 @@ Status CmaChannel::check_bounds(const Batch& batch) const {
 bool CmaChannel::progress(std::vector<Completion>& completions) {
   if (state_ == ChannelState::kConnecting) return shake_hands();
   const ChannelState before = state_;
+  bool moved = state_ == ChannelState::kReady && take_words();
   device_path_.progress();
   if (done_.empty() && state_ == ChannelState::kReady) lost_ = !peer_is_alive();
+  if (lost_ && state_ == ChannelState::kReady) take_words();  // its last ones
   fail_if_lost();
-  const bool moved = !done_.empty() || state_ != before;
+  moved = moved || !done_.empty() || state_ != before;
   for (Completion& completion : done_) completions.push_back(std::move(completion));
   done_.clear();
   return moved;
@@ -259,6 +313,9 @@ std::unique_ptr<PeerEnd> CmaChannel::leave() {
   device_path_.fail(gone());
   state_ = ChannelState::kFailed;
   ::shutdown(socket_.get(), SHUT_WR);  // this side copies nothing any more
+  // What still wakes is no end; nobody takes it off the socket from now on.
+  epoll_event event{.events = EPOLLRDHUP, .data = {.fd = socket_.get()}};
+  if (::epoll_ctl(events_.get(), EPOLL_CTL_MOD, socket_.get(), &event) != 0) return nullptr;
   return std::make_unique<ProcessEnd>(std::move(events_), std::move(socket_), std::move(process_));
 }
 

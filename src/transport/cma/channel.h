@@ -8,6 +8,7 @@
 #include "transport/cma/copy.h"
 #include "transport/cma/device_path.h"
 #include "transport/cma/handshake.h"
+#include "transport/cma/ring.h"
 #include "transport/peer_end.h"
 #include "transport/transport.h"
 
@@ -19,8 +20,9 @@ inline constexpr std::uint64_t kMaxBatchBytes = std::uint64_t{1} << 20;
 inline constexpr std::size_t kMaxBatchSegments = 1024;
 
 /// A path to one process of this host. `post` copies host memory at once; `progress` copies what a device had
-/// to bring first, reports all of it and watches the peer. A socket stays open between the two channels only
-/// so that each learns of the other's end: who shuts it copies nothing any more.
+/// to bring first, reports all of it, takes words from the ring and watches the peer. A socket stays open
+/// between the two channels so that each learns of the other's end, and can be woken for words: who shuts it
+/// copies nothing any more.
 class CmaChannel : public Channel, public LeavesPeer {
  public:
   ~CmaChannel() override { hang_up(); }
@@ -38,6 +40,10 @@ class CmaChannel : public Channel, public LeavesPeer {
   int ready_fd() const override { return events_.get(); }
   bool busy() const override { return !done_.empty() || device_path_.busy(); }
   std::unique_ptr<PeerEnd> leave() override;
+  bool carries_words() const override { return true; }
+  bool say(std::span<const std::byte> block) override;
+  void stir() override;
+  bool rest() override;
   std::string describe() const override;
 
  private:
@@ -49,7 +55,9 @@ class CmaChannel : public Channel, public LeavesPeer {
   void accept_strangers();
   void hear(UniqueFd& from);
   Status meet(const Proof& proof);
-  Status send_proof() const;
+  Status share_ring();
+  Status send_proof(const UniqueFd& ring) const;
+  bool take_words();
   bool peer_is_alive() const;
   Status check_bounds(const Batch& batch) const;
   Status copy(const Batch& batch);
@@ -73,6 +81,12 @@ class CmaChannel : public Channel, public LeavesPeer {
   bool lost_ = false;  ///< the peer is gone, seen while copying
 
   std::unique_ptr<Proof> mine_;  ///< on the heap: the peer reads `token` there
+  UniqueFd ring_descriptor_;     ///< that came with the peer's proof
+  RingMemory ring_;
+  RingWriter writer_;
+  RingReader reader_;
+  Bytes block_;  ///< scratch
+
   Copier copier_;
   std::vector<Completion> done_;
   DevicePath device_path_;

@@ -219,6 +219,31 @@ TEST(CmaChannelTest, NothingWakesAFailedChannel) {
   EXPECT_FALSE(acceptor->post({}));
 }
 
+TEST(CmaChannelTest, WordsAreNoEndOfThePeerAndWakeNobodyWhoLeft) {
+  const auto acceptor = open(setup_of(Role::kAcceptor));
+  auto connector = open(setup_of(Role::kConnector));
+  ASSERT_TRUE(acceptor->connect(connector->address()));
+  ASSERT_TRUE(connector->connect(acceptor->address()));
+  settle({acceptor.get(), connector.get()});
+  const std::vector<std::byte> block(100);
+  pollfd ready{.fd = acceptor->ready_fd(), .events = POLLIN, .revents = 0};
+  ASSERT_TRUE(acceptor->rest());
+  ASSERT_TRUE(connector->say(block));
+  EXPECT_EQ(::poll(&ready, 1, 0), 1);
+  settle({acceptor.get()});
+  ASSERT_EQ(acceptor->state(), ChannelState::kReady);
+  ASSERT_TRUE(acceptor->rest());
+  const auto end = dynamic_cast<LeavesPeer&>(*acceptor).leave();
+  ASSERT_TRUE(end);
+  ASSERT_TRUE(connector->say(block));
+  pollfd over{.fd = end->fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&over, 1, 0), 0);
+  EXPECT_FALSE(end->over());
+  connector.reset();
+  EXPECT_EQ(::poll(&over, 1, 1000), 1);
+  EXPECT_TRUE(end->over());
+}
+
 TEST(CmaTransport, ImportsHostRangesOnly) {
   const auto transport = make(Options{});
   ASSERT_TRUE(transport->probe()) << transport->probe().error().message;

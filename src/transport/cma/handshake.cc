@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "base/error.h"
@@ -150,6 +152,55 @@ Result<UniqueFd> connect_to(const Token& name) {
     return tl::unexpected(system_error("connect to the peer's Unix socket for a cma channel"));
   }
   return socket;
+}
+
+namespace {
+
+// For one descriptor.
+union DescriptorRoom {
+  cmsghdr aligned;
+  std::array<std::byte, CMSG_SPACE(sizeof(int))> bytes;
+};
+
+}  // namespace
+
+ssize_t send_with_descriptor(const UniqueFd& socket, ByteView message, const UniqueFd& descriptor) {
+  iovec bytes{const_cast<std::byte*>(message.data()), message.size()};
+  msghdr header{};
+  header.msg_iov = &bytes;
+  header.msg_iovlen = 1;
+  DescriptorRoom room{};
+  if (descriptor) {
+    header.msg_control = &room;
+    header.msg_controllen = sizeof room.bytes;
+    cmsghdr* const control = CMSG_FIRSTHDR(&header);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof(int));
+    const int number = descriptor.get();
+    std::memcpy(CMSG_DATA(control), &number, sizeof number);
+  }
+  return ::sendmsg(socket.get(), &header, MSG_NOSIGNAL);
+}
+
+ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd& descriptor) {
+  iovec bytes{message.data(), message.size()};
+  DescriptorRoom room{};
+  msghdr header{};
+  header.msg_iov = &bytes;
+  header.msg_iovlen = 1;
+  header.msg_control = &room;
+  header.msg_controllen = CMSG_LEN(sizeof(int));  // the system closes those that do not fit
+  const ssize_t size = ::recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC);
+  if (size < 0) return size;
+  const cmsghdr* const control = CMSG_FIRSTHDR(&header);
+  if (control != nullptr && control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_RIGHTS &&
+      control->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(control), sizeof number);
+    descriptor = UniqueFd(number);
+  }
+  return size;
 }
 
 Result<pid_t> process_at(const UniqueFd& socket) {

@@ -58,6 +58,11 @@ struct Proof {
 Result<UniqueFd> listen_at(const Token& name);
 Result<UniqueFd> connect_to(const Token& name);
 
+/// Sends a message, with a descriptor if there is one; receives one, with a descriptor if one comes. Answer
+/// as send and recv do.
+ssize_t send_with_descriptor(const UniqueFd& socket, ByteView message, const UniqueFd& descriptor);
+ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd& descriptor);
+
 /// The process that opened the other end, as the kernel knows it.
 Result<pid_t> process_at(const UniqueFd& socket);
 

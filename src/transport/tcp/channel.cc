@@ -149,6 +149,12 @@ bool StreamChannel::post(const Batch& batch) {
   return true;
 }
 
+bool StreamChannel::say(std::span<const std::byte> block) {
+  if (phase_ != Phase::kReady || !sender_.post_words(block)) return false;
+  if (const Result<bool> flushed = flush(); !flushed) lose(flushed.error());
+  return true;
+}
+
 bool StreamChannel::progress(std::vector<Completion>& completions) {
   bool moved = false;
   if (phase_ == Phase::kConnecting) {
@@ -214,6 +220,9 @@ Status StreamChannel::begin_frame(const FrameHeader& header, ByteView descriptor
     case FrameType::kReadRequest: return peer_.serve_read(header, descriptors);
     case FrameType::kReadResponse: return reads_.begin_response(header, landing);
     case FrameType::kReadEnd: return reads_.end(header, descriptors);
+    case FrameType::kWords:
+      if (setup_.words != nullptr) setup_.words->take(descriptors);
+      return {};
     case FrameType::kAck:
     case FrameType::kRefusal: return {};
   }

@@ -53,6 +53,8 @@ class StreamChannel final : public Channel, private FrameHandler {
   int ready_fd() const override { return polls_.fd(); }
   bool busy() const override;
   Status on_control(std::span<const std::byte> message) override;
+  bool carries_words() const override { return true; }
+  bool say(std::span<const std::byte> block) override;
   std::string describe() const override { return description_; }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/wire_code.h"
+#include "transport/transport.h"
 
 namespace p2p::tcp {
 namespace {
@@ -26,6 +27,9 @@ bool consistent(const FrameHeader& header) {
     case FrameType::kAck: return bare && header.code == 0 && header.number == 0 && !has_ranges;
     case FrameType::kRefusal:
       return bare && header.code != 0 && header.number != 0 && header.descriptor_bytes <= kMaxReasonBytes;
+    case FrameType::kWords:
+      return bare && header.code == 0 && header.number == 0 && has_ranges &&
+             header.descriptor_bytes <= kMaxWordBlockBytes;
   }
   return false;
 }

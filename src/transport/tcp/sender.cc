@@ -17,6 +17,8 @@ namespace {
 constexpr std::size_t kSendBytes = std::size_t{256} << 10;
 constexpr std::size_t kFlushBytes = std::size_t{2} << 20;
 constexpr std::size_t kSpareFrames = 64;
+// Blocks of words that wait for the socket: the rest wait where they are kept anyhow.
+constexpr std::size_t kWordFrames = 4;
 
 }  // namespace
 
@@ -105,6 +107,15 @@ void Sender::end_read(std::uint64_t number, const Status& outcome) {
     frame.header = header;
   }
   ++peer_reads_;
+}
+
+bool Sender::post_words(ByteView block) {
+  if (word_frames_ == kWordFrames) return false;
+  OutFrame& frame = make_frame(
+      kRequests, {.type = FrameType::kWords, .descriptor_bytes = static_cast<std::uint32_t>(block.size())});
+  frame.head.insert(frame.head.end(), block.begin(), block.end());
+  ++word_frames_;
+  return true;
 }
 
 Status Sender::write_done(const Status& outcome) {
@@ -198,6 +209,7 @@ void Sender::finish_front() {
   FramePtr frame = std::move(started_.front());
   started_.pop_front();
   if (frame->header.type == FrameType::kWrite) writes_.sent_whole(frame->header.number);
+  if (frame->header.type == FrameType::kWords) --word_frames_;
   if (frame->header.type == FrameType::kReadResponse || frame->header.type == FrameType::kReadEnd)
     --peer_reads_;
   if (spare_.size() == kSpareFrames) return;

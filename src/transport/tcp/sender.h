@@ -50,6 +50,9 @@ class Sender {
   void respond(std::uint64_t number, std::span<std::byte> bytes, std::shared_ptr<void> keep);
   void end_read(std::uint64_t number, const Status& outcome);
 
+  /// A block of words, ahead of what was not started; false if so many wait that more would be of no use.
+  bool post_words(ByteView block);
+
   /// The peer's reads that are not answered to the end.
   std::uint64_t peer_reads() const { return peer_reads_; }
 
@@ -97,6 +100,7 @@ class Sender {
 
   WriteWindow writes_;
   std::uint64_t peer_reads_ = 0;
+  std::size_t word_frames_ = 0;  // not sent to the end
 
   std::uint64_t done_ = 0;       // of the peer's writes
   std::uint64_t announced_ = 0;  // of those, in a frame that was started

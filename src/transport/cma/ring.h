@@ -1,0 +1,95 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/bytes.h"
+#include "base/unique_fd.h"
+#include "p2p/result.h"
+
+/// Rings of word blocks in memory that two processes share. The other process may write anything there at any
+/// time: a side believes its own copy of what it has written and read, takes the peer's counts once and
+/// checks them, and looks at no byte of a block before it has copied it out.
+namespace p2p::cma {
+
+/// Bytes of blocks that one direction holds.
+inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
+
+/// One direction as it lies in memory.
+struct Ring {
+  alignas(64) std::atomic<std::uint64_t> written;  ///< bytes, ever; by its writer
+  alignas(64) std::atomic<std::uint64_t> read;     ///< by its reader
+  std::atomic<std::uint32_t> resting;              ///< set by the reader: wake me
+  alignas(64) std::byte bytes[kRingBytes];         // NOLINT(modernize-avoid-c-arrays): a layout
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
+              std::atomic<std::uint32_t>::is_always_lock_free);
+
+/// Memory for both directions, mapped.
+class RingMemory {
+ public:
+  RingMemory() = default;
+  RingMemory(RingMemory&& other) noexcept;
+  RingMemory& operator=(RingMemory&& other) noexcept;
+  ~RingMemory();
+
+  /// New memory, of a size that nobody can change any more, and its descriptor for the peer.
+  static Result<RingMemory> create(UniqueFd& descriptor);
+
+  /// The peer's; kProtocol if it is not as `create` makes it.
+  static Result<RingMemory> open(const UniqueFd& descriptor);
+
+  /// 0: from the process that created it, 1: to it.
+  Ring& direction(unsigned number) const;
+
+ private:
+  explicit RingMemory(void* data) : data_(data) {}
+  static Result<RingMemory> map(const UniqueFd& descriptor);
+
+  void* data_ = nullptr;
+};
+
+class RingWriter {
+ public:
+  RingWriter() = default;
+  explicit RingWriter(Ring& ring) : ring_(&ring) {}
+
+  /// False: there is no room for the block. kProtocol: the reader's count cannot be.
+  Result<bool> write(ByteView block);
+
+  /// True, once, if the reader is to be woken for what was written.
+  bool wake_due();
+
+ private:
+  void put(std::uint64_t at, ByteView bytes);
+
+  Ring* ring_ = nullptr;
+  std::uint64_t written_ = 0;
+};
+
+class RingReader {
+ public:
+  RingReader() = default;
+  explicit RingReader(Ring& ring) : ring_(&ring) {}
+
+  /// The next block, in place of what `block` held; false: there is none. kProtocol: what the writer left is
+  /// no ring.
+  Result<bool> read(Bytes& block);
+
+  /// Nobody looks from now on; false if there is something to read after all.
+  bool rest();
+
+  /// Somebody looks.
+  void stir() { ring_->resting.store(0, std::memory_order_relaxed); }
+
+ private:
+  void get(std::uint64_t at, std::span<std::byte> bytes) const;
+
+  Ring* ring_ = nullptr;
+  std::uint64_t read_ = 0;
+};
+
+}  // namespace p2p::cma

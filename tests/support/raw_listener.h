@@ -1,0 +1,40 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "support/raw_peer.h"
+
+namespace p2p::testing {
+
+/// Where a raw peer is dialled.
+class RawListener {
+ public:
+  RawListener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    if (::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+        ::listen(socket_.get(), 16) == 0 &&
+        ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0) {
+      port_ = ntohs(address.sin_port);
+    }
+  }
+
+  std::uint16_t port() const { return port_; }
+
+  RawPeer accept() const {
+    pollfd watched{socket_.get(), POLLIN, 0};
+    constexpr int kPatience = 20'000;
+    if (::poll(&watched, 1, kPatience) <= 0) return RawPeer(UniqueFd());
+    return RawPeer(UniqueFd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+  }
+
+ private:
+  UniqueFd socket_;
+  std::uint16_t port_ = 0;
+};
+
+}  // namespace p2p::testing
