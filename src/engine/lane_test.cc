@@ -340,8 +340,9 @@ TEST_F(DeviceLaneTest, IdleChannelsAreLeftAloneWhileCallersStartCopies) {
   script->hold = false;
   EXPECT_EQ(slot->try_turn(deferred), Turn::kMoved);  // a caller ends it
   EXPECT_TRUE(held->done());
+  const auto before = Lane::Clock::now();
   submit(1, 1000);
-  EXPECT_TRUE(slot->left_to_caller(Lane::Clock::now()));
+  EXPECT_TRUE(slot->left_to_caller(before));
   slot->stop({ErrorCode::kCancelled, "the test ends"});
 }
 

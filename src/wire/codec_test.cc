@@ -149,7 +149,8 @@ TEST(Codec, RefusesBytesTooMany) {
 }
 
 TEST(Codec, RefusesUnknownTypes) {
-  for (const std::uint16_t type : {0, 19, 255, 65535}) {
+  constexpr auto kNext = static_cast<std::uint16_t>(std::variant_size_v<Message> + 1);
+  for (const std::uint16_t type : {std::uint16_t{0}, kNext, std::uint16_t{255}, std::uint16_t{65535}}) {
     Bytes frame;
     ByteWriter(frame).put(type);
     const auto message = decode(frame);
