@@ -77,10 +77,9 @@ Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
                                              .words = ear.get()});
       if (!channel) return tl::unexpected(channel.error());
       addresses.push_back((*channel)->address());
-      entry.slots.push_back(
-          std::make_shared<Slot>(least_loaded(), entry.lane,
-                                 Slot::Setup{rail.name, std::move(control), std::move(*channel),
-                                             reporter(index), fence_, std::move(ear)}));
+      Slot::Setup setup{rail.name, std::move(control), std::move(*channel), nullptr, fence_, std::move(ear)};
+      setup.report = reporter(index);
+      entry.slots.push_back(std::make_shared<Slot>(least_loaded(), entry.lane, std::move(setup)));
     }
   }
   if (addresses.empty()) return fail(ErrorCode::kUnavailable, "no interface towards the peer");

@@ -68,7 +68,7 @@ class MessagesTest : public ::testing::Test {
           0us, Words::Hooks{[&side](const wire::Message& message) {
                               side.out.push_back(std::get<wire::Words>(message).block);
                             },
-                            [this, &side](wire::Message& message, Deferred& deferred) {
+                            [&side](wire::Message& message, Deferred& deferred) {
                               side.came.push_back(message.index());
                               return handle(side, message, deferred);
                             },

@@ -89,7 +89,7 @@ class Words : public std::enable_shared_from_this<Words> {
 
  private:
   Status take_block(ByteView block, Deferred& deferred);
-  Status take_frames(std::uint64_t offset, ByteView frames, Deferred& deferred);
+  Status take_frames(std::uint64_t offset, ByteView frames, Deferred& deferred) P2P_REQUIRES(in_mutex_);
   Status acknowledged(std::uint64_t offset);
   bool due() const P2P_REQUIRES(out_mutex_);
   bool build(Bytes& block) P2P_REQUIRES(out_mutex_);
