@@ -2,6 +2,7 @@
 // For foreign_pointer_test: a library of the driver's name with the one function that is asked.
 #include "p2p/api.h"
 
+// NOLINTBEGIN(readability-identifier-naming): the driver's name
 extern "C" P2P_API int cuPointerGetAttribute(void* value, int attribute, unsigned long long pointer);
 
 int cuPointerGetAttribute(void* value, int attribute, unsigned long long pointer) {
@@ -11,3 +12,4 @@ int cuPointerGetAttribute(void* value, int attribute, unsigned long long pointer
   *static_cast<unsigned*>(value) = attribute == 2 ? 2U : managed ? 1U : 0U;
   return 0;
 }
+// NOLINTEND(readability-identifier-naming)

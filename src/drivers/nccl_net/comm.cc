@@ -117,7 +117,7 @@ const Handle& Listener::handle() const { return state_->comm->handle(); }
 Result<Listener> Listener::open(std::shared_ptr<Plugin> plugin, const Device& device, CopyOut copy, int gpu) {
   auto comm = ListenComm::open(std::move(plugin), device, gpu);
   if (!comm) return tl::unexpected(comm.error());
-  return Listener(std::unique_ptr<State>(new State{std::move(*comm), std::move(copy)}));
+  return Listener(std::make_unique<State>(std::move(*comm), std::move(copy)));
 }
 
 Result<std::optional<RecvComm>> Listener::poll() {

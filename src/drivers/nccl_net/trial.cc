@@ -27,7 +27,9 @@ void say_nothing(int /*level*/, unsigned long /*subsystems*/, const char* /*wher
 /// waited for that a child does not have.
 [[noreturn]] void run(Net& net) {
   const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, standard);
+  if (nowhere >= 0) {
+    for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, standard);
+  }
   ::on_exit([](int /*code*/, void* /*unused*/) { ::_exit(kExited); }, nullptr);
   net.init(say_nothing);
   ::_exit(kReturned);
