@@ -250,7 +250,8 @@ nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::str>> routes_of(const PyEnd
 }
 
 // Waits for the peer's word about its memory, as a transfer would.
-nb::dict explain(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, const Blob& descriptor) {
+nb::typed<nb::dict, nb::str, nb::any> explain(const PyEndpoint& self, std::uint64_t conn_id,
+                                              std::uint64_t mr_id, const Blob& descriptor) {
   constexpr std::chrono::seconds kPatience{30};
   const auto link = value_or_raise(find_link(*self.state_or_raise(), conn_id));
   const auto told = [&]() -> Result<Explanation> {
@@ -350,13 +351,10 @@ void bind_connections(PyClass& endpoint) {
            "Which transport moves which kinds of memory, and why: a list of dicts with local, remote,\n"
            "transport, reason and detail. Raises for an unknown id.")
       .def("explain", &explain, "conn_id"_a, "mr_id"_a, "descriptor"_a,
-           "What moves bytes between my memory and what the peer advertised: a dict with transport (empty: "
-           "none),\n"
-           "detail, and passed, a list of the transports that are preferred to it, each a dict with "
-           "transport,\n"
-           "obstacle (unusable, not_carried, not_registered or not_shared) and reason. Waits for the peer's "
-           "word\n"
-           "about its memory. Raises for unknown ids and memory that cannot be reached any more.");
+           "What moves bytes between my memory and what the peer advertised: a dict with transport (empty:\n"
+           "none), detail, and passed, a list of the transports that are preferred to it, each a dict with\n"
+           "transport, obstacle (unusable, not_carried, not_registered or not_shared) and reason. Waits for\n"
+           "the peer's word about its memory. Raises for unknown ids and memory that is gone.");
 }
 
 }  // namespace p2p::python

@@ -96,9 +96,11 @@ def test_a_cancelled_receive_leaves_the_memory_free():
             with pytest.raises(asyncio.CancelledError):
                 await receiving
             await there.dereg(into_id, timeout=0.1)  # nothing uses it
-            # The next message meets the next receive.
+            # Its number stays taken: the message that meets it fails, the next one meets the next receive.
             into_id = there.reg(into.ctypes.data, 64)
             out, out_id = memory(here, 64, 8)
+            with pytest.raises(p2p.Cancelled):
+                await here.send(mine, out_id, out.ctypes.data, 64)
             await asyncio.gather(
                 here.send(mine, out_id, out.ctypes.data, 64), there.recv(theirs, into_id, into.ctypes.data, 64)
             )
