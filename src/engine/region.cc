@@ -114,11 +114,8 @@ bool Region::revoke(std::chrono::steady_clock::time_point deadline) {
 }
 
 void Region::drop() {
-  if (!table_->check_process()) {
-    // The parent's: whatever it holds stays as it is.
-    static_cast<void>(new std::shared_ptr<Region>(shared_from_this()));
-    return;
-  }
+  // The parent's: the table keeps it, and all that it holds, as it is.
+  if (!table_->check_process()) return;
   const bool waits = !on_engine_thread();
   if (revoke(waits ? deadline_after(revoke_timeout()) : std::chrono::steady_clock::now())) return;
   log(LogLevel::kWarning,

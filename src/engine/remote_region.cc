@@ -51,10 +51,10 @@ void RemoteRegion::set_failed(Error error, std::function<void()> through) {
     }
     resolved.swap(resolved_);
     used = users_ != 0;
-    if (used && through) through_.push_back(std::move(through));
+    if (used && through) through_.push_back(std::exchange(through, nullptr));
   }
   if (!used) retire();
-  if (!used && through) through();
+  if (through) through();
   for (const auto& call : resolved) call();
 }
 
