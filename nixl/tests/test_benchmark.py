@@ -26,6 +26,8 @@ def test_rows(options, rows, tmp_path):
         [sys.executable, SCRIPT, "--role=server", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
+        first = server.stdout.readline()  # what is measured
+        assert "TCPX" in first, first
         port = re.search(r"port (\d+)", server.stdout.readline())[1]
         result = tmp_path / "rows.json"
         client = subprocess.run(
