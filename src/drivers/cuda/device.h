@@ -57,8 +57,8 @@ class DeviceGuard {
   const Status& status() const { return status_; }
 
  private:
-  void* previous_ = nullptr;  // CUcontext
-  bool restore_ = false;
+  [[maybe_unused]] void* previous_ = nullptr;  // CUcontext; neither is used in builds without CUDA
+  [[maybe_unused]] bool restore_ = false;
   std::optional<int> capture_mode_;  // CUstreamCaptureMode to go back to
   Status status_;
 };
