@@ -161,18 +161,18 @@ IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
   bool full = false;
   batch.for_each_piece([&](const Segment& piece) {
     if (full || !flight.status) return;
-    if (piece.key != asked && piece.key != path.key &&
-        dynamic_cast<const PrivateMemory*>(piece.key) != nullptr) {
-      asked = piece.key;
+    const RemoteKey& key = *piece.key;
+    if (&key != asked && &key != path.key && dynamic_cast<const PrivateMemory*>(&key) != nullptr) {
+      asked = &key;
     }
-    if (piece.key == asked) return flight.asked.push_back(piece);
-    if (piece.registration != path.registration || piece.key != path.key) {
+    if (&key == asked) return flight.asked.push_back(piece);
+    if (piece.registration != path.registration || &key != path.key) {
       const auto found = find_path(piece, flight, path);
       if (!found) flight.status = tl::unexpected(found.error());
       full = found && !*found;
       if (!found || full) return;
     }
-    const RegionInfo& region = piece.key->info();
+    const RegionInfo& region = key.info();
     const std::uint64_t offset = piece.remote - reinterpret_cast<std::uint64_t>(region.base);
     if (offset > region.size || piece.size > region.size - offset) {
       flight.status = fail(ErrorCode::kOutOfRange, "{} bytes at {:#x} lie outside the peer's region",

@@ -110,7 +110,7 @@ class CudaIpc : public Transport {
 
  private:
   std::optional<SharedMemory> probe_memory();
-  void import_offered(const RegionInfo& region, Bytes exported, ServedCopies::Imported done);
+  void import_offered(const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done);
   void pin_ahead() P2P_REQUIRES(mutex_);
 
   const Result<ProcessId> process_;
@@ -185,17 +185,17 @@ Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& setup
       .control = setup.control,
       .told = told_,
       .regions = regions_,
-      .import = [this](const RegionInfo& region, Bytes exported, ServedCopies::Imported done) {
-        import_offered(region, std::move(exported), std::move(done));
+      .import = [this](const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done) {
+        import_offered(region, std::move(exported), done);
       }});
 }
 
 // For a copy that a peer asks for: not on the worker's thread.
-void CudaIpc::import_offered(const RegionInfo& region, Bytes exported, ServedCopies::Imported done) {
-  const auto import = [this, region, exported = std::move(exported), done] {
+void CudaIpc::import_offered(const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done) {
+  auto import = [this, region, exported = std::move(exported), done] {
     done(import_region(region, exported));
   };
-  if (importing_.post(import)) return;
+  if (importing_.post(std::move(import))) return;
   done(fail(ErrorCode::kCancelled, "the endpoint is being closed"));
 }
 
