@@ -56,12 +56,12 @@ NetChannel::~NetChannel() {
   const OnDevice on_device(config_.flow);
   outgoing_.reset();
   incoming_.reset();
-  say(Bye{"the other side closed the channel"});
+  send_message(Bye{"the other side closed the channel"});
   flush();
 }
 
 /// Messages go out together at the end of each call.
-void NetChannel::say(const Message& message) {
+void NetChannel::send_message(const Message& message) {
   pack(unsent_, message);
   if (unsent_.size() >= kPackedBytes) flush();
 }
@@ -117,7 +117,8 @@ Incoming::Proof NetChannel::proof(Role sender, const Handle& receiver) const {
 Status NetChannel::open_outgoing(SendComm comm) {
   Flow flow = config_.flow;
   flow.chunk_bytes = std::min(flow.chunk_bytes, peer_.chunk_bytes);
-  auto opened = Outgoing::open(std::move(comm), flow, [this](const Message& message) { say(message); });
+  auto opened =
+      Outgoing::open(std::move(comm), flow, [this](const Message& message) { send_message(message); });
   if (!opened) return tl::unexpected(opened.error());
   outgoing_.emplace(std::move(*opened));
   return {};
@@ -209,7 +210,7 @@ bool NetChannel::post(const Batch& batch) {
     read.id = batch.id;
     read.pieces = std::move(pieces);
     read.bytes = batch.bytes;
-    say(ReadRequest{id, std::move(ranges)});  // goes with those of other reads that are posted now
+    send_message(ReadRequest{id, std::move(ranges)});  // goes with those of other reads that are posted now
     return true;
   }
   auto out = std::make_shared<OutgoingBatch>();
@@ -231,7 +232,7 @@ void NetChannel::abandon(BatchId id) {
   for (auto& [number, read] : reads_) {
     if (read.id != id || read.abandoned) continue;
     read.abandoned = true;
-    say(Cancel{number, true});
+    send_message(Cancel{number, true});
   }
   flush();
 }
@@ -293,7 +294,7 @@ Status NetChannel::tick(Clock::time_point now) {
     return fail(ErrorCode::kPeerGone, "{}: nothing has moved for {} ms though the other side lives",
                 describe(), duration_cast<milliseconds>(now - moved_at_).count());
   }
-  say(Ping{});
+  send_message(Ping{});
   outgoing_->sweep();
   incoming_->sweep();
   next_tick_ = now + config_.keepalive / 4;
@@ -307,7 +308,7 @@ void NetChannel::end_writes() {
     if (out.failed && !write.done) write.cancel_due = true;
     if (!write.cancel_due || std::exchange(write.cancelled, true)) continue;
     if (out.posted_any) {
-      say(Cancel{number, false});
+      send_message(Cancel{number, false});
     } else {
       write.done =
           tl::unexpected(out.failed.value_or(Error{ErrorCode::kCancelled, "the transfer was cancelled"}));
@@ -343,9 +344,9 @@ bool NetChannel::end_batches() {
     const PeerRead& read = entry.second;
     if (!read.out->quiet()) return false;
     if (read.out->failed) {
-      say(Done{entry.first, true, tl::unexpected(*read.out->failed)});
+      send_message(Done{entry.first, true, tl::unexpected(*read.out->failed)});
     } else if (read.out->left != 0) {
-      say(Done{entry.first, true, fail(ErrorCode::kCancelled, "the transfer was cancelled")});
+      send_message(Done{entry.first, true, fail(ErrorCode::kCancelled, "the transfer was cancelled")});
     }
     return true;
   });
@@ -361,7 +362,7 @@ void NetChannel::lose(Error why, bool tell_peer) {
   incoming_.reset();
   connector_.reset();
   polls_.clear_alarm();
-  if (tell_peer) say(Bye{why.message});
+  if (tell_peer) send_message(Bye{why.message});
   flush();
   for (const auto& [number, write] : writes_) {
     completions_.push_back({write.id, fail(ErrorCode::kPeerGone, "{}", why.message)});

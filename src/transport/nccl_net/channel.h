@@ -101,7 +101,7 @@ class NetChannel final : public Channel {
   Status tick(Clock::time_point now);
   bool end_batches();
   void lose(Error why, bool tell_peer);
-  void say(const Message& message);
+  void send_message(const Message& message);
   void flush();
 
   Status hear(Message message);

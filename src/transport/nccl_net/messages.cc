@@ -115,7 +115,7 @@ Status NetChannel::take(const ReadRequest& read) {
   }
   auto places = resolve(read.ranges);
   if (!places) {
-    say(Done{read.batch, true, tl::unexpected(places.error())});
+    send_message(Done{read.batch, true, tl::unexpected(places.error())});
     return {};
   }
   auto out = std::make_shared<OutgoingBatch>();
@@ -210,7 +210,7 @@ void NetChannel::landed(const Chunk& chunk, const Status& status) {
 void NetChannel::end_peer_write(std::uint64_t batch) {
   const auto found = peer_writes_.find(batch);
   if (!found->second.closed || found->second.outstanding != 0) return;
-  say(Done{batch, false, found->second.status});
+  send_message(Done{batch, false, found->second.status});
   peer_writes_.erase(found);
 }
 
