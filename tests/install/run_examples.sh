@@ -2,7 +2,8 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 # Usage: run_examples.sh SEND_RECEIVE KV_BLOCKS
 # Runs the examples for two hosts, with a key: on one host, and with root between two network namespaces as well.
-set -euo pipefail
+set -Eeuo pipefail
+trap 'echo "run_examples.sh: line $LINENO failed"' ERR
 send_receive=$1 kv_blocks=$2
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/../../scripts/namespaces.sh"
