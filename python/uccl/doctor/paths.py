@@ -200,15 +200,20 @@ def raw_copy(process: int, source: int, target: int) -> float:
     return gigabytes_per_second(lambda: library.process_vm_writev(*arguments), _BYTES)
 
 
+def acknowledge_blocks(connection: socket.socket, size: int) -> None:
+    """Takes what comes until its end, and answers one byte for every ``size`` bytes."""
+    room = memoryview(bytearray(1 << 20))
+    came = 0
+    while taken := connection.recv_into(room):
+        came += taken
+        while came >= size:
+            came -= size
+            connection.sendall(b"x")
+
+
 def _drain(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE) as connection:
-        room = memoryview(bytearray(1 << 20))
-        came = 0
-        while size := connection.recv_into(room):
-            came += size
-            while came >= _BYTES:
-                came -= _BYTES
-                connection.sendall(b"x")
+        acknowledge_blocks(connection, _BYTES)
 
 
 def raw_socket() -> float:

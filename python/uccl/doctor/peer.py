@@ -21,7 +21,7 @@ from typing import Any
 import uccl
 from uccl import p2p
 from uccl.doctor.finding import NOTE, OK, PROBLEM, Finding
-from uccl.doctor.paths import Pages, gigabytes_per_second, judge, remedy_of
+from uccl.doctor.paths import Pages, acknowledge_blocks, gigabytes_per_second, judge, remedy_of
 from uccl.utils import recv_obj, send_obj
 
 PORT = 18733
@@ -53,13 +53,7 @@ def _sink(listener: socket.socket) -> None:
 def _swallow(connection: socket.socket) -> None:
     with connection, contextlib.suppress(OSError):
         connection.settimeout(_PATIENCE)
-        room = memoryview(bytearray(1 << 20))
-        came = 0
-        while size := connection.recv_into(room):
-            came += size
-            while came >= _BYTES:
-                came -= _BYTES
-                connection.sendall(b"x")
+        acknowledge_blocks(connection, _BYTES)
 
 
 def serve(address: str, port: int, clients: int | None = None) -> None:
