@@ -125,6 +125,7 @@ void Session::Core::take_messages(Clock::time_point until) {
   if (state_ == State::kClosed) return;
   run_scheduled();
   if (state_ == State::kOpen) flush();
+  pause_above_mark();
 }
 
 /// Messages, until none is left, the turn is over or the peer does not take its answers.
@@ -144,7 +145,10 @@ void Session::Core::take_turn(Clock::time_point until) {
     }
     if (state_ != State::kOpen || hurried_) continue;
     if (silence_) silence_->moved(Clock::now());
-    if (over_the_mark()) return;
+    if (gathered_much()) {
+      send_gathered();
+      if (pause_above_mark()) return;
+    }
     if (Clock::now() >= until) return go_on_later();
   }
   // Closed or closing: what still comes is of no use to anyone.
@@ -158,19 +162,20 @@ void Session::Core::go_on_later() {
 
 void Session::Core::go_on() {
   going_on_ = false;
-  if (state_ == State::kClosed) return;
+  if (state_ == State::kClosed || paused_) return;
   take_messages(Clock::now() + kTurn);
   if (state_ != State::kClosed) receive();
 }
 
-/// Sends what was gathered once it is much, and stops reading if the peer leaves too much of it.
-bool Session::Core::over_the_mark() {
-  {
-    MutexLock lock(mutex_);
-    if (gathered_ < kGather) return false;
-  }
-  send_gathered();
-  if (state_ != State::kOpen || socket_->answers() < kHighMark) return false;
+bool Session::Core::gathered_much() {
+  MutexLock lock(mutex_);
+  return gathered_ >= kGather;
+}
+
+/// Stops reading if the peer leaves too many of its answers. Looked at when much has been gathered and after
+/// each turn: on a slow machine a turn is over before it has gathered much.
+bool Session::Core::pause_above_mark() {
+  if (state_ != State::kOpen || hurried_ || socket_->answers() < kHighMark) return false;
   paused_ = true;
   log(LogLevel::kDebug, "session with {}: {} bytes of answers wait to leave; nothing is read until they have",
       peer_name_, socket_->answers());

@@ -43,7 +43,8 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   void take_turn(Clock::time_point until);
   void go_on_later();
   void go_on();
-  bool over_the_mark() P2P_EXCLUDES(mutex_);
+  bool gathered_much() P2P_EXCLUDES(mutex_);
+  bool pause_above_mark();
   void send_gathered();
   void shake_hands(wire::Message message);
   void open();

@@ -4,6 +4,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <chrono>
+
 #include "support/raw_peer.h"
 
 namespace p2p::testing {
@@ -26,9 +28,8 @@ class RawListener {
   std::uint16_t port() const { return port_; }
 
   RawPeer accept() const {
-    pollfd watched{socket_.get(), POLLIN, 0};
-    constexpr int kPatience = 20'000;
-    if (::poll(&watched, 1, kPatience) <= 0) return RawPeer(UniqueFd());
+    const auto deadline = std::chrono::steady_clock::now() + RawPeer::kPatience;
+    if (!RawPeer::await(socket_.get(), POLLIN, deadline)) return RawPeer(UniqueFd());
     return RawPeer(UniqueFd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
   }
 

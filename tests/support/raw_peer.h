@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -33,6 +34,7 @@ class RawPeer {
     UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_in address = loopback(port);
     static_cast<void>(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address));
+    await(socket.get(), POLLOUT, Clock::now() + kPatience);  // a signal leaves a connect under way
     return RawPeer(std::move(socket));
   }
 
@@ -126,6 +128,16 @@ class RawPeer {
     return ended_;
   }
 
+  /// Whether one of `events` came in time; signals (a fuzzer's alarm) are no event.
+  static bool await(int fd, short events, std::chrono::steady_clock::time_point deadline) {
+    while (true) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+      pollfd watched{fd, events, 0};
+      const int ready = ::poll(&watched, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+      if (ready >= 0 || errno != EINTR) return ready > 0;
+    }
+  }
+
   Incarnation incarnation() const { return incarnation_; }  ///< the other side's
   int fd() const { return socket_.get(); }
 
@@ -140,11 +152,7 @@ class RawPeer {
     return address;
   }
 
-  bool wait(short events, Clock::time_point deadline) const {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd watched{socket_.get(), events, 0};
-    return ::poll(&watched, 1, static_cast<int>(std::max<std::int64_t>(left, 0))) > 0;
-  }
+  bool wait(short events, Clock::time_point deadline) const { return await(socket_.get(), events, deadline); }
 
   void hear(const wire::Words& words) {
     constexpr std::size_t kHeadBytes = 8 + 8 + 1;

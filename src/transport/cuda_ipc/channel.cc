@@ -162,6 +162,7 @@ IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
   batch.for_each_piece([&](const Segment& piece) {
     if (full || !flight.status) return;
     const RemoteKey& key = *piece.key;
+    const RegionInfo& region = key.info();
     if (&key != asked && &key != path.key && dynamic_cast<const PrivateMemory*>(&key) != nullptr) {
       asked = &key;
     }
@@ -172,7 +173,6 @@ IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
       full = found && !*found;
       if (!found || full) return;
     }
-    const RegionInfo& region = key.info();
     const std::uint64_t offset = piece.remote - reinterpret_cast<std::uint64_t>(region.base);
     if (offset > region.size || piece.size > region.size - offset) {
       flight.status = fail(ErrorCode::kOutOfRange, "{} bytes at {:#x} lie outside the peer's region",
