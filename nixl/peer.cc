@@ -40,6 +40,7 @@ class Peer::Turn {
 Result<Peer::Link> Peer::link() {
   const Turn turn(*this);
   if (state_ == State::kIdle) dial(State::kConnecting);
+  if (state_ == State::kAway) dial_again();
   const bool usable =
       state_ == State::kConnecting || state_ == State::kOpen || (state_ == State::kLost && fresh_loss());
   if (!usable) return gone();
@@ -49,6 +50,7 @@ Result<Peer::Link> Peer::link() {
 Status Peer::notify(std::string_view message) {
   const Turn turn(*this);
   if (state_ == State::kIdle) dial(State::kConnecting);
+  if (state_ == State::kAway) dial_again();
   if (state_ == State::kConnecting) {
     waiting_.emplace_back(message);
     return {};
@@ -63,17 +65,12 @@ void Peer::suspect(std::uint32_t number) {
   const Turn turn(*this);
   if (state_ != State::kOpen || number != number_) return;
   discarded_ = connection_;
-  ended("a transfer found it gone");
+  closed({ErrorCode::kPeerGone, "a transfer found it gone"});
 }
 
 bool Peer::in_doubt() {
   const Turn turn(*this);
   return state_ == State::kLost && fresh_loss();
-}
-
-bool Peer::dead() {
-  const Turn turn(*this);
-  return state_ == State::kDead;
 }
 
 bool Peer::hopeless(std::uint32_t number) {
@@ -107,8 +104,8 @@ void Peer::take_changes() {
     if (state_ != State::kOpen) opened();
     return;
   }
-  const Status ended_as = connection_.status();
-  ended(ended_as ? "the connection was closed" : ended_as.error().message);
+  const Status status = connection_.status();
+  closed(status ? Error{ErrorCode::kPeerGone, "the connection was closed"} : status.error());
 }
 
 void Peer::dial(State as) {
@@ -117,7 +114,7 @@ void Peer::dial(State as) {
   ++number_;
   const auto patience = std::min(timing_.connect, again_ ? timing_.keepalive : 2 * timing_.keepalive);
   connection_ = endpoint_.connect_async(info_.address, info_.port, patience);
-  if (!connection_.valid()) return bury("this agent is closing");
+  if (!connection_.valid()) return give_up(State::kEnded, "this agent is closing");
   connection_.on_change([weak = weak_from_this()] {
     if (const auto self = weak.lock()) const Turn turn(*self);
   });
@@ -126,7 +123,7 @@ void Peer::dial(State as) {
 void Peer::opened() {
   if (connection_.peer().incarnation != info_.incarnation) {
     discarded_ = connection_;
-    return bury("another process, or another life of it, answers at its address");
+    return give_up(State::kEnded, "another process, or another life of it, answers at its address");
   }
   state_ = State::kOpen;
   opened_at_ = Clock::now();
@@ -135,18 +132,27 @@ void Peer::opened() {
   for (const std::string& message : std::exchange(waiting_, {})) (void)connection_.notify(message);
 }
 
-void Peer::ended(const std::string& why) {
-  const bool flapping = again_ && Clock::now() - opened_at_ < timing_.keepalive;
-  if (state_ != State::kOpen || flapping) return bury(why);
-  write_log(LogLevel::kInfo, "NIXL agent " + agent_ + ": connection lost, dialling again: " + why);
+void Peer::dial_again() {
   lost_at_ = Clock::now();
   dial(State::kLost);
 }
 
-void Peer::bury(const std::string& why) {
-  state_ = State::kDead;
+void Peer::closed(const Error& error) {
+  // A host that refuses the port runs nobody who listens there.
+  if (state_ != State::kOpen && error.code == ErrorCode::kUnavailable) {
+    return give_up(State::kEnded, error.message);
+  }
+  const bool flapping = again_ && Clock::now() - opened_at_ < timing_.keepalive;
+  if (state_ != State::kOpen || flapping) return give_up(State::kAway, error.message);
+  write_log(LogLevel::kInfo, "NIXL agent " + agent_ + ": connection lost, dialling again: " + error.message);
+  dial_again();
+}
+
+void Peer::give_up(State as, const std::string& why) {
+  state_ = as;
   why_ = why;
-  std::string line = "NIXL agent " + agent_ + " is gone: " + why;
+  std::string line =
+      "NIXL agent " + agent_ + (as == State::kEnded ? " is gone: " : " does not answer: ") + why;
   if (!waiting_.empty()) line += "; " + std::to_string(waiting_.size()) + " notifications to it are lost";
   write_log(LogLevel::kWarning, line);
   waiting_.clear();
@@ -155,8 +161,8 @@ void Peer::bury(const std::string& why) {
 bool Peer::fresh_loss() const { return Clock::now() - lost_at_ < std::min(kDoubt, timing_.keepalive / 2); }
 
 tl::unexpected<Error> Peer::gone() const {
-  return failure(ErrorCode::kPeerGone, "agent " + agent_ + " is gone: " +
-                                           (state_ == State::kDead ? why_ : "the connection was lost"));
+  return failure(ErrorCode::kPeerGone,
+                 "agent " + agent_ + " is gone: " + (why_.empty() ? "the connection was lost" : why_));
 }
 
 }  // namespace p2p::nixl

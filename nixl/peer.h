@@ -16,10 +16,11 @@
 namespace p2p::nixl {
 
 /// A remote agent and the connection to it. A connection that is lost is dialled again at once, so that a
-/// moment later it is known whether the peer lives; one that does not answer then, or answers as another
-/// process, is dead for good. Only `settle` blocks. Thread-safe; shared by the backend, its requests and the
-/// metadata of the peer's memory. It does not touch the endpoint after `leave`, which comes before the
-/// endpoint's end.
+/// moment later it is known whether the peer lives. One that does not answer then is away: work on it fails,
+/// and the next post dials anew. Only the proof that the process has ended is final: its host refuses the
+/// port, or another process answers there. Only `settle` blocks. Thread-safe; shared by the backend, its
+/// requests and the metadata of the peer's memory. It does not touch the endpoint after `leave`, which comes
+/// before the endpoint's end.
 class Peer : public std::enable_shared_from_this<Peer> {
  public:
   /// A connection, and which one of this peer's it is (from 1).
@@ -39,8 +40,8 @@ class Peer : public std::enable_shared_from_this<Peer> {
   const std::string& agent() const { return agent_; }
   const ConnInfo& info() const { return info_; }
 
-  /// For new work, which waits where the connection is not open yet. Dials if that was not done. kPeerGone
-  /// for a dead peer, and for a lost one that has not answered for a moment.
+  /// For new work, which waits where the connection is not open yet. Dials where no dial is under way.
+  /// kPeerGone for a peer that has ended, and for a lost one that has not answered for a moment.
   Result<Link> link();
 
   /// kPeerGone also while a lost connection is dialled again: what is sent now may never arrive.
@@ -49,7 +50,6 @@ class Peer : public std::enable_shared_from_this<Peer> {
   /// Work on this link ended as if the peer were gone. Whether it is will be known when `in_doubt` says no.
   void suspect(std::uint32_t number);
   bool in_doubt();
-  bool dead();
 
   /// Work that waits for this link has waited too long for a lost peer to answer.
   bool hopeless(std::uint32_t number);
@@ -65,8 +65,9 @@ class Peer : public std::enable_shared_from_this<Peer> {
     kIdle,        // not dialled yet
     kConnecting,  // for the first time
     kOpen,
-    kLost,  // dialled again
-    kDead,
+    kLost,   // dialled again
+    kAway,   // did not answer; the next work dials
+    kEnded,  // the process has; for good
     kLeft,
   };
   using Clock = std::chrono::steady_clock;
@@ -76,8 +77,9 @@ class Peer : public std::enable_shared_from_this<Peer> {
   void take_changes();
   void dial(State as);
   void opened();
-  void ended(const std::string& why);
-  void bury(const std::string& why);
+  void dial_again();
+  void closed(const Error& error);
+  void give_up(State as, const std::string& why);
   bool fresh_loss() const;
   tl::unexpected<Error> gone() const;
 
@@ -93,7 +95,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   bool again_ = false;  // connection_ was made after a loss
   Clock::time_point opened_at_;
   Clock::time_point lost_at_;
-  std::string why_;                      // it is dead
+  std::string why_;                      // it is away or has ended
   std::vector<std::string> waiting_;     // notifications for the first connection
   std::optional<Connection> discarded_;  // to be closed once the mutex is free
 };

@@ -57,22 +57,23 @@ Result<Spans> spans_of(const Lists& lists, const Peer& peer, const Peer::Link& l
 }  // namespace
 
 Status Request::prepare(const Lists& lists) {
-  const auto link = peer_->link();
+  auto link = peer_->link();
   if (!link) return tl::unexpected(link.error());
-  const auto spans = spans_of(lists, *peer_, *link);
+  link_ = std::move(*link);
+  prepared_ = {};
+  const auto spans = spans_of(lists, *peer_, link_);
   if (!spans) return tl::unexpected(explain(spans.error()));
-  auto prepared = lists.operation == NIXL_WRITE ? link->connection.prepare_write(spans->local, spans->remote)
-                                                : link->connection.prepare_read(spans->local, spans->remote);
+  auto prepared = lists.operation == NIXL_WRITE ? link_.connection.prepare_write(spans->local, spans->remote)
+                                                : link_.connection.prepare_read(spans->local, spans->remote);
   if (!prepared) return tl::unexpected(explain(prepared.error()));
   prepared_ = std::move(*prepared);
-  link_ = link->number;
   return {};
 }
 
 Status Request::post(const Lists& lists, const PostOptions& options) {
   const auto link = peer_->link();
   if (!link) return tl::unexpected(link.error());
-  if (link->number != link_) {
+  if (link->number != link_.number || !prepared_.valid()) {
     if (const Status prepared = prepare(lists); !prepared) return prepared;
   }
   transfer_ = prepared_.post(options);
@@ -80,16 +81,18 @@ Status Request::post(const Lists& lists, const PostOptions& options) {
   return {};
 }
 
-// A connection that ended since `link` gave it refuses with the cause of that, such as that nobody listens.
+// What waited for a connection, or uses it after its end, fails with the cause of that end, such as that
+// nobody listens: for the agent the peer is gone.
 Error Request::explain(Error error) const {
-  if (peer_->dead()) error.code = ErrorCode::kPeerGone;
+  const Status ended = link_.connection.status();
+  if (!ended && ended.error().code == error.code) error.code = ErrorCode::kPeerGone;
   return error;
 }
 
 nixl_status_t Request::check() {
   if (!transfer_.valid()) return NIXL_ERR_NOT_POSTED;
   if (!transfer_.done()) {
-    if (!peer_->hopeless(link_)) return NIXL_IN_PROG;
+    if (!peer_->hopeless(link_.number)) return NIXL_IN_PROG;
     transfer_.cancel();
     return transfer_.done() ? NIXL_ERR_REMOTE_DISCONNECT : NIXL_IN_PROG;
   }
@@ -109,14 +112,10 @@ nixl_status_t Request::check_again() {
 nixl_status_t Request::outcome() {
   const Status status = transfer_.status();
   if (status) return NIXL_SUCCESS;
-  if (status.error().code == ErrorCode::kPeerGone) {
-    peer_->suspect(link_);
-    if (peer_->in_doubt()) return NIXL_IN_PROG;
-    return NIXL_ERR_REMOTE_DISCONNECT;
-  }
-  // A peer that could not be reached fails what waited for it with the cause of that.
-  if (peer_->dead()) return NIXL_ERR_REMOTE_DISCONNECT;
-  return refuse(status.error());
+  const Error error = explain(status.error());
+  if (error.code != ErrorCode::kPeerGone) return refuse(error);
+  peer_->suspect(link_.number);
+  return peer_->in_doubt() ? NIXL_IN_PROG : NIXL_ERR_REMOTE_DISCONNECT;
 }
 
 bool Request::release(std::chrono::nanoseconds patience) {

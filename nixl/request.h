@@ -48,7 +48,7 @@ class Request final : public nixlBackendReqH {
   Error explain(Error error) const;
 
   const std::shared_ptr<Peer> peer_;
-  std::uint32_t link_ = 0;  // number of the link that prepared_ is for
+  Peer::Link link_;  // that prepared_ is for
   PreparedTransfer prepared_;
   Transfer transfer_;
   std::chrono::steady_clock::time_point asked_at_;  // posted or asked last

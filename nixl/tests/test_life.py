@@ -7,7 +7,7 @@ import time
 
 import pytest
 from other_process import Other
-from party import GONE, Party, shut_connections, wait_until
+from party import GONE, LIMIT, Party, shut_connections, wait_until
 
 KEEPALIVE = 0.6  # seconds
 BOUND = 8.0  # keepalive, notice and a machine that is busy
@@ -200,6 +200,14 @@ def test_another_process_at_the_old_address(mortal, names):
         again.stop()
 
 
+def post_again(pair, handle, spans, note):
+    """Posts once more after a loss; whether that went through."""
+    if not peer_stays_known(pair.here, pair.there.name):  # before 1.5, if the loss met a transfer
+        pair.here.add(pair.there.metadata())
+        return pair.here.move("WRITE", pair.there.name, *spans, note) == "DONE"
+    return pair.here.run(handle, note) == "DONE"
+
+
 def test_a_broken_connection_to_a_living_peer_is_made_again(joined, transport):
     pair = joined(transport=transport)
     spans = [(pair.mine, pair.size)], [(pair.theirs, pair.size)]
@@ -208,17 +216,32 @@ def test_a_broken_connection_to_a_living_peer_is_made_again(joined, transport):
     assert pair.there.notes(1) == [(pair.here.name, b"before")]
     assert shut_connections() > 0
     pair.here.fill("m", 8)
-
-    def repost():
-        if not peer_stays_known(pair.here, pair.there.name):  # before 1.5, if the loss met a transfer
-            pair.here.add(pair.there.metadata())
-            return pair.here.move("WRITE", pair.there.name, *spans, b"after") == "DONE"
-        return pair.here.run(handle, b"after") == "DONE"
-
     # Until the loss is noticed, data may still go another way, and the notification with the old connection is lost.
-    came = wait_until(lambda: repost() and pair.there.notes(1, seconds=0.2), BOUND)
+    came = wait_until(
+        lambda: post_again(pair, handle, spans, b"after") and pair.there.notes(1, seconds=0.2), LIMIT
+    )
     assert came and set(came) == {(pair.here.name, b"after")}
     assert pair.there.differs("m", 8) == 0
+
+
+def test_a_peer_that_did_not_answer_for_a_while_is_alive_again(doomed):
+    spans = [(doomed.mine, doomed.size)], [(doomed.theirs, doomed.size)]
+    handle = doomed.here.request("WRITE", doomed.there.name, *spans)
+    assert doomed.here.run(handle) == "DONE"
+    pid = doomed.there.other.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert shut_connections() > 0
+        assert wait_until(lambda: doomed.here.run(handle) == "nixlRemoteDisconnectError", BOUND)
+        start = time.monotonic()  # and stays so, for longer than one attempt to reach it
+        while peer_stays_known(doomed.here, doomed.there.name) and time.monotonic() - start < 3 * KEEPALIVE:
+            assert doomed.here.run(handle) == "nixlRemoteDisconnectError"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    doomed.here.fill("m", 9)
+    assert wait_until(lambda: post_again(doomed, handle, spans, b"again"), LIMIT)
+    assert doomed.there.notes(1) == [(doomed.here.name, b"again")]
+    assert doomed.there.differs("m", 9) == 0
 
 
 def test_removing_a_peer_while_a_transfer_runs(joined, transport):

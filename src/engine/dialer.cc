@@ -49,11 +49,13 @@ int addresses_of(const std::string& host, std::uint16_t port, int flags,
   return answers.empty() ? EAI_NONAME : 0;
 }
 
-/// A host that says no is not a broken system.
+/// A host that says no is not a broken system; nor is one out of reach, which says nothing of who runs there.
 Error dial_error(const std::string& what, int error_number) {
   Error error = system_error(what, error_number);
-  if (error_number == ECONNREFUSED || error_number == EHOSTUNREACH || error_number == ENETUNREACH) {
+  if (error_number == ECONNREFUSED) {
     error.code = ErrorCode::kUnavailable;
+  } else if (error_number == EHOSTUNREACH || error_number == ENETUNREACH) {
+    error.code = ErrorCode::kPeerGone;
   } else if (error_number == ETIMEDOUT) {
     error.code = ErrorCode::kTimedOut;
   }
