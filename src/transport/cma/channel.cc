@@ -22,6 +22,10 @@ constexpr std::size_t kMaxUnreported = 4;
 // More connections that say nothing than this push the oldest out.
 constexpr std::size_t kMaxStrangers = 8;
 
+// A turn looks at the ring, which costs nothing, and at the peer, a system call, only so often: the first
+// after a rest, since the peer's end wakes whoever sleeps, and now and then while nobody rests.
+constexpr unsigned kTurnsALook = 64;
+
 // Taken in one go; then others have their turn.
 constexpr int kBlocksATurn = 64;
 
@@ -225,6 +229,7 @@ void CmaChannel::stir() {
 // Wake-ups are taken off the socket here alone: until then it tells whoever sleeps on it that there was one.
 bool CmaChannel::rest() {
   if (state_ != ChannelState::kReady) return true;
+  turns_ = 0;
   std::array<std::byte, 8> wakes;
   for (int i = 0; i != kBlocksATurn; ++i) {
     if (::recv(socket_.get(), wakes.data(), wakes.size(), MSG_DONTWAIT) <= 0) break;
@@ -278,7 +283,9 @@ bool CmaChannel::progress(std::vector<Completion>& completions) {
   const ChannelState before = state_;
   bool moved = state_ == ChannelState::kReady && take_words();
   device_path_.progress();
-  if (done_.empty() && state_ == ChannelState::kReady) lost_ = !peer_is_alive();
+  if (done_.empty() && state_ == ChannelState::kReady && !moved && turns_++ % kTurnsALook == 0) {
+    lost_ = !peer_is_alive();
+  }
   if (lost_ && state_ == ChannelState::kReady) take_words();  // its last ones
   fail_if_lost();
   moved = moved || !done_.empty() || state_ != before;

@@ -78,7 +78,8 @@ class CmaChannel : public Channel, public LeavesPeer {
   UniqueFd socket_;
   UniqueFd process_;  ///< pidfd: the number cannot be taken over unnoticed
   pid_t pid_ = 0;
-  bool lost_ = false;  ///< the peer is gone, seen while copying
+  unsigned turns_ = 0;  // since the last rest
+  bool lost_ = false;   ///< the peer is gone, seen while copying
 
   std::unique_ptr<Proof> mine_;  ///< on the heap: the peer reads `token` there
   UniqueFd ring_descriptor_;     ///< that came with the peer's proof

@@ -209,6 +209,7 @@ TEST(CmaChannelTest, NothingWakesAFailedChannel) {
   ASSERT_TRUE(connector->connect(acceptor->address()));
   settle({acceptor.get(), connector.get()});
   pollfd ready{.fd = acceptor->ready_fd(), .events = POLLIN, .revents = 0};
+  ASSERT_TRUE(acceptor->rest());
   EXPECT_EQ(::poll(&ready, 1, 0), 0);
   connector.reset();
   EXPECT_EQ(::poll(&ready, 1, 1000), 1);
