@@ -8,13 +8,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "base/mutex.h"
 #include "engine/gated_pieces.h"
 #include "engine/policy.h"
-#include "engine/slot.h"
+#include "engine/slots.h"
 #include "engine/submission.h"
 
 namespace p2p::engine {
@@ -44,16 +42,8 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   /// Pieces that a lost channel gave back.
   std::uint64_t retried() const { return retried_.load(std::memory_order_relaxed); }
 
-  std::size_t channels() const;
-
-  /// The oldest channel that carries words; null: none does.
-  std::shared_ptr<Slot> word_slot() const;
-
-  /// The channel is up.
-  bool has(const Slot& slot) const;
-
-  /// How many channels there are now, and one of each rail as it describes itself.
-  std::string describe() const;
+  /// The channels that are up now.
+  Slots slots() const;
 
   // For its slots. The end of the last one closes the lane; one that was never added leaves it as it is.
   void add(std::shared_ptr<Slot> slot) override;
@@ -67,15 +57,9 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
               const std::shared_ptr<Slot>& slot, bool all) const override;
 
  private:
-  using Slots = std::vector<std::shared_ptr<Slot>>;
-
-  std::shared_ptr<const Slots> slots() const;
-  void change_slots(const std::function<void(Slots&)>& change) P2P_REQUIRES(mutex_);
   std::shared_ptr<Slot> submit_gated(Piece piece, Deferred& deferred);
   std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t turn, Deferred& deferred) const;
-  void signal(std::uint64_t bytes, const Slots& slots, std::size_t turn) const;
-  void assist(const TransferState& state, Clock::time_point deadline,
-              const std::shared_ptr<Slot>& started) const;
+  std::size_t channels_worth(std::uint64_t bytes) const { return bytes / policy().limits.bytes + 1; }
 
   std::atomic<std::uint64_t> retried_{0};
   std::atomic<std::uint32_t> turn_{0};
@@ -84,7 +68,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   mutable Mutex mutex_;
   std::deque<Piece> pieces_ P2P_GUARDED_BY(mutex_);    // not cut up yet
   std::deque<Piece> returned_ P2P_GUARDED_BY(mutex_);  // batches; they go first
-  std::shared_ptr<const Slots> slots_ P2P_GUARDED_BY(mutex_) = std::make_shared<Slots>();
+  Slots slots_ P2P_GUARDED_BY(mutex_);
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);  // closed
 };
 

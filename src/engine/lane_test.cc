@@ -217,16 +217,16 @@ TEST_F(LaneTest, SendsALostChannelsPiecesOverAnother) {
 }
 
 TEST_F(LaneTest, TellsARailOnceAndOnlyWhileItHasAChannel) {
-  EXPECT_EQ(lane_->describe(), "0 channels");
+  EXPECT_EQ(lane_->slots().describe(), "0 channels");
   const auto lost = add_channel("nic1");
-  EXPECT_EQ(lane_->describe(), "1 channel: copy over nic1");
+  EXPECT_EQ(lane_->slots().describe(), "1 channel: copy over nic1");
   const auto one = add_channel("nic0");
   const auto two = add_channel("nic0");
-  EXPECT_EQ(lane_->describe(), "3 channels: copy over nic0; copy over nic1");
+  EXPECT_EQ(lane_->slots().describe(), "3 channels: copy over nic0; copy over nic1");
   one->hold = two->hold = true;  // so that the other one is needed
   lost->fail_after = 0;
   const auto state = submit(400, 4096);
-  EXPECT_TRUE(eventually([&] { return lane_->describe() == "2 channels: copy over nic0"; }));
+  EXPECT_TRUE(eventually([&] { return lane_->slots().describe() == "2 channels: copy over nic0"; }));
   one->hold = two->hold = false;
   lane_->wake_all();
   EXPECT_TRUE(state->wait(20s));
@@ -458,7 +458,7 @@ TEST_F(LaneTest, AnotherChannelLooksAtTheGatesOfALostOne) {
   other->hold = true;  // so that the first one is needed
   lost->fail_after = 0;
   const auto across = submit(400, 4096);
-  EXPECT_TRUE(eventually([&] { return lane_->channels() == 1; }));
+  EXPECT_TRUE(eventually([&] { return lane_->slots().size() == 1; }));
   other->hold = false;
   lane_->wake_all();
   ASSERT_TRUE(across->wait(20s));

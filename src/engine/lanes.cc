@@ -66,7 +66,7 @@ Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
     for (unsigned i = transport.channels_per_rail(rail); i != 0 && addresses.size() < most; --i) {
       auto control = std::make_unique<SessionLink>(send_, std::string(transport.name()),
                                                    static_cast<std::uint32_t>(addresses.size()));
-      auto ear = std::make_unique<WordEar>(words_);
+      auto ear = std::make_unique<WordPort>(words_);
       auto channel = transport.open_channel({.role = role_,
                                              .rail = rail,
                                              .path = peer_.path,
@@ -216,7 +216,7 @@ void Lanes::channel_changed(std::size_t transport, const Status& status) {
     if (closed_ || entry.slots.empty()) return;
     if (!status) {
       // With channels left the lane lives on; its pieces went over to them.
-      if (!entry.local_done || entry.lane->channels() == 0) give_up(entry, status.error().message);
+      if (!entry.local_done || entry.lane->slots().empty()) give_up(entry, status.error().message);
       dirty_ = true;
     } else if (++entry.ready == entry.slots.size() && !entry.local_done) {
       local_done(entry);

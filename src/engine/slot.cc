@@ -57,28 +57,12 @@ bool Slot::turn(Deferred& deferred) {
     moved = true;
     if (channel_->busy()) progress(deferred);  // a copy is done when post returns
   }
-  moved = speak(deferred) || moved;
+  if (carries_words_ && words_->move(*this, *channel_, deferred)) moved = true;
   idle_.store(!busy(), std::memory_order_relaxed);
   if (channel_->state() == ChannelState::kFailed) {
     drop(channel_->error(), deferred);
     return true;
   }
-  return moved;
-}
-
-// What came over the channel is answered over it at once, where it is the one that words take.
-bool Slot::speak(Deferred& deferred) {
-  if (!carries_words_) return false;
-  const bool took = words_->hand_on(deferred);
-  if (!ready_ || channel_->state() != ChannelState::kReady) return took;
-  Words& words = words_->words();
-  bool moved = took;
-  while (!block_.empty() || words.next_block(*this, block_)) {
-    if (!channel_->say(block_)) return moved;
-    block_.clear();
-    moved = true;
-  }
-  if (took && words.pending()) deferred.call([self = words.shared_from_this()] { self->flush(); });
   return moved;
 }
 
@@ -202,7 +186,9 @@ void Slot::abandon(std::shared_ptr<TransferState> state) {
 // Who looks at it, and when.
 
 // Something is under way that no descriptor announces.
-bool Slot::busy() const { return channel_->busy() || !block_.empty() || source_->awaits_gates(*this); }
+bool Slot::busy() const {
+  return channel_->busy() || (carries_words_ && words_->stuck()) || source_->awaits_gates(*this);
+}
 
 void Slot::signal() {
   if (!signalled_.exchange(true)) thread_.signal(shared_from_this());
@@ -229,7 +215,7 @@ void Slot::end_assist() {
   if (--assists_ == 0) {
     if (fd_ >= 0) thread_.arm(*this, fd_, true);
     const bool came = channel_ && !active_ && !channel_->rest();
-    if (came || (channel_ && carries_words_ && words_->words().pending())) {
+    if (came || (channel_ && carries_words_ && words_->pending())) {
       signal();
     } else {
       leave_to_thread();

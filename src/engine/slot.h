@@ -15,7 +15,7 @@
 #include "engine/fence.h"
 #include "engine/flying_pieces.h"
 #include "engine/slot_thread.h"
-#include "engine/words.h"
+#include "engine/word_port.h"
 #include "engine/work_source.h"
 #include "transport/transport.h"
 
@@ -40,8 +40,8 @@ class Slot : public std::enable_shared_from_this<Slot> {
     /// Gets what is left of the peer's twin when the channel ends; null: nobody asks.
     std::shared_ptr<Fence> fence = nullptr;
 
-    /// Takes the words that come over the channel; null: none do.
-    std::unique_ptr<WordEar> words = nullptr;
+    /// For a channel that carries words; null: none go over it.
+    std::unique_ptr<WordPort> words = nullptr;
   };
 
   Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup);
@@ -111,7 +111,6 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool turn(Deferred& deferred) P2P_REQUIRES(mutex_);
   bool progress(Deferred& deferred) P2P_REQUIRES(mutex_);
   bool post_work(Deferred& deferred) P2P_REQUIRES(mutex_);
-  bool speak(Deferred& deferred) P2P_REQUIRES(mutex_);
   void complete(Completion& completion, Deferred& deferred) P2P_REQUIRES(mutex_);
   void drop(const Error& error, Deferred& deferred) P2P_REQUIRES(mutex_);
   void leave_to_thread() P2P_REQUIRES(mutex_);
@@ -126,7 +125,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   std::string description_;  // written once, before the source knows the slot
 
   const std::unique_ptr<ControlLink> control_;  // outlives the channel
-  const std::unique_ptr<WordEar> words_;        // likewise; the mutex guards what it points to
+  const std::unique_ptr<WordPort> words_;       // likewise; the mutex guards what it points to
   const bool carries_words_;
   std::unique_ptr<Channel> channel_ P2P_GUARDED_BY(mutex_);  // null once stopped
   std::function<void(const Status&)> report_ P2P_GUARDED_BY(mutex_);
@@ -134,7 +133,6 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool stopped_ P2P_GUARDED_BY(mutex_) = false;
   int fd_ P2P_GUARDED_BY(mutex_) = -1;  // that the thread watches
 
-  Bytes block_ P2P_GUARDED_BY(mutex_);  // of words, that the channel has not taken yet
   FlyingPieces flying_ P2P_GUARDED_BY(mutex_);
   std::vector<Completion> completions_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
 

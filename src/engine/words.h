@@ -122,27 +122,4 @@ class Words : public std::enable_shared_from_this<Words> {
   std::uint64_t answers_ P2P_GUARDED_BY(out_mutex_) = 0;
 };
 
-/// Takes the blocks that come over one slot's channel. Belongs to its worker.
-class WordEar final : public WordListener {
- public:
-  explicit WordEar(std::shared_ptr<Words> words) : words_(std::move(words)) {}
-
-  void take(ByteView block) override {
-    took_ = true;
-    words_->take(block, deferred_);
-  }
-  Words& words() const { return *words_; }
-
-  /// What came of the blocks since the last call; false if there were none.
-  bool hand_on(Deferred& deferred) {
-    deferred.absorb(deferred_);
-    return std::exchange(took_, false);
-  }
-
- private:
-  const std::shared_ptr<Words> words_;
-  Deferred deferred_;
-  bool took_ = false;
-};
-
 }  // namespace p2p::engine

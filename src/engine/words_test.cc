@@ -115,7 +115,7 @@ class WordsTest : public ::testing::Test {
     for (int end = 0; end < 2; ++end) {
       auto lane = std::make_shared<Lane>(Policy::spread({4096, 8}, 50us));
       auto up = std::make_shared<TransferState>();
-      auto ear = std::make_unique<WordEar>(sides_[end].words);
+      auto ear = std::make_unique<WordPort>(sides_[end].words);
       auto channel = std::make_unique<WordChannel>(wire, end, *ear);
       Slot::Setup setup{.rail = "",
                         .control = nullptr,

@@ -12,7 +12,7 @@ import check_layers  # noqa: E402
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 MOST_FILES = 8
-MOST_LINES = 1600
+MOST_LINES = 1500
 
 
 def table(heading):

@@ -1,0 +1,56 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/policy.h"
+#include "engine/slot.h"
+
+namespace p2p::engine {
+
+/// The channels of a lane that are up, the oldest first. A value that never changes: whoever goes through one
+/// is not disturbed by channels that come and go. Copies cost nothing.
+class Slots {
+ public:
+  Slots() : slots_(std::make_shared<List>()) {}
+
+  Slots with(std::shared_ptr<Slot> slot) const;
+  Slots without(const Slot& slot) const;
+
+  auto begin() const { return slots_->begin(); }
+  auto end() const { return slots_->end(); }
+  std::size_t size() const { return slots_->size(); }
+  bool empty() const { return slots_->empty(); }
+  const std::shared_ptr<Slot>& oldest() const { return slots_->front(); }
+
+  /// Any number will do: they are counted round.
+  const std::shared_ptr<Slot>& at(std::size_t number) const { return (*slots_)[number % slots_->size()]; }
+  bool has(const Slot& slot) const;
+
+  /// The oldest that carries words; null: none does.
+  std::shared_ptr<Slot> word_slot() const;
+
+  /// Wakes `count` of them, at most all, from number `first` on.
+  void signal(std::size_t count, std::size_t first) const;
+
+  /// Moves one of them on from a waiting caller's thread, as `engine::assist` does, or all if `all` and they
+  /// are few: more are moved quicker by their workers.
+  void assist(const std::shared_ptr<Slot>& one, bool all, const Policy& policy,
+              const std::function<bool()>& through, Slot::Clock::time_point deadline) const;
+
+  /// How many there are, and one of each rail as it describes itself.
+  std::string describe() const;
+
+ private:
+  using List = std::vector<std::shared_ptr<Slot>>;
+
+  explicit Slots(List list) : slots_(std::make_shared<List>(std::move(list))) {}
+
+  std::shared_ptr<const List> slots_;
+};
+
+}  // namespace p2p::engine
