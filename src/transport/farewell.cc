@@ -15,8 +15,8 @@ constexpr std::size_t kMostText = 512;
 
 }  // namespace
 
-void Farewell::say(std::string_view why) {
-  if (!met_ || control_ == nullptr || std::exchange(said_, true)) return;
+void Farewell::send(std::string_view why) {
+  if (!connected_ || control_ == nullptr || std::exchange(sent_, true)) return;
   Bytes message;
   ByteWriter writer(message);
   writer.put(kGone);
@@ -24,14 +24,14 @@ void Farewell::say(std::string_view why) {
   control_->send(message);
 }
 
-Result<std::string> Farewell::hear(std::span<const std::byte> message) {
+Result<std::string> Farewell::receive(std::span<const std::byte> message) {
   ByteReader reader(message);
   const auto kind = reader.get<std::uint8_t>();
   if (!reader.ok() || kind != kGone || reader.left() > kMostText) {
     return fail(ErrorCode::kProtocol, "a message of kind {} and {} bytes between channels", kind,
                 message.size());
   }
-  heard_ = true;
+  received_ = true;
   std::string why = to_string(reader.take(reader.left()));
   // What a peer says goes to people's terminals.
   for (char& character : why) {

@@ -11,7 +11,7 @@
 namespace p2p {
 
 /// How the two channels of a pair learn that the other one is shut: each says so once, over its ControlLink,
-/// when it touches no memory for its peer any more and will not again. Before both have said it, what one of
+/// when it touches no memory for its peer any more and will not again. Before both have said so, what one of
 /// them had under way may still land. Byte table in docs/wire.md, section "Data streams". Part of its
 /// channel.
 class Farewell {
@@ -19,23 +19,23 @@ class Farewell {
   /// Without a link there is nobody to tell, and nothing to wait for.
   explicit Farewell(ControlLink* control) : control_(control) {}
 
-  /// The peer's channel is known: it hears what is said. Before that nothing is.
-  void met() { met_ = true; }
+  /// The peer's channel is known: it gets what is sent. Before that nothing is sent.
+  void connected() { connected_ = true; }
 
   /// Says that this end is shut and why. Only the first call counts.
-  void say(std::string_view why);
+  void send(std::string_view why);
 
   /// Takes the peer's message: its reason. kProtocol if it is none.
-  Result<std::string> hear(std::span<const std::byte> message);
+  Result<std::string> receive(std::span<const std::byte> message);
 
   /// Both ends are shut, or there is no other to wait for.
-  bool both_said() const { return heard_ || !met_ || control_ == nullptr; }
+  bool both_sent() const { return received_ || !connected_ || control_ == nullptr; }
 
  private:
   ControlLink* control_;
-  bool met_ = false;
-  bool said_ = false;
-  bool heard_ = false;
+  bool connected_ = false;
+  bool sent_ = false;
+  bool received_ = false;
 };
 
 }  // namespace p2p

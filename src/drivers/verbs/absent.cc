@@ -71,7 +71,7 @@ std::uint32_t QueuePair::number() const { return 0; }
 struct Chain::Storage {};
 Chain::Chain(unsigned requests, const QueuePairLimits& limits) : most_(requests), limits_(limits) {}
 Chain::~Chain() = default;
-bool Chain::add(Verb /*verb*/, const Piece& /*piece*/) { return false; }
+bool Chain::add(Verb /*verb*/, const Extent& /*extent*/) { return false; }
 bool Chain::add_probe() { return false; }
 Status Chain::post(QueuePair& /*pair*/, std::uint64_t /*first_id*/) { return absent(); }
 

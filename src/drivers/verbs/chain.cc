@@ -31,23 +31,23 @@ Chain::Chain(unsigned requests, const QueuePairLimits& limits)
 
 Chain::~Chain() = default;
 
-bool Chain::add(Verb verb, const Piece& piece) {
+bool Chain::add(Verb verb, const Extent& extent) {
   const ibv_wr_opcode opcode = verb == Verb::kWrite ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
-  const auto local = reinterpret_cast<std::uint64_t>(piece.local);
+  const auto local = reinterpret_cast<std::uint64_t>(extent.local);
   if (!std::exchange(sealed_, false) && size_ != 0) {
     ibv_send_wr& last = storage_->requests[size_ - 1];
     std::uint64_t& bytes = storage_->bytes[size_ - 1];
-    if (last.opcode == opcode && last.num_sge != 0 && last.wr.rdma.rkey == piece.remote_key &&
-        last.wr.rdma.remote_addr + bytes == piece.remote) {
+    if (last.opcode == opcode && last.num_sge != 0 && last.wr.rdma.rkey == extent.remote_key &&
+        last.wr.rdma.remote_addr + bytes == extent.remote) {
       ibv_sge& end = last.sg_list[last.num_sge - 1];
-      if (end.lkey == piece.local_key && end.addr + end.length == local) {
-        end.length += piece.size;
-        bytes += piece.size;
+      if (end.lkey == extent.local_key && end.addr + end.length == local) {
+        end.length += extent.size;
+        bytes += extent.size;
         return true;
       }
       if (static_cast<std::size_t>(last.num_sge) < storage_->stride) {
-        last.sg_list[last.num_sge++] = {.addr = local, .length = piece.size, .lkey = piece.local_key};
-        bytes += piece.size;
+        last.sg_list[last.num_sge++] = {.addr = local, .length = extent.size, .lkey = extent.local_key};
+        bytes += extent.size;
         return true;
       }
     }
@@ -56,10 +56,10 @@ bool Chain::add(Verb verb, const Piece& piece) {
   ibv_send_wr& request = storage_->requests[size_];
   request.opcode = opcode;
   request.num_sge = 1;
-  request.sg_list[0] = {.addr = local, .length = piece.size, .lkey = piece.local_key};
-  request.wr.rdma.remote_addr = piece.remote;
-  request.wr.rdma.rkey = piece.remote_key;
-  storage_->bytes[size_++] = piece.size;
+  request.sg_list[0] = {.addr = local, .length = extent.size, .lkey = extent.local_key};
+  request.wr.rdma.remote_addr = extent.remote;
+  request.wr.rdma.rkey = extent.remote_key;
+  storage_->bytes[size_++] = extent.size;
   return true;
 }
 

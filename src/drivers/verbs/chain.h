@@ -13,7 +13,7 @@ namespace p2p::verbs {
 enum class Verb : std::uint8_t { kWrite, kRead };
 
 /// One contiguous run on both sides.
-struct Piece {
+struct Extent {
   std::byte* local = nullptr;
   std::uint64_t remote = 0;
   std::uint32_t size = 0;  ///< bytes, not 0
@@ -31,15 +31,15 @@ class Chain {
   Chain(const Chain&) = delete;
   Chain& operator=(const Chain&) = delete;
 
-  /// Joins the piece to the last request if it goes on where that ends at the peer, else makes one of it.
+  /// Joins the extent to the last request if it goes on where that ends at the peer, else makes one of it.
   /// False: all requests are taken.
-  bool add(Verb verb, const Piece& piece);
+  bool add(Verb verb, const Extent& extent);
 
   /// A request that moves no bytes and names no memory: it ends when the peer's device has answered.
   /// False: all requests are taken.
   bool add_probe();
 
-  /// The next piece joins nothing that is in the chain so far.
+  /// The next extent joins nothing that is in the chain so far.
   void seal() { sealed_ = true; }
 
   unsigned size() const { return size_; }  ///< requests

@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-// How pieces become requests, requests chains, and chains doorbells.
+// How extents become requests, requests chains, and chains doorbells.
 #include "drivers/verbs/chain.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class ChainTest : public ::testing::Test {
     remote_region_ = MemoryRegion::add(device_, remote_.data(), remote_.size()).value();
   }
 
-  Piece piece(std::size_t local, std::size_t remote, std::size_t size) {
+  Extent extent(std::size_t local, std::size_t remote, std::size_t size) {
     return {local_.data() + local, reinterpret_cast<std::uint64_t>(remote_.data()) + remote,
             static_cast<std::uint32_t>(size), local_region_.local_key(), remote_region_.remote_key()};
   }
@@ -70,9 +70,9 @@ TEST_F(ChainTest, TheInlineSizeIsWhatTheDeviceGrants) {
 TEST_F(ChainTest, OneDoorbellAndOneCompletionForAll) {
   Chain chain(64, ends_[0].pair->limits());
   for (std::size_t i = 0; i < 64; ++i) {
-    ASSERT_TRUE(chain.add(Verb::kWrite, piece(i * 512, (63 - i) * 512, 300)));
+    ASSERT_TRUE(chain.add(Verb::kWrite, extent(i * 512, (63 - i) * 512, 300)));
   }
-  EXPECT_FALSE(chain.add(Verb::kWrite, piece(0, 40'000, 300)));
+  EXPECT_FALSE(chain.add(Verb::kWrite, extent(0, 40'000, 300)));
   ASSERT_TRUE(chain.post(*ends_[0].pair, 1000));
   EXPECT_EQ(chain.size(), 0U);
   EXPECT_EQ(provider_.counts().doorbells, 1U);
@@ -89,7 +89,7 @@ TEST_F(ChainTest, OneDoorbellAndOneCompletionForAll) {
 TEST_F(ChainTest, NeighboursOnBothSidesAreOnePiece) {
   Chain chain(8, ends_[0].pair->limits());
   for (std::size_t i = 0; i < 20; ++i) {
-    ASSERT_TRUE(chain.add(Verb::kRead, piece(100 + i * 100, 5000 + i * 100, 100)));
+    ASSERT_TRUE(chain.add(Verb::kRead, extent(100 + i * 100, 5000 + i * 100, 100)));
   }
   ASSERT_TRUE(chain.post(*ends_[0].pair, 1));
   EXPECT_EQ(provider_.counts().requests, 1U);
@@ -99,7 +99,7 @@ TEST_F(ChainTest, NeighboursOnBothSidesAreOnePiece) {
 TEST_F(ChainTest, LocalPiecesOfOneRemoteRunShareARequest) {
   Chain chain(8, ends_[0].pair->limits());
   for (std::size_t i = 0; i < 10; ++i) {
-    ASSERT_TRUE(chain.add(Verb::kWrite, piece(i * 1000, 2000 + i * 100, 100)));
+    ASSERT_TRUE(chain.add(Verb::kWrite, extent(i * 1000, 2000 + i * 100, 100)));
   }
   ASSERT_TRUE(chain.post(*ends_[0].pair, 1));
   EXPECT_EQ(provider_.counts().requests, 3U) << "four pieces a request";
@@ -111,10 +111,10 @@ TEST_F(ChainTest, LocalPiecesOfOneRemoteRunShareARequest) {
 
 TEST_F(ChainTest, WhatLiesApartAtThePeerIsNotJoined) {
   Chain chain(8, ends_[0].pair->limits());
-  ASSERT_TRUE(chain.add(Verb::kWrite, piece(0, 0, 100)));
-  ASSERT_TRUE(chain.add(Verb::kWrite, piece(100, 101, 100)));
-  ASSERT_TRUE(chain.add(Verb::kRead, piece(400, 201, 100)));
-  Piece other_key = piece(500, 301, 100);
+  ASSERT_TRUE(chain.add(Verb::kWrite, extent(0, 0, 100)));
+  ASSERT_TRUE(chain.add(Verb::kWrite, extent(100, 101, 100)));
+  ASSERT_TRUE(chain.add(Verb::kRead, extent(400, 201, 100)));
+  Extent other_key = extent(500, 301, 100);
   other_key.remote_key = local_region_.remote_key();
   ASSERT_TRUE(chain.add(Verb::kRead, other_key));
   EXPECT_EQ(chain.size(), 4U);
@@ -122,18 +122,18 @@ TEST_F(ChainTest, WhatLiesApartAtThePeerIsNotJoined) {
 
 TEST_F(ChainTest, ASealKeepsNeighboursApart) {
   Chain chain(8, ends_[0].pair->limits());
-  ASSERT_TRUE(chain.add(Verb::kWrite, piece(0, 0, 100)));
+  ASSERT_TRUE(chain.add(Verb::kWrite, extent(0, 0, 100)));
   chain.seal();
-  ASSERT_TRUE(chain.add(Verb::kWrite, piece(100, 100, 100)));
-  ASSERT_TRUE(chain.add(Verb::kWrite, piece(200, 200, 100)));
+  ASSERT_TRUE(chain.add(Verb::kWrite, extent(100, 100, 100)));
+  ASSERT_TRUE(chain.add(Verb::kWrite, extent(200, 200, 100)));
   EXPECT_EQ(chain.size(), 2U);
 }
 
 TEST_F(ChainTest, OnlySmallWritesAreCarriedInline) {
   Chain chain(8, ends_[0].pair->limits());
-  ASSERT_TRUE(chain.add(Verb::kWrite, piece(0, 0, 64)));
-  ASSERT_TRUE(chain.add(Verb::kWrite, piece(100, 100, 65)));
-  ASSERT_TRUE(chain.add(Verb::kRead, piece(1000, 200, 8)));
+  ASSERT_TRUE(chain.add(Verb::kWrite, extent(0, 0, 64)));
+  ASSERT_TRUE(chain.add(Verb::kWrite, extent(100, 100, 65)));
+  ASSERT_TRUE(chain.add(Verb::kRead, extent(1000, 200, 8)));
   ASSERT_TRUE(chain.post(*ends_[0].pair, 1));
   EXPECT_EQ(provider_.counts().carried, 1U);
   EXPECT_EQ(std::memcmp(remote_.data() + 100, local_.data() + 100, 65), 0);
@@ -151,11 +151,11 @@ TEST_F(ChainTest, AProbeTakesNoMemoryAndEnds) {
 
 TEST_F(ChainTest, AWrongKeyEndsThePair) {
   Chain chain(8, ends_[0].pair->limits());
-  Piece wrong = piece(200, 200, 100);
+  Extent wrong = extent(200, 200, 100);
   wrong.remote_key += 1000;
-  ASSERT_TRUE(chain.add(Verb::kWrite, piece(0, 0, 100)));
+  ASSERT_TRUE(chain.add(Verb::kWrite, extent(0, 0, 100)));
   ASSERT_TRUE(chain.add(Verb::kWrite, wrong));
-  ASSERT_TRUE(chain.add(Verb::kWrite, piece(400, 400, 100)));
+  ASSERT_TRUE(chain.add(Verb::kWrite, extent(400, 400, 100)));
   ASSERT_TRUE(chain.post(*ends_[0].pair, 10));
   const auto completions = poll();
   ASSERT_EQ(completions.size(), 2U);
@@ -170,7 +170,7 @@ TEST_F(ChainTest, AFullQueueIsAnError) {
   provider_.hold();
   Chain chain(100, ends_[0].pair->limits());
   for (int round = 0; round < 2; ++round) {
-    for (std::size_t i = 0; i < 100; ++i) ASSERT_TRUE(chain.add(Verb::kWrite, piece(i * 512, i * 512, 400)));
+    for (std::size_t i = 0; i < 100; ++i) ASSERT_TRUE(chain.add(Verb::kWrite, extent(i * 512, i * 512, 400)));
     const Status posted = chain.post(*ends_[0].pair, 1);
     EXPECT_EQ(posted.has_value(), round == 0);
     if (!posted) {

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace p2p::rdma {
 namespace {
@@ -19,22 +19,12 @@ constexpr unsigned kTurnsUntilArmed = 256;
 // Turns without completions between looks at what is rare: events, time.
 constexpr unsigned kTurnsBetweenLooks = 16;
 
-constexpr unsigned kMostReads = 16;
+// Repairs after which no batch ended: more will not help.
+constexpr unsigned kMostRepairs = 8;
 
-// The longest wait of which `retries` more fit into half the keepalive time.
-unsigned timeout_for(std::chrono::milliseconds keepalive, unsigned retries) {
-  const auto most = std::chrono::nanoseconds(keepalive).count() / 2 / (retries + 1) / 4096;
-  return std::clamp(static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(most))), 11U, 31U) - 1;
-}
-
-std::string_view name_of(verbs::GidKind kind) {
-  switch (kind) {
-    case verbs::GidKind::kInfiniBand: return "InfiniBand";
-    case verbs::GidKind::kRoceV1: return "RoCE v1";
-    case verbs::GidKind::kRoceV2: return "RoCE v2";
-  }
-  return "RDMA";
-}
+// First byte of the address of a new queue pair, over the ControlLink: mine of the last generation is gone.
+// What else goes there is a farewell.
+constexpr std::uint8_t kAddressMessage = 1;
 
 }  // namespace
 
@@ -46,18 +36,11 @@ Result<std::unique_ptr<Channel>> RdmaChannel::open(const ChannelSetup& setup, Ch
   auto polls = socket::PollSet::open();
   if (!polls) return tl::unexpected(polls.error());
   std::unique_ptr<RdmaChannel> channel(new RdmaChannel(setup, std::move(config), *nic, std::move(*polls)));
-  auto events = channel->device_->watch();
-  if (!events) return tl::unexpected(events.error());
-  channel->events_ = std::move(*events);
-  // Asked only now, so that no event in between is missed.
-  const auto port = channel->device_->port(nic->port.number);
-  if (!port) return tl::unexpected(port.error());
-  if (!port->active) {
-    return fail(ErrorCode::kUnavailable, "open an rdma channel: port {} is down", nic->port.name());
-  }
-  for (const int fd : {channel->device_->event_fd(), channel->events_->fd()}) {
-    if (const Status added = channel->polls_.add(fd, EPOLLIN); !added) return tl::unexpected(added.error());
-  }
+  // It may come back before the peer's device loses patience.
+  auto watch =
+      DeviceWatch::start(channel->device_, nic->port, channel->config_.keepalive / 4, channel->polls_);
+  if (!watch) return tl::unexpected(watch.error());
+  channel->watch_.emplace(std::move(*watch));
   if (const Status opened = channel->open_link(); !opened) return tl::unexpected(opened.error());
   channel->deadline_ = Clock::now() + channel->config_.connect_timeout;
   channel->set_alarm();
@@ -70,12 +53,14 @@ RdmaChannel::RdmaChannel(const ChannelSetup& setup, ChannelConfig config, const 
       config_(std::move(config)),
       nic_(nic),
       device_(config_.fabric->devices()[nic.device]),
+      paths_{nic_, *device_, config_.options, config_.keepalive, setup_.role},
       description_(nic.port.name()),
+      farewell_(setup.control),
       polls_(std::move(polls)) {}
 
 RdmaChannel::~RdmaChannel() {
   drop_link();
-  say_gone("the peer closed the channel");
+  farewell_.send("the peer closed the channel");
 }
 
 Status RdmaChannel::open_link() {
@@ -86,14 +71,13 @@ Status RdmaChannel::open_link() {
 }
 
 Address RdmaChannel::own_address() const {
-  const unsigned reads = std::clamp(device_->limits().reads_in, 1U, kMostReads);
   return {.role = setup_.role,
           .generation = generation_,
           .device = static_cast<std::uint8_t>(nic_.device),
           .ethernet = nic_.port.ethernet,
           .mtu = static_cast<std::uint16_t>(nic_.port.mtu),
           .lid = nic_.port.lid,
-          .reads = static_cast<std::uint8_t>(reads),
+          .reads = static_cast<std::uint8_t>(paths_.reads_in()),
           .number = link_->pair->number(),
           .sequence = link_->sequence,
           .gids = nic_.port.gids};
@@ -109,55 +93,23 @@ Status RdmaChannel::connect(std::span<const std::byte> peer_address) {
   if (phase_ != Phase::kAddressing || peer->generation != 0 || peer->role == setup_.role) {
     return fail(ErrorCode::kProtocol, "connect with rdma: an address that was not due");
   }
-  return meet(*peer);
+  return connect_pair(*peer);
 }
 
-Result<verbs::Path> RdmaChannel::path_to(const Address& peer) {
-  if (peer.ethernet != nic_.port.ethernet) {
-    return fail(ErrorCode::kUnavailable, "connect {}: one side is InfiniBand, the other RoCE", description_);
-  }
-  const bool connects = setup_.role == Role::kConnector;
-  const std::vector<verbs::Gid>& own = nic_.port.gids;
-  const auto chosen = connects ? choose_gids(own, peer.gids) : choose_gids(peer.gids, own);
-  if (!chosen) return fail(chosen.error().code, "{}: {}", description_, chosen.error().message);
-  const verbs::Gid& here = connects ? *chosen->connector : *chosen->acceptor;
-  const verbs::Gid& there = connects ? *chosen->acceptor : *chosen->connector;
-  const unsigned mtu = std::min<unsigned>(nic_.port.mtu, peer.mtu);
-  const int distance = numa_distance(nic_.numa_node);
-  description_ = fmt::format("{} {} {} -> {}, {:g} Gb/s, MTU {}, NUMA distance {}", nic_.port.name(),
-                             name_of(here.kind), here.text(), there.text(), nic_.port.gigabits, mtu,
-                             distance == 0 ? "unknown" : fmt::to_string(distance));
-  const RdmaOptions& options = config_.options;
-  return verbs::Path{
-      .peer_number = peer.number,
-      .peer_sequence = peer.sequence,
-      .sequence = link_->sequence,
-      .peer_gid = there.bytes,
-      .peer_lid = peer.lid,
-      .global = nic_.port.ethernet || options.gid_index >= 0,
-      .gid_index = here.index,
-      .mtu = mtu,
-      .reads_out = std::clamp<unsigned>(peer.reads, 1, std::max(device_->limits().reads_out, 1U)),
-      .reads_in = std::clamp(device_->limits().reads_in, 1U, kMostReads),
-      .timeout = options.timeout != 0 ? options.timeout : timeout_for(config_.keepalive, options.retries),
-      .retries = options.retries,
-      .service_level = options.service_level,
-      .traffic_class = options.traffic_class};
-}
-
-Status RdmaChannel::meet(const Address& peer) {
-  const auto path = path_to(peer);
+Status RdmaChannel::connect_pair(const Address& peer) {
+  const auto path = paths_.choose(*link_, peer);
   if (!path) return tl::unexpected(path.error());
-  if (const Status connected = link_->pair->connect(*path); !connected) {
+  description_ = path->description;
+  if (const Status connected = link_->pair->connect(path->path); !connected) {
     return fail(connected.error().code, "{}: {}", description_, connected.error().message);
   }
-  sender_.set_ends({.local_device = nic_.device,
-                    .remote_device = peer.device,
-                    .scratch = config_.fabric->scratch(),
-                    .scratch_key = config_.fabric->scratch_key(nic_.device)});
-  met_ = true;
+  requests_.set_ends({.local_device = nic_.device,
+                      .remote_device = peer.device,
+                      .scratch = config_.fabric->scratch(),
+                      .scratch_key = config_.fabric->scratch_key(nic_.device)});
+  farewell_.connected();
   phase_ = Phase::kGreeting;
-  // The acceptor answers: one that hears nothing may have a peer that is not connected yet.
+  // The acceptor answers: one that receives nothing may have a peer that is not connected yet.
   return setup_.role == Role::kConnector ? greet() : Status();
 }
 
@@ -177,15 +129,15 @@ ChannelState RdmaChannel::state() const {
 }
 
 bool RdmaChannel::busy() const {
-  if (sender_.busy()) return true;
-  const bool awaits = phase_ == Phase::kGreeting || (phase_ == Phase::kReady && sender_.outstanding() != 0);
+  if (requests_.busy()) return true;
+  const bool awaits = phase_ == Phase::kGreeting || (phase_ == Phase::kReady && requests_.outstanding() != 0);
   return awaits && link_ && !link_->armed;
 }
 
 bool RdmaChannel::post(const Batch& batch) {
-  if (phase_ != Phase::kReady || !sender_.accept(batch)) return false;
+  if (phase_ != Phase::kReady || !requests_.accept(batch)) return false;
   idle_turns_ = 0;
-  if (const Status posted = sender_.pump(*link_); !posted) {
+  if (const Status posted = requests_.pump(*link_); !posted) {
     lose(posted.error());
   }
   return true;
@@ -194,14 +146,14 @@ bool RdmaChannel::post(const Batch& batch) {
 bool RdmaChannel::progress(std::vector<Completion>& completions) {
   bool moved = link_ && poll_queue();
   if (phase_ == Phase::kReady) {
-    if (const Status posted = sender_.pump(*link_); !posted) {
+    if (const Status posted = requests_.pump(*link_); !posted) {
       lose(posted.error());
     }
   }
   idle_turns_ = moved ? 0 : idle_turns_ + 1;
   if (!moved && (phase_ != Phase::kReady || idle_turns_ % kTurnsBetweenLooks == 0)) moved = look_around();
   if (!moved && idle_turns_ >= kTurnsUntilArmed) moved = arm();
-  if (sender_.take(completions)) {
+  if (requests_.take(completions)) {
     moved = true;
     repairs_ = 0;
   }
@@ -245,7 +197,7 @@ bool RdmaChannel::take(const verbs::WorkCompletion& completion) {
       return false;
     }
   } else {
-    sender_.done_until(completion.id);
+    requests_.done_until(completion.id);
   }
   return true;
 }
@@ -259,6 +211,161 @@ bool RdmaChannel::arm() {
   }
   link_->armed = true;
   return poll_queue();
+}
+
+void RdmaChannel::take_failure(const verbs::WorkCompletion& completion) {
+  const auto told = [&](std::string_view what) {
+    return fmt::format("{}: {} ({})", description_, what, completion.text);
+  };
+  const bool own = (completion.id & (Link::kGreeting | Link::kReceive)) != 0;
+  // Completions come in order: whatever was posted earlier is done.
+  if (!own) requests_.done_until(completion.id - 1);
+  switch (completion.outcome) {
+    case verbs::Outcome::kRemoteAccess:
+      requests_.fail(completion.id, {ErrorCode::kPermissionDenied,
+                                     told("the peer's device refused: the key is wrong or dead, or the range "
+                                          "is outside of what it was given for")});
+      return repair();
+    case verbs::Outcome::kLocalFault:
+      requests_.fail(completion.id,
+                     {ErrorCode::kSystem, told("this side's memory is not what was registered")});
+      return repair();
+    case verbs::Outcome::kFlushed:
+      // The peer's fault, or an event of the pair's: it says so over the session.
+      return repair();
+    case verbs::Outcome::kRetryExceeded: return lose(ErrorCode::kPeerGone, told("the peer does not answer"));
+    default: return lose(ErrorCode::kPeerGone, told("the connection failed"));
+  }
+}
+
+void RdmaChannel::drop_link() {
+  if (!link_) return;
+  polls_.remove(link_->queue->fd());
+  link_.reset();
+  idle_turns_ = 0;
+}
+
+// Makes a new queue pair and offers it; the peer does the same.
+void RdmaChannel::repair() {
+  if (!was_ready_ || ++repairs_ > kMostRepairs) {
+    return lose(ErrorCode::kPeerGone, fmt::format("{}: the connection failed again and again", description_));
+  }
+  drop_link();
+  requests_.rewind();
+  ++generation_;
+  phase_ = Phase::kAddressing;
+  deadline_ = Clock::now() + config_.keepalive;
+  probe_at_ = kNever;
+  set_alarm();
+  if (const Status opened = open_link(); !opened) return lose(opened.error());
+  Bytes message;
+  ByteWriter writer(message);
+  writer.put(kAddressMessage);
+  writer.put(ByteView(own_address().serialize(setup_.secret)));
+  setup_.control->send(message);
+}
+
+Status RdmaChannel::on_control(std::span<const std::byte> message) {
+  if (phase_ == Phase::kFailed) return {};
+  if (!message.empty() && message.front() == std::byte{kAddressMessage}) {
+    return on_address(message.subspan(1));
+  }
+  const auto why = farewell_.receive(message);
+  if (!why) return tl::unexpected(why.error());
+  drop_link();
+  requests_.rewind();
+  if (error_.message.empty()) error_ = {ErrorCode::kPeerGone, fmt::format("{}: {}", description_, *why)};
+  farewell_.send("the peer's end was lost first");
+  finish();
+  return {};
+}
+
+Status RdmaChannel::on_address(std::span<const std::byte> bytes) {
+  const auto peer = Address::parse(bytes, setup_.secret);
+  if (!peer) return tl::unexpected(peer.error());
+  if (peer->role == setup_.role || peer->generation == 0 || peer->generation > generation_ + 1) {
+    return fail(ErrorCode::kProtocol, "{}: an address of generation {} that was not due", description_,
+                peer->generation);
+  }
+  if (phase_ == Phase::kClosing || peer->generation < generation_) return {};
+  if (peer->generation == generation_ + 1) repair();
+  if (phase_ != Phase::kAddressing || peer->generation != generation_) return {};
+  if (const Status paired = connect_pair(*peer); !paired) lose(ErrorCode::kPeerGone, paired.error().message);
+  return {};
+}
+
+bool RdmaChannel::look_around() {
+  if (phase_ == Phase::kFailed) return false;
+  const Phase before = phase_;
+  const Clock::time_point port_deadline = watch_->port_deadline();
+  for (const verbs::Event& event : watch_->take()) handle(event);
+  if (watch_->port_deadline() != port_deadline) set_alarm();
+  if (link_ && link_->armed && link_->queue->take_event()) link_->armed = false;
+  look_at_clock();
+  return phase_ != before;
+}
+
+void RdmaChannel::handle(const verbs::Event& event) {
+  if (event.kind == verbs::EventKind::kDeviceGone) {
+    lose(ErrorCode::kPeerGone, fmt::format("{}: {}", description_, event.text));
+  } else if (link_ && event.queue_pair == link_->pair->number() && phase_ != Phase::kAddressing) {
+    repair();
+  }
+}
+
+void RdmaChannel::look_at_clock() {
+  const Clock::time_point now = Clock::now();
+  if (now >= deadline_) {
+    if (phase_ == Phase::kClosing) return finish();
+    return lose(was_ready_ ? ErrorCode::kPeerGone : ErrorCode::kTimedOut,
+                fmt::format("{}: the peer did not connect in time", description_));
+  }
+  if (now >= watch_->port_deadline()) {
+    return lose(ErrorCode::kPeerGone, fmt::format("{}: the port went down", description_));
+  }
+  if (phase_ != Phase::kReady || now < probe_at_) return;
+  // While requests are under way they show whether the peer is there.
+  probe_at_ = now + config_.keepalive / 2;
+  set_alarm();
+  if (requests_.outstanding() != 0) return;
+  if (const Status asked = requests_.probe(*link_); !asked) lose(asked.error());
+}
+
+// Batches may be sent again over another path once nothing of this one can arrive any more: when the peer's
+// queue pair is gone too, or the peer itself.
+void RdmaChannel::lose(ErrorCode code, const std::string& why) {
+  if (phase_ == Phase::kFailed || phase_ == Phase::kClosing) return;
+  log(LogLevel::kInfo, "an rdma channel is lost: {}", why);
+  error_ = {code, why};
+  drop_link();
+  requests_.rewind();
+  farewell_.send(why);
+  if (!was_ready_ || requests_.empty()) return finish();
+  phase_ = Phase::kClosing;
+  deadline_ = Clock::now() + config_.keepalive / 3;
+  probe_at_ = kNever;
+  set_alarm();
+}
+
+void RdmaChannel::lose(const Error& error) {
+  lose(ErrorCode::kPeerGone, fmt::format("{}: {}", description_, error.message));
+}
+
+void RdmaChannel::finish() {
+  phase_ = Phase::kFailed;
+  requests_.fail_all({ErrorCode::kPeerGone, error_.message});
+  deadline_ = probe_at_ = kNever;
+  watch_->stop();
+  set_alarm();
+}
+
+void RdmaChannel::set_alarm() {
+  const Clock::time_point next = std::min({deadline_, watch_->port_deadline(), probe_at_});
+  if (next == kNever) {
+    polls_.clear_alarm();
+  } else {
+    polls_.set_alarm(next);
+  }
 }
 
 }  // namespace p2p::rdma

@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "drivers/socket/poll_set.h"
+#include "transport/farewell.h"
 #include "transport/rdma/address.h"
+#include "transport/rdma/device_watch.h"
 #include "transport/rdma/fabric.h"
 #include "transport/rdma/link.h"
-#include "transport/rdma/sender.h"
+#include "transport/rdma/path_chooser.h"
+#include "transport/rdma/request_queue.h"
 #include "transport/transport.h"
 
 namespace p2p::rdma {
@@ -37,7 +40,7 @@ class RdmaChannel : public Channel {
   Error error() const override { return error_; }
   bool post(const Batch& batch) override;
   bool progress(std::vector<Completion>& completions) override;
-  void abandon(BatchId id) override { sender_.abandon(id); }
+  void abandon(BatchId id) override { requests_.abandon(id); }
   int ready_fd() const override { return polls_.fd(); }
   bool busy() const override;
   Status on_control(std::span<const std::byte> message) override;
@@ -56,20 +59,17 @@ class RdmaChannel : public Channel {
 
   RdmaChannel(const ChannelSetup& setup, ChannelConfig config, const Nic& nic, socket::PollSet polls);
 
-  // channel.cc: connecting, and the way of work
   Status open_link();
   Address own_address() const;
-  Status meet(const Address& peer);
-  Result<verbs::Path> path_to(const Address& peer);
+  Status connect_pair(const Address& peer);
   Status greet();
   void become_ready();
   bool poll_queue();
   bool take(const verbs::WorkCompletion& completion);
   bool arm();
 
-  // channel_faults.cc: what goes wrong
   bool look_around();
-  void hear(const verbs::Event& event);
+  void handle(const verbs::Event& event);
   void look_at_clock();
   void take_failure(const verbs::WorkCompletion& completion);
   void repair();
@@ -77,7 +77,6 @@ class RdmaChannel : public Channel {
   void lose(ErrorCode code, const std::string& why);
   void lose(const Error& error);  ///< of a call that knows the device, not the peer
   void finish();
-  void say_gone(const std::string& why);
   Status on_address(std::span<const std::byte> bytes);
   void set_alarm();
 
@@ -85,25 +84,24 @@ class RdmaChannel : public Channel {
   const ChannelConfig config_;
   const Nic& nic_;  ///< of config_.fabric
   const std::shared_ptr<verbs::Device> device_;
+  const PathChooser paths_;
   std::string description_;
+  Farewell farewell_;
 
   Phase phase_ = Phase::kAddressing;
   bool was_ready_ = false;
-  bool met_ = false;  ///< the peer's channel hears what is said
-  bool said_gone_ = false;
   std::uint32_t generation_ = 0;
   unsigned repairs_ = 0;  ///< since a batch ended last
   Error error_;
 
   socket::PollSet polls_;
-  std::shared_ptr<verbs::EventWatch> events_;
+  std::optional<DeviceWatch> watch_;  ///< there once it is open
   std::unique_ptr<Link> link_;
-  Sender sender_;
+  RequestQueue requests_;
   unsigned idle_turns_ = 0;
 
-  static constexpr Clock::time_point kNever = Clock::time_point::max();
-  Clock::time_point deadline_ = kNever;       ///< of the phase
-  Clock::time_point port_deadline_ = kNever;  ///< by when the port must be up again
+  static constexpr Clock::time_point kNever = DeviceWatch::kNever;
+  Clock::time_point deadline_ = kNever;  ///< of the phase
   Clock::time_point probe_at_ = kNever;
 };
 

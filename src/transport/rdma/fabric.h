@@ -35,7 +35,7 @@ class Fabric {
   /// Null if there is none of that name ("mlx5_0:1").
   const Nic* find(const std::string& name) const;
 
-  /// Where flushing reads (see Sender) put their byte.
+  /// Where flushing reads (see RequestQueue) put their byte.
   std::byte* scratch() const { return scratch_.get(); }
   std::uint32_t scratch_key(std::size_t device) const { return scratch_regions_[device].local_key(); }
 

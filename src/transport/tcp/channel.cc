@@ -49,14 +49,14 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
 StreamChannel::~StreamChannel() {
   staging_->close();
   config_.staging->remove_stream();
-  farewell_.say("the peer closed the stream");
+  farewell_.send("the peer closed the stream");
   if (fd_ && sender_.zerocopy_outstanding()) socket::discard_at_close(fd_.get());
 }
 
 Status StreamChannel::connect(std::span<const std::byte> peer_address) {
   if (!connecting_) return {};
   Status status = connecting_->connect(peer_address);
-  if (status) farewell_.met();
+  if (status) farewell_.connected();
   description_ = connecting_->description();
   return status;
 }
@@ -108,8 +108,8 @@ void StreamChannel::lose(const Error& why) {
   staging_->close();
   departures_.stop();
   peer_.clear();
-  farewell_.say(why.message);
-  if (!was_ready || farewell_.both_said()) finish();
+  farewell_.send(why.message);
+  if (!was_ready || farewell_.both_sent()) finish();
 }
 
 void StreamChannel::finish() {
@@ -121,7 +121,7 @@ void StreamChannel::finish() {
 }
 
 Status StreamChannel::on_control(std::span<const std::byte> message) {
-  const Result<std::string> why = farewell_.hear(message);
+  const Result<std::string> why = farewell_.receive(message);
   if (!why) return tl::unexpected(why.error());
   lose({ErrorCode::kPeerGone, "the peer gave it up: " + *why});
   if (phase_ == Phase::kClosing) finish();

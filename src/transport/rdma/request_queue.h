@@ -16,7 +16,7 @@ namespace p2p::rdma {
 /// The batches of a channel on their way: cut into requests, posted as far as the window has room, ended in
 /// order. Batches of which the end is not known when a link breaks are posted again, from their start, to the
 /// next one: writing or reading the same bytes twice does no harm. Part of its channel.
-class Sender {
+class RequestQueue {
  public:
   /// Which keys count on this path, and where flushing reads put their byte.
   struct Ends {
@@ -69,7 +69,7 @@ class Sender {
     std::uint64_t left = 0;    // bytes
     std::uint64_t first_id = 0;
     std::uint64_t last_id = 0;
-    std::optional<verbs::Piece> flush;  // a read that comes after the last write
+    std::optional<verbs::Extent> flush;  // a read that comes after the last write
     std::optional<Error> error;
     bool started = false;
     bool posted = false;  // all of it

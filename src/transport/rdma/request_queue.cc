@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/rdma/sender.h"
+#include "transport/rdma/request_queue.h"
 
 #include <algorithm>
 #include <utility>
@@ -22,7 +22,7 @@ const RdmaKey& theirs(const Segment& segment) { return static_cast<const RdmaKey
 
 }  // namespace
 
-bool Sender::accept(const Batch& batch) {
+bool RequestQueue::accept(const Batch& batch) {
   if (works_.size() + ended_.size() >= kMaxBatches || (bytes_ != 0 && bytes_ + batch.bytes > kMaxBytes)) {
     return false;
   }
@@ -40,7 +40,7 @@ bool Sender::accept(const Batch& batch) {
 
 // The peer's device would refuse as well, but at the cost of the connection. Ours would not see that memory
 // of a GPU was freed: it keeps what it was given.
-Status Sender::check(const Batch& batch) const {
+Status RequestQueue::check(const Batch& batch) const {
   Status status = check_alive(batch);
   batch.for_each_piece([&](const Segment& piece) {
     if (!status) return;
@@ -57,7 +57,7 @@ Status Sender::check(const Batch& batch) const {
   return status;
 }
 
-void Sender::restart(Work& work) const {
+void RequestQueue::restart(Work& work) const {
   work.segment = 0;
   work.offset = work.batch.skip;
   work.left = work.batch.bytes;
@@ -65,7 +65,7 @@ void Sender::restart(Work& work) const {
   work.flush.reset();
 }
 
-Status Sender::pump(Link& link) {
+Status RequestQueue::pump(Link& link) {
   while (true) {
     const unsigned room = std::min(link.window - outstanding(), kChain);
     if (room == 0) return {};
@@ -77,7 +77,7 @@ Status Sender::pump(Link& link) {
   }
 }
 
-void Sender::fill(verbs::Chain& chain, unsigned room) {
+void RequestQueue::fill(verbs::Chain& chain, unsigned room) {
   for (; next_ < works_.size(); ++next_) {
     Work& work = works_[next_];
     // A request is one batch's, so that its failure is.
@@ -90,7 +90,7 @@ void Sender::fill(verbs::Chain& chain, unsigned room) {
 }
 
 // False: the chain is full.
-bool Sender::add(Work& work, verbs::Chain& chain, unsigned room) const {
+bool RequestQueue::add(Work& work, verbs::Chain& chain, unsigned room) const {
   const verbs::Verb verb =
       work.batch.operation == Operation::kWrite ? verbs::Verb::kWrite : verbs::Verb::kRead;
   while (work.left != 0) {
@@ -98,15 +98,15 @@ bool Sender::add(Work& work, verbs::Chain& chain, unsigned room) const {
     const std::uint64_t size = std::min(work.left, segment.size - work.offset);
     if (size != 0) {
       if (chain.size() >= room) return false;
-      const verbs::Piece piece{.local = segment.local + work.offset,
-                               .remote = segment.remote + work.offset,
-                               .size = static_cast<std::uint32_t>(size),
-                               .local_key = mine(segment).local_key(ends_.local_device),
-                               .remote_key = theirs(segment).remote_key(ends_.remote_device)};
-      chain.add(verb, piece);
+      const verbs::Extent extent{.local = segment.local + work.offset,
+                                 .remote = segment.remote + work.offset,
+                                 .size = static_cast<std::uint32_t>(size),
+                                 .local_key = mine(segment).local_key(ends_.local_device),
+                                 .remote_key = theirs(segment).remote_key(ends_.remote_device)};
+      chain.add(verb, extent);
       if (!std::exchange(work.started, true)) work.first_id = next_id_ + chain.size() - 1;
       if (verb == verbs::Verb::kWrite && segment.key->info().place.kind == MemoryKind::kCuda) {
-        work.flush = {ends_.scratch, piece.remote, 1, ends_.scratch_key, piece.remote_key};
+        work.flush = {ends_.scratch, extent.remote, 1, ends_.scratch_key, extent.remote_key};
       }
     }
     work.left -= size;
@@ -122,17 +122,17 @@ bool Sender::add(Work& work, verbs::Chain& chain, unsigned room) const {
   return true;
 }
 
-Status Sender::probe(Link& link) {
+Status RequestQueue::probe(Link& link) {
   if (outstanding() == link.window || !link.chain->add_probe()) return {};
   return link.chain->post(*link.pair, next_id_++);
 }
 
-void Sender::done_until(std::uint64_t id) {
+void RequestQueue::done_until(std::uint64_t id) {
   done_id_ = std::max(done_id_, id + 1);
   while (!works_.empty() && works_.front().posted && works_.front().last_id < done_id_) end(0);
 }
 
-void Sender::end(std::size_t index) {
+void RequestQueue::end(std::size_t index) {
   Work& work = works_[index];
   Status status;
   if (work.error) status = tl::unexpected(std::move(*work.error));
@@ -142,7 +142,7 @@ void Sender::end(std::size_t index) {
   if (next_ > index) --next_;
 }
 
-void Sender::fail(std::uint64_t id, const Error& error) {
+void RequestQueue::fail(std::uint64_t id, const Error& error) {
   for (Work& work : works_) {
     if (!work.started || id < work.first_id || (work.posted && id > work.last_id)) continue;
     work.error = error;
@@ -150,7 +150,7 @@ void Sender::fail(std::uint64_t id, const Error& error) {
   }
 }
 
-void Sender::rewind() {
+void RequestQueue::rewind() {
   done_id_ = next_id_;
   next_ = 0;
   for (std::size_t i = 0; i < works_.size();) {
@@ -162,7 +162,7 @@ void Sender::rewind() {
   }
 }
 
-void Sender::fail_all(const Error& error) {
+void RequestQueue::fail_all(const Error& error) {
   done_id_ = next_id_;
   while (!works_.empty()) {
     if (!works_.front().error) works_.front().error = error;
@@ -170,7 +170,7 @@ void Sender::fail_all(const Error& error) {
   }
 }
 
-void Sender::abandon(BatchId id) {
+void RequestQueue::abandon(BatchId id) {
   const auto found =
       std::ranges::find_if(works_, [id](const Work& work) { return work.batch.id == id && !work.posted; });
   if (found == works_.end()) return;
@@ -181,7 +181,7 @@ void Sender::abandon(BatchId id) {
   if (!found->started) return end(static_cast<std::size_t>(found - works_.begin()));
 }
 
-bool Sender::take(std::vector<Completion>& completions) {
+bool RequestQueue::take(std::vector<Completion>& completions) {
   if (ended_.empty()) return false;
   std::ranges::move(ended_, std::back_inserter(completions));
   ended_.clear();
