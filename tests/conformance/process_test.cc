@@ -27,11 +27,11 @@ class ProcessConformance : public Conformance {
     return status.has_value();
   }
 
-  /// Across a network a stream that broke says nothing of its peer's process: what it carried may still lie
-  /// there unread. The session, which ends with the process, says it.
-  void kill(OtherProcess& other, Peer& mine) const {
+  /// A TCP stream that broke says nothing of its peer's process: what it carried may still lie there unread.
+  /// The session, which ends with the process, says it. Channels of other transports notice by themselves.
+  static void kill(OtherProcess& other, Peer& mine) {
     other.kill();
-    if (capabilities_.reach == Reach::kNetwork) mine.end_session();
+    if (GetParam().name == "tcp") mine.end_session();
   }
 };
 
