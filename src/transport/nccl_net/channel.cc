@@ -1,34 +1,23 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/nccl_net/channel.h"
 
-#include <algorithm>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
-#include "drivers/crypto/crypto.h"
-#include "drivers/cuda/device.h"
 #include "drivers/nccl_net/sigpipe.h"
 
-/// The channel's life: connecting, moving, ending. What messages mean is in messages.cc.
 namespace p2p::nccl_net {
 namespace {
 
-constexpr std::size_t kMaxBatches = 64;
-// Plugins do not tell of bytes, only of whole messages: for so long after one, more are likely on their way.
-constexpr std::chrono::microseconds kMaybeMoving{1000};
-// Between looks for them the processor rests: who asks all the time holds up those that bring the bytes.
-constexpr std::chrono::microseconds kRest{5};
-// Of a control message; no single message is larger than its rest up to 64 KiB.
-constexpr std::size_t kPackedBytes = std::size_t{16} << 10;
+constexpr std::size_t kMaxEarly = 1024;
 
-/// Plugins want the CUDA device to be current in every call.
-struct OnDevice {
-  explicit OnDevice(const Flow& flow) {
-    if (flow.device >= 0) guard.emplace(flow.device);
-  }
-  std::optional<cuda::DeviceGuard> guard;
+template <class... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
 };
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
 
 }  // namespace
 
@@ -46,48 +35,34 @@ Result<std::unique_ptr<Channel>> NetChannel::open(const ChannelSetup& setup, Cha
 
 NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::PollSet polls,
                        Listener listener)
-    : setup_(setup), config_(std::move(config)), polls_(std::move(polls)), listener_(std::move(listener)) {
-  deadline_ = Clock::now() + config_.connect_timeout;
-  polls_.set_alarm(deadline_);
+    : setup_(setup),
+      config_(std::move(config)),
+      polls_(std::move(polls)),
+      messages_(setup_.control),
+      watch_(polls_, config_.keepalive),
+      own_(config_.most_bytes, messages_),
+      peers_(config_.registrations, messages_),
+      handshake_(
+          setup_, config_, std::move(listener), [this](const Message& message) { messages_.send(message); },
+          handler()) {
+  polls_.set_alarm(handshake_.deadline());
 }
 
 NetChannel::~NetChannel() {
   if (state_ == ChannelState::kFailed) return;
-  const OnDevice on_device(config_.flow);
-  outgoing_.reset();
-  incoming_.reset();
-  send_message(Bye{"the other side closed the channel"});
-  flush();
+  close_comms();
+  messages_.send(Bye{"the other side closed the channel"});
+  messages_.flush();
 }
 
-/// Messages go out together at the end of each call.
-void NetChannel::send_message(const Message& message) {
-  pack(unsent_, message);
-  if (unsent_.size() >= kPackedBytes) flush();
-}
-
-void NetChannel::flush() {
-  if (!unsent_.empty()) setup_.control->send(unsent_);
-  unsent_.clear();
-}
-
-std::vector<std::byte> NetChannel::address() const {
-  return ChannelAddress{listener_.handle(), config_.flow.chunk_bytes, config_.device.properties.name}
-      .encode();
-}
-
-Status NetChannel::connect(std::span<const std::byte> peer_address) {
-  auto address = ChannelAddress::decode(peer_address);
-  Status good;
-  if (!address) good = tl::unexpected(address.error());
-  if (good) good = check_handle(address->handle, config_.plugin->name());
-  if (!good) {
-    return fail(good.error().code, "connect {}: {}", config_.device.label(), good.error().message);
-  }
-  peer_ = std::move(*address);
-  connector_.emplace(config_.plugin, device_towards(config_.devices, config_.device, peer_.nic),
-                     peer_.handle);
-  return {};
+IncomingHandler NetChannel::handler() {
+  return {
+      .resolve =
+          [this](const Chunk& chunk) { return chunk.response ? own_.resolve(chunk) : peers_.resolve(chunk); },
+      .landed =
+          [this](const Chunk& chunk, const Status& status) {
+            return chunk.response ? own_.landed(chunk, status) : peers_.landed(chunk, status);
+          }};
 }
 
 std::string NetChannel::describe() const {
@@ -98,89 +73,19 @@ std::string NetChannel::describe() const {
 }
 
 bool NetChannel::busy() const {
-  if (!completions_.empty() || !unsent_.empty()) return true;
-  if (state_ == ChannelState::kConnecting) return connector_.has_value();
+  if (own_.has_completions() || messages_.pending()) return true;
+  if (state_ == ChannelState::kConnecting) return handshake_.started();
   if (state_ == ChannelState::kFailed) return false;
   return !outgoing_->idle() || !incoming_->idle();
 }
 
-/// Each direction's first message; only those in the session can make it.
-Incoming::Proof NetChannel::proof(Role sender, const Handle& receiver) const {
-  Bytes text;
-  ByteWriter writer(text);
-  writer.put(as_bytes("uccl nccl_net channel"));
-  writer.put(static_cast<std::uint8_t>(sender));
-  writer.put(ByteView(receiver));
-  return crypto::hmac_sha256(setup_.secret, text);
-}
-
-Status NetChannel::open_outgoing(SendComm comm) {
-  Flow flow = config_.flow;
-  flow.chunk_bytes = std::min(flow.chunk_bytes, peer_.chunk_bytes);
-  auto opened =
-      Outgoing::open(std::move(comm), flow, [this](const Message& message) { send_message(message); });
-  if (!opened) return tl::unexpected(opened.error());
-  outgoing_.emplace(std::move(*opened));
-  return {};
-}
-
-Status NetChannel::open_incoming(RecvComm comm) {
-  auto opened =
-      Incoming::open(std::move(comm), config_.flow, config_.unpacker,
-                     {.resolve = [this](const Chunk& chunk) { return resolve(chunk); },
-                      .landed = [this](const Chunk& chunk, const Status& status) { landed(chunk, status); }});
-  if (!opened) return tl::unexpected(opened.error());
-  incoming_.emplace(std::move(*opened));
-  return {};
-}
-
-/// True if a step was made.
-Result<bool> NetChannel::advance_connect() {
-  if (Clock::now() >= deadline_) {
-    return fail(ErrorCode::kTimedOut, "connect {}: not ready after {} ms", describe(),
-                config_.connect_timeout.count());
-  }
-  if (!connector_) return false;
-  bool moved = false;
-  if (!outgoing_) {
-    auto comm = connector_->poll();
-    if (!comm) return tl::unexpected(comm.error());
-    if (*comm) {
-      if (auto opened = open_outgoing(std::move(**comm)); !opened) return tl::unexpected(opened.error());
-      moved = true;
-    }
-  }
-  if (!incoming_) {
-    auto comm = listener_.poll();
-    if (!comm) return tl::unexpected(comm.error());
-    if (*comm) {
-      if (auto opened = open_incoming(std::move(**comm)); !opened) return tl::unexpected(opened.error());
-      moved = true;
-    }
-  }
-  if (outgoing_ && !proved_) {
-    const auto sent = outgoing_->send_proof(proof(setup_.role, peer_.handle));
-    if (!sent) return tl::unexpected(sent.error());
-    proved_ = *sent;
-  }
-  if (outgoing_) {
-    if (auto sent = outgoing_->progress(); !sent) return sent;
-  }
-  if (incoming_ && !peer_proved_) {
-    const auto theirs = incoming_->poll_proof();
-    if (!theirs) return tl::unexpected(theirs.error());
-    if (*theirs) {
-      const Role sender = setup_.role == Role::kConnector ? Role::kAcceptor : Role::kConnector;
-      if (!crypto::equal(**theirs, proof(sender, listener_.handle()))) {
-        return fail(ErrorCode::kPermissionDenied,
-                    "connect {}: the other side does not know the session's secret", describe());
-      }
-      peer_proved_ = moved = true;
-    }
-  }
-  if (!proved_ || !peer_proved_ || !outgoing_->idle()) return moved;
+Result<bool> NetChannel::connect_further() {
+  const auto moved = handshake_.advance();
+  if (!moved || !handshake_.over()) return moved;
+  outgoing_.emplace(handshake_.take_outgoing());
+  incoming_.emplace(handshake_.take_incoming());
   state_ = ChannelState::kReady;
-  heard_at_ = moved_at_ = next_tick_ = Clock::now();
+  watch_.start();
   for (Message& message : early_) {
     if (auto taken = take(std::move(message)); !taken) return tl::unexpected(taken.error());
   }
@@ -189,52 +94,15 @@ Result<bool> NetChannel::advance_connect() {
 }
 
 bool NetChannel::post(const Batch& batch) {
-  rest_until_ = {};
-  const bool enough = bytes_under_way_ != 0 && bytes_under_way_ + batch.bytes > config_.most_bytes;
-  if (enough || writes_.size() + reads_.size() >= kMaxBatches) return false;
-  moved_at_ = Clock::now();
-  if (batch.bytes == 0) {
-    completions_.push_back({batch.id, {}});
-    return true;
-  }
-  std::vector<Piece> pieces;
-  std::vector<Range> ranges;
-  batch.for_each_piece([&](const Segment& piece) {
-    pieces.push_back({piece.local, piece.size, piece.registration});
-    ranges.push_back({piece.key->info().id, piece.key->info().key, piece.remote, piece.size});
-  });
-  const std::uint64_t id = ++last_batch_;
-  bytes_under_way_ += batch.bytes;
-  if (batch.operation == Operation::kRead) {
-    Read& read = reads_[id];
-    read.id = batch.id;
-    read.pieces = std::move(pieces);
-    read.bytes = batch.bytes;
-    send_message(ReadRequest{id, std::move(ranges)});  // goes with those of other reads that are posted now
-    return true;
-  }
-  auto out = std::make_shared<OutgoingBatch>();
-  out->id = id;
-  out->pieces = std::move(pieces);
-  out->targets = std::move(ranges);
-  out->left = batch.bytes;
-  writes_[id] = {.id = batch.id, .bytes = batch.bytes, .out = out, .done = std::nullopt};
-  outgoing_->add(std::move(out));
+  if (state_ != ChannelState::kReady || !own_.post(batch, *outgoing_)) return false;
+  watch_.posted();
   return true;
 }
 
 void NetChannel::abandon(BatchId id) {
-  for (auto& [number, write] : writes_) {
-    if (write.id != id || write.out->closed) continue;
-    outgoing_->close(*write.out);
-    write.cancel_due = true;
-  }
-  for (auto& [number, read] : reads_) {
-    if (read.id != id || read.abandoned) continue;
-    read.abandoned = true;
-    send_message(Cancel{number, true});
-  }
-  flush();
+  if (state_ != ChannelState::kReady) return;
+  own_.abandon(id, *outgoing_);
+  messages_.flush();
 }
 
 bool NetChannel::progress(std::vector<Completion>& completions) {
@@ -242,23 +110,20 @@ bool NetChannel::progress(std::vector<Completion>& completions) {
   const NoSigpipe quiet;
   const OnDevice on_device(config_.flow);
   if (state_ != ChannelState::kFailed) {
-    const auto stepped = state_ == ChannelState::kConnecting ? advance_connect() : move();
+    const auto stepped = state_ == ChannelState::kConnecting ? connect_further() : move();
     if (!stepped) {
       lose(stepped.error(), true);
     } else {
       moved = *stepped;
     }
   }
-  flush();
-  moved = moved || !completions_.empty();
-  std::ranges::move(completions_, std::back_inserter(completions));
-  completions_.clear();
-  return moved;
+  messages_.flush();
+  return own_.take(completions) || moved;
 }
 
 Result<bool> NetChannel::move() {
   const auto now = Clock::now();
-  if (now < rest_until_) {
+  if (watch_.resting(now)) {
     // Threads that poll, of both sides, can be as many as there are cores: the session's threads, which bring
     // the announcements, are not to wait for a time slice to end.
     std::this_thread::yield();
@@ -268,113 +133,94 @@ Result<bool> NetChannel::move() {
   if (!sent) return sent;
   const auto received = incoming_->progress();
   if (!received) return received;
-  const bool ended = end_batches();
+  const bool ended = own_.end();
+  peers_.end_reads();
   const bool moved = *sent || *received || ended;
-  if (moved) moved_at_ = now;
-  if (now >= next_tick_) {
-    if (auto ticked = tick(now); !ticked) return tl::unexpected(ticked.error());
+  if (moved) watch_.moved(now);
+  if (watch_.due(now)) {
+    if (auto alive = watch_.check(now, busy()); !alive) return tl::unexpected(alive.error());
+    messages_.send(Ping{});
+    outgoing_->sweep();
+    incoming_->sweep();
   }
-  if (moved || !busy() || now - moved_at_ >= kMaybeMoving) return moved;
-  rest_until_ = now + kRest;
-  return true;
+  return moved || (busy() && watch_.rest(now));
 }
 
-/// A few times in each keepalive time, also when nothing is under way.
-Status NetChannel::tick(Clock::time_point now) {
-  using namespace std::chrono;
-  // Whoever did not look for so long cannot tell what there was to be heard.
-  if (now - next_tick_ > config_.keepalive / 2) heard_at_ = std::max(heard_at_, now - config_.keepalive / 2);
-  if (now - heard_at_ > config_.keepalive) {
-    return fail(ErrorCode::kPeerGone, "{}: the other side has not been heard of for {} ms", describe(),
-                duration_cast<milliseconds>(now - heard_at_).count());
-  }
-  // A chunk is small: if none moves for so long, the plugin has lost its connection without saying so.
-  const milliseconds patience = std::max<milliseconds>(10 * config_.keepalive, seconds(10));
-  if (busy() && now - moved_at_ > patience) {
-    return fail(ErrorCode::kPeerGone, "{}: nothing has moved for {} ms though the other side lives",
-                describe(), duration_cast<milliseconds>(now - moved_at_).count());
-  }
-  send_message(Ping{});
-  outgoing_->sweep();
-  incoming_->sweep();
-  next_tick_ = now + config_.keepalive / 4;
-  polls_.set_alarm(next_tick_);
+/// After this no memory is touched.
+void NetChannel::close_comms() {
+  const OnDevice on_device(config_.flow);
+  outgoing_.reset();
+  incoming_.reset();
+  handshake_.stop();
+}
+
+/// Closes the comms and then completes everything.
+void NetChannel::lose(Error why, bool tell_peer) {
+  if (state_ == ChannelState::kFailed) return;
+  state_ = ChannelState::kFailed;
+  why.message = fmt::format("{}: {}", describe(), why.message);
+  close_comms();
+  polls_.clear_alarm();
+  if (tell_peer) messages_.send(Bye{why.message});
+  messages_.flush();
+  own_.fail({ErrorCode::kPeerGone, why.message});
+  peers_.clear();
+  error_ = std::move(why);
+}
+
+Status NetChannel::on_control(std::span<const std::byte> message) {
+  if (state_ == ChannelState::kFailed) return {};
+  watch_.heard();
+  const Status status = take_packed(message);
+  if (!status) lose(status.error(), true);
+  messages_.flush();
+  if (!status) return tl::unexpected(error_);
   return {};
 }
 
-void NetChannel::end_writes() {
-  for (auto& [number, write] : writes_) {
-    const OutgoingBatch& out = *write.out;
-    if (out.failed && !write.done) write.cancel_due = true;
-    if (!write.cancel_due || std::exchange(write.cancelled, true)) continue;
-    if (out.posted_any) {
-      send_message(Cancel{number, false});
-    } else {
-      write.done =
-          tl::unexpected(out.failed.value_or(Error{ErrorCode::kCancelled, "the transfer was cancelled"}));
-    }
+Status NetChannel::take_packed(std::span<const std::byte> packed) {
+  auto messages = unpack(packed);
+  if (!messages) return tl::unexpected(messages.error());
+  for (Message& message : *messages) {
+    if (Status taken = take_early_or_now(std::move(message)); !taken) return taken;
   }
-  std::erase_if(writes_, [&](const auto& entry) {
-    const Write& write = entry.second;
-    if (!write.done || !write.out->quiet()) return false;
-    // What made it end early says more than the peer's word that it was cancelled.
-    const auto& failed = write.out->failed;
-    completions_.push_back({write.id, failed ? Status(tl::unexpected(*failed)) : *write.done});
-    bytes_under_way_ -= write.bytes;
-    return true;
-  });
+  return {};
 }
 
-/// Completes what has ended on both sides.
-bool NetChannel::end_batches() {
-  const std::size_t before = completions_.size();
-  end_writes();
-  std::erase_if(reads_, [&](const auto& entry) {
-    const Read& read = entry.second;
-    if (read.outstanding != 0 || (!read.ended && read.announced != read.bytes)) return false;
-    Status status;
-    if (read.ended) status = tl::unexpected(*read.ended);
-    if (read.failed) status = tl::unexpected(*read.failed);
-    if (read.abandoned && status) status = fail(ErrorCode::kCancelled, "the transfer was cancelled");
-    completions_.push_back({read.id, std::move(status)});
-    bytes_under_way_ -= read.bytes;
-    return true;
-  });
-  std::erase_if(peer_reads_, [&](const auto& entry) {
-    const PeerRead& read = entry.second;
-    if (!read.out->quiet()) return false;
-    if (read.out->failed) {
-      send_message(Done{entry.first, true, tl::unexpected(*read.out->failed)});
-    } else if (read.out->left != 0) {
-      send_message(Done{entry.first, true, fail(ErrorCode::kCancelled, "the transfer was cancelled")});
-    }
-    return true;
-  });
-  return completions_.size() != before;
+Status NetChannel::take_early_or_now(Message message) {
+  if (state_ == ChannelState::kFailed) return {};
+  if (const Bye* bye = std::get_if<Bye>(&message)) {
+    lose({ErrorCode::kPeerGone, bye->reason}, false);
+    return {};
+  }
+  if (state_ == ChannelState::kReady) return take(std::move(message));
+  if (early_.size() == kMaxEarly) {
+    return fail(ErrorCode::kProtocol, "too many messages before the comms are connected");
+  }
+  early_.push_back(std::move(message));
+  return {};
 }
 
-/// Closes the comms, so that no memory is touched, and then completes everything.
-void NetChannel::lose(Error why, bool tell_peer) {
-  if (state_ == ChannelState::kFailed) return;
-  const OnDevice on_device(config_.flow);
-  state_ = ChannelState::kFailed;
-  outgoing_.reset();
-  incoming_.reset();
-  connector_.reset();
-  polls_.clear_alarm();
-  if (tell_peer) send_message(Bye{why.message});
-  flush();
-  for (const auto& [number, write] : writes_) {
-    completions_.push_back({write.id, fail(ErrorCode::kPeerGone, "{}", why.message)});
+Status NetChannel::take(Message message) {
+  return std::visit(Overloaded{[](Ping&) { return Status{}; }, [](Bye&) { return Status{}; },
+                               [this](Chunk& chunk) { return take(std::move(chunk)); },
+                               [this](const Done& done) { return own_.take(done); },
+                               [this](const ReadRequest& read) {
+                                 watch_.moved(Clock::now());
+                                 return peers_.take(read, *outgoing_);
+                               },
+                               [this](const Cancel& cancel) { return peers_.take(cancel, *outgoing_); }},
+                    message);
+}
+
+Status NetChannel::take(Chunk chunk) {
+  watch_.moved(Clock::now());
+  if (chunk.size > config_.flow.chunk_bytes) {
+    return fail(ErrorCode::kProtocol, "a message of {} bytes, more than our {}", chunk.size,
+                config_.flow.chunk_bytes);
   }
-  for (const auto& [number, read] : reads_) {
-    completions_.push_back({read.id, fail(ErrorCode::kPeerGone, "{}", why.message)});
-  }
-  writes_.clear();
-  reads_.clear();
-  peer_writes_.clear();
-  peer_reads_.clear();
-  error_ = std::move(why);
+  if (Status due = chunk.response ? own_.announced(chunk) : peers_.announced(chunk); !due) return due;
+  return incoming_->announce(std::move(chunk));
 }
 
 }  // namespace p2p::nccl_net

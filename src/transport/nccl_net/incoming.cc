@@ -18,13 +18,13 @@ constexpr std::uint64_t kInPlace = 4096;
 
 Result<Incoming> Incoming::open(RecvComm comm, const Flow& flow, std::shared_ptr<device::Unpacker> unpacker,
                                 IncomingHandler handler) {
-  auto staging = Staging::open(comm.comm, flow);
+  auto staging = SlotMemory::open(comm.comm, flow);
   if (!staging) return tl::unexpected(staging.error());
   return Incoming(std::move(comm), flow, std::move(unpacker), std::move(handler), std::move(*staging));
 }
 
 Incoming::Incoming(RecvComm comm, const Flow& flow, std::shared_ptr<device::Unpacker> unpacker,
-                   IncomingHandler handler, Staging staging)
+                   IncomingHandler handler, SlotMemory staging)
     : handler_(std::move(handler)),
       flow_(flow),
       unpacker_(std::move(unpacker)),
@@ -108,7 +108,7 @@ Result<bool> Incoming::progress() {
 }
 
 /// The comm's handle on the pieces if the plugin can put the bytes right there.
-const MemoryHandle* Incoming::in_place(const std::vector<Piece>& pieces, const Chunk& chunk) {
+const MemoryHandle* Incoming::in_place(const std::vector<LocalRange>& pieces, const Chunk& chunk) {
   const bool scattered = window_->comm().unpack && flow_.unpacks();
   if (scattered || chunk.size < kInPlace || !contiguous(pieces)) return nullptr;
   return handles_->find(*pieces.front().registration);
@@ -206,7 +206,7 @@ Incoming::Landed Incoming::land(Posted& posted) {
       return landed;
     }
   }
-  for (const Piece& piece : posted.places.pieces) plan_.belong(piece.data, piece.size);
+  for (const LocalRange& piece : posted.places.pieces) plan_.belong(piece.data, piece.size);
   return landed;
 }
 

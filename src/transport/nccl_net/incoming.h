@@ -75,9 +75,9 @@ class Incoming {
   };
 
   Incoming(RecvComm comm, const Flow& flow, std::shared_ptr<device::Unpacker> unpacker,
-           IncomingHandler handler, Staging staging);
+           IncomingHandler handler, SlotMemory staging);
   Result<bool> post_next();
-  const MemoryHandle* in_place(const std::vector<Piece>& pieces, const Chunk& chunk);
+  const MemoryHandle* in_place(const std::vector<LocalRange>& pieces, const Chunk& chunk);
   Result<bool> take_arrivals();
   Status read_arrival(const Arrival& arrival, std::uint64_t size);
   Result<Landing> take(const Arrival& arrival, Posted& posted);
@@ -91,7 +91,7 @@ class Incoming {
   std::shared_ptr<device::Unpacker> unpacker_;
   std::optional<ReceiveWindow> window_;
   std::optional<HandleCache> handles_;
-  std::optional<Staging> staging_;
+  std::optional<SlotMemory> staging_;
   std::deque<Chunk> waiting_;
   std::deque<Posted> posted_;
   std::deque<Landing> landings_;

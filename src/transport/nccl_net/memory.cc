@@ -37,10 +37,10 @@ void HandleCache::sweep() {
   });
 }
 
-void Staging::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }
+void SlotMemory::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }
 
-Result<Staging> Staging::open(const std::shared_ptr<Comm>& comm, const Flow& flow) {
-  Staging staging;
+Result<SlotMemory> SlotMemory::open(const std::shared_ptr<Comm>& comm, const Flow& flow) {
+  SlotMemory staging;
   staging.slots_ = flow.window;
   staging.slot_bytes_ = (flow.chunk_bytes + kPage - 1) / kPage * kPage;
   const std::size_t bytes = staging.slots_ * staging.slot_bytes_;
@@ -62,19 +62,19 @@ Result<Staging> Staging::open(const std::shared_ptr<Comm>& comm, const Flow& flo
   return staging;
 }
 
-Status check_alive(const std::vector<Piece>& pieces) {
+Status check_alive(const std::vector<LocalRange>& pieces) {
   const Registration* last = nullptr;
-  for (const Piece& piece : pieces) {
+  for (const LocalRange& piece : pieces) {
     if (std::exchange(last, piece.registration) == piece.registration) continue;
     if (Status alive = piece.registration->check_alive(); !alive) return alive;
   }
   return {};
 }
 
-bool contiguous(const std::vector<Piece>& pieces) {
+bool contiguous(const std::vector<LocalRange>& pieces) {
   for (std::size_t index = 1; index < pieces.size(); ++index) {
-    const Piece& before = pieces[index - 1];
-    const Piece& piece = pieces[index];
+    const LocalRange& before = pieces[index - 1];
+    const LocalRange& piece = pieces[index];
     if (before.data + before.size != piece.data || before.registration != piece.registration) return false;
   }
   return !pieces.empty();

@@ -62,9 +62,9 @@ class HandleCache {
 
 /// Memory of the channel's own for one comm: a slot of a chunk for each request. Host pages that are never
 /// used take no memory.
-class Staging {
+class SlotMemory {
  public:
-  static Result<Staging> open(const std::shared_ptr<Comm>& comm, const Flow& flow);
+  static Result<SlotMemory> open(const std::shared_ptr<Comm>& comm, const Flow& flow);
 
   std::byte* slot(std::uint64_t number) const { return start_ + number % slots_ * slot_bytes_; }
   std::size_t slots() const { return slots_; }
@@ -84,7 +84,7 @@ class Staging {
 };
 
 /// A run of local memory.
-struct Piece {
+struct LocalRange {
   std::byte* data = nullptr;
   std::uint64_t size = 0;
   const Registration* registration = nullptr;
@@ -94,14 +94,14 @@ struct Piece {
 /// Where a message's bytes lie. Thousands of pieces mostly lie in one region, and channels of many threads in
 /// the same: so it is held once, not piece by piece.
 struct Places {
-  std::vector<Piece> pieces;
+  std::vector<LocalRange> pieces;
   std::vector<std::shared_ptr<Registration>> owners;  ///< of the peers' pieces, in their order
 };
 
 /// kNotFound if memory of one of them was freed since it was registered.
-Status check_alive(const std::vector<Piece>& pieces);
+Status check_alive(const std::vector<LocalRange>& pieces);
 
 /// True for one run of one region, cut into pieces or not.
-bool contiguous(const std::vector<Piece>& pieces);
+bool contiguous(const std::vector<LocalRange>& pieces);
 
 }  // namespace p2p::nccl_net

@@ -20,7 +20,7 @@ constexpr std::size_t kAhead = 48;
 }  // namespace
 
 Result<Outgoing> Outgoing::open(SendComm comm, const Flow& flow, Announce announce) {
-  auto staging = Staging::open(comm.comm, flow);
+  auto staging = SlotMemory::open(comm.comm, flow);
   if (!staging) return tl::unexpected(staging.error());
   Outgoing made(std::move(comm), flow, std::move(announce), std::move(*staging));
   if (flow.device < 0) return made;
@@ -34,7 +34,7 @@ Result<Outgoing> Outgoing::open(SendComm comm, const Flow& flow, Announce announ
   return made;
 }
 
-Outgoing::Outgoing(SendComm comm, const Flow& flow, Announce announce, Staging staging)
+Outgoing::Outgoing(SendComm comm, const Flow& flow, Announce announce, SlotMemory staging)
     : announce_(std::move(announce)), chunk_bytes_(flow.chunk_bytes), staging_(std::move(staging)) {
   handles_.emplace(comm.comm, flow);
   window_.emplace(std::move(comm), flow.window);
@@ -128,14 +128,14 @@ Outgoing::Cut Outgoing::cut(const OutgoingBatch& batch) const {
   made.chunk.response = batch.response;
   std::uint64_t offset = batch.offset;
   for (std::size_t index = batch.next; index < batch.pieces.size(); ++index, offset = 0) {
-    const Piece& piece = batch.pieces[index];
+    const LocalRange& piece = batch.pieces[index];
     const std::uint64_t room = chunk_bytes_ - made.chunk.size;
     const std::uint64_t size = std::min(piece.size - offset, room);
     if (!made.pieces.empty() && piece.size - offset >= kAlone) break;
     if (size == 0 || made.pieces.size() == kMaxRanges) break;
     made.pieces.push_back({piece.data + offset, size, piece.registration, piece.peers});
     if (!batch.response) {
-      Range range = batch.targets[index];
+      RegionRange range = batch.targets[index];
       range.address += offset;
       range.size = size;
       made.chunk.ranges.push_back(range);
@@ -160,7 +160,7 @@ void Outgoing::advance(OutgoingBatch& batch, std::uint64_t bytes) {
 
 bool Outgoing::begin_accesses(const Cut& cut, Sending& sending) {
   const Registration* last = nullptr;
-  for (const Piece& piece : cut.pieces) {
+  for (const LocalRange& piece : cut.pieces) {
     if (!piece.peers || piece.registration == last) continue;
     last = piece.registration;
     if (!sending.accesses.emplace_back(*last)) return false;
@@ -192,7 +192,7 @@ bool Outgoing::place(Sending& sending) {
     sending.gather = copier_->take();
     if (sending.gather == nullptr) return false;
   }
-  for (const Piece& piece : sending.pieces) {
+  for (const LocalRange& piece : sending.pieces) {
     if (copier_) {
       copier_->add(*sending.gather, {piece.data, out, piece.size}, true);
     } else {

@@ -19,9 +19,9 @@ namespace p2p::nccl_net {
 struct OutgoingBatch {
   std::uint64_t id = 0;
   bool response = false;
-  std::vector<Piece> pieces;
+  std::vector<LocalRange> pieces;
   std::vector<std::shared_ptr<Registration>> owners;  ///< of a response: keeps the regions of its pieces
-  std::vector<Range> targets;                         ///< of a write, piece by piece
+  std::vector<RegionRange> targets;                   ///< of a write, piece by piece
   std::uint64_t left = 0;                             ///< bytes not yet cut into chunks
 
   // State of Outgoing.
@@ -66,21 +66,21 @@ class Outgoing {
 
  private:
   struct Cut {
-    std::vector<Piece> pieces;
+    std::vector<LocalRange> pieces;
     Chunk chunk;
   };
   /// A chunk that was announced, until its send has ended.
   struct Sending {
     std::shared_ptr<OutgoingBatch> batch;
     std::vector<AccessGuard> accesses;  ///< the batch holds what they guard
-    std::vector<Piece> pieces;
+    std::vector<LocalRange> pieces;
     std::uint64_t size = 0;
     const std::byte* data = nullptr;  ///< from where it goes, once that is decided
     const MemoryHandle* handle = nullptr;
     device::Copier::List* gather = nullptr;
   };
 
-  Outgoing(SendComm comm, const Flow& flow, Announce announce, Staging staging);
+  Outgoing(SendComm comm, const Flow& flow, Announce announce, SlotMemory staging);
   void cut_next();
   Cut cut(const OutgoingBatch& batch) const;
   static void advance(OutgoingBatch& batch, std::uint64_t bytes);
@@ -94,7 +94,7 @@ class Outgoing {
   std::unique_ptr<device::Copier> copier_;  // of device memory
   std::optional<SendWindow> window_;
   std::optional<HandleCache> handles_;
-  std::optional<Staging> staging_;
+  std::optional<SlotMemory> staging_;
   std::deque<std::shared_ptr<OutgoingBatch>> queue_;
   std::deque<Sending> waiting_;  // announced; the first `ready_` have a place, perhaps still being gathered
   std::deque<Sending> sent_;

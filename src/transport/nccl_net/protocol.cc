@@ -13,12 +13,12 @@ namespace {
 
 constexpr std::size_t kMaxReason = 4096;
 
-bool same_region(const Range& left, const Range& right) {
+bool same_region(const RegionRange& left, const RegionRange& right) {
   return left.region == right.region && left.key == right.key;
 }
 
 /// Neighbours in one region share its name: count, then id, key and the pieces.
-void put_ranges(ByteWriter& writer, const std::vector<Range>& ranges) {
+void put_ranges(ByteWriter& writer, const std::vector<RegionRange>& ranges) {
   writer.put_varint(ranges.size());
   for (std::size_t at = 0; at < ranges.size();) {
     std::size_t end = at + 1;
@@ -34,13 +34,13 @@ void put_ranges(ByteWriter& writer, const std::vector<Range>& ranges) {
 }
 
 /// Adds the sizes to `total`; false if anything is wrong.
-bool get_ranges(ByteReader& reader, std::vector<Range>& ranges, std::uint64_t& total) {
+bool get_ranges(ByteReader& reader, std::vector<RegionRange>& ranges, std::uint64_t& total) {
   const std::uint64_t count = reader.get_varint();
   if (!reader.ok() || count > kMaxRanges) return false;
   ranges.reserve(count);
   while (ranges.size() < count) {
     const std::uint64_t run = reader.get_varint();
-    Range range;
+    RegionRange range;
     range.region = RegionId{reader.get<std::uint32_t>()};
     std::ranges::copy(reader.take(range.key.size()), range.key.begin());
     if (!reader.ok() || run == 0 || run > count - ranges.size()) return false;

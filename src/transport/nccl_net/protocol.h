@@ -23,7 +23,7 @@ inline constexpr std::size_t kMaxChunkBytes = NcclNetOptions::kMostChunkBytes;
 inline constexpr std::size_t kMaxRanges = 1024;
 
 /// A piece of a region of the message's receiver.
-struct Range {
+struct RegionRange {
   RegionId region{};
   RegionKey key{};
   std::uint64_t address = 0;
@@ -37,13 +37,13 @@ struct Chunk {
   bool response = false;
   bool last = false;  ///< of its batch
   std::uint64_t size = 0;
-  std::vector<Range> ranges;  ///< of a write: where it belongs; adds up to size
+  std::vector<RegionRange> ranges;  ///< of a write: where it belongs; adds up to size
 };
 
 /// Send me these bytes.
 struct ReadRequest {
   std::uint64_t batch = 0;
-  std::vector<Range> ranges;
+  std::vector<RegionRange> ranges;
 };
 
 /// A write of yours has landed, or why not; or why a read of yours ends early. All its chunks were announced.

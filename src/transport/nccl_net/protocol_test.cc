@@ -8,12 +8,12 @@
 namespace p2p::nccl_net {
 namespace {
 
-std::vector<Range> some_ranges(std::size_t count) {
-  std::vector<Range> ranges;
+std::vector<RegionRange> some_ranges(std::size_t count) {
+  std::vector<RegionRange> ranges;
   for (std::size_t index = 0; index < count; ++index) {
-    Range range{.region = RegionId{static_cast<std::uint32_t>(index / 3)},
-                .address = index << 40,
-                .size = index % 500};
+    RegionRange range{.region = RegionId{static_cast<std::uint32_t>(index / 3)},
+                      .address = index << 40,
+                      .size = index % 500};
     range.key.fill(static_cast<std::byte>(index / 3));
     ranges.push_back(range);
   }
@@ -22,7 +22,7 @@ std::vector<Range> some_ranges(std::size_t count) {
 
 Chunk some_chunk(std::size_t count) {
   Chunk chunk{.sequence = 7, .batch = 9, .last = true, .ranges = some_ranges(count)};
-  for (const Range& range : chunk.ranges) chunk.size += range.size;
+  for (const RegionRange& range : chunk.ranges) chunk.size += range.size;
   return chunk;
 }
 

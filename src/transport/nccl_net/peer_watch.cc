@@ -1,0 +1,43 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/nccl_net/peer_watch.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace p2p::nccl_net {
+namespace {
+
+// Plugins do not tell of bytes, only of whole messages: for so long after one, more are likely on their way.
+constexpr std::chrono::microseconds kMaybeMoving{1000};
+// Between looks for them the processor rests: who asks all the time holds up those that bring the bytes.
+constexpr std::chrono::microseconds kRest{5};
+
+}  // namespace
+
+bool PeerWatch::rest(Clock::time_point now) {
+  if (now - moved_at_ >= kMaybeMoving) return false;
+  rest_until_ = now + kRest;
+  return true;
+}
+
+Status PeerWatch::check(Clock::time_point now, bool busy) {
+  using namespace std::chrono;
+  // Whoever did not look for so long cannot tell what there was to be heard.
+  if (now - next_check_ > keepalive_ / 2) heard_at_ = std::max(heard_at_, now - keepalive_ / 2);
+  if (now - heard_at_ > keepalive_) {
+    return fail(ErrorCode::kPeerGone, "the other side has not been heard of for {} ms",
+                duration_cast<milliseconds>(now - heard_at_).count());
+  }
+  // A chunk is small: if none moves for so long, the plugin has lost its connection without saying so.
+  const milliseconds patience = std::max<milliseconds>(10 * keepalive_, seconds(10));
+  if (busy && now - moved_at_ > patience) {
+    return fail(ErrorCode::kPeerGone, "nothing has moved for {} ms though the other side lives",
+                duration_cast<milliseconds>(now - moved_at_).count());
+  }
+  next_check_ = now + keepalive_ / 4;
+  polls_.set_alarm(next_check_);
+  return {};
+}
+
+}  // namespace p2p::nccl_net

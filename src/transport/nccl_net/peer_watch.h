@@ -1,0 +1,60 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+
+#include "drivers/socket/poll_set.h"
+#include "p2p/result.h"
+
+namespace p2p::nccl_net {
+
+/// Whether the peer's channel lives and whether bytes move: a plugin may say "not yet" for ever, so channels
+/// ping each other over the control link. Also when the next look for bytes is worth its while. Uses the poll
+/// set's alarm. Part of its channel.
+class PeerWatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  PeerWatch(socket::PollSet& polls, std::chrono::milliseconds keepalive)
+      : polls_(polls), keepalive_(keepalive) {}
+
+  void start() { heard_at_ = moved_at_ = next_check_ = Clock::now(); }
+
+  /// The peer's channel said something.
+  void heard() {
+    heard_at_ = Clock::now();
+    rest_until_ = {};
+  }
+
+  /// Bytes have moved, or are to.
+  void moved(Clock::time_point now) { moved_at_ = now; }
+
+  /// There is a batch to look after.
+  void posted() {
+    rest_until_ = {};
+    moved_at_ = Clock::now();
+  }
+
+  /// Nothing is expected yet.
+  bool resting(Clock::time_point now) const { return now < rest_until_; }
+
+  /// Something is under way and did not move just now. True if it most likely will soon: a rest begins.
+  bool rest(Clock::time_point now);
+
+  /// A few times in each keepalive time, also when nothing is under way.
+  bool due(Clock::time_point now) const { return now >= next_check_; }
+
+  /// kPeerGone if nothing was heard for the keepalive time, or nothing moved for very long. To be called when
+  /// due.
+  Status check(Clock::time_point now, bool busy);
+
+ private:
+  socket::PollSet& polls_;
+  const std::chrono::milliseconds keepalive_;
+  Clock::time_point heard_at_;
+  Clock::time_point moved_at_;
+  Clock::time_point next_check_;
+  Clock::time_point rest_until_;
+};
+
+}  // namespace p2p::nccl_net
