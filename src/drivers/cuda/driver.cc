@@ -8,11 +8,10 @@
 
 #include "base/error.h"
 #include "drivers/cuda/error.h"
+#include "drivers/cuda/loaded_library.h"
 
 namespace p2p::cuda {
 namespace {
-
-constexpr const char* kLibrary = "libcuda.so.1";
 
 template <class Function>
 bool find(void* library, const char* name, Function& function) {
@@ -51,10 +50,10 @@ bool find_all(void* library, Driver& driver) {
 
 // The library stays loaded for the life of the process, as it does once the CUDA runtime has been used; the
 // table is written once and then only read.
-const Driver* open(int flags) {
+const Driver* find_in(void* (*open)()) {
   static std::atomic<const Driver*> known{nullptr};
   if (const Driver* driver = known.load(std::memory_order_acquire)) return driver;
-  void* library = ::dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL | flags);
+  void* library = open();
   if (library == nullptr) return nullptr;
   static const Driver found = [library] {
     Driver driver;
@@ -68,10 +67,11 @@ const Driver* open(int flags) {
 
 }  // namespace
 
-const Driver* loaded_driver() { return open(RTLD_NOLOAD); }
+const Driver* loaded_driver() { return find_in(loaded_library); }
 
 Result<const Driver*> load_driver() {
-  if (const Driver* driver = open(0)) return driver;
+  const auto open = [] { return ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL); };
+  if (const Driver* driver = find_in(open)) return driver;
   const char* reason = ::dlerror();
   return fail(ErrorCode::kUnavailable, "no usable CUDA driver: {}",
               reason != nullptr ? reason : "libcuda.so.1 lacks functions of CUDA 12");

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "drivers/cuda/loaded_library.h"
+
 namespace p2p::cuda {
 namespace {
 
@@ -17,7 +19,7 @@ constexpr unsigned kDevice = 2;
 }  // namespace
 
 bool is_on_a_device(const void* pointer) {
-  void* const library = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  void* const library = loaded_library();
   if (library == nullptr) return false;
   const auto get = reinterpret_cast<GetAttribute>(::dlsym(library, "cuPointerGetAttribute"));
   unsigned type = 0;
