@@ -1,7 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 PREFIX ?= /usr/local
 
-.PHONY: demo build install test lint fuzz clean help
+.PHONY: demo build install test lint fuzz chaos clean help
 
 help:
 	@echo "make demo   build, measure transfers between two processes of this machine, move tensors from Python"
@@ -10,6 +10,7 @@ help:
 	@echo "make test   all tests; 'make test PART=dev' only one part (see scripts/test.sh)"
 	@echo "make lint   static checks"
 	@echo "make fuzz   every fuzzer for a minute"
+	@echo "make chaos SECONDS=N  random trouble for so long (default 120); SEED=N, ONLY=cma; see tests/chaos/README.md"
 	@echo "make clean  remove what was built"
 
 demo:
@@ -31,6 +32,9 @@ lint:
 
 fuzz:
 	@scripts/test.sh fuzz
+
+chaos:
+	@CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) CHAOS_ONLY=$(ONLY) scripts/test_chaos.sh
 
 clean:
 	@rm -rf build

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Runs the chaos suite (tests/chaos): all runs with a fixed seed, then again and again with fresh ones for the rest of
+# CHAOS_SECONDS (120), once at least. CHAOS_SEED: the first of the fresh ones. CHAOS_ONLY: what has this in its "RUN
+# SETTING". Builds by the release preset.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source-path=SCRIPTDIR
+source scripts/steps.sh
+use_compiler_cache
+cmake --preset release >/dev/null
+cmake --build --preset release --target chaos
+chaos=build/release/tests/chaos/chaos
+export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}
+
+# RUN, how often with the fixed seed, and the settings.
+plan="kill 48 cma tcp1 tcp4 nccl_net
+cancel 1000 cma tcp1 tcp4 nccl_net
+stop 20 cma tcp2 nccl_net
+starve 16 cma tcp2
+soak 3 cma tcp2 nccl_net
+cut 24 tcp1 tcp4 nccl_net"
+
+# Cutting connections takes root and a kernel that does it.
+if [[ $(id -u) -ne 0 ]]; then
+  echo "chaos: no cut: it needs root"
+  plan=${plan/cut */} # the last one
+fi
+
+# round SEED TIMES_FACTOR SECONDS: each run, for at most so long.
+round() {
+  local run times settings setting
+  while read -r run times settings; do
+    for setting in $settings; do
+      if [[ "$run $setting" != *"${CHAOS_ONLY:-}"* ]]; then continue; fi
+      if ! "$chaos" "$run" "$setting" "$1" $((times * $2)) "$3"; then
+        echo "chaos: FAILED; again: $chaos $run $setting $1 $((times * $2)) $3"
+        exit 1
+      fi
+      ran=$((ran + 1))
+    done
+  done <<<"$plan"
+}
+
+ran=0
+start=$SECONDS
+limit=${CHAOS_SECONDS:-120}
+seed=${CHAOS_SEED:-$((RANDOM * 32768 + RANDOM))}
+round 1 1 10
+if [ "$ran" = 0 ]; then
+  echo "chaos: no run is called ${CHAOS_ONLY:-}"
+  exit 2
+fi
+each=$((limit / 32 > 3 ? limit / 32 : 3))
+while true; do
+  round "$seed" 1000 "$each"
+  seed=$((seed + 1))
+  if [ $((SECONDS - start)) -ge "$limit" ]; then break; fi
+done
+echo "chaos: all passed ($ran runs, $((SECONDS - start)) s)"

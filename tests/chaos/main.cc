@@ -1,0 +1,63 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// Random operations between two processes, trouble, and a model of all their memory: README.md says what runs
+// there are. Usage: chaos RUN SETTING SEED TIMES SECONDS [LONGEST_STOP_MS]
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <string>
+
+#include "runs.h"
+
+namespace p2p::chaos {
+namespace {
+
+using Run = std::string (*)(World&, const Extent&);
+
+const std::map<std::string, Run> kRuns{{"kill", run_kill}, {"cancel", run_cancel}, {"stop", run_stop},
+                                       {"cut", run_cut},   {"starve", run_starve}, {"soak", run_soak}};
+
+std::map<std::string, Setting> settings() {
+  std::map<std::string, Setting> all;
+  const auto add = [&](const std::string& name, std::size_t channels, std::vector<std::string> environment) {
+    environment.emplace_back("UCCL_P2P_WORKERS=2");
+    all[name] = {.name = name, .environment = std::move(environment), .channels = channels};
+  };
+  add("cma", 0, {"UCCL_P2P_TRANSPORT=cma"});
+  for (const std::size_t streams : {1, 2, 4}) {
+    add(fmt::format("tcp{}", streams), streams,
+        {"UCCL_P2P_TRANSPORT=tcp", fmt::format("UCCL_P2P_STREAMS={}", streams)});
+  }
+  add("nccl_net", 3,
+      {"UCCL_P2P_TRANSPORT=nccl_net", "UCCL_P2P_NCCL_NET_PLUGIN=" P2P_CHAOS_PLUGIN, "SOFTNET_INTERFACES=lo",
+       "UCCL_P2P_NCCL_NET_CHANNELS=3"});
+  return all;
+}
+
+int run(const std::vector<std::string>& words) {
+  const auto all = settings();
+  if (words.size() < 5 || !kRuns.contains(words[0]) || !all.contains(words[1])) {
+    fmt::print(stderr, "usage: chaos RUN SETTING SEED TIMES SECONDS [LONGEST_STOP_MS]\n");
+    return 2;
+  }
+  const std::uint64_t seed = std::stoull(words[2]);
+  Extent extent{.times = std::stoull(words[3]),
+                .end = std::chrono::steady_clock::now() + std::chrono::seconds(std::stoul(words[4]))};
+  if (words.size() > 5) extent.longest_stop = std::chrono::milliseconds(std::stoul(words[5]));
+  fmt::print("{} {}, seed {}: ", words[0], words[1], seed);
+  std::fflush(stdout);
+  try {
+    World world(all.at(words[1]), seed);
+    fmt::print("{}\n", kRuns.at(words[0])(world, extent));
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print("FAILED: {}\nrepeat: {}\n", error.what(), fmt::join(words, " "));
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace p2p::chaos
+
+int main(int count, char** words) { return p2p::chaos::run({words + 1, words + count}); }

@@ -1,0 +1,61 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace p2p::chaos {
+
+struct Operation;
+
+/// A part of an arena that one operation at a time has. The bytes around it are nobody's.
+struct Cell {
+  std::size_t side = 0;    ///< whose arena
+  std::size_t region = 0;  ///< of that side
+  std::size_t offset = 0;  ///< in the arena
+  std::size_t size = 0;
+  Operation* user = nullptr;
+};
+
+/// A piece of one: where it lies in each of the two cells.
+struct Block {
+  std::size_t local = 0;
+  std::size_t remote = 0;
+  std::size_t size = 0;
+};
+
+/// One operation as the world knows it, from its start until no byte of it can move any more.
+struct Operation {
+  enum class Kind { kWrite, kRead, kSend, kRecv };
+
+  Kind kind = Kind::kWrite;
+  std::size_t side = 0;  ///< who called
+  std::size_t connection = 0;
+  std::size_t slot = 0;  ///< on the caller's board
+  std::uint64_t number = 0;
+  Cell* local = nullptr;
+  Cell* remote = nullptr;  ///< none for messages, nor once its owner was told that it is free
+  std::vector<Block> blocks;
+  std::vector<std::byte> then;  ///< what its target holds in the end, block after block
+  bool notifies = false;        ///< the peer hears its number
+  bool cancelled = false;       ///< one of the pair, of a message
+  bool region_leaves = false;   ///< one that it uses was taken back meanwhile
+  std::chrono::steady_clock::time_point start;
+  std::chrono::steady_clock::time_point cancel_at;  ///< zero: never, or it was asked for
+
+  bool is_message() const { return kind == Kind::kSend || kind == Kind::kRecv; }
+
+  /// Null if it has none, or none any more.
+  Cell* target() const {
+    if (kind == Kind::kSend) return nullptr;
+    return kind == Kind::kWrite ? remote : local;
+  }
+
+  std::size_t offset_in_target(const Block& block) const {
+    return kind == Kind::kWrite ? block.remote : block.local;
+  }
+};
+
+}  // namespace p2p::chaos

@@ -1,0 +1,288 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "flows.h"
+#include "stopper.h"
+#include "support/bounds.h"
+#include "support/process.h"
+
+namespace p2p::chaos {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = Operation::Kind;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+/// Awake, because it is about microseconds.
+void pause_for(microseconds time) {
+  const auto end = Clock::now() + time;
+  while (Clock::now() < end) {
+  }
+}
+
+std::string counted(const World& world) {
+  const Counts& counts = world.counts();
+  return fmt::format("{} operations: {} done, {} cancelled, {} failed; the longest {} ms", counts.started,
+                     counts.done, counts.cancelled, counts.failed, counts.longest.count());
+}
+
+/// What a worker holds of the system does not grow.
+class Flat {
+ public:
+  Flat(World& world, std::size_t side) : world_(world), side_(side) {}
+
+  /// The first time it only looks.
+  void check() {
+    now_ = testing::usage_of(world_.worker(side_).pid());
+    if (!before_) before_ = now_;
+    if (now_.open_files > before_->open_files + 8 || now_.threads > before_->threads ||
+        now_.resident_bytes > before_->resident_bytes + kMoreBytes) {
+      throw std::runtime_error("not flat: " + text());
+    }
+  }
+
+  std::string text() const {
+    return fmt::format("files {} to {}, threads {} to {}, memory {:.1f} to {:.1f} MiB", before_->open_files,
+                       now_.open_files, before_->threads, now_.threads,
+                       static_cast<double>(before_->resident_bytes) / (1 << 20),
+                       static_cast<double>(now_.resident_bytes) / (1 << 20));
+  }
+
+ private:
+  static constexpr long kMoreBytes = (testing::kSanitized ? 300L : 12L) << 20;
+
+  World& world_;
+  const std::size_t side_;
+  std::optional<testing::Usage> before_;
+  testing::Usage now_;
+};
+
+/// What ends with the trouble that was made: operations, connections, and the fence; then every byte is
+/// looked at.
+void end_all(World& world) {
+  world.settle();
+  world.fence();
+  world.check();
+  world.forget();
+}
+
+milliseconds bound(const World& world) { return world.setting().keepalive + testing::kMargin; }
+
+void close_all(World& world, std::size_t connections) {
+  for (std::size_t connection = 0; connection != connections; ++connection) {
+    const auto closed = world.worker(connection % 2).call(fmt::format("close {} 10000", connection));
+    if (!closed) throw std::runtime_error("close: " + closed.error().message);
+  }
+}
+
+/// So many that one channel is left; not the session's, which is the first.
+std::vector<Flow> some_of(World& world, std::vector<Flow> flows) {
+  flows.erase(flows.begin());
+  const std::size_t count =
+      world.setting().channels < 2 ? 0 : world.dice().between(1, world.setting().channels - 1);
+  for (std::size_t i = 0; i != count; ++i)
+    std::swap(flows[i], flows[world.dice().between(i, flows.size() - 1)]);
+  flows.resize(count);
+  return flows;
+}
+
+/// In the middle of operations, and some more follow. How many were there to be cut: one may take another
+/// along.
+std::ptrdiff_t cut_meanwhile(World& world, const std::vector<Flow>& flows) {
+  auto cutting =
+      std::async(std::launch::async, [&] { return std::count_if(flows.begin(), flows.end(), cut); });
+  const Mix mix{.depth = 24};
+  for (std::size_t i = 0; i != mix.depth; ++i) world.start(mix);
+  while (cutting.wait_for(microseconds(0)) != std::future_status::ready) {
+    world.go_on(mix, Clock::now() + milliseconds(2));
+  }
+  world.go_on(mix, Clock::now() + milliseconds(5));
+  return cutting.get();
+}
+
+/// Brings a connection into one of its phases and leaves it there.
+class Phases {
+ public:
+  static constexpr std::array kNames{"connect", "handshake", "import", "write",
+                                     "read",    "message",   "idle",   "close"};
+
+  Phases(World& world, std::size_t victim) : world_(world), victim_(victim) {}
+
+  void enter(std::size_t phase, std::size_t connector) {
+    const std::string name = kNames.at(phase);
+    world_.register_all();
+    if (name == "connect" || name == "handshake") {
+      asked(connector, world_.ask_to_connect(0, connector));
+      pause_for(microseconds(world_.dice().up_to(name == "connect" ? 256 : 8192)));
+    } else if (name == "import") {
+      world_.connect(1, connector);
+      for (std::size_t region = 0; region != Arena::kRegions; ++region) {
+        for (std::size_t side = 0; side != 2; ++side) asked(1 - side, world_.ask_to_import(0, side, region));
+      }
+      pause_for(microseconds(world_.dice().up_to(1024)));
+    } else {
+      world_.open(2, connector);
+      go_on(name);
+    }
+  }
+
+  /// Questions to the one that lives are answered, whatever the answer.
+  void finish() {
+    for (const std::uint64_t question : questions_) {
+      static_cast<void>(world_.worker(1 - victim_).answer(question, bound(world_)));
+    }
+    questions_.clear();
+  }
+
+ private:
+  void asked(std::size_t side, std::uint64_t question) {
+    if (side != victim_) questions_.push_back(question);
+  }
+
+  void go_on(const std::string& phase) {
+    const Mix mix;
+    if (phase == "idle") {
+      world_.go_on(mix, Clock::now() + milliseconds(2));
+      return world_.settle();
+    }
+    const Kind kind = phase == "read" ? Kind::kRead : phase == "message" ? Kind::kSend : Kind::kWrite;
+    for (std::size_t i = 0; i != mix.depth; ++i) world_.start_one(kind, mix);
+    if (phase == "close") {
+      world_.expect_failures(bound(world_));
+      const std::size_t side = world_.dice().between(0, 1);
+      asked(side, world_.worker(side).ask(fmt::format("close 0 {}", bound(world_).count())));
+    }
+    pause_for(microseconds(world_.dice().up_to(4096)));
+  }
+
+  World& world_;
+  const std::size_t victim_;
+  std::vector<std::uint64_t> questions_;
+};
+
+}  // namespace
+
+std::string run_kill(World& world, const Extent& extent) {
+  constexpr std::size_t kVictim = 1;
+  constexpr std::uint64_t kWarm = 2 * Phases::kNames.size();
+  Flat flat(world, 1 - kVictim);
+  Phases phases(world, kVictim);
+  std::uint64_t cycle = 0;
+  for (; !extent.over(cycle); ++cycle) {
+    const std::size_t phase = cycle % Phases::kNames.size();
+    try {
+      phases.enter(phase, cycle / Phases::kNames.size() % 2);
+      world.expect_failures(bound(world));
+      world.kill(kVictim);
+      phases.finish();
+      end_all(world);
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(
+          fmt::format("cycle {}, killed in {}: {}", cycle, Phases::kNames.at(phase), error.what()));
+    }
+    if (cycle >= kWarm) flat.check();
+    world.worker(kVictim).start();
+  }
+  return fmt::format("{} cycles; {}; the other's {}", cycle, counted(world),
+                     cycle > kWarm ? flat.text() : "");
+}
+
+std::string run_cancel(World& world, const Extent& extent) {
+  world.open(2);
+  const Mix mix{.depth = 24, .cancel_one_in = 2};
+  while (!extent.over(world.counts().cancelled)) world.go_on(mix, Clock::now() + milliseconds(200));
+  world.settle();
+  world.check();
+  return counted(world);
+}
+
+std::string run_stop(World& world, const Extent& extent) {
+  world.open(2);
+  std::uint64_t stops = 0;
+  {
+    const Stopper stopper({world.worker(0).pid(), world.worker(1).pid()}, world.dice().between(0, ~0U),
+                          extent.longest_stop);
+    const Mix mix{.cancel_one_in = 10, .renew_one_in = 2000};
+    for (; !extent.over(stops); stops = stopper.count()) world.go_on(mix, Clock::now() + milliseconds(100));
+  }
+  world.settle();
+  world.check();
+  return fmt::format("{} stops of up to {} ms; {}", stops, extent.longest_stop.count(), counted(world));
+}
+
+std::string run_cut(World& world, const Extent& extent) {
+  std::uint64_t cycle = 0;
+  std::ptrdiff_t cuts = 0;
+  for (; !extent.over(cycle); ++cycle) {
+    const std::size_t connector = cycle / 2 % 2;
+    world.open(1, connector);
+    const std::vector<Flow> flows = flows_of(world.worker(connector).pid());
+    const bool session = cycle % 2 == 1;
+    if (session) world.expect_failures(bound(world));
+    const std::vector<Flow> chosen = session ? std::vector{flows.front()} : some_of(world, flows);
+    cuts += cut_meanwhile(world, chosen);
+    if (cuts == 0 && session) throw std::runtime_error("ss -K cuts no connection here");
+    world.settle();
+    if (!session) close_all(world, 1);
+    end_all(world);
+  }
+  return fmt::format("{} cycles, {} sockets cut; {}", cycle, cuts, counted(world));
+}
+
+std::string run_starve(World& world, const Extent& extent) {
+  Flat flat(world, 0);
+  std::uint64_t cycle = 0;
+  std::uint64_t opened = 0;
+  for (; !extent.over(cycle); ++cycle) {
+    world.register_all();
+    const std::size_t starved = cycle % 2;
+    const std::size_t connector = cycle / 2 % 2;
+    world.worker(starved).tell(fmt::format("limit_files {}", world.dice().between(1, 12)));
+    const std::uint64_t question = world.ask_to_connect(0, connector);
+    const bool open = world.worker(connector).answer(question, testing::kLimit).has_value();
+    opened += open;
+    world.worker(starved).tell("limit_files 0");
+    if (open) static_cast<void>(world.worker(connector).call("close 0 10000"));
+    world.forget();
+    world.open(1, connector);
+    world.go_on({}, Clock::now() + milliseconds(5));
+    world.settle();
+    close_all(world, 1);
+    world.forget();
+    if (cycle >= 8) flat.check();
+  }
+  return fmt::format("{} cycles, {} of them could connect; {}; {}", cycle, opened, counted(world),
+                     cycle > 8 ? flat.text() : "");
+}
+
+std::string run_soak(World& world, const Extent& extent) {
+  world.open(8);
+  Flat left(world, 0);
+  Flat right(world, 1);
+  const Mix mix{.depth = 32, .cancel_one_in = 20, .renew_one_in = 500, .drop_one_in = 2000};
+  const auto start = Clock::now();
+  const auto passed = [&] { return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start); };
+  while (!extent.over(static_cast<std::uint64_t>(passed().count()))) {
+    world.go_on(mix, Clock::now() + std::chrono::seconds(1));
+    if (passed() < std::min(std::chrono::seconds(60), std::chrono::seconds(extent.times / 4))) continue;
+    left.check();
+    right.check();
+  }
+  world.settle();
+  world.check();
+  close_all(world, 8);
+  return fmt::format("{} s; {}; {} regions renewed; {} | {}", passed().count(), counted(world),
+                     world.counts().renewed, left.text(), right.text());
+}
+
+}  // namespace p2p::chaos

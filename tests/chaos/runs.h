@@ -1,0 +1,41 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "world.h"
+
+namespace p2p::chaos {
+
+/// How long a run goes on: so many times, or until then.
+struct Extent {
+  std::uint64_t times = 0;
+  std::chrono::steady_clock::time_point end;
+  std::chrono::milliseconds longest_stop{1000};
+
+  bool over(std::uint64_t done) const { return done >= times || std::chrono::steady_clock::now() >= end; }
+};
+
+/// Each returns what it did, one line. What is not as it must be throws std::runtime_error.
+
+/// One worker is killed and starts again on the same port, in each phase of a connection.
+std::string run_kill(World& world, const Extent& extent);
+
+/// Operations are cancelled; their memory gets other bytes at once.
+std::string run_cancel(World& world, const Extent& extent);
+
+/// Workers are stopped and go on; nothing may fail.
+std::string run_stop(World& world, const Extent& extent);
+
+/// Sockets are cut: of all channels but one, and nothing may fail; of the session, and all ends.
+std::string run_cut(World& world, const Extent& extent);
+
+/// A worker may open no more files, at any moment of a connection.
+std::string run_starve(World& world, const Extent& extent);
+
+/// All operations over 8 connections, with regions that come and go. `times` are seconds.
+std::string run_soak(World& world, const Extent& extent);
+
+}  // namespace p2p::chaos

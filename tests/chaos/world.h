@@ -1,0 +1,141 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arena.h"
+#include "dice.h"
+#include "notes.h"
+#include "operation.h"
+#include "worker.h"
+
+namespace p2p::chaos {
+
+/// How the two workers are made.
+struct Setting {
+  std::string name;
+  std::vector<std::string> environment;
+  std::size_t channels = 1;                        ///< of a connection, of those that TCP carries
+  std::array<std::vector<std::string>, 2> prefix;  ///< in front of each worker's program
+  std::array<std::string, 2> address{"127.0.0.1", "127.0.0.1"};
+  std::chrono::milliseconds keepalive{3000};
+};
+
+/// What is done at random.
+struct Mix {
+  std::size_t depth = 12;  ///< operations under way
+  std::uint64_t cancel_one_in = 0;
+  std::uint64_t renew_one_in = 0;  ///< a region is taken back and comes again
+  std::uint64_t drop_one_in = 0;   ///< ... in the callback of a transfer
+};
+
+struct Counts {
+  std::uint64_t started = 0;
+  std::uint64_t done = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t renewed = 0;
+  std::chrono::milliseconds longest{0};  ///< from an operation's start, or the trouble, to its end
+};
+
+/// Two workers, what they do to each other, and what their memory must be. Whatever is not as it must be
+/// throws std::runtime_error. One thread.
+class World {
+ public:
+  World(const Setting& setting, std::uint64_t seed);
+
+  Worker& worker(std::size_t side) { return *workers_[side]; }
+  Dice& dice() { return dice_; }
+  const Counts& counts() const { return counts_; }
+  const Setting& setting() const { return setting_; }
+
+  /// Registers what is not registered.
+  void register_all();
+
+  /// Opens so many connections, the even ones from `first` and the odd ones to it.
+  void connect(std::size_t connections, std::size_t first = 0);
+
+  /// The same, and imports all regions.
+  void open(std::size_t connections, std::size_t first = 0);
+  std::uint64_t ask_to_connect(std::size_t connection, std::size_t side);
+
+  /// What `side` has registered, at the other: a question to that one.
+  std::uint64_t ask_to_import(std::size_t connection, std::size_t side, std::size_t region);
+
+  /// Starts one operation or none, as memory allows.
+  void start(const Mix& mix);
+  void start_one(Operation::Kind kind, const Mix& mix);
+
+  /// Starts, cancels and looks, as `mix` says, until `end`.
+  void go_on(const Mix& mix, std::chrono::steady_clock::time_point end);
+
+  /// Takes what has ended or was heard; true if there was anything.
+  bool collect();
+  bool idle() const { return flying_.empty(); }
+
+  /// From here on operations may fail, and end within `limit`.
+  void expect_failures(std::chrono::milliseconds limit);
+
+  void kill(std::size_t side);
+
+  /// Waits until all is at its end and all that must have been heard was.
+  void settle();
+
+  /// Takes all regions of living workers back. From then on nothing is in doubt.
+  void fence();
+
+  /// Every byte.
+  void check();
+
+  /// Waits until no connection is left at the living workers. Operations may not fail any more.
+  void forget();
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+
+  Cell* pick(std::size_t side, std::size_t size);
+  std::vector<Block> cut(std::size_t size);
+  std::unique_ptr<Operation> make(Operation::Kind kind, std::size_t side, Cell* local, Cell* remote);
+  void post(std::unique_ptr<Operation> operation, const Mix& mix);
+  void finish(std::unique_ptr<Operation> operation);
+  bool may_fail(const Operation& operation, const Ending& ending) const;
+  void hear();
+  void cancel_what_is_due();
+  void expect_in_time() const;
+  void free(Cell*& cell);
+  void resolve(Operation& operation);
+  void renew(std::size_t side, std::size_t region);
+  void release(std::size_t side, std::size_t region);
+  void mark_leaving(std::size_t side, std::size_t region);
+  void register_one(std::size_t side, std::size_t region);
+  void import(std::size_t side, std::size_t region);
+  void register_dropped();
+  bool in_use(std::size_t side, std::size_t region) const;
+  Arena& arena(const Cell& cell) { return arenas_[cell.side]; }
+
+  enum class Region { kDown, kUp, kDropped };
+
+  const Setting setting_;
+  Dice dice_;
+  std::array<std::unique_ptr<Worker>, 2> workers_;
+  std::vector<Arena> arenas_;
+  std::array<std::array<Region, Arena::kRegions>, 2> regions_{};
+  std::array<std::array<std::string, Arena::kRegions>, 2> descriptors_;
+  std::size_t connections_ = 0;
+  std::vector<std::unique_ptr<Operation>> flying_;
+  std::vector<std::unique_ptr<Operation>> doubts_;  // have failed; their targets may still change
+  std::array<std::vector<std::size_t>, 2> slots_;   // free ones
+  Notes notes_;
+  std::uint64_t number_ = 0;
+  bool failures_ = false;
+  Time trouble_;
+  std::chrono::milliseconds limit_;
+  Counts counts_;
+};
+
+}  // namespace p2p::chaos
