@@ -9,6 +9,12 @@ failed_steps=()
 # The lines with which ctest, pytest, unittest, scripts/lint.sh and scripts/rdma_tests.sh sum up.
 closing_lines='% tests passed|tests failed out of|^=+ .*(passed|failed|error).* =+$|^(OK|FAILED)( \(.*\))?$|^Ran [0-9]+ tests|^lint: |^fuzz_|^rdma: .*(passed|ok,|FAILED)'
 
+# How tests, compilers and checks name what failed.
+failed_lines='\((Failed|Timeout|SEGFAULT|Subprocess aborted|Not Run|ILLEGAL|Exception.*)\)( |$)|^(FAILED|ERROR) |(error|Failure): |: Failure$|^fuzz_.*FAILED|^ +[a-z-]+ +FAILED'
+
+# failures_of LOG: those lines, each once.
+failures_of() { grep -E "$failed_lines" "$1" | awk '!seen[$0]++' | tail -n 30 | sed 's/^/  > /'; }
+
 # step NAME SECONDS COMMAND...: runs COMMAND for at most SECONDS; returns its status and notes a failure.
 step() {
   local name=$1 limit=$2 start=$SECONDS log status=0
@@ -30,7 +36,7 @@ step() {
   fi
   grep -E "$closing_lines" "$log" || true
   echo "  --- the end of $log"
-  tail -n "${STEP_TAIL:-40}" "$log" | sed 's/^/  | /'
+  grep -v '(Skipped)' "$log" | tail -n "${STEP_TAIL:-40}" | sed 's/^/  | /'
   return "$status"
 }
 

@@ -75,6 +75,10 @@ for part in "${parts[@]}"; do
   step "$part" "$(limit_of "$part")" bash "$0" --inside "$part"
 done
 if [ ${#failed_steps[@]} -ne 0 ]; then
+  for part in "${failed_steps[@]}"; do
+    echo "$part, build/logs/$part.log:"
+    failures_of "build/logs/$part.log"
+  done
   echo "test: FAILED: ${failed_steps[*]} ($((SECONDS - start)) s)"
   exit 1
 fi
