@@ -15,6 +15,24 @@ namespace {
 
 constexpr std::size_t kGuard = 40;
 
+/// An operation, and what it was to put into the byte at `at`.
+std::string described(const Operation* operation, std::size_t at, std::size_t cell) {
+  if (operation == nullptr) return "nothing";
+  std::string puts = "nothing there";
+  std::size_t done = 0;
+  for (const Block& block : operation->blocks) {
+    const std::size_t from = cell + operation->offset_in_target(block);
+    if (at >= from && at < from + block.size) {
+      puts = fmt::format("{:#04x} there", static_cast<unsigned>(operation->then[done + at - from]));
+    }
+    done += block.size;
+  }
+  return fmt::format("operation {}, a {} by worker {} over connection {} in {} blocks{}{}, that puts {}",
+                     operation->number, operation->name(), operation->side, operation->connection,
+                     operation->blocks.size(), operation->cancelled ? ", cancelled" : "",
+                     operation->region_leaves ? ", its region taken back" : "", puts);
+}
+
 }  // namespace
 
 Arena::Arena(std::string name, std::size_t side, Board& board)
@@ -75,8 +93,12 @@ void Arena::check_either(const Operation& operation, bool landed) const {
       // Read once: it may change between the two.
       const std::byte byte = *const_cast<const volatile std::byte*>(&bytes_[from + i]);
       if (byte == then[i] || (!landed && byte == now_[from + i])) continue;
-      wrong(from + i, landed ? fmt::format("of operation {}, which is done", operation.number)
-                             : fmt::format("neither old nor new of operation {}", operation.number));
+      if (!landed && byte == std::byte{} && operation.may_end_in_zeros()) continue;
+      const Cell& cell = *operation.target();
+      wrong(from + i, fmt::format("{} of {}, byte {} of a block of {}; before it {}",
+                                  landed ? "not the end" : "neither old nor new",
+                                  described(&operation, from + i, cell.offset), i, block.size,
+                                  described(cell.last.get(), from + i, cell.offset)));
     }
   }
 }

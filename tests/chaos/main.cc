@@ -29,9 +29,10 @@ std::map<std::string, Setting> settings() {
     add(fmt::format("tcp{}", streams), streams,
         {"UCCL_P2P_TRANSPORT=tcp", fmt::format("UCCL_P2P_STREAMS={}", streams)});
   }
+  // Little staging memory, so that all of it has been touched soon.
   add("nccl_net", 3,
       {"UCCL_P2P_TRANSPORT=nccl_net", "UCCL_P2P_NCCL_NET_PLUGIN=" P2P_CHAOS_PLUGIN, "SOFTNET_INTERFACES=lo",
-       "UCCL_P2P_NCCL_NET_CHANNELS=3"});
+       "UCCL_P2P_NCCL_NET_CHANNELS=3", "UCCL_P2P_NCCL_NET_CHUNK=64K", "UCCL_P2P_NCCL_NET_WINDOW=8"});
   return all;
 }
 

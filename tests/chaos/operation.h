@@ -1,9 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace p2p::chaos {
@@ -17,6 +19,7 @@ struct Cell {
   std::size_t offset = 0;  ///< in the arena
   std::size_t size = 0;
   Operation* user = nullptr;
+  std::shared_ptr<const Operation> last;  ///< whose target it was before, for what is said of a wrong byte
 };
 
 /// A piece of one: where it lies in each of the two cells.
@@ -46,6 +49,14 @@ struct Operation {
   std::chrono::steady_clock::time_point cancel_at;  ///< zero: never, or it was asked for
 
   bool is_message() const { return kind == Kind::kSend || kind == Kind::kRecv; }
+
+  const char* name() const {
+    constexpr std::array kNames{"write", "read", "send", "recv"};
+    return kNames.at(static_cast<std::size_t>(kind));
+  }
+
+  /// Where its region is taken back in the middle of an answer.
+  bool may_end_in_zeros() const { return kind == Kind::kRead && region_leaves; }
 
   /// Null if it has none, or none any more.
   Cell* target() const {

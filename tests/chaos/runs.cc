@@ -51,7 +51,9 @@ class Flat {
     }
   }
 
+  /// Nothing was looked at before the warm-up was over.
   std::string text() const {
+    if (!before_) return "too short to be flat";
     return fmt::format("files {} to {}, threads {} to {}, memory {:.1f} to {:.1f} MiB", before_->open_files,
                        now_.open_files, before_->threads, now_.threads,
                        static_cast<double>(before_->resident_bytes) / (1 << 20),
@@ -193,8 +195,7 @@ std::string run_kill(World& world, const Extent& extent) {
     if (cycle >= kWarm) flat.check();
     world.worker(kVictim).start();
   }
-  return fmt::format("{} cycles; {}; the other's {}", cycle, counted(world),
-                     cycle > kWarm ? flat.text() : "");
+  return fmt::format("{} cycles; {}; the other's {}", cycle, counted(world), flat.text());
 }
 
 std::string run_cancel(World& world, const Extent& extent) {
@@ -262,7 +263,7 @@ std::string run_starve(World& world, const Extent& extent) {
     if (cycle >= 8) flat.check();
   }
   return fmt::format("{} cycles, {} of them could connect; {}; {}", cycle, opened, counted(world),
-                     cycle > 8 ? flat.text() : "");
+                     flat.text());
 }
 
 std::string run_soak(World& world, const Extent& extent) {
@@ -270,11 +271,12 @@ std::string run_soak(World& world, const Extent& extent) {
   Flat left(world, 0);
   Flat right(world, 1);
   const Mix mix{.depth = 32, .cancel_one_in = 20, .renew_one_in = 500, .drop_one_in = 2000};
+  constexpr std::chrono::seconds kWarmUp{60};
   const auto start = Clock::now();
   const auto passed = [&] { return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start); };
   while (!extent.over(static_cast<std::uint64_t>(passed().count()))) {
     world.go_on(mix, Clock::now() + std::chrono::seconds(1));
-    if (passed() < std::min(std::chrono::seconds(60), std::chrono::seconds(extent.times / 4))) continue;
+    if (passed() < kWarmUp) continue;
     left.check();
     right.check();
   }

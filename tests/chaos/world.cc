@@ -18,11 +18,6 @@ using Kind = Operation::Kind;
 using std::chrono::milliseconds;
 using testing::kLimit;
 
-const char* name_of(Kind kind) {
-  constexpr std::array kNames{"write", "read", "send", "recv"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 /// What operations on a region that is taken back may end with.
 bool is_refusal(ErrorCode code) {
   return code == ErrorCode::kNotFound || code == ErrorCode::kPermissionDenied ||
@@ -176,10 +171,10 @@ void World::post(std::unique_ptr<Operation> operation, const Mix& mix) {
   const std::size_t there = one.is_message() ? 0 : one.remote->region;
   const bool drop = !one.is_message() && mix.drop_one_in != 0 && dice_.one_in(mix.drop_one_in);
   const bool at_once = one.cancelled && !one.is_message() && dice_.one_in(2);
-  std::string command = fmt::format(
-      "transfer {} {} {} {} {} {} {} {} {} {}", name_of(one.kind), one.connection, one.slot,
-      one.notifies ? fmt::format("{}", one.number) : "-", dice_.between(0, 1),
-      at_once ? fmt::format("{}", dice_.up_to(256)) : "-", drop ? 1 : 0, here, there, one.blocks.size());
+  std::string command = fmt::format("transfer {} {} {} {} {} {} {} {} {} {}", one.name(), one.connection,
+                                    one.slot, one.notifies ? fmt::format("{}", one.number) : "-",
+                                    dice_.between(0, 1), at_once ? fmt::format("{}", dice_.up_to(256)) : "-",
+                                    drop ? 1 : 0, here, there, one.blocks.size());
   const std::size_t local_start = one.local->offset - arena(*one.local).region_offset(here);
   const std::size_t remote_start =
       one.is_message() ? 0 : one.remote->offset - arena(*one.remote).region_offset(there);
@@ -248,9 +243,10 @@ void World::finish(std::unique_ptr<Operation> operation) {
   const auto code = static_cast<ErrorCode>(ending.code);
   if (!success && !may_fail(one, ending)) {
     throw std::runtime_error(fmt::format("operation {}, a {} by worker {}, failed: {}", one.number,
-                                         name_of(one.kind), one.side, ending.message.data()));
+                                         one.name(), one.side, ending.message.data()));
   }
-  if (const Cell* target = one.target()) {
+  Cell* const target = one.target();
+  if (target != nullptr) {
     success ? arena(*target).expect_landed(one) : arena(*target).expect_either(one);
   }
   ++(success ? counts_.done : code == ErrorCode::kCancelled ? counts_.cancelled : counts_.failed);
@@ -264,7 +260,8 @@ void World::finish(std::unique_ptr<Operation> operation) {
   // A peer that is gone may have been at it: its owner knows when that is over, and nobody else.
   const bool ended_there = success || is_refusal(code) || one.kind != Kind::kWrite;
   if (ended_there) free(one.remote);
-  if (one.local != nullptr || one.remote != nullptr) doubts_.push_back(std::move(operation));
+  if (one.local != nullptr || one.remote != nullptr) return doubts_.push_back(std::move(operation));
+  if (target != nullptr) target->last = std::move(operation);
 }
 
 bool World::may_fail(const Operation& operation, const Ending& ending) const {
@@ -307,7 +304,7 @@ void World::expect_in_time() const {
     if (now - std::max(one->start, trouble_) < limit_) continue;
     throw std::runtime_error(
         fmt::format("operation {}, a {} by worker {} over connection {}, has not ended after {} ms",
-                    one->number, name_of(one->kind), one->side, one->connection, limit_.count()));
+                    one->number, one->name(), one->side, one->connection, limit_.count()));
   }
 }
 
