@@ -76,8 +76,8 @@ struct P2P_API RegionDescriptor {
 };
 
 /// Owns one registration: while it lives, peers that hold its descriptor may read and write the range.
-/// Dropping it revokes the peers' access at once (returns when none of them touches the memory any more)
-/// and releases the registration when the last local transfer on it has ended. Movable, any thread.
+/// Dropping it revokes that and waits for peers, for the keepalive time at most and not in a callback; the
+/// log warns if one may still write then (`release` tells when it is over). Movable, any thread.
 class P2P_API MemoryRegion {
  public:
   MemoryRegion() = default;
@@ -103,7 +103,7 @@ class P2P_API MemoryRegion {
   /// What a peer needs to reach the whole region.
   RegionDescriptor descriptor() const;
 
-  /// Revokes the peers' access and waits for the local transfers that still use the memory.
+  /// Revokes the peers' access and waits until none can touch the memory and no local transfer uses it.
   /// kTimedOut leaves the region revoked, registered and owned; the call may be repeated.
   Status release(std::chrono::nanoseconds timeout);
 

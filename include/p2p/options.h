@@ -107,8 +107,12 @@ struct P2P_API Options {
   /// Interfaces for TCP data, by name or address; empty: the one that the route to the peer takes.
   std::vector<std::string> interfaces;
 
-  /// A peer that is not heard of for this long is gone, and its transfers fail.
+  /// A peer whose machine, or the path to it, is silent for this long is gone, and its transfers fail.
   std::chrono::milliseconds keepalive{3000};
+
+  /// A peer whose machine answers while it does not itself (it is stopped, or gets no processor) is slow,
+  /// which routes and the log say; after this long it is gone.
+  std::chrono::milliseconds hung{30000};
 
   /// Bound on connect, handshake included, where the call names none.
   std::chrono::milliseconds connect_timeout{10000};

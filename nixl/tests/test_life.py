@@ -81,7 +81,13 @@ def test_killed_while_it_is_written_to(doomed):
     assert_dead(doomed, handle)
 
 
-def test_stopped_while_idle_counts_as_gone(doomed):
+@pytest.fixture
+def impatient(joined, mortal, transport):
+    return joined(64, process=mortal, transport=transport, keepalive_ms="600", hung_ms="600")
+
+
+def test_a_peer_that_hangs_counts_as_gone(impatient):
+    doomed = impatient
     handle = doomed.here.request("WRITE", doomed.there.name, [(doomed.mine, 64)], [(doomed.theirs, 64)])
     assert doomed.here.run(handle) == "DONE"
     pid = doomed.there.other.process.pid
@@ -92,6 +98,24 @@ def test_stopped_while_idle_counts_as_gone(doomed):
         assert_dead(doomed, handle)
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_a_stopped_peer_is_slow_and_no_more_than_that(doomed):
+    here, there = doomed.here, doomed.there
+    handle = here.request("WRITE", there.name, [(doomed.mine, 64)], [(doomed.theirs, 64)])
+    assert here.run(handle, b"before") == "DONE"
+    assert there.notes(1) == [(here.name, b"before")]
+    pid = there.other.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        posted = here.agent.transfer(handle, b"meanwhile")
+        assert posted in ("PROC", "DONE")
+        time.sleep(5 * KEEPALIVE)  # what the test is about
+        assert here.agent.check_xfer_state(handle) in ("PROC", "DONE")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert wait_until(lambda: here.agent.check_xfer_state(handle) == "DONE", BOUND)
+    assert there.notes(1) == [(here.name, b"meanwhile")]
 
 
 def assert_dead(pair, handle):

@@ -47,6 +47,7 @@ nb::dict counters(const Stats& stats) {
   out["notifications_sent"] = stats.notifications_sent;
   out["notifications_received"] = stats.notifications_received;
   out["batches_retried"] = stats.batches_retried;
+  out["reads_paused"] = stats.reads_paused;
   return out;
 }
 

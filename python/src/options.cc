@@ -32,6 +32,7 @@ constexpr std::array kAliases{
     Alias{"require_transport", "UCCL_P2P_REQUIRE"},
     Alias{"network_only", "UCCL_P2P_DISABLE_IPC"},
     Alias{"keepalive", "UCCL_P2P_KEEPALIVE_MS", true},
+    Alias{"hung", "UCCL_P2P_HUNG_MS", true},
     Alias{"connect_timeout", "UCCL_P2P_CONNECT_TIMEOUT_MS", true},
 };
 

@@ -1,5 +1,5 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""The peer is killed while a call waits for it: the call ends, with a reason, within the keepalive time."""
+"""The peer is killed while a call waits for it: the call ends, with a reason, at once. A stopped one is slow."""
 
 import asyncio
 import os
@@ -104,15 +104,43 @@ def test_kill_while_a_call_waits(doomed, blocked):
     assert results == [False]
 
 
-def test_a_stopped_peer_counts_as_gone(doomed):
-    call = blocked_receive(doomed)
-    os.kill(doomed.other.pid(), signal.SIGSTOP)
+@pytest.fixture
+def impatient():
+    other = Other()
+    pair = Pair(other, keepalive=KEEPALIVE, hung=KEEPALIVE)
+    yield pair
+    pair.close()
+    other.stop()
+
+
+def test_a_peer_that_hangs_counts_as_gone(impatient):
+    call = blocked_receive(impatient)
+    os.kill(impatient.other.pid(), signal.SIGSTOP)
     try:
         thread, results = in_thread(call)
         thread.join(BOUND)
         assert results == [False]
     finally:
-        os.kill(doomed.other.process.pid, signal.SIGCONT)
+        os.kill(impatient.other.process.pid, signal.SIGCONT)
+
+
+def test_a_stopped_peer_is_slow_and_no_more_than_that(doomed):
+    array, mr_id, pointer = doomed.memory(64)
+    theirs, their_pointer = doomed.other.memory("m", 64)
+    thread, results = in_thread(lambda: doomed.ep.recv(doomed.conn, mr_id, pointer, 64))
+    pid = doomed.other.pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + BOUND
+        while not any(route["detail"].startswith("slow: ") for route in doomed.ep.routes(doomed.conn)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert results == []
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert doomed.other.call("send", doomed.their_conn, theirs, their_pointer, 64) is True
+    thread.join(BOUND)
+    assert results == [True]
 
 
 def test_calls_after_the_kill(doomed):

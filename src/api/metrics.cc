@@ -31,6 +31,8 @@ constexpr Counter kCounters[] = {
     {"notifications_received", "", "Notifications that came.", &Stats::notifications_received},
     {"batches_retried", "", "Batches sent again on another channel after one was lost.",
      &Stats::batches_retried},
+    {"reads_paused", "", "Times that a peer was not read from until it took its answers.",
+     &Stats::reads_paused},
 };
 
 std::string escaped(std::string_view text) {

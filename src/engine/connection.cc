@@ -83,7 +83,9 @@ Session::Handlers Connection::handlers(Clock::time_point deadline) {
   const auto self = shared_from_this();
   return {.opened = [self, deadline](const SessionPeer& peer) { self->on_opened(peer, deadline); },
           .message = [self](wire::Message message) { self->on_message(std::move(message)); },
-          .closed = [self](const Error& error) { self->end(error); }};
+          .closed = [self](const Error& error) { self->end(error); },
+          .paused = [self] { self->reads_paused_.fetch_add(1, std::memory_order_relaxed); },
+          .slow = [self](std::chrono::milliseconds still) { self->slow_for_ = still; }};
 }
 
 void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) {
@@ -348,6 +350,18 @@ Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) c
   return lanes_->router()->explain(*here, *there);
 }
 
+std::vector<Route> Connection::routes() const {
+  auto routes = lanes_->router()->routes();
+  const auto slow = slow_for_.load();
+  if (slow.count() == 0) return routes;
+  for (Route& route : routes) {
+    if (route.transport.empty()) continue;
+    route.detail =
+        fmt::format("slow: the peer's machine answers, it did not for {} ms; {}", slow.count(), route.detail);
+  }
+  return routes;
+}
+
 Stats Connection::stats() const {
   Stats stats;
   transfers_->counts().add_to(stats);
@@ -355,6 +369,7 @@ Stats Connection::stats() const {
   stats.notifications_sent = notifications_->sent();
   stats.notifications_received = notifications_->received();
   stats.batches_retried = lanes_->retried();
+  stats.reads_paused = reads_paused_.load(std::memory_order_relaxed);
   return stats;
 }
 

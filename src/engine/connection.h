@@ -68,7 +68,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<TransferState> notify(std::string_view payload);
   std::vector<std::string> take_notifications() { return notifications_->take(); }
 
-  std::vector<Route> routes() const { return lanes_->router()->routes(); }
+  std::vector<Route> routes() const;
   Result<Explanation> explain(RegionId local, RemoteRegionId remote) const;
   Stats stats() const;
 
@@ -126,6 +126,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool bye_said_ P2P_GUARDED_BY(mutex_) = false;
   bool peer_said_bye_ P2P_GUARDED_BY(mutex_) = false;
   std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
+
+  std::atomic<std::uint64_t> reads_paused_{0};
+  std::atomic<std::chrono::milliseconds> slow_for_{};  // the peer lives and has not answered for so long
 };
 
 }  // namespace p2p::engine

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "drivers/socket/socket.h"
 
 namespace p2p::engine {
 namespace {
@@ -73,6 +72,10 @@ Result<ControlSocket::Received> ControlSocket::receive(wire::FrameReader& reader
     reader.feed(ByteView(buffer.data(), moved->bytes));
     return Received{moved->bytes, moved->ended};
   }
+}
+
+socket::Answers ControlSocket::unacknowledged() const {
+  return socket::answers_of(fd()).value_or(socket::Answers{});
 }
 
 void ControlSocket::finish_sending() { shutdown(fd(), SHUT_WR); }

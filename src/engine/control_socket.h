@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/unique_fd.h"
+#include "drivers/socket/socket.h"
 #include "p2p/result.h"
 #include "transport/transport.h"
 #include "wire/decode.h"
@@ -27,7 +28,7 @@ class ControlSocket {
 
   explicit ControlSocket(UniqueFd fd) : fd_(std::move(fd)) {}
 
-  /// Small messages leave at once; data that the peer's machine leaves unacknowledged for `timeout` is an
+  /// Small messages leave at once; data that the peer leaves untaken for `timeout` is an
   /// error. Sockets other than TCP are left as they are, but for being made non-blocking.
   Status prepare(std::chrono::milliseconds timeout);
 
@@ -59,6 +60,9 @@ class ControlSocket {
 
   /// Feeds what has come to `reader`, one buffer at most. kPeerGone if the connection broke.
   Result<Received> receive(wire::FrameReader& reader);
+
+  /// What the peer's machine has not acknowledged; nothing where the system cannot tell.
+  socket::Answers unacknowledged() const;
 
   /// Tells the peer that nothing more comes.
   void finish_sending();

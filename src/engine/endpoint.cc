@@ -51,6 +51,7 @@ void add_to(Stats& sum, const Stats& one) {
   sum.notifications_sent += one.notifications_sent;
   sum.notifications_received += one.notifications_received;
   sum.batches_retried += one.batches_retried;
+  sum.reads_paused += one.reads_paused;
 }
 
 }  // namespace
@@ -233,7 +234,8 @@ void Endpoint::set_note(std::string note) {
 }
 
 SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
-  SessionConfig config{incarnation_, key_, {}, context_->options.keepalive};
+  const Options& options = context_->options;
+  SessionConfig config{incarnation_, key_, {}, options.keepalive, std::max(options.hung, options.keepalive)};
   if (note) {
     config.introduction.note = std::move(*note);
   } else {

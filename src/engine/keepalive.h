@@ -1,43 +1,48 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <chrono>
+
+#include "drivers/socket/socket.h"
+#include "engine/patience.h"
+#include "p2p/result.h"
 
 namespace p2p::engine {
 
-/// Measures for how long something that ought to move has not, while this process ran: time in which it was
-/// stopped itself (SIGSTOP, a debugger) counts for little, so that whoever wakes up blames nobody for it.
-class Patience {
+/// Whether the peer of a session is there, slow or gone. Its machine and the path to it are judged by what
+/// its system acknowledges, which it does also while its programs are stopped or get no processor; the peer
+/// itself by what it says and takes. To be judged once in each beat, in which something must be sent.
+class Keepalive {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Between two `tick`s no more than `most` is counted.
-  Patience(Clock::time_point now, Clock::duration most) : last_move_(now), last_tick_(now), most_(most) {}
+  /// Beats within the keepalive time: five heartbeats may be lost or late before a live peer counts as slow.
+  static constexpr int kBeats = 6;
 
-  void moved(Clock::time_point now) {
-    last_move_ = now;
-    moved_ = true;
-  }
+  struct Limits {
+    std::chrono::milliseconds machine;  ///< silent for so long it is gone; the peer is slow
+    std::chrono::milliseconds peer;     ///< silent for so long it is gone, though its machine answers
+  };
 
-  /// The time without a move.
-  Clock::duration tick(Clock::time_point now) {
-    if (moved_) {
-      still_ = std::min(now - last_move_, most_);
-    } else {
-      still_ += std::min(now - last_tick_, most_);
-    }
-    moved_ = false;
-    last_tick_ = now;
-    return still_;
-  }
+  Keepalive(Limits limits, Clock::time_point now);
+
+  Clock::duration beat() const { return limits_.machine / kBeats; }
+
+  /// The peer said something; it took something, or nothing waits for that.
+  void heard(Clock::time_point now) { silence_.moved(now); }
+  void taken(Clock::time_point now) { congestion_.moved(now); }
+
+  /// Nothing was heard for the keepalive time, while this process ran.
+  bool silent(Clock::time_point now) { return silence_.tick(now) >= limits_.machine; }
+
+  /// For how long the peer has been slow, 0 if it is not; kPeerGone if it is gone.
+  Result<std::chrono::milliseconds> judge(Clock::time_point now, const socket::Answers& answers);
 
  private:
-  Clock::time_point last_move_;
-  Clock::time_point last_tick_;
-  Clock::duration most_;
-  Clock::duration still_{};
-  bool moved_ = false;
+  const Limits limits_;
+  Patience silence_;
+  Patience congestion_;
+  bool doubted_ = false;  // at the last beat the machine seemed silent
 };
 
 }  // namespace p2p::engine

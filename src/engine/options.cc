@@ -218,9 +218,15 @@ constexpr Variable kVariables[] = {
      [](Text text, Options& o) { return read_list(text, o.interfaces); },
      [](const Options& o) { return show_list(o.interfaces); }},
     {"UCCL_P2P_KEEPALIVE_MS",
-     "A peer that is silent for this many milliseconds is gone, and its transfers fail.",
+     "A peer whose machine, or the path to it, is silent for this many milliseconds is gone, and its "
+     "transfers fail.",
      [](Text text, Options& o) { return read_number(text, kDay, o.keepalive); },
      [](const Options& o) { return std::to_string(o.keepalive.count()); }},
+    {"UCCL_P2P_HUNG_MS",
+     "A peer whose machine answers while it does not itself (stopped, or without a processor) is slow; after "
+     "this many milliseconds it is gone.",
+     [](Text text, Options& o) { return read_number(text, kDay, o.hung); },
+     [](const Options& o) { return std::to_string(o.hung.count()); }},
     {"UCCL_P2P_CONNECT_TIMEOUT_MS",
      "Milliseconds for connecting, the handshake included, where the call names no limit.",
      [](Text text, Options& o) { return read_number(text, kDay, o.connect_timeout); },

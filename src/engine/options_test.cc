@@ -61,6 +61,7 @@ TEST_F(OptionsTest, DefaultsWithoutVariables) {
   const Options defaults;
   EXPECT_EQ(options.port, defaults.port);
   EXPECT_EQ(options.keepalive, milliseconds(3000));
+  EXPECT_EQ(options.hung, milliseconds(30000));
   EXPECT_EQ(options.batch_bytes, defaults.batch_bytes);
   EXPECT_THAT(options.transports, IsEmpty());
   EXPECT_TRUE(options.require_transport);
@@ -88,6 +89,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("STREAMS", "7");
   set("INTERFACES", "eth1,10.0.0.4");
   set("KEEPALIVE_MS", "250");
+  set("HUNG_MS", "20000");
   set("CONNECT_TIMEOUT_MS", "5000");
   set("SPIN_US", "0");
   set("KEY_FILE", "/etc/key");
@@ -108,6 +110,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   EXPECT_EQ(options.streams, 7u);
   EXPECT_THAT(options.interfaces, ElementsAre("eth1", "10.0.0.4"));
   EXPECT_EQ(options.keepalive, milliseconds(250));
+  EXPECT_EQ(options.hung, milliseconds(20000));
   EXPECT_EQ(options.connect_timeout, milliseconds(5000));
   EXPECT_EQ(options.spin, microseconds(0));
   EXPECT_EQ(options.key_file, "/etc/key");

@@ -15,9 +15,6 @@
 namespace p2p::engine {
 namespace {
 
-/// Heartbeats within a keepalive time: five may be lost or late before a live peer counts as gone.
-constexpr int kBeats = 6;
-
 /// Buffers read for one event, so that one busy peer leaves others their turn.
 constexpr int kReadsPerEvent = 16;
 
@@ -66,7 +63,7 @@ void Session::Core::adopt(UniqueFd socket, Role role) {
   Handshake::Setup setup{.role = role, .hello = {}, .key = config_.key, .introduction = config_.introduction};
   setup.hello.incarnation = config_.incarnation;
   Status ready = crypto::random_bytes(setup.hello.nonce);
-  if (ready) ready = socket_->prepare(config_.keepalive);
+  if (ready) ready = socket_->prepare(config_.hung);
   if (ready) {
     interest_ = EPOLLIN | EPOLLRDHUP;
     ready = reactor_.watch(socket_->fd(), interest_,
@@ -92,7 +89,7 @@ void Session::Core::receive() {
     const auto got = socket_->receive(reader_);
     if (!got) return finish(explain(got.error()));
     if (got->bytes == 0 && !got->end) return;
-    if (silence_) silence_->moved(Clock::now());
+    if (keepalive_) keepalive_->heard(Clock::now());
     if (got->end) return take_end();
     take_messages(until);
   }
@@ -144,7 +141,7 @@ void Session::Core::take_turn(Clock::time_point until) {
       handlers_.message(std::move(**message));
     }
     if (state_ != State::kOpen || hurried_) continue;
-    if (silence_) silence_->moved(Clock::now());
+    if (keepalive_) keepalive_->heard(Clock::now());
     if (gathered_much()) {
       send_gathered();
       if (pause_above_mark()) return;
@@ -238,7 +235,7 @@ void Session::Core::flush() {
     });
     return;
   }
-  if (congestion_ && (*sent > 0 || was_idle)) congestion_->moved(Clock::now());
+  if (keepalive_ && (*sent > 0 || was_idle)) keepalive_->taken(Clock::now());
   if (state_ == State::kClosing && socket_->idle()) return linger();
   if (paused_ && socket_->answers() <= kLowMark) {
     paused_ = false;
@@ -259,46 +256,48 @@ void Session::Core::update_interest() {
 }
 
 void Session::Core::start_keepalive() {
-  const auto now = Clock::now();
-  const Clock::duration beat = config_.keepalive / kBeats;
-  silence_.emplace(now, 2 * beat);
-  congestion_.emplace(now, 2 * beat);
-  timer_ = reactor_.after(beat, [self = shared_from_this()] { self->tick(); });
+  keepalive_.emplace(Keepalive::Limits{config_.keepalive, config_.hung}, Clock::now());
+  timer_ = reactor_.after(keepalive_->beat(), [self = shared_from_this()] { self->tick(); });
 }
 
 /// Judges, says that this side lives, and comes again.
 void Session::Core::tick() {
-  const Clock::duration limit = config_.keepalive;
   if (paused_) {
     // It is this side that does not listen. A turn now and then keeps two sides that have both paused from
     // waiting for each other.
-    silence_->moved(Clock::now());
+    keepalive_->heard(Clock::now());
     paused_ = false;
     update_interest();
     go_on_later();
   }
-  auto silence = silence_->tick(Clock::now());
-  if (silence >= limit) {
+  if (keepalive_->silent(Clock::now())) {
     // What came while this thread was kept from running is life too.
     receive();
     if (state_ != State::kOpen) return;
-    silence = silence_->tick(Clock::now());
   }
-  if (silence >= limit) {
-    return finish(explain(
-        Error{ErrorCode::kPeerGone, fmt::format("not heard of for {} ms", config_.keepalive.count())}));
-  }
-  if (socket_->idle()) congestion_->moved(Clock::now());
-  if (congestion_->tick(Clock::now()) >= limit) {
-    return finish(explain(Error{ErrorCode::kPeerGone, fmt::format("took nothing that it was sent for {} ms",
-                                                                  config_.keepalive.count())}));
-  }
+  if (socket_->idle()) keepalive_->taken(Clock::now());
+  const auto slow_for = keepalive_->judge(Clock::now(), socket_->unacknowledged());
+  if (!slow_for) return finish(explain(slow_for.error()));
+  tell_slow(*slow_for);
   // With frames waiting, those tell the peer as much as a heartbeat behind them would.
   if (socket_->idle()) {
     enqueue(handlers_.heartbeat ? handlers_.heartbeat() : wire::Heartbeat{});
   }
-  const auto next = std::min<Clock::duration>(limit / kBeats, limit - silence);
-  timer_ = reactor_.after(next, [self = shared_from_this()] { self->tick(); });
+  timer_ = reactor_.after(keepalive_->beat(), [self = shared_from_this()] { self->tick(); });
+}
+
+void Session::Core::tell_slow(std::chrono::milliseconds still) {
+  const bool slow = still.count() != 0;
+  if (!slow && !slow_) return;
+  if (slow != std::exchange(slow_, slow)) {
+    if (slow) {
+      log(LogLevel::kWarning, "session with {}: the peer is slow: its machine answers, it did not for {} ms",
+          peer_name_, still.count());
+    } else {
+      log(LogLevel::kInfo, "session with {}: the peer answers again", peer_name_);
+    }
+  }
+  if (handlers_.slow) handlers_.slow(still);
 }
 
 void Session::Core::enqueue(const wire::Message& message) {
@@ -373,7 +372,7 @@ void Session::Core::linger() {
   socket_->finish_sending();
   update_interest();
   reactor_.cancel(timer_);
-  timer_ = reactor_.after(config_.keepalive / kBeats,
+  timer_ = reactor_.after(config_.keepalive / Keepalive::kBeats,
                           [self = shared_from_this()] { self->finish(*self->reason_); });
 }
 

@@ -26,6 +26,7 @@ struct SessionConfig {
   Bytes key;  ///< pre-shared; empty: none
   wire::Introduction introduction;
   std::chrono::milliseconds keepalive{3000};
+  std::chrono::milliseconds hung{30000};
 };
 
 /// What the handshake gave.
@@ -47,7 +48,8 @@ struct SessionPeer {
 ///
 /// Errors that `closed` gets by itself: kTimedOut (the handshake's deadline), kPermissionDenied (keys),
 /// kUnavailable (nobody listens, versions differ, the peer refused), kNotFound (no such host), kProtocol, and
-/// kPeerGone: the peer closed, its connection broke, or it was silent for the keepalive time.
+/// kPeerGone: the peer closed, its connection broke, its machine was silent for the keepalive time, or the
+/// peer itself for as long as it takes to be hung.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Handlers {
@@ -64,6 +66,10 @@ class Session : public std::enable_shared_from_this<Session> {
     /// The peer does not take the answers to what it sends, so nothing more of it is read until it does. May
     /// be null.
     std::function<void()> paused = nullptr;
+
+    /// The peer's machine answers and the peer has not for so long, at least the keepalive time; 0: it does
+    /// again. May be null.
+    std::function<void(std::chrono::milliseconds)> slow = nullptr;
   };
 
   /// Connects to host and port (a numeric address or a name) and shakes hands before `deadline`.

@@ -56,6 +56,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
 
   void start_keepalive();
   void tick();
+  void tell_slow(std::chrono::milliseconds still);
 
   bool closing_requested();
   void schedule() P2P_REQUIRES(mutex_);
@@ -80,8 +81,8 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   std::optional<Error> broken_;  // a write failed; what can still be read comes first
   std::optional<Error> reason_;  // of a close under way
   Reactor::TimerId timer_{};     // the handshake's deadline, then keepalive, then the close's limit
-  std::optional<Patience> silence_;
-  std::optional<Patience> congestion_;
+  bool slow_ = false;            // the peer is, and the handler was told
+  std::optional<Keepalive> keepalive_;
 
   Mutex mutex_;
   std::deque<ControlSocket::Frame> outbox_ P2P_GUARDED_BY(mutex_);

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/eventually.h"
 #include "support/hex.h"
 #include "support/peer.h"
 #include "support/sockets.h"
@@ -24,7 +25,13 @@ constexpr std::initializer_list<ErrorCode> kGone{ErrorCode::kPeerGone};
 
 class DeathTest : public OverTransport {
  protected:
-  EndpointPlan plan() const { return {.transport = GetParam(), .workers = kSharingWorkers}; }
+  /// One whose stopped peers are soon taken to hang.
+  EndpointPlan plan() const {
+    EndpointPlan plan = patient();
+    plan.hung = plan.keepalive;
+    return plan;
+  }
+  EndpointPlan patient() const { return {.transport = GetParam(), .workers = kSharingWorkers}; }
 };
 P2P_OVER_TRANSPORTS(DeathTest);
 
@@ -149,6 +156,77 @@ void test_active_peer_dies(const EndpointPlan& plan, const std::string& command)
 
 TEST_P(DeathTest, WriterKilled) { test_active_peer_dies(plan(), "write"); }
 TEST_P(DeathTest, ReaderKilled) { test_active_peer_dies(plan(), "read"); }
+
+// Its machine answers: it is slow, which routes say, and no more than that.
+TEST_P(DeathTest, AStoppedPeerIsSlowUntilItGoesOn) {
+  EndpointPlan plan = patient();
+  plan.keepalive = std::chrono::seconds(1);
+  Pair pair(plan);
+  OwnRegion own(pair.endpoint, kMiB);
+  const PeerRegion theirs = pair.peer.region(kMiB);
+  const auto id = pair.connection.import_region(theirs.descriptor);
+  ASSERT_TRUE(is_ok(status_of(id)));
+  const RemoteSpan to{*id, theirs.descriptor.address, kMiB};
+  ASSERT_TRUE(is_ok(pair.connection.write(own.span(0, kMiB), to).wait(kLimit)));
+  const Transfer receive = pair.connection.recv(own.span(0, 100));
+  pair.peer.process().signal(SIGSTOP);
+  const auto slow = [&] { return pair.connection.routes().front().detail.starts_with("slow: "); };
+  EXPECT_TRUE(eventually(slow));
+  EXPECT_TRUE(is_ok(pair.connection.status()));
+  EXPECT_FALSE(receive.done());
+  pair.peer.process().signal(SIGCONT);
+  EXPECT_TRUE(eventually([&] { return !slow(); }));
+  EXPECT_TRUE(is_ok(pair.connection.write(own.span(0, kMiB), to).wait(kLimit)));
+  EXPECT_TRUE(is_ok(pair.connection.notify("still here").wait(kLimit)));
+}
+
+/// Processes that want all the processors there are.
+class Load {
+ public:
+  explicit Load(int count) {
+    for (int i = 0; i < count; ++i) {
+      processes_.push_back(Process::spawn({"sh", "-c", "while :; do :; done"}).value());
+    }
+  }
+
+ private:
+  std::vector<Process> processes_;
+};
+
+// Neither side is scheduled much, and one is stopped for many keepalive times with work of all kinds under
+// way.
+TEST_P(DeathTest, StopsUnderLoadHarmNothing) {
+  EndpointPlan plan = patient();
+  plan.keepalive = std::chrono::seconds(1);
+  Pair pair(plan);
+  const Load load(10);
+  OwnRegion own(pair.endpoint, 8 * kMiB);
+  const PeerRegion theirs = pair.peer.region(8 * kMiB);
+  const RemoteSpan all{pair.connection.import_region(theirs.descriptor).value(), theirs.descriptor.address,
+                       8 * kMiB};
+  for (const auto& [seed, stop] :
+       {std::pair{1, std::chrono::milliseconds(5000)}, {2, std::chrono::milliseconds(1700)}}) {
+    SCOPED_TRACE(seed);
+    fill(own.pages.bytes(), static_cast<std::uint64_t>(seed));
+    std::vector<Transfer> transfers;
+    const auto post = [&] {
+      for (int i = 0; i < 20; ++i) {
+        transfers.push_back(pair.connection.write(own.span(0, 8 * kMiB), all));
+        transfers.push_back(pair.connection.notify("while it stands"));
+      }
+    };
+    post();
+    pair.peer.process().signal(SIGSTOP);
+    post();
+    std::this_thread::sleep_for(stop);  // the fault itself
+    EXPECT_TRUE(is_ok(pair.connection.status()));
+    pair.peer.process().signal(SIGCONT);
+    for (const Transfer& transfer : transfers) EXPECT_TRUE(is_ok(transfer.wait(kLimit)));
+    EXPECT_TRUE(
+        is_ok(status_of(pair.peer.call(fmt::format("check {} 0 {} {}", theirs.index, 8 * kMiB, seed)))));
+    EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("status {}", pair.at_peer)))));
+  }
+}
 
 TEST_P(DeathTest, StoppedPeerThatGoesOnIsToldAndMayReconnect) {
   Pair pair(plan());

@@ -21,6 +21,7 @@ namespace p2p::testing {
 struct EndpointPlan {
   std::string transport;  ///< empty: all
   std::chrono::milliseconds keepalive{kSanitized ? 3000 : 1000};
+  std::chrono::milliseconds hung{30000};
   std::string key_file;
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;

@@ -89,7 +89,8 @@ class Peer {
   }
 
  private:
-  /// endpoint LISTEN PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS STREAMS : "ok ADDRESS PORT"
+  /// endpoint LISTEN PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS STREAMS INTERFACES|- HUNG_MS : "ok
+  /// ADDRESS PORT"
   std::string make_endpoint(Words& words) {
     Options options;
     options.listen_address = words.text();
@@ -103,6 +104,7 @@ class Peer {
       std::istringstream names(interfaces);
       for (std::string name; std::getline(names, name, ',');) options.interfaces.push_back(name);
     }
+    options.hung = words.time();
     auto endpoint = Endpoint::create(options);
     if (!endpoint) return answer_error(endpoint);
     endpoint_.emplace(std::move(*endpoint));

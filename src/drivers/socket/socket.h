@@ -42,9 +42,9 @@ Status tune_stream(int fd, const StreamOptions& options);
 
 /// What the other host owes a stream.
 struct Answers {
-  bool awaited = false;            ///< bytes, or a probe of its full window, are not acknowledged
-  bool waiting = false;            ///< bytes wait for room in its window
-  std::chrono::milliseconds last;  ///< since its last acknowledgement
+  bool awaited = false;              ///< bytes, or a probe of its full window, are not acknowledged
+  bool waiting = false;              ///< bytes wait for room in its window
+  std::chrono::milliseconds last{};  ///< since its last acknowledgement
 };
 Result<Answers> answers_of(int fd);
 

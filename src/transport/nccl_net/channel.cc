@@ -39,7 +39,7 @@ NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::
       config_(std::move(config)),
       polls_(std::move(polls)),
       messages_(setup_.control),
-      watch_(polls_, config_.keepalive),
+      watch_(polls_, config_.keepalive, config_.hung),
       own_(config_.most_bytes, messages_),
       peers_(config_.registrations, messages_),
       handshake_(

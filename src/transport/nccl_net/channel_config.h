@@ -26,6 +26,7 @@ struct ChannelConfig {
   std::uint64_t most_bytes = 0;  ///< of batches under way, or one batch; the rest is left to other channels
   std::chrono::milliseconds connect_timeout{10000};
   std::chrono::milliseconds keepalive{3000};
+  std::chrono::milliseconds hung{30000};
 };
 
 /// Plugins want the CUDA device to be current in every call.

@@ -36,6 +36,7 @@ Options options() {
   Options set;
   set.nccl_net.plugin = SOFTNET_PATH;
   set.keepalive = std::chrono::milliseconds(200);
+  set.hung = std::chrono::milliseconds(1000);
   return set;
 }
 

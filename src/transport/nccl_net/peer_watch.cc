@@ -25,11 +25,14 @@ Status PeerWatch::check(Clock::time_point now, bool busy) {
   using namespace std::chrono;
   // Whoever did not look for so long cannot tell what there was to be heard.
   if (now - next_check_ > keepalive_ / 2) heard_at_ = std::max(heard_at_, now - keepalive_ / 2);
-  if (now - heard_at_ > keepalive_) {
+  // It may be slow; a host that is gone shows in the plugin's sockets and in the session, and ends both
+  // sooner.
+  if (now - heard_at_ > hung_) {
     return fail(ErrorCode::kPeerGone, "the other side has not been heard of for {} ms",
                 duration_cast<milliseconds>(now - heard_at_).count());
   }
   // A chunk is small: if none moves for so long, the plugin has lost its connection without saying so.
+  if (now - heard_at_ > keepalive_) moved_at_ = now;  // while it stands nothing can move
   const milliseconds patience = std::max<milliseconds>(10 * keepalive_, seconds(10));
   if (busy && now - moved_at_ > patience) {
     return fail(ErrorCode::kPeerGone, "nothing has moved for {} ms though the other side lives",

@@ -15,8 +15,8 @@ class PeerWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  PeerWatch(socket::PollSet& polls, std::chrono::milliseconds keepalive)
-      : polls_(polls), keepalive_(keepalive) {}
+  PeerWatch(socket::PollSet& polls, std::chrono::milliseconds keepalive, std::chrono::milliseconds hung)
+      : polls_(polls), keepalive_(keepalive), hung_(hung) {}
 
   void start() { heard_at_ = moved_at_ = next_check_ = Clock::now(); }
 
@@ -44,13 +44,14 @@ class PeerWatch {
   /// A few times in each keepalive time, also when nothing is under way.
   bool due(Clock::time_point now) const { return now >= next_check_; }
 
-  /// kPeerGone if nothing was heard for the keepalive time, or nothing moved for very long. To be called when
-  /// due.
+  /// kPeerGone if nothing was heard until the peer counts as hung, or nothing moved for very long. To be
+  /// called when due.
   Status check(Clock::time_point now, bool busy);
 
  private:
   socket::PollSet& polls_;
   const std::chrono::milliseconds keepalive_;
+  const std::chrono::milliseconds hung_;
   Clock::time_point heard_at_;
   Clock::time_point moved_at_;
   Clock::time_point next_check_;

@@ -296,7 +296,8 @@ Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& 
                            .unpacker = std::move(*unpacker),
                            .most_bytes = most_bytes(setup.rail),
                            .connect_timeout = options_.connect_timeout,
-                           .keepalive = options_.keepalive});
+                           .keepalive = options_.keepalive,
+                           .hung = std::max(options_.hung, options_.keepalive)});
 }
 
 }  // namespace
