@@ -163,6 +163,8 @@ struct Connection::SessionVisitor {
   Status operator()(wire::ChannelAnswer& m) { return self.lanes_->on(m); }
   Status operator()(wire::ChannelsReady& m) { return self.lanes_->on(m); }
   Status operator()(wire::ChannelControl& m) { return self.lanes_->on(std::move(m)); }
+  Status operator()(wire::ChannelReopen& m) { return self.lanes_->on(m); }
+  Status operator()(wire::ChannelReopened& m) { return self.lanes_->on(m); }
   Status operator()(wire::RegionQuery& m) { return self.imports_->on(m), Status{}; }
   Status operator()(wire::RegionAnswer& m) { return self.imports_->on(m); }
   Status operator()(wire::RegionRevoke& m) { return self.imports_->on(m), Status{}; }

@@ -45,6 +45,16 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   /// The channels that are up now.
   Slots slots() const;
 
+  /// There should be so many, which `describe` tells if there are fewer.
+  void expect(std::size_t channels) { expected_.store(channels, std::memory_order_relaxed); }
+  std::string describe() const { return slots().describe(expected_.load(std::memory_order_relaxed)); }
+
+  /// `close`d, or at its end with the last of its channels.
+  bool closed() const {
+    MutexLock lock(mutex_);
+    return error_.has_value();
+  }
+
   // For its slots. The end of the last one closes the lane; one that was never added leaves it as it is.
   void add(std::shared_ptr<Slot> slot) override;
   void remove(const Slot& slot, const Error& error, Deferred& deferred) override;
@@ -63,6 +73,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
 
   std::atomic<std::uint64_t> retried_{0};
   std::atomic<std::uint32_t> turn_{0};
+  std::atomic<std::size_t> expected_{0};
   GatedPieces gated_;
 
   mutable Mutex mutex_;

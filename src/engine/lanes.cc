@@ -2,19 +2,13 @@
 #include "engine/lanes.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/session_link.h"
 
 namespace p2p::engine {
-namespace {
-
-// More channels than this between two processes is a mistake or an attack.
-constexpr std::size_t kMaxChannels = 64;
-
-}  // namespace
 
 Lanes::Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed,
              std::shared_ptr<Words> words)
@@ -59,49 +53,16 @@ void Lanes::start(Role role, const SessionPeer& peer) {
 
 Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
   const std::size_t index = index_of(entry);
-  Transport& transport = *context_->transports()[index].transport;
-  entry.lane = std::make_shared<Lane>(Policy::of(transport.capabilities(), context_->options));
-  std::vector<Bytes> addresses;
-  for (const Rail& rail : transport.rails(peer_.path)) {
-    for (unsigned i = transport.channels_per_rail(rail); i != 0 && addresses.size() < most; --i) {
-      auto control = std::make_unique<SessionLink>(send_, std::string(transport.name()),
-                                                   static_cast<std::uint32_t>(addresses.size()));
-      auto ear = std::make_unique<WordPort>(words_);
-      auto channel = transport.open_channel({.role = role_,
-                                             .rail = rail,
-                                             .path = peer_.path,
-                                             .local_incarnation = context_->regions->incarnation(),
-                                             .peer_incarnation = peer_.incarnation,
-                                             .secret = peer_.secret,
-                                             .control = control.get(),
-                                             .words = ear.get()});
-      if (!channel) return tl::unexpected(channel.error());
-      addresses.push_back((*channel)->address());
-      Slot::Setup setup{rail.name, std::move(control), std::move(*channel), nullptr, fence_, std::move(ear)};
-      setup.report = reporter(index);
-      entry.slots.push_back(std::make_shared<Slot>(least_loaded(), entry.lane, std::move(setup)));
-    }
-  }
-  if (addresses.empty()) return fail(ErrorCode::kUnavailable, "no interface towards the peer");
-  return addresses;
-}
-
-// Hands what becomes of a channel over to the reactor's thread.
-std::function<void(const Status&)> Lanes::reporter(std::size_t transport) {
-  return [weak = weak_from_this(), &reactor = *context_->reactor, transport](const Status& status) {
-    reactor.post([weak, transport, status] {
-      if (const auto lanes = weak.lock()) lanes->channel_changed(transport, status);
+  // Hands what becomes of a channel over to the reactor's thread.
+  const auto report = [weak = weak_from_this(), &reactor = *context_->reactor, index](std::uint32_t channel,
+                                                                                      const Status& status) {
+    reactor.post([weak, index, channel, status] {
+      if (const auto lanes = weak.lock()) lanes->channel_changed(index, channel, status);
     });
   };
-}
-
-Status Lanes::connect(Entry& entry, const std::vector<Bytes>& addresses) {
-  for (std::size_t i = 0; i < entry.slots.size(); ++i) {
-    if (Status connected = entry.slots[i]->connect(addresses[i]); !connected) return connected;
-  }
-  entry.attached = true;
-  for (const auto& slot : entry.slots) slot->start();
-  return {};
+  entry.channels = std::make_unique<ChannelSet>(
+      ChannelSet::Setup{context_, index, role_, peer_, send_, words_, fence_, report});
+  return entry.channels->open(most);
 }
 
 Status Lanes::on(const wire::ChannelOffer& offer) {
@@ -134,7 +95,7 @@ Status Lanes::take_up(Entry& entry, const wire::ChannelOffer& offer) {
   const std::vector<Bytes> theirs(offer.addresses.begin(),
                                   offer.addresses.begin() + static_cast<std::ptrdiff_t>(addresses->size()));
   send_(wire::ChannelAnswer{offer.transport, "", std::move(*addresses)});
-  return connect(entry, theirs);
+  return entry.channels->connect(theirs);
 }
 
 Status Lanes::on(const wire::ChannelAnswer& answer) {
@@ -158,16 +119,10 @@ Status Lanes::take_answer(Entry& entry, const wire::ChannelAnswer& answer) {
   if (!answer.reason.empty()) {
     return fail(ErrorCode::kUnavailable, "the peer could not open its channels: {}", answer.reason);
   }
-  if (answer.addresses.empty() || answer.addresses.size() > entry.slots.size()) {
+  if (answer.addresses.empty() || answer.addresses.size() > entry.channels->size()) {
     return fail(ErrorCode::kProtocol, "the peer answered with a wrong number of channels");
   }
-  // The peer may take fewer than were offered.
-  while (entry.slots.size() > answer.addresses.size()) {
-    entry.slots.back()->mute();  // its end is no loss
-    trash_.push_back(std::move(entry.slots.back()));
-    entry.slots.pop_back();
-  }
-  return connect(entry, answer.addresses);
+  return entry.channels->connect(answer.addresses);
 }
 
 Status Lanes::on(const wire::ChannelsReady& ready) {
@@ -182,9 +137,7 @@ Status Lanes::on(const wire::ChannelsReady& ready) {
     }
     entry->peer_done = true;
     if (!success) give_up(*entry, "the peer gave it up: " + ready.reason);
-    if (entry->local_done && entry->ready == entry->slots.size() && !entry->slots.empty()) {
-      open_route(*entry);
-    }
+    if (success && entry->local_done && entry->channels && !entry->channels->cleared()) open_route(*entry);
     dirty_ = true;
   }
   sweep();
@@ -199,41 +152,84 @@ Status Lanes::on(wire::ChannelControl control) {
     return fail(ErrorCode::kProtocol, "a message for {} channel {} before it was connected",
                 control.transport, control.channel);
   }
-  if (entry->slots.empty()) return {};  // given up meanwhile
-  if (control.channel >= entry->slots.size() || !entry->attached) {
-    return fail(ErrorCode::kProtocol, "a message for {} channel {}: there are {}", control.transport,
-                control.channel, entry->attached ? entry->slots.size() : 0);
+  if (!entry->channels || entry->channels->cleared()) return {};  // given up meanwhile
+  return entry->channels->control(std::move(control));
+}
+
+template <class Message>
+Status Lanes::take_reopening(const Message& message) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return {};
+    Entry* entry = find(message.transport);
+    if (entry == nullptr || !entry->answered || !entry->local_done || !entry->peer_done) {
+      return fail(ErrorCode::kProtocol, "{} channel {} opened again before both sides were ready",
+                  message.transport, message.channel);
+    }
+    if (!entry->channels || entry->channels->cleared()) return {};  // given up meanwhile
+    if (Status taken = entry->channels->on(message); !taken) return taken;
   }
-  entry->slots[control.channel]->control(std::move(control.message));
+  sweep();
   return {};
 }
 
+Status Lanes::on(const wire::ChannelReopen& offer) { return take_reopening(offer); }
+
+Status Lanes::on(const wire::ChannelReopened& answer) { return take_reopening(answer); }
+
 // A channel of `transport` came up or went down.
-void Lanes::channel_changed(std::size_t transport, const Status& status) {
+void Lanes::channel_changed(std::size_t transport, std::uint32_t channel, const Status& status) {
   {
     MutexLock lock(mutex_);
+    if (closed_) return;
     Entry& entry = entries_[transport];
-    if (closed_ || entry.slots.empty()) return;
-    if (!status) {
-      // With channels left the lane lives on; its pieces went over to them.
-      if (!entry.local_done || entry.lane->slots().empty()) give_up(entry, status.error().message);
-      dirty_ = true;
-    } else if (++entry.ready == entry.slots.size() && !entry.local_done) {
-      local_done(entry);
+    if (!entry.channels) return;
+    take_news(entry, entry.channels->changed(channel, status));
+    dirty_ = true;
+  }
+  sweep();
+}
+
+void Lanes::take_news(Entry& entry, ChannelSet::News news) {
+  if (news == ChannelSet::News::kLost) return give_up(entry, entry.channels->why().message);
+  if (news != ChannelSet::News::kServing || std::exchange(entry.local_done, true)) return;
+  send_(wire::ChannelsReady{std::string(context_->transports()[index_of(entry)].transport->name()), ""});
+  if (entry.peer_done) open_route(entry);
+  dirty_ = true;
+}
+
+void Lanes::tick() {
+  timer_.reset();
+  {
+    MutexLock lock(mutex_);
+    for (Entry& entry : entries_) {
+      if (!entry.channels) continue;
+      take_news(entry, entry.channels->tick(ChannelSet::Clock::now(), entry.local_done && entry.peer_done));
     }
   }
   sweep();
 }
 
-void Lanes::local_done(Entry& entry) {
-  const Transport& transport = *context_->transports()[index_of(entry)].transport;
-  entry.local_done = true;
-  send_(wire::ChannelsReady{std::string(transport.name()), ""});
-  if (entry.peer_done) open_route(entry);
-  dirty_ = true;
+// On the reactor's thread.
+void Lanes::set_timer() {
+  std::optional<ChannelSet::Clock::time_point> next;
+  {
+    MutexLock lock(mutex_);
+    for (const Entry& entry : entries_) {
+      const auto due = entry.channels ? entry.channels->next_tick() : std::nullopt;
+      if (due && (!next || *due < *next)) next = due;
+    }
+  }
+  if (timer_ && next && timer_at_ == *next) return;
+  if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
+  if (!next) return;
+  timer_at_ = *next;
+  timer_ = context_->reactor->after(*next - ChannelSet::Clock::now(), [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->tick();
+  });
 }
 
-void Lanes::open_route(const Entry& entry) { router_->open(index_of(entry), entry.lane); }
+void Lanes::open_route(const Entry& entry) { router_->open(index_of(entry), entry.channels->lane()); }
 
 void Lanes::give_up(Entry& entry, std::string reason) {
   const std::size_t index = index_of(entry);
@@ -241,8 +237,7 @@ void Lanes::give_up(Entry& entry, std::string reason) {
   if (router_->usable(index)) log(LogLevel::kInfo, "{} is lost: {}", name, reason);
   if (!std::exchange(entry.local_done, true)) send_(wire::ChannelsReady{name, reason});
   router_->close(index, std::move(reason));
-  std::move(entry.slots.begin(), entry.slots.end(), std::back_inserter(trash_));
-  entry.slots.clear();
+  if (entry.channels) entry.channels->clear(trash_);
   dirty_ = true;
 }
 
@@ -250,6 +245,7 @@ void Lanes::expire(const Error& error) {
   {
     MutexLock lock(mutex_);
     for (Entry& entry : entries_) {
+      if (entry.channels) take_news(entry, entry.channels->hurry());
       if (!entry.expected || (entry.local_done && entry.peer_done)) continue;
       give_up(entry, error.message);
       entry.peer_done = true;
@@ -264,30 +260,39 @@ void Lanes::sweep() {
   {
     MutexLock lock(mutex_);
     trash.swap(trash_);
+    for (Entry& entry : entries_) {
+      if (entry.channels) std::ranges::move(entry.channels->take_trash(), std::back_inserter(trash));
+    }
     changed = std::exchange(dirty_, false) && !closed_;
   }
   const Error error{ErrorCode::kPeerGone, "the channel was given up"};
   for (const auto& slot : trash) slot->stop(error);
+  set_timer();
   if (changed) changed_();
 }
 
 void Lanes::close(const Error& error) {
   std::vector<Entry> entries;
+  std::vector<std::shared_ptr<Slot>> trash;
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    entries.resize(entries_.size());
-    entries.swap(entries_);
+    for (Entry& entry : entries_) entries.push_back(std::move(entry));
+    for (Entry& entry : entries_) entry = Entry();
+    trash.swap(trash_);
     router_->close_all(error.message);
   }
-  for (const Entry& entry : entries) {
-    if (!entry.lane) continue;
-    Deferred deferred;
-    entry.lane->close(error, deferred);
-    deferred.run();
-    for (const auto& slot : entry.slots) slot->stop(error);
+  for (Entry& entry : entries) {
+    if (!entry.channels) continue;
+    if (const auto& lane = entry.channels->lane()) {
+      Deferred deferred;
+      lane->close(error, deferred);
+      deferred.run();
+    }
+    entry.channels->clear(trash);
+    std::ranges::move(entry.channels->take_trash(), std::back_inserter(trash));
   }
-  sweep();
+  for (const auto& slot : trash) slot->stop(error);
 }
 
 bool Lanes::settled() const {
@@ -300,7 +305,9 @@ bool Lanes::settled() const {
 std::uint64_t Lanes::retried() const {
   MutexLock lock(mutex_);
   std::uint64_t sum = 0;
-  for (const Entry& entry : entries_) sum += entry.lane ? entry.lane->retried() : 0;
+  for (const Entry& entry : entries_) {
+    if (entry.channels && entry.channels->lane()) sum += entry.channels->lane()->retried();
+  }
   return sum;
 }
 
@@ -308,7 +315,9 @@ void Lanes::abandon(const std::shared_ptr<TransferState>& state) const {
   std::vector<std::shared_ptr<Slot>> slots;
   {
     MutexLock lock(mutex_);
-    for (const Entry& entry : entries_) slots.insert(slots.end(), entry.slots.begin(), entry.slots.end());
+    for (const Entry& entry : entries_) {
+      if (entry.channels) entry.channels->for_each([&](const auto& slot) { slots.push_back(slot); });
+    }
   }
   for (const auto& slot : slots) slot->abandon(state);
 }
@@ -322,11 +331,6 @@ Lanes::Entry* Lanes::find(const std::string& transport) {
 
 std::size_t Lanes::index_of(const Entry& entry) const {
   return static_cast<std::size_t>(&entry - entries_.data());
-}
-
-Worker& Lanes::least_loaded() const {
-  return **std::min_element(context_->workers.begin(), context_->workers.end(),
-                            [](const auto& a, const auto& b) { return a->load() < b->load(); });
 }
 
 }  // namespace p2p::engine

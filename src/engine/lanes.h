@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/channel_set.h"
 #include "engine/context.h"
 #include "engine/fence.h"
 #include "engine/lane.h"
@@ -30,6 +32,8 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   Status on(const wire::ChannelAnswer& answer);
   Status on(const wire::ChannelsReady& ready);
   Status on(wire::ChannelControl control);
+  Status on(const wire::ChannelReopen& offer);
+  Status on(const wire::ChannelReopened& answer);
 
   /// Gives up what is not up yet.
   void expire(const Error& error);
@@ -57,27 +61,25 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
     bool expected = false;
     bool offered = false;     ///< by this side or to it
     bool answered = false;    ///< the same
-    bool attached = false;    ///< its channels are the workers'
     bool local_done = false;  ///< up or given up here, and the peer was told
     bool peer_done = false;   ///< the same of the peer, or it is waited for no longer
     bool peer_said = false;   ///< its ChannelsReady has come
-    std::shared_ptr<Lane> lane;
-    std::vector<std::shared_ptr<Slot>> slots;
-    std::size_t ready = 0;
+    std::unique_ptr<ChannelSet> channels;
   };
 
   Entry* find(const std::string& transport) P2P_REQUIRES(mutex_);
   std::size_t index_of(const Entry& entry) const P2P_REQUIRES(mutex_);
   Result<std::vector<Bytes>> open(Entry& entry, std::size_t most) P2P_REQUIRES(mutex_);
-  Status connect(Entry& entry, const std::vector<Bytes>& addresses) P2P_REQUIRES(mutex_);
   Status take_up(Entry& entry, const wire::ChannelOffer& offer) P2P_REQUIRES(mutex_);
   Status take_answer(Entry& entry, const wire::ChannelAnswer& answer) P2P_REQUIRES(mutex_);
   void give_up(Entry& entry, std::string reason) P2P_REQUIRES(mutex_);
-  void local_done(Entry& entry) P2P_REQUIRES(mutex_);
+  void take_news(Entry& entry, ChannelSet::News news) P2P_REQUIRES(mutex_);
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
-  std::function<void(const Status&)> reporter(std::size_t transport);
-  void channel_changed(std::size_t transport, const Status& status);
-  Worker& least_loaded() const;
+  template <class Message>
+  Status take_reopening(const Message& message);
+  void channel_changed(std::size_t transport, std::uint32_t channel, const Status& status);
+  void tick();
+  void set_timer();
 
   /// Ends what was given up and reports changes, with the mutex free.
   void sweep();
@@ -97,6 +99,10 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   bool started_ P2P_GUARDED_BY(mutex_) = false;
   bool dirty_ P2P_GUARDED_BY(mutex_) = false;
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
+
+  // Reactor's thread only.
+  std::optional<Reactor::TimerId> timer_;
+  ChannelSet::Clock::time_point timer_at_;
 };
 
 }  // namespace p2p::engine

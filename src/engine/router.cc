@@ -145,7 +145,7 @@ Explanation Router::explain(const Region& local, const RemoteRegion& remote) con
     auto passed = obstacle(i, local, remote);
     if (!passed) {
       found.transport = transports_[i].transport->name();
-      found.detail = rows_[i].lane->slots().describe();
+      found.detail = rows_[i].lane->describe();
       return found;
     }
     found.passed.push_back(std::move(*passed));
@@ -182,7 +182,7 @@ Route Router::best(MemoryKind local, MemoryKind remote) const {
     const bool carries = transport.carries(place(local), place(remote));
     if (carries && !rows_[i].closed) {
       route.transport = transport.name();
-      route.detail = rows_[i].lane->slots().describe();
+      route.detail = rows_[i].lane->describe();
       route.reason =
           route.reason.empty() ? "the preferred transport" : "the best that works; before it " + route.reason;
       return route;

@@ -76,6 +76,12 @@ std::vector<Case> cases() {
        kConnected | kOpen | kLost, kConnected | kOpen | kLost},
       {"control of one too many", wire::ChannelControl{"plain", 2, Bytes(1)}, kLost, kLost},
       {"control of another", wire::ChannelControl{"other", 0, Bytes(1)}, kNever, kNever},
+      {"channel opened again", wire::ChannelReopen{"plain", 65, address()}, kLost, kOpen | kLost},
+      {"channel opened again that has no place", wire::ChannelReopen{"plain", 66, address()}, kLost, kLost},
+      {"channel opened again by its old number", wire::ChannelReopen{"plain", 1, address()}, kLost, kLost},
+      {"channel of another opened again", wire::ChannelReopen{"other", 65, address()}, kNever, kNever},
+      {"answer about what was not opened again", wire::ChannelReopened{"plain", 65, "", address()}, kLost,
+       kLost},
       {"query", wire::RegionQuery{1, 4711, {}}, kAlways, kAlways},
       {"answer to no query", wire::RegionAnswer{.query = 1, .base = 1, .size = 1}, kNever, kNever},
       {"revocation", wire::RegionRevoke{1, 4711}, kAlways, kAlways},
@@ -222,6 +228,72 @@ TEST_F(SequenceTest, WordsAreAnsweredOverTheSession) {
     const auto done = peer->next_of<wire::NotifyDone>();
     ASSERT_TRUE(done);
     EXPECT_EQ(done->notification, number);
+  }
+}
+
+TEST_F(SequenceTest, AChannelThatIsLostIsOpenedAgain) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_at(kOpen, dialled);
+    ASSERT_TRUE(peer);
+    ASSERT_TRUE(eventually([&] { return connection_->routes().front().detail == "2 channels: plain"; }));
+    for (std::uint32_t number = 1; number < 4 * 64; number += 64) {
+      peer->say(wire::ChannelControl{"plain", number, Bytes(1, std::byte{0xff})});
+      ASSERT_TRUE(
+          eventually([&] { return connection_->routes().front().detail == "1 of 2 channels: plain"; }));
+      if (dialled) {
+        const auto again = peer->next_of<wire::ChannelReopen>();
+        ASSERT_TRUE(again);
+        EXPECT_EQ(again->channel, number + 64);
+        peer->say(wire::ChannelReopened{"plain", number + 64, "", address()});
+      } else {
+        peer->say(wire::ChannelReopen{"plain", number + 64, address()});
+        const auto answer = peer->next_of<wire::ChannelReopened>();
+        ASSERT_TRUE(answer);
+        EXPECT_EQ(answer->channel, number + 64);
+        EXPECT_EQ(answer->reason, "");
+      }
+      ASSERT_TRUE(eventually([&] { return connection_->routes().front().detail == "2 channels: plain"; }));
+    }
+  }
+}
+
+TEST_F(SequenceTest, AChannelThatIsNotTakenUpIsTriedAgain) {
+  auto peer = peer_at(kOpen, true);
+  ASSERT_TRUE(peer);
+  peer->say(wire::ChannelControl{"plain", 1, Bytes(1, std::byte{0xff})});
+  peer->say(wire::ChannelControl{"plain", 1, Bytes(1)});  // late, for what is lost by now
+  for (std::uint32_t number = 65; number < 5 * 64; number += 64) {
+    const auto again = peer->next_of<wire::ChannelReopen>();
+    ASSERT_TRUE(again);
+    EXPECT_EQ(again->channel, number);
+    switch (number / 64) {
+      case 1: peer->say(wire::ChannelReopened{"plain", number, "not now", {}}); break;
+      case 2: peer->say(wire::ChannelReopened{"plain", number, "", address(PlainAddress::kRefused)}); break;
+      case 3:
+        peer->say(wire::ChannelReopened{"plain", number, "", address(PlainAddress::kNeverReady)});
+        break;
+      default: peer->say(wire::ChannelReopened{"plain", number, "", address()});
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return connection_->routes().front().detail == "2 channels: plain"; }));
+}
+
+TEST_F(SequenceTest, AChannelThatFailsAtFirstHoldsUpNoOther) {
+  for (const auto kind : {PlainAddress::kRefused, PlainAddress::kFailsLater, PlainAddress::kNeverReady}) {
+    auto peer = peer_at(kIntroduced, true);
+    ASSERT_TRUE(peer);
+    peer->say(wire::ChannelAnswer{"plain", "", {address(), address(kind)}});
+    const auto ready = peer->next_of<wire::ChannelsReady>();
+    ASSERT_TRUE(ready);
+    EXPECT_EQ(ready->reason, "");
+    peer->say(kReady);
+    EXPECT_TRUE(eventually([&] { return connection_->routes().front().detail == "1 of 2 channels: plain"; }));
+    if (kind == PlainAddress::kNeverReady) continue;
+    const auto again = peer->next_of<wire::ChannelReopen>();
+    ASSERT_TRUE(again);
+    peer->say(wire::ChannelReopened{"plain", again->channel, "", address()});
+    EXPECT_TRUE(eventually([&] { return connection_->routes().front().detail == "2 channels: plain"; }));
   }
 }
 

@@ -98,9 +98,8 @@ void Slot::complete(Completion& completion, Deferred& deferred) {
   }
   if (completion.status) return piece->close(deferred);
   // A lost channel's pieces go over another one; the last channel's end fails them.
-  if (completion.status.error().code == ErrorCode::kPeerGone && !piece->submission->doomed()) {
-    return source_->retry(std::move(*piece));
-  }
+  const bool lost = completion.status.error().code == ErrorCode::kPeerGone;
+  if (lost && piece->may_go_again()) return source_->retry(std::move(*piece));
   piece->fail(std::move(completion.status.error()), deferred);
 }
 

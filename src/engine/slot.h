@@ -67,6 +67,18 @@ class Slot : public std::enable_shared_from_this<Slot> {
   /// Destroys the channel; its pieces fail with `error`. Returns when that is done.
   void stop(const Error& error);
 
+  /// The same if the channel is not ready; false if it is, and works on.
+  bool give_up(const Error& error) {
+    Deferred deferred;
+    {
+      MutexLock lock(mutex_);
+      if (ready_ && !stopped_) return false;
+      if (!stopped_) drop(error, deferred);
+    }
+    deferred.run();
+    return true;
+  }
+
   /// No report comes any more. Not once it was started.
   void mute();
 

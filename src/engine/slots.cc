@@ -50,10 +50,11 @@ void Slots::assist(const std::shared_ptr<Slot>& one, bool all, const Policy& pol
   }
 }
 
-std::string Slots::describe() const {
+std::string Slots::describe(std::size_t expected) const {
   std::map<std::string_view, std::string_view> rails;
   for (const auto& slot : *slots_) rails.emplace(slot->rail(), slot->description());
-  std::string text = fmt::format("{} channel{}", size(), size() == 1 ? "" : "s");
+  std::string text = size() < expected ? fmt::format("{} of {} channels", size(), expected)
+                                       : fmt::format("{} channel{}", size(), size() == 1 ? "" : "s");
   std::string_view separator = ": ";
   for (const auto& [rail, description] : rails) {
     text.append(std::exchange(separator, "; ")).append(description);

@@ -42,8 +42,8 @@ class Slots {
   void assist(const std::shared_ptr<Slot>& one, bool all, const Policy& policy,
               const std::function<bool()>& through, Slot::Clock::time_point deadline) const;
 
-  /// How many there are, and one of each rail as it describes itself.
-  std::string describe() const;
+  /// How many there are, of how many if that is more, and one of each rail as it describes itself.
+  std::string describe(std::size_t expected = 0) const;
 
  private:
   using List = std::vector<std::shared_ptr<Slot>>;

@@ -69,6 +69,12 @@ struct Piece {
 
   bool empty() const { return batch.segments.empty(); }
 
+  /// Its channel was lost, and there may be others. A batch with which many were lost is likely to be the
+  /// cause.
+  bool may_go_again() { return ++retries <= kMostRetries && !submission->doomed(); }
+  static constexpr std::uint8_t kMostRetries = 16;
+  std::uint8_t retries = 0;
+
   /// It is done. The outcome of the submission is told by `deferred` if this was its last.
   void close(Deferred& deferred);
   void fail(Error error, Deferred& deferred);

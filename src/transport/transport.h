@@ -53,6 +53,9 @@ struct Capabilities {
 
   Scheduling scheduling = Scheduling::kSpread;
 
+  /// A channel that was lost can be opened again while others carry on.
+  bool reopens = false;
+
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
   std::size_t max_batch_segments = 1024;
 };

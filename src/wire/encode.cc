@@ -69,7 +69,8 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {
     "Words",           "EagerMessage",
     "MessageAnswered", "MessageDeclined",
     "ReceiveWanted",   "MessageWithdrawn",
-    "SendsEnded"};
+    "SendsEnded",      "ChannelReopen",
+    "ChannelReopened", "NotifyTaken"};
 
 }  // namespace
 

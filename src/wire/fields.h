@@ -16,11 +16,15 @@ concept Is = std::same_as<std::remove_const_t<Self>, Type>;
 void fields(Is<Hello> auto& m, auto&& walk) { walk(m.version, m.incarnation, m.nonce, m.authenticated); }
 void fields(Is<Proof> auto& m, auto&& walk) { walk(m.mac); }
 void fields(Is<TransportStatus> auto& m, auto&& walk) { walk(m.name, m.reason); }
-void fields(Is<Introduction> auto& m, auto&& walk) { walk(m.note, m.transports, m.eager_bytes); }
+void fields(Is<Introduction> auto& m, auto&& walk) {
+  walk(m.note, m.transports, m.eager_bytes, m.notifications, m.notification_bytes);
+}
 void fields(Is<ChannelOffer> auto& m, auto&& walk) { walk(m.transport, m.addresses); }
 void fields(Is<ChannelAnswer> auto& m, auto&& walk) { walk(m.transport, m.reason, m.addresses); }
 void fields(Is<ChannelsReady> auto& m, auto&& walk) { walk(m.transport, m.reason); }
 void fields(Is<ChannelControl> auto& m, auto&& walk) { walk(m.transport, m.channel, m.message); }
+void fields(Is<ChannelReopen> auto& m, auto&& walk) { walk(m.transport, m.channel, m.address); }
+void fields(Is<ChannelReopened> auto& m, auto&& walk) { walk(m.transport, m.channel, m.reason, m.address); }
 void fields(Is<RegionQuery> auto& m, auto&& walk) { walk(m.query, m.region, m.key); }
 void fields(Is<ExportedKey> auto& m, auto&& walk) { walk(m.transport, m.key); }
 void fields(Is<RegionAnswer> auto& m, auto&& walk) {
@@ -36,6 +40,7 @@ void fields(Is<ReceiveDone> auto& m, auto&& walk) { walk(m.sequence, m.bytes, m.
 void fields(Is<ReceiveWithdrawn> auto& m, auto&& walk) { walk(m.sequence); }
 void fields(Is<Notify> auto& m, auto&& walk) { walk(m.notification, m.total, m.offset, m.piece); }
 void fields(Is<NotifyDone> auto& m, auto&& walk) { walk(m.notification); }
+void fields(Is<NotifyTaken> auto& m, auto&& walk) { walk(m.count, m.bytes); }
 void fields(Is<Heartbeat> auto& m, auto&& walk) { walk(m.sent_bytes, m.landed_bytes); }
 void fields(Is<Bye> auto& m, auto&& walk) { walk(m.reason); }
 void fields(Is<Words> auto& m, auto&& walk) { walk(m.block); }

@@ -15,7 +15,7 @@
 /// wire order, and the codec walks that list both ways (encode.cc, decode.cc; byte tables in docs/wire.md).
 namespace p2p::wire {
 
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 
 /// Longest frame either side accepts, its header included. Longer things are sent in pieces.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
@@ -50,6 +50,10 @@ struct Introduction {
   std::string note;
   std::vector<TransportStatus> transports;
   std::uint32_t eager_bytes = 0;  ///< kept here of messages whose receives are not posted yet
+
+  // Kept here of notifications that the application has not taken; one has half as many bytes at most.
+  std::uint32_t notifications = 1024;
+  std::uint64_t notification_bytes = std::uint64_t{1} << 20;
   friend bool operator==(const Introduction&, const Introduction&) = default;
 };
 
@@ -73,6 +77,24 @@ struct ChannelsReady {
   std::string transport;
   std::string reason;  ///< empty: ready
   friend bool operator==(const ChannelsReady&, const ChannelsReady&) = default;
+};
+
+/// Connector: a new channel in the place of one that was lost. The number is the place, plus 64 for each
+/// channel that was there before.
+struct ChannelReopen {
+  std::string transport;
+  std::uint32_t channel = 0;
+  Bytes address;
+  friend bool operator==(const ChannelReopen&, const ChannelReopen&) = default;
+};
+
+/// Acceptor: its twin, or why not.
+struct ChannelReopened {
+  std::string transport;
+  std::uint32_t channel = 0;
+  std::string reason;  ///< empty: accepted
+  Bytes address;
+  friend bool operator==(const ChannelReopened&, const ChannelReopened&) = default;
 };
 
 /// Bytes of a ControlLink.
@@ -139,10 +161,10 @@ struct Words {
   friend bool operator==(const Words&, const Words&) = default;
 };
 
-using Message =
-    std::variant<Hello, Proof, Introduction, ChannelOffer, ChannelAnswer, ChannelsReady, ChannelControl,
-                 RegionQuery, RegionAnswer, RegionRevoke, RegionRevoked, ReceivePosted, ReceiveDone,
-                 ReceiveWithdrawn, Notify, NotifyDone, Heartbeat, Bye, Words, EagerMessage, MessageAnswered,
-                 MessageDeclined, ReceiveWanted, MessageWithdrawn, SendsEnded>;
+using Message = std::variant<Hello, Proof, Introduction, ChannelOffer, ChannelAnswer, ChannelsReady,
+                             ChannelControl, RegionQuery, RegionAnswer, RegionRevoke, RegionRevoked,
+                             ReceivePosted, ReceiveDone, ReceiveWithdrawn, Notify, NotifyDone, Heartbeat, Bye,
+                             Words, EagerMessage, MessageAnswered, MessageDeclined, ReceiveWanted,
+                             MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened, NotifyTaken>;
 
 }  // namespace p2p::wire

@@ -62,6 +62,13 @@ struct NotifyDone {
   friend bool operator==(const NotifyDone&, const NotifyDone&) = default;
 };
 
+/// So many notifications, with so many bytes in all, the application has taken since the session began.
+struct NotifyTaken {
+  std::uint64_t count = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(const NotifyTaken&, const NotifyTaken&) = default;
+};
+
 /// Message number `sequence` itself, sent before anybody asked where to; or, with an error, that it will not
 /// come. Its numbers grow.
 struct EagerMessage {

@@ -53,6 +53,18 @@ class Rails {
     }
   }
 
+  /// Bytes that went over a rail so far, both ways.
+  std::uint64_t carried(int rail) {
+    std::uint64_t sum = 0;
+    for (const char* side : {"l", "r"}) {
+      const std::string file = fmt::format("/sys/class/net/{}{}/statistics/tx_bytes", side, rail);
+      auto process = Process::spawn({"ip", "netns", "exec", router_, "cat", file});
+      const auto line = process ? process->read_line(kLimit) : tl::unexpected(process.error());
+      if (line) sum += std::stoull(*line);
+    }
+    return sum;
+  }
+
  private:
   static constexpr int kLeftNet = 97;
   static constexpr int kRightNet = 98;
@@ -143,6 +155,50 @@ TEST_F(RailsTest, ADarkRailHoldsUpNeitherReadsNorWrites) {
       rails.set_dark(2, false);
       ASSERT_TRUE(is_ok(rails.made()));
     }
+  }
+}
+
+// It is known as lost while it is dark, and carries its part again within 5 s of its return.
+TEST_F(RailsTest, ARailThatComesBackCarriesAgain) {
+  Rails rails(2);
+  ASSERT_TRUE(is_ok(rails.made()));
+  Peer left(plan("10.97.0.1", "e1,e2"), rails.left());
+  Peer right(plan("10.98.0.1", "e1,e2"), rails.right());
+  const std::uint64_t connection =
+      left.number(fmt::format("connect {} {} 20000", right.address(), right.port()));
+  right.accept();
+  const PeerRegion own = left.region(kSize);
+  const PeerRegion theirs = right.region(kSize);
+  const std::uint64_t id = left.number(fmt::format("import {} {}", connection, to_hex(theirs.descriptor)));
+  const auto channels = [&](const char* wanted, std::chrono::milliseconds limit) {
+    const auto deadline = Clock::now() + limit;
+    std::string seen;
+    do {
+      seen = left.call(fmt::format("routes {}", connection)).value_or("");
+    } while (!seen.starts_with(wanted) && Clock::now() < deadline);
+    EXPECT_TRUE(seen.starts_with(wanted)) << seen;
+  };
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(seed);
+    left.number(fmt::format("fill {} 0 {} {}", own.index, kSize, seed));
+    std::vector<std::uint64_t> writes;
+    const auto write = [&] {
+      return left.number(
+          fmt::format("write {} {} 0 {} {} {}", connection, own.index, kSize, id, theirs.descriptor.address));
+    };
+    for (int i = 0; i != 4; ++i) writes.push_back(write());
+    EXPECT_TRUE(is_ok(left.wait(writes.front())));
+    rails.set_dark(2, true);
+    ASSERT_TRUE(is_ok(rails.made()));
+    channels("1 of 2 channels", EndpointPlan{}.keepalive + std::chrono::seconds(2) + kMargin);
+    for (const std::uint64_t one : writes) EXPECT_TRUE(is_ok(left.wait(one)));
+    rails.set_dark(2, false);
+    ASSERT_TRUE(is_ok(rails.made()));
+    channels("2 channels", std::chrono::seconds(5));
+    const std::uint64_t before = rails.carried(2);
+    EXPECT_TRUE(is_ok(left.wait(write())));
+    EXPECT_GT(rails.carried(2) - before, kSize / 4);
+    EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("check {} 0 {} {}", theirs.index, kSize, seed)))));
   }
 }
 

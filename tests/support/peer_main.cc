@@ -60,6 +60,7 @@ class Peer {
         {"open", [this](Words& words) { return answer(connection(words).wait_open(words.time())); }},
         {"close", [this](Words& words) { return answer(connection(words).close(words.time())); }},
         {"status", [this](Words& words) { return answer(connection(words).status()); }},
+        {"routes", [this](Words& words) { return ok(connection(words).routes().front().detail); }},
         {"connections", [this](Words&) { return ok(fmt::format("{}", endpoint_->connections().size())); }},
         {"region", [this](Words& words) { return make_region(words); }},
         {"drop_region", [this](Words& words) { return drop_region(words); }},

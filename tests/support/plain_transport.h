@@ -67,7 +67,7 @@ class PlainTransport : public Transport {
   explicit PlainTransport(std::string name) : name_(std::move(name)) {}
 
   std::string_view name() const override { return name_; }
-  Capabilities capabilities() const override { return {.needs_exported_key = true}; }
+  Capabilities capabilities() const override { return {.needs_exported_key = true, .reopens = true}; }
   Status probe() const override { return {}; }
   bool carries(MemoryPlace, MemoryPlace) const override { return true; }
   std::vector<Rail> rails(const PeerPath&) const override { return {{.name = "plain", .address = {}}}; }

@@ -98,7 +98,15 @@ class Sequence {
                                   small(), {{name(), Bytes(choose(4))}}};
       case 10: return wire::RegionRevoke{small(), region};
       case 11: return wire::RegionRevoked{small()};
-      case 12: return wire::Heartbeat{};
+      case 12: {
+        const auto channel = static_cast<std::uint32_t>(choose(3) + 64 * choose(3));
+        const Bytes address(1, static_cast<std::byte>(choose(4)));
+        switch (choose(3)) {
+          case 0: return wire::Heartbeat{};
+          case 1: return wire::ChannelReopen{name(), channel, address};
+          default: return wire::ChannelReopened{name(), channel, reason(), address};
+        }
+      }
       case 13: return choose(4) == 3 ? wire::Message(wire::Hello{}) : wire::Message(wire::Heartbeat{});
       default: break;
     }

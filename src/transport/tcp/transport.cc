@@ -45,7 +45,10 @@ class TcpTransport final : public Transport {
   std::string_view name() const override { return "tcp"; }
 
   Capabilities capabilities() const override {
-    return {.reach = Reach::kNetwork, .max_batch_bytes = max_batch_bytes_, .max_batch_segments = kMaxRanges};
+    return {.reach = Reach::kNetwork,
+            .reopens = true,
+            .max_batch_bytes = max_batch_bytes_,
+            .max_batch_segments = kMaxRanges};
   }
 
   Status probe() const override;

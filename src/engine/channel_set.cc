@@ -1,0 +1,282 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/channel_set.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/session_link.h"
+
+namespace p2p::engine {
+namespace {
+
+/// How long one that is up waits for the others before the set serves without them.
+constexpr std::chrono::seconds kLate{1};
+
+/// A channel that is opened again has so long to come up, and so long passes before the next attempt.
+constexpr std::chrono::seconds kAttempt{2};
+constexpr std::chrono::milliseconds kLeastPause{50};
+constexpr std::chrono::milliseconds kMostPause{1000};
+
+/// One that stayed for so long is not the cause of its end.
+constexpr std::chrono::seconds kStayed{10};
+
+std::chrono::milliseconds pause_after(unsigned failures) {
+  return std::min(kMostPause, kLeastPause * (1U << std::min(failures, 8U)));
+}
+
+}  // namespace
+
+std::uint32_t ChannelSet::number(const Place& place) const {
+  return static_cast<std::uint32_t>(place.past * kMaxChannels +
+                                    static_cast<std::size_t>(&place - places_.data()));
+}
+
+Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint32_t number) {
+  auto control = std::make_unique<SessionLink>(setup_.send, name(), number);
+  auto port = std::make_unique<WordPort>(setup_.words);
+  auto channel = setup_.context->transports()[setup_.transport].transport->open_channel(
+      {.role = setup_.role,
+       .rail = rail,
+       .path = setup_.peer.path,
+       .local_incarnation = setup_.context->regions->incarnation(),
+       .peer_incarnation = setup_.peer.incarnation,
+       .secret = setup_.peer.secret,
+       .control = control.get(),
+       .words = port.get()});
+  if (!channel) return tl::unexpected(channel.error());
+  Slot::Setup made{rail.name, std::move(control), std::move(*channel),
+                   nullptr,   setup_.fence,       std::move(port)};
+  made.report = [report = setup_.report, number](const Status& status) { report(number, status); };
+  const auto& workers = setup_.context->workers;
+  Worker& worker = **std::min_element(workers.begin(), workers.end(),
+                                      [](const auto& a, const auto& b) { return a->load() < b->load(); });
+  return std::make_shared<Slot>(worker, lane_, std::move(made));
+}
+
+Result<std::vector<Bytes>> ChannelSet::open(std::size_t most) {
+  lane_ = std::make_shared<Lane>(Policy::of(transport().capabilities(), setup_.context->options));
+  std::vector<Bytes> addresses;
+  for (const Rail& rail : transport().rails(setup_.peer.path)) {
+    for (unsigned i = transport().channels_per_rail(rail); i != 0 && addresses.size() < most; --i) {
+      auto slot = open_slot(rail, static_cast<std::uint32_t>(addresses.size()));
+      if (!slot) return tl::unexpected(slot.error());
+      addresses.push_back((*slot)->address());
+      places_.push_back({.rail = rail, .slot = std::move(*slot)});
+    }
+  }
+  if (addresses.empty()) return fail(ErrorCode::kUnavailable, "no interface towards the peer");
+  return addresses;
+}
+
+Status ChannelSet::connect(const std::vector<Bytes>& addresses) {
+  // The peer may take fewer than were offered.
+  while (places_.size() > addresses.size()) {
+    places_.back().slot->mute();  // its end is no loss
+    trash_.push_back(std::move(places_.back().slot));
+    places_.pop_back();
+  }
+  attached_ = true;
+  lane_->expect(places_.size());
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    Place& place = places_[i];
+    if (const Status connected = place.slot->connect(addresses[i]); !connected) {
+      lose(place, connected.error());
+      continue;
+    }
+    place.met = true;
+    place.slot->start();
+  }
+  if (std::all_of(places_.begin(), places_.end(), [](const Place& place) { return !place.slot; })) {
+    return tl::unexpected(why_);
+  }
+  return {};
+}
+
+Result<ChannelSet::Place*> ChannelSet::find(std::uint32_t channel) {
+  const std::size_t place = channel % kMaxChannels;
+  if (!attached_ || place >= places_.size()) {
+    return fail(ErrorCode::kProtocol, "a message for {} channel {}: there are {}", name(), channel,
+                attached_ ? places_.size() : 0);
+  }
+  return &places_[place];
+}
+
+bool ChannelSet::reopens() const { return transport().capabilities().reopens && !cleared_; }
+
+std::size_t ChannelSet::ready() const {
+  return static_cast<std::size_t>(
+      std::count_if(places_.begin(), places_.end(), [](const Place& place) { return place.ready; }));
+}
+
+bool ChannelSet::settled() const {
+  return std::all_of(places_.begin(), places_.end(),
+                     [](const Place& place) { return place.ready || !place.slot; });
+}
+
+/// It may be tried again later.
+void ChannelSet::lose(Place& place, const Error& why) {
+  const auto now = Clock::now();
+  why_ = why;
+  if (place.slot) trash_.push_back(std::exchange(place.slot, nullptr));
+  if (place.ready && now - place.up_at >= kStayed) place.failures = 0;
+  place.ready = place.met = false;
+  place.due.reset();
+  if (reopens() && setup_.role == Role::kConnector) place.due = now + pause_after(place.failures++);
+}
+
+ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status) {
+  const auto found = find(channel);
+  if (cleared_ || !found) return News::kNone;
+  Place& place = **found;
+  if (number(place) != channel || !place.slot) return news();  // of one that was here before
+  if (status) {
+    place.ready = true;
+    place.up_at = Clock::now();
+    place.due.reset();
+    if (!serves_ && !late_at_) late_at_ = place.up_at + kLate;
+    if (place.past != 0) {
+      log(LogLevel::kInfo, "{} {} is back: {} of {} channels", name(), place.rail.name, ready(),
+          places_.size());
+    }
+  } else {
+    const bool was_ready = place.ready;
+    lose(place, status.error());
+    log(was_ready ? LogLevel::kInfo : LogLevel::kDebug, "{} {} is lost, {} of {} channels are left: {}",
+        name(), place.rail.name, ready(), places_.size(), status.error().message);
+  }
+  return news();
+}
+
+ChannelSet::News ChannelSet::news() {
+  // With channels left the lane lives on; the pieces of one that was lost went over to them.
+  if (lane_->closed() || (!serves_ && settled() && ready() == 0)) return News::kLost;
+  if (serves_ || !settled()) return News::kNone;
+  serves_ = true;
+  return News::kServing;
+}
+
+Status ChannelSet::on(const wire::ChannelReopen& offer) {
+  const auto found = find(offer.channel);
+  if (!found) return tl::unexpected(found.error());
+  Place& place = **found;
+  const auto past = static_cast<std::uint32_t>(offer.channel / kMaxChannels);
+  if (setup_.role != Role::kAcceptor || !reopens() || past <= place.past) {
+    return fail(ErrorCode::kProtocol, "{} channel {} opened again, which was not due", name(), offer.channel);
+  }
+  // The peer's end is shut and has said so. This one gives its pieces back by itself, if it has not done so.
+  if (place.last) trash_.push_back(std::move(place.last));
+  place.last = std::move(place.slot);
+  place.ready = place.met = false;
+  place.past = past;
+  auto slot = open_slot(place.rail, offer.channel);
+  if (!slot) {
+    setup_.send(wire::ChannelReopened{name(), offer.channel, slot.error().message, {}});
+    return {};
+  }
+  place.slot = std::move(*slot);
+  setup_.send(wire::ChannelReopened{name(), offer.channel, "", place.slot->address()});
+  if (const Status connected = place.slot->connect(offer.address); !connected) {
+    lose(place, connected.error());
+    return {};
+  }
+  place.met = true;
+  place.slot->start();
+  return {};
+}
+
+Status ChannelSet::on(const wire::ChannelReopened& answer) {
+  const auto found = find(answer.channel);
+  if (!found) return tl::unexpected(found.error());
+  Place& place = **found;
+  const auto past = static_cast<std::uint32_t>(answer.channel / kMaxChannels);
+  if (setup_.role != Role::kConnector || past == 0 || past > place.past ||
+      (past == place.past && place.met)) {
+    return fail(ErrorCode::kProtocol, "an answer about {} channel {} that was not due", name(),
+                answer.channel);
+  }
+  if (past != place.past || !place.slot) return {};  // given up meanwhile
+  const Status connected =
+      answer.reason.empty() ? place.slot->connect(answer.address)
+                            : fail(ErrorCode::kUnavailable, "the peer could not open it: {}", answer.reason);
+  if (!connected) {
+    lose(place, connected.error());
+    return {};
+  }
+  place.met = true;
+  place.slot->start();
+  return {};
+}
+
+Status ChannelSet::control(wire::ChannelControl message) {
+  const auto found = find(message.channel);
+  if (!found) return tl::unexpected(found.error());
+  Place& place = **found;
+  const auto past = static_cast<std::uint32_t>(message.channel / kMaxChannels);
+  if (past > place.past || (past == place.past && place.slot && !place.met)) {
+    return fail(ErrorCode::kProtocol, "a message for {} channel {} before it was connected", name(),
+                message.channel);
+  }
+  if (past == place.past && place.slot) place.slot->control(std::move(message.message));
+  return {};
+}
+
+ChannelSet::News ChannelSet::tick(Clock::time_point now, bool serving) {
+  if (cleared_) return News::kNone;
+  for (Place& place : places_) {
+    if (!place.due || now < *place.due) continue;
+    if (place.slot) {
+      place.due.reset();
+      const Error late{ErrorCode::kTimedOut, "it did not come up in time"};
+      if (place.slot->give_up(late)) lose(place, late);
+    } else if (serving) {
+      reopen(place);
+    } else {
+      place.due = now + kMostPause;
+    }
+  }
+  return late_at_ && now >= *late_at_ ? hurry() : News::kNone;
+}
+
+ChannelSet::News ChannelSet::hurry() {
+  if (cleared_ || serves_ || ready() == 0) return News::kNone;
+  late_at_.reset();
+  serves_ = true;
+  return News::kServing;
+}
+
+void ChannelSet::reopen(Place& place) {
+  ++place.past;
+  place.due = Clock::now() + kAttempt;
+  auto slot = open_slot(place.rail, number(place));
+  if (!slot) return lose(place, slot.error());
+  place.slot = std::move(*slot);
+  setup_.send(wire::ChannelReopen{name(), number(place), place.slot->address()});
+}
+
+std::optional<ChannelSet::Clock::time_point> ChannelSet::next_tick() const {
+  if (cleared_) return std::nullopt;
+  std::optional<Clock::time_point> next = serves_ ? std::nullopt : late_at_;
+  for (const Place& place : places_) {
+    if (place.due && (!next || *place.due < *next)) next = place.due;
+  }
+  return next;
+}
+
+void ChannelSet::clear(std::vector<std::shared_ptr<Slot>>& trash) {
+  cleared_ = true;
+  for (Place& place : places_) {
+    if (place.slot) trash.push_back(std::exchange(place.slot, nullptr));
+    if (place.last) trash.push_back(std::exchange(place.last, nullptr));
+  }
+}
+
+void ChannelSet::for_each(const std::function<void(const std::shared_ptr<Slot>&)>& visit) const {
+  for (const Place& place : places_) {
+    if (place.slot) visit(place.slot);
+    if (place.last) visit(place.last);
+  }
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,126 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/context.h"
+#include "engine/fence.h"
+#include "engine/lane.h"
+#include "engine/session.h"
+
+namespace p2p::engine {
+
+/// More channels than this between two processes is a mistake or an attack.
+inline constexpr std::size_t kMaxChannels = 64;
+
+/// The channels of one transport of one connection, each in a place of its own. They are offered and answered
+/// once, and serve as soon as one is up. One that fails while others serve is opened again in its place,
+/// where the transport can: the side that dialled the session offers a new one, with pauses that grow.
+///
+/// Channels are numbered on the wire: the place, plus kMaxChannels for each one that was there before. Not
+/// thread-safe: Lanes guards it, and calls it on the reactor's thread.
+class ChannelSet {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Setup {
+    std::shared_ptr<Context> context;
+    std::size_t transport = 0;  ///< its index
+    Role role = Role::kConnector;
+    SessionPeer peer;
+    SendMessage send;
+    std::shared_ptr<Words> words;
+    std::shared_ptr<Fence> fence;
+
+    /// Is told when a channel is up or has failed; on any thread.
+    std::function<void(std::uint32_t channel, const Status&)> report;
+  };
+
+  /// What became of the set by a call.
+  enum class News : std::uint8_t { kNone, kServing, kLost };
+
+  explicit ChannelSet(Setup setup) : setup_(std::move(setup)) {}
+
+  const std::shared_ptr<Lane>& lane() const { return lane_; }
+  std::size_t size() const { return places_.size(); }
+  bool cleared() const { return cleared_; }
+
+  /// Makes as many channels as the rails have, `most` at most: their addresses.
+  Result<std::vector<Bytes>> open(std::size_t most);
+
+  /// Leaves the first `addresses.size()` channels and connects them to those.
+  Status connect(const std::vector<Bytes>& addresses);
+
+  /// A channel is up or has failed. kServing: the first ones are up, and the others up, failed or late;
+  /// kLost: none is left, for `why()`.
+  News changed(std::uint32_t channel, const Status& status);
+
+  /// The other side dialled anew for a channel that failed, or answers that.
+  Status on(const wire::ChannelReopen& offer);
+  Status on(const wire::ChannelReopened& answer);
+
+  /// kProtocol for one that never was.
+  Status control(wire::ChannelControl message);
+
+  /// Does what is due; `serving`: both sides said that they do. The news, as `changed`.
+  News tick(Clock::time_point now, bool serving);
+
+  /// It waits for none that is not up yet. The news, as `changed`.
+  News hurry();
+
+  /// When something is due next; nothing: never.
+  std::optional<Clock::time_point> next_tick() const;
+
+  const Error& why() const { return why_; }
+
+  /// No channel is left in it, nor will be: they go to `trash`.
+  void clear(std::vector<std::shared_ptr<Slot>>& trash);
+
+  /// Channels that were taken out since, to be stopped.
+  std::vector<std::shared_ptr<Slot>> take_trash() { return std::exchange(trash_, {}); }
+
+  void for_each(const std::function<void(const std::shared_ptr<Slot>&)>& visit) const;
+
+ private:
+  struct Place {
+    Rail rail;
+    std::shared_ptr<Slot> slot;  // null: lost
+    std::shared_ptr<Slot> last;  // the one before, which ends by itself
+    std::uint32_t past = 0;      // channels that were here before
+    bool ready = false;
+    bool met = false;       // connected to its twin
+    unsigned failures = 0;  // since one stayed
+    Clock::time_point up_at;
+    std::optional<Clock::time_point> due;  // to try again; or to give up this try
+  };
+
+  const Transport& transport() const { return *setup_.context->transports()[setup_.transport].transport; }
+  std::string name() const { return std::string(transport().name()); }
+  std::uint32_t number(const Place& place) const;
+  Result<std::shared_ptr<Slot>> open_slot(const Rail& rail, std::uint32_t number);
+  Result<Place*> find(std::uint32_t channel);
+  bool reopens() const;
+  bool settled() const;
+  std::size_t ready() const;
+  void lose(Place& place, const Error& why);
+  void reopen(Place& place);
+  News news();
+
+  Setup setup_;
+  std::shared_ptr<Lane> lane_;
+  std::vector<Place> places_;
+  std::vector<std::shared_ptr<Slot>> trash_;
+  Error why_;
+  bool attached_ = false;
+  bool serves_ = false;
+  bool cleared_ = false;
+  std::optional<Clock::time_point> late_at_;  // from then on it serves without those that are not up yet
+};
+
+}  // namespace p2p::engine
