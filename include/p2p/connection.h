@@ -96,7 +96,9 @@ class P2P_API Connection {
   Transfer recv(std::span<const LocalSpan> into) const;
   Transfer recv(const LocalSpan& into) const;
 
-  /// Sends bytes of any length to the peer's application. Done when the peer's engine has them all.
+  /// Sends bytes to the peer's application. Done when the peer's engine has them all, which it takes only
+  /// while it keeps fewer than its `Options::notifications`: further ones wait here. kMessageTooLong for more
+  /// bytes than half of its `Options::notification_bytes`.
   Transfer notify(std::string_view payload) const;
 
   /// Takes all notifications that have come, oldest first.

@@ -130,6 +130,11 @@ struct P2P_API Options {
   /// of it, and up to 16 KiB, travel before anybody asked where to; 0: none does. At most 1 GiB.
   std::size_t eager_bytes = std::size_t{1} << 20;
 
+  /// Notifications, and bytes of them, that a connection keeps until the application takes them; further ones
+  /// wait at the peer. One has half of these bytes at most.
+  std::uint32_t notifications = 65536;
+  std::size_t notification_bytes = std::size_t{256} << 20;
+
   /// MSG_ZEROCOPY for TCP sends of at least this many bytes; dropped where the kernel copies anyway. 0:
   /// never.
   std::size_t zerocopy_bytes = std::size_t{256} << 10;

@@ -21,7 +21,8 @@ struct Stats {
   std::uint64_t messages_received = 0;
   std::uint64_t notifications_sent = 0;
   std::uint64_t notifications_received = 0;
-  std::uint64_t batches_retried = 0;  ///< sent again on another channel after one was lost
+  std::uint64_t notifications_delayed = 0;  ///< waited until the peer's application had taken others
+  std::uint64_t batches_retried = 0;        ///< sent again on another channel after one was lost
 
   /// Times that control messages of the peer were left unread because it did not take the answers to them.
   std::uint64_t reads_paused = 0;

@@ -46,6 +46,7 @@ nb::dict counters(const Stats& stats) {
   out["messages_received"] = stats.messages_received;
   out["notifications_sent"] = stats.notifications_sent;
   out["notifications_received"] = stats.notifications_received;
+  out["notifications_delayed"] = stats.notifications_delayed;
   out["batches_retried"] = stats.batches_retried;
   out["reads_paused"] = stats.reads_paused;
   return out;

@@ -205,7 +205,7 @@ void bind_two_sided(PyClass& endpoint) {
       endpoint, "recv", "Receives the next message; size is the most it may have, a longer one fails both.");
   endpoint
       .def("notify", &notify, "conn_id"_a, "payload"_a,
-           "Sends bytes of any length to the peer's application and waits until its engine has them.\n"
+           "Sends bytes to the peer's application and waits until its engine has them.\n"
            "False with last_error() on failure.")
       .def("take_notifications", &take_notifications, "conn_id"_a,
            "The notifications that have come, oldest first. Never waits. Raises for an unknown id.");

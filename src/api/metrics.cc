@@ -29,6 +29,8 @@ constexpr Counter kCounters[] = {
     {"messages_received", "", "Messages that met a receive.", &Stats::messages_received},
     {"notifications_sent", "", "Notifications sent.", &Stats::notifications_sent},
     {"notifications_received", "", "Notifications that came.", &Stats::notifications_received},
+    {"notifications_delayed", "", "Notifications that waited until the peer had taken others.",
+     &Stats::notifications_delayed},
     {"batches_retried", "", "Batches sent again on another channel after one was lost.",
      &Stats::batches_retried},
     {"reads_paused", "", "Times that a peer was not read from until it took its answers.",

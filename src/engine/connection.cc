@@ -43,7 +43,8 @@ void Connection::wire_up() {
   };
   lanes_ = std::make_shared<Lanes>(context_, send, changed, words_);
   imports_ = std::make_shared<Imports>(context_, lanes_->router(), send);
-  notifications_ = std::make_shared<Notifications>(words_);
+  notifications_ = std::make_shared<Notifications>(
+      words_, Notifications::Amount{context_->options.notifications, context_->options.notification_bytes});
   transfers_ = std::make_shared<Transfers>(
       Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_, [weak] {
                          if (const auto self = weak.lock()) self->changed();
@@ -94,6 +95,7 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
     peer_ = peer;
   }
   sends_->set_room(peer.introduction.eager_bytes);
+  notifications_->set_peer_room({peer.introduction.notifications, peer.introduction.notification_bytes});
   const auto left = std::max(deadline - Clock::now(), Clock::duration::zero());
   timer_ = context_->reactor->after(left, [weak = weak_from_this()] {
     const auto self = weak.lock();
@@ -205,6 +207,7 @@ struct Connection::WordVisitor {
   Status operator()(wire::MessageDeclined& m) { return self.sends_->on(m, deferred); }
   Status operator()(wire::Notify& m) { return self.notifications_->on(m); }
   Status operator()(wire::NotifyDone& m) { return self.notifications_->on(m, deferred), Status{}; }
+  Status operator()(wire::NotifyTaken& m) { return self.notifications_->on(m, deferred); }
   Status operator()(auto& m) {
     return fail(ErrorCode::kProtocol, "a {} is no word", wire::name(wire::Message(std::move(m))));
   }
@@ -227,6 +230,7 @@ void Connection::on_bye(const wire::Bye& bye) {
   life_->refuse(error);
   sends_->stop(error);
   receives_->stop(error);
+  notifications_->stop(error);
 }
 
 // Something happened that a closing side, or a waiting caller, may be waiting for.
@@ -370,6 +374,7 @@ Stats Connection::stats() const {
   stats.messages_received = receives_->received();
   stats.notifications_sent = notifications_->sent();
   stats.notifications_received = notifications_->received();
+  stats.notifications_delayed = notifications_->delayed();
   stats.batches_retried = lanes_->retried();
   stats.reads_paused = reads_paused_.load(std::memory_order_relaxed);
   return stats;

@@ -50,6 +50,7 @@ void add_to(Stats& sum, const Stats& one) {
   sum.messages_received += one.messages_received;
   sum.notifications_sent += one.notifications_sent;
   sum.notifications_received += one.notifications_received;
+  sum.notifications_delayed += one.notifications_delayed;
   sum.batches_retried += one.batches_retried;
   sum.reads_paused += one.reads_paused;
 }
@@ -242,7 +243,9 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
     MutexLock lock(mutex_);
     config.introduction.note = note_;
   }
-  config.introduction.eager_bytes = static_cast<std::uint32_t>(context_->options.eager_bytes);
+  config.introduction.eager_bytes = static_cast<std::uint32_t>(options.eager_bytes);
+  config.introduction.notifications = options.notifications;
+  config.introduction.notification_bytes = options.notification_bytes;
   for (const TransportSlot& slot : context_->transports()) {
     config.introduction.transports.push_back({std::string(slot.transport->name()), slot.reason});
   }

@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 constexpr std::uint64_t kRoom = 4096;
+constexpr Notifications::Amount kNotifications{8, 400000};
 
 // Takes any memory.
 class AnyTransport : public Transport {
@@ -73,7 +74,7 @@ class MessagesTest : public ::testing::Test {
                               return handle(side, message, deferred);
                             },
                             [&side](const Error& error) { side.broken.push_back(error); }});
-      side.notifications = std::make_shared<Notifications>(side.words);
+      side.notifications = std::make_shared<Notifications>(side.words, kNotifications);
       side.receives = std::make_shared<Receives>(context_, side.words, kRoom);
       side.sends = std::make_shared<Sends>(
           context_, side.words,
@@ -93,6 +94,7 @@ class MessagesTest : public ::testing::Test {
                         return state;
                       }});
       side.sends->set_room(kRoom);
+      side.notifications->set_peer_room(kNotifications);
       side.words->travel_by(nullptr);
     }
     memory_.resize(std::size_t{1} << 20);
@@ -121,6 +123,7 @@ class MessagesTest : public ::testing::Test {
     if (auto* m = std::get_if<wire::MessageAnswered>(&message)) return side.sends->on(*m, deferred);
     if (auto* m = std::get_if<wire::MessageDeclined>(&message)) return side.sends->on(*m, deferred);
     if (auto* m = std::get_if<wire::Notify>(&message)) return side.notifications->on(*m);
+    if (auto* m = std::get_if<wire::NotifyTaken>(&message)) return side.notifications->on(*m, deferred);
     if (auto* m = std::get_if<wire::NotifyDone>(&message))
       return side.notifications->on(*m, deferred), Status{};
     return fail(ErrorCode::kProtocol, "no word");
@@ -444,6 +447,68 @@ TEST_F(MessagesTest, NotificationsComeInOrderWhateverTheirLength) {
   run();
   for (const auto& state : states) EXPECT_TRUE(good(state));
   EXPECT_EQ(sides_[1].notifications->take(), texts);
+}
+
+TEST_F(MessagesTest, NotificationsThatNobodyTakesWaitAtTheSender) {
+  std::vector<std::shared_ptr<TransferState>> states;
+  for (int i = 0; i < 100; ++i) {
+    states.push_back(std::make_shared<TransferState>(1));
+    sides_[0].notifications->send(std::to_string(i), states.back());
+  }
+  run();
+  EXPECT_EQ(sides_[1].notifications->received(), kNotifications.count);
+  EXPECT_EQ(sides_[0].notifications->delayed(), 100 - kNotifications.count);
+  EXPECT_TRUE(good(states[7]));
+  EXPECT_FALSE(states[8]->done());
+  std::vector<std::string> all;
+  for (int i = 0; i < 100 && all.size() < 100; ++i) {
+    const auto some = sides_[1].notifications->take();
+    EXPECT_LE(some.size(), kNotifications.count);
+    all.insert(all.end(), some.begin(), some.end());
+    run();
+  }
+  ASSERT_EQ(all.size(), 100U);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(all[static_cast<std::size_t>(i)], std::to_string(i));
+  for (const auto& state : states) EXPECT_TRUE(good(state));
+}
+
+TEST_F(MessagesTest, NotificationsThatWaitFailWhenThePeerTakesNoMore) {
+  std::vector<std::shared_ptr<TransferState>> states;
+  for (int i = 0; i < 10; ++i) {
+    states.push_back(std::make_shared<TransferState>(1));
+    sides_[0].notifications->send("n", states.back());
+  }
+  sides_[0].notifications->stop({ErrorCode::kPeerGone, "it closes"});
+  EXPECT_EQ(states[9]->status().error().code, ErrorCode::kPeerGone);
+  run();
+  EXPECT_TRUE(good(states[7]));
+  EXPECT_EQ(sides_[0].notifications->open(), 0U);
+}
+
+TEST_F(MessagesTest, BytesOfNotificationsAreBoundedToo) {
+  std::vector<std::shared_ptr<TransferState>> states;
+  for (const std::size_t size : {200000, 150000, 100000, 200001}) {
+    states.push_back(std::make_shared<TransferState>(size));
+    sides_[0].notifications->send(std::string(size, 'n'), states.back());
+  }
+  EXPECT_EQ(states[3]->status().error().code, ErrorCode::kMessageTooLong);
+  run();
+  EXPECT_EQ(sides_[1].notifications->received(), 2U);
+  EXPECT_FALSE(states[2]->done());
+  EXPECT_EQ(sides_[1].notifications->take().size(), 2U);
+  run();
+  EXPECT_TRUE(good(states[2]));
+  EXPECT_EQ(sides_[1].notifications->take().size(), 1U);
+}
+
+TEST_F(MessagesTest, NotificationsBeyondTheRoomAreErrors) {
+  for (std::uint64_t i = 0; i <= kNotifications.count; ++i) inject(wire::Notify{i, 0, 0, {}});
+  ASSERT_FALSE(sides_[1].broken.empty());
+  EXPECT_EQ(sides_[1].broken[0].code, ErrorCode::kProtocol);
+  EXPECT_FALSE(sides_[0].notifications->on(wire::Notify{0, kNotifications.bytes + 1, 0, Bytes(1)}));
+  Deferred deferred;
+  EXPECT_FALSE(sides_[0].notifications->on(wire::NotifyTaken{1, 0}, deferred));
+  EXPECT_FALSE(sides_[0].notifications->on(wire::NotifyTaken{0, 1}, deferred));
 }
 
 TEST_F(MessagesTest, MoreThanThereIsRoomForIsAnError) {

@@ -12,10 +12,33 @@ namespace {
 // Small enough that other messages get their turn between two pieces.
 constexpr std::size_t kPieceBytes = std::size_t{16} << 10;
 
-// A peer that announces more than this is broken, or wants our memory.
-constexpr std::uint64_t kMaxBytes = std::uint64_t{4} << 30;
+// The peer is told of what was taken once that is such a part of what is kept at most: what it was not told
+// of and the longest notification have room together.
+constexpr std::uint64_t kTellPart = 4;
 
 }  // namespace
+
+bool Notifications::fits(std::uint64_t bytes) const {
+  return room_known_ && said_.count - taken_.count < peer_room_.count &&
+         bytes <= peer_room_.bytes - std::min(peer_room_.bytes, said_.bytes - taken_.bytes);
+}
+
+Status Notifications::refuse(std::uint64_t bytes) const {
+  return fail(ErrorCode::kMessageTooLong, "notify with {} bytes: at most {} for this peer", bytes,
+              peer_room_.bytes / 2);
+}
+
+void Notifications::set_peer_room(Amount room) {
+  Deferred deferred;
+  {
+    MutexLock lock(mutex_);
+    peer_room_ = room;
+    room_known_ = true;
+    say_waiting(deferred);
+  }
+  deferred.run();
+  words_->flush();
+}
 
 void Notifications::send(std::string_view payload, std::shared_ptr<TransferState> state) {
   Status refused;
@@ -24,18 +47,14 @@ void Notifications::send(std::string_view payload, std::shared_ptr<TransferState
     MutexLock lock(mutex_);
     if (closed_) {
       refused = tl::unexpected(error_);
-    } else if (payload.size() > kMaxBytes) {
-      refused =
-          fail(ErrorCode::kInvalidArgument, "notify with {} bytes: at most {}", payload.size(), kMaxBytes);
+    } else if (too_long(payload.size())) {
+      refused = refuse(payload.size());
+    } else if (!waiting_.empty() || !fits(payload.size())) {
+      waiting_.push_back({std::string(payload), std::move(state)});
+      ++delayed_;
+      return;
     } else {
-      const std::uint64_t id = next_++;
-      open_.emplace(id, state);
-      std::size_t offset = 0;
-      do {
-        const ByteView piece = as_bytes(payload.substr(offset, kPieceBytes));
-        words_->say(wire::Notify{id, payload.size(), offset, {}}, std::span(&piece, 1));
-        offset += piece.size();
-      } while (offset < payload.size());
+      say(payload, state);
       words_->gather();
     }
   }
@@ -48,22 +67,69 @@ void Notifications::send(std::string_view payload, std::shared_ptr<TransferState
   words_->flush_if_due();
 }
 
+void Notifications::say(std::string_view payload, std::shared_ptr<TransferState> state) {
+  const std::uint64_t id = said_.count++;
+  said_.bytes += payload.size();
+  open_.emplace(id, std::move(state));
+  std::size_t offset = 0;
+  do {
+    const ByteView piece = as_bytes(payload.substr(offset, kPieceBytes));
+    words_->say(wire::Notify{id, payload.size(), offset, {}}, std::span(&piece, 1));
+    offset += piece.size();
+  } while (offset < payload.size());
+}
+
+void Notifications::say_waiting(Deferred& deferred) {
+  while (!waiting_.empty()) {
+    Waiting& next = waiting_.front();
+    if (too_long(next.payload.size())) {
+      deferred.finish(std::move(next.state), refuse(next.payload.size()));
+    } else if (fits(next.payload.size())) {
+      say(next.payload, std::move(next.state));
+    } else {
+      return;
+    }
+    waiting_.pop_front();
+  }
+}
+
 std::vector<std::string> Notifications::take() {
-  MutexLock lock(mutex_);
-  return std::exchange(came_, {});
+  std::vector<std::string> taken;
+  bool tell = false;
+  {
+    MutexLock lock(mutex_);
+    taken.swap(came_);
+    given_ = received_;
+    const std::uint64_t count = given_.count - told_.count;
+    tell = count != 0 &&
+           (count >= room_.count / kTellPart || given_.bytes - told_.bytes >= room_.bytes / kTellPart);
+    if (tell) {
+      told_ = given_;
+      words_->say(wire::NotifyTaken{told_.count, told_.bytes});
+    }
+  }
+  if (tell) words_->flush();
+  return taken;
 }
 
 Status Notifications::on(const wire::Notify& piece) {
   MutexLock lock(mutex_);
-  if (piece.total > kMaxBytes || piece.offset != coming_.size() ||
+  if (piece.offset != coming_.size() || piece.offset > piece.total ||
       piece.piece.size() > piece.total - piece.offset || (piece.piece.empty() && piece.total != 0)) {
     return fail(ErrorCode::kProtocol, "a notification's piece of {} bytes at {} of {}", piece.piece.size(),
                 piece.offset, piece.total);
   }
+  const std::uint64_t kept = received_.bytes - told_.bytes;
+  if (received_.count - told_.count >= room_.count ||
+      piece.total > room_.bytes - std::min(room_.bytes, kept)) {
+    return fail(ErrorCode::kProtocol, "a notification of {} bytes while {} with {} bytes are not taken",
+                piece.total, received_.count - told_.count, kept);
+  }
   coming_.append(reinterpret_cast<const char*>(piece.piece.data()), piece.piece.size());
   if (coming_.size() < piece.total) return {};
+  received_.bytes += coming_.size();
+  ++received_.count;
   came_.push_back(std::exchange(coming_, {}));
-  ++received_;
   words_->say(wire::NotifyDone{piece.notification});
   return {};
 }
@@ -76,19 +142,45 @@ void Notifications::on(const wire::NotifyDone& done, Deferred& deferred) {
   }
 }
 
+Status Notifications::on(const wire::NotifyTaken& taken, Deferred& deferred) {
+  MutexLock lock(mutex_);
+  if (taken.count > said_.count || taken.count < taken_.count || taken.bytes > said_.bytes ||
+      taken.bytes < taken_.bytes) {
+    return fail(ErrorCode::kProtocol, "{} notifications with {} bytes taken: {} with {} were sent",
+                taken.count, taken.bytes, said_.count, said_.bytes);
+  }
+  taken_ = {taken.count, taken.bytes};
+  say_waiting(deferred);
+  return {};
+}
+
 std::uint64_t Notifications::sent() const {
   MutexLock lock(mutex_);
-  return next_;
+  return said_.count + waiting_.size();
 }
 
 std::uint64_t Notifications::received() const {
   MutexLock lock(mutex_);
-  return received_;
+  return received_.count;
+}
+
+std::uint64_t Notifications::delayed() const {
+  MutexLock lock(mutex_);
+  return delayed_;
 }
 
 std::size_t Notifications::open() const {
   MutexLock lock(mutex_);
-  return open_.size();
+  return open_.size() + waiting_.size();
+}
+
+void Notifications::stop(const Error& error) {
+  std::deque<Waiting> waiting;
+  {
+    MutexLock lock(mutex_);
+    waiting.swap(waiting_);
+  }
+  for (const Waiting& one : waiting) one.state->finish(tl::unexpected(error));
 }
 
 void Notifications::close(const Error& error) {
@@ -100,6 +192,7 @@ void Notifications::close(const Error& error) {
     open.swap(open_);
   }
   for (const auto& [id, state] : open) state->finish(tl::unexpected(error));
+  stop(error);
 }
 
 }  // namespace p2p::engine

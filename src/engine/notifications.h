@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,10 +16,21 @@
 
 namespace p2p::engine {
 
-/// Notifications of one connection, both ways. They travel as words, in pieces, in order. Thread-safe.
+/// Notifications of one connection, both ways. They travel as words, in pieces, in order. Each side says how
+/// many it keeps until its application takes them; further ones wait on the other side. Thread-safe.
 class Notifications {
  public:
-  explicit Notifications(std::shared_ptr<Words> words) : words_(std::move(words)) {}
+  /// A number of notifications and of their bytes.
+  struct Amount {
+    std::uint64_t count = 0;
+    std::uint64_t bytes = 0;
+  };
+
+  /// `room`: what is kept here at most. No notification has more than half of its bytes.
+  Notifications(std::shared_ptr<Words> words, Amount room) : words_(std::move(words)), room_(room) {}
+
+  /// What the peer keeps at most. Nothing leaves before this is known.
+  void set_peer_room(Amount room);
 
   /// `state` is finished when the peer has all of it.
   void send(std::string_view payload, std::shared_ptr<TransferState> state);
@@ -27,25 +39,57 @@ class Notifications {
 
   Status on(const wire::Notify& piece);
   void on(const wire::NotifyDone& done, Deferred& deferred);
+  Status on(const wire::NotifyTaken& taken, Deferred& deferred);
 
   std::uint64_t sent() const;
   std::uint64_t received() const;
 
+  /// Sent ones that had to wait until the peer's application had taken others.
+  std::uint64_t delayed() const;
+
   /// Sent ones that the peer has not confirmed.
   std::size_t open() const;
+
+  /// Those that wait fail: the peer's application takes no more.
+  void stop(const Error& error);
 
   void close(const Error& error);
 
  private:
+  struct Waiting {
+    std::string payload;
+    std::shared_ptr<TransferState> state;
+  };
+
+  bool fits(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
+  void say(std::string_view payload, std::shared_ptr<TransferState> state) P2P_REQUIRES(mutex_);
+  void say_waiting(Deferred& deferred) P2P_REQUIRES(mutex_);
+  bool too_long(std::uint64_t bytes) const P2P_REQUIRES(mutex_) {
+    return room_known_ && bytes > peer_room_.bytes / 2;
+  }
+  Status refuse(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
+
   const std::shared_ptr<Words> words_;
+  const Amount room_;
   mutable Mutex mutex_;
-  std::uint64_t next_ P2P_GUARDED_BY(mutex_) = 0;
-  std::map<std::uint64_t, std::shared_ptr<TransferState>> open_ P2P_GUARDED_BY(mutex_);
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
   Error error_ P2P_GUARDED_BY(mutex_);
+
+  // Sent: all, and as far as the peer's application has taken them.
+  Amount peer_room_ P2P_GUARDED_BY(mutex_);
+  bool room_known_ P2P_GUARDED_BY(mutex_) = false;
+  Amount said_ P2P_GUARDED_BY(mutex_);
+  Amount taken_ P2P_GUARDED_BY(mutex_);
+  std::deque<Waiting> waiting_ P2P_GUARDED_BY(mutex_);
+  std::uint64_t delayed_ P2P_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::shared_ptr<TransferState>> open_ P2P_GUARDED_BY(mutex_);
+
+  // Received: all, what was taken of them, and what the peer was told of that.
   std::string coming_ P2P_GUARDED_BY(mutex_);
   std::vector<std::string> came_ P2P_GUARDED_BY(mutex_);
-  std::uint64_t received_ P2P_GUARDED_BY(mutex_) = 0;
+  Amount received_ P2P_GUARDED_BY(mutex_);
+  Amount given_ P2P_GUARDED_BY(mutex_);
+  Amount told_ P2P_GUARDED_BY(mutex_);
 };
 
 }  // namespace p2p::engine

@@ -249,6 +249,15 @@ constexpr Variable kVariables[] = {
      "quarter of it, and up to 16K, travel before anybody asked where to. 0: none does.",
      [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 30}, o.eager_bytes); },
      [](const Options& o) { return show_size(o.eager_bytes); }},
+    {"UCCL_P2P_NOTIFICATIONS",
+     "Notifications that a connection keeps until the application takes them; further ones wait at the peer.",
+     [](Text text, Options& o) { return read_number(text, {1, 1U << 30}, o.notifications); },
+     [](const Options& o) { return std::to_string(o.notifications); }},
+    {"UCCL_P2P_NOTIFICATION_BYTES", "The same in bytes. A notification of more than half of them is refused.",
+     [](Text text, Options& o) {
+       return read_size(text, {4096, std::uint64_t{8} << 30}, o.notification_bytes);
+     },
+     [](const Options& o) { return show_size(o.notification_bytes); }},
     {"UCCL_P2P_ZEROCOPY_BYTES",
      "TCP sends of at least this many bytes use MSG_ZEROCOPY, unless the kernel turns out to copy anyway. 0: "
      "never.",

@@ -90,6 +90,8 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("INTERFACES", "eth1,10.0.0.4");
   set("KEEPALIVE_MS", "250");
   set("HUNG_MS", "20000");
+  set("NOTIFICATIONS", "10");
+  set("NOTIFICATION_BYTES", "1M");
   set("CONNECT_TIMEOUT_MS", "5000");
   set("SPIN_US", "0");
   set("KEY_FILE", "/etc/key");
@@ -111,6 +113,8 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   EXPECT_THAT(options.interfaces, ElementsAre("eth1", "10.0.0.4"));
   EXPECT_EQ(options.keepalive, milliseconds(250));
   EXPECT_EQ(options.hung, milliseconds(20000));
+  EXPECT_EQ(options.notifications, 10U);
+  EXPECT_EQ(options.notification_bytes, std::size_t{1} << 20);
   EXPECT_EQ(options.connect_timeout, milliseconds(5000));
   EXPECT_EQ(options.spin, microseconds(0));
   EXPECT_EQ(options.key_file, "/etc/key");

@@ -229,6 +229,42 @@ TEST_P(MessageTest, NotificationsOfAnyLengthComeOnceAndInOrder) {
   EXPECT_FALSE(pair.peer.call(fmt::format("notified {} 200", pair.at_peer)));
 }
 
+// A side that takes none is not filled, and what goes besides notifications goes on.
+TEST_P(MessageTest, NotificationsThatNobodyTakesWaitAtTheirSender) {
+  EndpointPlan plan{.transport = GetParam()};
+  Options few = plan.options();
+  few.notifications = 16;
+  auto endpoint = Endpoint::create(few);
+  ASSERT_TRUE(is_ok(status_of(endpoint)));
+  const std::uint64_t there = pair.peer.number(fmt::format(
+      "connect {} {} {}", endpoint->address(), endpoint->port(), std::chrono::milliseconds(kLimit).count()));
+  auto connection = endpoint->accept(kLimit);
+  ASSERT_TRUE(is_ok(status_of(connection)));
+  constexpr int kCount = 2000;
+  std::vector<std::uint64_t> notifications;
+  for (int i = 0; i < kCount; ++i) {
+    notifications.push_back(pair.peer.number(fmt::format("notify {} {} {}", there, 1000, i)));
+  }
+  // What is posted after them is through, and they are not.
+  OwnRegion own(*endpoint, kMiB);
+  const PeerRegion theirs = pair.peer.region(kMiB);
+  const auto id = connection->import_region(theirs.descriptor);
+  ASSERT_TRUE(is_ok(status_of(id)));
+  EXPECT_TRUE(
+      is_ok(connection->write(own.span(0, kMiB), {*id, theirs.descriptor.address, kMiB}).wait(kLimit)));
+  EXPECT_TRUE(is_ok(pair.peer.wait(notifications[15])));
+  EXPECT_EQ(connection->stats().notifications_received, 16U);
+  std::size_t taken = 0;
+  const auto deadline = std::chrono::steady_clock::now() + kLimit;
+  while (taken < kCount && std::chrono::steady_clock::now() < deadline) {
+    const auto some = connection->take_notifications();
+    EXPECT_LE(some.size(), 16U);
+    taken += some.size();
+  }
+  EXPECT_EQ(taken, static_cast<std::size_t>(kCount));
+  EXPECT_TRUE(is_ok(pair.peer.wait(notifications.back())));
+}
+
 TEST_P(MessageTest, NotificationComesAfterItsDataWithoutACallAtTheTarget) {
   const std::size_t size = 16 * kMiB;
   OwnRegion own(pair.endpoint, size);
