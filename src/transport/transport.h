@@ -52,9 +52,7 @@ struct Capabilities {
   bool slow_import = false;
 
   Scheduling scheduling = Scheduling::kSpread;
-
-  /// A channel that was lost can be opened again while others carry on.
-  bool reopens = false;
+  bool reopens = false;  ///< a channel that was lost can be opened again while others carry on
 
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
   std::size_t max_batch_segments = 1024;

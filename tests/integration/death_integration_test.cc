@@ -200,18 +200,18 @@ TEST_P(DeathTest, StopsUnderLoadHarmNothing) {
   plan.keepalive = std::chrono::seconds(1);
   Pair pair(plan);
   const Load load(10);
-  OwnRegion own(pair.endpoint, 8 * kMiB);
-  const PeerRegion theirs = pair.peer.region(8 * kMiB);
+  OwnRegion own(pair.endpoint, 2 * kMiB);
+  const PeerRegion theirs = pair.peer.region(2 * kMiB);
   const RemoteSpan all{pair.connection.import_region(theirs.descriptor).value(), theirs.descriptor.address,
-                       8 * kMiB};
+                       2 * kMiB};
   for (const auto& [seed, stop] :
        {std::pair{1, std::chrono::milliseconds(5000)}, {2, std::chrono::milliseconds(1700)}}) {
     SCOPED_TRACE(seed);
     fill(own.pages.bytes(), static_cast<std::uint64_t>(seed));
     std::vector<Transfer> transfers;
     const auto post = [&] {
-      for (int i = 0; i < 20; ++i) {
-        transfers.push_back(pair.connection.write(own.span(0, 8 * kMiB), all));
+      for (int i = 0; i < 10; ++i) {
+        transfers.push_back(pair.connection.write(own.span(0, 2 * kMiB), all));
         transfers.push_back(pair.connection.notify("while it stands"));
       }
     };
@@ -223,7 +223,7 @@ TEST_P(DeathTest, StopsUnderLoadHarmNothing) {
     pair.peer.process().signal(SIGCONT);
     for (const Transfer& transfer : transfers) EXPECT_TRUE(is_ok(transfer.wait(kLimit)));
     EXPECT_TRUE(
-        is_ok(status_of(pair.peer.call(fmt::format("check {} 0 {} {}", theirs.index, 8 * kMiB, seed)))));
+        is_ok(status_of(pair.peer.call(fmt::format("check {} 0 {} {}", theirs.index, 2 * kMiB, seed)))));
     EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("status {}", pair.at_peer)))));
   }
 }

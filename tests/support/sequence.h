@@ -101,11 +101,8 @@ class Sequence {
       case 12: {
         const auto channel = static_cast<std::uint32_t>(choose(3) + 64 * choose(3));
         const Bytes address(1, static_cast<std::byte>(choose(4)));
-        switch (choose(3)) {
-          case 0: return wire::Heartbeat{};
-          case 1: return wire::ChannelReopen{name(), channel, address};
-          default: return wire::ChannelReopened{name(), channel, reason(), address};
-        }
+        if (choose(2) == 0) return wire::ChannelReopen{name(), channel, address};
+        return wire::ChannelReopened{name(), channel, reason(), address};
       }
       case 13: return choose(4) == 3 ? wire::Message(wire::Hello{}) : wire::Message(wire::Heartbeat{});
       default: break;
