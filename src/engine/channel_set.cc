@@ -11,9 +11,6 @@
 namespace p2p::engine {
 namespace {
 
-/// How long one that is up waits for the others before the set serves without them.
-constexpr std::chrono::seconds kLate{1};
-
 /// A channel that is opened again has so long to come up, and so long passes before the next attempt.
 constexpr std::chrono::seconds kAttempt{2};
 constexpr std::chrono::milliseconds kLeastPause{50};
@@ -135,7 +132,7 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     place.ready = true;
     place.up_at = Clock::now();
     place.due.reset();
-    if (!serves_ && !late_at_) late_at_ = place.up_at + kLate;
+    if (!serves_ && !late_at_) late_at_ = place.up_at + setup_.context->options.keepalive;
     if (place.past != 0) {
       log(LogLevel::kInfo, "{} {} is back: {} of {} channels", name(), place.rail.name, ready(),
           places_.size());
