@@ -1,9 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/cma/handshake.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -14,6 +12,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/process_id.h"
 #include "drivers/crypto/crypto.h"
 
 namespace p2p::cma {
@@ -21,14 +20,6 @@ namespace p2p::cma {
 namespace {
 
 constexpr std::string_view kPurpose = "p2p cma channel";
-
-Result<std::uint64_t> namespace_inode(const char* path) {
-  struct stat status{};
-  if (::stat(path, &status) != 0) {
-    return tl::unexpected(system_error(fmt::format("find this process's namespaces: stat {}", path)));
-  }
-  return status.st_ino;
-}
 
 crypto::Digest authenticate(const ChannelSetup& setup, Role sender_role, pid_t sender, const Token& listener,
                             const Proof& proof) {
@@ -69,15 +60,13 @@ Result<UniqueFd> open_socket() {
 
 Result<Host> Host::here() {
   Host host;
-  constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
-  const UniqueFd file(::open(kBootId, O_RDONLY | O_CLOEXEC));
-  if (!file || ::read(file.get(), host.boot.data(), host.boot.size()) != ssize_t{sizeof host.boot}) {
-    return tl::unexpected(system_error(fmt::format("identify this host: read {}", kBootId)));
-  }
-  const auto pid = namespace_inode("/proc/self/ns/pid");
+  const auto boot = boot_id();
+  if (!boot) return tl::unexpected(boot.error());
+  const auto pid = namespace_id("pid");
   if (!pid) return tl::unexpected(pid.error());
-  const auto net = namespace_inode("/proc/self/ns/net");
+  const auto net = namespace_id("net");
   if (!net) return tl::unexpected(net.error());
+  std::ranges::copy(*boot, host.boot.begin());
   host.pid_namespace = *pid;
   host.net_namespace = *net;
   return host;

@@ -19,7 +19,7 @@ namespace p2p::cma {
 
 /// Where a process runs: equal for two processes that can name each other by number and meet at a socket.
 struct Host {
-  std::array<char, 36> boot{};  ///< /proc/sys/kernel/random/boot_id
+  std::array<char, 36> boot{};  ///< as boot_id gives it
   std::uint64_t pid_namespace = 0;
   std::uint64_t net_namespace = 0;
 

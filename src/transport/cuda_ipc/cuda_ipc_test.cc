@@ -33,14 +33,6 @@ Bytes random_bytes(std::size_t size, unsigned seed) {
   return bytes;
 }
 
-TEST(CudaIpcProcess, IsTheSameTwice) {
-  const auto process = this_process();
-  ASSERT_TRUE(process) << process.error().message;
-  EXPECT_EQ(*process, *this_process());
-  EXPECT_EQ(process->pid, static_cast<std::uint64_t>(::getpid()));
-  EXPECT_NE(process->started, 0u);
-}
-
 TEST(CudaIpcTransport, SaysWhyItCannotBeUsed) {
   const auto transport = make(Options{});
   EXPECT_EQ(transport->probe().has_value(), cuda::available().has_value());

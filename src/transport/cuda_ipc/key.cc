@@ -1,13 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/cuda_ipc/key.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <charconv>
-#include <fstream>
-#include <sstream>
 
 #include "base/error.h"
 
@@ -19,48 +13,6 @@ constexpr std::uint8_t kVersion = 5;
 enum Kind : std::uint8_t { kRefusal, kAllocation, kChunks, kPrivate };
 
 constexpr std::size_t kMaxRefusal = 400;
-
-Result<std::string> read_text(const char* path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  if (!(text << file.rdbuf())) return tl::unexpected(Error{ErrorCode::kSystem, fmt::format("read {}", path)});
-  return text.str();
-}
-
-/// The boot id is a UUID as text.
-Result<std::array<std::byte, 16>> boot_id() {
-  const auto text = read_text("/proc/sys/kernel/random/boot_id");
-  if (!text) return tl::unexpected(text.error());
-  std::string digits = *text;
-  std::erase_if(digits, [](char c) { return c == '-' || c == '\n'; });
-  std::array<std::byte, 16> id{};
-  if (digits.size() != 2 * id.size()) return fail(ErrorCode::kSystem, "read the boot id: it is {}", *text);
-  for (std::size_t i = 0; i < id.size(); ++i) {
-    unsigned value = 0;
-    const char* at = digits.data() + 2 * i;
-    if (std::from_chars(at, at + 2, value, 16).ptr != at + 2) {
-      return fail(ErrorCode::kSystem, "read the boot id: it is {}", *text);
-    }
-    id[i] = static_cast<std::byte>(value);
-  }
-  return id;
-}
-
-/// Field 22 of /proc/self/stat. The second field, the program's name, may hold anything but ends with the
-/// last parenthesis.
-Result<std::uint64_t> start_time() {
-  const auto text = read_text("/proc/self/stat");
-  if (!text) return tl::unexpected(text.error());
-  const std::size_t name_end = text->rfind(')');
-  std::istringstream fields(name_end == std::string::npos ? "" : text->substr(name_end + 1));
-  std::string field;
-  for (int i = 3; i <= 22; ++i) fields >> field;
-  std::uint64_t ticks = 0;
-  if (!fields || std::from_chars(field.data(), field.data() + field.size(), ticks).ec != std::errc{}) {
-    return fail(ErrorCode::kSystem, "read the start time of this process from /proc/self/stat");
-  }
-  return ticks;
-}
 
 void put(ByteWriter& out, const ProcessId& process) {
   out.put(ByteView(process.boot));
@@ -163,23 +115,6 @@ Kind kind_of(const ExportedKey& key) {
 }
 
 }  // namespace
-
-Result<ProcessId> this_process() {
-  ProcessId process;
-  const auto boot = boot_id();
-  if (!boot) return tl::unexpected(boot.error());
-  process.boot = *boot;
-  struct stat status{};
-  if (::stat("/proc/self/ns/pid", &status) != 0) {
-    return tl::unexpected(system_error("look at /proc/self/ns/pid"));
-  }
-  process.pid_namespace = status.st_ino;
-  process.pid = static_cast<std::uint64_t>(::getpid());
-  const auto started = start_time();
-  if (!started) return tl::unexpected(started.error());
-  process.started = *started;
-  return process;
-}
 
 Bytes encode(const ExportedKey& key) {
   Bytes bytes;

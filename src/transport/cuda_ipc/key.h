@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,23 +9,12 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/process_id.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/ipc.h"
 #include "p2p/result.h"
 
 namespace p2p::cuda_ipc {
-
-/// Tells one process of one boot of one machine from every other, across containers.
-struct ProcessId {
-  std::array<std::byte, 16> boot{};
-  std::uint64_t pid_namespace = 0;
-  std::uint64_t pid = 0;
-  std::uint64_t started = 0;  ///< clock ticks after boot
-  friend auto operator<=>(const ProcessId&, const ProcessId&) = default;
-};
-
-/// kSystem where /proc cannot be read.
-Result<ProcessId> this_process();
 
 /// One device allocation as another process needs it.
 struct SharedMemory {

@@ -1,0 +1,89 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/process_id.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace p2p {
+namespace {
+
+constexpr std::size_t kBootIdLength = 36;
+
+Result<std::string> read_text(const char* path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  if (!(text << file.rdbuf())) return fail(ErrorCode::kSystem, "read {}", path);
+  return text.str();
+}
+
+Result<std::array<std::byte, 16>> boot_id_bytes() {
+  const auto text = boot_id();
+  if (!text) return tl::unexpected(text.error());
+  std::string digits = *text;
+  std::erase(digits, '-');
+  std::array<std::byte, 16> id{};
+  if (digits.size() != 2 * id.size()) return fail(ErrorCode::kSystem, "read the boot id: it is {}", *text);
+  for (std::size_t i = 0; i < id.size(); ++i) {
+    unsigned value = 0;
+    const char* at = digits.data() + 2 * i;
+    if (std::from_chars(at, at + 2, value, 16).ptr != at + 2) {
+      return fail(ErrorCode::kSystem, "read the boot id: it is {}", *text);
+    }
+    id[i] = static_cast<std::byte>(value);
+  }
+  return id;
+}
+
+/// Field 22 of /proc/self/stat. The second field, the program's name, may hold anything but ends with the
+/// last parenthesis.
+Result<std::uint64_t> start_time() {
+  const auto text = read_text("/proc/self/stat");
+  if (!text) return tl::unexpected(text.error());
+  const std::size_t name_end = text->rfind(')');
+  std::istringstream fields(name_end == std::string::npos ? "" : text->substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  std::uint64_t ticks = 0;
+  if (!fields || std::from_chars(field.data(), field.data() + field.size(), ticks).ec != std::errc{}) {
+    return fail(ErrorCode::kSystem, "read the start time of this process from /proc/self/stat");
+  }
+  return ticks;
+}
+
+}  // namespace
+
+Result<std::string> boot_id() {
+  constexpr const char* kPath = "/proc/sys/kernel/random/boot_id";
+  auto text = read_text(kPath);
+  if (!text) return text;
+  if (text->size() < kBootIdLength) return fail(ErrorCode::kSystem, "read {}: it is \"{}\"", kPath, *text);
+  text->resize(kBootIdLength);
+  return text;
+}
+
+Result<std::uint64_t> namespace_id(const char* kind) {
+  const std::string path = fmt::format("/proc/self/ns/{}", kind);
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) {
+    return tl::unexpected(system_error(fmt::format("find this process's namespaces: stat {}", path)));
+  }
+  return status.st_ino;
+}
+
+Result<ProcessId> this_process() {
+  const auto boot = boot_id_bytes();
+  if (!boot) return tl::unexpected(boot.error());
+  const auto space = namespace_id("pid");
+  if (!space) return tl::unexpected(space.error());
+  const auto started = start_time();
+  if (!started) return tl::unexpected(started.error());
+  return ProcessId{*boot, *space, static_cast<std::uint64_t>(::getpid()), *started};
+}
+
+}  // namespace p2p

@@ -1,0 +1,32 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "p2p/result.h"
+
+/// Who this process is, as Linux tells it. kSystem where /proc cannot be read.
+namespace p2p {
+
+/// A UUID of this boot of this machine, as text of 36 characters.
+Result<std::string> boot_id();
+
+/// A number for the namespace of this process, "pid" or "net": equal for processes in the same one.
+Result<std::uint64_t> namespace_id(const char* kind);
+
+/// Tells one process of one boot of one machine from every other, across containers.
+struct ProcessId {
+  std::array<std::byte, 16> boot{};
+  std::uint64_t pid_namespace = 0;
+  std::uint64_t pid = 0;
+  std::uint64_t started = 0;  ///< clock ticks after boot: pids are used again
+  friend auto operator<=>(const ProcessId&, const ProcessId&) = default;
+};
+
+Result<ProcessId> this_process();
+
+}  // namespace p2p

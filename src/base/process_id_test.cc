@@ -1,0 +1,50 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/process_id.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace p2p {
+namespace {
+
+TEST(ProcessIdTest, IsTheSameAtEveryLook) {
+  const auto first = this_process();
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_EQ(*first, this_process().value());
+  EXPECT_EQ(first->pid, static_cast<std::uint64_t>(::getpid()));
+  EXPECT_NE(first->started, 0U);
+  EXPECT_NE(first->boot, decltype(first->boot){});
+}
+
+TEST(ProcessIdTest, AnotherProcessOfTheHostDiffersInItsNumberAlone) {
+  const ProcessId mine = this_process().value();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto own = this_process();
+    ::_exit(own && own->pid != mine.pid && own->boot == mine.boot &&
+                    own->pid_namespace == mine.pid_namespace && own->started >= mine.started
+                ? 0
+                : 1);
+  }
+  int outcome = -1;
+  ASSERT_EQ(::waitpid(child, &outcome, 0), child);
+  EXPECT_EQ(outcome, 0);
+}
+
+TEST(ProcessIdTest, TheBootIdIsAUuid) {
+  const std::string id = boot_id().value();
+  ASSERT_EQ(id.size(), 36U);
+  for (const std::size_t dash : {8, 13, 18, 23}) EXPECT_EQ(id[dash], '-') << id;
+}
+
+TEST(ProcessIdTest, ANamespaceThatDoesNotExistIsAnErrorThatNamesIt) {
+  EXPECT_TRUE(namespace_id("net"));
+  const auto none = namespace_id("none");
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message.find("/proc/self/ns/none"), std::string::npos) << none.error().message;
+}
+
+}  // namespace
+}  // namespace p2p
