@@ -84,7 +84,7 @@ std::vector<Connection> Endpoint::connections() const {
 std::vector<TransportStatus> Endpoint::transports() const {
   std::vector<TransportStatus> rows;
   for (const auto& slot : endpoint_->context().transports()) {
-    rows.push_back({.name = std::string(slot.transport->name()), .reason = slot.reason});
+    rows.push_back({.name = std::string(slot.transport->name()), .reason = slot.unusable.value_or("")});
   }
   return rows;
 }

@@ -92,13 +92,13 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
     wanted.push_back(std::move(*name));
   }
   const auto load = [&](const TransportRegistry::Entry& entry) {
-    TransportSlot slot{entry.make(options), ""};
+    TransportSlot slot{entry.make(options)};
     if (options.network_only && slot.transport->capabilities().reach != Reach::kNetwork) {
-      slot.reason = "left out: only transports that reach other hosts are wanted";
+      slot.unusable = "left out: only transports that reach other hosts are wanted";
     } else if (Status usable = slot.transport->probe(); !usable) {
-      slot.reason = usable.error().message;
+      slot.unusable = usable.error().message;
     }
-    log(LogLevel::kDebug, "transport {}: {}", entry.name, slot.reason.empty() ? "usable" : slot.reason);
+    log(LogLevel::kDebug, "transport {}: {}", entry.name, slot.unusable.value_or("usable"));
     list.push_back(std::move(slot));
   };
   std::string known;
@@ -117,10 +117,10 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
     if (wanted.empty() || !options.require_transport) load(entry);
   }
   if (Status found = find_required(list); !found) return found;
-  if (std::ranges::none_of(list, [](const TransportSlot& slot) { return slot.reason.empty(); })) {
+  if (std::ranges::none_of(list, [](const TransportSlot& slot) { return !slot.unusable; })) {
     std::string why;
     for (const TransportSlot& slot : list) {
-      why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", slot.transport->name(), slot.reason);
+      why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", slot.transport->name(), *slot.unusable);
     }
     return fail(ErrorCode::kUnavailable, "make an endpoint: no transport can be used here ({}){}", why,
                 wanted.empty() ? "" : "; without UCCL_P2P_TRANSPORT any that works is taken");
@@ -247,7 +247,7 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   config.introduction.notifications = options.notifications;
   config.introduction.notification_bytes = options.notification_bytes;
   for (const TransportSlot& slot : context_->transports()) {
-    config.introduction.transports.push_back({std::string(slot.transport->name()), slot.reason});
+    config.introduction.transports.push_back({std::string(slot.transport->name()), slot.unusable.value_or("")});
   }
   return config;
 }

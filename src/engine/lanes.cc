@@ -28,8 +28,8 @@ void Lanes::start(Role role, const SessionPeer& peer) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = entries_[i];
       const TransportSlot& own = context_->transports()[i];
-      if (!own.reason.empty()) {
-        router_->close(i, own.reason);
+      if (own.unusable) {
+        router_->close(i, *own.unusable);
         continue;
       }
       for (const wire::TransportStatus& theirs : peer.introduction.transports) {

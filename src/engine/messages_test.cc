@@ -46,7 +46,7 @@ class AnyTransport : public Transport {
 
 std::shared_ptr<Context> make_context() {
   auto context = std::make_shared<Context>();
-  TransportList transports{{std::make_shared<AnyTransport>(), ""}};
+  TransportList transports{{std::make_shared<AnyTransport>()}};
   context->regions = std::make_shared<RegionTable>(std::move(transports), 1, 1s);
   return context;
 }

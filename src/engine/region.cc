@@ -167,8 +167,8 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
   std::string why;
   bool any = false;
   for (std::size_t i = 0; i < transports_.size(); ++i) {
-    if (!transports_[i].reason.empty()) {
-      reasons[i] = transports_[i].reason;
+    if (transports_[i].unusable) {
+      reasons[i] = *transports_[i].unusable;
       continue;
     }
     auto registration = transports_[i].transport->register_memory(info);

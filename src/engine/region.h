@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
@@ -24,7 +25,7 @@ class RegionTable;
 /// The transports of an endpoint in order of preference, with the reason where one cannot be used.
 struct TransportSlot {
   std::shared_ptr<Transport> transport;
-  std::string reason;  ///< empty: usable
+  std::optional<std::string> unusable{};  ///< why, if it is
 };
 using TransportList = std::vector<TransportSlot>;
 

@@ -92,7 +92,7 @@ class RegionWatchTest : public ::testing::Test {
   char bytes_[16] = {};
   std::shared_ptr<FragileTransport> transport_ = std::make_shared<FragileTransport>();
   std::shared_ptr<RegionTable> table_ =
-      std::make_shared<RegionTable>(TransportList{{transport_, ""}}, Incarnation{1}, std::chrono::seconds(1));
+      std::make_shared<RegionTable>(TransportList{{transport_}}, Incarnation{1}, std::chrono::seconds(1));
   std::vector<std::weak_ptr<Region>> regions_;
   RegionWatch watch_;
 };

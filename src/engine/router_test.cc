@@ -91,8 +91,8 @@ class RouterTest : public ::testing::Test {
     return region;
   }
 
-  TransportList transports_{{std::make_shared<NamedTransport>("fast", false), ""},
-                            {std::make_shared<NamedTransport>("slow", true), ""}};
+  TransportList transports_{{std::make_shared<NamedTransport>("fast", false)},
+                            {std::make_shared<NamedTransport>("slow", true)}};
   std::shared_ptr<RegionTable> table_ =
       std::make_shared<RegionTable>(transports_, Incarnation{1}, std::chrono::seconds(1));
   std::vector<RegionId> made_;

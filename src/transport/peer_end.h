@@ -20,7 +20,7 @@ class PeerEnd {
   virtual bool over() const = 0;
 };
 
-/// For channels of transports that are `unaided`: the peer's twin moves bytes to and from this side's memory
+/// For channels whose peer's twin moves bytes to and from this side's memory
 /// by itself, so that the end of this one alone proves nothing.
 class LeavesPeer {
  public:

@@ -40,11 +40,9 @@ enum class Scheduling : std::uint8_t {
 struct Capabilities {
   Reach reach = Reach::kNetwork;
 
-  /// The peer's engine takes no part in a write or read, and so cannot check a region's key. Regions are then
-  /// imported with the owner's base, size and exported key, and revoked with the peer's word.
-  bool unaided = false;
-
-  /// `import_region` needs the owner's base, size and exported key (always true when `unaided`).
+  /// `import_region` needs the owner's base, size and exported key, which the owner gives to those that hold
+  /// the region's key: always so where the peer's engine takes no part in a write or read, and so cannot
+  /// check that key then. Such regions are revoked with the peer's word.
   bool needs_exported_key = false;
 
   /// `import_region` of memory on a device may take milliseconds, so it is not called on the session's

@@ -37,7 +37,6 @@ class CmaTransport : public Transport {
 
   Capabilities capabilities() const override {
     return {.reach = Reach::kHost,
-            .unaided = true,
             .needs_exported_key = true,
             .max_batch_bytes = kMaxBatchBytes,
             .max_batch_segments = kMaxBatchSegments};

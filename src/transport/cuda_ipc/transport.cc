@@ -54,7 +54,6 @@ class CudaIpc : public Transport {
   Capabilities capabilities() const override {
     // Copy engines reach their speed with large pieces only, and a kernel wants as many blocks as there are.
     return {.reach = Reach::kHost,
-            .unaided = true,
             .needs_exported_key = true,
             .slow_import = true,
             .scheduling = Scheduling::kByCaller,

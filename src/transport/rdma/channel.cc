@@ -274,7 +274,8 @@ Status RdmaChannel::on_control(std::span<const std::byte> message) {
   if (!why) return tl::unexpected(why.error());
   drop_link();
   requests_.rewind();
-  if (error_.message.empty()) error_ = {ErrorCode::kPeerGone, fmt::format("{}: {}", description_, *why)};
+  // A channel that closes has its own reason.
+  if (phase_ != Phase::kClosing) error_ = {ErrorCode::kPeerGone, fmt::format("{}: {}", description_, *why)};
   farewell_.send("the peer's end was lost first");
   finish();
   return {};

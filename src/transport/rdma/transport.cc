@@ -23,7 +23,6 @@ RdmaTransport::RdmaTransport(const Options& options, const verbs::Library* libra
 
 Capabilities RdmaTransport::capabilities() const {
   return {.reach = Reach::kNetwork,
-          .unaided = true,
           .needs_exported_key = true,
           .max_batch_bytes = kMaxBatchBytes,
           .max_batch_segments = kMaxBatchSegments};
