@@ -12,8 +12,8 @@ import sys
 from typing import NamedTuple, Optional
 
 # Public headers that hold plain values: the only part of the API that lower layers may know.
-VALUES = tuple(f"include/p2p/{name}.h" for name in ("api", "log", "memory", "options", "result", "stats",
-                                                     "write_log"))
+VALUES = tuple(f"include/p2p/{name}.h" for name in ("api", "log", "memory", "nccl_net_options", "options",
+                                                     "rdma_options", "result", "stats", "write_log"))
 
 # Folder of the including file -> prefixes that it may include. The longest matching folder counts. `{own}` is
 # the including file's folder below the key: `transport/tcp/` for a file of src/transport/tcp.
@@ -55,7 +55,7 @@ LAYERS = {
 
 # Files with a rule of their own, in addition to their folder's.
 EXTRA = {
-    "src/transport/builtin.cc": re.compile(r"src/transport/(\w+)/\1\.h"),
+    "src/api/builtin_transports.cc": re.compile(r"src/transport/(\w+)/\1\.h"),
 }
 # What unit tests beside the code may use besides what the code may: folder -> prefixes.
 UNIT_TEST_EXTRA = {
@@ -83,7 +83,7 @@ FOREIGN = (
 
 # The one reader of the environment for each thing that is shipped.
 GETENV_FILES = {
-    "src/engine/options.cc",
+    "src/api/options.cc",
     "softnet/settings.cc",
     "src/drivers/nccl_net/defaults.cc",  # settings of somebody else's plugin, which has no other way to be told
     "src/tcpx/environment.cc",  # judges the variables of somebody else's plugin; has no options of its own
@@ -170,7 +170,7 @@ def breaches(root, source):
     if source.startswith(GETENV_FOLDERS) and source not in GETENV_FILES and not source.endswith("_test.cc"):
         for number, line in enumerate(text.splitlines(), 1):
             if GETENV.search(line.split("//")[0]):
-                yield number, "reads the environment; add a row to src/engine/options.cc instead"
+                yield number, "reads the environment; add a row to src/api/options.cc instead"
 
 
 def main():

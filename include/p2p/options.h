@@ -8,60 +8,11 @@
 #include <vector>
 
 #include "p2p/api.h"
+#include "p2p/nccl_net_options.h"
+#include "p2p/rdma_options.h"
 #include "p2p/result.h"
 
 namespace p2p {
-
-/// What can be set for RDMA. What is asked for and cannot be had is an error.
-struct RdmaOptions {
-  /// Devices ("mlx5_0") or their ports ("mlx5_0:1") to use; empty: all active ports, where this process uses
-  /// a GPU the ones nearest to it.
-  std::vector<std::string> devices;
-
-  /// Which of a port's GIDs names it; -1: the one that suits the peer's best.
-  int gid_index = -1;
-
-  /// Path MTU in bytes, 256 to 4096; 0: what both ports have.
-  unsigned mtu = 0;
-
-  /// Queue pairs a connection and port.
-  unsigned queue_pairs = 2;
-
-  /// Wait for an answer before a packet is sent again: 4.096 us times two to this. 0: so that a peer which is
-  /// gone is noticed within half the keepalive time.
-  unsigned timeout = 0;
-
-  /// How often a packet is sent again, 0 to 7. To software RoCE 7 means: without end.
-  unsigned retries = 6;
-
-  unsigned service_level = 0;  ///< 0 to 15
-  unsigned traffic_class = 0;  ///< 0 to 255; its upper six bits are the DSCP of RoCE v2
-};
-
-/// What can be set for NCCL net plugins.
-struct NcclNetOptions {
-  static constexpr std::size_t kLeastChunkBytes = 4096;
-  static constexpr std::size_t kMostChunkBytes = std::size_t{4} << 20;
-  static constexpr unsigned kMostWindow = 16;
-  static constexpr unsigned kMostChannels = 16;
-
-  /// By path or NCCL's naming rules; empty: libnccl-net.so, if that is GPUDirect-TCPX.
-  std::string plugin;
-
-  /// The plugin's receive pool lies in host memory, and host memory is to go through it: for software plugins
-  /// that imitate UNPACK devices.
-  bool host_pool = false;
-
-  /// Bytes of one message of a comm at most; of the two sides' numbers the smaller one counts.
-  std::size_t chunk_bytes = std::size_t{512} << 10;
-
-  /// Requests under way on one comm, 1 to 16.
-  unsigned window = kMostWindow;
-
-  /// Comms in each direction for each NIC and GPU, at most 16; 0: `Options::streams`, or chosen from cores.
-  /// Of the two sides' numbers the smaller one counts.
-  unsigned channels = 0;
-};
 
 /// All that can be set, with the defaults that apply. `from_environment` maps UCCL_P2P_* onto it;
 /// docs/options.md lists every variable.

@@ -17,7 +17,6 @@
 #include "drivers/socket/default_address.h"
 #include "drivers/socket/socket.h"
 #include "engine/key_file.h"
-#include "engine/transport_name.h"
 
 namespace p2p::engine {
 namespace {
@@ -87,7 +86,7 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
   std::vector<std::string> wanted;
   wanted.reserve(options.transports.size());
   for (const std::string& word : options.transports) {
-    auto name = transport_name(word);
+    auto name = registry.name_of(word);
     if (!name) return tl::unexpected(name.error());
     wanted.push_back(std::move(*name));
   }
@@ -116,7 +115,7 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
     if (std::find(wanted.begin(), wanted.end(), entry.name) != wanted.end()) continue;
     if (wanted.empty() || !options.require_transport) load(entry);
   }
-  if (Status found = find_required(list); !found) return found;
+  if (Status found = find_required(registry, list); !found) return found;
   if (std::ranges::none_of(list, [](const TransportSlot& slot) { return !slot.unusable; })) {
     std::string why;
     for (const TransportSlot& slot : list) {
@@ -129,10 +128,10 @@ Status Endpoint::load_transports(const TransportRegistry& registry) {
   return {};
 }
 
-Status Endpoint::find_required(const TransportList& list) {
+Status Endpoint::find_required(const TransportRegistry& registry, const TransportList& list) {
   std::string& required = context_->options.required;
   if (required.empty()) return {};
-  auto name = transport_name(required);
+  auto name = registry.name_of(required);
   if (!name) return tl::unexpected(std::move(name.error()));
   required = std::move(*name);
   if (std::ranges::any_of(list, [&](const auto& slot) { return slot.transport->name() == required; }))
@@ -247,7 +246,8 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   config.introduction.notifications = options.notifications;
   config.introduction.notification_bytes = options.notification_bytes;
   for (const TransportSlot& slot : context_->transports()) {
-    config.introduction.transports.push_back({std::string(slot.transport->name()), slot.unusable.value_or("")});
+    config.introduction.transports.push_back(
+        {std::string(slot.transport->name()), slot.unusable.value_or("")});
   }
   return config;
 }

@@ -48,7 +48,7 @@ class Endpoint {
  private:
   Endpoint() = default;
   Status load_transports(const TransportRegistry& registry);
-  Status find_required(const TransportList& list);
+  Status find_required(const TransportRegistry& registry, const TransportList& list);
   Status start_threads();
   Status listen();
   void on_listener(int listener);

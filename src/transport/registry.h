@@ -3,9 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "transport/option_variable.h"
 #include "transport/transport.h"
 
 namespace p2p {
@@ -15,8 +18,22 @@ struct TransportRegistry {
   struct Entry {
     std::string name;
     std::function<std::unique_ptr<Transport>(const Options&)> make;
+    std::string alias{};  ///< what users of other engines call it; empty: nothing else
+    std::span<const OptionVariable> variables{};  ///< for its own options
   };
+
+  /// Adapters for which other engines have a transport and this list none.
+  struct Absent {
+    std::string word;
+    std::string adapters;
+  };
+
   std::vector<Entry> entries;
+  std::vector<Absent> absent{};
+
+  /// The transport that a word means: its own name or its alias. kUnavailable, with what to set instead, for
+  /// adapters that have no transport here. Words that mean nothing come back as they are.
+  Result<std::string> name_of(std::string_view word) const;
 };
 
 /// All that come with the library, in the default order of preference.

@@ -51,8 +51,8 @@ class Layers(Repository):
                    '#include "transport/tcp/tcp.h"\n#include <vector>\n#include "base/error.h"\n'
                    '#include "drivers/socket/socket.h"\n#include "p2p/result.h"\n#include "transport/transport.h"\n')
         self.write("src/transport/tcp/tcp_test.cc", "#include <gtest/gtest.h>\n#include \"support/pair.h\"\n")
-        self.write("src/transport/builtin.cc", '#include "transport/tcp/tcp.h"\n#include "transport/cma/cma.h"\n')
-        self.write("src/engine/options.cc", 'const char* v = std::getenv("UCCL_P2P_PORT");\n')
+        self.write("src/api/builtin_transports.cc", '#include "transport/tcp/tcp.h"\n#include "transport/cma/cma.h"\n')
+        self.write("src/api/options.cc", 'const char* v = std::getenv("UCCL_P2P_PORT");\n')
         self.write("tools/perf/main.cc", '#include <CLI/CLI.hpp>\n#include "p2p/endpoint.h"\n')
         code, output = self.check("check_layers.py")
         self.assertEqual(code, 0, output)
@@ -64,7 +64,7 @@ class Layers(Repository):
         self.assert_breach("src/transport/registry.cc", '#include "transport/tcp/tcp.h"\n', "src/transport/tcp/tcp.h")
 
     def test_builtin_takes_the_one_header_only(self):
-        self.assert_breach("src/transport/builtin.cc", '#include "transport/tcp/frame.h"\n', "frame.h")
+        self.assert_breach("src/api/builtin_transports.cc", '#include "transport/tcp/frame.h"\n', "frame.h")
 
     def test_transport_knows_no_engine(self):
         self.assert_breach("src/transport/tcp/x.cc", '#include "engine/session.h"\n', "src/engine/session.h")

@@ -2,13 +2,17 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
-#include "p2p/options.h"
+#include "transport/option_variable.h"
 #include "transport/transport.h"
 
 namespace p2p::nccl_net {
 
 /// Any NCCL net plugin: GPUDirect-TCPX and others.
 std::unique_ptr<Transport> make(const Options& options);
+
+/// What sets its part of the options.
+std::span<const OptionVariable> variables();
 
 }  // namespace p2p::nccl_net

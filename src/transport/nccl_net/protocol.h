@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "p2p/memory.h"
-#include "p2p/options.h"
+#include "p2p/nccl_net_options.h"
 #include "p2p/result.h"
 
 /// What the two channels tell each other over the ControlLink. The messages of the comms themselves carry

@@ -8,7 +8,7 @@
 
 #include "drivers/verbs/device.h"
 #include "drivers/verbs/memory.h"
-#include "p2p/options.h"
+#include "p2p/rdma_options.h"
 #include "p2p/result.h"
 
 namespace p2p::rdma {

@@ -4,83 +4,26 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cctype>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/transport_name.h"
+#include "base/option_text.h"
 #include "p2p/log.h"
 #include "p2p/set_option.h"
+#include "transport/registry.h"
 
 namespace p2p {
 namespace {
 
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const std::size_t first = text.find_first_not_of(kSpace);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
-
-/// The bounds keep sums and products of options within their types; both are allowed.
-struct Bounds {
-  std::uint64_t least = 0;
-  std::uint64_t most = 0;
-};
-
-Result<std::uint64_t> parse_number(std::string_view text, Bounds bounds) {
-  std::uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop != end || value < bounds.least || value > bounds.most) {
-    return fail(ErrorCode::kInvalidArgument, "not a whole number from {} to {}", bounds.least, bounds.most);
-  }
-  return value;
-}
-
-template <class Field>
-Status read_number(std::string_view text, Bounds bounds, Field& field) {
-  return parse_number(text, bounds).map([&](std::uint64_t value) { field = Field(value); });
-}
-
-/// A number of bytes, with K, M or G for powers of 1024.
-Status read_size(std::string_view text, Bounds bounds, std::size_t& field) {
-  unsigned shift = 0;
-  switch (text.empty() ? '\0' : text.back()) {
-    case 'K':
-    case 'k': shift = 10; break;
-    case 'M':
-    case 'm': shift = 20; break;
-    case 'G':
-    case 'g': shift = 30; break;
-    default: break;
-  }
-  const auto count = parse_number(shift == 0 ? text : text.substr(0, text.size() - 1),
-                                  {0, std::numeric_limits<std::uint64_t>::max() >> shift});
-  if (!count || *count << shift < bounds.least || *count << shift > bounds.most) {
-    return fail(ErrorCode::kInvalidArgument, "not a size from {} to {} bytes (4096, 64K, 1M, 1G)",
-                bounds.least, bounds.most);
-  }
-  field = *count << shift;
-  return {};
-}
-
-std::string show_size(std::size_t size) {
-  constexpr std::array<std::pair<unsigned, char>, 3> kUnits{{{30, 'G'}, {20, 'M'}, {10, 'K'}}};
-  for (const auto& [shift, letter] : kUnits) {
-    if (size != 0 && size % (std::size_t{1} << shift) == 0) return fmt::format("{}{}", size >> shift, letter);
-  }
-  return std::to_string(size);
-}
+using namespace option_text;
+using Text = std::string_view;
 
 /// 0 stands for "auto".
 Status read_measured_size(std::string_view text, std::size_t& field) {
@@ -89,35 +32,6 @@ Status read_measured_size(std::string_view text, std::size_t& field) {
 }
 
 std::string show_measured_size(std::size_t size) { return size == 0 ? "auto" : show_size(size); }
-
-Status read_flag(std::string_view text, bool& field) {
-  for (const std::string_view yes : {"1", "true", "yes", "on"}) {
-    if (text == yes) return field = true, Status{};
-  }
-  for (const std::string_view no : {"0", "false", "no", "off"}) {
-    if (text == no) return field = false, Status{};
-  }
-  return fail(ErrorCode::kInvalidArgument, "neither 1 (true, yes, on) nor 0 (false, no, off)");
-}
-
-/// Comma-separated words; empty ones are an error, as they are mostly a typing mistake.
-Status read_list(std::string_view text, std::vector<std::string>& field) {
-  if (text.empty()) return field.clear(), Status{};
-  std::vector<std::string> words;
-  for (std::size_t start = 0; start <= text.size();) {
-    const std::size_t end = std::min(text.find(',', start), text.size());
-    const std::string_view word = trim(text.substr(start, end - start));
-    if (word.empty()) return fail(ErrorCode::kInvalidArgument, "an empty name in a comma-separated list");
-    words.emplace_back(word);
-    start = end + 1;
-  }
-  field = std::move(words);
-  return {};
-}
-
-std::string show_list(const std::vector<std::string>& words) {
-  return fmt::format("{}", fmt::join(words, ","));
-}
 
 Status read_transports(std::string_view text, Options& options) {
   if (text == "auto") {
@@ -128,7 +42,7 @@ Status read_transports(std::string_view text, Options& options) {
   if (auto status = read_list(text, names); !status) return status;
   for (std::string& name : names) {
     if (name == "auto") return fail(ErrorCode::kInvalidArgument, "\"auto\" stands alone, not in a list");
-    auto transport = engine::transport_name(name);
+    auto transport = builtin_transports().name_of(name);
     if (!transport) return tl::unexpected(transport.error());
     name = std::move(*transport);
   }
@@ -150,33 +64,22 @@ Status read_log_level(std::string_view text, Options& /*options*/) {
   return fail(ErrorCode::kInvalidArgument, "none of trace, debug, info, warning, error, off");
 }
 
-/// A variable: how its text becomes an option, and how the option would be written as text.
-struct Variable {
-  const char* name;
-  const char* meaning;
-  Status (*read)(std::string_view text, Options& options);
-  std::string (*show)(const Options& options);
-};
-
-using Text = std::string_view;
-
 /// Read by the package `uccl`.
 constexpr std::string_view kPythonsOwn = "UCCL_P2P_GPU_NAMES";
 
 constexpr Bounds kDay{1, 86'400'000};  // in milliseconds
-constexpr Bounds kChunk{NcclNetOptions::kLeastChunkBytes, NcclNetOptions::kMostChunkBytes};
 constexpr Bounds kBatch{4096, std::uint64_t{1} << 30};
 
 // What is no flag is a name; whether there is such a transport is found out where they are loaded.
 Status read_require(Text text, Options& options) {
   if (read_flag(text, options.require_transport)) return {};
-  auto name = engine::transport_name(text);
+  auto name = builtin_transports().name_of(text);
   if (!name) return tl::unexpected(std::move(name.error()));
   options.required = std::move(*name);
   return {};
 }
 
-constexpr Variable kVariables[] = {
+constexpr OptionVariable kVariables[] = {
     {"UCCL_P2P_LISTEN_ADDRESS",
      "Address to listen on and to announce to peers. Empty: all addresses if a key file is set, else one, "
      "which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, else of the "
@@ -196,9 +99,7 @@ constexpr Variable kVariables[] = {
      "and says so. The name of a transport, such as `cuda_ipc`, refuses transfers between memory that it "
      "serves for which another one would have to be taken.",
      read_require,
-     [](const Options& o) {
-       return o.required.empty() ? std::string(o.require_transport ? "1" : "0") : o.required;
-     }},
+     [](const Options& o) { return o.required.empty() ? show_flag(o.require_transport) : o.required; }},
     {"UCCL_P2P_WORKERS", "Engine threads. 0: one for each core up to 8, then one for every two up to 16.",
      [](Text text, Options& o) { return read_number(text, {0, 256}, o.workers); },
      [](const Options& o) { return std::to_string(o.workers); }},
@@ -206,7 +107,7 @@ constexpr Variable kVariables[] = {
      "1: engine threads keep to the CPUs next to the GPUs whose memory is registered, as far as the process "
      "may use them. 0: they run where the system puts them.",
      [](Text text, Options& o) { return read_flag(text, o.place_threads); },
-     [](const Options& o) { return std::string(o.place_threads ? "1" : "0"); }},
+     [](const Options& o) { return show_flag(o.place_threads); }},
     {"UCCL_P2P_STREAMS",
      "TCP streams for each connection and interface. 0: chosen from cores and link speed. The smaller number "
      "of the two sides counts.",
@@ -279,7 +180,7 @@ constexpr Variable kVariables[] = {
      "takes "
      "some milliseconds when a first region is imported, and 32 MiB of the GPU. 0: they are 32M and 4M.",
      [](Text text, Options& o) { return read_flag(text, o.gpu_measure); },
-     [](const Options& o) { return std::string(o.gpu_measure ? "1" : "0"); }},
+     [](const Options& o) { return show_flag(o.gpu_measure); }},
     {"UCCL_P2P_GPU_BULK_BYTES",
      "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel. "
      "`auto`: from where on the copy engine is no slower.",
@@ -298,77 +199,10 @@ constexpr Variable kVariables[] = {
      "reach, each stream or channel gets few slots of 1 MiB that it cannot do without.",
      [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 40}, o.gpu_staging_bytes); },
      [](const Options& o) { return show_size(o.gpu_staging_bytes); }},
-    {"UCCL_P2P_NCCL_NET_PLUGIN",
-     "NCCL net plugin for `nccl_net`: a path, or a name by NCCL's rules. Empty: libnccl-net.so, if that is "
-     "GPUDirect-TCPX.",
-     [](Text text, Options& o) { return o.nccl_net.plugin = text, Status{}; },
-     [](const Options& o) { return o.nccl_net.plugin; }},
-    {"UCCL_P2P_NCCL_NET_HOST_POOL",
-     "1: the plugin's receive pool lies in host memory, and host memory goes through it; for software "
-     "plugins that imitate UNPACK devices.",
-     [](Text text, Options& o) { return read_flag(text, o.nccl_net.host_pool); },
-     [](const Options& o) { return std::string(o.nccl_net.host_pool ? "1" : "0"); }},
-    {"UCCL_P2P_NCCL_NET_CHUNK",
-     "Bytes of one message of a net plugin's comm at most, 4K to 4M; never more than UCCL_P2P_BATCH_BYTES. "
-     "The "
-     "smaller number of the two sides counts.",
-     [](Text text, Options& o) { return read_size(text, kChunk, o.nccl_net.chunk_bytes); },
-     [](const Options& o) { return show_size(o.nccl_net.chunk_bytes); }},
-    {"UCCL_P2P_NCCL_NET_WINDOW",
-     "Requests under way on one comm of a net plugin, 1 to 16. Each takes a chunk of staging memory.",
-     [](Text text, Options& o) {
-       return read_number(text, {1, NcclNetOptions::kMostWindow}, o.nccl_net.window);
-     },
-     [](const Options& o) { return std::to_string(o.nccl_net.window); }},
-    {"UCCL_P2P_NCCL_NET_CHANNELS",
-     "Comms in each direction for each NIC and GPU of a net plugin, at most 16. 0: UCCL_P2P_STREAMS if that "
-     "is "
-     "set, else chosen from cores. The smaller number of the two sides counts.",
-     [](Text text, Options& o) {
-       return read_number(text, {0, NcclNetOptions::kMostChannels}, o.nccl_net.channels);
-     },
-     [](const Options& o) { return std::to_string(o.nccl_net.channels); }},
-    {"UCCL_P2P_RDMA_DEVICES",
-     "RDMA devices (`mlx5_0`) or ports (`mlx5_0:1`) to use, comma-separated. Empty: all active ports; where "
-     "the process uses a GPU, the ones nearest to it.",
-     [](Text text, Options& o) { return read_list(text, o.rdma.devices); },
-     [](const Options& o) { return show_list(o.rdma.devices); }},
-    {"UCCL_P2P_RDMA_GID_INDEX",
-     "Index of the GID that names a port. `auto`: the one that suits the peer's best.",
-     [](Text text, Options& o) {
-       if (text == "auto") return o.rdma.gid_index = -1, Status{};
-       return read_number(text, {0, 255}, o.rdma.gid_index);
-     },
-     [](const Options& o) { return o.rdma.gid_index < 0 ? "auto" : std::to_string(o.rdma.gid_index); }},
-    {"UCCL_P2P_RDMA_MTU", "Path MTU of RDMA in bytes: 256, 512, 1024, 2048 or 4096. 0: what both ports have.",
-     [](Text text, Options& o) {
-       const Status status = read_number(text, {0, 4096}, o.rdma.mtu);
-       const bool fits = o.rdma.mtu == 0 || (o.rdma.mtu >= 256 && std::has_single_bit(o.rdma.mtu));
-       return status && !fits ? fail(ErrorCode::kInvalidArgument, "no MTU that RDMA has") : status;
-     },
-     [](const Options& o) { return std::to_string(o.rdma.mtu); }},
-    {"UCCL_P2P_RDMA_QUEUE_PAIRS", "RDMA queue pairs for each connection and port.",
-     [](Text text, Options& o) { return read_number(text, {1, 32}, o.rdma.queue_pairs); },
-     [](const Options& o) { return std::to_string(o.rdma.queue_pairs); }},
-    {"UCCL_P2P_RDMA_TIMEOUT",
-     "RDMA waits 4.096 us times two to this for an answer before it sends again. 0: from the keepalive time.",
-     [](Text text, Options& o) { return read_number(text, {0, 31}, o.rdma.timeout); },
-     [](const Options& o) { return std::to_string(o.rdma.timeout); }},
-    {"UCCL_P2P_RDMA_RETRIES",
-     "How often RDMA sends a packet again before the path counts as dead; for software RoCE 7 is without "
-     "end.",
-     [](Text text, Options& o) { return read_number(text, {0, 7}, o.rdma.retries); },
-     [](const Options& o) { return std::to_string(o.rdma.retries); }},
-    {"UCCL_P2P_RDMA_SERVICE_LEVEL", "InfiniBand service level, or RoCE priority.",
-     [](Text text, Options& o) { return read_number(text, {0, 15}, o.rdma.service_level); },
-     [](const Options& o) { return std::to_string(o.rdma.service_level); }},
-    {"UCCL_P2P_RDMA_TRAFFIC_CLASS", "Traffic class of RDMA packets; with RoCE v2 four times the DSCP.",
-     [](Text text, Options& o) { return read_number(text, {0, 255}, o.rdma.traffic_class); },
-     [](const Options& o) { return std::to_string(o.rdma.traffic_class); }},
     {"UCCL_P2P_DISABLE_IPC",
      "1: only transports that reach other hosts are used, also between processes of one host.",
      [](Text text, Options& o) { return read_flag(text, o.network_only); },
-     [](const Options& o) { return std::string(o.network_only ? "1" : "0"); }},
+     [](const Options& o) { return show_flag(o.network_only); }},
     {"UCCL_P2P_LOG_LEVEL",
      "Least severe lines to log: trace, debug, info, warning, error or off, in letters of either case; 0, 1, "
      "2, 3 are info, warning, error, off.",
@@ -391,7 +225,7 @@ std::string show_nothing(const Options& /*options*/) { return {}; }
 
 /// What users of NCCL and of other engines with this Python interface have set. Read first: the variables
 /// above win, and later ones over earlier ones.
-constexpr Variable kForeign[] = {
+constexpr OptionVariable kForeign[] = {
     {"NCCL_COMM_ID", "Only says which network is preferred for the address to announce.", read_comm_id,
      show_nothing},
     {"NCCL_SOCKET_IFNAME",
@@ -405,7 +239,7 @@ constexpr Variable kForeign[] = {
      [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
 };
 
-Status apply(const Variable& variable, std::string_view given, Options& options) {
+Status apply(const OptionVariable& variable, std::string_view given, Options& options) {
   const std::string_view text = trim(given);
   if (text.empty()) return {};
   if (const Status status = variable.read(text, options); !status) {
@@ -415,8 +249,8 @@ Status apply(const Variable& variable, std::string_view given, Options& options)
   return {};
 }
 
-Status read_variables(std::span<const Variable> variables, Options& options) {
-  for (const Variable& variable : variables) {
+Status read_variables(std::span<const OptionVariable> variables, Options& options) {
+  for (const OptionVariable& variable : variables) {
     const char* set = std::getenv(variable.name);  // NOLINT(concurrency-mt-unsafe): nothing here calls setenv
     if (set == nullptr) continue;
     if (const Status status = apply(variable, set, options); !status) return status;
@@ -424,24 +258,40 @@ Status read_variables(std::span<const Variable> variables, Options& options) {
   return {};
 }
 
+using Table = std::span<const OptionVariable>;
+
+/// Ours: those of the engine, then each transport's.
+std::vector<Table> own_tables() {
+  std::vector<Table> tables{kVariables};
+  for (const TransportRegistry::Entry& entry : builtin_transports().entries)
+    tables.push_back(entry.variables);
+  return tables;
+}
+
+const OptionVariable* find_in(Table table, std::string_view name) {
+  const auto found =
+      std::ranges::find_if(table, [name](const OptionVariable& one) { return name == one.name; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+const OptionVariable* find_variable(std::string_view name) {
+  for (const Table table : own_tables()) {
+    if (const OptionVariable* const found = find_in(table, name)) return found;
+  }
+  return nullptr;
+}
+
 /// Other engines have variables for what there is nothing to set here, and names get misspelled.
 void name_those_without_effect() {
   if (!log_enabled(LogLevel::kDebug)) return;
   const auto known = [](std::string_view name) {
-    const auto is = [name](const Variable& variable) { return name == variable.name; };
-    return std::ranges::any_of(kVariables, is) || std::ranges::any_of(kForeign, is);
+    return find_variable(name) != nullptr || find_in(kForeign, name) != nullptr;
   };
   for (const char* const* entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view name(*entry, std::strcspn(*entry, "="));
     if (!name.starts_with("UCCL_") || name == kPythonsOwn || known(name)) continue;
     log(LogLevel::kDebug, "{} is set and changes nothing here; docs/options.md lists what does", name);
   }
-}
-
-const Variable* find_variable(std::string_view name) {
-  const auto found =
-      std::ranges::find_if(kVariables, [name](const Variable& one) { return name == one.name; });
-  return found == std::end(kVariables) ? nullptr : found;
 }
 
 tl::unexpected<Error> no_variable(std::string_view name) {
@@ -453,27 +303,30 @@ tl::unexpected<Error> no_variable(std::string_view name) {
 Result<Options> Options::from_environment() {
   Options options;
   if (const Status read = read_variables(kForeign, options); !read) return tl::unexpected(read.error());
-  if (const Status read = read_variables(kVariables, options); !read) return tl::unexpected(read.error());
+  for (const Table table : own_tables()) {
+    if (const Status read = read_variables(table, options); !read) return tl::unexpected(read.error());
+  }
   name_those_without_effect();  // last: the level to log at is one of the variables
   return options;
 }
 
 Status set_option(Options& options, std::string_view variable, std::string_view text) {
-  const Variable* const known = find_variable(variable);
+  const OptionVariable* const known = find_variable(variable);
   return known == nullptr ? no_variable(variable) : apply(*known, text, options);
 }
 
 Status reset_option(Options& options, std::string_view variable) {
-  const Variable* const known = find_variable(variable);
+  const OptionVariable* const known = find_variable(variable);
   return known == nullptr ? no_variable(variable) : known->read(known->show(Options()), options);
 }
 
 std::vector<OptionRow> option_rows() {
   const Options defaults;
   std::vector<OptionRow> rows;
-  for (const std::span<const Variable> table :
-       {std::span<const Variable>(kVariables), std::span<const Variable>(kForeign)}) {
-    for (const Variable& variable : table) {
+  std::vector<Table> tables = own_tables();
+  tables.emplace_back(kForeign);
+  for (const Table table : tables) {
+    for (const OptionVariable& variable : table) {
       rows.push_back({variable.name, variable.meaning, variable.show(defaults)});
     }
   }
