@@ -12,6 +12,7 @@
 #include "engine/notifications.h"
 #include "engine/receives.h"
 #include "engine/sends.h"
+#include "support/plain_transport.h"
 
 namespace p2p::engine {
 namespace {
@@ -22,31 +23,9 @@ using ::testing::HasSubstr;
 constexpr std::uint64_t kRoom = 4096;
 constexpr Notifications::Amount kNotifications{8, 400000};
 
-// Takes any memory.
-class AnyTransport : public Transport {
- public:
-  std::string_view name() const override { return "any"; }
-  Capabilities capabilities() const override { return {}; }
-  Status probe() const override { return {}; }
-  bool carries(MemoryPlace, MemoryPlace) const override { return true; }
-  std::vector<Rail> rails(const PeerPath&) const override { return {{}}; }
-  unsigned channels_per_rail(const Rail&) const override { return 1; }
-  Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    return std::make_shared<Registration>(region);
-  }
-  void revoke_memory(const Registration&) override {}
-  Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
-                                                   std::span<const std::byte>) override {
-    return std::make_unique<RemoteKey>(region);
-  }
-  Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup&) override {
-    return fail(ErrorCode::kUnavailable, "not of this one");
-  }
-};
-
 std::shared_ptr<Context> make_context() {
   auto context = std::make_shared<Context>();
-  TransportList transports{{std::make_shared<AnyTransport>()}};
+  TransportList transports{{std::make_shared<p2p::testing::PlainTransport>("any")}};
   context->regions = std::make_shared<RegionTable>(std::move(transports), 1, 1s);
   return context;
 }

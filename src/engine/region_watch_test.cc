@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "support/eventually.h"
+#include "support/plain_transport.h"
 
 namespace p2p::engine {
 namespace {
@@ -30,25 +31,13 @@ class Fragile : public Registration {
   mutable std::atomic<int> looks{0};
 };
 
-class FragileTransport : public Transport {
+class FragileTransport : public p2p::testing::PlainTransport {
  public:
-  std::string_view name() const override { return "fragile"; }
-  Capabilities capabilities() const override { return {}; }
-  Status probe() const override { return {}; }
-  bool carries(MemoryPlace, MemoryPlace) const override { return true; }
-  std::vector<Rail> rails(const PeerPath&) const override { return {}; }
-  unsigned channels_per_rail(const Rail&) const override { return 0; }
+  FragileTransport() : PlainTransport("fragile") {}
+
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
     last = std::make_shared<Fragile>(region);
     return last;
-  }
-  void revoke_memory(const Registration& registration) override { registration.revoke(); }
-  Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
-                                                   std::span<const std::byte>) override {
-    return std::make_unique<RemoteKey>(region);
-  }
-  Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup&) override {
-    return fail(ErrorCode::kUnavailable, "none");
   }
 
   std::shared_ptr<Fragile> last;

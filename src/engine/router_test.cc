@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "p2p/log.h"
+#include "support/plain_transport.h"
 
 namespace p2p::engine {
 namespace {
@@ -19,33 +20,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Carries what it is told to, and does nothing.
-class NamedTransport : public Transport {
+/// Carries what it is told to.
+class NamedTransport : public p2p::testing::PlainTransport {
  public:
-  NamedTransport(std::string name, bool to_host) : name_(std::move(name)), to_host_(to_host) {}
+  NamedTransport(std::string name, bool to_host) : PlainTransport(std::move(name)), to_host_(to_host) {}
 
-  std::string_view name() const override { return name_; }
   Capabilities capabilities() const override { return {}; }
-  Status probe() const override { return {}; }
   bool carries(MemoryPlace, MemoryPlace remote) const override {
     return to_host_ || remote.kind == MemoryKind::kCuda;
   }
-  std::vector<Rail> rails(const PeerPath&) const override { return {}; }
-  unsigned channels_per_rail(const Rail&) const override { return 0; }
-  Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    return std::make_shared<Registration>(region);
-  }
-  void revoke_memory(const Registration&) override {}
-  Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
-                                                   std::span<const std::byte>) override {
-    return std::make_unique<RemoteKey>(region);
-  }
-  Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup&) override {
-    return fail(ErrorCode::kUnavailable, "none");
-  }
 
  private:
-  const std::string name_;
   const bool to_host_;
 };
 
