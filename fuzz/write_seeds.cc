@@ -92,7 +92,7 @@ void write_frames(const Path& folder) {
     bytes.resize(bytes.size() + payload, std::byte{7});
     return bytes;
   };
-  const auto ranges = [](std::vector<tcp::Range> list) {
+  const auto ranges = [](std::vector<tcp::RemoteRange> list) {
     tcp::RangeList all{.ranges = std::move(list)};
     all.groups.push_back({.region = p2p::RegionId{1}, .count = all.ranges.size()});
     Bytes bytes;

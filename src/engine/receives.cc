@@ -43,17 +43,17 @@ std::shared_ptr<TransferState> Receives::post(std::span<const LocalSpan> into) {
       if (const auto self = weak.lock()) self->cancel(sequence);
     });
     Receive& receive = open_.emplace(sequence, std::move(*described)).first->second;
-    bool met = false;
+    bool delivered = false;
     if (const auto came = arrived_.find(sequence); came != arrived_.end()) {
       const wire::EagerMessage message = std::move(came->second);
       room_used_ -= cost(message);
       arrived_.erase(came);
-      met = meet(sequence, receive, message, deferred);
+      delivered = deliver(sequence, receive, message, deferred);
       words_->gather();
     } else if (receive.room > Sends::kMostEagerBytes || receive.on_device || sequence < wanted_) {
       tell(sequence, receive);
     }
-    if (met) open_.erase(sequence);
+    if (delivered) open_.erase(sequence);
   }
   deferred.run();
   words_->flush_if_due();
@@ -101,7 +101,7 @@ Status Receives::on(wire::EagerMessage& message, Deferred& deferred) {
   }
   next_eager_ = sequence + 1;
   if (const auto found = open_.find(sequence); found != open_.end()) {
-    if (meet(sequence, found->second, message, deferred)) open_.erase(found);
+    if (deliver(sequence, found->second, message, deferred)) open_.erase(found);
   } else if (sequence < next_) {
     answer(sequence, fail(ErrorCode::kCancelled, "its receiver cancelled"));
   } else if (stopped_) {
@@ -117,8 +117,8 @@ Status Receives::on(wire::EagerMessage& message, Deferred& deferred) {
 }
 
 // True if that is the end of the receive.
-bool Receives::meet(Sequence sequence, Receive& receive, const wire::EagerMessage& message,
-                    Deferred& deferred) {
+bool Receives::deliver(Sequence sequence, Receive& receive, const wire::EagerMessage& message,
+                       Deferred& deferred) {
   if (message.error != 0) {
     answer(sequence, {});
     deferred.finish(std::move(receive.state),
@@ -186,7 +186,7 @@ Status Receives::copy(const Receive& receive, const wire::EagerMessage& message)
 Status Receives::on(const wire::MessageWithdrawn& withdrawn) {
   MutexLock lock(mutex_);
   const auto came = arrived_.find(withdrawn.sequence);
-  if (came == arrived_.end()) return {};  // it met its receive
+  if (came == arrived_.end()) return {};  // its receive has it
   // Its number stays, to fail the receive that meets it.
   wire::EagerMessage& message = came->second;
   if (message.error != 0) return {};

@@ -59,7 +59,7 @@ class Receives : public std::enable_shared_from_this<Receives> {
 
   Result<Receive> describe(std::span<const LocalSpan> into) const;
   void tell(Sequence sequence, Receive& receive) P2P_REQUIRES(mutex_);
-  bool meet(Sequence sequence, Receive& receive, const wire::EagerMessage& message, Deferred& deferred)
+  bool deliver(Sequence sequence, Receive& receive, const wire::EagerMessage& message, Deferred& deferred)
       P2P_REQUIRES(mutex_);
   void answer(Sequence sequence, const Status& status) P2P_REQUIRES(mutex_);
   Status copy(const Receive& receive, const wire::EagerMessage& message) const;

@@ -64,8 +64,8 @@ Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
   if (!host) return tl::unexpected(host.error());
   std::unique_ptr<CmaChannel> channel(new CmaChannel(setup, std::move(staging)));
   channel->address_ = {.host = *host, .pid = static_cast<std::uint32_t>(::getpid())};
-  channel->mine_ = std::make_unique<Proof>();
-  Proof& proof = *channel->mine_;
+  channel->mine_ = std::make_unique<MemoryProof>();
+  MemoryProof& proof = *channel->mine_;
   proof.token_address = reinterpret_cast<std::uint64_t>(proof.token.data());
   if (const Status drawn = crypto::random_bytes(proof.token); !drawn) return tl::unexpected(drawn.error());
 
@@ -122,12 +122,12 @@ bool CmaChannel::shake_hands() {
   if (setup_.role == Role::kAcceptor) {
     accept_strangers();
     for (std::size_t i = 0; i < strangers_.size() && state_ == ChannelState::kConnecting; ++i) {
-      hear(strangers_[i]);
+      receive_proof(strangers_[i]);
     }
     const bool settled = state_ != ChannelState::kConnecting;
     std::erase_if(strangers_, [settled](const UniqueFd& socket) { return settled || !socket; });
   } else if (socket_) {
-    hear(socket_);
+    receive_proof(socket_);
     if (!socket_ && state_ == ChannelState::kConnecting) {
       fail_with(
           {ErrorCode::kPeerGone, "connect with cma: the peer closed, or another answered in its place"});
@@ -148,8 +148,8 @@ void CmaChannel::accept_strangers() {
 
 // Only the peer can end an acceptor's handshake, well or badly: whoever else connects is dropped without a
 // word.
-void CmaChannel::hear(UniqueFd& from) {
-  Bytes message(Proof::kBytes + 1);
+void CmaChannel::receive_proof(UniqueFd& from) {
+  Bytes message(MemoryProof::kBytes + 1);
   UniqueFd descriptor;
   const ssize_t size = receive_with_descriptor(from, message, descriptor);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -157,15 +157,15 @@ void CmaChannel::hear(UniqueFd& from) {
   const auto pid = process_at(socket);
   if (size <= 0 || !pid) return;
   message.resize(static_cast<std::size_t>(size));
-  const auto proof = Proof::parse(message, setup_, listener_name_, *pid);
+  const auto proof = MemoryProof::parse(message, setup_, listener_name_, *pid);
   if (!proof) return;
   socket_ = std::move(socket);
   pid_ = *pid;
   ring_descriptor_ = std::move(descriptor);
-  if (const Status met = meet(*proof); !met) fail_with(met.error());
+  if (const Status taken = take_peer(*proof); !taken) fail_with(taken.error());
 }
 
-Status CmaChannel::meet(const Proof& proof) {
+Status CmaChannel::take_peer(const MemoryProof& proof) {
   process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
   if (!process_) return tl::unexpected(system_error(fmt::format("watch process {}: pidfd_open", pid_)));
   // The peer's socket is open after the pidfd was made, so the pidfd is of the process that opened it.

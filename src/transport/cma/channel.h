@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "transport/cma/copy.h"
 #include "transport/cma/device_path.h"
 #include "transport/cma/handshake.h"
+#include "transport/cma/process_copier.h"
 #include "transport/cma/ring.h"
 #include "transport/peer_end.h"
 #include "transport/transport.h"
@@ -53,8 +53,8 @@ class CmaChannel : public Channel, public LeavesPeer {
   Status watch(const UniqueFd& fd) const;
   bool shake_hands();
   void accept_strangers();
-  void hear(UniqueFd& from);
-  Status meet(const Proof& proof);
+  void receive_proof(UniqueFd& from);
+  Status take_peer(const MemoryProof& proof);
   Status share_ring();
   Status send_proof(const UniqueFd& ring) const;
   bool take_words();
@@ -81,14 +81,14 @@ class CmaChannel : public Channel, public LeavesPeer {
   unsigned turns_ = 0;  // since the last rest
   bool lost_ = false;   ///< the peer is gone, seen while copying
 
-  std::unique_ptr<Proof> mine_;  ///< on the heap: the peer reads `token` there
-  UniqueFd ring_descriptor_;     ///< that came with the peer's proof
+  std::unique_ptr<MemoryProof> mine_;  ///< on the heap: the peer reads `token` there
+  UniqueFd ring_descriptor_;           ///< that came with the peer's proof
   RingMemory ring_;
   RingWriter writer_;
   RingReader reader_;
   Bytes block_;  ///< scratch
 
-  Copier copier_;
+  ProcessCopier copier_;
   std::vector<Completion> done_;
   DevicePath device_path_;
 };

@@ -61,7 +61,7 @@ TEST(CmaCopier, MoreEntriesThanOneCallTakes) {
                         .remote = number(&source[2 * i]),
                         .size = 4});
   }
-  Copier copier;
+  ProcessCopier copier;
   const Status status = copier.copy(::getpid(), batch_of(Operation::kRead, segments));
   ASSERT_TRUE(status) << status.error().message;
   for (std::size_t i = 0; i < kBlocks; ++i) {
@@ -78,7 +78,7 @@ TEST(CmaCopier, SaysWhereACopyEnded) {
   ASSERT_EQ(::munmap(bytes + page, page), 0);
   std::vector<std::byte> local(2 * page, std::byte{9});
   const std::vector<Segment> segments{{.local = local.data(), .remote = number(map), .size = 2 * page}};
-  Copier copier;
+  ProcessCopier copier;
   const Status status = copier.copy(::getpid(), batch_of(Operation::kWrite, segments));
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kSystem);
@@ -97,7 +97,7 @@ TEST(CmaCopier, ProcessThatEnded) {
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   std::byte byte{};
   const std::vector<Segment> segments{{.local = &byte, .remote = number(&byte), .size = 1}};
-  Copier copier;
+  ProcessCopier copier;
   const Status status = copier.copy(child, batch_of(Operation::kRead, segments));
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kPeerGone);
@@ -108,24 +108,24 @@ TEST(CmaHandshake, ProofHoldsForOneProcessRoleSessionAndListener) {
   const ChannelSetup acceptor = setup_of(Role::kAcceptor);
   Token listener{};
   listener.fill(std::byte{3});
-  Proof proof{.token_address = 4096};
+  MemoryProof proof{.token_address = 4096};
   const Bytes bytes = proof.serialize(connector, listener);
-  ASSERT_EQ(bytes.size(), Proof::kBytes);
-  EXPECT_TRUE(Proof::parse(bytes, acceptor, listener, ::getpid()));
-  EXPECT_FALSE(Proof::parse(bytes, acceptor, listener, ::getpid() + 1));
-  EXPECT_FALSE(Proof::parse(bytes, connector, listener, ::getpid()));
-  EXPECT_FALSE(Proof::parse(bytes, setup_of(Role::kAcceptor, std::byte{8}), listener, ::getpid()));
-  EXPECT_FALSE(Proof::parse(bytes, acceptor, Token{}, ::getpid()));
+  ASSERT_EQ(bytes.size(), MemoryProof::kBytes);
+  EXPECT_TRUE(MemoryProof::parse(bytes, acceptor, listener, ::getpid()));
+  EXPECT_FALSE(MemoryProof::parse(bytes, acceptor, listener, ::getpid() + 1));
+  EXPECT_FALSE(MemoryProof::parse(bytes, connector, listener, ::getpid()));
+  EXPECT_FALSE(MemoryProof::parse(bytes, setup_of(Role::kAcceptor, std::byte{8}), listener, ::getpid()));
+  EXPECT_FALSE(MemoryProof::parse(bytes, acceptor, Token{}, ::getpid()));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     Bytes forged = bytes;
     forged[i] ^= std::byte{1};
-    EXPECT_FALSE(Proof::parse(forged, acceptor, listener, ::getpid())) << i;
-    EXPECT_FALSE(Proof::parse(ByteView(bytes).first(i), acceptor, listener, ::getpid())) << i;
+    EXPECT_FALSE(MemoryProof::parse(forged, acceptor, listener, ::getpid())) << i;
+    EXPECT_FALSE(MemoryProof::parse(ByteView(bytes).first(i), acceptor, listener, ::getpid())) << i;
   }
 }
 
 TEST(CmaHandshake, ReadsTheTokenInThePeersMemory) {
-  Proof proof;
+  MemoryProof proof;
   proof.token.fill(std::byte{1});
   Token elsewhere{};
   proof.token_address = number(proof.token.data());

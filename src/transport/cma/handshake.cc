@@ -22,7 +22,7 @@ namespace {
 constexpr std::string_view kPurpose = "p2p cma channel";
 
 crypto::Digest authenticate(const ChannelSetup& setup, Role sender_role, pid_t sender, const Token& listener,
-                            const Proof& proof) {
+                            const MemoryProof& proof) {
   Bytes message;
   ByteWriter writer(message);
   writer.put(as_bytes(kPurpose));
@@ -100,7 +100,7 @@ Result<Address> Address::parse(ByteView bytes) {
   return address;
 }
 
-Bytes Proof::serialize(const ChannelSetup& setup, const Token& listener) const {
+Bytes MemoryProof::serialize(const ChannelSetup& setup, const Token& listener) const {
   Bytes bytes;
   ByteWriter writer(bytes);
   writer.put(ByteView(authenticate(setup, setup.role, ::getpid(), listener, *this)));
@@ -109,9 +109,9 @@ Bytes Proof::serialize(const ChannelSetup& setup, const Token& listener) const {
   return bytes;
 }
 
-std::optional<Proof> Proof::parse(ByteView bytes, const ChannelSetup& setup, const Token& listener,
-                                  pid_t sender) {
-  Proof proof;
+std::optional<MemoryProof> MemoryProof::parse(ByteView bytes, const ChannelSetup& setup,
+                                              const Token& listener, pid_t sender) {
+  MemoryProof proof;
   ByteReader reader(bytes);
   const ByteView mac = reader.take(sizeof(crypto::Digest));
   proof.token_address = reader.get<std::uint64_t>();
@@ -205,7 +205,7 @@ Result<pid_t> process_at(const UniqueFd& socket) {
   return credentials.pid;
 }
 
-Status check_access(pid_t pid, const Proof& proof) {
+Status check_access(pid_t pid, const MemoryProof& proof) {
   Token seen{};
   const iovec local{seen.data(), seen.size()};
   const iovec remote{reinterpret_cast<void*>(proof.token_address), seen.size()};

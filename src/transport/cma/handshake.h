@@ -41,7 +41,7 @@ struct Address {
 };
 
 /// The first and only message on the socket, the connector's before the acceptor's.
-struct Proof {
+struct MemoryProof {
   static constexpr std::size_t kBytes = 32 + 8 + sizeof(Token);
 
   std::uint64_t token_address = 0;  ///< where in the sender's memory `token` lies
@@ -50,8 +50,8 @@ struct Proof {
   Bytes serialize(const ChannelSetup& setup, const Token& listener) const;
 
   /// The proof, if these bytes were made by process `sender` as the other end of the session of `setup`.
-  static std::optional<Proof> parse(ByteView bytes, const ChannelSetup& setup, const Token& listener,
-                                    pid_t sender);
+  static std::optional<MemoryProof> parse(ByteView bytes, const ChannelSetup& setup, const Token& listener,
+                                          pid_t sender);
 };
 
 /// Listens at / connects to a name that only this host and network namespace knows. Non-blocking.
@@ -67,6 +67,6 @@ ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd
 Result<pid_t> process_at(const UniqueFd& socket);
 
 /// Reads the token in the memory of `pid` as transfers will; an error says what forbids it.
-Status check_access(pid_t pid, const Proof& proof);
+Status check_access(pid_t pid, const MemoryProof& proof);
 
 }  // namespace p2p::cma

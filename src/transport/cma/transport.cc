@@ -44,7 +44,7 @@ class CmaTransport : public Transport {
 
   Status probe() const override {
     if (const auto host = Host::here(); !host) return tl::unexpected(host.error());
-    Proof proof;
+    MemoryProof proof;
     proof.token.fill(std::byte{0x5a});
     proof.token_address = reinterpret_cast<std::uint64_t>(proof.token.data());
     return check_access(::getpid(), proof);

@@ -42,14 +42,14 @@ std::byte* put(std::byte* out, const T& value) {
 }
 
 // The lowest address, if the ranges can be written as indices of equal blocks from there.
-std::optional<std::uint64_t> paged_base(std::span<const Range> ranges) {
+std::optional<std::uint64_t> paged_base(std::span<const RemoteRange> ranges) {
   const std::uint64_t size = ranges.front().size;
   std::uint64_t base = ranges.front().address;
-  for (const Range& range : ranges) {
+  for (const RemoteRange& range : ranges) {
     if (range.size != size) return std::nullopt;
     base = std::min(base, range.address);
   }
-  for (const Range& range : ranges) {
+  for (const RemoteRange& range : ranges) {
     const std::uint64_t distance = range.address - base;
     if (distance % size != 0 || distance / size > std::numeric_limits<std::uint32_t>::max()) {
       return std::nullopt;
@@ -58,19 +58,19 @@ std::optional<std::uint64_t> paged_base(std::span<const Range> ranges) {
   return base;
 }
 
-std::size_t list_bytes(std::span<const Range> ranges) {
+std::size_t list_bytes(std::span<const RemoteRange> ranges) {
   std::size_t bytes = 0;
   std::uint64_t end = 0;
-  for (const Range& range : ranges) {
+  for (const RemoteRange& range : ranges) {
     bytes += varint_bytes(zigzag(range.address - end)) + varint_bytes(range.size);
     end = range.address + range.size;
   }
   return bytes;
 }
 
-std::byte* put_list(std::byte* out, std::span<const Range> ranges) {
+std::byte* put_list(std::byte* out, std::span<const RemoteRange> ranges) {
   std::uint64_t end = 0;
-  for (const Range& range : ranges) {
+  for (const RemoteRange& range : ranges) {
     out = put_varint(out, zigzag(range.address - end));
     out = put_varint(out, range.size);
     end = range.address + range.size;
@@ -78,17 +78,17 @@ std::byte* put_list(std::byte* out, std::span<const Range> ranges) {
   return out;
 }
 
-std::byte* put_pages(std::byte* out, std::span<const Range> ranges, std::uint64_t base) {
+std::byte* put_pages(std::byte* out, std::span<const RemoteRange> ranges, std::uint64_t base) {
   const std::uint64_t size = ranges.front().size;
   out = put(out, base);
   out = put_varint(out, size);
-  for (const Range& range : ranges) {
+  for (const RemoteRange& range : ranges) {
     out = put(out, static_cast<std::uint32_t>((range.address - base) / size));
   }
   return out;
 }
 
-void encode_group(const RangeGroup& group, std::span<const Range> ranges, Bytes& out) {
+void encode_group(const RangeGroup& group, std::span<const RemoteRange> ranges, Bytes& out) {
   const std::optional<std::uint64_t> base = paged_base(ranges);
   const std::size_t as_list = list_bytes(ranges);
   const std::size_t as_pages = sizeof(std::uint64_t) + varint_bytes(ranges.front().size) + 4 * ranges.size();
@@ -109,7 +109,7 @@ void encode_group(const RangeGroup& group, std::span<const Range> ranges, Bytes&
 // registration to judge.
 class Collector {
  public:
-  Collector(std::uint64_t total, std::vector<Range>& ranges) : left_(total), ranges_(ranges) {}
+  Collector(std::uint64_t total, std::vector<RemoteRange>& ranges) : left_(total), ranges_(ranges) {}
 
   bool add(std::uint64_t address, std::uint64_t size) {
     if (size == 0 || size > left_) return false;
@@ -122,7 +122,7 @@ class Collector {
 
  private:
   std::uint64_t left_;
-  std::vector<Range>& ranges_;
+  std::vector<RemoteRange>& ranges_;
 };
 
 bool take_list(ByteReader& reader, std::uint64_t count, Collector& collector) {
@@ -154,7 +154,7 @@ void collect_ranges(const Batch& batch, RangeList& list) {
   const RemoteKey* last_key = nullptr;
   batch.for_each_piece([&](const Segment& piece) {
     if (piece.key == last_key) {
-      Range& last = list.ranges.back();
+      RemoteRange& last = list.ranges.back();
       if (last.address + last.size == piece.remote) {
         last.size += piece.size;
         return;
@@ -169,7 +169,7 @@ void collect_ranges(const Batch& batch, RangeList& list) {
 }
 
 void encode_ranges(const RangeList& list, Bytes& out) {
-  std::span<const Range> left = list.ranges;
+  std::span<const RemoteRange> left = list.ranges;
   for (const RangeGroup& group : list.groups) {
     encode_group(group, left.first(group.count), out);
     left = left.subspan(group.count);

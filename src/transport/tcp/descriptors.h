@@ -13,10 +13,10 @@
 namespace p2p::tcp {
 
 /// A run of bytes in the memory of the side that gets the frame.
-struct Range {
+struct RemoteRange {
   std::uint64_t address = 0;
   std::uint64_t size = 0;
-  friend bool operator==(const Range&, const Range&) = default;
+  friend bool operator==(const RemoteRange&, const RemoteRange&) = default;
 };
 
 /// Consecutive ranges of one region.
@@ -28,7 +28,7 @@ struct RangeGroup {
 
 /// The remote side of a batch: ranges in the order of the payload, and whose they are.
 struct RangeList {
-  std::vector<Range> ranges;
+  std::vector<RemoteRange> ranges;
   std::vector<RangeGroup> groups;
 
   void clear() {

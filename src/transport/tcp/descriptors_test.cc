@@ -16,7 +16,7 @@ namespace {
 
 using testing::ElementsAreArray;
 
-RangeList one_group(std::vector<Range> ranges, std::uint32_t region = 7) {
+RangeList one_group(std::vector<RemoteRange> ranges, std::uint32_t region = 7) {
   RangeList list;
   RangeGroup group{.region = static_cast<RegionId>(region), .count = ranges.size()};
   group.key.fill(std::byte{0x5a});
@@ -27,7 +27,7 @@ RangeList one_group(std::vector<Range> ranges, std::uint32_t region = 7) {
 
 std::uint64_t total(const RangeList& list) {
   std::uint64_t bytes = 0;
-  for (const Range& range : list.ranges) bytes += range.size;
+  for (const RemoteRange& range : list.ranges) bytes += range.size;
   return bytes;
 }
 
@@ -62,7 +62,7 @@ TEST(Descriptors, KeepSingleRanges) {
 }
 
 TEST(Descriptors, KeepShuffledPagesInFourBytesEach) {
-  std::vector<Range> ranges;
+  std::vector<RemoteRange> ranges;
   for (std::uint64_t i = 0; i != 256; ++i) ranges.push_back({0x7f0000001000 + ((i * 37) % 256) * 8192, 4096});
   const RangeList list = one_group(ranges);
   expect_round_trip(list);
@@ -70,7 +70,7 @@ TEST(Descriptors, KeepShuffledPagesInFourBytesEach) {
 }
 
 TEST(Descriptors, PreferListsWhereTheyAreShorter) {
-  std::vector<Range> ranges;
+  std::vector<RemoteRange> ranges;
   for (std::uint64_t i = 0; i != 100; ++i) ranges.push_back({0x7f0000000000 + i * 20, 10});
   const RangeList list = one_group(ranges);
   expect_round_trip(list);
@@ -88,8 +88,8 @@ TEST(Descriptors, KeepRandomListsOfManyGroups) {
       for (auto& byte : group.key) byte = static_cast<std::byte>(random());
       for (std::size_t i = 0; i != group.count; ++i) {
         const bool paged = g % 2 == 0;
-        list.ranges.push_back(paged ? Range{0x10000 + (random() % 1000) * size, size}
-                                    : Range{random() >> (1 + random() % 40), 1 + random() % 60000});
+        list.ranges.push_back(paged ? RemoteRange{0x10000 + (random() % 1000) * size, size}
+                                    : RemoteRange{random() >> (1 + random() % 40), 1 + random() % 60000});
       }
       list.groups.push_back(group);
     }
@@ -166,7 +166,8 @@ TEST(Descriptors, MergeWhatIsContiguousOverThere) {
                                       {&local[10], 500, 10, nullptr, &second}};
   RangeList list;
   collect_ranges({.segments = segments, .skip = 3, .bytes = 30}, list);
-  EXPECT_THAT(list.ranges, testing::ElementsAre(Range{103, 17}, Range{120, 10}, Range{500, 3}));
+  EXPECT_THAT(list.ranges,
+              testing::ElementsAre(RemoteRange{103, 17}, RemoteRange{120, 10}, RemoteRange{500, 3}));
   ASSERT_EQ(list.groups.size(), 2U);
   EXPECT_EQ(list.groups[0].count, 1U);
   EXPECT_EQ(list.groups[1].count, 2U);

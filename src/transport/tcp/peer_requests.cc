@@ -92,7 +92,7 @@ Status PeerRequests::serve_read(const FrameHeader& header, ByteView descriptors)
 
 // The ranges as memory of mine; kNotFound, kPermissionDenied or kOutOfRange if one of them may not be used.
 Status PeerRequests::resolve(Landing& landing) {
-  const Range* range = ranges_.ranges.data();
+  const RemoteRange* range = ranges_.ranges.data();
   places_.clear();
   for (const RangeGroup& group : ranges_.groups) {
     std::shared_ptr<Registration> registration;

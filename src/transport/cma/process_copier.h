@@ -13,7 +13,7 @@ namespace p2p::cma {
 
 /// Copies between this process's memory and another's, with as few system calls as the system allows. Keeps
 /// its lists between calls; one thread at a time.
-class Copier {
+class ProcessCopier {
  public:
   /// Moves the batch's pieces to or from process `pid`, whose memory must be known to be the one meant.
   /// kPeerGone if there is no such process; kSystem or kPermissionDenied, naming the first address that was

@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/cma/copy.h"
+#include "transport/cma/process_copier.h"
 
 #include <cerrno>
 #include <climits>
@@ -29,7 +29,7 @@ tl::unexpected<Error> copy_error(pid_t pid, Operation operation, const iovec& re
 
 }  // namespace
 
-Status Copier::copy(pid_t pid, const Batch& batch) {
+Status ProcessCopier::copy(pid_t pid, const Batch& batch) {
   local_.clear();
   remote_.clear();
   Status status;
@@ -43,7 +43,7 @@ Status Copier::copy(pid_t pid, const Batch& batch) {
   return status ? flush(pid, batch.operation) : status;
 }
 
-Status Copier::flush(pid_t pid, Operation operation) {
+Status ProcessCopier::flush(pid_t pid, Operation operation) {
   std::span<iovec> local = local_;
   std::span<iovec> remote = remote_;
   const auto transfer = operation == Operation::kWrite ? ::process_vm_writev : ::process_vm_readv;
