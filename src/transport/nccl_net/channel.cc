@@ -39,6 +39,7 @@ NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::
       config_(std::move(config)),
       polls_(std::move(polls)),
       messages_(setup_.control),
+      farewell_(setup_.control),
       watch_(polls_, config_.keepalive, config_.hung),
       own_(config_.most_bytes, messages_),
       peers_(config_.registrations, messages_),
@@ -49,10 +50,19 @@ NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::
 }
 
 NetChannel::~NetChannel() {
-  if (state_ == ChannelState::kFailed) return;
   close_comms();
-  messages_.send(Bye{"the other side closed the channel"});
-  messages_.flush();
+  farewell_.send("the other side closed the channel");
+}
+
+Status NetChannel::connect(std::span<const std::byte> peer_address) {
+  Status status = handshake_.connect(peer_address);
+  if (status) farewell_.connected();
+  return status;
+}
+
+ChannelState NetChannel::state() const {
+  if (phase_ == Phase::kFailed) return ChannelState::kFailed;
+  return phase_ == Phase::kConnecting ? ChannelState::kConnecting : ChannelState::kReady;
 }
 
 IncomingHandler NetChannel::handler() {
@@ -74,9 +84,8 @@ std::string NetChannel::describe() const {
 
 bool NetChannel::busy() const {
   if (own_.has_completions() || messages_.pending()) return true;
-  if (state_ == ChannelState::kConnecting) return handshake_.started();
-  if (state_ == ChannelState::kFailed) return false;
-  return !outgoing_->idle() || !incoming_->idle();
+  if (phase_ == Phase::kConnecting) return handshake_.started();
+  return phase_ == Phase::kReady && (!outgoing_->idle() || !incoming_->idle());
 }
 
 Result<bool> NetChannel::connect_further() {
@@ -84,7 +93,7 @@ Result<bool> NetChannel::connect_further() {
   if (!moved || !handshake_.over()) return moved;
   outgoing_.emplace(handshake_.take_outgoing());
   incoming_.emplace(handshake_.take_incoming());
-  state_ = ChannelState::kReady;
+  phase_ = Phase::kReady;
   watch_.start();
   for (Message& message : early_) {
     if (auto taken = take(std::move(message)); !taken) return tl::unexpected(taken.error());
@@ -94,13 +103,13 @@ Result<bool> NetChannel::connect_further() {
 }
 
 bool NetChannel::post(const Batch& batch) {
-  if (state_ != ChannelState::kReady || !own_.post(batch, *outgoing_)) return false;
+  if (phase_ != Phase::kReady || !own_.post(batch, *outgoing_)) return false;
   watch_.posted();
   return true;
 }
 
 void NetChannel::abandon(BatchId id) {
-  if (state_ != ChannelState::kReady) return;
+  if (phase_ != Phase::kReady) return;  // ends with the channel
   own_.abandon(id, *outgoing_);
   messages_.flush();
 }
@@ -109,10 +118,10 @@ bool NetChannel::progress(std::vector<Completion>& completions) {
   bool moved = false;
   const NoSigpipe quiet;
   const OnDevice on_device(config_.flow);
-  if (state_ != ChannelState::kFailed) {
-    const auto stepped = state_ == ChannelState::kConnecting ? connect_further() : move();
+  if (phase_ == Phase::kConnecting || phase_ == Phase::kReady) {
+    const auto stepped = phase_ == Phase::kConnecting ? connect_further() : move();
     if (!stepped) {
-      lose(stepped.error(), true);
+      lose(stepped.error());
     } else {
       moved = *stepped;
     }
@@ -154,46 +163,53 @@ void NetChannel::close_comms() {
   handshake_.stop();
 }
 
-/// Closes the comms and then completes everything.
-void NetChannel::lose(Error why, bool tell_peer) {
-  if (state_ == ChannelState::kFailed) return;
-  state_ = ChannelState::kFailed;
-  why.message = fmt::format("{}: {}", describe(), why.message);
+void NetChannel::lose(const Error& why) {
+  if (phase_ == Phase::kClosing || phase_ == Phase::kFailed) return;
+  const bool was_ready = phase_ == Phase::kReady;
+  phase_ = Phase::kClosing;
+  error_ = {why.code, fmt::format("{}: {}", describe(), why.message)};
   close_comms();
   polls_.clear_alarm();
-  if (tell_peer) messages_.send(Bye{why.message});
-  messages_.flush();
-  own_.fail({ErrorCode::kPeerGone, why.message});
   peers_.clear();
-  error_ = std::move(why);
+  messages_.flush();
+  farewell_.send(error_.message);
+  if (!was_ready || own_.empty() || farewell_.both_sent()) finish();
+}
+
+void NetChannel::finish() {
+  phase_ = Phase::kFailed;
+  own_.fail({ErrorCode::kPeerGone, error_.message});
 }
 
 Status NetChannel::on_control(std::span<const std::byte> message) {
-  if (state_ == ChannelState::kFailed) return {};
+  if (phase_ == Phase::kFailed) return {};
   watch_.heard();
-  const Status status = take_packed(message);
-  if (!status) lose(status.error(), true);
+  const Status status = take_control(message);
+  if (!status) lose(status.error());
   messages_.flush();
   if (!status) return tl::unexpected(error_);
   return {};
 }
 
-Status NetChannel::take_packed(std::span<const std::byte> packed) {
-  auto messages = unpack(packed);
+Status NetChannel::take_control(std::span<const std::byte> message) {
+  if (message.empty() || message.front() != kPackedMessages) {
+    const auto why = farewell_.receive(message);
+    if (!why) return tl::unexpected(why.error());
+    lose({ErrorCode::kPeerGone, *why});
+    if (phase_ == Phase::kClosing) finish();
+    return {};
+  }
+  auto messages = unpack(message.subspan(1));
   if (!messages) return tl::unexpected(messages.error());
-  for (Message& message : *messages) {
-    if (Status taken = take_early_or_now(std::move(message)); !taken) return taken;
+  for (Message& one : *messages) {
+    if (Status taken = take_early_or_now(std::move(one)); !taken) return taken;
   }
   return {};
 }
 
 Status NetChannel::take_early_or_now(Message message) {
-  if (state_ == ChannelState::kFailed) return {};
-  if (const Bye* bye = std::get_if<Bye>(&message)) {
-    lose({ErrorCode::kPeerGone, bye->reason}, false);
-    return {};
-  }
-  if (state_ == ChannelState::kReady) return take(std::move(message));
+  if (phase_ == Phase::kClosing) return {};
+  if (phase_ == Phase::kReady) return take(std::move(message));
   if (early_.size() == kMaxEarly) {
     return fail(ErrorCode::kProtocol, "too many messages before the comms are connected");
   }
@@ -202,15 +218,15 @@ Status NetChannel::take_early_or_now(Message message) {
 }
 
 Status NetChannel::take(Message message) {
-  return std::visit(Overloaded{[](Ping&) { return Status{}; }, [](Bye&) { return Status{}; },
-                               [this](Chunk& chunk) { return take(std::move(chunk)); },
-                               [this](const Done& done) { return own_.take(done); },
-                               [this](const ReadRequest& read) {
-                                 watch_.moved(Clock::now());
-                                 return peers_.take(read, *outgoing_);
-                               },
-                               [this](const Cancel& cancel) { return peers_.take(cancel, *outgoing_); }},
-                    message);
+  return std::visit(
+      Overloaded{[](Ping&) { return Status{}; }, [this](Chunk& chunk) { return take(std::move(chunk)); },
+                 [this](const Done& done) { return own_.take(done); },
+                 [this](const ReadRequest& read) {
+                   watch_.moved(Clock::now());
+                   return peers_.take(read, *outgoing_);
+                 },
+                 [this](const Cancel& cancel) { return peers_.take(cancel, *outgoing_); }},
+      message);
 }
 
 Status NetChannel::take(Chunk chunk) {

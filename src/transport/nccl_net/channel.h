@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "drivers/socket/poll_set.h"
+#include "transport/farewell.h"
 #include "transport/nccl_net/channel_config.h"
 #include "transport/nccl_net/comm_handshake.h"
 #include "transport/nccl_net/incoming.h"
@@ -21,18 +22,17 @@
 namespace p2p::nccl_net {
 
 /// A comm in each direction: CommHandshake connects them, Outgoing and Incoming move the bytes, OwnBatches
-/// and PeerBatches say which. The channel is its state, and brings each message to whom it concerns. Belongs
-/// to one worker.
+/// and PeerBatches say which. A batch of a lost channel may be sent again over
+/// another one, so it ends once the peer has closed its comms as well. The channel is its state, and brings
+/// each message to whom it concerns. Belongs to one worker.
 class NetChannel final : public Channel {
  public:
   static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup, ChannelConfig config);
   ~NetChannel() override;
 
   std::vector<std::byte> address() const override { return handshake_.address().encode(); }
-  Status connect(std::span<const std::byte> peer_address) override {
-    return handshake_.connect(peer_address);
-  }
-  ChannelState state() const override { return state_; }
+  Status connect(std::span<const std::byte> peer_address) override;
+  ChannelState state() const override;
   Error error() const override { return error_; }
   bool post(const Batch& batch) override;
   bool progress(std::vector<Completion>& completions) override;
@@ -45,15 +45,23 @@ class NetChannel final : public Channel {
  private:
   using Clock = PeerWatch::Clock;
 
+  enum class Phase : std::uint8_t {
+    kConnecting,
+    kReady,
+    kClosing,  ///< the comms are closed; waits until the peer's are, too
+    kFailed,
+  };
+
   NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::PollSet polls, Listener listener);
 
   IncomingHandler handler();
   Result<bool> connect_further();
   Result<bool> move();
   void close_comms();
-  void lose(Error why, bool tell_peer);
+  void lose(const Error& why);
+  void finish();
 
-  Status take_packed(std::span<const std::byte> packed);
+  Status take_control(std::span<const std::byte> message);
   Status take_early_or_now(Message message);
   Status take(Message message);
   Status take(Chunk chunk);
@@ -62,6 +70,7 @@ class NetChannel final : public Channel {
   const ChannelConfig config_;
   socket::PollSet polls_;
   MessageSender messages_;
+  Farewell farewell_;
   PeerWatch watch_;
   OwnBatches own_;
   PeerBatches peers_;
@@ -69,7 +78,7 @@ class NetChannel final : public Channel {
   std::optional<Outgoing> outgoing_;  ///< both while it is ready
   std::optional<Incoming> incoming_;
 
-  ChannelState state_ = ChannelState::kConnecting;
+  Phase phase_ = Phase::kConnecting;
   Error error_;
   std::vector<Message> early_;  // from a peer that was ready before us
 };

@@ -10,7 +10,7 @@ namespace p2p::nccl_net {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x746e6363;  // "ccnt"
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 constexpr std::size_t kMaxName = 255;
 
 }  // namespace

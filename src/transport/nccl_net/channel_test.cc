@@ -3,9 +3,11 @@
 // the conformance suite's to test.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,7 +29,7 @@ struct Link : ControlLink {
 };
 
 Bytes packed(const Message& message) {
-  Bytes bytes;
+  Bytes bytes{kPackedMessages};
   pack(bytes, message);
   return bytes;
 }
@@ -97,7 +99,7 @@ class NetChannelTest : public ::testing::Test {
     const Status taken = left_.channel->on_control(message);
     ASSERT_FALSE(taken);
     EXPECT_EQ(taken.error().code, ErrorCode::kProtocol) << taken.error().message;
-    EXPECT_EQ(left_.channel->state(), ChannelState::kFailed);
+    EXPECT_TRUE(step_until([&] { return left_.channel->state() == ChannelState::kFailed; }));
     EXPECT_EQ(left_.channel->error().code, ErrorCode::kProtocol);
   }
 
@@ -291,6 +293,79 @@ TEST_F(NetChannelTest, MemoryThatWasFreedHereIsLeftAloneAndTheChannelWorksOn) {
   EXPECT_TRUE(outcome(Operation::kWrite, large, 1000));
   EXPECT_EQ(there, large);
   right_.transport->revoke_memory(**target);
+}
+
+class LostBatchTest : public NetChannelTest {
+ protected:
+  /// A write of `here` that is under way when the left channel is lost.
+  void lose_a_write() {
+    const RegionInfo source{.id = RegionId{1}, .base = here_.data(), .size = here_.size()};
+    const RegionInfo target{.id = RegionId{1}, .base = there_.data(), .size = there_.size()};
+    registration_ = left_.transport->register_memory(source).value();
+    target_ = right_.transport->register_memory(target).value();
+    key_ = left_.transport->import_region(target, {}).value();
+    const std::array segments{Segment{here_.data(), reinterpret_cast<std::uint64_t>(there_.data()),
+                                      here_.size(), registration_.get(), key_.get()}};
+    ASSERT_TRUE(left_.channel->post({.id = BatchId{1}, .segments = segments, .bytes = here_.size()}));
+    left_.channel->progress(left_.completions);
+    // What was announced arrives, its bytes are on their way.
+    deliver(left_, right_);
+    ASSERT_FALSE(left_.channel->on_control(Bytes(9, std::byte{0xee})));
+  }
+
+  void progress(End& end) {
+    for (int i = 0; i != 200; ++i) end.channel->progress(end.completions);
+  }
+
+  std::vector<std::byte> here_ = std::vector<std::byte>(std::size_t{256} << 10, std::byte{7});
+  std::vector<std::byte> there_ = std::vector<std::byte>(here_.size());
+  std::shared_ptr<Registration> registration_, target_;
+  std::unique_ptr<RemoteKey> key_;
+};
+
+// The engine sends a batch of a lost channel again over another one. Its bytes may still lie in the peer's
+// socket and would land after that, and after whatever was written there since.
+TEST_F(LostBatchTest, EndsOnceNothingOfItCanLandAnyMore) {
+  lose_a_write();
+  progress(left_);
+  EXPECT_TRUE(left_.completions.empty());
+  ASSERT_EQ(left_.link.sent.size(), 1U) << "that its comms are closed";
+
+  deliver(left_, right_);
+  progress(right_);
+  EXPECT_EQ(right_.channel->state(), ChannelState::kFailed);
+  std::ranges::fill(there_, std::byte{9});
+  deliver(right_, left_);
+  left_.channel->progress(left_.completions);
+  ASSERT_EQ(left_.completions.size(), 1U);
+  EXPECT_EQ(left_.completions[0].status.error().code, ErrorCode::kPeerGone);
+  EXPECT_EQ(left_.channel->state(), ChannelState::kFailed);
+  progress(right_);
+  EXPECT_EQ(there_, std::vector<std::byte>(there_.size(), std::byte{9}));
+  right_.transport->revoke_memory(*target_);
+}
+
+TEST_F(LostBatchTest, EndsWithThePeersChannel) {
+  lose_a_write();
+  left_.channel->abandon(BatchId{1});
+  progress(left_);
+  EXPECT_TRUE(left_.completions.empty());
+  right_.channel.reset();
+  for (; !right_.link.sent.empty(); right_.link.sent.pop_front()) {
+    static_cast<void>(left_.channel->on_control(right_.link.sent.front()));
+  }
+  left_.channel->progress(left_.completions);
+  ASSERT_EQ(left_.completions.size(), 1U);
+  EXPECT_FALSE(left_.completions[0].status);
+}
+
+// The peer's session would take a message to a channel that it does not have for a breach.
+TEST(NetConnect, ChannelsThatNeverKnewOfEachOtherSayNothing) {
+  ::setenv("SOFTNET_INTERFACES", "lo", 1);
+  End left;
+  left.open(Role::kConnector);
+  left.channel.reset();
+  EXPECT_TRUE(left.link.sent.empty());
 }
 
 TEST_F(NetChannelTest, ASilentPeerIsGone) {

@@ -16,6 +16,7 @@ class MessageSender {
   explicit MessageSender(ControlLink* link) : link_(link) {}
 
   void send(const Message& message) {
+    if (unsent_.empty()) unsent_.push_back(kPackedMessages);
     pack(unsent_, message);
     if (unsent_.size() >= kPackedBytes) flush();
   }

@@ -41,6 +41,9 @@ class OwnBatches {
   /// Completes what has ended on both sides. True if anything did.
   bool end();
 
+  /// Nothing is under way.
+  bool empty() const { return writes_.empty() && reads_.empty(); }
+
   /// Completes everything.
   void fail(const Error& why);
 

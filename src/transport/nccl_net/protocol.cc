@@ -86,9 +86,6 @@ struct Encoder {
     flags(cancel.response, false);
   }
   void operator()(const Ping&) const {}
-  void operator()(const Bye& bye) const {
-    writer.put(as_bytes(std::string_view(bye.reason).substr(0, kMaxReason)));
-  }
 };
 
 bool get_chunk(ByteReader& reader, Chunk& chunk) {
@@ -154,11 +151,6 @@ Result<Message> decode(ByteView bytes) {
         return flags <= 1;
       });
     case 4: return get<Ping>(reader, [](Ping&) { return true; });
-    case 5:
-      return get<Bye>(reader, [&](Bye& bye) {
-        bye.reason = to_string(reader.take(reader.left()));
-        return bye.reason.size() <= kMaxReason;
-      });
     default: break;
   }
   return fail(ErrorCode::kProtocol, "an unknown control message of {} bytes", bytes.size());

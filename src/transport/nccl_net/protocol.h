@@ -62,22 +62,21 @@ struct Cancel {
 /// I live.
 struct Ping {};
 
-/// My channel is gone.
-struct Bye {
-  std::string reason;
-};
-
-using Message = std::variant<Chunk, ReadRequest, Done, Cancel, Ping, Bye>;
+using Message = std::variant<Chunk, ReadRequest, Done, Cancel, Ping>;
 
 Bytes encode(const Message& message);
 
 /// kProtocol for bytes that `encode` could not have made, too many ranges, sums that do not agree.
 Result<Message> decode(ByteView bytes);
 
-/// Appends the message to others that travel in one control message.
+/// First byte of a control message with messages in it; what else goes there is a farewell.
+inline constexpr std::byte kPackedMessages{1};
+
+/// Appends the message to others that travel in one control message, behind the first byte.
 void pack(Bytes& packed, const Message& message);
 
-/// All messages of a control message. Nothing is kept of one that has something wrong in it.
+/// All messages of a control message, without its first byte. Nothing is kept of one that has something wrong
+/// in it.
 Result<std::vector<Message>> unpack(ByteView packed);
 
 }  // namespace p2p::nccl_net

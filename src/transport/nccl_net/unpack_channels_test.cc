@@ -78,8 +78,9 @@ struct Side {
 
 /// Announces one byte more than is sent.
 Bytes lie_about(const Bytes& packed) {
-  Bytes lies;
-  auto messages = unpack(packed);
+  if (packed.front() != kPackedMessages) return packed;
+  Bytes lies{kPackedMessages};
+  auto messages = unpack(ByteView(packed).subspan(1));
   for (Message& message : *messages) {
     if (Chunk* const chunk = std::get_if<Chunk>(&message); chunk != nullptr && !chunk->last) {
       ++chunk->size;
