@@ -31,7 +31,7 @@ Result<DeviceWatch> DeviceWatch::start(std::shared_ptr<verbs::Device> device, co
 std::vector<verbs::Event> DeviceWatch::take() {
   device_->fetch_events();
   std::vector<verbs::Event> rest;
-  for (verbs::Event& event : events_->take()) {
+  for (const verbs::Event& event : events_->take()) {
     switch (event.kind) {
       case verbs::EventKind::kPortDown:
         if (event.port != port_ || port_deadline_ != kNever) break;
@@ -42,7 +42,7 @@ std::vector<verbs::Event> DeviceWatch::take() {
         if (event.port == port_) port_deadline_ = kNever;
         break;
       case verbs::EventKind::kQueuePair:
-      case verbs::EventKind::kDeviceGone: rest.push_back(std::move(event)); break;
+      case verbs::EventKind::kDeviceGone: rest.push_back(event); break;
       case verbs::EventKind::kOther: break;
     }
   }
