@@ -11,6 +11,7 @@
 #include "transport/cuda_ipc/key.h"
 #include "transport/tcp/descriptors.h"
 #include "transport/tcp/frame.h"
+#include "transport/tcp/handshake.h"
 #include "wire/encode.h"
 #include "wire/fields.h"
 
@@ -188,6 +189,17 @@ void write_sequences(const Path& folder) {
   write(folder / "early_control", choices({{0}, control, answer}));
 }
 
+/// How connections begin.
+void write_first_bytes(const Path& folder) {
+  write(folder / "hello", wire::encode(wire::Hello{}));
+  write(folder / "bye", wire::encode(wire::Bye{"too early"}));
+  p2p::tcp::Greeting greeting;
+  greeting.token.fill(std::byte{9});
+  write(folder / "stream", greeting.encode());
+  write(folder / "part_of_a_stream", ByteView(greeting.encode()).first(10));
+  write(folder / "web", p2p::as_bytes("GET / HTTP/1.1\r\n\r\n"));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -196,12 +208,13 @@ int main(int argc, char** argv) {
     return 2;
   }
   const Path corpus(argv[1]);
-  for (const char* const name : {"control", "data_frame", "descriptor", "key", "session"}) {
+  for (const char* const name : {"control", "data_frame", "descriptor", "first_bytes", "key", "session"}) {
     std::filesystem::create_directories(corpus / name);
   }
   write_control(corpus / "control", std::make_index_sequence<std::variant_size_v<wire::Message>>());
   write_frames(corpus / "data_frame");
   write_descriptors(corpus / "descriptor");
+  write_first_bytes(corpus / "first_bytes");
   write_keys(corpus / "key");
   write_sequences(corpus / "session");
   return 0;

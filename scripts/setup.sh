@@ -13,7 +13,7 @@ case $what in
   demo) ;;
   test)
     packages+=(libgtest-dev libgmock-dev libbenchmark-dev libibverbs-dev clang-19 clang-tidy-19
-      clang-format-19 libclang-rt-19-dev codespell shellcheck gcovr ccache iproute2 pkg-config
+      clang-format-19 libclang-rt-19-dev codespell shellcheck gcovr ccache iproute2 nftables pkg-config
       git qemu-system-x86 busybox-static cpio kmod xz-utils zstd ibverbs-providers)
     ;;
   *)

@@ -28,8 +28,12 @@ struct P2P_API Options {
   /// Numeric address; to announce, interfaces of its network are preferred. Empty: no preference.
   std::string announce_near;
 
-  /// TCP port of the listener; 0 lets the system choose.
+  /// TCP port of the listener, at which the streams of `tcp` arrive, too; 0 lets the system choose.
   std::uint16_t port = 0;
+
+  /// What peers are to dial in place of the listener's own address and port: "host", "host:port" or
+  /// "[address]:port"; of a NAT, say. Empty: its own.
+  std::string announce;
 
   /// Transports in order of preference; empty: all that can be used, best first.
   std::vector<std::string> transports;
@@ -73,6 +77,14 @@ struct P2P_API Options {
 
   /// File with the pre-shared key (any bytes, surrounding white space ignored); empty: no authentication.
   std::string key_file;
+
+  /// Connections that have not proven themselves, in all and of one address; then the oldest are closed.
+  unsigned max_strangers = 512;
+  unsigned max_strangers_of_address = 256;
+  unsigned spare_descriptors = 64;          ///< of the process, left to the application; at most half
+  unsigned max_unaccepted = 4096;           ///< connections that wait for `accept`; others are refused
+  unsigned max_posted_receives = 1U << 20;  ///< of each peer, that no message has met
+  unsigned max_channels = 64;               ///< of one transport for each connection, at most 64
 
   /// Bytes of one batch, the unit of scheduling.
   std::size_t batch_bytes = std::size_t{1} << 20;

@@ -26,6 +26,10 @@ struct Stats {
 
   /// Times that control messages of the peer were left unread because it did not take the answers to them.
   std::uint64_t reads_paused = 0;
+
+  // Of endpoints alone.
+  std::uint64_t strangers_refused = 0;    ///< connections closed before they had proven themselves
+  std::uint64_t connections_refused = 0;  ///< of peers, because too many waited to be accepted
 };
 
 /// Whether this process can use a transport.

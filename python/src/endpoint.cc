@@ -49,6 +49,8 @@ nb::dict counters(const Stats& stats) {
   out["notifications_delayed"] = stats.notifications_delayed;
   out["batches_retried"] = stats.batches_retried;
   out["reads_paused"] = stats.reads_paused;
+  out["strangers_refused"] = stats.strangers_refused;
+  out["connections_refused"] = stats.connections_refused;
   return out;
 }
 

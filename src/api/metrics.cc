@@ -19,6 +19,14 @@ struct Counter {
   std::uint64_t Stats::* value;
 };
 
+constexpr Counter kOfEndpoints[] = {
+    {"strangers_refused", "", "Connections that were closed before they had proven themselves.",
+     &Stats::strangers_refused},
+    {"connections_refused", "",
+     "Connections of peers that were refused because too many waited to be accepted.",
+     &Stats::connections_refused},
+};
+
 constexpr Counter kCounters[] = {
     {"transfers_started", "", "Transfers that were submitted.", &Stats::transfers_started},
     {"transfers_completed", "", "Transfers that succeeded.", &Stats::transfers_completed},
@@ -89,6 +97,10 @@ std::string openmetrics(const Endpoint& endpoint) {
       fmt::format_to(out, "# UNIT p2p_{}_{} {}\n", scope, counter.name, counter.unit);
     fmt::format_to(out, "# HELP p2p_{}_{} {}\n", scope, counter.name, counter.help);
   };
+  for (const Counter& counter : kOfEndpoints) {
+    family("endpoint", counter);
+    fmt::format_to(out, "p2p_endpoint_{}_total {}\n", counter.name, whole.*counter.value);
+  }
   for (const Counter& counter : kCounters) {
     family("endpoint", counter);
     fmt::format_to(out, "p2p_endpoint_{}_total {}\n", counter.name, whole.*counter.value);

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/option_text.h"
+#include "engine/announcement.h"
 #include "p2p/log.h"
 #include "p2p/set_option.h"
 #include "transport/registry.h"
@@ -68,6 +69,8 @@ Status read_log_level(std::string_view text, Options& /*options*/) {
 constexpr std::string_view kPythonsOwn = "UCCL_P2P_GPU_NAMES";
 
 constexpr Bounds kDay{1, 86'400'000};  // in milliseconds
+constexpr Bounds kSome{1, 1'000'000};
+constexpr Bounds kMany{1, 1'000'000'000};
 constexpr Bounds kBatch{4096, std::uint64_t{1} << 30};
 
 // What is no flag is a name; whether there is such a transport is found out where they are loaded.
@@ -86,7 +89,17 @@ constexpr OptionVariable kVariables[] = {
      "default route, else any but `docker*` and loopback, else `docker*`, else loopback.",
      [](Text text, Options& o) { return o.listen_address = text, Status{}; },
      [](const Options& o) { return o.listen_address; }},
-    {"UCCL_P2P_PORT", "TCP port of the listener. 0: the system chooses.",
+    {"UCCL_P2P_ANNOUNCE",
+     "What peers are given to dial in place of the listener's own address and port: `host`, `host:port` or "
+     "`[address]:port`; the outer address of a NAT, or a name. Empty: its own.",
+     [](Text text, Options& o) {
+       o.announce = text;
+       if (text.empty()) return Status{};
+       return engine::Announcement::parse(text).map([](const auto&) {});
+     },
+     [](const Options& o) { return o.announce; }},
+    {"UCCL_P2P_PORT",
+     "TCP port of the listener, at which the streams of `tcp` arrive, too. 0: the system chooses.",
      [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); },
      [](const Options& o) { return std::to_string(o.port); }},
     {"UCCL_P2P_TRANSPORT",
@@ -141,6 +154,32 @@ constexpr OptionVariable kVariables[] = {
      "authentication.",
      [](Text text, Options& o) { return o.key_file = text, Status{}; },
      [](const Options& o) { return o.key_file; }},
+    {"UCCL_P2P_MAX_STRANGERS",
+     "Connections that have not proven themselves yet. Beyond that the oldest are closed.",
+     [](Text text, Options& o) { return read_number(text, kSome, o.max_strangers); },
+     [](const Options& o) { return std::to_string(o.max_strangers); }},
+    {"UCCL_P2P_MAX_STRANGERS_OF_ADDRESS", "The same, of one address.",
+     [](Text text, Options& o) { return read_number(text, kSome, o.max_strangers_of_address); },
+     [](const Options& o) { return std::to_string(o.max_strangers_of_address); }},
+    {"UCCL_P2P_SPARE_DESCRIPTORS",
+     "Descriptors of the process's limit that are left to the application: no connection is accepted with "
+     "the "
+     "last ones. At most half of the limit.",
+     [](Text text, Options& o) { return read_number(text, {0, kSome.most}, o.spare_descriptors); },
+     [](const Options& o) { return std::to_string(o.spare_descriptors); }},
+    {"UCCL_P2P_MAX_UNACCEPTED",
+     "Connections of peers that the application has not accepted yet. Further ones are refused.",
+     [](Text text, Options& o) { return read_number(text, kSome, o.max_unaccepted); },
+     [](const Options& o) { return std::to_string(o.max_unaccepted); }},
+    {"UCCL_P2P_MAX_POSTED_RECEIVES",
+     "Receives that a peer has posted and that no message has met yet, for each connection. A peer that "
+     "posts more "
+     "breaks the protocol.",
+     [](Text text, Options& o) { return read_number(text, kMany, o.max_posted_receives); },
+     [](const Options& o) { return std::to_string(o.max_posted_receives); }},
+    {"UCCL_P2P_MAX_CHANNELS", "Channels of one transport for each connection, at most 64.",
+     [](Text text, Options& o) { return read_number(text, {1, 64}, o.max_channels); },
+     [](const Options& o) { return std::to_string(o.max_channels); }},
     {"UCCL_P2P_BATCH_BYTES", "Bytes of one batch, the unit of scheduling. K, M and G are powers of 1024.",
      [](Text text, Options& o) { return read_size(text, kBatch, o.batch_bytes); },
      [](const Options& o) { return show_size(o.batch_bytes); }},

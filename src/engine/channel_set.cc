@@ -41,7 +41,8 @@ Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint3
        .peer_incarnation = setup_.peer.incarnation,
        .secret = setup_.peer.secret,
        .control = control.get(),
-       .words = port.get()});
+       .words = port.get(),
+       .port = setup_.context->port});
   if (!channel) return tl::unexpected(channel.error());
   Slot::Setup made{rail.name, std::move(control), std::move(*channel),
                    nullptr,   setup_.fence,       std::move(port)};

@@ -30,8 +30,9 @@ namespace p2p::engine {
 /// application's handles share it. Thread-safe. Messages of the session come on the reactor's thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  /// `opened` and `closed` are called once each at most, on the reactor's thread.
+  /// Each is called once at most, on the reactor's thread. `proven`: the handshake is over.
   struct Observer {
+    std::function<void()> proven;
     std::function<void(const std::shared_ptr<Connection>&)> opened;
     std::function<void(const std::shared_ptr<Connection>&)> closed;
   };

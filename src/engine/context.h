@@ -13,6 +13,7 @@
 #include "engine/region_watch.h"
 #include "engine/worker.h"
 #include "p2p/options.h"
+#include "transport/stream_port.h"
 #include "wire/messages.h"
 
 namespace p2p::engine {
@@ -24,6 +25,7 @@ struct Context {
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<Placement> placement;  ///< of the workers; null: they are left alone
   std::unique_ptr<Reactor> reactor;
+  std::shared_ptr<StreamPort> port;  ///< the endpoint's
   RegionWatch watch;
   Background imports{"p2p-imports"};  ///< of regions that take long; the endpoint stops it
 

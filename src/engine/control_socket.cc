@@ -81,7 +81,7 @@ socket::Answers ControlSocket::unacknowledged() const {
 void ControlSocket::finish_sending() { shutdown(fd(), SHUT_WR); }
 
 PeerPath ControlSocket::path() const {
-  return {host_of(socket::local_address(fd())), host_of(socket::peer_address(fd()))};
+  return {host_of(socket::local_address(fd())), host_of(socket::peer_address(fd())), peer_port()};
 }
 
 std::uint16_t ControlSocket::peer_port() const {

@@ -1,8 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/endpoint.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -16,14 +14,13 @@
 #include "drivers/crypto/crypto.h"
 #include "drivers/socket/default_address.h"
 #include "drivers/socket/socket.h"
+#include "engine/announcement.h"
 #include "engine/key_file.h"
 
 namespace p2p::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int kBacklog = 1024;
 
 // Ports that are tried until one is free at both addresses.
 constexpr int kPortTries = 8;
@@ -39,6 +36,25 @@ unsigned default_workers() {
 }
 
 bool is_wildcard(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
+
+// The one by which peers reach this host if nothing else is announced.
+Result<std::string> own_address(const Options& options) {
+  if (!options.listen_address.empty() && !is_wildcard(options.listen_address)) return options.listen_address;
+  return socket::default_address({.interfaces = options.announce_interfaces, .near = options.announce_near});
+}
+
+// One or two: strangers are let in everywhere only if a key keeps them out, and peers of this host may use
+// its loopback address.
+std::vector<std::string> listen_addresses(const Options& options, const std::string& own, bool has_key) {
+  const bool v4 = own.find(':') == std::string::npos;
+  const std::string& wanted = options.listen_address;
+  if (wanted.empty() && has_key)
+    return v4 ? std::vector<std::string>{"0.0.0.0", "::"} : std::vector<std::string>{"::", "0.0.0.0"};
+  if (is_wildcard(wanted)) return {wanted};
+  const auto address = socket::Address::parse(own, 0);
+  if (!address || address->is_loopback() || address->is_link_local()) return {own};
+  return {own, v4 ? "127.0.0.1" : "::1"};
+}
 
 void add_to(Stats& sum, const Stats& one) {
   sum.transfers_started += one.transfers_started;
@@ -57,8 +73,8 @@ void add_to(Stats& sum, const Stats& one) {
 }  // namespace
 
 Result<std::string> announced_address(const Options& options) {
-  if (!options.listen_address.empty() && !is_wildcard(options.listen_address)) return options.listen_address;
-  return socket::default_address({.interfaces = options.announce_interfaces, .near = options.announce_near});
+  if (options.announce.empty()) return own_address(options);
+  return Announcement::parse(options.announce).map([](const Announcement& one) { return one.host; });
 }
 
 Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
@@ -161,39 +177,49 @@ Status Endpoint::start_threads() {
 
 Status Endpoint::listen() {
   const Options& options = context_->options;
-  const auto announced = announced_address(options);
-  if (!announced) return tl::unexpected(announced.error());
-  std::string wanted = options.listen_address;
-  if (wanted.empty()) wanted = key_.empty() ? *announced : "0.0.0.0";
-  const auto address = socket::Address::parse(wanted, options.port);
-  if (!address) return tl::unexpected(address.error());
-  const bool beside = !is_wildcard(wanted) && !address->is_loopback() && !address->is_link_local();
-  for (int tries = 0; tries < kPortTries && listeners_.size() != (beside ? 2 : 1); ++tries) {
-    listeners_.clear();
-    auto listener = socket::open_listener(*address, kBacklog);
-    if (!listener) return tl::unexpected(listener.error());
-    const auto bound = socket::local_address(listener->get());
+  Announcement announced;
+  if (!options.announce.empty()) {
+    auto parsed = Announcement::parse(options.announce);
+    if (!parsed) return tl::unexpected(parsed.error());
+    announced = std::move(*parsed);
+  }
+  const auto own = own_address(options);
+  if (!own) return tl::unexpected(own.error());
+  std::vector<socket::Address> wanted;
+  for (const std::string& text : listen_addresses(options, *own, !key_.empty())) {
+    const auto address = socket::Address::parse(text, options.port);
+    if (!address) return tl::unexpected(address.error());
+    wanted.push_back(*address);
+  }
+  listener_ = std::make_shared<Listener>(
+      *context_->reactor,
+      Listener::Settings{{options.max_strangers, options.max_strangers_of_address},
+                         options.spare_descriptors,
+                         options.connect_timeout},
+      [this](UniqueFd socket, Strangers::Id stranger) { return welcome(std::move(socket), stranger); });
+  if (Status opened = open_port(wanted); !opened) return opened;
+  address_ = announced.host.empty() ? *own : announced.host;
+  if (announced.port != 0) port_ = announced.port;
+  context_->port = listener_;
+  context_->reactor->post([this] { listener_->start(); });
+  return {};
+}
+
+/// The first address must be free; the other one has the same port where that can be had.
+Status Endpoint::open_port(const std::vector<socket::Address>& wanted) {
+  for (int tries = 0; tries < kPortTries; ++tries) {
+    listener_->discard_all();
+    const auto bound = listener_->open(wanted.front());
     if (!bound) return tl::unexpected(bound.error());
     port_ = bound->port();
-    address_ = is_wildcard(wanted) ? *announced : bound->text();
-    listeners_.push_back(std::move(*listener));
-    if (!beside) continue;
-    const auto loopback = socket::Address::parse(address->family() == AF_INET ? "127.0.0.1" : "::1", port_);
-    auto second = socket::open_listener(*loopback, kBacklog);
-    if (second) {
-      listeners_.push_back(std::move(*second));
-    } else {
-      log(LogLevel::kDebug, "peers of this host cannot use a loopback address: {}", second.error().message);
-    }
-    if (!second && options.port != 0) break;
+    if (wanted.size() == 1) return {};
+    socket::Address beside = wanted.back();
+    beside.set_port(port_);
+    const auto second = listener_->open(beside);
+    if (second) return {};
+    log(LogLevel::kDebug, "nobody can connect to {}: {}", beside.describe(), second.error().message);
+    if (context_->options.port != 0) return {};
   }
-  context_->reactor->post([this] {
-    for (const UniqueFd& listener : listeners_) {
-      const Status watched = context_->reactor->watch(
-          listener.get(), EPOLLIN, [this, fd = listener.get()](std::uint32_t) { on_listener(fd); });
-      if (!watched) log(LogLevel::kError, "{}", watched.error().message);
-    }
-  });
   return {};
 }
 
@@ -201,7 +227,7 @@ Endpoint::~Endpoint() {
   if (!context_->reactor) return;
   // On the reactor's thread, so that no connection is accepted after the flag is up.
   context_->reactor->post([this] {
-    for (const UniqueFd& listener : listeners_) context_->reactor->unwatch(listener.get());
+    if (listener_) listener_->close();
   });
   std::vector<std::shared_ptr<Connection>> connections;
   {
@@ -252,35 +278,39 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   return config;
 }
 
-std::shared_ptr<Connection> Endpoint::add(Role role) {
+std::shared_ptr<Connection> Endpoint::add(Role role, std::optional<Strangers::Id> stranger) {
   if (!context_->regions->check_process()) {
     const auto ignore = [](const std::shared_ptr<Connection>&) {};
-    return Connection::make(context_, ConnectionId{0}, role, {ignore, ignore});
+    return Connection::make(context_, ConnectionId{0}, role, {[] {}, ignore, ignore});
   }
+  const auto proven = [this, stranger] {
+    if (stranger) listener_->proven(*stranger);
+  };
   MutexLock lock(mutex_);
   if (closing_) return nullptr;
   const ConnectionId id{next_id_++};
   auto connection =
       Connection::make(context_, id, role,
-                       {[this, role](const std::shared_ptr<Connection>& one) { opened(one, role); },
-                        [this](const std::shared_ptr<Connection>& one) { closed(one); }});
+                       {proven, [this, role](const std::shared_ptr<Connection>& one) { opened(one, role); },
+                        [this, proven](const std::shared_ptr<Connection>& one) {
+                          proven();
+                          closed(one);
+                        }});
   connections_.emplace(id, connection);
   return connection;
 }
 
-void Endpoint::on_listener(int listener) {
-  while (true) {
-    auto socket = socket::try_accept(listener);
-    if (!socket) {
-      log(LogLevel::kWarning, "{}", socket.error().message);
-      return;
+/// Until it has proven itself it may be sent off for others.
+Strangers::Drop Endpoint::welcome(UniqueFd socket, Strangers::Id stranger) {
+  const auto connection = add(Role::kAcceptor, stranger);
+  if (!connection) return nullptr;
+  connection->accept(std::move(socket), session_config(std::nullopt),
+                     Clock::now() + context_->options.connect_timeout);
+  return [weak = std::weak_ptr(connection)](Strangers::Id) {
+    if (const auto self = weak.lock()) {
+      self->abort({ErrorCode::kUnavailable, "too many others connect that have not proven themselves"});
     }
-    if (!*socket) return;
-    const auto connection = add(Role::kAcceptor);
-    if (!connection) return;
-    connection->accept(std::move(*socket), session_config(std::nullopt),
-                       Clock::now() + context_->options.connect_timeout);
-  }
+  };
 }
 
 std::shared_ptr<Connection> Endpoint::connect(const std::string& host, std::uint16_t port,
@@ -323,17 +353,30 @@ std::vector<std::shared_ptr<Connection>> Endpoint::connections() const {
 Stats Endpoint::stats() const {
   MutexLock lock(mutex_);
   Stats sum = ended_;
+  sum.strangers_refused = listener_->refused();
   for (const auto& [id, connection] : connections_) add_to(sum, connection->stats());
   return sum;
 }
 
 void Endpoint::opened(const std::shared_ptr<Connection>& connection, Role role) {
-  {
-    MutexLock lock(mutex_);
-    if (role == Role::kAcceptor) accepted_.push_back(connection);
+  if (role == Role::kAcceptor && !keep_for_accept(connection)) {
+    const Error error{ErrorCode::kUnavailable, fmt::format("{} connections wait to be accepted already",
+                                                           context_->options.max_unaccepted)};
+    refusals_.log("a peer's connection is refused: {}", error.message);
+    context_->reactor->post([connection, error] { connection->abort(error); });
   }
   changes_.fetch_add(1, std::memory_order_release);
   futex_wake_all(changes_);
+}
+
+bool Endpoint::keep_for_accept(const std::shared_ptr<Connection>& connection) {
+  MutexLock lock(mutex_);
+  if (accepted_.size() >= context_->options.max_unaccepted) {
+    ++ended_.connections_refused;
+    return false;
+  }
+  accepted_.push_back(connection);
+  return true;
 }
 
 // What ended before anybody accepted it may still have notifications to take, but only so many are kept: an

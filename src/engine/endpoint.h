@@ -13,8 +13,10 @@
 #include "base/bytes.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "drivers/socket/address.h"
 #include "engine/connection.h"
 #include "engine/context.h"
+#include "engine/listener.h"
 #include "p2p/options.h"
 #include "p2p/result.h"
 #include "transport/registry.h"
@@ -51,10 +53,12 @@ class Endpoint {
   Status find_required(const TransportRegistry& registry, const TransportList& list);
   Status start_threads();
   Status listen();
-  void on_listener(int listener);
-  std::shared_ptr<Connection> add(Role role);
+  Status open_port(const std::vector<socket::Address>& wanted);
+  Strangers::Drop welcome(UniqueFd socket, Strangers::Id stranger);
+  std::shared_ptr<Connection> add(Role role, std::optional<Strangers::Id> stranger = std::nullopt);
   SessionConfig session_config(std::optional<std::string> note) const;
   void opened(const std::shared_ptr<Connection>& connection, Role role);
+  bool keep_for_accept(const std::shared_ptr<Connection>& connection);
   void closed(const std::shared_ptr<Connection>& connection);
   std::vector<std::shared_ptr<Connection>> forget_ended() P2P_REQUIRES(mutex_);
 
@@ -63,14 +67,15 @@ class Endpoint {
   Incarnation incarnation_ = 0;
   std::string address_;
   std::uint16_t port_ = 0;
-  std::vector<UniqueFd> listeners_;  // at the announced address, and at loopback for peers of this host
+  std::shared_ptr<Listener> listener_;
+  RateLimitedLog refusals_{LogLevel::kWarning};
 
   mutable Mutex mutex_;
   std::string note_ P2P_GUARDED_BY(mutex_);
   std::uint64_t next_id_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<ConnectionId, std::shared_ptr<Connection>> connections_ P2P_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Connection>> accepted_ P2P_GUARDED_BY(mutex_);
-  Stats ended_ P2P_GUARDED_BY(mutex_);
+  Stats ended_ P2P_GUARDED_BY(mutex_);  // and what is of the endpoint alone
   bool closing_ P2P_GUARDED_BY(mutex_) = false;
   std::atomic<std::uint32_t> changes_{0};  // futex: bumped when connections_ or accepted_ changed
 };

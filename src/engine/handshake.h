@@ -59,6 +59,9 @@ class Handshake {
 
   bool done() const { return stage_ == Stage::kDone; }
 
+  /// The peer's hello has come.
+  bool heard() const { return stage_ != Stage::kHello; }
+
   /// Longest frame to accept now.
   std::size_t max_frame_bytes() const;
 

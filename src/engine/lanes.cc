@@ -38,7 +38,7 @@ void Lanes::start(Role role, const SessionPeer& peer) {
         router_->close(i, entry.expected ? "not connected yet" : "the peer cannot use it: " + theirs.reason);
       }
       if (!entry.expected || role != Role::kConnector) continue;
-      auto addresses = open(entry, kMaxChannels);
+      auto addresses = open(entry, context_->options.max_channels);
       if (addresses) {
         entry.offered = true;
         send_(wire::ChannelOffer{std::string(own.transport->name()), std::move(*addresses)});
@@ -87,7 +87,7 @@ Status Lanes::on(const wire::ChannelOffer& offer) {
 }
 
 Status Lanes::take_up(Entry& entry, const wire::ChannelOffer& offer) {
-  auto addresses = open(entry, offer.addresses.size());
+  auto addresses = open(entry, std::min<std::size_t>(offer.addresses.size(), context_->options.max_channels));
   if (!addresses) {
     send_(wire::ChannelAnswer{offer.transport, addresses.error().message, {}});
     return tl::unexpected(addresses.error());

@@ -14,8 +14,7 @@
 namespace p2p::engine {
 namespace {
 
-// A peer that posts more receives than this ahead of the sends is broken, or wants our memory.
-constexpr std::size_t kMaxPosted = std::size_t{1} << 20;
+// Of one receive. A peer that posts more, or more receives than it may, is broken or wants our memory.
 constexpr std::size_t kMaxPostedSpans = std::size_t{1} << 22;
 constexpr std::uint64_t kMaxSpanBytes = std::uint64_t{1} << 40;
 
@@ -151,7 +150,7 @@ Status Sends::on(wire::ReceivePosted& posted, Deferred& deferred) {
   MutexLock lock(mutex_);
   if (!coming_) coming_.emplace(sequence, Receive{});
   Receive& receive = coming_->second;
-  if (sequence != coming_->first || posted_.size() >= kMaxPosted ||
+  if (sequence != coming_->first || posted_.size() >= context_->options.max_posted_receives ||
       receive.spans.size() + posted.spans.size() > kMaxPostedSpans) {
     return fail(ErrorCode::kProtocol, "receive {} posted with {} spans, {} has {}, {} wait", sequence,
                 posted.spans.size(), coming_->first, receive.spans.size(), posted_.size());

@@ -26,6 +26,11 @@ constexpr std::chrono::milliseconds kTurn{2};
 constexpr std::size_t kHighMark = std::size_t{8} << 20;
 constexpr std::size_t kLowMark = std::size_t{1} << 20;
 
+/// A port that strangers flood may close a connection before it has answered; it is dialled so often, with
+/// longer and longer pauses, some 0.6 s in all.
+constexpr int kMaxDials = 8;
+constexpr std::chrono::milliseconds kFirstPause{5};
+
 /// Messages are sent off within a turn once they have so many bytes.
 constexpr std::size_t kGather = std::size_t{64} << 10;
 
@@ -45,7 +50,14 @@ void Session::Core::start_deadline() {
 void Session::Core::dial(std::string host, std::uint16_t port) {
   if (state_ == State::kClosed) return;
   peer_name_ = fmt::format("{}:{}", host, port);
-  dialer_ = std::make_shared<Dialer>(reactor_, std::move(host), port);
+  host_ = std::move(host);
+  port_ = port;
+  try_dial();
+}
+
+void Session::Core::try_dial() {
+  ++dials_;
+  dialer_ = std::make_shared<Dialer>(reactor_, host_, port_);
   start_deadline();
   dialer_->start([self = shared_from_this()](Result<UniqueFd> socket) {
     self->dialer_ = nullptr;
@@ -53,6 +65,24 @@ void Session::Core::dial(std::string host, std::uint16_t port) {
     self->reactor_.cancel(self->timer_);
     self->adopt(std::move(*socket), Role::kConnector);
   });
+}
+
+/// Closed before the peer has said anything: it may have been too busy with others.
+bool Session::Core::dial_later() {
+  const bool unheard = state_ == State::kHandshake && !handshake_->heard() && reader_.buffered() == 0;
+  if (!unheard || host_.empty() || dials_ == kMaxDials || closing_requested()) return false;
+  const Clock::duration pause = kFirstPause * (1 << (dials_ - 1));
+  if (Clock::now() + pause >= deadline_) return false;
+  reactor_.cancel(timer_);
+  reactor_.unwatch(socket_->fd());
+  socket_.reset();
+  handshake_.reset();
+  broken_.reset();
+  peer_finished_ = hurried_ = false;
+  interest_ = 0;
+  state_ = State::kDialing;
+  timer_ = reactor_.after(pause, [self = shared_from_this()] { self->try_dial(); });
+  return true;
 }
 
 void Session::Core::adopt(UniqueFd socket, Role role) {
@@ -80,12 +110,12 @@ void Session::Core::on_events(std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) flush();
   if ((events & (EPOLLERR | EPOLLHUP)) != 0) paused_ = false;  // nothing leaves any more
   // What the peer said before its end is read first, whatever else the event tells.
-  if (state_ != State::kClosed && (events & ~std::uint32_t{EPOLLOUT}) != 0) receive();
+  if (socket_ && (events & ~std::uint32_t{EPOLLOUT}) != 0) receive();
 }
 
 void Session::Core::receive() {
   const auto until = Clock::now() + kTurn;
-  for (int reads = 0; reads < kReadsPerEvent && state_ != State::kClosed && !going_on_ && !paused_; ++reads) {
+  for (int reads = 0; reads < kReadsPerEvent && socket_ && !going_on_ && !paused_; ++reads) {
     const auto got = socket_->receive(reader_);
     if (!got) return finish(explain(got.error()));
     if (got->bytes == 0 && !got->end) return;
@@ -227,11 +257,12 @@ void Session::Core::flush() {
     // error once, so what reading finds after them is only the end.
     broken_ = explain(sent.error());
     reactor_.post([self = shared_from_this()] {
+      if (!self->broken_) return;  // and is dialled anew
       self->hurried_ = true;
       self->paused_ = self->going_on_ = false;
       if (self->state_ == State::kOpen) self->take_messages(Clock::now());
-      for (int i = 0; i < kReadsPerEvent && self->state_ != State::kClosed; ++i) self->receive();
-      self->finish(*self->broken_);
+      for (int i = 0; i < kReadsPerEvent && self->socket_; ++i) self->receive();
+      if (self->broken_) self->finish(Error(*self->broken_));
     });
     return;
   }
@@ -378,6 +409,7 @@ void Session::Core::linger() {
 
 void Session::Core::finish(Error reason) {
   if (state_ == State::kClosed) return;
+  if (reason.code == ErrorCode::kPeerGone && dial_later()) return;
   const auto self = shared_from_this();
   state_ = State::kClosed;
   {

@@ -36,6 +36,8 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   enum class State { kDialing, kHandshake, kOpen, kClosing, kLingering, kClosed };
 
   void start_deadline();
+  void try_dial();
+  bool dial_later();
   void on_events(std::uint32_t events);
   void receive();
   void take_end();
@@ -69,6 +71,9 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   Clock::time_point deadline_;
   std::string peer_name_;
   State state_ = State::kDialing;
+  std::string host_;  // that is dialled, and its port
+  std::uint16_t port_ = 0;
+  int dials_ = 0;
   std::shared_ptr<Dialer> dialer_;
   std::optional<ControlSocket> socket_;
   std::optional<Handshake> handshake_;

@@ -67,6 +67,35 @@ TEST_F(SessionTest, SaysThatNobodyListens) {
   EXPECT_THAT(error.message, HasSubstr("refused"));
 }
 
+TEST_F(SessionTest, DialsAgainWhenClosedBeforeAnyAnswer) {
+  Side side;
+  dial(side, listener_.port(), config(""));
+  for (int i = 0; i != 3; ++i) {
+    Stranger busy(listener_.accept());
+    // Also after its hello was taken.
+    EXPECT_TRUE(i != 1 || busy.next());
+  }
+  Side acceptor;
+  accept(acceptor, listener_.accept(), config(""));
+  EXPECT_TRUE(side.wait_open()) << side.wait_closed().message;
+  end({&side, &acceptor});
+}
+
+TEST_F(SessionTest, DialsAgainOnlySoOften) {
+  Side side;
+  dial(side, listener_.port(), config(""));
+  int dials = 0;
+  std::thread closer([&] {
+    while (listener_.accept()) ++dials;
+  });
+  EXPECT_EQ(side.wait_closed().code, ErrorCode::kPeerGone);
+  listener_.stop();
+  closer.join();
+  EXPECT_EQ(dials, 8);
+  EXPECT_EQ(side.times_closed(), 1);
+  end({&side});
+}
+
 TEST_F(SessionTest, KeepsTheOrderOfMessagesFromManySizes) {
   Side connector;
   Side acceptor;

@@ -15,6 +15,7 @@
 #include "p2p/result.h"
 #include "transport/batch.h"
 #include "transport/registration.h"
+#include "transport/stream_port.h"
 #include "transport/word_listener.h"
 
 namespace p2p {
@@ -62,11 +63,11 @@ struct Rail {
   std::string address;  ///< for network transports, numeric
 };
 
-/// The control connection's two ends, from which a transport finds the rails towards a peer. Numeric
-/// addresses.
+/// The control connection's two ends, from which a transport finds the rails. Numeric addresses.
 struct PeerPath {
   std::string local_address;
   std::string remote_address;
+  std::uint16_t remote_port = 0;
 };
 
 /// Carries small messages (at most 64 KiB) to the channel at the other end over the session: reliable, in
@@ -91,8 +92,8 @@ struct ChannelSetup {
   /// Outlives the channel.
   ControlLink* control = nullptr;
 
-  /// Likewise; null: nobody listens.
-  WordListener* words = nullptr;
+  WordListener* words = nullptr;               ///< likewise; null: nobody listens
+  std::shared_ptr<StreamPort> port = nullptr;  ///< where the peer may dial; null: nowhere
 };
 
 enum class ChannelState : std::uint8_t { kConnecting, kReady, kFailed };

@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/peer.h"
@@ -41,11 +42,11 @@ class KeyFile {
   std::filesystem::path path_;
 };
 
-/// Forwards one connection and keeps what the connector said.
+/// Forwards connections, the streams' too, and keeps what the connector said on the first one.
 class Wiretap {
  public:
-  Wiretap(const std::string& address, std::uint16_t port)
-      : thread_([this, address, port] { forward(address, port); }) {}
+  Wiretap(std::string address, std::uint16_t port)
+      : address_(std::move(address)), port_(port), thread_([this] { run(); }) {}
 
   ~Wiretap() {
     stopped_ = true;
@@ -60,25 +61,49 @@ class Wiretap {
   }
 
  private:
-  void forward(const std::string& address, std::uint16_t port) {
-    const Socket from = listener_.accept();
-    const Socket to = Socket::connect(address, port);
+  struct Tap {
+    Socket from, to;
+    bool first = false;
+  };
+
+  void run() {
+    std::vector<Tap> taps;
+    bool first = true;
     while (!stopped_) {
-      std::array<pollfd, 2> watched{pollfd{from.fd(), POLLIN, 0}, pollfd{to.fd(), POLLIN, 0}};
-      if (::poll(watched.data(), watched.size(), 20) <= 0) continue;
-      for (const bool there : {true, false}) {
-        if (watched[there ? 0 : 1].revents == 0) continue;
-        const std::string bytes = (there ? from : to).receive_some();
-        if (bytes.empty()) return;
-        if (there) {
-          const std::lock_guard lock(mutex_);
-          heard_ += bytes;
-        }
-        (there ? to : from).send(bytes);
+      Socket from = listener_.accept(std::chrono::milliseconds(0));
+      if (from.valid()) {
+        taps.push_back({std::move(from), Socket::connect(address_, port_), std::exchange(first, false)});
       }
+      std::vector<pollfd> watched{{listener_.fd(), POLLIN, 0}};
+      for (const Tap& tap : taps) {
+        watched.push_back({tap.from.fd(), POLLIN, 0});
+        watched.push_back({tap.to.fd(), POLLIN, 0});
+      }
+      if (::poll(watched.data(), watched.size(), 20) <= 0) continue;
+      for (std::size_t i = 0; i != taps.size(); ++i) {
+        if (watched[2 * i + 1].revents != 0) forward(taps[i], true);
+        if (watched[2 * i + 2].revents != 0) forward(taps[i], false);
+      }
+      std::erase_if(taps, [](const Tap& tap) { return !tap.from.valid(); });
     }
   }
 
+  void forward(Tap& tap, bool there) {
+    if (!tap.from.valid()) return;
+    const std::string bytes = (there ? tap.from : tap.to).receive_some();
+    if (bytes.empty()) {
+      tap = {};
+      return;
+    }
+    if (there && tap.first) {
+      const std::lock_guard lock(mutex_);
+      heard_ += bytes;
+    }
+    (there ? tap.to : tap.from).send(bytes);
+  }
+
+  const std::string address_;
+  const std::uint16_t port_;
   Listener listener_;
   mutable std::mutex mutex_;
   std::string heard_;

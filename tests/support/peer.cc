@@ -49,10 +49,10 @@ Process Peer::start(const std::vector<std::string>& prefix) {
 
 Peer::Peer(const EndpointPlan& plan, const std::vector<std::string>& prefix) : process_(start(prefix)) {
   const std::string command =
-      fmt::format("endpoint {} {} {} {} {} {} {} {} {}", plan.address, plan.port,
-                  plan.transport.empty() ? "-" : plan.transport, plan.keepalive.count(),
+      fmt::format("endpoint {} {} {} {} {} {} {} {} {} {}", plan.address.empty() ? "-" : plan.address,
+                  plan.port, plan.transport.empty() ? "-" : plan.transport, plan.keepalive.count(),
                   plan.key_file.empty() ? "-" : plan.key_file, plan.workers, plan.streams,
-                  plan.interfaces.empty() ? "-" : plan.interfaces, plan.hung.count());
+                  plan.interfaces.empty() ? "-" : plan.interfaces, plan.hung.count(), plan.announce);
   std::istringstream words(must(call(command), "make a peer's endpoint"));
   words >> address_ >> port_;
 }

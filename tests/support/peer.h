@@ -23,11 +23,12 @@ struct EndpointPlan {
   std::chrono::milliseconds keepalive{kSanitized ? 3000 : 1000};
   std::chrono::milliseconds hung{30000};
   std::string key_file;
-  std::string address = "127.0.0.1";
+  std::string address = "127.0.0.1";  ///< empty: the default; of a peer process alone
   std::uint16_t port = 0;
   unsigned workers = 0;    ///< 0: the default
   unsigned streams = 0;    ///< 0: the default
   std::string interfaces;  ///< for TCP data, comma-separated
+  std::string announce;    ///< of a peer process alone
 
   Options options() const;
 };

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // A process with an engine that does what it is told, a line at a time, and answers each line with "ok ...",
 // or "error <code> <sentence>". The commands are the functions of Peer below.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -25,6 +26,7 @@
 #include "hex.h"
 #include "memory.h"
 #include "p2p/endpoint.h"
+#include "p2p/log.h"
 
 namespace p2p::testing {
 namespace {
@@ -45,6 +47,29 @@ std::atomic<std::uint64_t> copies_begun{0};
 std::string delay_copies(Words& words) {
   copy_delay = words.time().count();
   return fmt::format("ok {}", copies_begun.load());
+}
+
+std::atomic<std::uint64_t> lines_logged{0};
+
+void count_lines() {
+  set_log_sink([](LogLevel, std::string_view line) {
+    ++lines_logged;
+    fmt::print(stderr, "{}\n", line);
+  });
+}
+
+/// open_files N : the application opens so many, and closes them
+std::string open_files(Words& words) {
+  const std::uint64_t wanted = words.number();
+  std::vector<int> files;
+  while (files.size() < wanted) {
+    files.push_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (files.back() >= 0) continue;
+    files.pop_back();
+    break;
+  }
+  for (const int one : files) ::close(one);
+  return files.size() == wanted ? "ok" : fmt::format("error no_files only {} could be opened", files.size());
 }
 
 class Peer {
@@ -77,6 +102,9 @@ class Peer {
         {"notify", [this](Words& words) { return notify(words); }},
         {"notified", [this](Words& words) { return notified(words); }},
         {"wait", [this](Words& words) { return wait(words); }},
+        {"open_files", [](Words& words) { return open_files(words); }},
+        {"log_lines", [](Words&) { return ok(fmt::format("{}", lines_logged.load())); }},
+        {"refused", [this](Words&) { return refused(); }},
         {"delay_copies", [](Words& words) { return delay_copies(words); }},
     };
   }
@@ -90,11 +118,11 @@ class Peer {
   }
 
  private:
-  /// endpoint LISTEN PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS STREAMS INTERFACES|- HUNG_MS : "ok
-  /// ADDRESS PORT"
+  /// endpoint LISTEN|- PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS STREAMS INTERFACES|- HUNG_MS
+  /// [ANNOUNCE] : "ok ADDRESS PORT"
   std::string make_endpoint(Words& words) {
     Options options;
-    options.listen_address = words.text();
+    if (const std::string address = words.text(); address != "-") options.listen_address = address;
     options.port = static_cast<std::uint16_t>(words.number());
     if (const std::string transport = words.text(); transport != "-") options.transports = {transport};
     options.keepalive = words.time();
@@ -106,10 +134,17 @@ class Peer {
       for (std::string name; std::getline(names, name, ',');) options.interfaces.push_back(name);
     }
     options.hung = words.time();
+    options.announce = words.text();
     auto endpoint = Endpoint::create(options);
     if (!endpoint) return answer_error(endpoint);
     endpoint_.emplace(std::move(*endpoint));
     return ok(fmt::format("{} {}", endpoint_->address(), endpoint_->port()));
+  }
+
+  /// refused : "ok STRANGERS CONNECTIONS"
+  std::string refused() {
+    const Stats stats = endpoint_->stats();
+    return ok(fmt::format("{} {}", stats.strangers_refused, stats.connections_refused));
   }
 
   std::string drop_endpoint() {
@@ -300,6 +335,7 @@ extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
 #endif
 
 int main() {
+  p2p::testing::count_lines();
   p2p::testing::Peer peer;
   for (std::string line; std::getline(std::cin, line);) {
     if (line == "quit") break;

@@ -186,6 +186,18 @@ Usage usage_of(pid_t pid) {
       usage.resident_bytes *= 1024;
     }
   }
+  std::ifstream stat(root + "/stat");
+  std::string words;
+  std::getline(stat, words);
+  std::istringstream after(words.substr(std::min(words.size(), words.rfind(')') + 1)));
+  constexpr int kUserTime = 14;  // as of proc(5); the name, with its bracket, is the second
+  long ticks = 0;
+  for (int i = 3; i <= kUserTime + 1; ++i) {
+    std::string word;
+    after >> word;
+    if (i >= kUserTime) ticks += std::atol(word.c_str());
+  }
+  usage.cpu_time = std::chrono::milliseconds(ticks * 1000 / ::sysconf(_SC_CLK_TCK));
   return usage;
 }
 

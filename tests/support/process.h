@@ -55,6 +55,7 @@ struct Usage {
   long open_files = 0;
   long threads = 0;
   long resident_bytes = 0;
+  std::chrono::milliseconds cpu_time{0};
 };
 Usage usage_of(pid_t pid);
 

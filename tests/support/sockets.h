@@ -42,6 +42,7 @@ class Listener {
   Listener();
 
   std::uint16_t port() const { return port_; }
+  int fd() const { return socket_.fd(); }
 
   /// Invalid if nobody comes within `patience`.
   Socket accept(std::chrono::milliseconds patience = std::chrono::seconds(10)) const;

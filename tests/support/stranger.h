@@ -34,6 +34,7 @@ class Listener {
   std::uint16_t port() const { return port_; }
   UniqueFd accept() { return UniqueFd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
   void close() { fd_.reset(); }
+  void stop() { ::shutdown(fd_.get(), SHUT_RDWR); }  ///< ends `accept`
 
  private:
   UniqueFd fd_;

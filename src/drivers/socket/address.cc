@@ -100,6 +100,11 @@ bool Address::is_loopback() const {
 
 bool Address::is_link_local() const { return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&ipv6(storage_)); }
 
+bool Address::is_wildcard() const {
+  if (family() == AF_INET) return ipv4(storage_).s_addr == htonl(INADDR_ANY);
+  return family() == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&ipv6(storage_));
+}
+
 void Address::take_scope(const Address& other) {
   if (family() != AF_INET6 || other.family() != AF_INET6) return;
   reinterpret_cast<sockaddr_in6&>(storage_).sin6_scope_id =

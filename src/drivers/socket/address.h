@@ -36,6 +36,7 @@ class Address {
 
   bool is_loopback() const;
   bool is_link_local() const;
+  bool is_wildcard() const;  ///< 0.0.0.0 or ::
 
   /// Takes the scope of `other`: a peer's name for its own interface means nothing here.
   void take_scope(const Address& other);

@@ -10,7 +10,7 @@
 namespace p2p::socket {
 
 /// An epoll set with one alarm, used as one descriptor that is readable while a member is ready or the alarm
-/// has passed. Level-triggered. One thread at a time.
+/// has passed. Level-triggered. One thread at a time, but for `add`, which any may call.
 class PollSet {
  public:
   static Result<PollSet> open();

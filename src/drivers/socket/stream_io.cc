@@ -58,6 +58,12 @@ Result<Moved> try_receive(int fd, std::span<iovec> into) {
   return outcome(moved, wanted, "receive from a TCP stream");
 }
 
+Result<Moved> try_peek(int fd, std::span<std::byte> into) {
+  const ssize_t moved = ::recv(fd, into.data(), into.size(), MSG_DONTWAIT | MSG_PEEK);
+  if (moved == 0 && !into.empty()) return Moved{.ended = true};
+  return outcome(moved, into.size(), "look into a TCP stream");
+}
+
 Result<Moved> try_send(int fd, std::span<const std::byte> bytes, int flags) {
   const ssize_t moved = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT | flags);
   return outcome(moved, bytes.size(), "send on a TCP stream");

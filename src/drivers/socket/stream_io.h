@@ -23,6 +23,9 @@ struct Moved {
 Result<Moved> try_receive(int fd, std::span<std::byte> into);
 Result<Moved> try_receive(int fd, std::span<iovec> into);
 
+/// What has come, without taking it from the stream.
+Result<Moved> try_peek(int fd, std::span<std::byte> into);
+
 /// `flags` besides MSG_NOSIGNAL and MSG_DONTWAIT. MSG_ZEROCOPY is dropped where memory for it is short.
 Result<Moved> try_send(int fd, std::span<const std::byte> bytes, int flags = 0);
 Result<Moved> try_send(int fd, std::span<iovec> pieces, int flags = 0);

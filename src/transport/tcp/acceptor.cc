@@ -4,8 +4,10 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
+#include "base/rate_limited_log.h"
 #include "drivers/socket/socket.h"
 
 namespace p2p::tcp {
@@ -16,7 +18,26 @@ constexpr std::chrono::seconds kPendingTime{2};
 constexpr int kAcceptsPerCall = 16;
 constexpr int kBacklog = 64;
 
+// How long nothing is accepted when the system has no descriptor or no memory for it.
+constexpr std::chrono::milliseconds kPause{100};
+
+RateLimitedLog& shortages() {
+  static RateLimitedLog log(LogLevel::kWarning);
+  return log;
+}
+
 }  // namespace
+
+Result<Acceptor> Acceptor::await(std::shared_ptr<StreamPort> port, const socket::Address& address,
+                                 const Secret& secret, socket::PollSet& polls) {
+  Acceptor acceptor(secret, polls);
+  acceptor.address_.address = address;
+  if (Status drawn = acceptor.draw_token(); !drawn) return tl::unexpected(drawn.error());
+  acceptor.arrivals_ = std::make_unique<Arrivals>(std::move(port), acceptor.address_.token, polls);
+  return acceptor;
+}
+
+Status Acceptor::draw_token() { return crypto::random_bytes(address_.token); }
 
 Result<Acceptor> Acceptor::listen(const socket::Address& address, const Secret& secret,
                                   socket::PollSet& polls) {
@@ -26,9 +47,7 @@ Result<Acceptor> Acceptor::listen(const socket::Address& address, const Secret& 
   const Result<socket::Address> bound = socket::local_address(listener->get());
   if (!bound) return tl::unexpected(bound.error());
   acceptor.address_.address = *bound;
-  if (Status status = crypto::random_bytes(acceptor.address_.token); !status) {
-    return tl::unexpected(status.error());
-  }
+  if (Status drawn = acceptor.draw_token(); !drawn) return tl::unexpected(drawn.error());
   if (Status status = polls.add(listener->get(), EPOLLIN); !status) return tl::unexpected(status.error());
   acceptor.listener_ = std::move(*listener);
   return acceptor;
@@ -44,6 +63,7 @@ Result<UniqueFd> Acceptor::advance() {
       polls_->remove(fd.get());
       pending_.clear();
       listener_.reset();
+      arrivals_.reset();
       return fd;
     }
     // Whoever fails was a stranger or has died: the rightful peer may still come.
@@ -53,17 +73,34 @@ Result<UniqueFd> Acceptor::advance() {
 }
 
 Status Acceptor::take_waiting() {
+  if (arrivals_) {
+    for (UniqueFd& fd : arrivals_->take()) take_in(std::move(fd));
+    return {};
+  }
+  if (Clock::now() < paused_until_) return {};
+  if (std::exchange(paused_until_, Clock::time_point::min()) != Clock::time_point::min()) {
+    polls_->change(listener_.get(), EPOLLIN);
+  }
   for (int i = 0; i != kAcceptsPerCall; ++i) {
     Result<UniqueFd> fd = socket::try_accept(listener_.get());
-    if (!fd) return tl::unexpected(fd.error());
+    if (!fd) {
+      shortages().log("{}; a tcp channel's listener pauses for {} ms", fd.error().message, kPause.count());
+      paused_until_ = Clock::now() + kPause;
+      polls_->change(listener_.get(), 0);
+      return {};
+    }
     if (!*fd) return {};
-    if (pending_.size() == kMaxPending) make_room();
     if (Status status = polls_->add(fd->get(), EPOLLIN); !status) return status;
-    pending_.push_back({.fd = std::move(*fd),
-                        .deadline = Clock::now() + kPendingTime,
-                        .message = MessageReader(Greeting::kBytes)});
+    take_in(std::move(*fd));
   }
   return {};
+}
+
+void Acceptor::take_in(UniqueFd fd) {
+  if (pending_.size() == kMaxPending) make_room();
+  pending_.push_back({.fd = std::move(fd),
+                      .deadline = Clock::now() + kPendingTime,
+                      .message = MessageReader(Greeting::kBytes)});
 }
 
 // The eldest goes, one that does not know the token before one that does.
@@ -102,7 +139,8 @@ Status Acceptor::answer(Pending& pending) {
 }
 
 Clock::time_point Acceptor::next_deadline() const {
-  Clock::time_point next = Clock::time_point::max();
+  const bool paused = paused_until_ != Clock::time_point::min();
+  Clock::time_point next = paused ? paused_until_ : Clock::time_point::max();
   for (const Pending& pending : pending_) next = std::min(next, pending.deadline);
   return next;
 }

@@ -1,19 +1,26 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "drivers/socket/poll_set.h"
 #include "p2p/result.h"
+#include "transport/tcp/arrivals.h"
 #include "transport/tcp/handshake.h"
 
 namespace p2p::tcp {
 
-/// The listening side of a channel. Strangers cost it nothing but a bounded number of descriptors for a
+/// The side of a channel that is dialled. Strangers cost it nothing but a bounded number of descriptors for a
 /// bounded time.
 class Acceptor {
  public:
+  /// At the endpoint's port, which the peer reaches at `address`; none: where it reached it for the session.
+  static Result<Acceptor> await(std::shared_ptr<StreamPort> port, const socket::Address& address,
+                                const Secret& secret, socket::PollSet& polls);
+
+  /// At a port of its own.
   static Result<Acceptor> listen(const socket::Address& address, const Secret& secret,
                                  socket::PollSet& polls);
 
@@ -23,7 +30,7 @@ class Acceptor {
   /// listening ends with that. No descriptor before.
   Result<UniqueFd> advance();
 
-  /// Strangers hang on at most until here; call `advance` then.
+  /// Strangers hang on, or a pause lasts, at most until here; call `advance` then.
   Clock::time_point next_deadline() const;
 
  private:
@@ -37,14 +44,18 @@ class Acceptor {
   };
 
   explicit Acceptor(const Secret& secret, socket::PollSet& polls) : secret_(secret), polls_(&polls) {}
+  Status draw_token();
   Status take_waiting();
+  void take_in(UniqueFd fd);
   void make_room();
   Result<bool> advance(Pending& pending);
   Status answer(Pending& pending);
 
   Secret secret_;
   socket::PollSet* polls_;
+  std::unique_ptr<Arrivals> arrivals_;  // one of them
   UniqueFd listener_;
+  Clock::time_point paused_until_ = Clock::time_point::min();
   ChannelAddress address_;
   std::vector<Pending> pending_;
 };

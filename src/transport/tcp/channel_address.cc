@@ -9,7 +9,7 @@
 namespace p2p::tcp {
 
 Bytes ChannelAddress::encode() const {
-  std::string text = address.text();
+  std::string text = address.family() == AF_UNSPEC ? "" : address.text();
   text.resize(std::min(text.size(), text.find('%')));  // an interface's name means nothing elsewhere
   Bytes bytes;
   ByteWriter writer(bytes);
@@ -32,6 +32,7 @@ Result<ChannelAddress> ChannelAddress::decode(ByteView bytes) {
     return fail(ErrorCode::kProtocol, "{} bytes are no address of a tcp channel of version {}", bytes.size(),
                 kHandshakeVersion);
   }
+  if (text.empty() && port == 0) return result;
   Result<socket::Address> address = socket::Address::parse(text, port);
   if (!address) return tl::unexpected(Error{ErrorCode::kProtocol, address.error().message});
   result.address = *address;

@@ -5,8 +5,16 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace p2p::tcp {
+namespace {
+
+// Some 0.6 s in all.
+constexpr int kMaxDials = 8;
+constexpr std::chrono::milliseconds kFirstPause{5};
+
+}  // namespace
 
 Connecting::Connecting(const ChannelSetup& setup, std::chrono::milliseconds timeout, socket::PollSet& polls,
                        const socket::Address& local)
@@ -14,7 +22,8 @@ Connecting::Connecting(const ChannelSetup& setup, std::chrono::milliseconds time
       timeout_(timeout),
       polls_(&polls),
       address_{.address = local},
-      description_(local.text()) {
+      description_(local.text()),
+      path_(setup.path) {
   start_clock();
 }
 
@@ -24,11 +33,29 @@ Result<Connecting> Connecting::start(const ChannelSetup& setup, std::chrono::mil
   if (!local) return tl::unexpected(local.error());
   Connecting made(setup, timeout, polls, *local);
   if (setup.role == Role::kConnector) return made;
-  Result<Acceptor> acceptor = Acceptor::listen(*local, setup.secret, polls);
+  Result<Acceptor> acceptor = accept(setup, *local, polls);
   if (!acceptor) return tl::unexpected(acceptor.error());
   made.acceptor_.emplace(std::move(*acceptor));
   made.address_ = made.acceptor_->address();
   return made;
+}
+
+// The peer has reached this side's port for the session, whatever lies between: so it does for streams. On
+// other networks it is told where.
+Result<Acceptor> Connecting::accept(const ChannelSetup& setup, const socket::Address& local,
+                                    socket::PollSet& polls) {
+  if (!setup.port) return Acceptor::listen(local, setup.secret, polls);
+  if (setup.rail.address == setup.path.local_address) {
+    return Acceptor::await(setup.port, {}, setup.secret, polls);
+  }
+  const Result<std::uint16_t> port = setup.port->open_at(setup.rail.address);
+  if (!port) {
+    log(LogLevel::kInfo, "streams of {} have a port of their own: {}", setup.rail.name, port.error().message);
+    return Acceptor::listen(local, setup.secret, polls);
+  }
+  socket::Address reached = local;
+  reached.set_port(*port);
+  return Acceptor::await(setup.port, reached, setup.secret, polls);
 }
 
 void Connecting::start_clock() {
@@ -40,25 +67,62 @@ Status Connecting::connect(ByteView peer_address) {
   Result<ChannelAddress> peer = ChannelAddress::decode(peer_address);
   if (!peer) return tl::unexpected(peer.error());
   if (acceptor_) return {};
-  if (connector_) return fail(ErrorCode::kInvalidArgument, "the channel is being connected already");
+  if (peer_) return fail(ErrorCode::kInvalidArgument, "the channel is being connected already");
+  if (peer->address.family() == AF_UNSPEC) {
+    const auto dialled = socket::Address::parse(path_.remote_address, path_.remote_port);
+    if (!dialled) return tl::unexpected(dialled.error());
+    peer->address = *dialled;
+  }
   if (peer->address.is_link_local()) peer->address.take_scope(address_.address);
   start_clock();
-  Result<Connector> connector = Connector::dial(address_.address, *peer, secret_, *polls_);
+  peer_ = *peer;
+  description_ = fmt::format("{} -> {}", address_.address.text(), peer->address.describe());
+  return dial();
+}
+
+Status Connecting::dial() {
+  ++dials_;
+  Result<Connector> connector = Connector::dial(address_.address, *peer_, secret_, *polls_);
   if (!connector) return tl::unexpected(connector.error());
   connector_.emplace(std::move(*connector));
-  description_ = fmt::format("{} -> {}", address_.address.text(), peer->address.describe());
   return {};
 }
 
+/// A port that strangers flood may close a connection that has not had the time to say what it is.
+bool Connecting::dial_later() {
+  if (dials_ == kMaxDials) return false;
+  connector_.reset();
+  dial_at_ = Clock::now() + kFirstPause * (1 << (dials_ - 1));
+  return true;
+}
+
+Result<UniqueFd> Connecting::advance_dial() {
+  if (!peer_) return UniqueFd();
+  if (!connector_) {
+    if (Clock::now() < dial_at_) return UniqueFd();
+    if (Status dialled = dial(); !dialled) return tl::unexpected(dialled.error());
+  }
+  Result<UniqueFd> fd = connector_->advance();
+  if (!fd && fd.error().code == ErrorCode::kPeerGone && dial_later()) return UniqueFd();
+  return fd;
+}
+
+void Connecting::set_alarm() {
+  Clock::time_point next = deadline_;
+  if (acceptor_) next = std::min(next, acceptor_->next_deadline());
+  if (peer_ && !connector_) next = std::min(next, dial_at_);
+  polls_->set_alarm(next);
+}
+
 Result<UniqueFd> Connecting::advance() {
-  Result<UniqueFd> fd = acceptor_ ? acceptor_->advance() : connector_ ? connector_->advance() : UniqueFd();
+  Result<UniqueFd> fd = acceptor_ ? acceptor_->advance() : advance_dial();
   if (!fd) return fail(fd.error().code, "connect stream {}: {}", description_, fd.error().message);
   if (*fd) return fd;
   if (Clock::now() >= deadline_) {
     return fail(ErrorCode::kTimedOut, "connect stream {}: no peer within {} ms", description_,
                 timeout_.count());
   }
-  if (acceptor_) polls_->set_alarm(std::min(deadline_, acceptor_->next_deadline()));
+  set_alarm();
   return UniqueFd();
 }
 

@@ -37,7 +37,13 @@ class Connecting {
  private:
   Connecting(const ChannelSetup& setup, std::chrono::milliseconds timeout, socket::PollSet& polls,
              const socket::Address& local);
+  static Result<Acceptor> accept(const ChannelSetup& setup, const socket::Address& local,
+                                 socket::PollSet& polls);
   void start_clock();
+  Status dial();
+  Result<UniqueFd> advance_dial();
+  bool dial_later();
+  void set_alarm();
 
   Secret secret_;
   std::chrono::milliseconds timeout_;
@@ -46,7 +52,12 @@ class Connecting {
   std::string description_;
   Clock::time_point deadline_;
   std::optional<Acceptor> acceptor_;  // one of them
+
+  PeerPath path_;
+  std::optional<ChannelAddress> peer_;  // that is dialled
   std::optional<Connector> connector_;
+  int dials_ = 0;
+  Clock::time_point dial_at_;  // once more, while there is no connector
 };
 
 }  // namespace p2p::tcp

@@ -7,7 +7,9 @@
 namespace p2p::tcp {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x74703270;  // "p2pt"
+constexpr std::uint32_t kMagic = StreamPort::kMagic;
+
+static_assert(Greeting::kBytes - sizeof(Nonce) == StreamPort::kPrefixBytes);
 
 void put_prefix(ByteWriter& writer) {
   writer.put(kMagic);

@@ -22,8 +22,9 @@ using Clock = std::chrono::steady_clock;
 using Nonce = std::array<std::byte, 32>;
 using Secret = std::array<std::byte, 32>;
 
-inline constexpr std::uint16_t kHandshakeVersion = 2;
+inline constexpr std::uint16_t kHandshakeVersion = 3;
 
+/// Begins with the prefix of a StreamPort.
 struct Greeting {
   static constexpr std::size_t kBytes = 6 + sizeof(Token) + sizeof(Nonce);
   Token token{};

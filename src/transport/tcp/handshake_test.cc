@@ -2,11 +2,15 @@
 #include <gmock/gmock.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
+#include <map>
+#include <memory>
 #include <random>
 #include <vector>
 
 #include "drivers/socket/socket.h"
 #include "transport/tcp/acceptor.h"
+#include "transport/tcp/connecting.h"
 #include "transport/tcp/connector.h"
 
 namespace p2p::tcp {
@@ -22,6 +26,37 @@ Secret secret_of(std::uint8_t fill) {
   return secret;
 }
 
+/// An endpoint's port, of which the test is the reactor.
+class FakePort : public StreamPort {
+ public:
+  Result<std::uint16_t> open_at(const std::string& /*address*/) override { return address_.port(); }
+  void expect(const StreamPort::Token& token, Take take) override { takers_[token] = std::move(take); }
+  void forget(const StreamPort::Token& token) override { takers_.erase(token); }
+
+  const socket::Address& address() const { return address_; }
+  std::size_t awaited() const { return takers_.size(); }
+
+  /// Hands on what has connected and said its prefix.
+  void pump() {
+    if (UniqueFd fd = *socket::try_accept(listener_.get())) waiting_.push_back(std::move(fd));
+    for (UniqueFd& fd : waiting_) {
+      Bytes prefix(kPrefixBytes);
+      const auto peeked = socket::try_peek(fd.get(), prefix);
+      if (!peeked || peeked->bytes != kPrefixBytes) continue;
+      StreamPort::Token token;
+      std::copy(prefix.begin() + 6, prefix.end(), token.begin());
+      if (const auto found = takers_.find(token); found != takers_.end()) found->second(std::move(fd));
+    }
+    std::erase_if(waiting_, [](const UniqueFd& fd) { return !fd; });
+  }
+
+ private:
+  UniqueFd listener_ = *socket::open_listener(kLoopback, 16);
+  const socket::Address address_ = *socket::local_address(listener_.get());
+  std::vector<UniqueFd> waiting_;
+  std::map<StreamPort::Token, Take> takers_;
+};
+
 class HandshakeTest : public testing::Test {
  protected:
   Acceptor listen(const Secret& secret) { return *Acceptor::listen(kLoopback, secret, polls_); }
@@ -35,6 +70,7 @@ class HandshakeTest : public testing::Test {
   void run(Acceptor& acceptor, Connector& connector) {
     const Clock::time_point deadline = Clock::now() + seconds(20);
     while (Clock::now() < deadline && !(accepted_ && dialled_)) {
+      if (port_) port_->pump();
       if (!accepted_) {
         Result<UniqueFd> fd = acceptor.advance();
         ASSERT_TRUE(fd) << fd.error().message;
@@ -71,6 +107,7 @@ class HandshakeTest : public testing::Test {
 
   socket::PollSet polls_ = *socket::PollSet::open();
   socket::PollSet dial_polls_ = *socket::PollSet::open();
+  std::shared_ptr<FakePort> port_;  // if that is where it listens
   UniqueFd accepted_;
   UniqueFd dialled_;
   Error dial_error_;
@@ -89,6 +126,52 @@ TEST_F(HandshakeTest, JoinsBothSides) {
   while (bytes == 0 && Clock::now() < deadline) bytes = socket::try_receive(accepted_.get(), got)->bytes;
   EXPECT_EQ(bytes, 3U);
   EXPECT_EQ(got[0], std::byte{7});
+}
+
+TEST_F(HandshakeTest, JoinsBothSidesAtTheEndpointsPort) {
+  port_ = std::make_shared<FakePort>();
+  Acceptor acceptor = *Acceptor::await(port_, port_->address(), secret_of(1), polls_);
+  Connector connector = dial(acceptor, secret_of(1));
+  run(acceptor, connector);
+  EXPECT_TRUE(accepted_ && dialled_) << dial_error_.message;
+  EXPECT_EQ(port_->awaited(), 0U) << "nobody else is let in";
+}
+
+TEST_F(HandshakeTest, WhoKnowsTheTokenAloneIsRefusedThere) {
+  port_ = std::make_shared<FakePort>();
+  {
+    Acceptor acceptor = *Acceptor::await(port_, port_->address(), secret_of(1), polls_);
+    Connector connector = dial(acceptor, secret_of(2));
+    run(acceptor, connector);
+    EXPECT_FALSE(accepted_);
+    EXPECT_EQ(port_->awaited(), 1U);
+  }
+  EXPECT_EQ(port_->awaited(), 0U);
+}
+
+TEST_F(HandshakeTest, DialsTheSessionsAddressAgainWhenClosedUnanswered) {
+  port_ = std::make_shared<FakePort>();
+  ChannelSetup setup{.role = Role::kAcceptor,
+                     .rail = {"lo", "127.0.0.1"},
+                     .path = {"127.0.0.1", "127.0.0.1", port_->address().port()}};
+  setup.secret = secret_of(1);
+  setup.port = port_;
+  Connecting accepting = *Connecting::start(setup, seconds(20), polls_);
+  EXPECT_EQ(accepting.address().address.family(), AF_UNSPEC) << "where the session was dialled";
+  UniqueFd flooded = *socket::open_listener(kLoopback, 1);
+  setup.role = Role::kConnector;
+  setup.path.remote_port = socket::local_address(flooded.get())->port();
+  Connecting dialling = *Connecting::start(setup, seconds(20), dial_polls_);
+  ASSERT_TRUE(dialling.connect(accepting.address().encode()));
+  const Clock::time_point deadline = Clock::now() + seconds(20);
+  int refused = 0;
+  UniqueFd came;
+  while (!came && Clock::now() < deadline) {
+    ASSERT_FALSE(*dialling.advance());
+    UniqueFd fd = *socket::try_accept(flooded.get());
+    if (fd && ++refused > 3) came = std::move(fd);
+  }
+  EXPECT_TRUE(came);
 }
 
 TEST_F(HandshakeTest, RefusesOneWithoutTheSecret) {
@@ -183,6 +266,7 @@ TEST(ChannelAddress, RefusesNonsense) {
   for (std::size_t size = 0; size != good.size(); ++size) {
     EXPECT_FALSE(ChannelAddress::decode(ByteView(good).first(size)));
   }
+  EXPECT_EQ(ChannelAddress::decode(ChannelAddress{}.encode())->address.family(), AF_UNSPEC);
   Bytes longer = good;
   longer.push_back(std::byte{0});
   EXPECT_FALSE(ChannelAddress::decode(longer));

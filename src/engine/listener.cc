@@ -1,0 +1,224 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/listener.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "drivers/socket/socket.h"
+
+namespace p2p::engine {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+// Connections taken before other events have their turn.
+constexpr int kAcceptsPerEvent = 64;
+
+// How long nothing is taken when there is nothing to take it with.
+constexpr std::chrono::milliseconds kPause{100};
+
+// The first descriptor that a process cannot have.
+std::size_t descriptor_limit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+}  // namespace
+
+Listener::Listener(Reactor& reactor, Settings settings, Welcome welcome)
+    : reactor_(reactor), settings_(settings), welcome_(std::move(welcome)), strangers_(settings.strangers) {}
+
+Result<socket::Address> Listener::open(const socket::Address& address) {
+  auto opened = socket::open_listener(address, kBacklog);
+  if (!opened) return tl::unexpected(opened.error());
+  auto bound = socket::local_address(opened->get());
+  if (bound) sockets_.push_back(std::move(*opened));
+  return bound;
+}
+
+void Listener::start() {
+  for (const UniqueFd& one : sockets_) watch(one.get());
+}
+
+void Listener::watch(int listener) {
+  const Status watched =
+      reactor_.watch(listener, EPOLLIN, [this, listener](std::uint32_t) { accept_some(listener); });
+  if (!watched) log(LogLevel::kError, "{}", watched.error().message);
+}
+
+void Listener::close() {
+  closed_ = true;
+  for (const UniqueFd& one : sockets_) reactor_.unwatch(one.get());
+  while (!guests_.empty()) {
+    const Id id = guests_.begin()->first;
+    strangers_.remove(id);
+    let_go(id);
+  }
+}
+
+void Listener::accept_some(int listener) {
+  for (int i = 0; i != kAcceptsPerEvent && !paused_; ++i) {
+    auto socket = socket::try_accept(listener);
+    if (!socket) {
+      // No descriptor or no memory, mostly. The connection waits on, and so would the event: look away for a
+      // while.
+      strangers_.drop_one();
+      update_refused();
+      shortages_.log("{}; nothing is accepted for {} ms", socket.error().message, kPause.count());
+      return pause();
+    }
+    if (!*socket) return;
+    const bool scarce = is_scarce(*socket);
+    if (scarce && !make_descriptor_free(*socket)) return;
+    receive(std::move(*socket));
+    // Who was sent off may need its turn until it is gone.
+    if (scarce) return;
+  }
+}
+
+/// The system gives the lowest number that is free, so a high one tells that there are few left.
+bool Listener::is_scarce(const UniqueFd& newest) const {
+  const std::size_t limit = descriptor_limit();
+  return static_cast<std::size_t>(newest.get()) >= limit - std::min(settings_.spare_descriptors, limit / 2);
+}
+
+bool Listener::make_descriptor_free(UniqueFd& newest) {
+  const bool freed = strangers_.drop_one();
+  if (!freed) strangers_.count_refused();
+  update_refused();
+  shortages_.log("descriptors are scarce: {} of {} are left to the application; {}",
+                 settings_.spare_descriptors, descriptor_limit(),
+                 freed ? "connections that have not proven themselves are closed" : "nothing is accepted");
+  if (!freed) {
+    pause();
+    return false;
+  }
+  // To a low number, or the next one would have it and tell nothing.
+  if (const int low = ::fcntl(newest.get(), F_DUPFD_CLOEXEC, 0); low >= 0) newest.reset(low);
+  return true;
+}
+
+void Listener::receive(UniqueFd socket) {
+  const auto peer = socket::peer_address(socket.get());
+  if (!peer) return;
+  const std::uint64_t refused = strangers_.refused();
+  const Id id = strangers_.add(peer->text(), Strangers::Clock::now(), [this](Id one) { let_go(one); });
+  if (strangers_.refused() != refused) {
+    update_refused();
+    crowds_.log("more connect than may be waited for to prove themselves ({} do): the oldest are closed",
+                strangers_.size());
+  }
+  const int fd = socket.get();
+  const Status watched =
+      reactor_.watch(fd, EPOLLIN | EPOLLRDHUP, [this, id](std::uint32_t events) { look(id, events); });
+  if (!watched) return strangers_.remove(id);
+  const auto timer =
+      reactor_.after(settings_.patience, [this, id] { refuse(id, "it said nothing in time"); });
+  guests_.emplace(id, Guest{std::move(socket), timer});
+}
+
+void Listener::look(Id id, std::uint32_t events) {
+  const int fd = guests_.at(id).fd.get();
+  std::array<std::byte, FirstBytes::kMost> bytes{};
+  const auto peeked = socket::try_peek(fd, bytes);
+  if (!peeked) return refuse(id, "it broke off");
+  FirstBytes first = FirstBytes::read(ByteView(bytes).first(peeked->bytes));
+  switch (first.kind) {
+    case FirstBytes::Kind::kUndecided:
+      if (peeked->ended || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+        return refuse(id, "it left");
+      }
+      return socket::set_receive_low_water(fd, static_cast<int>(first.needed));
+    case FirstBytes::Kind::kForeign: return refuse(id, "what it said is of another protocol");
+    case FirstBytes::Kind::kControl: {
+      socket::set_receive_low_water(fd, 1);
+      Strangers::Drop drop = welcome_(let_go(id), id);
+      if (!drop) return strangers_.remove(id);
+      return strangers_.spoke(id, Strangers::Clock::now(), std::move(drop));
+    }
+    case FirstBytes::Kind::kStream:
+      socket::set_receive_low_water(fd, 1);
+      strangers_.remove(id);
+      return hand_on(first.token, let_go(id));
+  }
+}
+
+/// A guest's socket, which is the caller's from here on.
+UniqueFd Listener::let_go(Id id) {
+  auto guest = guests_.extract(id);
+  if (guest.empty()) return UniqueFd();
+  UniqueFd fd = std::move(guest.mapped().fd);
+  reactor_.cancel(guest.mapped().timer);
+  reactor_.unwatch(fd.get());
+  return fd;
+}
+
+void Listener::refuse(Id id, const char* why) {
+  refusals_.log("a stranger's connection is closed: {}", why);
+  strangers_.remove(id);
+  strangers_.count_refused();
+  update_refused();
+  let_go(id);
+}
+
+void Listener::hand_on(const Token& token, UniqueFd socket) {
+  {
+    MutexLock lock(mutex_);
+    if (const auto found = expected_.find(token); found != expected_.end()) {
+      return found->second(std::move(socket));
+    }
+  }
+  refusals_.log("a stranger's connection is closed: no stream is awaited that it names");
+  strangers_.count_refused();
+  update_refused();
+}
+
+void Listener::pause() {
+  if (std::exchange(paused_, true)) return;
+  for (const UniqueFd& one : sockets_) reactor_.change(one.get(), 0);
+  reactor_.after(kPause, [this] {
+    paused_ = false;
+    if (closed_) return;
+    for (const UniqueFd& one : sockets_) reactor_.change(one.get(), EPOLLIN);
+  });
+}
+
+Result<std::uint16_t> Listener::open_at(const std::string& address) {
+  if (closed_) return fail(ErrorCode::kCancelled, "listen on {}: the endpoint is closed", address);
+  std::uint16_t port = 0;
+  const auto wanted = socket::Address::parse(address, 0);
+  if (!wanted) return tl::unexpected(wanted.error());
+  for (const UniqueFd& one : sockets_) {
+    const auto bound = socket::local_address(one.get());
+    if (!bound) return tl::unexpected(bound.error());
+    port = bound->port();
+    if (bound->same_host(*wanted) || (bound->is_wildcard() && bound->family() == wanted->family()))
+      return port;
+  }
+  socket::Address there = *wanted;
+  there.set_port(port);
+  const auto opened = open(there);
+  if (!opened) return tl::unexpected(opened.error());
+  watch(sockets_.back().get());
+  if (paused_) reactor_.change(sockets_.back().get(), 0);
+  return port;
+}
+
+void Listener::expect(const Token& token, Take take) {
+  MutexLock lock(mutex_);
+  expected_.insert_or_assign(token, std::move(take));
+}
+
+void Listener::forget(const Token& token) {
+  MutexLock lock(mutex_);
+  expected_.erase(token);
+}
+
+}  // namespace p2p::engine

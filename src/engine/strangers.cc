@@ -1,0 +1,75 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/strangers.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace p2p::engine {
+
+Strangers::Id Strangers::add(const std::string& address, Clock::time_point now, Drop drop) {
+  const auto known = of_address_.find(address);
+  if (known != of_address_.end() && known->second >= limits_.of_one_address) {
+    make_room(address, now);
+  } else if (entries_.size() >= limits_.all) {
+    make_room(busiest_address(), now);
+  }
+  ++of_address_[address];
+  const Id id = next_++;
+  entries_.emplace(id, Entry{address, now + kFirstWords, false, std::move(drop)});
+  return id;
+}
+
+void Strangers::spoke(Id id, Clock::time_point now, Drop drop) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return;
+  found->second.spoke = true;
+  found->second.due = now + kProof;
+  found->second.drop = std::move(drop);
+}
+
+void Strangers::remove(Id id) {
+  if (const auto found = entries_.find(id); found != entries_.end()) take(found);
+}
+
+bool Strangers::drop_one() {
+  if (entries_.empty()) return false;
+  const auto silent =
+      std::find_if(entries_.begin(), entries_.end(), [](const auto& one) { return !one.second.spoke; });
+  send_off(silent != entries_.end() ? silent : entries_.begin());
+  return true;
+}
+
+void Strangers::make_room(const std::string& address, Clock::time_point now) {
+  auto oldest = entries_.end();
+  auto spoke = entries_.end();
+  for (auto one = entries_.begin(); one != entries_.end(); ++one) {
+    if (one->second.address != address) continue;
+    if (oldest == entries_.end()) oldest = one;
+    if (one->second.due > now) continue;
+    if (!one->second.spoke) return send_off(one);
+    if (spoke == entries_.end()) spoke = one;
+  }
+  send_off(spoke != entries_.end() ? spoke : oldest);
+}
+
+std::string Strangers::busiest_address() const {
+  return std::max_element(of_address_.begin(), of_address_.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+void Strangers::send_off(Entries::iterator entry) {
+  ++refused_;
+  const Id id = entry->first;
+  take(entry)(id);
+}
+
+Strangers::Drop Strangers::take(Entries::iterator entry) {
+  const auto count = of_address_.find(entry->second.address);
+  if (--count->second == 0) of_address_.erase(count);
+  Drop drop = std::move(entry->second.drop);
+  entries_.erase(entry);
+  return drop;
+}
+
+}  // namespace p2p::engine
