@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
@@ -137,6 +138,7 @@ Result<Packet> receive_packet(const UniqueFd& socket, std::size_t most_bytes, st
   packet.bytes.resize(most_bytes);
   Ancillary ancillary;
   iovec data{packet.bytes.data(), packet.bytes.size()};
+  bool ended = false;
   for (;;) {
     msghdr message{};
     message.msg_iov = &data;
@@ -156,6 +158,8 @@ Result<Packet> receive_packet(const UniqueFd& socket, std::size_t most_bytes, st
       return fail(ErrorCode::kProtocol,
                   "receive on a Unix socket: a packet that is larger than was asked for");
     }
+    // Linux may tell of the end ahead of a packet that came just before it, so it is asked twice.
+    if (size == 0 && !std::exchange(ended, true)) continue;
     if (size == 0 || errno == ECONNRESET)
       return fail(ErrorCode::kPeerGone, "receive on a Unix socket: closed");
     if (errno == EINTR) continue;

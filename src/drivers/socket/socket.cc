@@ -119,8 +119,11 @@ Result<Answers> answers_of(int fd) {
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || ::ioctl(fd, SIOCOUTQNSD, &waiting) != 0) {
     return tl::unexpected(system_error("ask what a TCP stream waits for"));
   }
-  return Answers{.awaited = info.tcpi_unacked != 0 || info.tcpi_probes != 0,
-                 .waiting = waiting != 0,
+  // What a host with full buffers does not take goes again at ever longer intervals, in between which it has
+  // nothing to answer.
+  const bool sent_since = info.tcpi_last_data_sent < info.tcpi_last_ack_recv;
+  return Answers{.awaited = info.tcpi_probes != 0 || (info.tcpi_unacked != 0 && sent_since),
+                 .waiting = waiting != 0 || info.tcpi_unacked != 0,
                  .last = std::chrono::milliseconds(info.tcpi_last_ack_recv)};
 }
 
