@@ -120,9 +120,9 @@ Result<Answers> answers_of(int fd) {
     return tl::unexpected(system_error("ask what a TCP stream waits for"));
   }
   // What a host with full buffers does not take goes again at ever longer intervals, in between which it has
-  // nothing to answer.
+  // nothing to answer. Nor does it answer each probe: at most one in half a second (tcp_invalid_ratelimit).
   const bool sent_since = info.tcpi_last_data_sent < info.tcpi_last_ack_recv;
-  return Answers{.awaited = info.tcpi_probes != 0 || (info.tcpi_unacked != 0 && sent_since),
+  return Answers{.awaited = info.tcpi_probes > 1 || (info.tcpi_unacked != 0 && sent_since),
                  .waiting = waiting != 0 || info.tcpi_unacked != 0,
                  .last = std::chrono::milliseconds(info.tcpi_last_ack_recv)};
 }

@@ -42,7 +42,7 @@ Status tune_stream(int fd, const StreamOptions& options);
 
 /// What the other host owes a stream.
 struct Answers {
-  bool awaited = false;  ///< it was sent bytes, or a probe of its full window, and has not answered
+  bool awaited = false;  ///< it was sent bytes, or probes of its full window, and has not answered
   bool waiting = false;  ///< bytes wait for room in its window, or go again
   std::chrono::milliseconds last{};  ///< since its last acknowledgement
 };
