@@ -39,8 +39,7 @@ class Peer::Turn {
 
 Result<Peer::Link> Peer::link() {
   const Turn turn(*this);
-  if (state_ == State::kIdle) dial(State::kConnecting);
-  if (state_ == State::kAway) dial_again();
+  dial_if_due();
   const bool usable =
       state_ == State::kConnecting || state_ == State::kOpen || (state_ == State::kLost && fresh_loss());
   if (!usable) return gone();
@@ -49,8 +48,7 @@ Result<Peer::Link> Peer::link() {
 
 Status Peer::notify(std::string_view message) {
   const Turn turn(*this);
-  if (state_ == State::kIdle) dial(State::kConnecting);
-  if (state_ == State::kAway) dial_again();
+  dial_if_due();
   if (state_ == State::kConnecting) {
     waiting_.emplace_back(message);
     return {};
@@ -135,6 +133,12 @@ void Peer::opened() {
 void Peer::dial_again() {
   lost_at_ = Clock::now();
   dial(State::kLost);
+}
+
+/// For new work on a peer that nobody dials.
+void Peer::dial_if_due() {
+  if (state_ == State::kIdle) dial(State::kConnecting);
+  if (state_ == State::kAway) dial_again();
 }
 
 void Peer::closed(const Error& error) {

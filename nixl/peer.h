@@ -78,6 +78,7 @@ class Peer : public std::enable_shared_from_this<Peer> {
   void dial(State as);
   void opened();
   void dial_again();
+  void dial_if_due();
   void closed(const Error& error);
   void give_up(State as, const std::string& why);
   bool fresh_loss() const;

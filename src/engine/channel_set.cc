@@ -25,6 +25,10 @@ std::chrono::milliseconds pause_after(unsigned failures) {
 
 }  // namespace
 
+ChannelSet::ChannelSet(Setup setup)
+    : setup_(std::move(setup)),
+      lane_(std::make_shared<Lane>(Policy::of(transport().capabilities(), setup_.context->options))) {}
+
 std::uint32_t ChannelSet::number(const Place& place) const {
   return static_cast<std::uint32_t>(place.past * kMaxChannels +
                                     static_cast<std::size_t>(&place - places_.data()));
@@ -54,7 +58,6 @@ Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint3
 }
 
 Result<std::vector<Bytes>> ChannelSet::open(std::size_t most) {
-  lane_ = std::make_shared<Lane>(Policy::of(transport().capabilities(), setup_.context->options));
   std::vector<Bytes> addresses;
   for (const Rail& rail : transport().rails(setup_.peer.path)) {
     for (unsigned i = transport().channels_per_rail(rail); i != 0 && addresses.size() < most; --i) {

@@ -45,7 +45,7 @@ class ChannelSet {
   /// What became of the set by a call.
   enum class News : std::uint8_t { kNone, kServing, kLost };
 
-  explicit ChannelSet(Setup setup) : setup_(std::move(setup)) {}
+  explicit ChannelSet(Setup setup);
 
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   std::size_t size() const { return places_.size(); }
@@ -113,7 +113,7 @@ class ChannelSet {
   News news();
 
   Setup setup_;
-  std::shared_ptr<Lane> lane_;
+  const std::shared_ptr<Lane> lane_;
   std::vector<Place> places_;
   std::vector<std::shared_ptr<Slot>> trash_;
   Error why_;

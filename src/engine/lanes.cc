@@ -284,11 +284,9 @@ void Lanes::close(const Error& error) {
   }
   for (Entry& entry : entries) {
     if (!entry.channels) continue;
-    if (const auto& lane = entry.channels->lane()) {
-      Deferred deferred;
-      lane->close(error, deferred);
-      deferred.run();
-    }
+    Deferred deferred;
+    entry.channels->lane()->close(error, deferred);
+    deferred.run();
     entry.channels->clear(trash);
     std::ranges::move(entry.channels->take_trash(), std::back_inserter(trash));
   }
@@ -306,7 +304,7 @@ std::uint64_t Lanes::retried() const {
   MutexLock lock(mutex_);
   std::uint64_t sum = 0;
   for (const Entry& entry : entries_) {
-    if (entry.channels && entry.channels->lane()) sum += entry.channels->lane()->retried();
+    if (entry.channels) sum += entry.channels->lane()->retried();
   }
   return sum;
 }

@@ -70,7 +70,6 @@ void Listener::accept_some(int listener) {
       // No descriptor or no memory, mostly. The connection waits on, and so would the event: look away for a
       // while.
       strangers_.drop_one();
-      update_refused();
       shortages_.log("{}; nothing is accepted for {} ms", socket.error().message, kPause.count());
       return pause();
     }
@@ -92,7 +91,6 @@ bool Listener::is_scarce(const UniqueFd& newest) const {
 bool Listener::make_descriptor_free(UniqueFd& newest) {
   const bool freed = strangers_.drop_one();
   if (!freed) strangers_.count_refused();
-  update_refused();
   shortages_.log("descriptors are scarce: {} of {} are left to the application; {}",
                  settings_.spare_descriptors, descriptor_limit(),
                  freed ? "connections that have not proven themselves are closed" : "nothing is accepted");
@@ -111,7 +109,6 @@ void Listener::receive(UniqueFd socket) {
   const std::uint64_t refused = strangers_.refused();
   const Id id = strangers_.add(peer->text(), Strangers::Clock::now(), [this](Id one) { let_go(one); });
   if (strangers_.refused() != refused) {
-    update_refused();
     crowds_.log("more connect than may be waited for to prove themselves ({} do): the oldest are closed",
                 strangers_.size());
   }
@@ -164,7 +161,6 @@ void Listener::refuse(Id id, const char* why) {
   refusals_.log("a stranger's connection is closed: {}", why);
   strangers_.remove(id);
   strangers_.count_refused();
-  update_refused();
   let_go(id);
 }
 
@@ -177,7 +173,6 @@ void Listener::hand_on(const Token& token, UniqueFd socket) {
   }
   refusals_.log("a stranger's connection is closed: no stream is awaited that it names");
   strangers_.count_refused();
-  update_refused();
 }
 
 void Listener::pause() {

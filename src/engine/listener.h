@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -49,7 +48,7 @@ class Listener : public StreamPort {
   void proven(Strangers::Id stranger) { strangers_.remove(stranger); }
 
   /// Connections that were closed as strangers. Any thread.
-  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+  std::uint64_t refused() const { return strangers_.refused(); }
 
   Result<std::uint16_t> open_at(const std::string& address) override;
   void expect(const Token& token, Take take) override;
@@ -72,7 +71,6 @@ class Listener : public StreamPort {
   void refuse(Id id, const char* why);
   void hand_on(const Token& token, UniqueFd socket);
   void pause();
-  void update_refused() { refused_.store(strangers_.refused(), std::memory_order_relaxed); }
 
   Reactor& reactor_;
   const Settings settings_;
@@ -82,7 +80,6 @@ class Listener : public StreamPort {
   bool closed_ = false;
   Strangers strangers_;
   std::map<Id, Guest> guests_;  // that have not said what they are
-  std::atomic<std::uint64_t> refused_{0};
   RateLimitedLog refusals_{LogLevel::kInfo};
   RateLimitedLog crowds_{LogLevel::kWarning};
   RateLimitedLog shortages_{LogLevel::kWarning};

@@ -99,12 +99,11 @@ std::vector<std::string> Notifications::take() {
   {
     MutexLock lock(mutex_);
     taken.swap(came_);
-    given_ = received_;
-    const std::uint64_t count = given_.count - told_.count;
+    const std::uint64_t count = received_.count - told_.count;
     tell = count != 0 &&
-           (count >= room_.count / kTellPart || given_.bytes - told_.bytes >= room_.bytes / kTellPart);
+           (count >= room_.count / kTellPart || received_.bytes - told_.bytes >= room_.bytes / kTellPart);
     if (tell) {
-      told_ = given_;
+      told_ = received_;
       words_->say(wire::NotifyTaken{told_.count, told_.bytes});
     }
   }

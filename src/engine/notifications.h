@@ -88,7 +88,6 @@ class Notifications {
   std::string coming_ P2P_GUARDED_BY(mutex_);
   std::vector<std::string> came_ P2P_GUARDED_BY(mutex_);
   Amount received_ P2P_GUARDED_BY(mutex_);
-  Amount given_ P2P_GUARDED_BY(mutex_);
   Amount told_ P2P_GUARDED_BY(mutex_);
 };
 

@@ -26,11 +26,6 @@ constexpr std::chrono::milliseconds kTurn{2};
 constexpr std::size_t kHighMark = std::size_t{8} << 20;
 constexpr std::size_t kLowMark = std::size_t{1} << 20;
 
-/// A port that strangers flood may close a connection before it has answered; it is dialled so often, with
-/// longer and longer pauses, some 0.6 s in all.
-constexpr int kMaxDials = 8;
-constexpr std::chrono::milliseconds kFirstPause{5};
-
 /// Messages are sent off within a turn once they have so many bytes.
 constexpr std::size_t kGather = std::size_t{64} << 10;
 
@@ -56,7 +51,7 @@ void Session::Core::dial(std::string host, std::uint16_t port) {
 }
 
 void Session::Core::try_dial() {
-  ++dials_;
+  redial_.dialled();
   dialer_ = std::make_shared<Dialer>(reactor_, host_, port_);
   start_deadline();
   dialer_->start([self = shared_from_this()](Result<UniqueFd> socket) {
@@ -70,9 +65,9 @@ void Session::Core::try_dial() {
 /// Closed before the peer has said anything: it may have been too busy with others.
 bool Session::Core::dial_later() {
   const bool unheard = state_ == State::kHandshake && !handshake_->heard() && reader_.buffered() == 0;
-  if (!unheard || host_.empty() || dials_ == kMaxDials || closing_requested()) return false;
-  const Clock::duration pause = kFirstPause * (1 << (dials_ - 1));
-  if (Clock::now() + pause >= deadline_) return false;
+  if (!unheard || host_.empty() || closing_requested()) return false;
+  const auto pause = redial_.pause();
+  if (!pause || Clock::now() + *pause >= deadline_) return false;
   reactor_.cancel(timer_);
   reactor_.unwatch(socket_->fd());
   socket_.reset();
@@ -81,7 +76,7 @@ bool Session::Core::dial_later() {
   peer_finished_ = hurried_ = false;
   interest_ = 0;
   state_ = State::kDialing;
-  timer_ = reactor_.after(pause, [self = shared_from_this()] { self->try_dial(); });
+  timer_ = reactor_.after(*pause, [self = shared_from_this()] { self->try_dial(); });
   return true;
 }
 

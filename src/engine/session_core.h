@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/redial.h"
 #include "engine/control_socket.h"
 #include "engine/dialer.h"
 #include "engine/handshake.h"
@@ -73,7 +74,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   State state_ = State::kDialing;
   std::string host_;  // that is dialled, and its port
   std::uint16_t port_ = 0;
-  int dials_ = 0;
+  Redial redial_;
   std::shared_ptr<Dialer> dialer_;
   std::optional<ControlSocket> socket_;
   std::optional<Handshake> handshake_;

@@ -160,8 +160,7 @@ TEST_F(SessionTest, ClosesAPeerThatFallsSilent) {
                                Clock::now() + kPatience);
   Stranger peer(listener_.accept());
   ASSERT_TRUE(peer.next());
-  peer.send(wire::Hello{.incarnation = 2});
-  peer.send(wire::Introduction{});
+  peer.introduce();
   ASSERT_TRUE(side.wait_open());
   const auto start = Clock::now();
   const Error error = side.wait_closed();
@@ -192,8 +191,7 @@ TEST_F(SessionTest, APeerThatWasSlowGoesOn) {
                                Clock::now() + kPatience);
   Stranger peer(listener_.accept());
   ASSERT_TRUE(peer.next());
-  peer.send(wire::Hello{.incarnation = 2});
-  peer.send(wire::Introduction{});
+  peer.introduce();
   ASSERT_TRUE(side.wait_open());
   ASSERT_EQ(slow.get_future().wait_for(kPatience), std::future_status::ready);
   peer.send(wire::Notify{});
@@ -211,8 +209,7 @@ TEST_F(SessionTest, ClosesAPeerThatSpeaksButTakesNothing) {
   dial(side, listener_.port(), quick);
   Stranger peer(listener_.accept());
   ASSERT_TRUE(peer.next());
-  peer.send(wire::Hello{.incarnation = 2});
-  peer.send(wire::Introduction{});
+  peer.introduce();
   ASSERT_TRUE(side.wait_open());
   std::promise<void> stop;
   auto talker = std::async(std::launch::async, [&] {
@@ -245,8 +242,7 @@ TEST_F(SessionTest, TimersRunBetweenMessages) {
   side.session =
       Session::accept(*reactor_, std::move(ours), config(""), std::move(handlers), Clock::now() + kPatience);
   Stranger peer(std::move(theirs));
-  peer.send(wire::Hello{.incarnation = 2});
-  peer.send(wire::Introduction{});
+  peer.introduce();
   ASSERT_TRUE(peer.next());
   ASSERT_TRUE(side.wait_open());
   Reactor& reactor = *reactor_;
@@ -299,8 +295,7 @@ TEST_P(SlowAnswers, ReadsNoMoreOfAPeerThatTakesNoAnswers) {
       Session::accept(*reactor_, std::move(ours), patient, std::move(handlers), Clock::now() + kPatience);
   session = side.session.get();
   Stranger peer(std::move(theirs));
-  peer.send(wire::Hello{.incarnation = 2});
-  peer.send(wire::Introduction{});
+  peer.introduce();
   ASSERT_TRUE(peer.next());
   ASSERT_TRUE(peer.next());
   ASSERT_TRUE(side.wait_open());
@@ -338,8 +333,7 @@ TEST_F(SessionTest, DeliversThePeersLastWordsBeforeItsEnd) {
     dial(side, listener_.port(), config(""));
     Stranger peer(listener_.accept());
     ASSERT_TRUE(peer.next());
-    peer.send(wire::Hello{.incarnation = 2});
-    peer.send(wire::Introduction{});
+    peer.introduce();
     ASSERT_TRUE(peer.next());
     peer.send(wire::Bye{"last words"});
     const linger reset{1, 0};
@@ -358,8 +352,7 @@ TEST_F(SessionTest, RefusesHandshakeMessagesOnceOpen) {
     Side side;
     accept(side, std::move(ours), config(""));
     Stranger peer(std::move(theirs));
-    peer.send(wire::Hello{.incarnation = 2});
-    peer.send(wire::Introduction{});
+    peer.introduce();
     peer.send(message);
     EXPECT_EQ(side.wait_closed().code, ErrorCode::kProtocol);
     EXPECT_TRUE(side.ever_opened());

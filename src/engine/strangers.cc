@@ -59,7 +59,7 @@ std::string Strangers::busiest_address() const {
 }
 
 void Strangers::send_off(Entries::iterator entry) {
-  ++refused_;
+  count_refused();
   const Id id = entry->first;
   take(entry)(id);
 }

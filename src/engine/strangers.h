@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -44,9 +45,9 @@ class Strangers {
 
   std::size_t size() const { return entries_.size(); }
 
-  /// Sent off, or counted by others.
-  std::uint64_t refused() const { return refused_; }
-  void count_refused() { ++refused_; }
+  /// Sent off, or counted by others. Any thread.
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+  void count_refused() { refused_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   struct Entry {
@@ -66,7 +67,7 @@ class Strangers {
   Entries entries_;
   std::unordered_map<std::string, std::size_t> of_address_;
   Id next_ = 1;
-  std::uint64_t refused_ = 0;
+  std::atomic<std::uint64_t> refused_{0};
 };
 
 }  // namespace p2p::engine

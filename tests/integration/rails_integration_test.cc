@@ -116,21 +116,34 @@ class RailsTest : public ::testing::Test {
     plan.interfaces = interfaces;
     return plan;
   }
+
+  /// Two processes with a region each; the left one is connected to the right one and knows its region.
+  struct Joined {
+    explicit Joined(const Rails& rails)
+        : left(plan("10.97.0.1", "e1,e2"), rails.left()), right(plan("10.98.0.1", "e1,e2"), rails.right()) {
+      connection = left.number(fmt::format("connect {} {} 20000", right.address(), right.port()));
+      right.accept();
+      own = left.region(kSize);
+      theirs = right.region(kSize);
+      id = left.number(fmt::format("import {} {}", connection, to_hex(theirs.descriptor)));
+    }
+
+    Peer left;
+    Peer right;
+    std::uint64_t connection = 0;
+    PeerRegion own;
+    PeerRegion theirs;
+    std::uint64_t id = 0;  ///< of `theirs`, on the left
+  };
 };
 
 // A side that only waits for bytes sends none that could stay unanswered.
 TEST_F(RailsTest, ADarkRailHoldsUpNeitherReadsNorWrites) {
   Rails rails(2);
   ASSERT_TRUE(is_ok(rails.made()));
-  Peer left(plan("10.97.0.1", "e1,e2"), rails.left());
-  Peer right(plan("10.98.0.1", "e1,e2"), rails.right());
-  const std::uint64_t connection =
-      left.number(fmt::format("connect {} {} 20000", right.address(), right.port()));
-  right.accept();
-  const PeerRegion own = left.region(kSize);
-  const PeerRegion theirs = right.region(kSize);
+  Joined joined(rails);
+  auto& [left, right, connection, own, theirs, id] = joined;
   right.number(fmt::format("fill {} 0 {} 1", theirs.index, kSize));
-  const std::uint64_t id = left.number(fmt::format("import {} {}", connection, to_hex(theirs.descriptor)));
   const auto command = [&](const char* operation, std::size_t from, std::size_t size) {
     return fmt::format("{} {} {} {} {} {} {}", operation, connection, own.index, from, size, id,
                        theirs.descriptor.address + from);
@@ -162,14 +175,8 @@ TEST_F(RailsTest, ADarkRailHoldsUpNeitherReadsNorWrites) {
 TEST_F(RailsTest, ARailThatComesBackCarriesAgain) {
   Rails rails(2);
   ASSERT_TRUE(is_ok(rails.made()));
-  Peer left(plan("10.97.0.1", "e1,e2"), rails.left());
-  Peer right(plan("10.98.0.1", "e1,e2"), rails.right());
-  const std::uint64_t connection =
-      left.number(fmt::format("connect {} {} 20000", right.address(), right.port()));
-  right.accept();
-  const PeerRegion own = left.region(kSize);
-  const PeerRegion theirs = right.region(kSize);
-  const std::uint64_t id = left.number(fmt::format("import {} {}", connection, to_hex(theirs.descriptor)));
+  Joined joined(rails);
+  auto& [left, right, connection, own, theirs, id] = joined;
   const auto channels = [&](const char* wanted, std::chrono::milliseconds limit) {
     const auto deadline = Clock::now() + limit;
     std::string seen;

@@ -56,6 +56,12 @@ struct Stranger {
   void send(ByteView bytes) { (void)::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   void send(const wire::Message& message) { send(ByteView(wire::encode(message))); }
 
+  /// Its side of a handshake without a key.
+  void introduce() {
+    send(wire::Hello{.incarnation = 2});
+    send(wire::Introduction{});
+  }
+
   /// The next message; nothing at the end of the stream.
   std::optional<wire::Message> next() {
     for (;;) {

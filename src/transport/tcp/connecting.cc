@@ -8,13 +8,6 @@
 #include "base/log.h"
 
 namespace p2p::tcp {
-namespace {
-
-// Some 0.6 s in all.
-constexpr int kMaxDials = 8;
-constexpr std::chrono::milliseconds kFirstPause{5};
-
-}  // namespace
 
 Connecting::Connecting(const ChannelSetup& setup, std::chrono::milliseconds timeout, socket::PollSet& polls,
                        const socket::Address& local)
@@ -81,7 +74,7 @@ Status Connecting::connect(ByteView peer_address) {
 }
 
 Status Connecting::dial() {
-  ++dials_;
+  redial_.dialled();
   Result<Connector> connector = Connector::dial(address_.address, *peer_, secret_, *polls_);
   if (!connector) return tl::unexpected(connector.error());
   connector_.emplace(std::move(*connector));
@@ -90,9 +83,10 @@ Status Connecting::dial() {
 
 /// A port that strangers flood may close a connection that has not had the time to say what it is.
 bool Connecting::dial_later() {
-  if (dials_ == kMaxDials) return false;
+  const auto pause = redial_.pause();
+  if (!pause) return false;
   connector_.reset();
-  dial_at_ = Clock::now() + kFirstPause * (1 << (dials_ - 1));
+  dial_at_ = Clock::now() + *pause;
   return true;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/redial.h"
 #include "base/unique_fd.h"
 #include "drivers/socket/poll_set.h"
 #include "p2p/result.h"
@@ -56,7 +57,7 @@ class Connecting {
   PeerPath path_;
   std::optional<ChannelAddress> peer_;  // that is dialled
   std::optional<Connector> connector_;
-  int dials_ = 0;
+  Redial redial_;
   Clock::time_point dial_at_;  // once more, while there is no connector
 };
 
