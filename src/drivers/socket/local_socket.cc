@@ -158,9 +158,10 @@ Result<Packet> receive_packet(const UniqueFd& socket, std::size_t most_bytes, st
       return fail(ErrorCode::kProtocol,
                   "receive on a Unix socket: a packet that is larger than was asked for");
     }
-    // Linux may tell of the end ahead of a packet that came just before it, so it is asked twice.
-    if (size == 0 && !std::exchange(ended, true)) continue;
-    if (size == 0 || errno == ECONNRESET)
+    // Linux may tell of the end ahead of a packet that came before it, so it is asked twice.
+    const bool end = size == 0 || errno == ECONNRESET;
+    if (end && !std::exchange(ended, true)) continue;
+    if (end)
       return fail(ErrorCode::kPeerGone, "receive on a Unix socket: closed");
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return tl::unexpected(system_error("receive on a Unix socket"));

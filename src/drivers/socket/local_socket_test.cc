@@ -86,6 +86,17 @@ TEST_F(LocalSocket, TellsThatTheOtherSideHasClosed) {
   EXPECT_EQ(send_packet(right_, as_bytes("x"), {}, in(1s)).error().code, ErrorCode::kPeerGone);
 }
 
+// It closes with a packet of ours unread: Linux resets the connection then.
+TEST_F(LocalSocket, WhatCameBeforeAResetIsReceived) {
+  ASSERT_TRUE(send_packet(right_, as_bytes("never read"), {}, in(1s)));
+  ASSERT_TRUE(send_packet(left_, as_bytes("last words"), {}, in(1s)));
+  left_.reset();
+  const auto packet = receive_packet(right_, 100, 0, in(1s));
+  ASSERT_TRUE(packet) << packet.error().message;
+  EXPECT_EQ(to_string(packet->bytes), "last words");
+  EXPECT_EQ(receive_packet(right_, 100, 0, in(1s)).error().code, ErrorCode::kPeerGone);
+}
+
 TEST_F(LocalSocket, NobodyListens) {
   const auto none = connect_locally("p2p-local-socket-test-nobody");
   ASSERT_FALSE(none);
