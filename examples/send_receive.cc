@@ -50,8 +50,10 @@ p2p::Status send(const std::string& host, std::uint16_t port, std::string text) 
   if (!connection) return tl::unexpected(connection.error());
   auto region = endpoint->register_memory(text.data(), text.size());
   if (!region) return tl::unexpected(region.error());
+  // Asked ahead of the send: who has the message may close, and a closed connection has no route.
+  const std::string transport = connection->routes().front().transport;
   if (auto status = connection->send(region->span()).wait(kPatience); !status) return status;
-  std::cout << "sent " << text.size() << " bytes over " << connection->routes().front().transport << '\n';
+  std::cout << "sent " << text.size() << " bytes over " << transport << '\n';
   return connection->close(kPatience);
 }
 
