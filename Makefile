@@ -1,7 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 PREFIX ?= /usr/local
 
-.PHONY: demo build install test lint fuzz chaos clean help
+.PHONY: demo build install test lint docs fuzz chaos clean help
 
 help:
 	@echo "make demo   build, measure transfers between two processes of this machine, move tensors from Python"
@@ -9,6 +9,7 @@ help:
 	@echo "make install PREFIX=FOLDER  the same into FOLDER (default /usr/local)"
 	@echo "make test   all tests; 'make test PART=dev' only one part (see scripts/test.sh)"
 	@echo "make lint   static checks"
+	@echo "make docs   the pages and the headers as HTML, in build/docs/html (needs doxygen)"
 	@echo "make fuzz   every fuzzer for a minute"
 	@echo "make chaos SECONDS=N  random trouble for so long (default 120); SEED=N, ONLY=cma; see tests/chaos/README.md"
 	@echo "make clean  remove what was built"
@@ -29,6 +30,9 @@ test:
 
 lint:
 	@scripts/test.sh lint
+
+docs:
+	@scripts/docs.py
 
 fuzz:
 	@scripts/test.sh fuzz

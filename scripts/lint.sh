@@ -53,6 +53,7 @@ check format check_format
 check spelling check_spelling
 check shell check_shell
 if ! $texts; then
+  check pages scripts/docs.py
   check clang-tests python3 scripts/tidy.py "$build" tests
   check clang-tidy python3 scripts/tidy.py "$build" code
 fi

@@ -14,7 +14,7 @@ case $what in
   test)
     packages+=(libgtest-dev libgmock-dev libbenchmark-dev libibverbs-dev clang-19 clang-tidy-19
       clang-format-19 libclang-rt-19-dev codespell shellcheck gcovr ccache iproute2 nftables pkg-config
-      git qemu-system-x86 busybox-static cpio kmod xz-utils zstd ibverbs-providers)
+      git doxygen qemu-system-x86 busybox-static cpio kmod xz-utils zstd ibverbs-providers)
     ;;
   *)
     echo "setup: unknown argument '$what' (demo or test)" >&2

@@ -5,7 +5,7 @@
 #   dev       unit, conformance and integration tests with the address and undefined-behaviour sanitizers
 #   tsan      the same with the thread sanitizer
 #   release   the same optimised, and installing
-#   lint      layers, sizes, pages, format, spelling, shell; clang's warnings, thread-safety analysis and clang-tidy
+#   lint      layers, sizes, pages, format, spelling, shell, Doxygen; clang: warnings, thread safety, clang-tidy
 #   fuzz      every fuzzer for FUZZ_SECONDS (60), from the committed corpus
 #   NAME      scripts/test_NAME.sh; all of them run by default
 set -uo pipefail
