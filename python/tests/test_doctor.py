@@ -144,6 +144,43 @@ def test_yama(monkeypatch):
     assert rights.level == finding.PROBLEM and "ptrace_scope=0" in rights.remedy
 
 
+class ThreeGpus:
+    """A driver of CUDA 12.4 with three GPUs: NVLink between 0 and 1, PCIe from 0 to 2, nothing from 1 to 2."""
+
+    links = {(0, 1): "NVLink", (0, 2): "PCIe", (1, 2): ""}
+
+    def version(self):
+        return 12, 4
+
+    def count(self):
+        return 3
+
+    def name(self, device):
+        return f"model {device}"
+
+    def pci(self, device):
+        return f"ffff:0{device}:00.0"
+
+    def link(self, one, other):
+        return self.links[min(one, other), max(one, other)]
+
+
+def test_how_gpus_are_linked(monkeypatch):
+    monkeypatch.setattr(gpus, "Driver", ThreeGpus)
+    found = [(one.name, one.text, one.level) for one in gpus.find_gpus("12.4.1")]
+    assert found[0] == ("driver", "for CUDA 12.4, 3 GPUs", finding.OK)
+    assert ("GPU 0", "NVLink to GPU 1", finding.OK) in found
+    assert ("GPU 0", "PCIe to GPU 2", finding.OK) in found
+    assert ("GPU 1", "does not reach the memory of GPU 2", finding.NOTE) in found
+
+
+@pytest.mark.parametrize(("built", "level"), [("13.0.1", finding.PROBLEM), ("12.9.0", finding.OK), ("", finding.OK)])
+def test_a_driver_older_than_the_build(monkeypatch, built, level):
+    monkeypatch.setattr(gpus, "Driver", ThreeGpus)
+    driver = next(gpus.find_gpus(built))
+    assert driver.level == level and (built in driver.remedy or level == finding.OK)
+
+
 def test_the_nearest_nics(tmp_path):
     """Two bridges, a GPU and a NIC below each; sysfs has links from the flat folders into the tree."""
     tree, flat, nics = tmp_path / "devices" / "pci0000:00", tmp_path / "flat", tmp_path / "net"
@@ -263,5 +300,9 @@ def test_a_port_that_is_taken():
 
 
 def test_addresses_leave_loopback_out():
-    assert "lo" not in peer.addresses()
-    assert LEFT not in peer.addresses().values()
+    listed = subprocess.run(
+        ["ip", "-j", "-4", "address", "show", "up", "scope", "global"], capture_output=True, text=True, check=True
+    )
+    first = {one["ifname"]: one["addr_info"][0]["local"] for one in json.loads(listed.stdout) if one.get("addr_info")}
+    assert peer.addresses() == first
+    assert "lo" not in peer.addresses() and LEFT not in peer.addresses().values()

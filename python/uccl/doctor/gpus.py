@@ -12,7 +12,7 @@ from uccl.doctor.finding import NOTE, OK, PROBLEM, Finding
 
 _SECTION = "GPUs"
 _PCI_BYTES = 32
-_ACCESS_SUPPORTED, _PERFORMANCE_RANK = 0x02, 0x01  # of cuDeviceGetP2PAttribute
+_ACCESS_SUPPORTED, _ATOMICS_SUPPORTED = 0x02, 0x03  # of cuDeviceGetP2PAttribute
 
 
 class Driver:
@@ -49,11 +49,15 @@ class Driver:
         self._check("cuDeviceGetPCIBusId", self._library.cuDeviceGetPCIBusId(text, len(text), device))
         return text.value.decode().lower()
 
-    def reaches(self, one: int, other: int) -> bool:
-        return self._number("cuDeviceGetP2PAttribute", _ACCESS_SUPPORTED, one, other) != 0
+    def link(self, one: int, other: int) -> str:
+        """What the two reach each other by; nothing where they do not. Atomic operations go over NVLink alone."""
+        if self._number("cuDeviceGetP2PAttribute", _ACCESS_SUPPORTED, one, other) == 0:
+            return ""
+        return "NVLink" if self._number("cuDeviceGetP2PAttribute", _ATOMICS_SUPPORTED, one, other) else "PCIe"
 
 
-def find_gpus() -> Iterator[Finding]:
+def find_gpus(built: str) -> Iterator[Finding]:
+    """``built``: the version of CUDA that the engine was built with, empty for none."""
     try:
         driver = Driver()
     except OSError:
@@ -73,7 +77,13 @@ def find_gpus() -> Iterator[Finding]:
         return
     major, minor = driver.version()
     count = driver.count()
-    yield Finding(_SECTION, "driver", f"for CUDA {major}.{minor}, {count} GPUs")
+    # A CUDA runtime takes drivers of its own major version and of later ones.
+    old = bool(built) and major < int(built.split(".")[0])
+    yield Finding(
+        _SECTION, "driver", f"for CUDA {major}.{minor}, {count} GPUs", PROBLEM if old else OK,
+        f"the engine was built with CUDA {built}: a newer driver, or a build with nvcc of CUDA {major}, moves GPU memory"
+        if old else "",
+    )  # fmt: skip
     yield from _devices(driver, count)
 
 
@@ -84,11 +94,16 @@ def _devices(driver: Driver, count: int) -> Iterator[Finding]:
         text = f"{driver.name(device)}, PCI {pci}" + (f", nearest to {', '.join(near)}" if near else "")
         yield Finding(_SECTION, f"GPU {device}", text)
     for device in range(count):
-        far = [other for other in range(count) if other != device and not driver.reaches(device, other)]
-        if far:
+        others: dict[str, list[str]] = {}
+        for other in range(count):
+            if other != device:
+                others.setdefault(driver.link(device, other), []).append(f"GPU {other}")
+        for link, far in others.items():
             yield Finding(
-                _SECTION, f"GPU {device}", f"does not reach the memory of {', '.join(f'GPU {one}' for one in far)}",
-                NOTE, "between those, bytes go through host memory (IOMMU or ACS may be in the way)",
+                _SECTION, f"GPU {device}",
+                f"{link} to {', '.join(far)}" if link else f"does not reach the memory of {', '.join(far)}",
+                OK if link else NOTE,
+                "" if link else "between those, bytes go through host memory (IOMMU or ACS may be in the way)",
             )  # fmt: skip
 
 

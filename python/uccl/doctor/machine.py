@@ -37,8 +37,8 @@ def _status(field: str) -> str:
 
 def examine() -> list[Finding]:
     """Everything about this machine, in the order in which it is shown."""
-    parts = (_system, _rights, _limits, _network, _rdma, _plugins, find_gpus)
-    return [finding for part in parts for finding in part()]
+    parts = (_system, _rights, _limits, _network, _rdma, _plugins)
+    return [*(finding for part in parts for finding in part()), *find_gpus(_p2p.__cuda__)]
 
 
 def _system() -> Iterator[Finding]:
@@ -62,7 +62,7 @@ def _system() -> Iterator[Finding]:
         section, "CPUs", text, NOTE if starved else OK,
         "engine threads and the program share less than two cores" if starved else "",
     )  # fmt: skip
-    built = getattr(_p2p, "__cuda__", "")
+    built = _p2p.__cuda__
     yield Finding(
         section, "built with CUDA", built or "no: GPU memory cannot be moved", OK if built else NOTE,
         "" if built else "install again where nvcc of CUDA 12.3 or newer is in PATH, if there are GPUs",

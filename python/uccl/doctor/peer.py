@@ -8,10 +8,11 @@ asked here: a list of addresses, sockets that take bytes, and an endpoint with 3
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import secrets
 import socket
 import statistics
-import subprocess
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -30,16 +31,22 @@ _PATIENCE = 10.0
 _BYTES = 32 << 20
 _ROUNDS = 50
 _IP_MTU = 14  # of getsockopt; Python has no name for it
+_SIOCGIFFLAGS, _SIOCGIFADDR, _IFF_UP = 0x8913, 0x8915, 1  # of netdevice(7)
 _CLOCKS_APART = 1.0  # seconds from which on logs are hard to compare
 
 
 def addresses() -> dict[str, str]:
     """This host's IPv4 addresses that others may reach, by interface."""
-    listed = subprocess.run(
-        ["ip", "-o", "-4", "address", "show", "up", "scope", "global"], capture_output=True, text=True, check=False
-    )
-    words = (line.split() for line in listed.stdout.splitlines())
-    return {line[1]: line[3].partition("/")[0] for line in words if len(line) > 3}
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("16s24x", name.encode())
+            with contextlib.suppress(OSError):  # no address, or gone
+                (flags,) = struct.unpack_from("H", fcntl.ioctl(asking, _SIOCGIFFLAGS, request), 16)
+                address = socket.inet_ntoa(fcntl.ioctl(asking, _SIOCGIFADDR, request)[20:24])
+                if flags & _IFF_UP and not address.startswith(("127.", "169.254.")):
+                    found[name] = address
+    return found
 
 
 def _sink(listener: socket.socket) -> None:
