@@ -161,8 +161,7 @@ Result<Packet> receive_packet(const UniqueFd& socket, std::size_t most_bytes, st
     // Linux may tell of the end ahead of a packet that came before it, so it is asked twice.
     const bool end = size == 0 || errno == ECONNRESET;
     if (end && !std::exchange(ended, true)) continue;
-    if (end)
-      return fail(ErrorCode::kPeerGone, "receive on a Unix socket: closed");
+    if (end) return fail(ErrorCode::kPeerGone, "receive on a Unix socket: closed");
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return tl::unexpected(system_error("receive on a Unix socket"));
     if (const Status ready = wait(socket, POLLIN, deadline, "receive on"); !ready) {
