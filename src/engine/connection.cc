@@ -1,15 +1,12 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/connection.h"
 
-#include <sys/epoll.h>
-
 #include <utility>
 
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
 #include "base/underlying.h"
-#include "wire/encode.h"
 
 namespace p2p::engine {
 
@@ -64,6 +61,10 @@ void Connection::wire_up() {
                     state->on_done([state = state.get(), done = std::move(done)] { done(state->status()); });
                     return state;
                   }});
+  dispatch_.emplace(Dispatch::Parts{lanes_, imports_, words_, sends_, receives_, notifications_,
+                                    [weak](const wire::Bye& bye) {
+                                      if (const auto self = weak.lock()) self->on_bye(bye);
+                                    }});
 }
 
 void Connection::dial(std::string host, std::uint16_t port, SessionConfig config,
@@ -152,7 +153,8 @@ void Connection::watch_for_end() {
 }
 
 void Connection::on_message(wire::Message message) {
-  const Status taken = dispatch(message);
+  const Status taken = dispatch_->message(message);
+  changed();
   if (!taken) break_off(taken.error());
 }
 
@@ -160,62 +162,8 @@ void Connection::break_off(const Error& error) {
   close_session({error.code, "the peer broke the protocol: " + error.message});
 }
 
-struct Connection::SessionVisitor {
-  Connection& self;
-  Status operator()(wire::ChannelOffer& m) { return self.lanes_->on(m); }
-  Status operator()(wire::ChannelAnswer& m) { return self.lanes_->on(m); }
-  Status operator()(wire::ChannelsReady& m) { return self.lanes_->on(m); }
-  Status operator()(wire::ChannelControl& m) { return self.lanes_->on(std::move(m)); }
-  Status operator()(wire::ChannelReopen& m) { return self.lanes_->on(m); }
-  Status operator()(wire::ChannelReopened& m) { return self.lanes_->on(m); }
-  Status operator()(wire::RegionQuery& m) { return self.imports_->on(m), Status{}; }
-  Status operator()(wire::RegionAnswer& m) { return self.imports_->on(m); }
-  Status operator()(wire::RegionRevoke& m) { return self.imports_->on(m), Status{}; }
-  Status operator()(wire::RegionRevoked& m) { return self.imports_->on(m), Status{}; }
-  Status operator()(wire::Words& m) { return self.on_words(m), Status{}; }
-  Status operator()(wire::Bye& m) { return self.on_bye(m), Status{}; }
-  Status operator()(wire::Heartbeat&) { return {}; }
-  Status operator()(auto& m) {
-    return fail(ErrorCode::kProtocol, "a {} was not due", wire::name(wire::Message(std::move(m))));
-  }
-};
-
-Status Connection::dispatch(wire::Message& message) {
-  Status status = std::visit(SessionVisitor{*this}, message);
-  changed();
-  return status;
-}
-
-void Connection::on_words(const wire::Words& words) {
-  Deferred deferred;
-  words_->take(words.block, deferred);
-  deferred.run();
-  words_->flush();
-}
-
-// Under locks: what tells the application, or starts something, is done afterwards.
-struct Connection::WordVisitor {
-  Connection& self;
-  Deferred& deferred;
-  Status operator()(wire::EagerMessage& m) { return self.receives_->on(m, deferred); }
-  Status operator()(wire::MessageWithdrawn& m) { return self.receives_->on(m); }
-  Status operator()(wire::ReceiveDone& m) { return self.receives_->on(m, deferred); }
-  Status operator()(wire::ReceiveWanted& m) { return self.receives_->on(m); }
-  Status operator()(wire::SendsEnded& m) { return self.receives_->on(m, deferred), Status{}; }
-  Status operator()(wire::ReceivePosted& m) { return self.sends_->on(m, deferred); }
-  Status operator()(wire::ReceiveWithdrawn& m) { return self.sends_->on(m, deferred); }
-  Status operator()(wire::MessageAnswered& m) { return self.sends_->on(m, deferred); }
-  Status operator()(wire::MessageDeclined& m) { return self.sends_->on(m, deferred); }
-  Status operator()(wire::Notify& m) { return self.notifications_->on(m); }
-  Status operator()(wire::NotifyDone& m) { return self.notifications_->on(m, deferred), Status{}; }
-  Status operator()(wire::NotifyTaken& m) { return self.notifications_->on(m, deferred); }
-  Status operator()(auto& m) {
-    return fail(ErrorCode::kProtocol, "a {} is no word", wire::name(wire::Message(std::move(m))));
-  }
-};
-
 Status Connection::on_word(wire::Message& message, Deferred& deferred) {
-  Status status = std::visit(WordVisitor{*this, deferred}, message);
+  Status status = dispatch_->word(message, deferred);
   if (state() != ConnectionState::kOpen) {
     deferred.call([self = shared_from_this()] { self->changed(); });
   }
@@ -268,33 +216,15 @@ void Connection::end(const Error& reason) {
   words_->close();
   transfers_->close(error);
   changed();
-  behind_fence([self = shared_from_this(), error](bool passed) {
-    self->receives_->close(passed ? error : Error{error.code, error.message + "; it may still write here"});
-    self->changed();
-    self->observer_.closed(self);
-    self->call_watchers();
-  });
-}
-
-// Calls `then` when the peer can touch nothing here any more, or the keepalive time is over and it still may.
-void Connection::behind_fence(std::function<void(bool passed)> then) {
-  const auto fence = lanes_->fence();
-  if (fence->passed()) return then(true);
-  Reactor& reactor = *context_->reactor;
-  const auto once = std::make_shared<std::function<void(bool)>>(std::move(then));
-  const auto call = [once](bool passed) {
-    if (*once) std::exchange(*once, nullptr)(passed);
-  };
-  const auto limit = reactor.after(context_->options.keepalive, [fence, call] { call(fence->passed()); });
-  const int fd = fence->fd();
-  // The watch stays beyond the limit: its end closes what the fence holds open.
-  const Status watched = reactor.watch(fd, EPOLLIN, [&reactor, fence, fd, limit, call](std::uint32_t) {
-    if (!fence->passed()) return;
-    reactor.cancel(limit);
-    call(true);
-    reactor.unwatch(fd);
-  });
-  if (!watched) log(LogLevel::kWarning, "{}", watched.error().message);
+  const auto limit = context_->options.keepalive;
+  Fence::when_passed(
+      lanes_->fence(), *context_->reactor, limit, [self = shared_from_this(), error](bool passed) {
+        self->receives_->close(passed ? error
+                                      : Error{error.code, error.message + "; it may still write here"});
+        self->changed();
+        self->observer_.closed(self);
+        self->call_watchers();
+      });
 }
 
 void Connection::on_change(std::function<void()> callback) {

@@ -14,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "engine/context.h"
+#include "engine/dispatch.h"
 #include "engine/imports.h"
 #include "engine/lanes.h"
 #include "engine/lifecycle.h"
@@ -79,24 +80,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void abort(const Error& error);
 
  private:
-  struct SessionVisitor;
-  struct WordVisitor;
-
   Connection(std::shared_ptr<Context> context, ConnectionId id, Role role, Observer observer);
   void wire_up();
   Session::Handlers handlers(Clock::time_point deadline);
   void on_opened(const SessionPeer& peer, Clock::time_point deadline);
   void on_message(wire::Message message);
-  Status dispatch(wire::Message& message);
   Status on_word(wire::Message& message, Deferred& deferred);
-  void on_words(const wire::Words& words);
   void choose_path();
   void break_off(const Error& error);
   void on_bye(const wire::Bye& bye);
   void on_lanes_changed();
   void watch_for_end();
   void end(const Error& error);
-  void behind_fence(std::function<void(bool passed)> then);
   std::shared_ptr<Session> session() const;
   void say(const wire::Message& message);
   void close_session(Error reason);
@@ -119,6 +114,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<Receives> receives_;
   std::shared_ptr<Notifications> notifications_;
   std::shared_ptr<Transfers> transfers_;
+  std::optional<Dispatch> dispatch_;       // written once, before any message comes
   std::optional<Reactor::TimerId> timer_;  // reactor's thread only
 
   mutable Mutex mutex_;

@@ -46,6 +46,25 @@ bool Fence::wait(std::chrono::steady_clock::time_point deadline) {
   return true;
 }
 
+void Fence::when_passed(const std::shared_ptr<Fence>& fence, Reactor& reactor,
+                        std::chrono::milliseconds limit, std::function<void(bool passed)> then) {
+  if (fence->passed()) return then(true);
+  const auto once = std::make_shared<std::function<void(bool)>>(std::move(then));
+  const auto call = [once](bool passed) {
+    if (*once) std::exchange(*once, nullptr)(passed);
+  };
+  const auto timer = reactor.after(limit, [fence, call] { call(fence->passed()); });
+  const int fd = fence->fd();
+  // The watch stays beyond the limit: its end closes what the fence holds open.
+  const Status watched = reactor.watch(fd, EPOLLIN, [&reactor, fence, fd, timer, call](std::uint32_t) {
+    if (!fence->passed()) return;
+    reactor.cancel(timer);
+    call(true);
+    reactor.unwatch(fd);
+  });
+  if (!watched) log(LogLevel::kWarning, "{}", watched.error().message);
+}
+
 int Fence::fd() const {
   MutexLock lock(mutex_);
   return events_ ? events_.get() : -1;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "engine/reactor.h"
 #include "transport/peer_end.h"
 
 namespace p2p::engine {
@@ -23,6 +25,11 @@ class Fence {
 
   /// Waits for that; false if it was not so by `deadline`.
   bool wait(std::chrono::steady_clock::time_point deadline);
+
+  /// Calls `then` once, on the reactor's thread: when it is passed, or after `limit`, if it is not. Keeps
+  /// what the fence holds open until it is passed.
+  static void when_passed(const std::shared_ptr<Fence>& fence, Reactor& reactor,
+                          std::chrono::milliseconds limit, std::function<void(bool passed)> then);
 
   /// Readable when `passed` may answer otherwise; -1 if nothing was ever added.
   int fd() const;

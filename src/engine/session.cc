@@ -306,9 +306,7 @@ void Session::Core::tick() {
   if (!slow_for) return finish(explain(slow_for.error()));
   tell_slow(*slow_for);
   // With frames waiting, those tell the peer as much as a heartbeat behind them would.
-  if (socket_->idle()) {
-    enqueue(handlers_.heartbeat ? handlers_.heartbeat() : wire::Heartbeat{});
-  }
+  if (socket_->idle()) enqueue(wire::Heartbeat{});
   timer_ = reactor_.after(keepalive_->beat(), [self = shared_from_this()] { self->tick(); });
 }
 

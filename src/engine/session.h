@@ -60,9 +60,6 @@ class Session : public std::enable_shared_from_this<Session> {
 
     std::function<void(const Error&)> closed;
 
-    /// What the next Heartbeat says; may be null.
-    std::function<wire::Heartbeat()> heartbeat = nullptr;
-
     /// The peer does not take the answers to what it sends, so nothing more of it is read until it does. May
     /// be null.
     std::function<void()> paused = nullptr;

@@ -98,14 +98,15 @@ Status Worker::add(std::shared_ptr<Slot> slot, int fd) {
       return tl::unexpected(system_error("watch a channel: epoll_ctl"));
     }
   }
-  slots_.push_back(std::move(slot));
+  const void* const key = slot.get();
+  slots_.emplace(key, std::move(slot));
   return {};
 }
 
 void Worker::remove(const Slot& slot, int fd) {
   assume_locked();
   if (fd >= 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  std::erase_if(slots_, [&](const auto& one) { return one.get() == &slot; });
+  slots_.erase(&slot);
   load_.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -188,9 +189,9 @@ void Worker::sleep() {
       ::eventfd_read(wake_.get(), &ignored);
       continue;
     }
-    const auto found = std::find_if(slots_.begin(), slots_.end(),
-                                    [&](const auto& slot) { return slot.get() == event.data.ptr; });
-    if (found != slots_.end()) (*found)->activate();
+    // It may have been removed since.
+    const auto found = slots_.find(event.data.ptr);
+    if (found != slots_.end()) found->second->activate();
   }
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
@@ -62,7 +63,7 @@ class Worker final : public SlotThread {
   std::vector<std::shared_ptr<Slot>> signals_ P2P_GUARDED_BY(inbox_mutex_);
 
   Mutex mutex_;
-  std::vector<std::shared_ptr<Slot>> slots_ P2P_GUARDED_BY(mutex_);
+  std::unordered_map<const void*, std::shared_ptr<Slot>> slots_ P2P_GUARDED_BY(mutex_);  // by what epoll says
   std::vector<std::shared_ptr<Slot>> active_;  // of the thread alone
 
   std::thread thread_;

@@ -41,7 +41,7 @@ void fields(Is<ReceiveWithdrawn> auto& m, auto&& walk) { walk(m.sequence); }
 void fields(Is<Notify> auto& m, auto&& walk) { walk(m.notification, m.total, m.offset, m.piece); }
 void fields(Is<NotifyDone> auto& m, auto&& walk) { walk(m.notification); }
 void fields(Is<NotifyTaken> auto& m, auto&& walk) { walk(m.count, m.bytes); }
-void fields(Is<Heartbeat> auto& m, auto&& walk) { walk(m.sent_bytes, m.landed_bytes); }
+void fields(Is<Heartbeat> auto&, auto&& walk) { walk(); }
 void fields(Is<Bye> auto& m, auto&& walk) { walk(m.reason); }
 void fields(Is<Words> auto& m, auto&& walk) { walk(m.block); }
 void fields(Is<EagerMessage> auto& m, auto&& walk) { walk(m.sequence, m.error, m.spans, m.bytes); }

@@ -141,10 +141,8 @@ struct RegionRevoked {
   friend bool operator==(const RegionRevoked&, const RegionRevoked&) = default;
 };
 
-/// Says that this side lives, and how far it is.
+/// Says that this side lives.
 struct Heartbeat {
-  std::uint64_t sent_bytes = 0;
-  std::uint64_t landed_bytes = 0;
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 

@@ -1,0 +1,67 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/dispatch.h"
+
+#include <utility>
+#include <variant>
+
+#include "base/error.h"
+#include "wire/encode.h"
+
+namespace p2p::engine {
+namespace {
+
+struct SessionVisitor {
+  const Dispatch::Parts& parts;
+  Status operator()(wire::ChannelOffer& m) const { return parts.lanes->on(m); }
+  Status operator()(wire::ChannelAnswer& m) const { return parts.lanes->on(m); }
+  Status operator()(wire::ChannelsReady& m) const { return parts.lanes->on(m); }
+  Status operator()(wire::ChannelControl& m) const { return parts.lanes->on(std::move(m)); }
+  Status operator()(wire::ChannelReopen& m) const { return parts.lanes->on(m); }
+  Status operator()(wire::ChannelReopened& m) const { return parts.lanes->on(m); }
+  Status operator()(wire::RegionQuery& m) const { return parts.imports->on(m), Status{}; }
+  Status operator()(wire::RegionAnswer& m) const { return parts.imports->on(m); }
+  Status operator()(wire::RegionRevoke& m) const { return parts.imports->on(m), Status{}; }
+  Status operator()(wire::RegionRevoked& m) const { return parts.imports->on(m), Status{}; }
+  Status operator()(wire::Words& m) const {
+    Deferred deferred;
+    parts.words->take(m.block, deferred);
+    deferred.run();
+    parts.words->flush();
+    return {};
+  }
+  Status operator()(wire::Bye& m) const { return parts.bye(m), Status{}; }
+  Status operator()(wire::Heartbeat&) const { return {}; }
+  Status operator()(auto& m) const {
+    return fail(ErrorCode::kProtocol, "a {} was not due", wire::name(wire::Message(std::move(m))));
+  }
+};
+
+struct WordVisitor {
+  const Dispatch::Parts& parts;
+  Deferred& deferred;
+  Status operator()(wire::EagerMessage& m) const { return parts.receives->on(m, deferred); }
+  Status operator()(wire::MessageWithdrawn& m) const { return parts.receives->on(m); }
+  Status operator()(wire::ReceiveDone& m) const { return parts.receives->on(m, deferred); }
+  Status operator()(wire::ReceiveWanted& m) const { return parts.receives->on(m); }
+  Status operator()(wire::SendsEnded& m) const { return parts.receives->on(m, deferred), Status{}; }
+  Status operator()(wire::ReceivePosted& m) const { return parts.sends->on(m, deferred); }
+  Status operator()(wire::ReceiveWithdrawn& m) const { return parts.sends->on(m, deferred); }
+  Status operator()(wire::MessageAnswered& m) const { return parts.sends->on(m, deferred); }
+  Status operator()(wire::MessageDeclined& m) const { return parts.sends->on(m, deferred); }
+  Status operator()(wire::Notify& m) const { return parts.notifications->on(m); }
+  Status operator()(wire::NotifyDone& m) const { return parts.notifications->on(m, deferred), Status{}; }
+  Status operator()(wire::NotifyTaken& m) const { return parts.notifications->on(m, deferred); }
+  Status operator()(auto& m) const {
+    return fail(ErrorCode::kProtocol, "a {} is no word", wire::name(wire::Message(std::move(m))));
+  }
+};
+
+}  // namespace
+
+Status Dispatch::message(wire::Message& message) const { return std::visit(SessionVisitor{parts_}, message); }
+
+Status Dispatch::word(wire::Message& message, Deferred& deferred) const {
+  return std::visit(WordVisitor{parts_, deferred}, message);
+}
+
+}  // namespace p2p::engine
