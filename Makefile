@@ -1,7 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 PREFIX ?= /usr/local
 
-.PHONY: demo build install test lint docs fuzz chaos clean help
+.PHONY: demo build install wheels test lint docs fuzz chaos clean help
 
 help:
 	@echo "make demo   build, measure transfers between two processes of this machine, move tensors from Python"
@@ -33,6 +33,9 @@ lint:
 
 docs:
 	@scripts/docs.py
+
+wheels:
+	@scripts/wheels.sh
 
 fuzz:
 	@scripts/test.sh fuzz

@@ -14,5 +14,7 @@ if command -v ccache >/dev/null; then
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache
   export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
 fi
-# The build folder stays, so that the next time only what changed is compiled.
-PATH=$venv/bin:$PATH pip install --no-build-isolation --no-deps --force-reinstall "$root"
+# The build folder stays, so that the next time only what changed is compiled. Warnings are errors as in the presets: so
+# the compiler's cache has what those compiled.
+PATH=$venv/bin:$PATH pip install --no-build-isolation --no-deps --force-reinstall \
+  --config-settings=cmake.define.P2P_WERROR=ON "$root"

@@ -70,13 +70,15 @@ bool Numbers::load_sequence(nb::handle source) {
   if (PyUnicode_Check(source.ptr()) || PyBytes_Check(source.ptr())) return false;
   nb::object items = nb::steal(PySequence_Fast(source.ptr(), "a sequence of integers"));
   if (!items.is_valid()) return false;
-  copied_.resize(static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
-  for (std::size_t i = 0; i < copied_.size(); ++i) {
+  const bool list = PyList_Check(items.ptr());
+  const auto size = [&] { return list ? PyList_Size(items.ptr()) : PyTuple_Size(items.ptr()); };
+  const Py_ssize_t count = size();
+  copied_.resize(static_cast<std::size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
     // Looked up anew each time: an item's __index__ may change the list.
-    if (static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())) != copied_.size()) return false;
-    if (!to_unsigned(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)), copied_[i])) {
-      return false;
-    }
+    if (size() != count) return false;
+    PyObject* const item = list ? PyList_GetItem(items.ptr(), i) : PyTuple_GetItem(items.ptr(), i);
+    if (!to_unsigned(item, copied_[static_cast<std::size_t>(i)])) return false;
   }
   view_ = copied_;
   return true;
@@ -103,9 +105,10 @@ bool Blobs::load(nb::handle source) noexcept {
     // A tuple of its own: the list may be changed by another thread while its items are in use.
     sequence_ = nb::steal(PySequence_Tuple(source.ptr()));
     if (sequence_.is_valid()) {
-      items_.reserve(static_cast<std::size_t>(PyTuple_GET_SIZE(sequence_.ptr())));
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sequence_.ptr()); ++i) {
-        if (!load_item(PyTuple_GET_ITEM(sequence_.ptr(), i))) return false;
+      const Py_ssize_t count = PyTuple_Size(sequence_.ptr());
+      items_.reserve(static_cast<std::size_t>(count));
+      for (Py_ssize_t i = 0; i < count; ++i) {
+        if (!load_item(PyTuple_GetItem(sequence_.ptr(), i))) return false;
       }
       return true;
     }
@@ -117,8 +120,8 @@ bool Blobs::load(nb::handle source) noexcept {
 
 bool Blobs::load_item(nb::handle item) {
   if (PyBytes_Check(item.ptr())) {
-    items_.emplace_back(reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(item.ptr())),
-                        static_cast<std::size_t>(PyBytes_GET_SIZE(item.ptr())));
+    items_.emplace_back(reinterpret_cast<const std::byte*>(PyBytes_AsString(item.ptr())),
+                        static_cast<std::size_t>(PyBytes_Size(item.ptr())));
     return true;
   }
   Py_buffer buffer;

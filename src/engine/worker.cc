@@ -4,6 +4,8 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -29,10 +31,15 @@ constexpr long kBusyPollNanoseconds = 20'000;
 // Kernels before 5.11 have no epoll_pwait2, and some sandboxes forbid it.
 std::atomic<bool> has_pwait2{true};
 
+/// The system call itself: the C library has a function for it since glibc 2.35 only.
+int epoll_pwait2(int epoll, epoll_event* events, int most, const timespec* timeout) {
+  return static_cast<int>(::syscall(SYS_epoll_pwait2, epoll, events, most, timeout, nullptr, 0));
+}
+
 int wait_for_events(int epoll, std::span<epoll_event> events, const timespec* timeout) {
   const auto most = static_cast<int>(events.size());
   if (has_pwait2.load(std::memory_order_relaxed)) {
-    const int count = ::epoll_pwait2(epoll, events.data(), most, timeout, nullptr);
+    const int count = epoll_pwait2(epoll, events.data(), most, timeout);
     if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return count;
     has_pwait2.store(false, std::memory_order_relaxed);
     log(LogLevel::kInfo, "the system has no epoll_pwait2; workers sleep in ppoll");

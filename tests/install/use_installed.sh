@@ -13,6 +13,13 @@ trap 'rm -rf "$place"' EXIT
 mv "$place/first" "$place/installed"
 prefix=$place/installed
 
+# What docs/install.md names is there.
+page=$examples/../docs/install.md
+while read -r file; do
+  file=${file/#lib\//$library_folder/}
+  [[ -e $prefix/$file ]] || { echo "docs/install.md: $file is not installed"; exit 1; }
+done < <(sed -n '/^## What lies where/,/^```/p' "$page" | grep '^|' | cut -d'|' -f2 | grep -oE '[a-z]+/[A-Za-z0-9_./-]+')
+
 "$cmake" -S "$examples" -B "$place/build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" \
   -DCMAKE_BUILD_TYPE=Release >/dev/null
 "$cmake" --build "$place/build" >/dev/null

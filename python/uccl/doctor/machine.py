@@ -122,7 +122,10 @@ def _limits() -> Iterator[Finding]:
 
 def _network() -> Iterator[Finding]:
     section = "network"
-    for path in sorted(Path("/sys/class/net").iterdir()):
+    root = Path("/sys/class/net")
+    if not root.is_dir():
+        yield Finding(section, "interfaces", "/sys is not mounted: nothing is known of them", NOTE)
+    for path in sorted(root.glob("*")):
         if read(path / "operstate") not in ("up", "unknown"):
             continue
         speed = read(path / "speed")
