@@ -36,7 +36,7 @@ LAYERS = {
                     "src/drivers/cuda/place.h", "src/drivers/cuda/mark.h"),  # docs/decisions/cuda-place.md
     # The bodies of the public classes.
     "src/api/": ("src/api/", "src/engine/", "src/transport/*", "src/base/", "include/p2p/",
-                 "src/drivers/cuda/place.h"),
+                 "src/drivers/cuda/place.h", "src/drivers/http/"),
     "src/tcpx/": ("src/tcpx/", "include/tcpx/", "src/drivers/nccl_net/", "src/drivers/cuda/",
                   "src/drivers/socket/", "src/device/", "src/kernels/", "src/base/", *VALUES),
     "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/base/", *VALUES),
@@ -70,6 +70,7 @@ FOREIGN = (
      ("src/drivers/cuda/", "src/kernels/", "tests/hardware/")),
     (r"infiniband/.*|rdma/.*", ("src/drivers/verbs/",)),
     (r"openssl/.*", ("src/drivers/crypto/",)),
+    (r"boost/.*", ("src/drivers/http/",)),
     (r"hwloc.*", ("src/drivers/topology/",)),
     (r"nccl.*\.h", ("src/drivers/nccl_net/",)),
     (r"spdlog/.*", ("src/base/log.cc",)),

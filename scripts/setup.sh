@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-demo}
 
-packages=(g++ cmake ninja-build libexpected-dev libfmt-dev libspdlog-dev libssl-dev libcli11-dev nlohmann-json3-dev
+packages=(g++ cmake ninja-build libboost-dev libexpected-dev libfmt-dev libspdlog-dev libssl-dev libcli11-dev nlohmann-json3-dev
   python3 python3-venv python3-dev)
 case $what in
   demo) ;;
@@ -15,6 +15,8 @@ case $what in
     packages+=(libgtest-dev libgmock-dev libbenchmark-dev libibverbs-dev clang-19 clang-tidy-19
       clang-format-19 libclang-rt-19-dev codespell shellcheck gcovr ccache iproute2 nftables pkg-config
       git doxygen qemu-system-x86 busybox-static cpio kmod xz-utils zstd ibverbs-providers)
+    # Debian alone has it; without a browser one test is skipped.
+    if apt-cache show chromium-headless-shell >/dev/null 2>&1; then packages+=(chromium-headless-shell); fi
     ;;
   *)
     echo "setup: unknown argument '$what' (demo or test)" >&2

@@ -114,6 +114,9 @@ class P2P_API Connection {
 
   Stats stats() const;
 
+  /// Of each transport and direction that has any.
+  std::vector<Latency> latencies() const;
+
   /// Lets transfers under way finish, tells the peer and closes, within `timeout`; what is still under way
   /// then is cancelled. Idempotent. Success if all of it drained.
   Status close(std::chrono::nanoseconds timeout) const;

@@ -21,6 +21,7 @@ namespace p2p {
 namespace engine {
 class Endpoint;
 }
+class MetricsListing;
 
 /// All that this process needs to move bytes: transports, regions, engine threads, a listener.
 /// Owns them; its end closes every connection (transfers under way end as cancelled) within the keepalive
@@ -70,9 +71,15 @@ class P2P_API Endpoint {
 
   Stats stats() const;
 
+  /// Of each transport and direction that has any; connections that have ended included.
+  std::vector<Latency> latencies() const;
+
  private:
+  friend P2P_API std::string openmetrics(const Endpoint& endpoint);
+
   explicit Endpoint(std::unique_ptr<engine::Endpoint> endpoint);
   std::unique_ptr<engine::Endpoint> endpoint_;
+  std::unique_ptr<MetricsListing> listing_;  // ends first; null: none
 };
 
 }  // namespace p2p

@@ -127,6 +127,15 @@ struct P2P_API Options {
   /// each stream or channel gets few slots that it cannot do without.
   std::size_t gpu_staging_bytes = std::size_t{128} << 20;
 
+  /// "address:port" or "[address]:port" at which metrics are served by HTTP, for all endpoints of the process
+  /// that name it; port 0: the system chooses, and the log says which. Empty: none are.
+  std::string metrics;
+  bool metrics_public = false;  ///< also at an address that other hosts reach
+
+  /// File for a trace of all transfers of the process; `%p` stands for the process id. Empty: none.
+  std::string trace;
+  std::size_t trace_bytes = std::size_t{1} << 30;  ///< it ends there
+
   NcclNetOptions nccl_net;
 
   RdmaOptions rdma;

@@ -1,6 +1,9 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -27,9 +30,33 @@ struct Stats {
   /// Times that control messages of the peer were left unread because it did not take the answers to them.
   std::uint64_t reads_paused = 0;
 
+  std::uint64_t channels_lost = 0;  ///< that had been up; what was under way on them went over others
+
+  // How much there is now.
+  std::uint64_t pieces_queued = 0;  ///< of transfers, that wait for room in a channel
+
   // Of endpoints alone.
   std::uint64_t strangers_refused = 0;    ///< connections closed before they had proven themselves
   std::uint64_t connections_refused = 0;  ///< of peers, because too many waited to be accepted
+  std::uint64_t connections_waiting = 0;  ///< now, to be accepted
+  std::uint64_t registered_regions = 0;   ///< now
+  std::uint64_t registered_bytes = 0;     ///< of these
+};
+
+/// How long the transfers over one transport took that succeeded, from the call to the outcome. Every eighth
+/// of those under 64 KiB is timed, and stands for eight.
+struct Latency {
+  static constexpr std::size_t kBuckets = 26;
+
+  /// The longest time that counts in a bucket; there is none for the last.
+  static constexpr std::chrono::microseconds bound(std::size_t bucket) {
+    return std::chrono::microseconds(std::int64_t{1} << bucket);
+  }
+
+  std::string transport;  ///< "several": the parts went over different ones
+  bool reads = false;     ///< else writes, messages that are written included
+  std::array<std::uint64_t, kBuckets> counts{};
+  std::chrono::nanoseconds sum{};
 };
 
 /// Whether this process can use a transport.

@@ -66,6 +66,9 @@ struct PostOptions {
   /// ready now. The legacy default stream is cudaStreamLegacy, (void*)1. A stream that cannot be waited for
   /// fails the transfer.
   void* cuda_stream = nullptr;
+
+  /// The application's own number for the transfer, for traces (Options::trace).
+  std::uint64_t trace_id = 0;
 };
 
 /// A list of descriptors that was checked, merged and kept, to be posted any number of times.

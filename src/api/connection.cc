@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "api/latency_rows.h"
 #include "engine/connection.h"
 #include "engine/prepared_list.h"
 #include "engine/transfers.h"
@@ -78,6 +79,11 @@ Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) c
   return connection_->explain(local, remote);
 }
 Stats Connection::stats() const { return connection_->stats(); }
+std::vector<Latency> Connection::latencies() const {
+  std::vector<Latency> rows;
+  connection_->latencies().add_to(rows);
+  return with_any(std::move(rows));
+}
 Status Connection::close(std::chrono::nanoseconds timeout) const { return connection_->close(timeout); }
 
 }  // namespace p2p

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "api/latency_rows.h"
+#include "api/metrics_listing.h"
 #include "base/error.h"
 #include "drivers/cuda/place.h"
 #include "engine/endpoint.h"
@@ -13,8 +15,9 @@ Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint) : endpoint_(std::
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&& other) noexcept {
   if (this != &other) {
-    const Endpoint old(std::move(endpoint_));
+    const Endpoint old(std::move(*this));
     endpoint_ = std::move(other.endpoint_);
+    listing_ = std::move(other.listing_);
   }
   return *this;
 }
@@ -22,13 +25,20 @@ Endpoint& Endpoint::operator=(Endpoint&& other) noexcept {
 Endpoint::~Endpoint() {
   // In a child of its process the threads to join are not there, and goodbyes would be said on the parent's
   // sockets.
-  if (endpoint_ && !endpoint_->context().regions->check_process()) static_cast<void>(endpoint_.release());
+  if (endpoint_ && !endpoint_->context().regions->check_process()) {
+    static_cast<void>(listing_.release());
+    static_cast<void>(endpoint_.release());
+  }
 }
 
 Result<Endpoint> Endpoint::create(const Options& options) {
   auto endpoint = engine::Endpoint::create(options, builtin_transports());
   if (!endpoint) return tl::unexpected(endpoint.error());
-  return Endpoint(std::move(*endpoint));
+  Endpoint made(std::move(*endpoint));
+  auto listing = MetricsListing::make(options, *made.endpoint_);
+  if (!listing) return tl::unexpected(listing.error());
+  made.listing_ = std::move(*listing);
+  return made;
 }
 
 Result<std::string> Endpoint::announced_address(const Options& options) {
@@ -90,5 +100,6 @@ std::vector<TransportStatus> Endpoint::transports() const {
 }
 
 Stats Endpoint::stats() const { return endpoint_->stats(); }
+std::vector<Latency> Endpoint::latencies() const { return with_any(endpoint_->latencies()); }
 
 }  // namespace p2p

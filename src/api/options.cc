@@ -242,6 +242,23 @@ constexpr OptionVariable kVariables[] = {
      "1: only transports that reach other hosts are used, also between processes of one host.",
      [](Text text, Options& o) { return read_flag(text, o.network_only); },
      [](const Options& o) { return show_flag(o.network_only); }},
+    {"UCCL_P2P_METRICS",
+     "`address:port` at which metrics are served by HTTP as `/metrics`, for all endpoints of the process; "
+     "`[address]:port` for IPv6. Port 0: the system chooses, and the log says which. Empty: none are.",
+     [](Text text, Options& o) { return o.metrics = text, Status{}; },
+     [](const Options& o) { return o.metrics; }},
+    {"UCCL_P2P_METRICS_PUBLIC",
+     "1: UCCL_P2P_METRICS may name an address that other hosts reach. Whoever reaches it reads them.",
+     [](Text text, Options& o) { return read_flag(text, o.metrics_public); },
+     [](const Options& o) { return show_flag(o.metrics_public); }},
+    {"UCCL_P2P_TRACE",
+     "File for a trace of all transfers of the process, for chrome://tracing and ui.perfetto.dev; `%p` in "
+     "its name stands for the process id. Empty: none.",
+     [](Text text, Options& o) { return o.trace = text, Status{}; },
+     [](const Options& o) { return o.trace; }},
+    {"UCCL_P2P_TRACE_BYTES", "The trace ends when the file is as large as this.",
+     [](Text text, Options& o) { return read_size(text, {4096, std::uint64_t{1} << 50}, o.trace_bytes); },
+     [](const Options& o) { return show_size(o.trace_bytes); }},
     {"UCCL_P2P_LOG_LEVEL",
      "Least severe lines to log: trace, debug, info, warning, error or off, in letters of either case; 0, 1, "
      "2, 3 are info, warning, error, off.",

@@ -50,6 +50,7 @@ Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint3
   if (!channel) return tl::unexpected(channel.error());
   Slot::Setup made{rail.name, std::move(control), std::move(*channel),
                    nullptr,   setup_.fence,       std::move(port)};
+  made.transport = transport().name();
   made.report = [report = setup_.report, number](const Status& status) { report(number, status); };
   const auto& workers = setup_.context->workers;
   Worker& worker = **std::min_element(workers.begin(), workers.end(),
@@ -143,6 +144,7 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     }
   } else {
     const bool was_ready = place.ready;
+    if (was_ready) lane_->count_lost();
     lose(place, status.error());
     log(was_ready ? LogLevel::kInfo : LogLevel::kDebug, "{} {} is lost, {} of {} channels are left: {}",
         name(), place.rail.name, ready(), places_.size(), status.error().message);

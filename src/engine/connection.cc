@@ -42,10 +42,12 @@ void Connection::wire_up() {
   imports_ = std::make_shared<Imports>(context_, lanes_->router(), send);
   notifications_ = std::make_shared<Notifications>(
       words_, Notifications::Amount{context_->options.notifications, context_->options.notification_bytes});
-  transfers_ = std::make_shared<Transfers>(
-      Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_, [weak] {
-                         if (const auto self = weak.lock()) self->changed();
-                       }});
+  transfers_ =
+      std::make_shared<Transfers>(Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_,
+                                                   [weak] {
+                                                     if (const auto self = weak.lock()) self->changed();
+                                                   },
+                                                   id_, context_->trace});
   receives_ = std::make_shared<Receives>(context_, words_, context_->options.eager_bytes);
   sends_ = std::make_shared<Sends>(
       context_, words_,
@@ -306,7 +308,7 @@ Stats Connection::stats() const {
   stats.notifications_sent = notifications_->sent();
   stats.notifications_received = notifications_->received();
   stats.notifications_delayed = notifications_->delayed();
-  stats.batches_retried = lanes_->retried();
+  lanes_->add_to(stats);
   stats.reads_paused = reads_paused_.load(std::memory_order_relaxed);
   return stats;
 }

@@ -11,6 +11,7 @@
 #include "engine/reactor.h"
 #include "engine/region.h"
 #include "engine/region_watch.h"
+#include "engine/trace.h"
 #include "engine/worker.h"
 #include "p2p/options.h"
 #include "transport/stream_port.h"
@@ -26,6 +27,7 @@ struct Context {
   std::unique_ptr<Placement> placement;  ///< of the workers; null: they are left alone
   std::unique_ptr<Reactor> reactor;
   std::shared_ptr<StreamPort> port;  ///< the endpoint's
+  std::shared_ptr<Trace> trace;      ///< of transfers; null: none
   RegionWatch watch;
   Background imports{"p2p-imports"};  ///< of regions that take long; the endpoint stops it
 

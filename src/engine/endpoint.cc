@@ -68,6 +68,8 @@ void add_to(Stats& sum, const Stats& one) {
   sum.notifications_delayed += one.notifications_delayed;
   sum.batches_retried += one.batches_retried;
   sum.reads_paused += one.reads_paused;
+  sum.channels_lost += one.channels_lost;
+  sum.pieces_queued += one.pieces_queued;
 }
 
 }  // namespace
@@ -86,6 +88,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
     if (!key) return tl::unexpected(key.error());
     endpoint->key_ = std::move(*key);
   }
+  endpoint->context_->trace = Trace::of_process(options);
   std::array<std::byte, sizeof(Incarnation)> drawn{};
   if (Status random = crypto::random_bytes(drawn); !random) return tl::unexpected(random.error());
   std::memcpy(&endpoint->incarnation_, drawn.data(), sizeof endpoint->incarnation_);
@@ -354,7 +357,18 @@ Stats Endpoint::stats() const {
   MutexLock lock(mutex_);
   Stats sum = ended_;
   sum.strangers_refused = listener_->refused();
+  sum.connections_waiting = accepted_.size();
+  const auto [regions, bytes] = context_->regions->amount();
+  sum.registered_regions = regions;
+  sum.registered_bytes = bytes;
   for (const auto& [id, connection] : connections_) add_to(sum, connection->stats());
+  return sum;
+}
+
+std::vector<Latency> Endpoint::latencies() const {
+  MutexLock lock(mutex_);
+  std::vector<Latency> sum = ended_latencies_;
+  for (const auto& [id, connection] : connections_) connection->latencies().add_to(sum);
   return sum;
 }
 
@@ -398,6 +412,8 @@ void Endpoint::closed(const std::shared_ptr<Connection>& connection) {
   {
     MutexLock lock(mutex_);
     add_to(ended_, connection->stats());
+    ended_.pieces_queued = 0;
+    connection->latencies().add_to(ended_latencies_);
     connections_.erase(connection->id());
     forgotten = forget_ended();
   }

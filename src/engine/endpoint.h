@@ -47,6 +47,9 @@ class Endpoint {
   /// Sums of the open connections and of those that have ended.
   Stats stats() const;
 
+  /// One for each transport and direction, also where there is none. Likewise.
+  std::vector<Latency> latencies() const;
+
  private:
   Endpoint() = default;
   Status load_transports(const TransportRegistry& registry);
@@ -76,6 +79,7 @@ class Endpoint {
   std::map<ConnectionId, std::shared_ptr<Connection>> connections_ P2P_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Connection>> accepted_ P2P_GUARDED_BY(mutex_);
   Stats ended_ P2P_GUARDED_BY(mutex_);  // and what is of the endpoint alone
+  std::vector<Latency> ended_latencies_ P2P_GUARDED_BY(mutex_);
   bool closing_ P2P_GUARDED_BY(mutex_) = false;
   std::atomic<std::uint32_t> changes_{0};  // futex: bumped when connections_ or accepted_ changed
 };

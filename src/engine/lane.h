@@ -42,6 +42,16 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   /// Pieces that a lost channel gave back.
   std::uint64_t retried() const { return retried_.load(std::memory_order_relaxed); }
 
+  /// A channel that was up is lost.
+  void count_lost() { lost_.fetch_add(1, std::memory_order_relaxed); }
+  std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
+
+  /// Pieces that wait for room in a channel.
+  std::size_t queued() const {
+    MutexLock lock(mutex_);
+    return pieces_.size() + returned_.size();
+  }
+
   /// The channels that are up now.
   Slots slots() const;
 
@@ -71,7 +81,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t turn, Deferred& deferred) const;
   std::size_t channels_worth(std::uint64_t bytes) const { return bytes / policy().limits.bytes + 1; }
 
-  std::atomic<std::uint64_t> retried_{0};
+  std::atomic<std::uint64_t> retried_{0}, lost_{0};
   std::atomic<std::uint32_t> turn_{0};
   std::atomic<std::size_t> expected_{0};
   GatedPieces gated_;

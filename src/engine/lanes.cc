@@ -300,13 +300,15 @@ bool Lanes::settled() const {
          });
 }
 
-std::uint64_t Lanes::retried() const {
+void Lanes::add_to(Stats& stats) const {
   MutexLock lock(mutex_);
-  std::uint64_t sum = 0;
   for (const Entry& entry : entries_) {
-    if (entry.channels) sum += entry.channels->lane()->retried();
+    if (!entry.channels) continue;
+    const Lane& lane = *entry.channels->lane();
+    stats.batches_retried += lane.retried();
+    stats.channels_lost += lane.lost();
+    stats.pieces_queued += lane.queued();
   }
-  return sum;
 }
 
 void Lanes::abandon(const std::shared_ptr<TransferState>& state) const {

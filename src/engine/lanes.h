@@ -14,6 +14,7 @@
 #include "engine/lane.h"
 #include "engine/router.h"
 #include "engine/session.h"
+#include "p2p/stats.h"
 
 namespace p2p::engine {
 
@@ -44,8 +45,8 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   /// The choice among those that are up.
   const std::shared_ptr<Router>& router() const { return router_; }
 
-  /// Pieces sent again after a channel was lost.
-  std::uint64_t retried() const;
+  /// Adds what the lanes have counted.
+  void add_to(Stats& stats) const;
 
   /// Asks all channels to leave a transfer's local memory alone.
   void abandon(const std::shared_ptr<TransferState>& state) const;

@@ -188,6 +188,7 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
                                          std::move(reasons));
   const std::unique_lock lock(mutex_);
   regions_.emplace(to_underlying(info.id), region);
+  bytes_ += size;
   return region;
 }
 
@@ -210,7 +211,8 @@ Result<std::shared_ptr<Region>> RegionTable::find(RegionId id, const RegionKey& 
 
 void RegionTable::remove(RegionId id) {
   const std::unique_lock lock(mutex_);
-  regions_.erase(to_underlying(id));
+  const auto node = regions_.extract(to_underlying(id));
+  if (node) bytes_ -= node.mapped()->info().size;
 }
 
 }  // namespace p2p::engine

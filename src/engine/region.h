@@ -164,6 +164,16 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
 
   void remove(RegionId id);
 
+  /// How many there are, and their bytes.
+  struct Amount {
+    std::size_t regions = 0;
+    std::uint64_t bytes = 0;
+  };
+  Amount amount() const {
+    const std::shared_lock lock(mutex_);
+    return {regions_.size(), bytes_};
+  }
+
  private:
   const TransportList transports_;
   const Incarnation incarnation_;
@@ -172,6 +182,7 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   std::atomic<std::uint32_t> next_{1};
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<Region>> regions_;
+  std::uint64_t bytes_ = 0;  // of these
 };
 
 }  // namespace p2p::engine

@@ -29,6 +29,12 @@ struct SegmentList {
   std::vector<std::shared_ptr<Region>> locals;
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
 
+  std::size_t segments() const {
+    std::size_t sum = 0;
+    for (const Portion& portion : portions) sum += portion.segments.size();
+    return sum;
+  }
+
   /// A post uses the regions between the two. Fails if the peer has taken one back.
   Status enter() const;
   void leave() const;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -42,6 +43,9 @@ class Slot : public std::enable_shared_from_this<Slot> {
 
     /// For a channel that carries words; null: none go over it.
     std::unique_ptr<WordPort> words = nullptr;
+
+    /// Its name, for traces.
+    std::string_view transport{};
   };
 
   Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup);
@@ -126,6 +130,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   void complete(Completion& completion, Deferred& deferred) P2P_REQUIRES(mutex_);
   void drop(const Error& error, Deferred& deferred) P2P_REQUIRES(mutex_);
   void leave_to_thread() P2P_REQUIRES(mutex_);
+  TransferTrace::PieceId traced(const Piece& piece) const;
   void report(Status status, Deferred& deferred) P2P_REQUIRES(mutex_);
 
   SlotThread& thread_;
@@ -133,6 +138,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   const std::shared_ptr<WorkSource> source_;
   const Policy& policy_;
   const std::string rail_;
+  const std::string_view transport_;
   const std::shared_ptr<Fence> fence_;
   std::string description_;  // written once, before the source knows the slot
 

@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/transfer_trace.h"
 #include "p2p/result.h"
 
 namespace p2p::engine {
@@ -36,6 +39,15 @@ class TransferState {
     if (!done() && poll_) poll_(*this, deadline);
   }
 
+  /// When it began, for its latency; nothing: it is not timed. Before the transfer is handed out.
+  using TimePoint = std::chrono::steady_clock::time_point;
+  void set_timed_from(TimePoint start) { timed_from_ = start; }
+  const std::optional<TimePoint>& timed_from() const { return timed_from_; }
+
+  /// Null: it is not traced. Likewise.
+  void set_trace(std::unique_ptr<TransferTrace> trace) { trace_ = std::move(trace); }
+  TransferTrace* trace() const { return trace_.get(); }
+
   /// Ends the operation and runs the callbacks on this thread. Hold no lock.
   void finish(Status status);
   void set_bytes(std::uint64_t bytes) { bytes_.store(bytes, std::memory_order_relaxed); }
@@ -60,6 +72,8 @@ class TransferState {
   std::atomic<bool> finishing_{false};
   Status status_;  // written once before kDone
   Poll poll_;
+  std::optional<TimePoint> timed_from_;
+  std::unique_ptr<TransferTrace> trace_;
   Mutex mutex_;
   std::vector<std::function<void()>> callbacks_ P2P_GUARDED_BY(mutex_);
   std::function<void()> cancel_ P2P_GUARDED_BY(mutex_);

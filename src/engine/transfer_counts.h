@@ -12,7 +12,8 @@ namespace p2p::engine {
 /// How many transfers of one connection were started, and what became of them. Thread-safe.
 class TransferCounts {
  public:
-  void started() { started_.fetch_add(1, std::memory_order_relaxed); }
+  /// How many were before it.
+  std::uint64_t started() { return started_.fetch_add(1, std::memory_order_relaxed); }
   void failed() { failed_.fetch_add(1, std::memory_order_relaxed); }
   void completed(Operation operation, std::uint64_t bytes) {
     completed_.fetch_add(1, std::memory_order_relaxed);

@@ -10,10 +10,12 @@
 #include "engine/gate.h"
 #include "engine/imports.h"
 #include "engine/lanes.h"
+#include "engine/latencies.h"
 #include "engine/lifecycle.h"
 #include "engine/notifications.h"
 #include "engine/parked_transfers.h"
 #include "engine/segment_list.h"
+#include "engine/trace.h"
 #include "engine/transfer.h"
 #include "engine/transfer_counts.h"
 
@@ -33,9 +35,12 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
     std::shared_ptr<Lanes> lanes;
     std::shared_ptr<Notifications> notifications;
     std::function<void()> ended;  ///< one did while the connection was not open
+    ConnectionId connection{};
+    std::shared_ptr<Trace> trace;  ///< null: none is written
   };
 
-  explicit Transfers(Parts parts) : parts_(std::move(parts)), router_(parts_.lanes->router()) {}
+  explicit Transfers(Parts parts)
+      : parts_(std::move(parts)), router_(parts_.lanes->router()), latencies_(parts_.regions->transports()) {}
 
   /// Checks the lists and starts them, or parks them until the peer's word is there.
   std::shared_ptr<TransferState> start(Operation operation, std::span<const LocalSpan> local,
@@ -57,12 +62,14 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
   bool done() const { return under_way_.load(std::memory_order_acquire) == 0; }
 
   const TransferCounts& counts() const { return counts_; }
+  const Latencies& latencies() const { return latencies_; }
 
   /// The connection ended: fails what is parked. What is under way ends with its lane.
   void close(const Error& error);
 
  private:
-  std::shared_ptr<TransferState> count_start(std::uint64_t bytes);
+  std::shared_ptr<TransferState> count_start(Operation operation, std::uint64_t bytes, std::size_t spans,
+                                             const PostOptions& options);
   std::shared_ptr<Slot> launch(const std::shared_ptr<const SegmentList>& list,
                                const std::shared_ptr<TransferState>& state, const PostOptions& options,
                                std::shared_ptr<const Gate> gate);
@@ -79,6 +86,7 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
 
   std::atomic<std::uint32_t> under_way_{0};
   TransferCounts counts_;
+  Latencies latencies_;
   ParkedTransfers parked_;
 };
 

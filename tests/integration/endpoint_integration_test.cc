@@ -6,7 +6,6 @@
 #include <array>
 #include <thread>
 
-#include "p2p/metrics.h"
 #include "support/peer.h"
 
 namespace p2p::testing {
@@ -56,20 +55,6 @@ TEST(EndpointTest, AnEndpointAtLoopbackIsThereAlone) {
   Endpoint listening = Endpoint::create(on_loopback()).value();
   Endpoint dialling = Endpoint::create(on_loopback()).value();
   EXPECT_FALSE(dialling.connect(*announced, listening.port(), kLimit));
-}
-
-TEST(EndpointTest, MetricsNameTheConnectionAndEndAsTheyMust) {
-  Endpoint left = Endpoint::create(on_loopback()).value();
-  Endpoint right = Endpoint::create(on_loopback()).value();
-  EXPECT_THAT(openmetrics(left), HasSubstr("p2p_connections 0\n"));
-  const Connection connection = left.connect(right.address(), right.port(), kLimit).value();
-  EXPECT_TRUE(is_ok(connection.notify("x").wait(kLimit)));
-  const std::string text = openmetrics(left);
-  EXPECT_THAT(text, HasSubstr("# TYPE p2p_connection_notifications_sent counter\n"));
-  EXPECT_THAT(text, HasSubstr("p2p_endpoint_notifications_sent_total 1\n"));
-  EXPECT_THAT(text, HasSubstr(R"(p2p_connection_notifications_sent_total{connection="0",peer="127.0.0.1 )"));
-  EXPECT_THAT(text, HasSubstr("p2p_connections 1\n"));
-  EXPECT_TRUE(text.ends_with("# EOF\n"));
 }
 
 TEST(EndpointTest, BothMayCloseAsSoonAsTheLastTransferIsDone) {

@@ -219,6 +219,7 @@ TEST_F(RdmaLinkTest, OneOfTwoLinksGoesDownAndTheTransfersSucceed) {
   }
   for (const Transfer& each : writes) EXPECT_TRUE(is_ok(each.wait(kPatience)));
   EXPECT_GT(pair->connection.stats().batches_retried, 0U);
+  EXPECT_GT(pair->connection.stats().channels_lost, 0U);
   expect_written();
   EXPECT_TRUE(is_ok(write().wait(kPatience))) << "over the other link";
   while (route().detail.find("rxe0") != std::string::npos && Clock::now() < deadline) {

@@ -1,0 +1,19 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "p2p/stats.h"
+
+namespace p2p {
+
+/// Those rows in which anything was counted.
+inline std::vector<Latency> with_any(std::vector<Latency> rows) {
+  std::erase_if(rows, [](const Latency& row) {
+    return std::ranges::all_of(row.counts, [](std::uint64_t count) { return count == 0; });
+  });
+  return rows;
+}
+
+}  // namespace p2p

@@ -1,0 +1,62 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/transfer_trace.h"
+
+#include <utility>
+
+#include "base/underlying.h"
+#include "engine/trace.h"
+
+namespace p2p::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string_view outcome(const Status& status) { return status ? "ok" : to_string(status.error().code); }
+
+template <std::size_t kSize>
+void keep(std::string_view text, char (&place)[kSize]) {
+  text.copy(place, kSize);
+}
+
+}  // namespace
+
+TransferTrace::TransferTrace(std::shared_ptr<Trace> trace, const Subject& subject)
+    : trace_(std::move(trace)), number_(trace_->next()), operation_(subject.operation) {
+  trace_->note(
+      {.kind = Trace::Kind::kSubmitted, .subject = subject, .at = Clock::now(), .transfer = number_});
+}
+
+void TransferTrace::piece_sent(PieceId piece, TimePoint at, std::uint64_t bytes, std::string_view transport,
+                               std::string_view rail) {
+  if (!started_.exchange(true)) {
+    trace_->note(
+        {.kind = Trace::Kind::kStarted, .subject = {.operation = operation_}, .at = at, .transfer = number_});
+  }
+  Trace::Event event{.kind = Trace::Kind::kPieceSent,
+                     .subject = {.operation = operation_, .bytes = bytes},
+                     .at = at,
+                     .transfer = number_,
+                     .piece = to_underlying(piece)};
+  keep(transport, event.transport);
+  keep(rail, event.rail);
+  trace_->note(event);
+}
+
+void TransferTrace::piece_ended(PieceId piece, const Status& status) {
+  trace_->note({.kind = Trace::Kind::kPieceEnded,
+                .subject = {.operation = operation_},
+                .at = Clock::now(),
+                .transfer = number_,
+                .piece = to_underlying(piece),
+                .outcome = outcome(status)});
+}
+
+void TransferTrace::ended(const Status& status) {
+  trace_->note({.kind = Trace::Kind::kEnded,
+                .subject = {.operation = operation_},
+                .at = Clock::now(),
+                .transfer = number_,
+                .outcome = outcome(status)});
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,53 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "p2p/connection.h"
+#include "p2p/result.h"
+#include "transport/batch.h"
+
+namespace p2p::engine {
+
+class Trace;
+
+/// Tells a trace what becomes of one transfer. Thread-safe.
+class TransferTrace {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  /// No two pieces that are under way have the same.
+  enum class PieceId : std::uint64_t {};
+
+  struct Subject {
+    Operation operation = Operation::kWrite;
+    std::uint64_t bytes = 0;
+    std::uint64_t blocks = 0;
+    ConnectionId connection{};
+    std::uint64_t application = 0;  ///< its own number
+  };
+
+  /// It was submitted.
+  TransferTrace(std::shared_ptr<Trace> trace, const Subject& subject);
+
+  /// A channel took a piece of it; with the first one it starts.
+  void piece_sent(PieceId piece, TimePoint at, std::uint64_t bytes, std::string_view transport,
+                  std::string_view rail);
+
+  /// It was acknowledged, or not.
+  void piece_ended(PieceId piece, const Status& status);
+
+  void ended(const Status& status);
+
+ private:
+  const std::shared_ptr<Trace> trace_;
+  const std::uint64_t number_;
+  const Operation operation_;
+  std::atomic<bool> started_{false};
+};
+
+}  // namespace p2p::engine
