@@ -49,8 +49,13 @@ nb::dict counters(const Stats& stats) {
   out["notifications_delayed"] = stats.notifications_delayed;
   out["batches_retried"] = stats.batches_retried;
   out["reads_paused"] = stats.reads_paused;
+  out["channels_lost"] = stats.channels_lost;
+  out["pieces_queued"] = stats.pieces_queued;
   out["strangers_refused"] = stats.strangers_refused;
   out["connections_refused"] = stats.connections_refused;
+  out["connections_waiting"] = stats.connections_waiting;
+  out["registered_regions"] = stats.registered_regions;
+  out["registered_bytes"] = stats.registered_bytes;
   return out;
 }
 

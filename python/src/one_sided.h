@@ -21,10 +21,12 @@ struct Plan {
   Recycled<RemoteSpan> remote;
   std::vector<MemoryTable::Region> held;  ///< by `*_ipc` calls, until it is posted
 
-  Transfer post(Operation operation) const {
+  /// `id`: what traces call it.
+  Transfer post(Operation operation, std::uint64_t id = 0) const {
     const Connection& connection = link->connection;
-    return operation == Operation::kWrite ? connection.write(*local, *remote)
-                                          : connection.read(*local, *remote);
+    const PostOptions options{.trace_id = id};
+    return operation == Operation::kWrite ? connection.write(*local, *remote, options)
+                                          : connection.read(*local, *remote, options);
   }
 };
 
@@ -47,7 +49,8 @@ inline bool finish(Operation operation, const Result<Plan>& plan) {
 /// Starts a plan: the answer of the calls that give (ok, transfer_id).
 inline OkAndId begin(Operation operation, const Result<Plan>& plan) {
   if (!plan) return not_started(plan.error());
-  return start(*plan->state, TransferTable::Kind::kOneSided, [&] { return plan->post(operation); });
+  return start(*plan->state, TransferTable::Kind::kOneSided,
+               [&](std::uint64_t id) { return plan->post(operation, id); });
 }
 
 }  // namespace p2p::python

@@ -104,16 +104,18 @@ Status run(const State& state, Post&& post) {
   return wait_done(transfer, std::nullopt, state.closing, OnInterrupt::kCancel);
 }
 
-/// Starts a transfer without the GIL and gives it an id; what fails at once is told at once.
+/// Starts a transfer without the GIL by `post(id)`; what fails at once is told at once.
 template <class Post>
 OkAndId start(State& state, TransferTable::Kind kind, Post&& post) {
+  const std::uint64_t id = state.transfers.next_id();
   Transfer transfer;
   {
     Released released;
-    transfer = post();
+    transfer = post(id);
   }
   if (transfer.done() && !succeeded(transfer.status())) return nanobind::make_tuple(false, kNoTransfer);
-  return nanobind::make_tuple(true, state.transfers.add(std::move(transfer), kind));
+  state.transfers.add(id, std::move(transfer), kind);
+  return nanobind::make_tuple(true, id);
 }
 
 inline OkAndId not_started(const Error& error) {

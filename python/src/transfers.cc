@@ -12,10 +12,9 @@
 
 namespace p2p::python {
 
-std::uint64_t TransferTable::add(Transfer transfer, Kind kind) {
+void TransferTable::add(std::uint64_t id, Transfer transfer, Kind kind) {
   const std::lock_guard lock(mutex_);
-  pending_.emplace(next_, Pending{std::move(transfer), kind});
-  return next_++;
+  pending_.emplace(id, Pending{std::move(transfer), kind});
 }
 
 TransferTable::Found TransferTable::find(std::uint64_t id) const {

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,7 +21,8 @@ namespace p2p::python {
 class TransferTable {
  public:
   enum class Kind { kOneSided, kSend, kReceive };
-  std::uint64_t add(Transfer transfer, Kind kind);
+  std::uint64_t next_id() { return next_.fetch_add(1); }
+  void add(std::uint64_t id, Transfer transfer, Kind kind);
 
   /// The transfer while it is not yet reported; otherwise its outcome, or kNotFound for an id never given.
   struct Found {
@@ -37,8 +39,8 @@ class TransferTable {
   void cancel_all() const;
 
  private:
+  std::atomic<std::uint64_t> next_{1};
   mutable std::mutex mutex_;
-  std::uint64_t next_ = 1;
   struct Pending {
     Transfer transfer;
     Kind kind;

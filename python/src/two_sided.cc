@@ -114,7 +114,7 @@ OkAndId begin(Result<Message> made) {
   cross<kDirection>(*made);
   constexpr auto kKind =
       kDirection == Direction::kSend ? TransferTable::Kind::kSend : TransferTable::Kind::kReceive;
-  return start(*made->state, kKind, [&] { return made->template post<kDirection>(); });
+  return start(*made->state, kKind, [&](std::uint64_t /*id*/) { return made->template post<kDirection>(); });
 }
 
 template <Direction kDirection>
