@@ -1,0 +1,161 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""The page of uccl.report: what it takes, what it shows, and that a browser finds nothing to load or to complain of."""
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from uccl import report
+
+pytest.importorskip("matplotlib")
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
+
+
+def perf_row(size, speed, **more):
+    row = {
+        "op": "write", "transport": "tcp", "size_bytes": size, "blocks": 1, "depth": 1, "streams": 0,
+        "gbytes_per_second": speed, "messages_per_second": 1.0, "latency_us_p50": 10.0, "latency_us_p99": 20.0,
+        "post_us": 1.0, "verified": True,
+    }  # fmt: skip
+    return {**row, **more}
+
+
+def write_lines(path, values):
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """One of each kind."""
+    benchmark = {
+        "benchmark": "nixl",
+        "settings": {"backend": "ucx", "op": "WRITE"},
+        "rows": [
+            {"size": size, "iovs": 1, "iters": 3, "seconds": 1e-4, "median": 9e-5, "p99": 2e-4, "gigabytes_per_second": 3.5}
+            for size in (4096, 65536)
+        ],
+    }
+    iperf = {"start": {"connected": [{}, {}]}, "end": {"sum_received": {"bits_per_second": 40e9}}}
+    limit = {"name": "memcpy", "text": "memcpy <64 MiB>", "value": 9.0, "unit": "GB/s"}
+    return [
+        write_lines(tmp_path / "tcp.jsonl", [perf_row(4096, 0.5), perf_row(65536, 2.0), perf_row(4096, 0.7)]),
+        write_lines(tmp_path / "wrong.jsonl", [perf_row(65536, 4.0, transport="cma", verified=False)]),
+        write_lines(tmp_path / "lists.jsonl", [perf_row(4096, 3.0, blocks=512, depth=8)]),
+        write_lines(tmp_path / "machine.jsonl", [limit]),
+        write_lines(tmp_path / "nixl.json", [benchmark]),
+        write_lines(tmp_path / "iperf.json", [iperf]),
+    ]
+
+
+def test_each_kind_of_file_is_understood(files):
+    results = report.read([*files[:-1], f"two sockets={files[-1]}"])
+    work, by_series = results.works["write", 1, False]
+    assert work.title == "write, one at a time"
+    assert set(by_series) == {"uccl_p2p tcp", "uccl_p2p cma", "nixl ucx"}
+    assert [point.gigabytes for point in by_series["uccl_p2p tcp"]] == [0.5, 0.7, 2.0]
+    assert by_series["nixl ucx"][0].p50 == pytest.approx(90)
+    (lists,) = results.works["write", 8, True][1].values()
+    assert (lists[0].size, lists[0].blocks) == (512 * 4096, 512)
+    assert [(one.name, one.value) for one in results.limits] == [("memcpy <64 MiB>", 9.0), ("two sockets", 5.0)]
+
+
+class Page(HTMLParser):
+    """What a page holds; fails for tags that do not close in order."""
+
+    VOID = {"meta", "br"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.ids, self.text = [], [], [], ""
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+        self.ids += [value for name, value in attributes if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def made(files, tmp_path):
+    out = tmp_path / "report.html"
+    assert report.main([*files, "-o", str(out), "--title", "A & B"]) == 0
+    return out
+
+
+def test_the_page_is_whole_and_needs_nothing_else(made):
+    page = Page(made.read_text())
+    tags = [tag for tag, _ in page.seen]
+    assert tags.count("svg") == 4  # two kinds of work, speed and latency
+    assert not {"script", "link", "img", "iframe", "object"} & set(tags)
+    for tag, attributes in page.seen:
+        for name in ("src", "href", "xlink:href"):
+            assert attributes.get(name, "#").startswith("#"), (tag, attributes)
+    assert not re.search(r"url\((?!#)|@import", made.read_text())
+    assert len(page.ids) == len(set(page.ids))
+    for words in ("A & B", "memcpy <64 MiB>", "nixl ucx", "uccl_p2p cma", "64 KiB", "NO", "iperf3, 2 streams"):
+        assert words in page.text
+
+
+def test_lines_are_medians(files):
+    points = report.read(files).works["write", 1, False][1]["uccl_p2p tcp"]
+    assert report._medians(points, lambda point: point.gigabytes) == ([4096, 65536], [0.7, 2.0])
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"a": 1}', '{"benchmark": "x", "rows": [{}]}'])
+def test_other_files_are_refused(text, tmp_path, capsys):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    assert report.main([str(path), "-o", str(tmp_path / "out.html")]) == 1
+    assert "report: " in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_as_a_program(files, tmp_path):
+    out = tmp_path / "page.html"
+    subprocess.run([sys.executable, "-m", "uccl.report", *files, "-o", str(out)], check=True, timeout=50)
+    assert out.read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
+def test_a_browser_shows_it_without_scrolling_sideways(made, tmp_path, width, dark):
+    """The page itself says how wide it came out; a picture shows whether it is light or dark."""
+    probe = tmp_path / "probe.html"
+    script = "<script>document.title = [innerWidth, document.documentElement.scrollWidth].join()</script>"
+    probe.write_text(made.read_text().replace("</body>", script + "</body>"))
+    picture = tmp_path / "page.png"
+    options = ["--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
+               f"--window-size={width},900", f"--blink-settings=preferredColorScheme={0 if dark else 1}"]  # fmt: skip
+    dumped = subprocess.run(
+        [BROWSER, *options, "--dump-dom", probe.as_uri()], capture_output=True, text=True, timeout=50, check=True
+    )
+    inner, wide = map(int, re.search(r"<title>(\d+),(\d+)</title>", dumped.stdout).groups())
+    assert wide <= inner
+    subprocess.run(
+        [BROWSER, *options, f"--screenshot={picture}", made.as_uri()], capture_output=True, timeout=50, check=True
+    )
+    data = picture.read_bytes()
+    assert struct.unpack(">II", data[16:24]) == (width, 900)
+    from matplotlib import image
+
+    corner = image.imread(picture)[2, 2, :3].mean()
+    assert corner < 0.3 if dark else corner > 0.9

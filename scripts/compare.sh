@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/compare.sh [FOLDER]
+# One sweep between two processes of this machine, in host memory: ours, and of its peers those that are installed
+# (raw sockets and copies, iperf3, Gloo by torch, NIXL with UCX), in turns, round after round; then a page of it all,
+# FOLDER/report.html (default build/compare).
+# ROUNDS, SIZES, ROW_SECONDS, ITERS: how much. P2P_PERF, PYTHON: the programs; else those that a build or an
+# environment of this repository has.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:-build/compare}
+rounds=${ROUNDS:-3} sizes=${SIZES:-64K,1M,16M,64M} row_seconds=${ROW_SECONDS:-0.5} iters=${ITERS:-20}
+perf=${P2P_PERF:-$(command -v p2p-perf || find build -name p2p-perf -type f -perm -u+x 2>/dev/null | head -n 1)}
+venv=${UCCL_P2P_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/venv}
+python=${PYTHON:-$([ -x "$venv/bin/python" ] && echo "$venv/bin/python" || echo python3)}
+limit=600  # seconds for one program
+[ -x "$perf" ] || { echo "compare: there is no p2p-perf; make build, or set P2P_PERF" >&2; exit 1; }
+mkdir -p "$folder"
+rm -f "$folder"/*.json
+
+has_module() { "$python" -c "import $1" 2>/dev/null; }
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+ours() {
+  local transport
+  for transport in tcp cma; do
+    timeout "$limit" "$perf" local --transport "$transport" --op write,send --size "$sizes" --depth 1 --duration "$row_seconds" \
+      --json "$folder/ours_$transport.$1.json"
+  done
+}
+machine() { timeout "$limit" "$perf" baseline --json "$folder/machine.$1.json"; }
+iperf() {
+  local port
+  port=$(free_port)
+  iperf3 -s -1 -B 127.0.0.1 -p "$port" >/dev/null &
+  local server=$!
+  # It tells nobody when it listens.
+  timeout "$limit" "$python" - "$port" <<'END'
+import socket, sys, time
+deadline = time.monotonic() + 20
+listening = f"0100007F:{int(sys.argv[1]):04X} 00000000:0000 0A"
+while listening not in open("/proc/net/tcp").read():
+    if time.monotonic() > deadline:
+        sys.exit("iperf3 does not listen")
+    time.sleep(0.05)
+END
+  timeout "$limit" iperf3 -c 127.0.0.1 -p "$port" -t 3 -J >"$folder/iperf3.$1.json"
+  wait "$server"
+}
+gloo() {
+  OMP_NUM_THREADS=1 timeout "$limit" "$python" -m torch.distributed.run --nproc_per_node=2 --master_port="$(free_port)" \
+    python/benchmarks/benchmark_nccl.py --backend gloo --device cpu --quiet --sizes "$sizes" --iters "$iters" \
+    --json "$folder/gloo.$1.json"
+}
+nixl() {
+  local port server status=0
+  port=$(free_port)
+  timeout "$limit" "$python" python/benchmarks/benchmark_nixl.py --role server --port "$port" --backend "$2" --device cpu &
+  server=$!
+  timeout "$limit" "$python" python/benchmarks/benchmark_nixl.py --role client --port "$port" --backend "$2" --device cpu --quiet \
+    --sizes "$sizes" --iters "$iters" --json "$folder/nixl_$2.$1.json" || status=$?
+  [ "$status" -eq 0 ] || kill "$server" 2>/dev/null || true
+  wait "$server" || status=$?
+  return "$status"
+}
+
+parts=(machine ours)
+if command -v iperf3 >/dev/null; then parts+=(iperf); else echo "compare: iperf3 is not installed"; fi
+if has_module torch; then parts+=(gloo); else echo "compare: torch is not installed (Gloo)"; fi
+if ! has_module nixl && ! has_module nixl_cu12 && ! has_module nixl_cu13; then
+  echo "compare: NIXL is not installed"
+elif ! has_module uccl.p2p; then
+  echo "compare: the Python package is not installed (NIXL)"
+else
+  parts+=("nixl ucx")
+  if "$python" -m uccl.nixl status >/dev/null 2>&1; then parts+=("nixl tcpx"); fi
+fi
+
+failed=()
+for round in $(seq "$rounds"); do
+  for part in "${parts[@]}"; do
+    read -r what which <<<"$part"
+    log=$folder/${part// /_}.$round.log
+    start=$SECONDS
+    if "$what" "$round" ${which:+"$which"} >"$log" 2>&1 </dev/null; then
+      printf '  round %d of %d  %-10s ok      %4d s\n' "$round" "$rounds" "$part" $((SECONDS - start))
+    else
+      printf '  round %d of %d  %-10s FAILED  %4d s, see %s\n' "$round" "$rounds" "$part" $((SECONDS - start)) "$log"
+      failed+=("$part")
+    fi
+  done
+done
+
+find "$folder" -name '*.json' -empty -delete
+if ! has_module matplotlib; then
+  echo "compare: no page without matplotlib; the figures are in $folder/*.json"
+else
+  PYTHONPATH=python${PYTHONPATH:+:$PYTHONPATH} "$python" -m uccl.report "$folder"/*.json -o "$folder/report.html" \
+    --title "uccl_p2p and its peers on $(uname -n), $(date +%F)"
+  echo "compare: $folder/report.html"
+fi
+[ ${#failed[@]} -eq 0 ] || exit 1
