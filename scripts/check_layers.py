@@ -69,7 +69,7 @@ FOREIGN = (
     (r"(cuda|cuda_runtime|cuda_runtime_api|cuda_fp16|device_launch_parameters|nvml)\w*\.h|cuda/.*|cooperative_groups.*",
      ("src/drivers/cuda/", "src/kernels/", "tests/hardware/")),
     (r"infiniband/.*|rdma/.*", ("src/drivers/verbs/",)),
-    (r"openssl/.*", ("src/drivers/crypto/",)),
+    (r"openssl/.*", ("src/drivers/crypto/", "tests/support/certificates.h")),
     (r"boost/.*", ("src/drivers/http/",)),
     (r"hwloc.*", ("src/drivers/topology/",)),
     (r"nccl.*\.h", ("src/drivers/nccl_net/",)),

@@ -2,7 +2,6 @@
 #include "drivers/crypto/crypto.h"
 
 #include <openssl/crypto.h>
-#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
@@ -10,21 +9,15 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
-#include <string>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "drivers/crypto/openssl.h"
 
 namespace p2p::crypto {
 namespace {
 
 const unsigned char* raw(ByteView bytes) { return reinterpret_cast<const unsigned char*>(bytes.data()); }
-
-std::string last_error() {
-  std::array<char, 256> text{};
-  ERR_error_string_n(ERR_get_error(), text.data(), text.size());
-  return text.data();
-}
 
 /// A key longer than SHA-256's block counts as its hash, as HMAC defines it; it also keeps OpenSSL's `int`
 /// length in range.
@@ -36,7 +29,7 @@ Bytes fitting_key(ByteView key) {
   unsigned int size = 0;
   if (EVP_Digest(key.data(), key.size(), reinterpret_cast<unsigned char*>(fitting.data()), &size,
                  EVP_sha256(), nullptr) != 1) {
-    log(LogLevel::kError, "hash a {} byte key with SHA-256: {}", key.size(), last_error());
+    log(LogLevel::kError, "hash a {} byte key with SHA-256: {}", key.size(), openssl_error());
     std::abort();
   }
   return fitting;
@@ -45,6 +38,7 @@ Bytes fitting_key(ByteView key) {
 }  // namespace
 
 Digest hmac_sha256(ByteView key, ByteView message) {
+  start_openssl();
   const Bytes fitting = fitting_key(key);
   // OpenSSL takes a null key for "the same as before".
   const unsigned char none = 0;
@@ -55,17 +49,18 @@ Digest hmac_sha256(ByteView key, ByteView message) {
            raw(message), message.size(), reinterpret_cast<unsigned char*>(digest.data()), &size);
   // Going on with a known digest would accept a forger, so a broken OpenSSL ends the process.
   if (made == nullptr || size != digest.size()) {
-    log(LogLevel::kError, "HMAC-SHA256 over {} bytes: {}", message.size(), last_error());
+    log(LogLevel::kError, "HMAC-SHA256 over {} bytes: {}", message.size(), openssl_error());
     std::abort();
   }
   return digest;
 }
 
 Status random_bytes(std::span<std::byte> out) {
+  start_openssl();
   while (!out.empty()) {
     const std::size_t size = std::min<std::size_t>(out.size(), INT_MAX);
     if (RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(size)) != 1) {
-      return fail(ErrorCode::kSystem, "draw {} random bytes: {}", size, last_error());
+      return fail(ErrorCode::kSystem, "draw {} random bytes: {}", size, openssl_error());
     }
     out = out.subspan(size);
   }
