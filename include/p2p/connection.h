@@ -26,12 +26,16 @@ class Connection;
 /// Names a connection within its endpoint. Starts at 0.
 enum class ConnectionId : std::uint64_t {};
 
-/// What the other side said of itself, proven by the key where one is set.
+/// What the other side said of itself, proven by key or certificate where those are set.
 struct Peer {
   std::string address;  ///< numeric, of the control connection
   std::uint16_t port = 0;
   Incarnation incarnation = 0;
   std::string note;  ///< the bytes that its application gave to `connect` or `set_note`
+
+  /// The name of the key that the side that dialled has shown, or the common name in the peer's certificate.
+  /// Empty: the key has none, or there is neither.
+  std::string identity;
 };
 
 enum class ConnectionState { kConnecting, kOpen, kClosing, kClosed };

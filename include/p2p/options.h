@@ -75,8 +75,18 @@ struct P2P_API Options {
   /// How long engine threads and waits poll before they sleep; 0: they never poll.
   std::chrono::microseconds spin{50};
 
-  /// File with the pre-shared key (any bytes, surrounding white space ignored); empty: no authentication.
+  /// File with pre-shared keys: lines `name:secret`, or one secret of any bytes (docs/security.md). Empty: no
+  /// authentication, unless certificates are named.
   std::string key_file;
+
+  /// Certificates in place of keys: files in PEM with who vouches for peers, this side's certificate, and its
+  /// private key. All of them or none.
+  std::string tls_ca;
+  std::string tls_certificate;
+  std::string tls_key;
+
+  /// Names of keys, or common names of certificates, whose holders may connect; empty: all.
+  std::vector<std::string> allow;
 
   /// Connections that have not proven themselves, in all and of one address; then the oldest are closed.
   unsigned max_strangers = 512;

@@ -229,6 +229,7 @@ nb::typed<nb::dict, nb::str, nb::any> peer_of(const PyEndpoint& self, std::uint6
   out["address"] = link->peer.address;
   out["port"] = link->peer.port;
   out["gpu_idx"] = link->peer.gpu;
+  out["identity"] = link->connection.peer().identity;
   return out;
 }
 
@@ -346,7 +347,10 @@ void bind_connections(PyClass& endpoint) {
            "The connection to a rank of uccl.collective; 2**64 - 1 if there is none.")
       .def("_set_rank", &set_rank, "rank"_a, "conn_id"_a, "For uccl.collective.")
       .def("peer", &peer_of, "conn_id"_a,
-           "The peer's own address, port and GPU index as a dict. Raises for an unknown id.")
+           "The peer's own address, port and GPU index as a dict, and its identity: the name of the key that "
+           "the\n"
+           "side that dialled has shown, or the common name in the peer's certificate. Raises for an unknown "
+           "id.")
       .def("routes", &routes_of, "conn_id"_a,
            "Which transport moves which kinds of memory, and why: a list of dicts with local, remote,\n"
            "transport, reason and detail. Raises for an unknown id.")

@@ -29,7 +29,7 @@ def test_accept_tells_what_the_peer_has_in_its_metadata(other, ep):
     ok, address, gpu, conn = ep.accept()
     assert (ok, address, gpu, conn) == (True, ep.parse_metadata(theirs)[0], 6, 0)
     assert other.result()[0]
-    assert ep.peer(conn) == {"address": address, "port": ep.parse_metadata(theirs)[1], "gpu_idx": 6}
+    assert ep.peer(conn) == {"address": address, "port": ep.parse_metadata(theirs)[1], "gpu_idx": 6, "identity": ""}
 
 
 def test_done_while_another_thread_held_the_interpreter(other, ep):

@@ -84,8 +84,10 @@ Status read_require(Text text, Options& options) {
 
 constexpr OptionVariable kVariables[] = {
     {"UCCL_P2P_LISTEN_ADDRESS",
-     "Address to listen on and to announce to peers. Empty: all addresses if a key file is set, else one, "
-     "which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, else of the "
+     "Address to listen on and to announce to peers. Empty: all addresses if a key file or a certificate is "
+     "set, else "
+     "one, which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, else of "
+     "the "
      "default route, else any but `docker*` and loopback, else `docker*`, else loopback.",
      [](Text text, Options& o) { return o.listen_address = text, Status{}; },
      [](const Options& o) { return o.listen_address; }},
@@ -150,10 +152,26 @@ constexpr OptionVariable kVariables[] = {
      [](Text text, Options& o) { return read_number(text, {0, 1'000'000}, o.spin); },
      [](const Options& o) { return std::to_string(o.spin.count()); }},
     {"UCCL_P2P_KEY_FILE",
-     "File with the pre-shared key that both sides must have; white space around it is ignored. Empty: no "
-     "authentication.",
+     "File with the pre-shared keys of which both sides must have one: lines `name:secret`, or a single "
+     "secret. Whoever dials shows the first. Empty: no authentication, unless certificates are set.",
      [](Text text, Options& o) { return o.key_file = text, Status{}; },
      [](const Options& o) { return o.key_file; }},
+    {"UCCL_P2P_TLS_CA",
+     "With the next two in place of a key file: certificates (PEM) of the authority that vouches for peers.",
+     [](Text text, Options& o) { return o.tls_ca = text, Status{}; },
+     [](const Options& o) { return o.tls_ca; }},
+    {"UCCL_P2P_TLS_CERTIFICATE",
+     "This side's certificate (PEM), followed by those between it and the authority's.",
+     [](Text text, Options& o) { return o.tls_certificate = text, Status{}; },
+     [](const Options& o) { return o.tls_certificate; }},
+    {"UCCL_P2P_TLS_KEY", "The private key (PEM) of UCCL_P2P_TLS_CERTIFICATE.",
+     [](Text text, Options& o) { return o.tls_key = text, Status{}; },
+     [](const Options& o) { return o.tls_key; }},
+    {"UCCL_P2P_ALLOW",
+     "Names of keys, or common names of certificates, whose holders may connect, comma-separated. Empty: "
+     "all.",
+     [](Text text, Options& o) { return read_list(text, o.allow); },
+     [](const Options& o) { return show_list(o.allow); }},
     {"UCCL_P2P_MAX_STRANGERS",
      "Connections that have not proven themselves yet. Beyond that the oldest are closed.",
      [](Text text, Options& o) { return read_number(text, kSome, o.max_strangers); },

@@ -270,7 +270,7 @@ Status Connection::wait_open(std::chrono::nanoseconds timeout) {
 
 Peer Connection::peer() const {
   MutexLock lock(mutex_);
-  return {peer_.path.remote_address, peer_.port, peer_.incarnation, peer_.introduction.note};
+  return {peer_.path.remote_address, peer_.port, peer_.incarnation, peer_.introduction.note, peer_.identity};
 }
 
 Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) const {

@@ -14,6 +14,8 @@
 namespace p2p::engine {
 namespace {
 
+constexpr std::string_view kSecret = "EXPORTER-uccl-p2p-session";
+
 /// Whatever breaks the control connection, the peer is out of reach.
 Error broken(Error error) {
   error.code = ErrorCode::kPeerGone;
@@ -35,7 +37,43 @@ Status ControlSocket::prepare(std::chrono::milliseconds timeout) {
   return socket::tune_stream(fd(), {.user_timeout = std::clamp(timeout, std::chrono::milliseconds(1), most)});
 }
 
-Result<std::size_t> ControlSocket::flush() {
+Status ControlSocket::start_tls(std::shared_ptr<const crypto::Credentials> credentials,
+                                crypto::Tls::Side side) {
+  auto tls = crypto::Tls::start(std::move(credentials), side);
+  if (!tls) return tl::unexpected(std::move(tls).error());
+  Bytes before;
+  for (; !frames_.empty(); drop_first()) {
+    const Bytes& bytes = frames_.front().bytes;
+    before.insert(before.end(), bytes.begin() + static_cast<std::ptrdiff_t>(sent_), bytes.end());
+    sent_ = 0;
+  }
+  MutexLock lock(mutex_);
+  tls_ = std::move(*tls);
+  tls_->outgoing().insert(tls_->outgoing().begin(), before.begin(), before.end());
+  tls_on_ = true;
+  return {};
+}
+
+Result<std::optional<ControlSocket::Sealed>> ControlSocket::sealed(ByteView context) {
+  MutexLock lock(mutex_);
+  if (!tls_ || !tls_->established()) return std::nullopt;
+  const auto secret = tls_->secret(kSecret, context);
+  if (!secret) return tl::unexpected(secret.error());
+  return Sealed{tls_->peer(), *secret};
+}
+
+bool ControlSocket::left_over() const {
+  if (!tls_on_) return false;
+  MutexLock lock(mutex_);
+  return !tls_->outgoing().empty();
+}
+
+void ControlSocket::drop_first() {
+  if (frames_.front().answer) answers_ -= frames_.front().bytes.size();
+  frames_.pop_front();
+}
+
+Result<std::size_t> ControlSocket::flush_clear() {
   constexpr std::size_t kMostPieces = 64;
   std::size_t total = 0;
   while (!frames_.empty()) {
@@ -49,17 +87,52 @@ Result<std::size_t> ControlSocket::flush() {
     sent_ += moved->bytes;
     while (!frames_.empty() && sent_ >= frames_.front().bytes.size()) {
       sent_ -= frames_.front().bytes.size();
-      if (frames_.front().answer) answers_ -= frames_.front().bytes.size();
-      frames_.pop_front();
+      drop_first();
     }
     if (moved->blocked) break;
   }
   return total;
 }
 
-std::size_t ControlSocket::send_now(ByteView bytes) const {
-  const Result<socket::Moved> moved = socket::try_send(fd(), bytes);
-  return moved ? moved->bytes : 0;
+/// Seals no more than leaves soon, so that what is counted as waiting still is.
+Result<std::size_t> ControlSocket::flush_sealed() {
+  constexpr std::size_t kGather = std::size_t{64} << 10;
+  MutexLock lock(mutex_);
+  std::size_t total = 0;
+  do {
+    while (!frames_.empty() && tls_->outgoing().size() < kGather && !tls_failed_) {
+      if (Status sealed = tls_->seal(frames_.front().bytes); !sealed) return tl::unexpected(sealed.error());
+      drop_first();
+    }
+    const auto sent = flush_outgoing(*tls_);
+    if (!sent) return sent;
+    total += *sent;
+  } while (tls_->outgoing().empty() && !frames_.empty() && !tls_failed_);
+  return total;
+}
+
+Result<std::size_t> ControlSocket::flush_outgoing(crypto::Tls& tls) const {
+  Bytes& bytes = tls.outgoing();
+  std::size_t sent = 0;
+  while (sent != bytes.size()) {
+    const Result<socket::Moved> moved = socket::try_send(fd(), ByteView(bytes).subspan(sent));
+    if (!moved) return tl::unexpected(broken(moved.error()));
+    sent += moved->bytes;
+    if (moved->blocked) break;
+  }
+  bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(sent));
+  return sent;
+}
+
+std::size_t ControlSocket::send_now(ByteView bytes) {
+  if (!tls_on_) {
+    const Result<socket::Moved> moved = socket::try_send(fd(), bytes);
+    return moved ? moved->bytes : 0;
+  }
+  MutexLock lock(mutex_);
+  if (!tls_->seal(bytes)) return 0;
+  (void)flush_outgoing(*tls_);
+  return bytes.size();
 }
 
 Result<ControlSocket::Received> ControlSocket::receive(wire::FrameReader& reader) {
@@ -69,8 +142,22 @@ Result<ControlSocket::Received> ControlSocket::receive(wire::FrameReader& reader
     if (!moved) return tl::unexpected(broken(moved.error()));
     const bool interrupted = moved->bytes == 0 && !moved->blocked && !moved->ended;
     if (interrupted) continue;
-    reader.feed(ByteView(buffer.data(), moved->bytes));
-    return Received{moved->bytes, moved->ended};
+    const Received received{moved->bytes, moved->ended};
+    const ByteView came(buffer.data(), moved->bytes);
+    if (!tls_on_) {
+      reader.feed(came);
+      return received;
+    }
+    if (tls_failed_) return received;
+    Bytes clear;
+    MutexLock lock(mutex_);
+    if (Status taken = tls_->take(came, clear); !taken) {
+      tls_failed_ = true;
+      while (!frames_.empty()) drop_first();
+      return tl::unexpected(taken.error());
+    }
+    reader.feed(clear);
+    return received;
   }
 }
 

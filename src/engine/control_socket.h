@@ -5,10 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/bytes.h"
+#include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "drivers/crypto/tls.h"
 #include "drivers/socket/socket.h"
 #include "p2p/result.h"
 #include "transport/transport.h"
@@ -16,8 +21,8 @@
 
 namespace p2p::engine {
 
-/// A non-blocking stream socket with the frames that wait to leave through it. Owned by a session; one
-/// thread, but for `send_now`.
+/// A non-blocking stream socket with the frames that wait to leave through it, in clear or by TLS. Owned by a
+/// session; one thread, but for `send_now`.
 class ControlSocket {
  public:
   /// What one `receive` brought.
@@ -34,8 +39,23 @@ class ControlSocket {
 
   int fd() const { return fd_.get(); }
 
+  /// From here on all is TLS but what waits to leave already. `receive` has handed on all that came before.
+  Status start_tls(std::shared_ptr<const crypto::Credentials> credentials, crypto::Tls::Side side);
+
+  /// Who the peer has proven to be, and the secret of this connection.
+  struct Sealed {
+    std::string peer;
+    crypto::Tls::Secret secret{};
+  };
+
+  /// Once TLS is established; `context` goes into the secret.
+  Result<std::optional<Sealed>> sealed(ByteView context);
+
+  /// Sealed bytes wait to leave. Any thread.
+  bool left_over() const;
+
   /// Nothing waits to leave.
-  bool idle() const { return frames_.empty(); }
+  bool idle() const { return frames_.empty() && !left_over(); }
 
   /// A frame to send; `answer`: the peer's own doing.
   struct Frame {
@@ -52,13 +72,14 @@ class ControlSocket {
   std::size_t answers() const { return answers_; }
 
   /// Writes what the socket takes now; returns how many bytes that was. kPeerGone if there is no peer.
-  Result<std::size_t> flush();
+  Result<std::size_t> flush() { return tls_on_ ? flush_sealed() : flush_clear(); }
 
-  /// Past the queue, from any thread while nothing waits and nobody flushes: how many of the bytes the socket
-  /// took. What went wrong shows when the rest is flushed.
-  std::size_t send_now(ByteView bytes) const;
+  /// Past the queue, from any thread while nothing waits and nobody flushes: how many of the bytes need no
+  /// more care but that of `left_over`. What went wrong shows when the rest is flushed.
+  std::size_t send_now(ByteView bytes);
 
-  /// Feeds what has come to `reader`, one buffer at most. kPeerGone if the connection broke.
+  /// Feeds what has come to `reader`, one buffer at most. kPeerGone if the connection broke. TLS has errors
+  /// of its own, after which nothing more is fed and what waits to leave tells the peer.
   Result<Received> receive(wire::FrameReader& reader);
 
   /// What the peer's machine has not acknowledged; nothing where the system cannot tell.
@@ -74,10 +95,20 @@ class ControlSocket {
   std::string peer() const;
 
  private:
+  Result<std::size_t> flush_clear();
+  Result<std::size_t> flush_sealed();
+  Result<std::size_t> flush_outgoing(crypto::Tls& tls) const;
+  void drop_first();
+
   UniqueFd fd_;
   std::deque<Frame> frames_;
   std::size_t sent_ = 0;     ///< of the first frame
   std::size_t answers_ = 0;  ///< bytes of all frames that are answers
+
+  bool tls_on_ = false;      // never changes while anybody may `send_now`
+  bool tls_failed_ = false;  // what comes is dropped
+  mutable Mutex mutex_;
+  std::unique_ptr<crypto::Tls> tls_ P2P_GUARDED_BY(mutex_);  // its bytes leave in the order of their making
 };
 
 }  // namespace p2p::engine

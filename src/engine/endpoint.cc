@@ -15,7 +15,6 @@
 #include "drivers/socket/default_address.h"
 #include "drivers/socket/socket.h"
 #include "engine/announcement.h"
-#include "engine/key_file.h"
 
 namespace p2p::engine {
 namespace {
@@ -83,10 +82,8 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
                                                    const TransportRegistry& registry) {
   std::unique_ptr<Endpoint> endpoint(new Endpoint);
   endpoint->context_->options = options;
-  if (!options.key_file.empty()) {
-    auto key = read_key_file(options.key_file);
-    if (!key) return tl::unexpected(key.error());
-    endpoint->key_ = std::move(*key);
+  if (Status read = move_into(endpoint->credentials_, CredentialFiles::open(options)); !read) {
+    return tl::unexpected(read.error());
   }
   endpoint->context_->trace = Trace::of_process(options);
   std::array<std::byte, sizeof(Incarnation)> drawn{};
@@ -189,7 +186,7 @@ Status Endpoint::listen() {
   const auto own = own_address(options);
   if (!own) return tl::unexpected(own.error());
   std::vector<socket::Address> wanted;
-  for (const std::string& text : listen_addresses(options, *own, !key_.empty())) {
+  for (const std::string& text : listen_addresses(options, *own, credentials_ != nullptr)) {
     const auto address = socket::Address::parse(text, options.port);
     if (!address) return tl::unexpected(address.error());
     wanted.push_back(*address);
@@ -264,7 +261,8 @@ void Endpoint::set_note(std::string note) {
 
 SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   const Options& options = context_->options;
-  SessionConfig config{incarnation_, key_, {}, options.keepalive, std::max(options.hung, options.keepalive)};
+  SessionConfig config{incarnation_,      credentials_ ? credentials_->current() : nullptr, options.allow, {},
+                       options.keepalive, std::max(options.hung, options.keepalive)};
   if (note) {
     config.introduction.note = std::move(*note);
   } else {

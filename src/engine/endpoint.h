@@ -16,6 +16,7 @@
 #include "drivers/socket/address.h"
 #include "engine/connection.h"
 #include "engine/context.h"
+#include "engine/credential_files.h"
 #include "engine/listener.h"
 #include "p2p/options.h"
 #include "p2p/result.h"
@@ -66,7 +67,7 @@ class Endpoint {
   std::vector<std::shared_ptr<Connection>> forget_ended() P2P_REQUIRES(mutex_);
 
   const std::shared_ptr<Context> context_ = std::make_shared<Context>();
-  Bytes key_;
+  std::unique_ptr<CredentialFiles> credentials_;
   Incarnation incarnation_ = 0;
   std::string address_;
   std::uint16_t port_ = 0;

@@ -12,16 +12,7 @@
 namespace p2p::engine {
 namespace {
 
-constexpr std::string_view kConnectorProof = "p2p connector proof";
-constexpr std::string_view kAcceptorProof = "p2p acceptor proof";
-constexpr std::string_view kSecret = "p2p session secret";
-
-/// Stands in for the key where there is none: the secret is then known to whoever saw the hellos.
-constexpr std::string_view kNoKey = "p2p without a key";
-
-std::string_view proof_label(Role role) {
-  return role == Role::kConnector ? kConnectorProof : kAcceptorProof;
-}
+constexpr std::string_view kHellos = "p2p hellos";
 
 /// A peer's text, fit for a log line.
 std::string printable(std::string_view text) {
@@ -31,14 +22,28 @@ std::string printable(std::string_view text) {
   return clean;
 }
 
-std::string_view key_state(bool authenticated) { return authenticated ? "a key" : "no key"; }
+std::string_view show(std::uint8_t proof) {
+  switch (wire::Proof{proof}) {
+    case wire::Proof::kNone: return "no key";
+    case wire::Proof::kKey: return "a key";
+    case wire::Proof::kCertificate: return "a certificate";
+  }
+  return "something unknown";
+}
+
+bool known(std::uint8_t proof) { return proof <= static_cast<std::uint8_t>(wire::Proof::kCertificate); }
+
+wire::Digest digest(const wire::Hello& connector, const wire::Hello& acceptor) {
+  Bytes transcript;
+  ByteWriter out(transcript);
+  out.put(ByteView(wire::encode(connector)));
+  out.put(ByteView(wire::encode(acceptor)));
+  return crypto::hmac_sha256(as_bytes(kHellos), transcript);
+}
 
 }  // namespace
 
-Handshake::Handshake(Setup setup) : setup_(std::move(setup)) {
-  setup_.hello.version = wire::kVersion;
-  setup_.hello.authenticated = setup_.key.empty() ? 0 : 1;
-}
+Handshake::Handshake(Setup setup) : setup_(std::move(setup)) { setup_.hello.version = wire::kVersion; }
 
 Handshake::Step Handshake::start() {
   Step step;
@@ -50,16 +55,14 @@ Handshake::Step Handshake::take(wire::Message message) {
   if (const auto* hello = std::get_if<wire::Hello>(&message); hello && stage_ == Stage::kHello) {
     return take_hello(*hello);
   }
-  if (const auto* proof = std::get_if<wire::Proof>(&message); proof && stage_ == Stage::kProof) {
-    return take_proof(*proof);
-  }
   if (auto* introduction = std::get_if<wire::Introduction>(&message);
       introduction && stage_ == Stage::kIntroduction) {
     return take_introduction(std::move(*introduction));
   }
   Step step;
   if (const auto* bye = std::get_if<wire::Bye>(&message); bye && stage_ != Stage::kDone) {
-    const auto code = stage_ == Stage::kProof ? ErrorCode::kPermissionDenied : ErrorCode::kUnavailable;
+    const bool believed = stage_ == Stage::kIntroduction && !in_clear();
+    const auto code = believed ? ErrorCode::kPermissionDenied : ErrorCode::kUnavailable;
     step.error = Error{code, fmt::format("the peer refused: {}", printable(bye->reason))};
   } else {
     step.error =
@@ -74,12 +77,12 @@ std::optional<Error> Handshake::mismatch(const wire::Hello& hello) const {
                  fmt::format("protocol versions differ: this side speaks {}, the peer {}", wire::kVersion,
                              hello.version)};
   }
-  if (hello.authenticated != setup_.hello.authenticated) {
+  if (hello.proof != setup_.hello.proof) {
     return Error{
         ErrorCode::kPermissionDenied,
-        fmt::format("either both sides or neither must have a pre-shared key: this side has {}, the "
-                    "peer has {}",
-                    key_state(setup_.hello.authenticated != 0), key_state(hello.authenticated != 0))};
+        fmt::format("both sides must have a key, or both a certificate, or neither anything: this side "
+                    "has {}, the peer has {}",
+                    show(setup_.hello.proof), show(hello.proof))};
   }
   if (hello.nonce == setup_.hello.nonce) {
     return Error{ErrorCode::kProtocol, "this side's own hello came back"};
@@ -89,42 +92,56 @@ std::optional<Error> Handshake::mismatch(const wire::Hello& hello) const {
 
 Handshake::Step Handshake::take_hello(const wire::Hello& hello) {
   Step step;
-  if (setup_.role == Role::kAcceptor) step.send.emplace_back(setup_.hello);
-  if (hello.authenticated > 1) {
-    step.send.clear();
-    step.error = Error{ErrorCode::kProtocol, "the peer's hello neither demands a proof nor does without"};
+  if (hello.version == wire::kVersion && !known(hello.proof)) {
+    step.error = Error{ErrorCode::kProtocol, "the peer's hello does not say how it proves itself"};
     return step;
   }
+  if (setup_.role == Role::kAcceptor) step.send.emplace_back(setup_.hello);
   if (auto error = mismatch(hello)) {
     Step end = give_up(std::move(*error));
     end.send.insert(end.send.begin(), step.send.begin(), step.send.end());
     return end;
   }
   theirs_ = hello;
-  if (setup_.key.empty()) {
+  const bool connector = setup_.role == Role::kConnector;
+  hellos_ = connector ? digest(setup_.hello, theirs_) : digest(theirs_, setup_.hello);
+  if (in_clear()) {
     step.send.emplace_back(setup_.introduction);
     stage_ = Stage::kIntroduction;
-    return step;
+  } else {
+    step.seal = true;
+    stage_ = Stage::kSeal;
   }
-  // The acceptor proves itself only to who did so first: what it says about the key is for peers alone.
-  if (setup_.role == Role::kConnector) step.send.emplace_back(wire::Proof{mac(kConnectorProof)});
-  stage_ = Stage::kProof;
   return step;
 }
 
-Handshake::Step Handshake::take_proof(const wire::Proof& proof) {
-  if (!crypto::equal(proof.mac, mac(proof_label(peer_role())))) {
+Handshake::Step Handshake::sealed(std::string identity) {
+  identity_ = std::move(identity);
+  stage_ = Stage::kIntroduction;
+  if (!allowed()) {
     return give_up(Error{ErrorCode::kPermissionDenied,
-                         "the peer's proof does not hold: the two sides have different keys"});
+                         identity_.empty()
+                             ? std::string("a key without a name is not among those that may connect here")
+                             : fmt::format("'{}' is not among those that may connect here", identity_)});
   }
   Step step;
-  if (setup_.role == Role::kAcceptor) step.send.emplace_back(wire::Proof{mac(kAcceptorProof)});
+  setup_.introduction.hellos = hellos_;
   step.send.emplace_back(setup_.introduction);
-  stage_ = Stage::kIntroduction;
   return step;
+}
+
+/// A key names whoever dials; a certificate names both.
+bool Handshake::allowed() const {
+  const bool key = setup_.hello.proof == static_cast<std::uint8_t>(wire::Proof::kKey);
+  if (setup_.allow.empty() || (key && setup_.role == Role::kConnector)) return true;
+  return std::ranges::find(setup_.allow, identity_) != setup_.allow.end();
 }
 
 Handshake::Step Handshake::take_introduction(wire::Introduction introduction) {
+  if (!in_clear() && introduction.hellos != hellos_) {
+    return give_up(Error{ErrorCode::kPermissionDenied,
+                         "the peer has not heard what this side said first: somebody changes it on the way"});
+  }
   if (introduction.note.size() > kMaxNoteBytes) {
     return give_up(Error{ErrorCode::kProtocol, fmt::format("the peer's note has {} bytes, more than {}",
                                                            introduction.note.size(), kMaxNoteBytes)});
@@ -141,30 +158,14 @@ Handshake::Step Handshake::give_up(Error error) const {
   return step;
 }
 
-Role Handshake::peer_role() const {
-  return setup_.role == Role::kConnector ? Role::kAcceptor : Role::kConnector;
-}
-
-std::array<std::byte, 32> Handshake::mac(std::string_view label) const {
-  const bool connector = setup_.role == Role::kConnector;
-  Bytes transcript;
-  ByteWriter out(transcript);
-  out.put(as_bytes(label));
-  out.put(ByteView(wire::encode(connector ? setup_.hello : theirs_)));
-  out.put(ByteView(wire::encode(connector ? theirs_ : setup_.hello)));
-  return crypto::hmac_sha256(setup_.key.empty() ? as_bytes(kNoKey) : ByteView(setup_.key), transcript);
-}
-
-std::array<std::byte, 32> Handshake::secret() const { return mac(kSecret); }
-
 std::size_t Handshake::max_frame_bytes() const {
-  return stage_ == Stage::kHello || stage_ == Stage::kProof ? kStrangerFrameBytes : wire::kMaxFrameBytes;
+  return stage_ == Stage::kHello || stage_ == Stage::kSeal ? kStrangerFrameBytes : wire::kMaxFrameBytes;
 }
 
 std::string_view Handshake::awaits() const {
   switch (stage_) {
     case Stage::kHello: return "the peer's hello";
-    case Stage::kProof: return "the peer's proof that it has the key";
+    case Stage::kSeal: return "the peer's part of the TLS handshake";
     case Stage::kIntroduction: return "the peer's introduction";
     case Stage::kDone: break;
   }

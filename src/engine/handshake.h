@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,14 +21,12 @@ namespace p2p::engine {
 ///     connector                      acceptor
 ///     Hello                     ->
 ///                               <-   Hello
-///     Proof                     ->                   (both have a key)
-///                               <-   Proof           (only once the connector's holds)
-///                               <-   Introduction
+///     TLS                      <->   TLS             (both have a key, or both a certificate)
 ///     Introduction              ->
+///                               <-   Introduction    (each as soon as it believes the other)
 ///
-/// A proof is an HMAC-SHA256 under the pre-shared key over the role of its maker and both hellos as sent, so
-/// that it binds versions, incarnations and both nonces, and is of no use in another handshake or the other
-/// direction. Without keys the proofs are left out. Whoever gives up says why with a Bye, unless what came
+/// Within TLS the introductions repeat what was said before it, as a digest of both hellos, so that whoever
+/// changes one on the way is found out. Whoever gives up says why with a Bye or TLS's alert, unless what came
 /// was not the protocol at all.
 class Handshake {
  public:
@@ -39,14 +38,15 @@ class Handshake {
 
   struct Setup {
     Role role = Role::kConnector;
-    wire::Hello hello;
-    Bytes key;  ///< empty: none
+    wire::Hello hello;  ///< its version is filled in
     wire::Introduction introduction;
+    std::vector<std::string> allow;  ///< identities that may connect; empty: all
   };
 
-  /// What to do after a message: send, then go on or give up.
+  /// What to do after a message: send, then go on, start TLS, or give up.
   struct Step {
     std::vector<wire::Message> send;
+    bool seal = false;
     std::optional<Error> error;
   };
 
@@ -57,6 +57,13 @@ class Handshake {
 
   Step take(wire::Message message);
 
+  /// TLS is there, and says who the peer is.
+  Step sealed(std::string identity);
+
+  /// TLS was to start and has not said yet who the peer is.
+  bool sealing() const { return stage_ == Stage::kSeal; }
+
+  Role role() const { return setup_.role; }
   bool done() const { return stage_ == Stage::kDone; }
 
   /// The peer's hello has come.
@@ -68,27 +75,29 @@ class Handshake {
   /// What is awaited, for errors: "the peer's hello".
   std::string_view awaits() const;
 
+  /// Once heard: of both hellos, the connector's first. The same on both sides.
+  const wire::Digest& hellos() const { return hellos_; }
+
   /// Once done.
   const wire::Hello& peer_hello() const { return theirs_; }
   const wire::Introduction& peer_introduction() const { return peer_introduction_; }
-
-  /// Once done: the same on both sides, new for each handshake. Secret only if both have a key.
-  std::array<std::byte, 32> secret() const;
+  const std::string& peer_identity() const { return identity_; }
 
  private:
-  enum class Stage { kHello, kProof, kIntroduction, kDone };
+  enum class Stage { kHello, kSeal, kIntroduction, kDone };
 
   Step take_hello(const wire::Hello& hello);
-  Step take_proof(const wire::Proof& proof);
   Step take_introduction(wire::Introduction introduction);
   Step give_up(Error error) const;
   std::optional<Error> mismatch(const wire::Hello& hello) const;
-  std::array<std::byte, 32> mac(std::string_view label) const;
-  Role peer_role() const;
+  bool allowed() const;
+  bool in_clear() const { return setup_.hello.proof == 0; }
 
   Setup setup_;
   Stage stage_ = Stage::kHello;
   wire::Hello theirs_;
+  wire::Digest hellos_{};
+  std::string identity_;
   wire::Introduction peer_introduction_;
 };
 

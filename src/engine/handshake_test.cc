@@ -15,23 +15,22 @@ namespace {
 
 using testing::HasSubstr;
 
-Bytes key(std::string_view text) {
-  const ByteView view = as_bytes(text);
-  return {view.begin(), view.end()};
-}
+constexpr auto kNone = wire::Proof::kNone;
+constexpr auto kKey = wire::Proof::kKey;
+constexpr auto kCertificate = wire::Proof::kCertificate;
 
-Handshake::Setup setup(Role role, std::string_view key_text) {
+Handshake::Setup setup(Role role, wire::Proof proof) {
   Handshake::Setup setup;
   setup.role = role;
   setup.hello.incarnation = role == Role::kConnector ? 11 : 22;
+  setup.hello.proof = static_cast<std::uint8_t>(proof);
   EXPECT_TRUE(crypto::random_bytes(setup.hello.nonce));
-  setup.key = key(key_text);
   setup.introduction.note = role == Role::kConnector ? "from the connector" : "from the acceptor";
   setup.introduction.transports = {{"tcp", ""}, {"cma", "not on this machine"}};
   return setup;
 }
 
-/// Two sides and the wire between them.
+/// Two sides and the wire between them. TLS is no more here than that each side is told who the other is.
 struct Pair {
   Pair(Handshake::Setup connecting, Handshake::Setup accepting)
       : connector(std::move(connecting)), acceptor(std::move(accepting)) {
@@ -49,6 +48,9 @@ struct Pair {
     while (!to_acceptor.empty() || !to_connector.empty()) {
       deliver(to_acceptor, acceptor, to_connector, acceptor_error);
       deliver(to_connector, connector, to_acceptor, connector_error);
+      if (!connector.sealing() || !acceptor.sealing()) continue;
+      put(connector.sealed(identity), to_acceptor, connector_error);
+      put(acceptor.sealed(identity), to_connector, acceptor_error);
     }
   }
 
@@ -60,6 +62,7 @@ struct Pair {
     if (!error) put(side.take(std::move(message)), to, error);
   }
 
+  std::string identity = "decode-1";
   Handshake connector;
   Handshake acceptor;
   std::deque<wire::Message> to_acceptor;
@@ -68,8 +71,8 @@ struct Pair {
   std::optional<Error> acceptor_error;
 };
 
-Pair make_pair(std::string_view connector_key, std::string_view acceptor_key) {
-  return {setup(Role::kConnector, connector_key), setup(Role::kAcceptor, acceptor_key)};
+Pair make_pair(wire::Proof connector, wire::Proof acceptor) {
+  return {setup(Role::kConnector, connector), setup(Role::kAcceptor, acceptor)};
 }
 
 void expect_done(const Pair& pair) {
@@ -79,10 +82,9 @@ void expect_done(const Pair& pair) {
   ASSERT_TRUE(pair.acceptor.done());
 }
 
-TEST(Handshake, IntroducesTwoSidesWithAndWithoutKeys) {
-  for (const std::string_view text :
-       {"", "k", "a pre-shared key that is longer than a block of the hash function"}) {
-    Pair pair = make_pair(text, text);
+TEST(Handshake, IntroducesTwoSidesHoweverTheyProveThemselves) {
+  for (const auto proof : {kNone, kKey, kCertificate}) {
+    Pair pair = make_pair(proof, proof);
     pair.run();
     expect_done(pair);
     EXPECT_EQ(pair.connector.peer_hello().incarnation, 22U);
@@ -90,45 +92,35 @@ TEST(Handshake, IntroducesTwoSidesWithAndWithoutKeys) {
     EXPECT_EQ(pair.connector.peer_introduction().note, "from the acceptor");
     EXPECT_EQ(pair.acceptor.peer_introduction().note, "from the connector");
     EXPECT_EQ(pair.acceptor.peer_introduction().transports.size(), 2U);
-    EXPECT_EQ(pair.connector.secret(), pair.acceptor.secret());
+    EXPECT_EQ(pair.acceptor.peer_identity(), proof == kNone ? "" : "decode-1");
+    EXPECT_EQ(pair.connector.hellos(), pair.acceptor.hellos());
   }
 }
 
-TEST(Handshake, GivesEachSessionItsOwnSecret) {
-  Pair one = make_pair("key", "key");
-  Pair two = make_pair("key", "key");
+TEST(Handshake, GivesEachSessionItsOwnDigest) {
+  Pair one = make_pair(kKey, kKey);
+  Pair two = make_pair(kKey, kKey);
   one.run();
   two.run();
   expect_done(one);
   expect_done(two);
-  EXPECT_NE(one.connector.secret(), two.connector.secret());
+  EXPECT_NE(one.connector.hellos(), two.connector.hellos());
 }
 
-TEST(Handshake, RefusesAWrongKeyOnBothSides) {
-  Pair pair = make_pair("right", "wrong");
-  pair.run();
-  ASSERT_TRUE(pair.acceptor_error);
-  EXPECT_EQ(pair.acceptor_error->code, ErrorCode::kPermissionDenied);
-  EXPECT_THAT(pair.acceptor_error->message, HasSubstr("different keys"));
-  ASSERT_TRUE(pair.connector_error);
-  EXPECT_EQ(pair.connector_error->code, ErrorCode::kPermissionDenied);
-  EXPECT_THAT(pair.connector_error->message, HasSubstr("the peer refused: "));
-  EXPECT_THAT(pair.connector_error->message, HasSubstr("different keys"));
-}
-
-TEST(Handshake, NamesWhoHasAKeyIfOneSideHasNone) {
-  for (const bool connector_has : {true, false}) {
-    Pair pair = connector_has ? make_pair("key", "") : make_pair("", "key");
+TEST(Handshake, NamesWhatEachSideHasIfTheyDiffer) {
+  const auto word = [](wire::Proof proof) {
+    return proof == kNone ? "no key" : proof == kKey ? "a key" : "a certificate";
+  };
+  for (const auto& [mine, theirs] :
+       {std::pair(kKey, kNone), {kNone, kKey}, {kCertificate, kKey}, {kNone, kCertificate}}) {
+    Pair pair = make_pair(mine, theirs);
     pair.run();
-    for (const auto& [error, mine, theirs] :
-         {std::tuple(pair.connector_error, connector_has ? "a key" : "no key",
-                     connector_has ? "no key" : "a key"),
-          std::tuple(pair.acceptor_error, connector_has ? "no key" : "a key",
-                     connector_has ? "a key" : "no key")}) {
+    for (const auto& [error, here, there] :
+         {std::tuple(pair.connector_error, mine, theirs), std::tuple(pair.acceptor_error, theirs, mine)}) {
       ASSERT_TRUE(error);
       EXPECT_EQ(error->code, ErrorCode::kPermissionDenied);
-      EXPECT_THAT(error->message, HasSubstr(std::string("this side has ") + mine));
-      EXPECT_THAT(error->message, HasSubstr(std::string("the peer has ") + theirs));
+      EXPECT_THAT(error->message, HasSubstr(std::string("this side has ") + word(here)));
+      EXPECT_THAT(error->message, HasSubstr(std::string("the peer has ") + word(there)));
     }
     EXPECT_FALSE(pair.connector.done());
     EXPECT_FALSE(pair.acceptor.done());
@@ -136,113 +128,105 @@ TEST(Handshake, NamesWhoHasAKeyIfOneSideHasNone) {
 }
 
 TEST(Handshake, NamesBothVersionsIfTheyDiffer) {
-  Handshake acceptor(setup(Role::kAcceptor, "key"));
+  Handshake acceptor(setup(Role::kAcceptor, kKey));
   const Handshake::Step step = acceptor.take(wire::Hello{.version = 9});
   ASSERT_TRUE(step.error);
   EXPECT_EQ(step.error->code, ErrorCode::kUnavailable);
-  EXPECT_THAT(step.error->message, HasSubstr("this side speaks 3, the peer 9"));
+  EXPECT_THAT(step.error->message, HasSubstr("this side speaks 4, the peer 9"));
   // The connector learns it from the hello and, in words, from the bye.
   ASSERT_EQ(step.send.size(), 2U);
   EXPECT_EQ(std::get<wire::Hello>(step.send[0]).version, wire::kVersion);
   EXPECT_THAT(std::get<wire::Bye>(step.send[1]).reason, HasSubstr("versions differ"));
 }
 
-TEST(Handshake, TellsNothingBeforeTheConnectorHasSpokenAndProvenItself) {
-  Handshake acceptor(setup(Role::kAcceptor, "key"));
+TEST(Handshake, TellsAStrangerNothingButAHello) {
+  Handshake acceptor(setup(Role::kAcceptor, kKey));
   EXPECT_TRUE(acceptor.start().send.empty());
-  wire::Hello hello{.incarnation = 5, .authenticated = 1};
-  const Handshake::Step step = acceptor.take(hello);
+  const Handshake::Step step = acceptor.take(wire::Hello{.incarnation = 5, .proof = 1});
   ASSERT_FALSE(step.error);
+  EXPECT_TRUE(step.seal);
   ASSERT_EQ(step.send.size(), 1U);
   EXPECT_TRUE(std::holds_alternative<wire::Hello>(step.send[0]));
-  const Handshake::Step forged = acceptor.take(wire::Proof{});
-  ASSERT_TRUE(forged.error);
-  for (const wire::Message& message : forged.send) {
-    EXPECT_TRUE(std::holds_alternative<wire::Bye>(message)) << wire::name(message);
-  }
 }
 
-TEST(Handshake, RefusesAReplayedConversation) {
-  Handshake::Setup connecting = setup(Role::kConnector, "key");
-  Pair pair(connecting, setup(Role::kAcceptor, "key"));
-  std::vector<wire::Message> overheard;
-  while (!pair.to_acceptor.empty() || !pair.to_connector.empty()) {
-    for (const wire::Message& message : pair.to_acceptor) overheard.push_back(message);
-    Pair::deliver(pair.to_acceptor, pair.acceptor, pair.to_connector, pair.acceptor_error);
-    while (!pair.to_connector.empty()) {
-      Pair::deliver(pair.to_connector, pair.connector, pair.to_acceptor, pair.connector_error);
-    }
-  }
-  expect_done(pair);
-  Handshake again(setup(Role::kAcceptor, "key"));
-  std::optional<Error> error;
-  for (const wire::Message& message : overheard) {
-    const Handshake::Step step = again.take(message);
-    if (step.error) {
-      error = step.error;
-      break;
-    }
-  }
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code, ErrorCode::kPermissionDenied);
-  EXPECT_FALSE(again.done());
-}
-
-TEST(Handshake, RefusesItsOwnHelloAndProofReflected) {
-  Handshake connector(setup(Role::kConnector, "key"));
+TEST(Handshake, RefusesItsOwnHelloReflected) {
+  Handshake connector(setup(Role::kConnector, kKey));
   const Handshake::Step start = connector.start();
   EXPECT_TRUE(connector.take(start.send.at(0)).error);
-
-  // With another hello but the connector's own proof sent back.
-  Handshake other(setup(Role::kConnector, "key"));
-  other.start();
-  wire::Hello hello{.incarnation = 5, .authenticated = 1};
-  const Handshake::Step proof = other.take(hello);
-  ASSERT_FALSE(proof.error);
-  const Handshake::Step reflected = other.take(proof.send.at(0));
-  ASSERT_TRUE(reflected.error);
-  EXPECT_EQ(reflected.error->code, ErrorCode::kPermissionDenied);
 }
 
-TEST(Handshake, BindsIncarnationsIntoTheProof) {
-  Pair pair = make_pair("key", "key");
-  // Someone in between changes who the connector claims to be.
+TEST(Handshake, RefusesAHelloThatProvesNothingKnown) {
+  Handshake acceptor(setup(Role::kAcceptor, kKey));
+  const Handshake::Step step = acceptor.take(wire::Hello{.incarnation = 5, .proof = 3});
+  ASSERT_TRUE(step.error);
+  EXPECT_EQ(step.error->code, ErrorCode::kProtocol);
+  EXPECT_TRUE(step.send.empty());
+}
+
+// Whatever somebody in between changes of a hello: the incarnation here.
+TEST(Handshake, NoticesAHelloThatWasChanged) {
+  Pair pair = make_pair(kKey, kKey);
   std::get<wire::Hello>(pair.to_acceptor.front()).incarnation = 99;
   pair.run();
   ASSERT_TRUE(pair.acceptor_error);
   EXPECT_EQ(pair.acceptor_error->code, ErrorCode::kPermissionDenied);
+  EXPECT_THAT(pair.acceptor_error->message, HasSubstr("somebody changes it"));
+  ASSERT_TRUE(pair.connector_error);
+  EXPECT_EQ(pair.connector_error->code, ErrorCode::kPermissionDenied);
+}
+
+TEST(Handshake, RefusesWhoIsNotAllowed) {
+  for (const auto& [proof, role, refused] :
+       {std::tuple(kKey, Role::kAcceptor, true), std::tuple(kKey, Role::kConnector, false),
+        std::tuple(kCertificate, Role::kAcceptor, true), std::tuple(kCertificate, Role::kConnector, true)}) {
+    Handshake::Setup connecting = setup(Role::kConnector, proof);
+    Handshake::Setup accepting = setup(Role::kAcceptor, proof);
+    (role == Role::kConnector ? connecting : accepting).allow = {"decode-2", "decode-3"};
+    Pair pair(connecting, accepting);
+    pair.run();
+    EXPECT_EQ(pair.connector_error.has_value(), refused);
+    EXPECT_EQ(pair.acceptor_error.has_value(), refused);
+    if (!refused) continue;
+    for (const auto& error : {pair.connector_error, pair.acceptor_error}) {
+      EXPECT_EQ(error->code, ErrorCode::kPermissionDenied);
+      EXPECT_THAT(error->message, HasSubstr("'decode-1' is not among those that may connect here"));
+    }
+  }
+  Handshake::Setup accepting = setup(Role::kAcceptor, kKey);
+  accepting.allow = {"decode-2", "decode-1"};
+  Pair pair(setup(Role::kConnector, kKey), accepting);
+  pair.run();
+  expect_done(pair);
 }
 
 TEST(Handshake, RefusesMessagesOutOfTurn) {
-  for (const wire::Message& message :
-       {wire::Message(wire::Proof{}), wire::Message(wire::Introduction{}), wire::Message(wire::Heartbeat{}),
-        wire::Message(wire::RegionQuery{})}) {
-    Handshake acceptor(setup(Role::kAcceptor, "key"));
+  for (const wire::Message& message : {wire::Message(wire::Introduction{}), wire::Message(wire::Heartbeat{}),
+                                       wire::Message(wire::RegionQuery{})}) {
+    Handshake acceptor(setup(Role::kAcceptor, kKey));
     const Handshake::Step step = acceptor.take(message);
     ASSERT_TRUE(step.error) << wire::name(message);
     EXPECT_EQ(step.error->code, ErrorCode::kProtocol);
     EXPECT_TRUE(step.send.empty());
-    Handshake late(setup(Role::kAcceptor, "key"));
-    EXPECT_FALSE(late.take(wire::Hello{.authenticated = 1}).error);
-    const bool in_turn = std::holds_alternative<wire::Proof>(message);
+    Handshake late(setup(Role::kAcceptor, kKey));
+    EXPECT_FALSE(late.take(wire::Hello{.proof = 1}).error);
     const Handshake::Step next = late.take(message);
     ASSERT_TRUE(next.error) << wire::name(message);
-    EXPECT_EQ(next.error->code, in_turn ? ErrorCode::kPermissionDenied : ErrorCode::kProtocol);
+    EXPECT_EQ(next.error->code, ErrorCode::kProtocol);
   }
 }
 
 TEST(Handshake, TakesLongFramesOnlyFromWhoHasProvenItself) {
-  Handshake acceptor(setup(Role::kAcceptor, "key"));
+  Handshake acceptor(setup(Role::kAcceptor, kKey));
   EXPECT_EQ(acceptor.max_frame_bytes(), Handshake::kStrangerFrameBytes);
-  EXPECT_FALSE(acceptor.take(wire::Hello{.authenticated = 1}).error);
+  EXPECT_FALSE(acceptor.take(wire::Hello{.proof = 1}).error);
   EXPECT_EQ(acceptor.max_frame_bytes(), Handshake::kStrangerFrameBytes);
-  Pair pair = make_pair("key", "key");
+  Pair pair = make_pair(kKey, kKey);
   pair.run();
   EXPECT_EQ(pair.acceptor.max_frame_bytes(), wire::kMaxFrameBytes);
 }
 
 TEST(Handshake, ShowsAPeersReasonWithoutItsControlCharacters) {
-  Handshake connector(setup(Role::kConnector, ""));
+  Handshake connector(setup(Role::kConnector, kNone));
   connector.start();
   const Handshake::Step step = connector.take(wire::Bye{"no\n\x1b[31m" + std::string(1000, 'x')});
   ASSERT_TRUE(step.error);
@@ -251,9 +235,9 @@ TEST(Handshake, ShowsAPeersReasonWithoutItsControlCharacters) {
 }
 
 TEST(Handshake, RefusesANoteThatIsTooLong) {
-  Handshake::Setup talkative = setup(Role::kConnector, "");
+  Handshake::Setup talkative = setup(Role::kConnector, kNone);
   talkative.introduction.note.resize(Handshake::kMaxNoteBytes + 1);
-  Pair pair(std::move(talkative), setup(Role::kAcceptor, ""));
+  Pair pair(std::move(talkative), setup(Role::kAcceptor, kNone));
   pair.run();
   ASSERT_TRUE(pair.acceptor_error);
   EXPECT_EQ(pair.acceptor_error->code, ErrorCode::kProtocol);

@@ -95,7 +95,6 @@ std::vector<Case> cases() {
       {"words of none", wire::Words{block(0, 0)}, kAlways, kAlways},
       {"heartbeat", wire::Heartbeat{}, kAlways, kAlways},
       {"hello", wire::Hello{}, kNever, kNever},
-      {"proof", wire::Proof{}, kNever, kNever},
       {"introduction", wire::Introduction{}, kNever, kNever},
   };
 }

@@ -80,13 +80,23 @@ bool Session::Core::dial_later() {
   return true;
 }
 
+Handshake::Setup Session::Core::handshake_setup(Role role) const {
+  Handshake::Setup setup{
+      .role = role, .hello = {}, .introduction = config_.introduction, .allow = config_.allow};
+  setup.hello.incarnation = config_.incarnation;
+  if (const auto& credentials = config_.credentials) {
+    const auto proof = credentials->by_key() ? wire::Proof::kKey : wire::Proof::kCertificate;
+    setup.hello.proof = static_cast<std::uint8_t>(proof);
+  }
+  return setup;
+}
+
 void Session::Core::adopt(UniqueFd socket, Role role) {
   if (state_ == State::kClosed) return;
   state_ = State::kHandshake;
   socket_.emplace(std::move(socket));
   if (peer_name_.empty()) peer_name_ = socket_->peer();
-  Handshake::Setup setup{.role = role, .hello = {}, .key = config_.key, .introduction = config_.introduction};
-  setup.hello.incarnation = config_.incarnation;
+  Handshake::Setup setup = handshake_setup(role);
   Status ready = crypto::random_bytes(setup.hello.nonce);
   if (ready) ready = socket_->prepare(config_.hung);
   if (ready) {
@@ -112,9 +122,11 @@ void Session::Core::receive() {
   const auto until = Clock::now() + kTurn;
   for (int reads = 0; reads < kReadsPerEvent && socket_ && !going_on_ && !paused_; ++reads) {
     const auto got = socket_->receive(reader_);
-    if (!got) return finish(explain(got.error()));
+    if (!got) return refuse(got.error());
     if (got->bytes == 0 && !got->end) return;
     if (keepalive_) keepalive_->heard(Clock::now());
+    if (state_ == State::kHandshake && handshake_->sealing()) look_at_tls();
+    if (!socket_) return;
     if (got->end) return take_end();
     take_messages(until);
   }
@@ -158,7 +170,7 @@ void Session::Core::take_turn(Clock::time_point until) {
     if (!message) return finish(explain(std::move(message).error()));
     if (!*message) return;
     if (state_ == State::kHandshake) {
-      shake_hands(std::move(**message));
+      shake_hands(handshake_->take(std::move(**message)));
     } else if ((*message)->index() <= wire::Message(wire::Introduction{}).index()) {
       finish(explain(
           Error{ErrorCode::kProtocol, fmt::format("a {} came after the handshake", wire::name(**message))}));
@@ -218,13 +230,42 @@ void Session::Core::send_gathered() {
   flush();
 }
 
-void Session::Core::shake_hands(wire::Message message) {
-  Handshake::Step step = handshake_->take(std::move(message));
+void Session::Core::shake_hands(Handshake::Step step) {
   for (const wire::Message& each : step.send) socket_->push(wire::encode(each));
   if (step.error && step.send.empty()) return finish(explain(std::move(*step.error)));
   if (step.error) return begin_close(explain(std::move(*step.error)));
+  if (step.seal) return start_tls();
   if (handshake_->done()) return open();
   flush();
+}
+
+void Session::Core::start_tls() {
+  if (reader_.buffered() != 0) {
+    return finish(explain(Error{ErrorCode::kProtocol, "something other than TLS follows the peer's hello"}));
+  }
+  // The connector speaks first: the acceptor's hello has gone out before it can begin.
+  const bool dials = handshake_->role() == Role::kConnector;
+  const auto side = dials ? crypto::Tls::Side::kDials : crypto::Tls::Side::kAccepts;
+  if (Status started = socket_->start_tls(config_.credentials, side); !started) {
+    return finish(explain(std::move(started).error()));
+  }
+  flush();
+}
+
+/// Goes on with the handshake once TLS says who the peer is.
+void Session::Core::look_at_tls() {
+  auto sealed = socket_->sealed(handshake_->hellos());
+  if (!sealed) return finish(explain(std::move(sealed).error()));
+  if (!*sealed) return flush();
+  secret_ = (*sealed)->secret;
+  shake_hands(handshake_->sealed(std::move((*sealed)->peer)));
+}
+
+/// TLS refuses what came. What it has to say to the peer leaves first.
+void Session::Core::refuse(const Error& error) {
+  const bool says_more = error.code != ErrorCode::kPeerGone && state_ <= State::kOpen && !socket_->idle();
+  if (!says_more) return finish(explain(error));
+  begin_close(explain(error));
 }
 
 void Session::Core::open() {
@@ -234,7 +275,8 @@ void Session::Core::open() {
   start_keepalive();
   const SessionPeer peer{.incarnation = handshake_->peer_hello().incarnation,
                          .introduction = handshake_->peer_introduction(),
-                         .secret = handshake_->secret(),
+                         .identity = handshake_->peer_identity(),
+                         .secret = config_.credentials ? secret_ : handshake_->hellos(),
                          .path = socket_->path(),
                          .port = socket_->peer_port()};
   handshake_.reset();
@@ -335,12 +377,12 @@ void Session::Core::enqueue(const wire::Message& message) {
   if (!accepting_) return;
   if (direct_) {
     const std::size_t sent = socket_->send_now(frame);
-    if (sent == frame.size()) return;
+    if (sent == frame.size() && !socket_->left_over()) return;
     direct_ = false;
     frame.erase(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(sent));
   }
   gathered_ += frame.size();
-  outbox_.push_back({std::move(frame), gathering_ == std::this_thread::get_id()});
+  if (!frame.empty()) outbox_.push_back({std::move(frame), gathering_ == std::this_thread::get_id()});
   if (!gathering_) schedule();
 }
 
@@ -377,7 +419,7 @@ void Session::Core::run_scheduled() {
   for (auto& frame : frames) socket_->push(std::move(frame));
   if (request && state_ < State::kOpen) return finish(std::move(*request));
   if (request && state_ == State::kOpen) return begin_close(std::move(*request));
-  if (!frames.empty()) flush();
+  if (!frames.empty() || (state_ == State::kOpen && !socket_->idle())) flush();
 }
 
 void Session::Core::begin_close(Error reason) {

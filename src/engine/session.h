@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/unique_fd.h"
+#include "drivers/crypto/credentials.h"
 #include "engine/reactor.h"
 #include "p2p/memory.h"
 #include "p2p/result.h"
@@ -23,7 +24,8 @@ namespace p2p::engine {
 /// What this side brings into the handshake.
 struct SessionConfig {
   Incarnation incarnation = 0;
-  Bytes key;  ///< pre-shared; empty: none
+  std::shared_ptr<const crypto::Credentials> credentials;  ///< null: neither side proves anything
+  std::vector<std::string> allow;                          ///< identities that may connect; empty: all
   wire::Introduction introduction;
   std::chrono::milliseconds keepalive{3000};
   std::chrono::milliseconds hung{30000};
@@ -33,23 +35,25 @@ struct SessionConfig {
 struct SessionPeer {
   Incarnation incarnation = 0;
   wire::Introduction introduction;
+  std::string identity;                ///< of the key or certificate; may be empty
   std::array<std::byte, 32> secret{};  ///< the same on both sides, new for each session
   PeerPath path;
   std::uint16_t port = 0;  ///< the peer's, of the control connection
 };
 
-/// One control connection: hello, proof, introduction, then messages both ways with keepalive. Lives on the
-/// reactor's thread; `send` and `close` may be called from any. Handlers run on the reactor's thread, never
-/// within `dial` or `accept`; `closed` is called exactly once, last. The reactor outlives it.
+/// One control connection: hello, TLS where there are keys, introduction, then messages both ways with
+/// keepalive. Lives on the reactor's thread; `send` and `close` may be called from any. Handlers run on the
+/// reactor's thread, never within `dial` or `accept`; `closed` is called exactly once, last. The reactor
+/// outlives it.
 ///
 /// However much the peer sends, the reactor's timers and its other sessions get their turn after some
 /// milliseconds, and what is sent within a turn leaves together at its end. Answers that the peer does not
 /// take are kept up to a mark; above it the session reads nothing more until they have left.
 ///
-/// Errors that `closed` gets by itself: kTimedOut (the handshake's deadline), kPermissionDenied (keys),
-/// kUnavailable (nobody listens, versions differ, the peer refused), kNotFound (no such host), kProtocol, and
-/// kPeerGone: the peer closed, its connection broke, its machine was silent for the keepalive time, or the
-/// peer itself for as long as it takes to be hung.
+/// Errors that `closed` gets by itself: kTimedOut (the handshake's deadline), kPermissionDenied (keys,
+/// certificates), kUnavailable (nobody listens, versions differ, the peer refused), kNotFound (no such host),
+/// kProtocol, and kPeerGone: the peer closed, its connection broke, its machine was silent for the keepalive
+/// time, or the peer itself for as long as it takes to be hung.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Handlers {

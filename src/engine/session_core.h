@@ -49,7 +49,11 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   bool gathered_much() P2P_EXCLUDES(mutex_);
   bool pause_above_mark();
   void send_gathered();
-  void shake_hands(wire::Message message);
+  Handshake::Setup handshake_setup(Role role) const;
+  void shake_hands(Handshake::Step step);
+  void start_tls();
+  void look_at_tls();
+  void refuse(const Error& error);
   void open();
   void flush();
   void update_interest();
@@ -78,6 +82,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   std::shared_ptr<Dialer> dialer_;
   std::optional<ControlSocket> socket_;
   std::optional<Handshake> handshake_;
+  std::array<std::byte, 32> secret_{};
   wire::FrameReader reader_{Handshake::kStrangerFrameBytes};
   std::uint32_t interest_ = 0;
   bool peer_finished_ = false;

@@ -111,12 +111,12 @@ TEST(Codec, RoundTripsEveryMessage) {
 TEST(Codec, WritesTheBytesOfTheWirePage) {
   EXPECT_EQ(encode(RegionRevoke{.revocation = 0x0102030405060708, .region = 0x0a0b0c0d}),
             Bytes({std::byte{14}, std::byte{0}, std::byte{0}, std::byte{0},        // length
-                   std::byte{10}, std::byte{0},                                    // type
+                   std::byte{9}, std::byte{0},                                     // type
                    std::byte{8}, std::byte{7}, std::byte{6}, std::byte{5},         // revocation
                    std::byte{4}, std::byte{3}, std::byte{2}, std::byte{1},         //
                    std::byte{13}, std::byte{12}, std::byte{11}, std::byte{10}}));  // region
   EXPECT_EQ(encode(Bye{"ab"}),
-            Bytes({std::byte{8}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{18}, std::byte{0},
+            Bytes({std::byte{8}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{17}, std::byte{0},
                    std::byte{2}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{'a'}, std::byte{'b'}}));
 }
 

@@ -56,21 +56,33 @@ class Encoder {
   ByteWriter out_;
 };
 
-constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {
-    "Hello",           "Proof",
-    "Introduction",    "ChannelOffer",
-    "ChannelAnswer",   "ChannelsReady",
-    "ChannelControl",  "RegionQuery",
-    "RegionAnswer",    "RegionRevoke",
-    "RegionRevoked",   "ReceivePosted",
-    "ReceiveDone",     "ReceiveWithdrawn",
-    "Notify",          "NotifyDone",
-    "Heartbeat",       "Bye",
-    "Words",           "EagerMessage",
-    "MessageAnswered", "MessageDeclined",
-    "ReceiveWanted",   "MessageWithdrawn",
-    "SendsEnded",      "ChannelReopen",
-    "ChannelReopened", "NotifyTaken"};
+constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"Hello",
+                                                                               "Introduction",
+                                                                               "ChannelOffer",
+                                                                               "ChannelAnswer",
+                                                                               "ChannelsReady",
+                                                                               "ChannelControl",
+                                                                               "RegionQuery",
+                                                                               "RegionAnswer",
+                                                                               "RegionRevoke",
+                                                                               "RegionRevoked",
+                                                                               "ReceivePosted",
+                                                                               "ReceiveDone",
+                                                                               "ReceiveWithdrawn",
+                                                                               "Notify",
+                                                                               "NotifyDone",
+                                                                               "Heartbeat",
+                                                                               "Bye",
+                                                                               "Words",
+                                                                               "EagerMessage",
+                                                                               "MessageAnswered",
+                                                                               "MessageDeclined",
+                                                                               "ReceiveWanted",
+                                                                               "MessageWithdrawn",
+                                                                               "SendsEnded",
+                                                                               "ChannelReopen",
+                                                                               "ChannelReopened",
+                                                                               "NotifyTaken"};
 
 }  // namespace
 

@@ -15,13 +15,16 @@
 /// wire order, and the codec walks that list both ways (encode.cc, decode.cc; byte tables in docs/wire.md).
 namespace p2p::wire {
 
-inline constexpr std::uint16_t kVersion = 3;
+inline constexpr std::uint16_t kVersion = 4;
 
 /// Longest frame either side accepts, its header included. Longer things are sent in pieces.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
 
 using Nonce = std::array<std::byte, 32>;
-using Mac = std::array<std::byte, 32>;
+using Digest = std::array<std::byte, 32>;
+
+/// How a side proves itself.
+enum class Proof : std::uint8_t { kNone, kKey, kCertificate };
 
 /// First from both sides. Tells nothing that a stranger must not know. `version` comes first in every
 /// version, so that two sides that do not understand each other can still say so.
@@ -29,14 +32,8 @@ struct Hello {
   std::uint16_t version = kVersion;
   std::uint64_t incarnation = 0;
   Nonce nonce{};
-  std::uint8_t authenticated = 0;  ///< 1: I have a key and demand a Proof
+  std::uint8_t proof = 0;  ///< a Proof; with any but kNone TLS follows the hellos
   friend bool operator==(const Hello&, const Hello&) = default;
-};
-
-/// HMAC over role and both hellos; connector first. Sent only where both have a key.
-struct Proof {
-  Mac mac{};
-  friend bool operator==(const Proof&, const Proof&) = default;
 };
 
 struct TransportStatus {
@@ -45,8 +42,9 @@ struct TransportStatus {
   friend bool operator==(const TransportStatus&, const TransportStatus&) = default;
 };
 
-/// After the proofs, from both sides.
+/// After the hellos, and within TLS where sides prove themselves, from both.
 struct Introduction {
+  Digest hellos{};  ///< what this side said and heard before
   std::string note;
   std::vector<TransportStatus> transports;
   std::uint32_t eager_bytes = 0;  ///< kept here of messages whose receives are not posted yet
@@ -159,10 +157,10 @@ struct Words {
   friend bool operator==(const Words&, const Words&) = default;
 };
 
-using Message = std::variant<Hello, Proof, Introduction, ChannelOffer, ChannelAnswer, ChannelsReady,
-                             ChannelControl, RegionQuery, RegionAnswer, RegionRevoke, RegionRevoked,
-                             ReceivePosted, ReceiveDone, ReceiveWithdrawn, Notify, NotifyDone, Heartbeat, Bye,
-                             Words, EagerMessage, MessageAnswered, MessageDeclined, ReceiveWanted,
-                             MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened, NotifyTaken>;
+using Message =
+    std::variant<Hello, Introduction, ChannelOffer, ChannelAnswer, ChannelsReady, ChannelControl, RegionQuery,
+                 RegionAnswer, RegionRevoke, RegionRevoked, ReceivePosted, ReceiveDone, ReceiveWithdrawn,
+                 Notify, NotifyDone, Heartbeat, Bye, Words, EagerMessage, MessageAnswered, MessageDeclined,
+                 ReceiveWanted, MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened, NotifyTaken>;
 
 }  // namespace p2p::wire

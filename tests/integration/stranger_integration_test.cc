@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <unistd.h>
@@ -28,8 +29,7 @@ class KeyFile {
  public:
   explicit KeyFile(const std::string& key)
       : path_(std::filesystem::temp_directory_path() / fmt::format("p2p-key-{}-{}", ::getpid(), counter_++)) {
-    std::ofstream(path_) << key << "\n";
-    std::filesystem::permissions(path_, std::filesystem::perms::owner_read);
+    write(path_, key);
   }
   ~KeyFile() { std::filesystem::remove(path_); }
   KeyFile(const KeyFile&) = delete;
@@ -37,7 +37,19 @@ class KeyFile {
 
   std::string path() const { return path_.string(); }
 
+  /// In one step, as nobody should see half of it.
+  void replace(const std::string& key) const {
+    const std::filesystem::path beside = path_.string() + ".new";
+    write(beside, key);
+    std::filesystem::rename(beside, path_);
+  }
+
  private:
+  static void write(const std::filesystem::path& path, const std::string& key) {
+    std::ofstream(path) << key << "\n";
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+  }
+
   static inline int counter_ = 0;
   std::filesystem::path path_;
 };
@@ -255,6 +267,48 @@ TEST(Stranger, KeysMustAgree) {
   Peer peer({.key_file = right.path()});
   Endpoint endpoint = make_endpoint({.key_file = right_again.path()});
   EXPECT_TRUE(is_ok(status_of(endpoint.connect(peer.address(), peer.port(), kLimit))));
+}
+
+TEST(Stranger, ANameThatMayNotConnectIsToldSo) {
+  const KeyFile both("decode-1:the secret of the first\ndecode-2:the secret of the second");
+  const KeyFile second("decode-2:the secret of the second");
+  const KeyFile third("decode-3:the secret of a third");
+  Options options = EndpointPlan{.key_file = both.path()}.options();
+  options.allow = {"decode-2"};
+  auto endpoint = Endpoint::create(options);
+  ASSERT_TRUE(endpoint) << endpoint.error().message;
+  const auto dial = [&](const KeyFile& key) {
+    Peer peer({.key_file = key.path()});
+    const auto answer =
+        peer.call(fmt::format("connect {} {} {}", endpoint->address(), endpoint->port(), kLimit.count()));
+    return answer ? std::string("open") : answer.error().message;
+  };
+  EXPECT_THAT(dial(both), ::testing::HasSubstr("'decode-1' is not among those that may connect here"));
+  EXPECT_THAT(dial(third), ::testing::HasSubstr("it has no key named 'decode-3'"));
+  EXPECT_EQ(dial(second), "open");
+  const auto accepted = endpoint->accept(kLimit);
+  ASSERT_TRUE(accepted) << accepted.error().message;
+  EXPECT_EQ(accepted->peer().identity, "decode-2");
+}
+
+TEST(Stranger, KeysChangeWhileBothSidesRun) {
+  const KeyFile here("old:the secret of before");
+  const KeyFile there("old:the secret of before");
+  Peer peer({.key_file = there.path()});
+  Endpoint endpoint = make_endpoint({.key_file = here.path()});
+  const auto identity = [&] {
+    const auto connection = endpoint.connect(peer.address(), peer.port(), kLimit);
+    return connection ? connection->peer().identity : connection.error().message;
+  };
+  EXPECT_EQ(identity(), "old");
+  there.replace("old:the secret of before\nnew:the secret of later");
+  EXPECT_EQ(identity(), "old");
+  here.replace("new:the secret of later\nold:the secret of before");
+  EXPECT_EQ(identity(), "new");
+  there.replace("new:the secret of later");
+  EXPECT_EQ(identity(), "new");
+  here.replace("old:the secret of before");
+  EXPECT_THAT(identity(), ::testing::HasSubstr("it has no key named 'old'"));
 }
 
 TEST(Stranger, NoKeyIsTheReasonThatTheUserReads) {

@@ -38,7 +38,7 @@ std::uint64_t number(std::string_view text) {
 }
 
 std::string first_words(std::string_view kind) {
-  if (kind == "hello") return to_string(wire::encode(wire::Hello{.incarnation = 1, .authenticated = 1}));
+  if (kind == "hello") return to_string(wire::encode(wire::Hello{.incarnation = 1, .proof = 1}));
   return kind == "noise" ? std::string(100, 'x') : std::string();
 }
 

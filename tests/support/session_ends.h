@@ -22,9 +22,11 @@ using Clock = std::chrono::steady_clock;
 
 inline constexpr std::chrono::seconds kPatience{30};
 
-inline Bytes key(std::string_view text) {
+/// A key without a name; none if the text is empty.
+inline std::shared_ptr<const crypto::Credentials> key(std::string_view text, std::string name = "") {
+  if (text.empty()) return nullptr;
   const ByteView view = as_bytes(text);
-  return {view.begin(), view.end()};
+  return crypto::Credentials::of_keys({{std::move(name), Bytes(view.begin(), view.end())}}).value();
 }
 
 /// A session and what it reported.
@@ -113,7 +115,7 @@ class Side {
 
 inline SessionConfig config(std::string_view key_text, Incarnation incarnation = 1) {
   SessionConfig config;
-  config.key = key(key_text);
+  config.credentials = key(key_text);
   config.incarnation = incarnation;
   config.introduction.note = "note " + std::to_string(incarnation);
   return config;

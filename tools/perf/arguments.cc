@@ -13,8 +13,7 @@ namespace p2p::perf {
 void add_connection_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--port", arguments.port, "TCP port of the server; 0 lets the server's system choose")
       ->capture_default_str();
-  app.add_option("--key-file", arguments.key_file,
-                 "file with the pre-shared key (default: UCCL_P2P_KEY_FILE)");
+  app.add_option("--key-file", arguments.key_file, "file with pre-shared keys (default: UCCL_P2P_KEY_FILE)");
 }
 
 void add_server_options(CLI::App& app, Arguments& arguments) {

@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
   add_row_options(*client, arguments);
   auto* const local = app.add_subcommand(
       "local", "measure between two processes of this machine; without options, a tour of it");
-  local->add_option("--key-file", arguments.key_file, "file with the pre-shared key");
+  local->add_option("--key-file", arguments.key_file, "file with pre-shared keys");
   add_row_options(*local, arguments);
   auto* const baseline =
       app.add_subcommand("baseline", "measure raw sockets and copies on this machine, without the engine");

@@ -208,7 +208,7 @@ def _engine(theirs: dict[str, Any], address: str) -> Iterator[Finding]:
                 about_key = "key" in reason
                 yield Finding(
                     _SECTION, "connection", reason, PROBLEM,
-                    "UCCL_P2P_KEY_FILE must name files with the same key on both hosts" if about_key
+                    "both hosts must have the same key in the files that UCCL_P2P_KEY_FILE names" if about_key
                     else remedy_of(reason),
                 )  # fmt: skip
                 return
