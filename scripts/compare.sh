@@ -67,7 +67,7 @@ nixl() {
 parts=(machine ours)
 if command -v iperf3 >/dev/null; then parts+=(iperf); else echo "compare: iperf3 is not installed"; fi
 if has_module torch; then parts+=(gloo); else echo "compare: torch is not installed (Gloo)"; fi
-if ! has_module nixl && ! has_module nixl_cu12 && ! has_module nixl_cu13; then
+if ! has_module nixl._api && ! has_module nixl_cu12._api && ! has_module nixl_cu13._api; then
   echo "compare: NIXL is not installed"
 elif ! has_module uccl.p2p; then
   echo "compare: the Python package is not installed (NIXL)"

@@ -15,7 +15,7 @@ LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|
 NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (7, 0, 0)}
 BINARIES = {"bin/p2p-perf", "bin/tcpx", "lib/libnccl-net-soft.so", "lib/libtcpx_p2p.so.0", "nixl/libplugin_TCPX.so"}
 FILES = {"_p2p.pyi", "py.typed", "p2p.py", "include/tcpx/interface.h", "doctor/__main__.py"}
-COMMANDS = {"p2p-doctor", "p2p-perf", "tcpx"}
+COMMANDS = {"p2p-doctor", "p2p-perf", "p2p-top", "tcpx"}
 
 
 def readelf(what, path):
