@@ -73,7 +73,7 @@ elif ! has_module uccl.p2p; then
   echo "compare: the Python package is not installed (NIXL)"
 else
   parts+=("nixl ucx")
-  if "$python" -m uccl.nixl status >/dev/null 2>&1; then parts+=("nixl tcpx"); fi
+  if "$python" -m uccl.nixl status 2>/dev/null | grep -Eq ": (linked|copied) "; then parts+=("nixl tcpx"); fi
 fi
 
 failed=()
