@@ -64,6 +64,10 @@ Status check_tcpx(const Handle& handle) {
 
 }  // namespace
 
+bool knows_handles_of(std::string_view plugin_name) {
+  return is_tcpx(plugin_name) || plugin_name == "softnet";
+}
+
 Handle handle_from_peer(Handle handle, std::string_view plugin_name) {
   if (is_tcpx(plugin_name)) std::ranges::fill(std::span(handle).subspan(kState, kStateBytes), std::byte{});
   return handle;

@@ -17,6 +17,10 @@ using Handle = std::array<std::byte, abi::kHandleBytes>;
 /// its own from bytes 80 to 87, where its listeners leave zeros.
 Handle handle_from_peer(Handle handle, std::string_view plugin_name);
 
+/// Whether it is known what the plugin makes of a handle, so that one of a stranger does no harm: others may
+/// take pointers out of them.
+bool knows_handles_of(std::string_view plugin_name);
+
 /// Plugins trust handles: GPUDirect-TCPX divides by the number of threads that one names. Checks every field
 /// of those whose layout is known; kInvalidArgument names the field.
 Status check_handle(const Handle& handle, std::string_view plugin_name);

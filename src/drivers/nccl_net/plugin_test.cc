@@ -57,6 +57,8 @@ TEST(PeerHandle, KeepsPeersAwayFromThePluginsOwnPointer) {
   Handle handle;
   handle.fill(std::byte{0x41});
   EXPECT_EQ(handle_from_peer(handle, "Fake"), handle);
+  EXPECT_FALSE(knows_handles_of("Fake"));
+  EXPECT_TRUE(knows_handles_of("GPUDirectTCPX_v7"));
   const Handle cleaned = handle_from_peer(handle, "GPUDirectTCPX_v7");
   for (std::size_t at = 0; at < cleaned.size(); ++at) {
     EXPECT_EQ(cleaned[at], at < 80 || at >= 88 ? std::byte{0x41} : std::byte{}) << "byte " << at;

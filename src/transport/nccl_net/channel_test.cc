@@ -121,6 +121,19 @@ TEST(NetTransportTest, SaysInTheLogWhyAPluginThatWasAskedForIsNotUsed) {
   EXPECT_NE(lines[0].find("/nowhere/libnccl-net.so"), std::string::npos) << lines[0];
 }
 
+TEST(NetTransportTest, APluginOfWhoseHandlesNothingIsKnownNeedsAKey) {
+  Options set;
+  set.nccl_net.plugin = FAKE_PATH;
+  const Status refused = make(set)->probe();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(refused.error().message.find("Fake"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("UCCL_P2P_KEY_FILE"), std::string::npos);
+  set.key_file = "/a/key/file";
+  const Status used = make(set)->probe();
+  EXPECT_TRUE(used) << used.error().message;
+}
+
 // The plugin itself says "not yet" for ever: nobody takes the connection, or makes one.
 TEST(NetConnect, APeerThatDoesNothingIsGivenUp) {
   ::setenv("SOFTNET_INTERFACES", "lo", 1);

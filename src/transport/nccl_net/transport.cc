@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/place.h"
+#include "drivers/nccl_net/handle.h"
 #include "drivers/nccl_net/nearest.h"
 #include "drivers/nccl_net/tcpx.h"
 #include "transport/nccl_net/channel.h"
@@ -196,7 +197,12 @@ const Result<Opened>& NetTransport::opened() const {
 
 Status NetTransport::probe() const {
   if (!opened()) return tl::unexpected(opened().error());
-  return {};
+  const std::string name = opened()->plugin->name();
+  if (knows_handles_of(name) || !options_.key_file.empty()) return {};
+  return fail(ErrorCode::kUnavailable,
+              "{} is given bytes that a peer sends, and nothing is known of what it makes of them: "
+              "peers must prove who they are (UCCL_P2P_KEY_FILE)",
+              name);
 }
 
 Status NetTransport::check_place(const RegionInfo& region) {
