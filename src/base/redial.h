@@ -1,24 +1,26 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
 namespace p2p {
 
 /// When to dial again a port that closes connections before it has answered, as one that strangers flood may:
-/// so often in all, with pauses that double, some 0.6 s together.
+/// so often in all, with pauses that double up to a limit, some 1.1 s together.
 class Redial {
  public:
-  static constexpr int kMaxDials = 8;
+  static constexpr int kMaxDials = 12;
   static constexpr std::chrono::milliseconds kFirstPause{5};
+  static constexpr std::chrono::milliseconds kLongestPause{160};
 
   void dialled() { ++dials_; }
 
   /// The pause before the next dial; nothing: that was the last one.
   std::optional<std::chrono::milliseconds> pause() const {
     if (dials_ == kMaxDials) return std::nullopt;
-    return kFirstPause * (1 << (dials_ - 1));
+    return std::min(kLongestPause, kFirstPause * (1 << (dials_ - 1)));
   }
 
  private:

@@ -6,15 +6,17 @@
 
 namespace p2p::engine {
 
-Strangers::Id Strangers::add(const std::string& address, Clock::time_point now, Drop drop) {
+std::optional<Strangers::Id> Strangers::add(const std::string& address, Clock::time_point now, Drop drop) {
   const auto known = of_address_.find(address);
-  if (known != of_address_.end() && known->second >= limits_.of_one_address) {
-    make_room(address, now);
+  bool room = true;
+  if (known != of_address_.end() && known->second.size() >= limits_.of_one_address) {
+    room = make_room(address, now);
   } else if (entries_.size() >= limits_.all) {
-    make_room(busiest_address(), now);
+    room = make_room(busiest_address(), now);
   }
-  ++of_address_[address];
+  if (!room) return count_refused(), std::nullopt;
   const Id id = next_++;
+  of_address_[address].silent.insert(id);
   entries_.emplace(id, Entry{address, now + kFirstWords, false, std::move(drop)});
   return id;
 }
@@ -22,6 +24,9 @@ Strangers::Id Strangers::add(const std::string& address, Clock::time_point now, 
 void Strangers::spoke(Id id, Clock::time_point now, Drop drop) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
+  OfAddress& all = of_address_.at(found->second.address);
+  all.silent.erase(id);
+  all.spoke.insert(id);
   found->second.spoke = true;
   found->second.due = now + kProof;
   found->second.drop = std::move(drop);
@@ -39,22 +44,21 @@ bool Strangers::drop_one() {
   return true;
 }
 
-void Strangers::make_room(const std::string& address, Clock::time_point now) {
-  auto oldest = entries_.end();
-  auto spoke = entries_.end();
-  for (auto one = entries_.begin(); one != entries_.end(); ++one) {
-    if (one->second.address != address) continue;
-    if (oldest == entries_.end()) oldest = one;
-    if (one->second.due > now) continue;
-    if (!one->second.spoke) return send_off(one);
-    if (spoke == entries_.end()) spoke = one;
+bool Strangers::make_room(const std::string& address, Clock::time_point now) {
+  const OfAddress& all = of_address_.at(address);
+  for (const auto* const ids : {&all.silent, &all.spoke}) {
+    if (ids->empty()) continue;
+    const auto oldest = entries_.find(*ids->begin());
+    if (oldest->second.due > now) continue;
+    send_off(oldest);
+    return true;
   }
-  send_off(spoke != entries_.end() ? spoke : oldest);
+  return false;
 }
 
 std::string Strangers::busiest_address() const {
   return std::max_element(of_address_.begin(), of_address_.end(),
-                          [](const auto& a, const auto& b) { return a.second < b.second; })
+                          [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); })
       ->first;
 }
 
@@ -65,8 +69,10 @@ void Strangers::send_off(Entries::iterator entry) {
 }
 
 Strangers::Drop Strangers::take(Entries::iterator entry) {
-  const auto count = of_address_.find(entry->second.address);
-  if (--count->second == 0) of_address_.erase(count);
+  const auto all = of_address_.find(entry->second.address);
+  all->second.silent.erase(entry->first);
+  all->second.spoke.erase(entry->first);
+  if (all->second.size() == 0) of_address_.erase(all);
   Drop drop = std::move(entry->second.drop);
   entries_.erase(entry);
   return drop;

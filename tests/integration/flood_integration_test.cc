@@ -71,6 +71,23 @@ class FloodTest : public ::testing::Test {
     EXPECT_FALSE(difference(own.pages.bytes(), seed));
   }
 
+  /// Of writes over an open connection, in GB/s.
+  static double speed(Endpoint& endpoint, Connection& connection, Peer& peer) {
+    constexpr std::size_t kSize = std::size_t{4} << 20;
+    constexpr int kTimes = scaled(100, 10);
+    OwnRegion own(endpoint, kSize);
+    const PeerRegion theirs = peer.region(kSize);
+    const auto id = connection.import_region(theirs.descriptor);
+    EXPECT_TRUE(is_ok(status_of(id)));
+    if (!id) return 0;
+    const RemoteSpan there{*id, theirs.descriptor.address, kSize};
+    const auto start = Clock::now();
+    for (int i = 0; i != kTimes; ++i) {
+      EXPECT_TRUE(is_ok(connection.write(own.span(0, kSize), there).wait(kLimit)));
+    }
+    return kTimes * kSize / std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+  }
+
   const std::string key_ =
       (std::filesystem::temp_directory_path() / fmt::format("p2p-flood-key-{}", ::getpid())).string();
 };
@@ -120,8 +137,12 @@ TEST_P(FloodRateTest, ARightfulPeerConnectsAtOnce) {
   auto open = endpoint.connect(peer.address(), peer.port(), kLimit);
   ASSERT_TRUE(is_ok(status_of(open)));
   peer.accept();
+  const double alone = speed(endpoint, *open, peer);
   const int rate = scaled(10'000, 2000);
   Flood flood(peer, 1000, rate, GetParam());
+  const double beside = speed(endpoint, *open, peer);
+  RecordProperty("speed_kept_percent", static_cast<int>(100 * beside / alone));
+  fmt::print("{}: {:.2f} GB/s alone, {:.2f} beside {} strangers a second\n", GetParam(), alone, beside, rate);
   milliseconds longest{0};
   const auto begin = Clock::now();
   const std::uint64_t before = flood.made();
@@ -136,6 +157,7 @@ TEST_P(FloodRateTest, ARightfulPeerConnectsAtOnce) {
   }
   EXPECT_LT(longest, kAtOnce);
   const auto past = std::chrono::duration<double>(Clock::now() - begin).count();
+  fmt::print("{}: connected within {} ms\n", GetParam(), longest.count());
   RecordProperty("longest_connect_ms", static_cast<int>(longest.count()));
   RecordProperty("strangers_per_second", static_cast<int>(static_cast<double>(flood.made() - before) / past));
   EXPECT_GT(strangers_refused(peer), 0U);
