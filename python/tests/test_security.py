@@ -1,0 +1,94 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""Who may connect: keys with names, and certificates."""
+
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from uccl import p2p
+
+NAMED = {"decode-1": "the secret of the first one", "decode-2": "the secret of the second one"}
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Files with one key each, and one with both."""
+    for name, secret in NAMED.items():
+        (tmp_path / name).write_text(f"{name}:{secret}\n")
+    (tmp_path / "both").write_text("".join(f"{name}:{secret}\n" for name, secret in NAMED.items()))
+    for file in tmp_path.iterdir():
+        file.chmod(0o600)
+    return tmp_path
+
+
+def openssl(*words):
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    """Keywords for endpoints of two names that one authority has signed."""
+    if not shutil.which("openssl"):
+        pytest.skip("there is no openssl to make certificates with")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    authority, authority_key = tmp_path / "ca.pem", tmp_path / "ca.key"
+    openssl("req", "-x509", *curve, "-subj", "/CN=authority", "-keyout", authority_key, "-out", authority)
+    made = {}
+    for name in NAMED:
+        key, request, certificate = (tmp_path / f"{name}.{kind}" for kind in ("key", "csr", "pem"))
+        openssl("req", *curve, "-subj", f"/O=cluster/CN={name}", "-keyout", key, "-out", request)
+        openssl(
+            "x509", "-req", "-in", request, "-CA", authority, "-CAkey", authority_key, "-CAcreateserial",
+            "-out", certificate,
+        )  # fmt: skip
+        key.chmod(0o600)
+        made[name] = {"tls_ca": str(authority), "tls_certificate": str(certificate), "tls_key": str(key)}
+    return made
+
+
+def meet(accepting, dialling):
+    """(identity seen by who accepts, by who dials), or why they do not meet."""
+    with (
+        p2p.Endpoint(0, listen_address="127.0.0.1", **accepting) as server,
+        p2p.Endpoint(0, listen_address="127.0.0.1", **dialling) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        waiting = pool.submit(server.accept, 20)
+        address, port, gpu = server.parse_metadata(server.get_metadata())
+        ok, conn = client.connect(address, gpu, port)
+        if not ok:
+            reason = p2p.last_error()
+            server.close()
+            return reason
+        accepted = waiting.result()
+        assert accepted[0]
+        return server.peer(accepted[3])["identity"], client.peer(conn)["identity"]
+
+
+def test_names_of_keys(keys):
+    both, second = ({"key_file": str(keys / name)} for name in ("both", "decode-2"))
+    assert meet(both, second) == ("decode-2", "decode-2")
+    assert meet(both, both) == ("decode-1", "decode-1")
+    assert "no key named 'decode-1'" in meet(second, both)
+
+
+def test_who_may_connect(keys):
+    both, second = ({"key_file": str(keys / name)} for name in ("both", "decode-2"))
+    assert meet({**both, "allow": "decode-2,decode-3"}, second) == ("decode-2", "decode-2")
+    assert "'decode-1' is not among those that may connect" in meet({**both, "allow": "decode-2"}, both)
+
+
+def test_certificates(certificates, keys):
+    first, second = certificates["decode-1"], certificates["decode-2"]
+    assert meet(first, second) == ("decode-2", "decode-1")
+    assert "'decode-2' is not among those that may connect" in meet({**first, "allow": "decode-1"}, second)
+    assert "this side has a key, the peer has a certificate" in meet(first, {"key_file": str(keys / "both")})
+
+
+def test_what_does_not_go_together(certificates, keys):
+    with pytest.raises(p2p.Error, match="not both"):
+        p2p.Endpoint(0, **certificates["decode-1"], key_file=str(keys / "both"))
+    with pytest.raises(p2p.Error, match="UCCL_P2P_ALLOW"):
+        p2p.Endpoint(0, allow="decode-1")
