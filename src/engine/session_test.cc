@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/redial.h"
 #include "support/session_ends.h"
 
 namespace p2p::engine {
@@ -91,7 +92,7 @@ TEST_F(SessionTest, DialsAgainOnlySoOften) {
   EXPECT_EQ(side.wait_closed().code, ErrorCode::kPeerGone);
   listener_.stop();
   closer.join();
-  EXPECT_EQ(dials, 8);
+  EXPECT_EQ(dials, Redial::kMaxDials);
   EXPECT_EQ(side.times_closed(), 1);
   end({&side});
 }
