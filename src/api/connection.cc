@@ -79,11 +79,7 @@ Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) c
   return connection_->explain(local, remote);
 }
 Stats Connection::stats() const { return connection_->stats(); }
-std::vector<Latency> Connection::latencies() const {
-  std::vector<Latency> rows;
-  connection_->latencies().add_to(rows);
-  return with_any(std::move(rows));
-}
+std::vector<Latency> Connection::latencies() const { return with_any(connection_->latencies()); }
 Status Connection::close(std::chrono::nanoseconds timeout) const { return connection_->close(timeout); }
 
 }  // namespace p2p

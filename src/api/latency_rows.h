@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "engine/latencies.h"
 #include "p2p/stats.h"
 
 namespace p2p {
@@ -14,6 +16,12 @@ inline std::vector<Latency> with_any(std::vector<Latency> rows) {
     return std::ranges::all_of(row.counts, [](std::uint64_t count) { return count == 0; });
   });
   return rows;
+}
+
+inline std::vector<Latency> with_any(const engine::Latencies& latencies) {
+  std::vector<Latency> rows;
+  latencies.add_to(rows);
+  return with_any(std::move(rows));
 }
 
 }  // namespace p2p

@@ -303,7 +303,7 @@ std::vector<Route> Connection::routes() const {
 
 Stats Connection::stats() const {
   Stats stats;
-  transfers_->counts().add_to(stats);
+  transfers_->records().counts().add_to(stats);
   stats.messages_received = receives_->received();
   stats.notifications_sent = notifications_->sent();
   stats.notifications_received = notifications_->received();

@@ -73,7 +73,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::vector<Route> routes() const;
   Result<Explanation> explain(RegionId local, RemoteRegionId remote) const;
   Stats stats() const;
-  const Latencies& latencies() const { return transfers_->latencies(); }
+  const Latencies& latencies() const { return transfers_->records().latencies(); }
 
   Status close(std::chrono::nanoseconds timeout);
 

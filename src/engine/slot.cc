@@ -16,7 +16,7 @@ Slot::Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup)
       source_(std::move(source)),
       policy_(source_->policy()),
       rail_(std::move(setup.rail)),
-      transport_(setup.transport),
+      way_{this, setup.transport, rail_},
       fence_(std::move(setup.fence)),
       control_(std::move(setup.control)),
       words_(std::move(setup.words)),
@@ -74,13 +74,13 @@ bool Slot::post_work(Deferred& deferred) {
     auto piece = source_->take(deferred);
     if (!piece) break;
     piece->batch.id = *id;
-    TransferTrace* const trace = piece->submission->state()->trace();
+    TransferTrace* const trace = piece->trace();
     const auto at = trace != nullptr ? Clock::now() : Clock::time_point{};
     if (!channel_->post(piece->batch)) {
       source_->give_back(std::move(*piece));
       break;
     }
-    if (trace != nullptr) trace->piece_sent(traced(*piece), at, piece->batch.bytes, transport_, rail_);
+    if (trace != nullptr) trace->piece_sent(way_, piece->batch, at);
     flying_.add(std::move(*piece));
     moved = true;
   }
@@ -100,9 +100,7 @@ void Slot::complete(Completion& completion, Deferred& deferred) {
     log(LogLevel::kError, "{}: completed batch {} twice", channel_->describe(), to_underlying(completion.id));
     return;
   }
-  if (auto* const trace = piece->submission->state()->trace()) {
-    trace->piece_ended(traced(*piece), completion.status);
-  }
+  if (auto* const trace = piece->trace()) trace->piece_ended(way_, completion.id, completion.status);
   if (completion.status) return piece->close(deferred);
   // A lost channel's pieces go over another one; the last channel's end fails them.
   const bool lost = completion.status.error().code == ErrorCode::kPeerGone;
@@ -119,9 +117,7 @@ void Slot::drop(const Error& error, Deferred& deferred) {
   }
   channel_.reset();
   flying_.for_each([&](Piece& piece) {
-    if (auto* const trace = piece.submission->state()->trace()) {
-      trace->piece_ended(traced(piece), tl::unexpected(error));
-    }
+    if (auto* const trace = piece.trace()) trace->piece_ended(way_, piece.batch.id, tl::unexpected(error));
     piece.fail(error, deferred);
   });
   flying_.clear();
@@ -131,12 +127,6 @@ void Slot::drop(const Error& error, Deferred& deferred) {
 
 void Slot::report(Status status, Deferred& deferred) {
   if (report_) deferred.call([report = report_, status = std::move(status)] { report(status); });
-}
-
-// Unlike that of any other piece that is under way in this process.
-TransferTrace::PieceId Slot::traced(const Piece& piece) const {
-  return TransferTrace::PieceId{(reinterpret_cast<std::uintptr_t>(this) << 10) +
-                                to_underlying(piece.batch.id)};
 }
 
 // Its life, and messages from others.

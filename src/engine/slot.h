@@ -130,7 +130,6 @@ class Slot : public std::enable_shared_from_this<Slot> {
   void complete(Completion& completion, Deferred& deferred) P2P_REQUIRES(mutex_);
   void drop(const Error& error, Deferred& deferred) P2P_REQUIRES(mutex_);
   void leave_to_thread() P2P_REQUIRES(mutex_);
-  TransferTrace::PieceId traced(const Piece& piece) const;
   void report(Status status, Deferred& deferred) P2P_REQUIRES(mutex_);
 
   SlotThread& thread_;
@@ -138,7 +137,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   const std::shared_ptr<WorkSource> source_;
   const Policy& policy_;
   const std::string rail_;
-  const std::string_view transport_;
+  const TransferTrace::Way way_;
   const std::shared_ptr<Fence> fence_;
   std::string description_;  // written once, before the source knows the slot
 

@@ -69,6 +69,9 @@ struct Piece {
 
   bool empty() const { return batch.segments.empty(); }
 
+  /// Null: it is not traced.
+  TransferTrace* trace() const { return submission->state()->trace(); }
+
   /// Its channel was lost, and there may be others. A batch with which many were lost is likely to be the
   /// cause.
   bool may_go_again() { return ++retries <= kMostRetries && !submission->doomed(); }

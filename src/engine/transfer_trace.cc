@@ -13,6 +13,11 @@ using Clock = std::chrono::steady_clock;
 
 std::string_view outcome(const Status& status) { return status ? "ok" : to_string(status.error().code); }
 
+/// Unlike that of any other piece that is under way in this process.
+std::uint64_t id_of(const TransferTrace::Way& way, BatchId piece) {
+  return (reinterpret_cast<std::uintptr_t>(way.slot) << 10) + to_underlying(piece);
+}
+
 template <std::size_t kSize>
 void keep(std::string_view text, char (&place)[kSize]) {
   text.copy(place, kSize);
@@ -26,28 +31,27 @@ TransferTrace::TransferTrace(std::shared_ptr<Trace> trace, const Subject& subjec
       {.kind = Trace::Kind::kSubmitted, .subject = subject, .at = Clock::now(), .transfer = number_});
 }
 
-void TransferTrace::piece_sent(PieceId piece, TimePoint at, std::uint64_t bytes, std::string_view transport,
-                               std::string_view rail) {
+void TransferTrace::piece_sent(const Way& way, const Batch& piece, TimePoint at) {
   if (!started_.exchange(true)) {
     trace_->note(
         {.kind = Trace::Kind::kStarted, .subject = {.operation = operation_}, .at = at, .transfer = number_});
   }
   Trace::Event event{.kind = Trace::Kind::kPieceSent,
-                     .subject = {.operation = operation_, .bytes = bytes},
+                     .subject = {.operation = operation_, .bytes = piece.bytes},
                      .at = at,
                      .transfer = number_,
-                     .piece = to_underlying(piece)};
-  keep(transport, event.transport);
-  keep(rail, event.rail);
+                     .piece = id_of(way, piece.id)};
+  keep(way.transport, event.transport);
+  keep(way.rail, event.rail);
   trace_->note(event);
 }
 
-void TransferTrace::piece_ended(PieceId piece, const Status& status) {
+void TransferTrace::piece_ended(const Way& way, BatchId piece, const Status& status) {
   trace_->note({.kind = Trace::Kind::kPieceEnded,
                 .subject = {.operation = operation_},
                 .at = Clock::now(),
                 .transfer = number_,
-                .piece = to_underlying(piece),
+                .piece = id_of(way, piece),
                 .outcome = outcome(status)});
 }
 

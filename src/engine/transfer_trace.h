@@ -20,9 +20,6 @@ class TransferTrace {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  /// No two pieces that are under way have the same.
-  enum class PieceId : std::uint64_t {};
-
   struct Subject {
     Operation operation = Operation::kWrite;
     std::uint64_t bytes = 0;
@@ -34,12 +31,18 @@ class TransferTrace {
   /// It was submitted.
   TransferTrace(std::shared_ptr<Trace> trace, const Subject& subject);
 
+  /// Where a piece goes. `slot` is one in this process, and the names' strings live as long as it does.
+  struct Way {
+    const void* slot = nullptr;
+    std::string_view transport;
+    std::string_view rail;
+  };
+
   /// A channel took a piece of it; with the first one it starts.
-  void piece_sent(PieceId piece, TimePoint at, std::uint64_t bytes, std::string_view transport,
-                  std::string_view rail);
+  void piece_sent(const Way& way, const Batch& piece, TimePoint at);
 
   /// It was acknowledged, or not.
-  void piece_ended(PieceId piece, const Status& status);
+  void piece_ended(const Way& way, BatchId piece, const Status& status);
 
   void ended(const Status& status);
 

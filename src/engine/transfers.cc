@@ -15,7 +15,8 @@ std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<c
   if (Status here = parts_.regions->check_process(); !here) return failed_transfer(here.error());
   std::uint64_t bytes = 0;
   for (const LocalSpan& span : local) bytes += span.size;
-  auto state = count_start(operation, bytes, local.size(), options);
+  under_way_.fetch_add(1, std::memory_order_acq_rel);
+  auto state = records_.start(operation, bytes, local.size(), options);
   auto gate = gate_behind(options.cuda_stream);
   if (!gate) {
     fail_early(*state, gate.error());
@@ -37,7 +38,8 @@ std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<c
 std::shared_ptr<TransferState> Transfers::post(const std::shared_ptr<const SegmentList>& list,
                                                const PostOptions& options) {
   if (Status here = parts_.regions->check_process(); !here) return failed_transfer(here.error());
-  auto state = count_start(list->operation, list->bytes, list->segments(), options);
+  under_way_.fetch_add(1, std::memory_order_acq_rel);
+  auto state = records_.start(list->operation, list->bytes, list->segments(), options);
   auto gate = gate_behind(options.cuda_stream);
   if (gate) {
     let_waiter_assist(*list, *state, launch(list, state, options, std::move(*gate)));
@@ -119,31 +121,12 @@ void Transfers::let_waiter_assist(const SegmentList& list, TransferState& state,
   }
 }
 
-std::shared_ptr<TransferState> Transfers::count_start(Operation operation, std::uint64_t bytes,
-                                                      std::size_t spans, const PostOptions& options) {
-  const std::uint64_t number = counts_.started();
-  under_way_.fetch_add(1, std::memory_order_acq_rel);
-  auto state = std::make_shared<TransferState>(bytes);
-  if (Latencies::times(number, bytes)) state->set_timed_from(std::chrono::steady_clock::now());
-  if (parts_.trace) {
-    state->set_trace(std::make_unique<TransferTrace>(
-        parts_.trace, TransferTrace::Subject{operation, bytes, spans, parts_.connection, options.trace_id}));
-  }
-  return state;
-}
-
 void Transfers::finish(const SegmentList& list, TransferState& state, const PostOptions& options,
                        Status status) {
-  if (auto* const trace = state.trace()) trace->ended(status);
-  if (status) {
-    counts_.completed(list.operation, list.bytes);
-    if (state.timed_from()) latencies_.add(list, std::chrono::steady_clock::now() - *state.timed_from());
-    if (options.notification) {
-      parts_.notifications->send(*options.notification,
-                                 std::make_shared<TransferState>(options.notification->size()));
-    }
-  } else {
-    counts_.failed();
+  records_.end(list, state, status);
+  if (status && options.notification) {
+    parts_.notifications->send(*options.notification,
+                               std::make_shared<TransferState>(options.notification->size()));
   }
   // Before anybody can know that it is done: who knows may close the connection, and finds it drained then.
   under_way_.fetch_sub(1, std::memory_order_acq_rel);

@@ -10,21 +10,20 @@
 #include "engine/gate.h"
 #include "engine/imports.h"
 #include "engine/lanes.h"
-#include "engine/latencies.h"
 #include "engine/lifecycle.h"
 #include "engine/notifications.h"
 #include "engine/parked_transfers.h"
 #include "engine/segment_list.h"
 #include "engine/trace.h"
 #include "engine/transfer.h"
-#include "engine/transfer_counts.h"
+#include "engine/transfer_records.h"
 
 namespace p2p::engine {
 
 class PreparedList;
 
 /// The writes and reads of one connection, from the call to the outcome: lists are built, parked until the
-/// peer's word about their regions is there, started on their lanes and counted. Thread-safe.
+/// peer's word about their regions is there, started on their lanes and recorded. Thread-safe.
 class Transfers : public std::enable_shared_from_this<Transfers> {
  public:
   /// What they need of their connection.
@@ -40,7 +39,9 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
   };
 
   explicit Transfers(Parts parts)
-      : parts_(std::move(parts)), router_(parts_.lanes->router()), latencies_(parts_.regions->transports()) {}
+      : parts_(std::move(parts)),
+        router_(parts_.lanes->router()),
+        records_(parts_.regions->transports(), parts_.connection, parts_.trace) {}
 
   /// Checks the lists and starts them, or parks them until the peer's word is there.
   std::shared_ptr<TransferState> start(Operation operation, std::span<const LocalSpan> local,
@@ -61,15 +62,12 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
   /// None is parked or under way.
   bool done() const { return under_way_.load(std::memory_order_acquire) == 0; }
 
-  const TransferCounts& counts() const { return counts_; }
-  const Latencies& latencies() const { return latencies_; }
+  const TransferRecords& records() const { return records_; }
 
   /// The connection ended: fails what is parked. What is under way ends with its lane.
   void close(const Error& error);
 
  private:
-  std::shared_ptr<TransferState> count_start(Operation operation, std::uint64_t bytes, std::size_t spans,
-                                             const PostOptions& options);
   std::shared_ptr<Slot> launch(const std::shared_ptr<const SegmentList>& list,
                                const std::shared_ptr<TransferState>& state, const PostOptions& options,
                                std::shared_ptr<const Gate> gate);
@@ -85,8 +83,7 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
   const std::shared_ptr<const Router> router_;
 
   std::atomic<std::uint32_t> under_way_{0};
-  TransferCounts counts_;
-  Latencies latencies_;
+  TransferRecords records_;
   ParkedTransfers parked_;
 };
 
