@@ -107,13 +107,11 @@ void Listener::receive(UniqueFd socket) {
   const auto peer = socket::peer_address(socket.get());
   if (!peer) return;
   const std::uint64_t refused = strangers_.refused();
-  const auto added = strangers_.add(peer->text(), Strangers::Clock::now(), [this](Id one) { let_go(one); });
+  const Id id = strangers_.add(peer->text(), Strangers::Clock::now(), [this](Id one) { let_go(one); });
   if (strangers_.refused() != refused) {
-    crowds_.log("more connect than may be waited for to prove themselves ({} do): others are closed",
+    crowds_.log("more connect than may be waited for to prove themselves ({} do): the oldest are closed",
                 strangers_.size());
   }
-  if (!added) return;
-  const Id id = *added;
   const int fd = socket.get();
   const Status watched =
       reactor_.watch(fd, EPOLLIN | EPOLLRDHUP, [this, id](std::uint32_t events) { look(id, events); });

@@ -6,17 +6,15 @@
 
 namespace p2p::engine {
 
-std::optional<Strangers::Id> Strangers::add(const std::string& address, Clock::time_point now, Drop drop) {
+Strangers::Id Strangers::add(const std::string& address, Clock::time_point now, Drop drop) {
   const auto known = of_address_.find(address);
-  bool room = true;
-  if (known != of_address_.end() && known->second.size() >= limits_.of_one_address) {
-    room = make_room(address, now);
+  if (known != of_address_.end() && known->second >= limits_.of_one_address) {
+    make_room(address, now);
   } else if (entries_.size() >= limits_.all) {
-    room = make_room(busiest_address(), now);
+    make_room(busiest_address(), now);
   }
-  if (!room) return count_refused(), std::nullopt;
+  ++of_address_[address];
   const Id id = next_++;
-  of_address_[address].silent.insert(id);
   entries_.emplace(id, Entry{address, now + kFirstWords, false, std::move(drop)});
   return id;
 }
@@ -24,9 +22,6 @@ std::optional<Strangers::Id> Strangers::add(const std::string& address, Clock::t
 void Strangers::spoke(Id id, Clock::time_point now, Drop drop) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
-  OfAddress& all = of_address_.at(found->second.address);
-  all.silent.erase(id);
-  all.spoke.insert(id);
   found->second.spoke = true;
   found->second.due = now + kProof;
   found->second.drop = std::move(drop);
@@ -44,21 +39,22 @@ bool Strangers::drop_one() {
   return true;
 }
 
-bool Strangers::make_room(const std::string& address, Clock::time_point now) {
-  const OfAddress& all = of_address_.at(address);
-  for (const auto* const ids : {&all.silent, &all.spoke}) {
-    if (ids->empty()) continue;
-    const auto oldest = entries_.find(*ids->begin());
-    if (oldest->second.due > now) continue;
-    send_off(oldest);
-    return true;
+void Strangers::make_room(const std::string& address, Clock::time_point now) {
+  auto oldest = entries_.end();
+  auto spoke = entries_.end();
+  for (auto one = entries_.begin(); one != entries_.end(); ++one) {
+    if (one->second.address != address) continue;
+    if (oldest == entries_.end()) oldest = one;
+    if (one->second.due > now) continue;
+    if (!one->second.spoke) return send_off(one);
+    if (spoke == entries_.end()) spoke = one;
   }
-  return false;
+  send_off(spoke != entries_.end() ? spoke : oldest);
 }
 
 std::string Strangers::busiest_address() const {
   return std::max_element(of_address_.begin(), of_address_.end(),
-                          [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); })
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
       ->first;
 }
 
@@ -69,10 +65,8 @@ void Strangers::send_off(Entries::iterator entry) {
 }
 
 Strangers::Drop Strangers::take(Entries::iterator entry) {
-  const auto all = of_address_.find(entry->second.address);
-  all->second.silent.erase(entry->first);
-  all->second.spoke.erase(entry->first);
-  if (all->second.size() == 0) of_address_.erase(all);
+  const auto count = of_address_.find(entry->second.address);
+  if (--count->second == 0) of_address_.erase(count);
   Drop drop = std::move(entry->second.drop);
   entries_.erase(entry);
   return drop;

@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -16,8 +14,7 @@ namespace p2p::engine {
 
 /// Who has connected and not proven himself yet: so many in all, and of one address. Where there is no room
 /// one of the address with the most of them goes: the oldest that has said nothing and had the time to, else
-/// the oldest that spoke and had the time to prove itself. While all are within their time the newcomer
-/// goes: it has lost nothing yet, and a peer dials again. One thread.
+/// the oldest that spoke and had the time to prove itself, else the oldest. One thread.
 class Strangers {
  public:
   using Clock = std::chrono::steady_clock;
@@ -35,8 +32,7 @@ class Strangers {
 
   explicit Strangers(Limits limits) : limits_(limits) {}
 
-  /// Nothing: there is no room for it.
-  std::optional<Id> add(const std::string& address, Clock::time_point now, Drop drop);
+  Id add(const std::string& address, Clock::time_point now, Drop drop);
 
   /// It has begun to speak; `drop` is what sends it off from here on.
   void spoke(Id id, Clock::time_point now, Drop drop);
@@ -61,20 +57,15 @@ class Strangers {
     Drop drop;
   };
   using Entries = std::map<Id, Entry>;  // in the order in which they came
-  struct OfAddress {
-    std::set<Id> silent;
-    std::set<Id> spoke;
-    std::size_t size() const { return silent.size() + spoke.size(); }
-  };
 
-  bool make_room(const std::string& address, Clock::time_point now);
+  void make_room(const std::string& address, Clock::time_point now);
   std::string busiest_address() const;
   void send_off(Entries::iterator entry);
   Drop take(Entries::iterator entry);
 
   const Limits limits_;
   Entries entries_;
-  std::unordered_map<std::string, OfAddress> of_address_;
+  std::unordered_map<std::string, std::size_t> of_address_;
   Id next_ = 1;
   std::atomic<std::uint64_t> refused_{0};
 };
