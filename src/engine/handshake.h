@@ -66,16 +66,13 @@ class Handshake {
   Role role() const { return setup_.role; }
   bool done() const { return stage_ == Stage::kDone; }
 
-  /// The peer's hello has come.
-  bool heard() const { return stage_ != Stage::kHello; }
-
   /// Longest frame to accept now.
   std::size_t max_frame_bytes() const;
 
   /// What is awaited, for errors: "the peer's hello".
   std::string_view awaits() const;
 
-  /// Once heard: of both hellos, the connector's first. The same on both sides.
+  /// Once the peer's hello has come: of both hellos, the connector's first. The same on both sides.
   const wire::Digest& hellos() const { return hellos_; }
 
   /// Once done.

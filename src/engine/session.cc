@@ -62,10 +62,10 @@ void Session::Core::try_dial() {
   });
 }
 
-/// Closed before the peer has said anything: it may have been too busy with others.
+/// Closed in the handshake, and without a reason: the peer may have been too busy with others.
 bool Session::Core::dial_later() {
-  const bool unheard = state_ == State::kHandshake && !handshake_->heard() && reader_.buffered() == 0;
-  if (!unheard || host_.empty() || closing_requested()) return false;
+  const bool unexplained = state_ == State::kHandshake && reader_.buffered() == 0;
+  if (!unexplained || host_.empty() || closing_requested()) return false;
   const auto pause = redial_.pause();
   if (!pause || Clock::now() + *pause >= deadline_) return false;
   reactor_.cancel(timer_);

@@ -82,6 +82,21 @@ TEST_F(SessionTest, DialsAgainWhenClosedBeforeAnyAnswer) {
   end({&side, &acceptor});
 }
 
+TEST_F(SessionTest, DialsAgainWhenClosedInTheHandshake) {
+  Side side;
+  dial(side, listener_.port(), config(""));
+  {
+    Stranger busy(listener_.accept());
+    ASSERT_TRUE(busy.next());
+    busy.send(wire::Hello{.incarnation = 4});
+    EXPECT_TRUE(busy.next()) << "it has taken the hello, and introduces itself";
+  }
+  Side acceptor;
+  accept(acceptor, listener_.accept(), config(""));
+  EXPECT_TRUE(side.wait_open()) << side.wait_closed().message;
+  end({&side, &acceptor});
+}
+
 TEST_F(SessionTest, DialsAgainOnlySoOften) {
   Side side;
   dial(side, listener_.port(), config(""));
