@@ -347,10 +347,9 @@ void bind_connections(PyClass& endpoint) {
            "The connection to a rank of uccl.collective; 2**64 - 1 if there is none.")
       .def("_set_rank", &set_rank, "rank"_a, "conn_id"_a, "For uccl.collective.")
       .def("peer", &peer_of, "conn_id"_a,
-           "The peer's own address, port and GPU index as a dict, and its identity: the name of the key that "
-           "the\n"
-           "side that dialled has shown, or the common name in the peer's certificate. Raises for an unknown "
-           "id.")
+           "The peer's own address, port and GPU index as a dict, and its identity: the name of the key\n"
+           "that the side that dialled has shown, or the common name in the peer's certificate. Raises for\n"
+           "an unknown id.")
       .def("routes", &routes_of, "conn_id"_a,
            "Which transport moves which kinds of memory, and why: a list of dicts with local, remote,\n"
            "transport, reason and detail. Raises for an unknown id.")

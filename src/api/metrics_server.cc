@@ -1,33 +1,20 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "api/metrics_server.h"
 
-#include <map>
 #include <string>
 #include <utility>
 
 #include "api/metrics_text.h"
 #include "base/log.h"
+#include "base/shared_by_name.h"
 
 namespace p2p {
-namespace {
-
-struct Servers {
-  Mutex mutex;
-  std::map<std::string, std::weak_ptr<MetricsServer>> by_place P2P_GUARDED_BY(mutex);
-};
-
-// Never destroyed: endpoints may live until after static objects are gone.
-Servers& servers() {
-  static auto* const all = new Servers;
-  return *all;
-}
-
-}  // namespace
 
 Result<std::shared_ptr<MetricsServer>> MetricsServer::of_process(const Options& options) {
-  MutexLock lock(servers().mutex);
-  auto& known = servers().by_place[options.metrics];
-  if (auto there = known.lock(); there && !there->birthplace_.left()) return there;
+  return SharedByName<MetricsServer>::of_process().get(options.metrics, [&] { return start(options); });
+}
+
+Result<std::shared_ptr<MetricsServer>> MetricsServer::start(const Options& options) {
   auto made = std::make_shared<MetricsServer>();
   auto server = http::Server::start(
       {.place = options.metrics, .anybody = options.metrics_public},
@@ -35,7 +22,6 @@ Result<std::shared_ptr<MetricsServer>> MetricsServer::of_process(const Options& 
   if (!server) return tl::unexpected(server.error());
   made->server_ = std::move(*server);
   log(LogLevel::kInfo, "metrics are served at http://{}/metrics", made->server_->place());
-  known = made;
   return made;
 }
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/thread.h"
 #include "drivers/http/server.h"
 #include "engine/endpoint.h"
 #include "p2p/options.h"
@@ -23,9 +22,9 @@ class MetricsServer {
   void remove(const engine::Endpoint& endpoint);
 
  private:
+  static Result<std::shared_ptr<MetricsServer>> start(const Options& options);
   http::Reply answer(const http::Request& request) const;
 
-  const Birthplace birthplace_;
   mutable Mutex mutex_;  // held while a page is made
   std::vector<const engine::Endpoint*> endpoints_ P2P_GUARDED_BY(mutex_);
   std::unique_ptr<http::Server> server_;  // ends first

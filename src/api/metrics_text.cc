@@ -68,6 +68,7 @@ struct Series {
   std::string carrier;  ///< one more label, which a histogram has of its own; or none
   Stats stats;
   std::vector<Latency> latencies;
+  std::size_t connections = 0;  ///< of an endpoint: that are open
 };
 
 /// Of host memory; who moves GPU memory alone is seen by `routes`.
@@ -173,6 +174,7 @@ std::string metrics_text(std::span<const engine::Endpoint* const> endpoints, Met
     const std::string label = escaped(fmt::format("{} {}", one->address(), one->port()));
     wholes.push_back({fmt::format(R"(endpoint="{}")", label), "", one->stats(), one->latencies()});
     auto found = connections_of(*one, wholes.back().labels);
+    wholes.back().connections = found.size();
     std::ranges::move(found, std::back_inserter(connections));
   }
   Page page(format);
@@ -190,10 +192,8 @@ std::string metrics_text(std::span<const engine::Endpoint* const> endpoints, Met
     page.gauge(fmt::format("p2p_{}", metric.name), metric.help, wholes,
                [&](const Series& one) { return one.stats.*metric.value; });
   }
-  page.gauge("p2p_connections", "Open connections.", wholes, [&](const Series& whole) {
-    return std::ranges::count_if(
-        connections, [&](const Series& one) { return one.labels.starts_with(whole.labels + ","); });
-  });
+  page.gauge("p2p_connections", "Open connections.", wholes,
+             [](const Series& one) { return one.connections; });
   page.gauge("p2p_transfers_under_way", "Transfers that have not ended.", connections,
              [](const Series& one) { return under_way(one.stats); });
   page.gauge("p2p_pieces_queued", "Pieces of transfers that wait for room in a channel.", connections,

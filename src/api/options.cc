@@ -85,10 +85,8 @@ Status read_require(Text text, Options& options) {
 constexpr OptionVariable kVariables[] = {
     {"UCCL_P2P_LISTEN_ADDRESS",
      "Address to listen on and to announce to peers. Empty: all addresses if a key file or a certificate is "
-     "set, else "
-     "one, which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, else of "
-     "the "
-     "default route, else any but `docker*` and loopback, else `docker*`, else loopback.",
+     "set, else one, which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, "
+     "else of the default route, else any but `docker*` and loopback, else `docker*`, else loopback.",
      [](Text text, Options& o) { return o.listen_address = text, Status{}; },
      [](const Options& o) { return o.listen_address; }},
     {"UCCL_P2P_ANNOUNCE",

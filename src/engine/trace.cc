@@ -10,12 +10,12 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
-#include <map>
 #include <utility>
 
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/shared_by_name.h"
 #include "base/underlying.h"
 
 namespace p2p::engine {
@@ -94,32 +94,16 @@ std::string first_event() {
       std::chrono::duration_cast<std::chrono::microseconds>(zero).count());
 }
 
-struct Traces {
-  Mutex mutex;
-  std::map<std::string, std::weak_ptr<Trace>> by_name P2P_GUARDED_BY(mutex);
-};
-
-// Never destroyed: endpoints may live until after static objects are gone.
-Traces& traces() {
-  static auto* const all = new Traces;
-  return *all;
-}
-
 }  // namespace
 
 std::shared_ptr<Trace> Trace::of_process(const Options& options) {
   if (options.trace.empty()) return nullptr;
   const std::string name = file_name(options.trace);
-  MutexLock lock(traces().mutex);
-  auto& known = traces().by_name[name];
-  if (auto trace = known.lock(); trace && !trace->birthplace_.left()) return trace;
-  auto trace = open(name, options.trace_bytes);
-  if (!trace) {
-    log(LogLevel::kWarning, "transfers are not traced: {}", trace.error().message);
-    return nullptr;
-  }
-  known = *trace;
-  return *trace;
+  const auto trace =
+      SharedByName<Trace>::of_process().get(name, [&] { return open(name, options.trace_bytes); });
+  if (trace) return *trace;
+  log(LogLevel::kWarning, "transfers are not traced: {}", trace.error().message);
+  return nullptr;
 }
 
 Result<std::shared_ptr<Trace>> Trace::open(const std::string& name, std::uint64_t most_bytes) {

@@ -1,0 +1,46 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/thread.h"
+#include "p2p/result.h"
+
+namespace p2p {
+
+/// What a process shares, one for each name, while anybody holds it. A child that was forked off makes its
+/// own. Thread-safe.
+template <class T>
+class SharedByName {
+ public:
+  /// Never destroyed: endpoints may live until after static objects are gone.
+  static SharedByName& of_process() {
+    static auto* const all = new SharedByName;
+    return *all;
+  }
+
+  /// The one of that name; `make`, which gives a Result of a shared_ptr, is called where there is none.
+  template <class Make>
+  Result<std::shared_ptr<T>> get(const std::string& name, const Make& make) {
+    MutexLock lock(mutex_);
+    Entry& entry = by_name_[name];
+    if (auto held = entry.held.lock(); held && !entry.birthplace.left()) return held;
+    Result<std::shared_ptr<T>> made = make();
+    if (made) entry = {*made, Birthplace()};
+    return made;
+  }
+
+ private:
+  struct Entry {
+    std::weak_ptr<T> held;
+    Birthplace birthplace;
+  };
+
+  Mutex mutex_;
+  std::map<std::string, Entry> by_name_ P2P_GUARDED_BY(mutex_);
+};
+
+}  // namespace p2p
