@@ -2,7 +2,10 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,8 +26,14 @@ class Sequence {
  public:
   Sequence(engine::Endpoint& endpoint, std::span<const std::uint8_t> choices)
       : endpoint_(endpoint), choices_(choices) {}
+  /// Waits until nothing reaches the memory, which is this object's: a receive may just be filled.
   ~Sequence() {
-    if (region_) static_cast<void>(region_->revoke(std::chrono::steady_clock::now()));
+    const auto deadline = std::chrono::steady_clock::now() + kTimeout;
+    for (const auto& region : regions_) {
+      if (region->revoke(deadline) && region->wait_unused(deadline)) continue;
+      std::fputs("sequence: a region is still in use after the connection's end\n", stderr);
+      std::abort();
+    }
   }
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
@@ -165,9 +174,11 @@ class Sequence {
       if (const auto id = connection_->import_region(descriptor)) remotes_.push_back(*id);
       return;
     }
-    region_ =
-        region_ ? region_ : endpoint_.context().regions->add(memory_.data(), memory_.size(), {}).value();
-    const std::vector<LocalSpan> local{{region_->info().id, memory_.data(), choose(9)}};
+    if (!registered_)
+      regions_.push_back(endpoint_.context().regions->add(memory_.data(), memory_.size(), {}).value());
+    registered_ = true;
+    const auto& region = regions_.back();
+    const std::vector<LocalSpan> local{{region->info().id, memory_.data(), choose(9)}};
     const std::vector<RemoteSpan> remote{{remotes_.at(choose(256) % remotes_.size()), 4096, local[0].size}};
     switch (choose(6)) {
       case 0:
@@ -179,7 +190,10 @@ class Sequence {
       case 4:
         if (!pending_.empty()) pending_.at(choose(256) % pending_.size())->cancel();
         break;
-      default: static_cast<void>(region_->revoke(std::chrono::steady_clock::now())); region_ = nullptr;
+      default:
+        // The raw peer, whose word it may need, has its turn after this one.
+        static_cast<void>(region->revoke(std::chrono::steady_clock::now()));
+        registered_ = false;
     }
   }
 
@@ -191,7 +205,8 @@ class Sequence {
   RegionKey key_{};
   std::shared_ptr<engine::Connection> connection_;
   std::array<std::byte, 64> memory_{};
-  std::shared_ptr<engine::Region> region_;
+  std::vector<std::shared_ptr<engine::Region>> regions_;  ///< also those that were revoked in part
+  bool registered_ = false;                               ///< the last of them serves
   std::vector<RemoteRegionId> remotes_;
   std::vector<std::shared_ptr<engine::TransferState>> pending_;
 };
