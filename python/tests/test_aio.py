@@ -118,17 +118,11 @@ def test_a_cancelled_accept_takes_no_connection():
             with pytest.raises(asyncio.CancelledError):
                 await accepting
             address, port, gpu = p2p.Endpoint.parse_metadata(there.sync.get_metadata())
-            # The thread of the first one may still take the first connection, and gives it back.
-            for _ in range(3):
-                conn = await here.connect(address, gpu, port)
-                try:
-                    theirs = await there.accept(timeout=3)
-                except p2p.TimedOut:
-                    continue
-                assert there.sync.peer(theirs)["gpu_idx"] == 0
-                await here.disconnect(conn)
-                return
-            pytest.fail("no connection reached the second accept")
+            # The thread of the first one may still take the connection: the second gets it all the same.
+            conn = await here.connect(address, gpu, port)
+            theirs = await there.accept(timeout=20)
+            assert there.sync.peer(theirs)["gpu_idx"] == 0
+            await here.disconnect(conn)
 
     run(main())
 

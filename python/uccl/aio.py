@@ -9,6 +9,8 @@ Cancelling a coroutine cancels what it waits for; it is through when the memory 
 """
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -29,6 +31,9 @@ class Endpoint:
 
     def __init__(self, local_gpu_idx: int | None = None, num_cpus: int | None = None, **options: Any) -> None:
         self.sync = p2p.Endpoint(local_gpu_idx, num_cpus, **options)
+        # What threads of accepts that were cancelled have taken: for the next accept.
+        self._taken: deque[int] = deque()
+        self._taken_local: deque[int] = deque()
 
     async def __aenter__(self) -> "Endpoint":
         return self
@@ -55,12 +60,15 @@ class Endpoint:
         return await self._connected(lambda: self.sync.add_remote_endpoint(metadata))
 
     async def accept(self, timeout: float | None = None) -> int:
-        """Waits for a peer's connect() and returns the conn_id; ``sync.peer(conn_id)`` tells who it is."""
-        return await self._accepted(self.sync.accept, timeout)
+        """Waits for a peer's connect() and returns the conn_id; ``sync.peer(conn_id)`` tells who it is.
+
+        What a cancelled one had already taken goes to the next.
+        """
+        return await self._accepted(self.sync.accept, self._taken, timeout)
 
     async def accept_local(self, timeout: float | None = None) -> int:
         """Waits for a peer's connect_local() and returns the conn_id."""
-        return await self._accepted(self.sync.accept_local, timeout)
+        return await self._accepted(self.sync.accept_local, self._taken_local, timeout)
 
     async def disconnect(self, conn_id: int) -> None:
         """Lets what is under way finish, within seconds, and closes a connection."""
@@ -69,13 +77,17 @@ class Endpoint:
     async def _connected(self, call: Callable[[], tuple[bool, int]]) -> int:
         return await self._undone_if_cancelled(lambda: self._value(call()), self.sync.remove_remote_endpoint)
 
-    async def _accepted(self, call: Callable[..., tuple[Any, ...]], timeout: float | None) -> int:
+    async def _accepted(
+        self, call: Callable[..., tuple[Any, ...]], taken: deque[int], timeout: float | None
+    ) -> int:
         loop = asyncio.get_running_loop()
         end = None if timeout is None else loop.time() + timeout
         wanted = True
 
         def slices() -> int | None:
             while wanted:
+                with contextlib.suppress(IndexError):
+                    return taken.popleft()
                 left = _SLICE if end is None else min(_SLICE, max(0.0, end - loop.time()))
                 answer = call(left)
                 if answer[0]:
@@ -84,12 +96,12 @@ class Endpoint:
                     raise p2p.TimedOut(p2p.last_error())
             return None
 
-        def undo(conn_id: int | None) -> None:
+        def keep(conn_id: int | None) -> None:
             if conn_id is not None:
-                self.sync.remove_remote_endpoint(conn_id)
+                taken.append(conn_id)
 
         try:
-            conn_id = await self._undone_if_cancelled(slices, undo)
+            conn_id = await self._undone_if_cancelled(slices, keep)
         finally:
             wanted = False
         assert conn_id is not None
