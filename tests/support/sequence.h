@@ -4,15 +4,13 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "base/underlying.h"
 #include "engine/endpoint.h"
+#include "support/application.h"
+#include "support/choices.h"
 #include "support/plain_transport.h"
 #include "support/raw_listener.h"
 #include "support/raw_peer.h"
@@ -25,49 +23,36 @@ namespace p2p::testing {
 class Sequence {
  public:
   Sequence(engine::Endpoint& endpoint, std::span<const std::uint8_t> choices)
-      : endpoint_(endpoint), choices_(choices) {}
-  /// Waits until nothing reaches the memory, which is this object's: a receive may just be filled.
-  ~Sequence() {
-    const auto deadline = std::chrono::steady_clock::now() + kTimeout;
-    for (const auto& region : regions_) {
-      if (region->revoke(deadline) && region->wait_unused(deadline)) continue;
-      std::fputs("sequence: a region is still in use after the connection's end\n", stderr);
-      std::abort();
-    }
-  }
-  Sequence(const Sequence&) = delete;
-  Sequence& operator=(const Sequence&) = delete;
+      : endpoint_(endpoint), choices_(choices), application_(endpoint, choices_) {}
 
   /// Shakes hands in one of the two roles and plays until the choices are used up or the endpoint closes.
   /// False if the handshake failed, which it must not.
   bool run() {
     RawListener listener;
     const bool dialled = choose(2) == 0;
-    if (dialled) connection_ = endpoint_.connect("127.0.0.1", listener.port(), kTimeout, std::nullopt);
+    if (dialled) application_.dial(listener.port());
     RawPeer peer = dialled ? listener.accept() : RawPeer::dial(endpoint_.port());
     if (!peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, {"plain", "tcp"})) return false;
-    while (at_ < choices_.size()) {
+    while (choices_.left()) {
       const unsigned what = choose(32);
       if (what >= kActs) {
-        act(what);
+        application_.act(what == kActs);
       } else if (what >= kWords ? !say_word(peer, word(what)) : !peer.say(message(what))) {
         break;
       }
       while (peer.next(std::chrono::milliseconds(0))) {
       }
     }
-    if (connection_) connection_->abort({ErrorCode::kCancelled, "the run is over"});
+    application_.end();
     return true;
   }
 
  private:
-  static constexpr std::chrono::seconds kTimeout{20};
-
   // The choices from which on it is a word, and something that an application does.
   static constexpr unsigned kWords = 15;
   static constexpr unsigned kActs = 28;
 
-  unsigned choose(unsigned among) { return at_ < choices_.size() ? choices_[at_++] % among : 0; }
+  unsigned choose(unsigned among) { return choices_.choose(among); }
   std::string name() { return std::array<const char*, 4>{"plain", "plain", "tcp", "none"}.at(choose(4)); }
   std::uint64_t small() { return choose(8) == 7 ? ~std::uint64_t{0} : choose(4); }
   std::string reason() { return choose(4) == 3 ? "why not" : ""; }
@@ -161,54 +146,12 @@ class Sequence {
     }
   }
 
-  // What an application does meanwhile.
-  void act(unsigned what) {
-    if (!connection_) {
-      const auto all = endpoint_.connections();
-      if (all.empty()) return;
-      connection_ = all.back();
-    }
-    if (what == kActs || remotes_.empty()) {
-      RegionDescriptor descriptor{.address = 4096, .size = 64, .place = {}, .region = RegionId{choose(4)}};
-      descriptor.incarnation = RawPeer::kIncarnation;
-      if (const auto id = connection_->import_region(descriptor)) remotes_.push_back(*id);
-      return;
-    }
-    if (!registered_)
-      regions_.push_back(endpoint_.context().regions->add(memory_.data(), memory_.size(), {}).value());
-    registered_ = true;
-    const auto& region = regions_.back();
-    const std::vector<LocalSpan> local{{region->info().id, memory_.data(), choose(9)}};
-    const std::vector<RemoteSpan> remote{{remotes_.at(choose(256) % remotes_.size()), 4096, local[0].size}};
-    switch (choose(6)) {
-      case 0:
-        pending_.push_back(connection_->transfers()->start(Operation::kWrite, local, remote, {}));
-        break;
-      case 1: pending_.push_back(connection_->send(local)); break;
-      case 2: pending_.push_back(connection_->receive(local)); break;
-      case 3: pending_.push_back(connection_->notify("from the application")); break;
-      case 4:
-        if (!pending_.empty()) pending_.at(choose(256) % pending_.size())->cancel();
-        break;
-      default:
-        // The raw peer, whose word it may need, has its turn after this one.
-        static_cast<void>(region->revoke(std::chrono::steady_clock::now()));
-        registered_ = false;
-    }
-  }
-
   engine::Endpoint& endpoint_;
-  const std::span<const std::uint8_t> choices_;
-  std::size_t at_ = 0;
+  Choices choices_;
+  Application application_;
   std::uint64_t next_receive_ = 0;
   std::uint64_t next_eager_ = 0;
   RegionKey key_{};
-  std::shared_ptr<engine::Connection> connection_;
-  std::array<std::byte, 64> memory_{};
-  std::vector<std::shared_ptr<engine::Region>> regions_;  ///< also those that were revoked in part
-  bool registered_ = false;                               ///< the last of them serves
-  std::vector<RemoteRegionId> remotes_;
-  std::vector<std::shared_ptr<engine::TransferState>> pending_;
 };
 
 }  // namespace p2p::testing
