@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "drivers/cuda/place.h"
 #include "engine/endpoint.h"
+#include "engine/own_address.h"
 
 namespace p2p {
 

@@ -3,8 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +13,7 @@
 #include "base/unique_fd.h"
 #include "drivers/socket/address.h"
 #include "engine/connection.h"
+#include "engine/connections.h"
 #include "engine/context.h"
 #include "engine/credential_files.h"
 #include "engine/listener.h"
@@ -24,10 +23,8 @@
 
 namespace p2p::engine {
 
-/// See p2p::Endpoint::announced_address.
-Result<std::string> announced_address(const Options& options);
-
-/// Owns the context of all connections, the listener and the connections themselves. Thread-safe.
+/// Owns the context of all connections with its threads and transports, the listener and the connections
+/// themselves. Thread-safe.
 class Endpoint {
  public:
   static Result<std::unique_ptr<Endpoint>> create(const Options& options, const TransportRegistry& registry);
@@ -43,28 +40,21 @@ class Endpoint {
   std::shared_ptr<Connection> connect(const std::string& host, std::uint16_t port,
                                       std::chrono::nanoseconds timeout, std::optional<std::string> note);
   Result<std::shared_ptr<Connection>> accept(std::chrono::nanoseconds timeout);
-  std::vector<std::shared_ptr<Connection>> connections() const;
+  std::vector<std::shared_ptr<Connection>> connections() const { return connections_.all(); }
 
   /// Sums of the open connections and of those that have ended.
   Stats stats() const;
 
   /// One for each transport and direction, also where there is none. Likewise.
-  std::vector<Latency> latencies() const;
+  std::vector<Latency> latencies() const { return connections_.latencies(); }
 
  private:
   Endpoint() = default;
-  Status load_transports(const TransportRegistry& registry);
-  Status find_required(const TransportRegistry& registry, const TransportList& list);
   Status start_threads();
   Status listen();
   Status open_port(const std::vector<socket::Address>& wanted);
   Strangers::Drop welcome(UniqueFd socket, Strangers::Id stranger);
-  std::shared_ptr<Connection> add(Role role, std::optional<Strangers::Id> stranger = std::nullopt);
   SessionConfig session_config(std::optional<std::string> note) const;
-  void opened(const std::shared_ptr<Connection>& connection, Role role);
-  bool keep_for_accept(const std::shared_ptr<Connection>& connection);
-  void closed(const std::shared_ptr<Connection>& connection);
-  std::vector<std::shared_ptr<Connection>> forget_ended() P2P_REQUIRES(mutex_);
 
   const std::shared_ptr<Context> context_ = std::make_shared<Context>();
   std::unique_ptr<CredentialFiles> credentials_;
@@ -72,17 +62,10 @@ class Endpoint {
   std::string address_;
   std::uint16_t port_ = 0;
   std::shared_ptr<Listener> listener_;
-  RateLimitedLog refusals_{LogLevel::kWarning};
+  Connections connections_{context_};
 
   mutable Mutex mutex_;
   std::string note_ P2P_GUARDED_BY(mutex_);
-  std::uint64_t next_id_ P2P_GUARDED_BY(mutex_) = 0;
-  std::map<ConnectionId, std::shared_ptr<Connection>> connections_ P2P_GUARDED_BY(mutex_);
-  std::deque<std::shared_ptr<Connection>> accepted_ P2P_GUARDED_BY(mutex_);
-  Stats ended_ P2P_GUARDED_BY(mutex_);  // and what is of the endpoint alone
-  std::vector<Latency> ended_latencies_ P2P_GUARDED_BY(mutex_);
-  bool closing_ P2P_GUARDED_BY(mutex_) = false;
-  std::atomic<std::uint32_t> changes_{0};  // futex: bumped when connections_ or accepted_ changed
 };
 
 }  // namespace p2p::engine

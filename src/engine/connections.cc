@@ -1,0 +1,162 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/connections.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/futex.h"
+#include "base/log.h"
+
+namespace p2p::engine {
+namespace {
+
+// Connections that ended and still wait to be accepted.
+constexpr std::ptrdiff_t kMaxEnded = 128;
+
+void add_to(Stats& sum, const Stats& one) {
+  sum.transfers_started += one.transfers_started;
+  sum.transfers_completed += one.transfers_completed;
+  sum.transfers_failed += one.transfers_failed;
+  sum.bytes_written += one.bytes_written;
+  sum.bytes_read += one.bytes_read;
+  sum.messages_received += one.messages_received;
+  sum.notifications_sent += one.notifications_sent;
+  sum.notifications_received += one.notifications_received;
+  sum.notifications_delayed += one.notifications_delayed;
+  sum.batches_retried += one.batches_retried;
+  sum.reads_paused += one.reads_paused;
+  sum.channels_lost += one.channels_lost;
+  sum.pieces_queued += one.pieces_queued;
+}
+
+}  // namespace
+
+std::shared_ptr<Connection> Connections::add(Role role, const std::function<void()>& proven) {
+  if (!context_->regions->check_process()) {
+    const auto ignore = [](const std::shared_ptr<Connection>&) {};
+    return Connection::make(context_, ConnectionId{0}, role, {[] {}, ignore, ignore});
+  }
+  MutexLock lock(mutex_);
+  if (closing_) return nullptr;
+  const ConnectionId id{next_id_++};
+  auto connection =
+      Connection::make(context_, id, role,
+                       {proven, [this, role](const std::shared_ptr<Connection>& one) { opened(one, role); },
+                        [this, proven](const std::shared_ptr<Connection>& one) {
+                          proven();
+                          closed(one);
+                        }});
+  living_.emplace(id, connection);
+  return connection;
+}
+
+std::shared_ptr<Connection> Connections::accept(Clock::time_point deadline) {
+  while (true) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    {
+      MutexLock lock(mutex_);
+      if (!unaccepted_.empty()) {
+        auto connection = std::move(unaccepted_.front());
+        unaccepted_.pop_front();
+        return connection;
+      }
+    }
+    if (Clock::now() >= deadline) return nullptr;
+    futex_wait(changes_, seen, deadline);
+  }
+}
+
+std::vector<std::shared_ptr<Connection>> Connections::all() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Connection>> connections;
+  connections.reserve(living_.size());
+  for (const auto& [id, connection] : living_) connections.push_back(connection);
+  return connections;
+}
+
+void Connections::close(const Error& error, Clock::time_point deadline) {
+  {
+    MutexLock lock(mutex_);
+    closing_ = true;
+    unaccepted_.clear();
+  }
+  for (const auto& connection : all()) connection->abort(error);
+  while (Clock::now() < deadline) {
+    const std::uint32_t seen = changes_.load(std::memory_order_acquire);
+    {
+      MutexLock lock(mutex_);
+      if (living_.empty()) break;
+    }
+    futex_wait(changes_, seen, deadline);
+  }
+}
+
+Stats Connections::stats() const {
+  MutexLock lock(mutex_);
+  Stats sum = ended_;
+  sum.connections_waiting = unaccepted_.size();
+  for (const auto& [id, connection] : living_) add_to(sum, connection->stats());
+  return sum;
+}
+
+std::vector<Latency> Connections::latencies() const {
+  MutexLock lock(mutex_);
+  std::vector<Latency> sum = ended_latencies_;
+  for (const auto& [id, connection] : living_) connection->latencies().add_to(sum);
+  return sum;
+}
+
+void Connections::opened(const std::shared_ptr<Connection>& connection, Role role) {
+  if (role == Role::kAcceptor && !keep_for_accept(connection)) {
+    const Error error{ErrorCode::kUnavailable, fmt::format("{} connections wait to be accepted already",
+                                                           context_->options.max_unaccepted)};
+    refusals_.log("a peer's connection is refused: {}", error.message);
+    context_->reactor->post([connection, error] { connection->abort(error); });
+  }
+  changed();
+}
+
+bool Connections::keep_for_accept(const std::shared_ptr<Connection>& connection) {
+  MutexLock lock(mutex_);
+  if (unaccepted_.size() >= context_->options.max_unaccepted) {
+    ++ended_.connections_refused;
+    return false;
+  }
+  unaccepted_.push_back(connection);
+  return true;
+}
+
+// What ended before anybody accepted it may still have notifications to take, but only so many are kept: an
+// application that never accepts must not fill memory with them. The oldest go first.
+std::vector<std::shared_ptr<Connection>> Connections::forget_ended() {
+  const auto has_ended = [](const auto& one) { return one->state() == ConnectionState::kClosed; };
+  auto ended = std::count_if(unaccepted_.begin(), unaccepted_.end(), has_ended);
+  std::vector<std::shared_ptr<Connection>> forgotten;
+  std::erase_if(unaccepted_, [&](auto& one) {
+    if (!has_ended(one) || ended-- <= kMaxEnded) return false;
+    forgotten.push_back(std::move(one));
+    return true;
+  });
+  return forgotten;
+}
+
+void Connections::closed(const std::shared_ptr<Connection>& connection) {
+  std::vector<std::shared_ptr<Connection>> forgotten;  // destroyed without the lock
+  {
+    MutexLock lock(mutex_);
+    add_to(ended_, connection->stats());
+    ended_.pieces_queued = 0;
+    connection->latencies().add_to(ended_latencies_);
+    living_.erase(connection->id());
+    forgotten = forget_ended();
+  }
+  changed();
+}
+
+void Connections::changed() {
+  changes_.fetch_add(1, std::memory_order_release);
+  futex_wake_all(changes_);
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,65 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/rate_limited_log.h"
+#include "engine/connection.h"
+#include "engine/context.h"
+
+namespace p2p::engine {
+
+/// The connections of an endpoint: makes them, knows them until they have closed, hands those of peers to
+/// whoever accepts, and adds up what they count. Thread-safe. It outlives the reactor's work.
+class Connections {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Connections(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+
+  /// Null after `close`. `proven` is called on the reactor's thread, once or twice: when the handshake is
+  /// over and when the connection has closed. In a child of the endpoint's process one whose every call
+  /// fails.
+  std::shared_ptr<Connection> add(Role role, const std::function<void()>& proven);
+
+  /// The next that a peer has opened; null if there is none in time.
+  std::shared_ptr<Connection> accept(Clock::time_point deadline);
+
+  std::vector<std::shared_ptr<Connection>> all() const;
+
+  /// Ends all and waits for that; none is added any more.
+  void close(const Error& error, Clock::time_point deadline);
+
+  /// Sums of those that live and of those that have ended.
+  Stats stats() const;
+  std::vector<Latency> latencies() const;
+
+ private:
+  void opened(const std::shared_ptr<Connection>& connection, Role role);
+  bool keep_for_accept(const std::shared_ptr<Connection>& connection);
+  void closed(const std::shared_ptr<Connection>& connection);
+  std::vector<std::shared_ptr<Connection>> forget_ended() P2P_REQUIRES(mutex_);
+  void changed();
+
+  const std::shared_ptr<Context> context_;
+  RateLimitedLog refusals_{LogLevel::kWarning};
+
+  mutable Mutex mutex_;
+  std::uint64_t next_id_ P2P_GUARDED_BY(mutex_) = 0;
+  std::map<ConnectionId, std::shared_ptr<Connection>> living_ P2P_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Connection>> unaccepted_ P2P_GUARDED_BY(mutex_);
+  Stats ended_ P2P_GUARDED_BY(mutex_);  // and of those refused
+  std::vector<Latency> ended_latencies_ P2P_GUARDED_BY(mutex_);
+  bool closing_ P2P_GUARDED_BY(mutex_) = false;
+  std::atomic<std::uint32_t> changes_{0};  // futex: bumped when living_ or unaccepted_ changed
+};
+
+}  // namespace p2p::engine
