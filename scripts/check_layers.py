@@ -171,7 +171,7 @@ def breaches(root, source):
     if source.startswith(GETENV_FOLDERS) and source not in GETENV_FILES and not source.endswith("_test.cc"):
         for number, line in enumerate(text.splitlines(), 1):
             if GETENV.search(line.split("//")[0]):
-                yield number, "reads the environment; add a row to src/api/options.cc instead"
+                yield number, "reads the environment; add a row to src/api/engine_variables.cc instead"
 
 
 def main():

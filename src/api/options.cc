@@ -4,315 +4,30 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "api/engine_variables.h"
+#include "api/foreign_variables.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/option_text.h"
-#include "engine/announcement.h"
-#include "p2p/log.h"
 #include "p2p/set_option.h"
 #include "transport/registry.h"
 
 namespace p2p {
 namespace {
 
-using namespace option_text;
-using Text = std::string_view;
-
-/// 0 stands for "auto".
-Status read_measured_size(std::string_view text, std::size_t& field) {
-  if (text == "auto") return field = 0, Status{};
-  return read_size(text, {1, std::uint64_t{1} << 40}, field);
-}
-
-std::string show_measured_size(std::size_t size) { return size == 0 ? "auto" : show_size(size); }
-
-Status read_transports(std::string_view text, Options& options) {
-  if (text == "auto") {
-    options.transports.clear();
-    return {};
-  }
-  std::vector<std::string> names;
-  if (auto status = read_list(text, names); !status) return status;
-  for (std::string& name : names) {
-    if (name == "auto") return fail(ErrorCode::kInvalidArgument, "\"auto\" stands alone, not in a list");
-    auto transport = builtin_transports().name_of(name);
-    if (!transport) return tl::unexpected(transport.error());
-    name = std::move(*transport);
-  }
-  options.transports = std::move(names);
-  return {};
-}
-
-Status read_log_level(std::string_view text, Options& /*options*/) {
-  constexpr std::pair<std::string_view, LogLevel> kLevels[] = {
-      {"trace", LogLevel::kTrace},     {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo},
-      {"warning", LogLevel::kWarning}, {"error", LogLevel::kError}, {"off", LogLevel::kOff},
-      {"warn", LogLevel::kWarning},    {"fatal", LogLevel::kOff},   {"0", LogLevel::kInfo},
-      {"1", LogLevel::kWarning},       {"2", LogLevel::kError},     {"3", LogLevel::kOff}};
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const auto& [name, level] : kLevels) {
-    if (lower == name) return set_log_level(level), Status{};
-  }
-  return fail(ErrorCode::kInvalidArgument, "none of trace, debug, info, warning, error, off");
-}
+using Table = std::span<const OptionVariable>;
 
 /// Read by the package `uccl`.
 constexpr std::string_view kPythonsOwn = "UCCL_P2P_GPU_NAMES";
 
-constexpr Bounds kDay{1, 86'400'000};  // in milliseconds
-constexpr Bounds kSome{1, 1'000'000};
-constexpr Bounds kMany{1, 1'000'000'000};
-constexpr Bounds kBatch{4096, std::uint64_t{1} << 30};
-
-// What is no flag is a name; whether there is such a transport is found out where they are loaded.
-Status read_require(Text text, Options& options) {
-  if (read_flag(text, options.require_transport)) return {};
-  auto name = builtin_transports().name_of(text);
-  if (!name) return tl::unexpected(std::move(name.error()));
-  options.required = std::move(*name);
-  return {};
-}
-
-constexpr OptionVariable kVariables[] = {
-    {"UCCL_P2P_LISTEN_ADDRESS",
-     "Address to listen on and to announce to peers. Empty: all addresses if a key file or a certificate is "
-     "set, else one, which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, "
-     "else of the default route, else any but `docker*` and loopback, else `docker*`, else loopback.",
-     [](Text text, Options& o) { return o.listen_address = text, Status{}; },
-     [](const Options& o) { return o.listen_address; }},
-    {"UCCL_P2P_ANNOUNCE",
-     "What peers are given to dial in place of the listener's own address and port: `host`, `host:port` or "
-     "`[address]:port`; the outer address of a NAT, or a name. Empty: its own.",
-     [](Text text, Options& o) {
-       o.announce = text;
-       if (text.empty()) return Status{};
-       return engine::Announcement::parse(text).map([](const auto&) {});
-     },
-     [](const Options& o) { return o.announce; }},
-    {"UCCL_P2P_PORT",
-     "TCP port of the listener, at which the streams of `tcp` arrive, too. 0: the system chooses.",
-     [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); },
-     [](const Options& o) { return std::to_string(o.port); }},
-    {"UCCL_P2P_TRANSPORT",
-     "Transports that may be used, in order of preference, comma-separated. `auto`: all that work here, best "
-     "first. `ib` stands for `rdma`, `nccl` for `tcp`, `tcpx` for `nccl_net`.",
-     read_transports,
-     [](const Options& o) { return o.transports.empty() ? "auto" : show_list(o.transports); }},
-    {"UCCL_P2P_REQUIRE",
-     "With UCCL_P2P_TRANSPORT set, 1 fails a transfer for which no listed transport works; 0 takes another "
-     "and says so. The name of a transport, such as `cuda_ipc`, refuses transfers between memory that it "
-     "serves for which another one would have to be taken.",
-     read_require,
-     [](const Options& o) { return o.required.empty() ? show_flag(o.require_transport) : o.required; }},
-    {"UCCL_P2P_WORKERS", "Engine threads. 0: one for each core up to 8, then one for every two up to 16.",
-     [](Text text, Options& o) { return read_number(text, {0, 256}, o.workers); },
-     [](const Options& o) { return std::to_string(o.workers); }},
-    {"UCCL_P2P_PLACE_THREADS",
-     "1: engine threads keep to the CPUs next to the GPUs whose memory is registered, as far as the process "
-     "may use them. 0: they run where the system puts them.",
-     [](Text text, Options& o) { return read_flag(text, o.place_threads); },
-     [](const Options& o) { return show_flag(o.place_threads); }},
-    {"UCCL_P2P_STREAMS",
-     "TCP streams for each connection and interface. 0: chosen from cores and link speed. The smaller number "
-     "of the two sides counts.",
-     [](Text text, Options& o) { return read_number(text, {0, 256}, o.streams); },
-     [](const Options& o) { return std::to_string(o.streams); }},
-    {"UCCL_P2P_INTERFACES",
-     "Interfaces for TCP data, by name or address, comma-separated. Empty: the one that the route to the "
-     "peer takes.",
-     [](Text text, Options& o) { return read_list(text, o.interfaces); },
-     [](const Options& o) { return show_list(o.interfaces); }},
-    {"UCCL_P2P_KEEPALIVE_MS",
-     "A peer whose machine, or the path to it, is silent for this many milliseconds is gone, and its "
-     "transfers fail.",
-     [](Text text, Options& o) { return read_number(text, kDay, o.keepalive); },
-     [](const Options& o) { return std::to_string(o.keepalive.count()); }},
-    {"UCCL_P2P_HUNG_MS",
-     "A peer whose machine answers while it does not itself (stopped, or without a processor) is slow; after "
-     "this many milliseconds it is gone.",
-     [](Text text, Options& o) { return read_number(text, kDay, o.hung); },
-     [](const Options& o) { return std::to_string(o.hung.count()); }},
-    {"UCCL_P2P_CONNECT_TIMEOUT_MS",
-     "Milliseconds for connecting, the handshake included, where the call names no limit.",
-     [](Text text, Options& o) { return read_number(text, kDay, o.connect_timeout); },
-     [](const Options& o) { return std::to_string(o.connect_timeout.count()); }},
-    {"UCCL_P2P_SPIN_US",
-     "Microseconds for which engine threads and waits poll before they sleep. 0: they never poll.",
-     [](Text text, Options& o) { return read_number(text, {0, 1'000'000}, o.spin); },
-     [](const Options& o) { return std::to_string(o.spin.count()); }},
-    {"UCCL_P2P_KEY_FILE",
-     "File with the pre-shared keys of which both sides must have one: lines `name:secret`, or a single "
-     "secret. Whoever dials shows the first. Empty: no authentication, unless certificates are set.",
-     [](Text text, Options& o) { return o.key_file = text, Status{}; },
-     [](const Options& o) { return o.key_file; }},
-    {"UCCL_P2P_TLS_CA",
-     "With the next two in place of a key file: certificates (PEM) of the authority that vouches for peers.",
-     [](Text text, Options& o) { return o.tls_ca = text, Status{}; },
-     [](const Options& o) { return o.tls_ca; }},
-    {"UCCL_P2P_TLS_CERTIFICATE",
-     "This side's certificate (PEM), followed by those between it and the authority's.",
-     [](Text text, Options& o) { return o.tls_certificate = text, Status{}; },
-     [](const Options& o) { return o.tls_certificate; }},
-    {"UCCL_P2P_TLS_KEY", "The private key (PEM) of UCCL_P2P_TLS_CERTIFICATE.",
-     [](Text text, Options& o) { return o.tls_key = text, Status{}; },
-     [](const Options& o) { return o.tls_key; }},
-    {"UCCL_P2P_ALLOW",
-     "Names of keys, or common names of certificates, whose holders may connect, comma-separated. Empty: "
-     "all.",
-     [](Text text, Options& o) { return read_list(text, o.allow); },
-     [](const Options& o) { return show_list(o.allow); }},
-    {"UCCL_P2P_MAX_STRANGERS",
-     "Connections that have not proven themselves yet. Beyond that the oldest are closed.",
-     [](Text text, Options& o) { return read_number(text, kSome, o.max_strangers); },
-     [](const Options& o) { return std::to_string(o.max_strangers); }},
-    {"UCCL_P2P_MAX_STRANGERS_OF_ADDRESS", "The same, of one address.",
-     [](Text text, Options& o) { return read_number(text, kSome, o.max_strangers_of_address); },
-     [](const Options& o) { return std::to_string(o.max_strangers_of_address); }},
-    {"UCCL_P2P_SPARE_DESCRIPTORS",
-     "Descriptors of the process's limit that are left to the application: no connection is accepted with "
-     "the "
-     "last ones. At most half of the limit.",
-     [](Text text, Options& o) { return read_number(text, {0, kSome.most}, o.spare_descriptors); },
-     [](const Options& o) { return std::to_string(o.spare_descriptors); }},
-    {"UCCL_P2P_MAX_UNACCEPTED",
-     "Connections of peers that the application has not accepted yet. Further ones are refused.",
-     [](Text text, Options& o) { return read_number(text, kSome, o.max_unaccepted); },
-     [](const Options& o) { return std::to_string(o.max_unaccepted); }},
-    {"UCCL_P2P_MAX_POSTED_RECEIVES",
-     "Receives that a peer has posted and that no message has met yet, for each connection. A peer that "
-     "posts more "
-     "breaks the protocol.",
-     [](Text text, Options& o) { return read_number(text, kMany, o.max_posted_receives); },
-     [](const Options& o) { return std::to_string(o.max_posted_receives); }},
-    {"UCCL_P2P_MAX_CHANNELS", "Channels of one transport for each connection, at most 64.",
-     [](Text text, Options& o) { return read_number(text, {1, 64}, o.max_channels); },
-     [](const Options& o) { return std::to_string(o.max_channels); }},
-    {"UCCL_P2P_BATCH_BYTES", "Bytes of one batch, the unit of scheduling. K, M and G are powers of 1024.",
-     [](Text text, Options& o) { return read_size(text, kBatch, o.batch_bytes); },
-     [](const Options& o) { return show_size(o.batch_bytes); }},
-    {"UCCL_P2P_EAGER_BYTES",
-     "What a connection keeps of short messages whose receives are not posted yet, at most. Messages of up "
-     "to a "
-     "quarter of it, and up to 16K, travel before anybody asked where to. 0: none does.",
-     [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 30}, o.eager_bytes); },
-     [](const Options& o) { return show_size(o.eager_bytes); }},
-    {"UCCL_P2P_NOTIFICATIONS",
-     "Notifications that a connection keeps until the application takes them; further ones wait at the peer.",
-     [](Text text, Options& o) { return read_number(text, {1, 1U << 30}, o.notifications); },
-     [](const Options& o) { return std::to_string(o.notifications); }},
-    {"UCCL_P2P_NOTIFICATION_BYTES", "The same in bytes. A notification of more than half of them is refused.",
-     [](Text text, Options& o) {
-       return read_size(text, {4096, std::uint64_t{8} << 30}, o.notification_bytes);
-     },
-     [](const Options& o) { return show_size(o.notification_bytes); }},
-    {"UCCL_P2P_ZEROCOPY_BYTES",
-     "TCP sends of at least this many bytes use MSG_ZEROCOPY, unless the kernel turns out to copy anyway. 0: "
-     "never.",
-     [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 40}, o.zerocopy_bytes); },
-     [](const Options& o) { return show_size(o.zerocopy_bytes); }},
-    {"UCCL_P2P_GPU_BLOCKS",
-     "Thread blocks of 512 threads that a copy kernel takes at most of a GPU. 0: no kernels, copy engines "
-     "only.",
-     [](Text text, Options& o) { return read_number(text, {0, 1024}, o.gpu_blocks); },
-     [](const Options& o) { return std::to_string(o.gpu_blocks); }},
-    {"UCCL_P2P_GPU_STANDBY_BLOCKS",
-     "Thread blocks of the kernel that waits for short single copies between GPUs of one host while they "
-     "follow "
-     "one another within 0.2 ms. 0: none, each copy is started by itself.",
-     [](Text text, Options& o) { return read_number(text, {0, 64}, o.gpu_standby_blocks); },
-     [](const Options& o) { return std::to_string(o.gpu_standby_blocks); }},
-    {"UCCL_P2P_GPU_MEASURE",
-     "1: the two sizes below, where they are `auto`, are measured once for each pair of GPUs of a host; "
-     "takes "
-     "some milliseconds when a first region is imported, and 32 MiB of the GPU. 0: they are 32M and 4M.",
-     [](Text text, Options& o) { return read_flag(text, o.gpu_measure); },
-     [](const Options& o) { return show_flag(o.gpu_measure); }},
-    {"UCCL_P2P_GPU_BULK_BYTES",
-     "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel. "
-     "`auto`: from where on the copy engine is no slower.",
-     [](Text text, Options& o) { return read_measured_size(text, o.gpu_bulk_bytes); },
-     [](const Options& o) { return show_measured_size(o.gpu_bulk_bytes); }},
-    {"UCCL_P2P_GPU_STANDBY_BYTES",
-     "Single copies of at most this many bytes, 16M at most, go by the kernel of "
-     "UCCL_P2P_GPU_STANDBY_BLOCKS. "
-     "`auto`: as far as it is no slower than the copy engine.",
-     [](Text text, Options& o) { return read_measured_size(text, o.gpu_standby_bytes); },
-     [](const Options& o) { return show_measured_size(o.gpu_standby_bytes); }},
-    {"UCCL_P2P_GPU_STAGING_BYTES",
-     "Pinned host memory through which `tcp` carries GPU memory, for all streams of an endpoint. Made in the "
-     "background once GPU memory is registered and a stream is there, 8 MiB a stream. As much again for "
-     "`cma`, 8 MiB a channel, once host memory of a peer on this host is imported, too. Where it does not "
-     "reach, each stream or channel gets few slots of 1 MiB that it cannot do without.",
-     [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 40}, o.gpu_staging_bytes); },
-     [](const Options& o) { return show_size(o.gpu_staging_bytes); }},
-    {"UCCL_P2P_DISABLE_IPC",
-     "1: only transports that reach other hosts are used, also between processes of one host.",
-     [](Text text, Options& o) { return read_flag(text, o.network_only); },
-     [](const Options& o) { return show_flag(o.network_only); }},
-    {"UCCL_P2P_METRICS",
-     "`address:port` at which metrics are served by HTTP as `/metrics`, for all endpoints of the process; "
-     "`[address]:port` for IPv6. Port 0: the system chooses, and the log says which. Empty: none are.",
-     [](Text text, Options& o) { return o.metrics = text, Status{}; },
-     [](const Options& o) { return o.metrics; }},
-    {"UCCL_P2P_METRICS_PUBLIC",
-     "1: UCCL_P2P_METRICS may name an address that other hosts reach. Whoever reaches it reads them.",
-     [](Text text, Options& o) { return read_flag(text, o.metrics_public); },
-     [](const Options& o) { return show_flag(o.metrics_public); }},
-    {"UCCL_P2P_TRACE",
-     "File for a trace of all transfers of the process, for chrome://tracing and ui.perfetto.dev; `%p` in "
-     "its name stands for the process id. Empty: none.",
-     [](Text text, Options& o) { return o.trace = text, Status{}; },
-     [](const Options& o) { return o.trace; }},
-    {"UCCL_P2P_TRACE_BYTES", "The trace ends when the file is as large as this.",
-     [](Text text, Options& o) { return read_size(text, {4096, std::uint64_t{1} << 50}, o.trace_bytes); },
-     [](const Options& o) { return show_size(o.trace_bytes); }},
-    {"UCCL_P2P_LOG_LEVEL",
-     "Least severe lines to log: trace, debug, info, warning, error or off, in letters of either case; 0, 1, "
-     "2, 3 are info, warning, error, off.",
-     read_log_level, [](const Options& /*options*/) { return std::string("warning"); }},
-};
-
-/// The host of NCCL's "host:port" or "[host]:port".
-Status read_comm_id(std::string_view text, Options& options) {
-  std::string_view host = text.substr(0, text.rfind(':'));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  options.announce_near = host;
-  return {};
-}
-
-Status read_announced(std::string_view text, Options& options) {
-  return options.announce_interfaces = text, Status{};
-}
-
-std::string show_nothing(const Options& /*options*/) { return {}; }
-
-/// What users of NCCL and of other engines with this Python interface have set. Read first: the variables
-/// above win, and later ones over earlier ones.
-constexpr OptionVariable kForeign[] = {
-    {"NCCL_COMM_ID", "Only says which network is preferred for the address to announce.", read_comm_id,
-     show_nothing},
-    {"NCCL_SOCKET_IFNAME",
-     "Interfaces to announce an address of: beginnings of names, comma-separated; `=` in front: whole names; "
-     "`^`: all but these. It is an error if there is none.",
-     read_announced, show_nothing},
-    {"UCCL_SOCKET_IFNAME", "The same, and wins over it.", read_announced, show_nothing},
-    {"UCCL_TCPX_OOB_PORT", "As UCCL_P2P_PORT.",
-     [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
-    {"UCCL_TCP_OOB_PORT", "As UCCL_P2P_PORT, and wins over UCCL_TCPX_OOB_PORT.",
-     [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
-};
-
 Status apply(const OptionVariable& variable, std::string_view given, Options& options) {
-  const std::string_view text = trim(given);
+  const std::string_view text = option_text::trim(given);
   if (text.empty()) return {};
   if (const Status status = variable.read(text, options); !status) {
     return fail(ErrorCode::kInvalidArgument, "read {}=\"{}\": {}", variable.name, text,
@@ -321,7 +36,7 @@ Status apply(const OptionVariable& variable, std::string_view given, Options& op
   return {};
 }
 
-Status read_variables(std::span<const OptionVariable> variables, Options& options) {
+Status read_variables(Table variables, Options& options) {
   for (const OptionVariable& variable : variables) {
     const char* set = std::getenv(variable.name);  // NOLINT(concurrency-mt-unsafe): nothing here calls setenv
     if (set == nullptr) continue;
@@ -330,11 +45,9 @@ Status read_variables(std::span<const OptionVariable> variables, Options& option
   return {};
 }
 
-using Table = std::span<const OptionVariable>;
-
 /// Ours: those of the engine, then each transport's.
 std::vector<Table> own_tables() {
-  std::vector<Table> tables{kVariables};
+  std::vector<Table> tables{engine_variables()};
   for (const TransportRegistry::Entry& entry : builtin_transports().entries)
     tables.push_back(entry.variables);
   return tables;
@@ -357,7 +70,7 @@ const OptionVariable* find_variable(std::string_view name) {
 void name_those_without_effect() {
   if (!log_enabled(LogLevel::kDebug)) return;
   const auto known = [](std::string_view name) {
-    return find_variable(name) != nullptr || find_in(kForeign, name) != nullptr;
+    return find_variable(name) != nullptr || find_in(foreign_variables(), name) != nullptr;
   };
   for (const char* const* entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view name(*entry, std::strcspn(*entry, "="));
@@ -374,7 +87,8 @@ tl::unexpected<Error> no_variable(std::string_view name) {
 
 Result<Options> Options::from_environment() {
   Options options;
-  if (const Status read = read_variables(kForeign, options); !read) return tl::unexpected(read.error());
+  if (const Status read = read_variables(foreign_variables(), options); !read)
+    return tl::unexpected(read.error());
   for (const Table table : own_tables()) {
     if (const Status read = read_variables(table, options); !read) return tl::unexpected(read.error());
   }
@@ -396,7 +110,7 @@ std::vector<OptionRow> option_rows() {
   const Options defaults;
   std::vector<OptionRow> rows;
   std::vector<Table> tables = own_tables();
-  tables.emplace_back(kForeign);
+  tables.push_back(foreign_variables());
   for (const Table table : tables) {
     for (const OptionVariable& variable : table) {
       rows.push_back({variable.name, variable.meaning, variable.show(defaults)});

@@ -8,7 +8,7 @@ int main() {
   std::puts(
       "# Options\n"
       "\n"
-      "Generated from the table in `src/api/options.cc` (`cmake --build --preset dev --target "
+      "Generated from the table in `src/api/engine_variables.cc` (`cmake --build --preset dev --target "
       "options_page`);\n"
       "a test compares the two.\n"
       "\n"

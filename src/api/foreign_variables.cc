@@ -1,0 +1,47 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "api/foreign_variables.h"
+
+#include <string>
+#include <string_view>
+
+#include "base/option_text.h"
+
+namespace p2p {
+namespace {
+
+using namespace option_text;
+using Text = std::string_view;
+
+/// The host of NCCL's "host:port" or "[host]:port".
+Status read_comm_id(std::string_view text, Options& options) {
+  std::string_view host = text.substr(0, text.rfind(':'));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  options.announce_near = host;
+  return {};
+}
+
+Status read_announced(std::string_view text, Options& options) {
+  return options.announce_interfaces = text, Status{};
+}
+
+std::string show_nothing(const Options& /*options*/) { return {}; }
+
+constexpr OptionVariable kForeign[] = {
+    {"NCCL_COMM_ID", "Only says which network is preferred for the address to announce.", read_comm_id,
+     show_nothing},
+    {"NCCL_SOCKET_IFNAME",
+     "Interfaces to announce an address of: beginnings of names, comma-separated; `=` in front: whole names; "
+     "`^`: all but these. It is an error if there is none.",
+     read_announced, show_nothing},
+    {"UCCL_SOCKET_IFNAME", "The same, and wins over it.", read_announced, show_nothing},
+    {"UCCL_TCPX_OOB_PORT", "As UCCL_P2P_PORT.",
+     [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
+    {"UCCL_TCP_OOB_PORT", "As UCCL_P2P_PORT, and wins over UCCL_TCPX_OOB_PORT.",
+     [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
+};
+
+}  // namespace
+
+std::span<const OptionVariable> foreign_variables() { return kForeign; }
+
+}  // namespace p2p
