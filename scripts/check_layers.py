@@ -41,7 +41,7 @@ LAYERS = {
                   "src/drivers/socket/", "src/device/", "src/kernels/", "src/base/", *VALUES),
     "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/base/", *VALUES),
     "nixl/": ("nixl/", "include/"),
-    "python/": ("python/", "include/"),
+    "python/": ("python/", "include/", "src/base/process_id.h"),
     "examples/": ("include/",),
     "tools/": ("tools/", "include/"),
     "bench/": ("bench/", "include/"),

@@ -14,9 +14,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <utility>
 
+#include "base/process_id.h"
 #include "errors.h"
 
 namespace p2p::python {
@@ -26,34 +26,13 @@ namespace fs = std::filesystem;
 
 /// One line: format, process, its start, its PID namespace, birth (ns), GPU, port, address.
 struct Entry {
-  pid_t process = 0;
+  std::uint64_t process = 0;
   std::uint64_t started = 0;
   std::uint64_t pid_namespace = 0;
   std::int64_t born = 0;
   Identity identity;
 };
 constexpr int kFormat = 1;
-
-/// Clock ticks from boot to the start of a process, 0 if there is none: a PID alone may have been reused.
-std::uint64_t start_of(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return 0;
-  const std::size_t name_end = line.rfind(')');  // the name may contain anything
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(line.substr(name_end + 1));
-  std::string skipped;
-  constexpr int kBeforeStart = 19;  // state is field 3, the start field 22
-  for (int i = 0; i < kBeforeStart; ++i) fields >> skipped;
-  std::uint64_t start = 0;
-  fields >> start;
-  return start;
-}
-
-std::uint64_t own_pid_namespace() {
-  struct stat status{};
-  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
-}
 
 std::string directory_path() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
@@ -89,9 +68,17 @@ std::optional<Entry> read_entry(const fs::path& path) {
 
 /// Newer than the other, but any other process before this one.
 bool better(const Entry& entry, const Entry& than) {
-  const bool foreign = entry.process != getpid();
-  if (foreign != (than.process != getpid())) return foreign;
+  const auto own = static_cast<std::uint64_t>(getpid());
+  const bool foreign = entry.process != own;
+  if (foreign != (than.process != own)) return foreign;
   return entry.born > than.born;
+}
+
+/// Its process has gone: a PID alone may have been used again.
+bool abandoned(const Entry& entry, std::uint64_t pid_namespace) {
+  if (entry.pid_namespace != pid_namespace) return false;
+  const auto started = start_of(entry.process);
+  return started ? *started != entry.started : started.error().code == ErrorCode::kNotFound;
 }
 
 }  // namespace
@@ -99,11 +86,13 @@ bool better(const Entry& entry, const Entry& than) {
 Result<Rendezvous> Rendezvous::announce(const Identity& identity, Incarnation incarnation) {
   const Result<std::string> place = directory();
   if (!place) return tl::unexpected(place.error());
-  const std::string name = *place + "/gpu" + std::to_string(identity.gpu) + "-" + std::to_string(getpid()) +
-                           "-" + std::to_string(incarnation);
+  // Without /proc nobody finds out whether it has gone.
+  const auto process = this_process().value_or(ProcessId{.pid = static_cast<std::uint64_t>(getpid())});
+  const std::string name = *place + "/gpu" + std::to_string(identity.gpu) + "-" +
+                           std::to_string(process.pid) + "-" + std::to_string(incarnation);
   const std::string draft = *place + "/.draft-" + std::to_string(incarnation);
   std::ofstream file(draft, std::ios::trunc);
-  file << kFormat << ' ' << getpid() << ' ' << start_of(getpid()) << ' ' << own_pid_namespace() << ' '
+  file << kFormat << ' ' << process.pid << ' ' << process.started << ' ' << process.pid_namespace << ' '
        << std::chrono::system_clock::now().time_since_epoch().count() << ' ' << identity.gpu << ' '
        << identity.port << ' ' << identity.address << '\n';
   file.close();
@@ -154,13 +143,14 @@ void Arrivals::wait(std::chrono::nanoseconds timeout) const {
 Result<Identity> find_local(std::int32_t gpu, const std::optional<std::string>& address) {
   const Result<std::string> place = directory();
   if (!place) return tl::unexpected(place.error());
+  const std::uint64_t pid_namespace = namespace_id("pid").value_or(0);
   std::optional<Entry> best;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(*place, error)) {
     if (!file.path().filename().string().starts_with("gpu")) continue;
     const std::optional<Entry> entry = read_entry(file.path());
     if (!entry) continue;  // being removed
-    if (entry->pid_namespace == own_pid_namespace() && start_of(entry->process) != entry->started) {
+    if (abandoned(*entry, pid_namespace)) {
       unlink(file.path().c_str());
       continue;
     }

@@ -40,22 +40,6 @@ Result<std::array<std::byte, 16>> boot_id_bytes() {
   return id;
 }
 
-/// Field 22 of /proc/self/stat. The second field, the program's name, may hold anything but ends with the
-/// last parenthesis.
-Result<std::uint64_t> start_time() {
-  const auto text = read_text("/proc/self/stat");
-  if (!text) return tl::unexpected(text.error());
-  const std::size_t name_end = text->rfind(')');
-  std::istringstream fields(name_end == std::string::npos ? "" : text->substr(name_end + 1));
-  std::string field;
-  for (int i = 3; i <= 22; ++i) fields >> field;
-  std::uint64_t ticks = 0;
-  if (!fields || std::from_chars(field.data(), field.data() + field.size(), ticks).ec != std::errc{}) {
-    return fail(ErrorCode::kSystem, "read the start time of this process from /proc/self/stat");
-  }
-  return ticks;
-}
-
 }  // namespace
 
 Result<std::string> boot_id() {
@@ -76,14 +60,35 @@ Result<std::uint64_t> namespace_id(const char* kind) {
   return status.st_ino;
 }
 
+/// Field 22 of /proc/<pid>/stat. The second field, the program's name, may hold anything but ends with the
+/// last parenthesis.
+Result<std::uint64_t> start_of(std::uint64_t pid) {
+  const std::string path = fmt::format("/proc/{}/stat", pid);
+  const auto text = read_text(path.c_str());
+  if (!text && ::access("/proc/self/stat", F_OK) == 0) {
+    return fail(ErrorCode::kNotFound, "look at process {}: there is none", pid);
+  }
+  if (!text) return tl::unexpected(text.error());
+  const std::size_t name_end = text->rfind(')');
+  std::istringstream fields(name_end == std::string::npos ? "" : text->substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  std::uint64_t ticks = 0;
+  if (!fields || std::from_chars(field.data(), field.data() + field.size(), ticks).ec != std::errc{}) {
+    return fail(ErrorCode::kSystem, "read the start time of process {} from {}", pid, path);
+  }
+  return ticks;
+}
+
 Result<ProcessId> this_process() {
   const auto boot = boot_id_bytes();
   if (!boot) return tl::unexpected(boot.error());
   const auto space = namespace_id("pid");
   if (!space) return tl::unexpected(space.error());
-  const auto started = start_time();
+  const auto pid = static_cast<std::uint64_t>(::getpid());
+  const auto started = start_of(pid);
   if (!started) return tl::unexpected(started.error());
-  return ProcessId{*boot, *space, static_cast<std::uint64_t>(::getpid()), *started};
+  return ProcessId{*boot, *space, pid, *started};
 }
 
 }  // namespace p2p

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
+
 namespace p2p {
 namespace {
 
@@ -31,6 +33,24 @@ TEST(ProcessIdTest, AnotherProcessOfTheHostDiffersInItsNumberAlone) {
   int outcome = -1;
   ASSERT_EQ(::waitpid(child, &outcome, 0), child);
   EXPECT_EQ(outcome, 0);
+}
+
+TEST(ProcessIdTest, TheStartOfAnotherProcessIsKnownUntilItIsGone) {
+  EXPECT_EQ(start_of(static_cast<std::uint64_t>(::getpid())), this_process()->started);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const auto started = start_of(static_cast<std::uint64_t>(child));
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  ASSERT_TRUE(started) << started.error().message;
+  EXPECT_GE(*started, this_process()->started);
+  const auto gone = start_of(static_cast<std::uint64_t>(child));
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
 }
 
 TEST(ProcessIdTest, TheBootIdIsAUuid) {
