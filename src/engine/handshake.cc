@@ -106,7 +106,7 @@ Handshake::Step Handshake::take_hello(const wire::Hello& hello) {
   const bool connector = setup_.role == Role::kConnector;
   hellos_ = connector ? digest(setup_.hello, theirs_) : digest(theirs_, setup_.hello);
   if (in_clear()) {
-    step.send.emplace_back(setup_.introduction);
+    if (connector) step.send.emplace_back(setup_.introduction);
     stage_ = Stage::kIntroduction;
   } else {
     step.seal = true;
@@ -126,7 +126,7 @@ Handshake::Step Handshake::sealed(std::string identity) {
   }
   Step step;
   setup_.introduction.hellos = hellos_;
-  step.send.emplace_back(setup_.introduction);
+  if (setup_.role == Role::kConnector) step.send.emplace_back(setup_.introduction);
   return step;
 }
 
@@ -137,6 +137,8 @@ bool Handshake::allowed() const {
   return std::ranges::find(setup_.allow, identity_) != setup_.allow.end();
 }
 
+// The acceptor introduces itself last: a connector whose handshake is done has been taken, and one that was
+// closed for want of room before that can dial again.
 Handshake::Step Handshake::take_introduction(wire::Introduction introduction) {
   if (!in_clear() && introduction.hellos != hellos_) {
     return give_up(Error{ErrorCode::kPermissionDenied,
@@ -148,7 +150,9 @@ Handshake::Step Handshake::take_introduction(wire::Introduction introduction) {
   }
   peer_introduction_ = std::move(introduction);
   stage_ = Stage::kDone;
-  return {};
+  Step step;
+  if (setup_.role == Role::kAcceptor) step.send.emplace_back(setup_.introduction);
+  return step;
 }
 
 Handshake::Step Handshake::give_up(Error error) const {

@@ -97,6 +97,28 @@ TEST(Handshake, IntroducesTwoSidesHoweverTheyProveThemselves) {
   }
 }
 
+// So a connector that is through was not closed for want of room, as one may be until then.
+TEST(Handshake, TheAcceptorIntroducesItselfLast) {
+  for (const auto proof : {kNone, kKey}) {
+    Handshake connector(setup(Role::kConnector, proof));
+    Handshake acceptor(setup(Role::kAcceptor, proof));
+    const Handshake::Step hello = acceptor.take(connector.start().send.at(0));
+    ASSERT_EQ(hello.send.size(), 1U);
+    Handshake::Step introduction = connector.take(hello.send.at(0));
+    if (proof == kKey) {
+      EXPECT_TRUE(acceptor.sealed("decode-1").send.empty());
+      introduction = connector.sealed("decode-1");
+    }
+    ASSERT_EQ(introduction.send.size(), 1U);
+    EXPECT_FALSE(connector.done());
+    const Handshake::Step last = acceptor.take(introduction.send.at(0));
+    EXPECT_TRUE(acceptor.done());
+    ASSERT_EQ(last.send.size(), 1U);
+    EXPECT_TRUE(connector.take(last.send.at(0)).send.empty());
+    EXPECT_TRUE(connector.done());
+  }
+}
+
 TEST(Handshake, GivesEachSessionItsOwnDigest) {
   Pair one = make_pair(kKey, kKey);
   Pair two = make_pair(kKey, kKey);

@@ -187,6 +187,8 @@ bool Session::Core::pause_above_mark() {
 }
 
 void Session::Core::go_on(SocketHandshake::Outcome outcome) {
+  // Or the peer would take itself for let in, and not dial again.
+  if (outbox_.closing()) return take_outbox();
   if (outcome.error && !outcome.told) return finish(explain(std::move(*outcome.error)));
   if (outcome.error) return begin_close(explain(std::move(*outcome.error)));
   if (outcome.done) return open();
