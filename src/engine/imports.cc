@@ -14,9 +14,10 @@ namespace p2p::engine {
 namespace {
 
 // Questions to the peer that it has not answered. More wait here, so that two sides that ask each other for
-// any number of regions never have more than so many answers on their way; and those behind the first ones
-// leave together, as answers make room.
+// any number of regions never have more than so many answers on their way. Those behind the first ones leave
+// together, once answers have made room for many: each time wakes the peer, and its answers this side.
 constexpr std::size_t kMaxAsked = 256;
+constexpr std::size_t kAskAgain = kMaxAsked / 2;
 
 // Failed regions whose errors are kept.
 constexpr std::size_t kMaxEnded = 1024;
@@ -127,11 +128,12 @@ void Imports::resolve(const std::shared_ptr<RemoteRegion>& remote) {
   }
 }
 
-// Asks as many questions as there is room for.
+// Asks as many questions as there is room for, if there is much.
 void Imports::ask() {
   std::vector<wire::RegionQuery> queries;
   {
     MutexLock lock(mutex_);
+    if (full_ && asked_.size() > kAskAgain) return;
     while (!to_ask_.empty() && asked_.size() < kMaxAsked) {
       const auto remote = std::move(to_ask_.front());
       to_ask_.pop_front();
@@ -139,6 +141,7 @@ void Imports::ask() {
       queries.push_back({next_++, to_underlying(descriptor.region), descriptor.key});
       asked_.emplace(queries.back().query, remote);
     }
+    full_ = asked_.size() == kMaxAsked;
   }
   for (const wire::RegionQuery& query : queries) send_(query);
 }

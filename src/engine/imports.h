@@ -81,6 +81,7 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
   std::deque<std::shared_ptr<RemoteRegion>> ended_ P2P_GUARDED_BY(mutex_);   // the latest that failed
   std::deque<std::shared_ptr<RemoteRegion>> to_ask_ P2P_GUARDED_BY(mutex_);  // once there is room in asked_
   std::unordered_map<std::uint64_t, std::shared_ptr<RemoteRegion>> asked_ P2P_GUARDED_BY(mutex_);  // by query
+  bool full_ P2P_GUARDED_BY(mutex_) = false;  // no more is asked until many were answered
   std::unordered_set<std::uint32_t> given_ P2P_GUARDED_BY(mutex_);  // regions of mine that the peer knows
   std::unordered_map<std::uint64_t, std::shared_ptr<Region>> revocations_
       P2P_GUARDED_BY(mutex_);                            // unanswered

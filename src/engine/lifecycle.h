@@ -45,20 +45,23 @@ class Lifecycle {
   /// To be taken before one looks at what one waits for.
   std::uint32_t changes() const { return changes_.load(std::memory_order_acquire); }
 
-  /// Wakes those who wait.
+  /// Wakes those who wait. Each message of the session ends here, and mostly nobody waits.
   void changed() {
-    changes_.fetch_add(1, std::memory_order_release);
-    futex_wake_all(changes_);
+    changes_.fetch_add(1);
+    if (waiters_.load() != 0) futex_wake_all(changes_);
   }
 
   /// Until a change after `seen`, or the deadline; may return early.
-  void wait(std::uint32_t seen, std::chrono::steady_clock::time_point deadline) const {
+  void wait(std::uint32_t seen, std::chrono::steady_clock::time_point deadline) {
+    waiters_.fetch_add(1);  // before the system compares `seen`: a change after it sees the waiter
     futex_wait(changes_, seen, deadline);
+    waiters_.fetch_sub(1);
   }
 
  private:
   std::atomic<ConnectionState> state_{ConnectionState::kConnecting};
   std::atomic<std::uint32_t> changes_{0};
+  std::atomic<std::uint32_t> waiters_{0};
   mutable Mutex mutex_;
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
 };
