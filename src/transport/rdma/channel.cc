@@ -3,7 +3,6 @@
 
 #include <sys/epoll.h>
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -42,8 +41,8 @@ Result<std::unique_ptr<Channel>> RdmaChannel::open(const ChannelSetup& setup, Ch
   if (!watch) return tl::unexpected(watch.error());
   channel->watch_.emplace(std::move(*watch));
   if (const Status opened = channel->open_link(); !opened) return tl::unexpected(opened.error());
-  channel->deadline_ = Clock::now() + channel->config_.connect_timeout;
-  channel->set_alarm();
+  channel->deadlines_.set_port(channel->watch_->port_deadline());
+  channel->deadlines_.wait_until(Clock::now() + channel->config_.connect_timeout);
   return channel;
 }
 
@@ -70,21 +69,8 @@ Status RdmaChannel::open_link() {
   return polls_.add(link_->queue->fd(), EPOLLIN);
 }
 
-Address RdmaChannel::own_address() const {
-  return {.role = setup_.role,
-          .generation = generation_,
-          .device = static_cast<std::uint8_t>(nic_.device),
-          .ethernet = nic_.port.ethernet,
-          .mtu = static_cast<std::uint16_t>(nic_.port.mtu),
-          .lid = nic_.port.lid,
-          .reads = static_cast<std::uint8_t>(paths_.reads_in()),
-          .number = link_->pair->number(),
-          .sequence = link_->sequence,
-          .gids = nic_.port.gids};
-}
-
 std::vector<std::byte> RdmaChannel::address() const {
-  return link_ ? own_address().serialize(setup_.secret) : std::vector<std::byte>();
+  return link_ ? paths_.own_address(*link_, generation_).serialize(setup_.secret) : std::vector<std::byte>();
 }
 
 Status RdmaChannel::connect(std::span<const std::byte> peer_address) {
@@ -118,9 +104,7 @@ Status RdmaChannel::greet() { return link_->pair->post_word(Link::kGreeting, gen
 void RdmaChannel::become_ready() {
   phase_ = Phase::kReady;
   was_ready_ = true;
-  deadline_ = kNever;
-  probe_at_ = Clock::now() + config_.keepalive / 2;
-  set_alarm();
+  deadlines_.probe_at(Clock::now() + config_.keepalive / 2);
 }
 
 ChannelState RdmaChannel::state() const {
@@ -254,14 +238,12 @@ void RdmaChannel::repair() {
   requests_.rewind();
   ++generation_;
   phase_ = Phase::kAddressing;
-  deadline_ = Clock::now() + config_.keepalive;
-  probe_at_ = kNever;
-  set_alarm();
+  deadlines_.wait_until(Clock::now() + config_.keepalive);
   if (const Status opened = open_link(); !opened) return lose(opened.error());
   Bytes message;
   ByteWriter writer(message);
   writer.put(kAddressMessage);
-  writer.put(ByteView(own_address().serialize(setup_.secret)));
+  writer.put(ByteView(paths_.own_address(*link_, generation_).serialize(setup_.secret)));
   setup_.control->send(message);
 }
 
@@ -298,9 +280,8 @@ Status RdmaChannel::on_address(std::span<const std::byte> bytes) {
 bool RdmaChannel::look_around() {
   if (phase_ == Phase::kFailed) return false;
   const Phase before = phase_;
-  const Clock::time_point port_deadline = watch_->port_deadline();
   for (const verbs::Event& event : watch_->take()) handle(event);
-  if (watch_->port_deadline() != port_deadline) set_alarm();
+  deadlines_.set_port(watch_->port_deadline());
   if (link_ && link_->armed && link_->queue->take_event()) link_->armed = false;
   look_at_clock();
   return phase_ != before;
@@ -316,18 +297,17 @@ void RdmaChannel::handle(const verbs::Event& event) {
 
 void RdmaChannel::look_at_clock() {
   const Clock::time_point now = Clock::now();
-  if (now >= deadline_) {
+  if (deadlines_.waited(now)) {
     if (phase_ == Phase::kClosing) return finish();
     return lose(was_ready_ ? ErrorCode::kPeerGone : ErrorCode::kTimedOut,
                 fmt::format("{}: the peer did not connect in time", description_));
   }
-  if (now >= watch_->port_deadline()) {
+  if (deadlines_.port_is_down(now)) {
     return lose(ErrorCode::kPeerGone, fmt::format("{}: the port went down", description_));
   }
-  if (phase_ != Phase::kReady || now < probe_at_) return;
+  if (phase_ != Phase::kReady || !deadlines_.probes(now)) return;
   // While requests are under way they show whether the peer is there.
-  probe_at_ = now + config_.keepalive / 2;
-  set_alarm();
+  deadlines_.probe_at(now + config_.keepalive / 2);
   if (requests_.outstanding() != 0) return;
   if (const Status asked = requests_.probe(*link_); !asked) lose(asked.error());
 }
@@ -343,9 +323,7 @@ void RdmaChannel::lose(ErrorCode code, const std::string& why) {
   farewell_.send(why);
   if (!was_ready_ || requests_.empty()) return finish();
   phase_ = Phase::kClosing;
-  deadline_ = Clock::now() + config_.keepalive / 3;
-  probe_at_ = kNever;
-  set_alarm();
+  deadlines_.wait_until(Clock::now() + config_.keepalive / 3);
 }
 
 void RdmaChannel::lose(const Error& error) {
@@ -355,18 +333,8 @@ void RdmaChannel::lose(const Error& error) {
 void RdmaChannel::finish() {
   phase_ = Phase::kFailed;
   requests_.fail_all({ErrorCode::kPeerGone, error_.message});
-  deadline_ = probe_at_ = kNever;
   watch_->stop();
-  set_alarm();
-}
-
-void RdmaChannel::set_alarm() {
-  const Clock::time_point next = std::min({deadline_, watch_->port_deadline(), probe_at_});
-  if (next == kNever) {
-    polls_.clear_alarm();
-  } else {
-    polls_.set_alarm(next);
-  }
+  deadlines_.clear();
 }
 
 }  // namespace p2p::rdma

@@ -10,6 +10,7 @@
 #include "drivers/socket/poll_set.h"
 #include "transport/farewell.h"
 #include "transport/rdma/address.h"
+#include "transport/rdma/deadlines.h"
 #include "transport/rdma/device_watch.h"
 #include "transport/rdma/fabric.h"
 #include "transport/rdma/link.h"
@@ -60,7 +61,6 @@ class RdmaChannel : public Channel {
   RdmaChannel(const ChannelSetup& setup, ChannelConfig config, const Nic& nic, socket::PollSet polls);
 
   Status open_link();
-  Address own_address() const;
   Status connect_pair(const Address& peer);
   Status greet();
   void become_ready();
@@ -78,7 +78,6 @@ class RdmaChannel : public Channel {
   void lose(const Error& error);  ///< of a call that knows the device, not the peer
   void finish();
   Status on_address(std::span<const std::byte> bytes);
-  void set_alarm();
 
   const ChannelSetup setup_;
   const ChannelConfig config_;
@@ -98,11 +97,8 @@ class RdmaChannel : public Channel {
   std::optional<DeviceWatch> watch_;  ///< there once it is open
   std::unique_ptr<Link> link_;
   RequestQueue requests_;
+  Deadlines deadlines_{polls_};
   unsigned idle_turns_ = 0;
-
-  static constexpr Clock::time_point kNever = DeviceWatch::kNever;
-  Clock::time_point deadline_ = kNever;  ///< of the phase
-  Clock::time_point probe_at_ = kNever;
 };
 
 }  // namespace p2p::rdma

@@ -30,6 +30,19 @@ std::string_view name_of(verbs::GidKind kind) {
 
 unsigned PathChooser::reads_in() const { return std::clamp(device.limits().reads_in, 1U, kMostReads); }
 
+Address PathChooser::own_address(const Link& link, std::uint32_t generation) const {
+  return {.role = role,
+          .generation = generation,
+          .device = static_cast<std::uint8_t>(nic.device),
+          .ethernet = nic.port.ethernet,
+          .mtu = static_cast<std::uint16_t>(nic.port.mtu),
+          .lid = nic.port.lid,
+          .reads = static_cast<std::uint8_t>(reads_in()),
+          .number = link.pair->number(),
+          .sequence = link.sequence,
+          .gids = nic.port.gids};
+}
+
 Result<ChosenPath> PathChooser::choose(const Link& link, const Address& peer) const {
   if (peer.ethernet != nic.port.ethernet) {
     return fail(ErrorCode::kUnavailable, "connect {}: one side is InfiniBand, the other RoCE",

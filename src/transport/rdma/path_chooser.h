@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "drivers/verbs/queue_pair.h"
@@ -29,6 +30,9 @@ struct PathChooser {
 
   /// Reads of the peer that the device serves at once.
   unsigned reads_in() const;
+
+  /// What the peer is told of this side.
+  Address own_address(const Link& link, std::uint32_t generation) const;
 
   /// kUnavailable if the two ports have no way in common.
   Result<ChosenPath> choose(const Link& link, const Address& peer) const;
