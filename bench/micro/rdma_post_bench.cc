@@ -16,7 +16,7 @@
 #include "engine/stripe.h"
 #include "transport/rdma/fabric.h"
 #include "transport/rdma/link.h"
-#include "transport/rdma/sender.h"
+#include "transport/rdma/request_queue.h"
 #include "transport/rdma/transport.h"
 
 namespace p2p::rdma {
@@ -28,7 +28,7 @@ constexpr std::size_t kDescriptors = 40'960;
 constexpr std::size_t kBlock = 4096;
 constexpr std::size_t kStride = 2 * kBlock;  // no two are neighbours
 
-/// A sender that is never refused, and lists of spans for it.
+/// A queue that is never refused, and lists of spans for it.
 class Bench {
  public:
   Bench() : memory_(kDescriptors * kStride) {
@@ -76,11 +76,11 @@ class Bench {
     Batch rest{.id = BatchId{1}, .segments = portion.segments, .bytes = portion.bytes};
     while (!rest.segments.empty()) {
       const Batch batch = engine::cut_batch(rest, {limits.max_batch_bytes, limits.max_batch_segments});
-      while (!sender_.accept(batch)) drain();
-      if (!sender_.pump(*link_)) std::abort();
+      while (!queue_.accept(batch)) drain();
+      if (!queue_.pump(*link_)) std::abort();
     }
-    while (!sender_.empty()) drain();
-    sender_.take(completions_);
+    while (!queue_.empty()) drain();
+    queue_.take(completions_);
     completions_.clear();
   }
 
@@ -91,10 +91,10 @@ class Bench {
     std::array<verbs::WorkCompletion, 32> done;
     const std::size_t count = link_->queue->poll(done).value();
     for (std::size_t i = 0; i < count; ++i) {
-      if ((done[i].id & Link::kGreeting) == 0) sender_.done_until(done[i].id);
+      if ((done[i].id & Link::kGreeting) == 0) queue_.done_until(done[i].id);
     }
-    if (!sender_.pump(*link_)) std::abort();
-    sender_.take(completions_);
+    if (!queue_.pump(*link_)) std::abort();
+    queue_.take(completions_);
     completions_.clear();
   }
 
@@ -108,7 +108,7 @@ class Bench {
   std::vector<RemoteSpan> remotes_;
   std::shared_ptr<const Fabric> fabric_;
   std::unique_ptr<Link> link_;
-  Sender sender_;
+  RequestQueue queue_;
   std::vector<Completion> completions_;
 };
 
