@@ -13,6 +13,15 @@ constexpr std::size_t kLeast = 2;
 
 }  // namespace
 
+Staging::Staging(std::shared_ptr<StagingPool> pool, const Most& most, bool expected)
+    : pool_(std::move(pool)), most_(most) {
+  if (expected) count();
+}
+
+void Staging::count() {
+  if (!std::exchange(counted_, true)) pool_->add_stream();
+}
+
 void Staging::close() {
   for (auto& [device, copier] : copiers_) pool_->give_back(std::move(copier));
   copiers_.clear();
@@ -23,9 +32,11 @@ Staging::~Staging() {
   for (const Slot& slot : slots_) {
     if (slot.data_ != nullptr) pool_->give_back(slot.data_);
   }
+  if (counted_) pool_->remove_stream();
 }
 
 Result<Staging::Slot*> Staging::take(Use use) {
+  count();
   std::size_t& held = held_[static_cast<std::size_t>(use)];
   if (held >= most_[static_cast<std::size_t>(use)]) return nullptr;
   const auto data = pool_->take(use == Use::kArrival || held < kLeast);

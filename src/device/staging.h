@@ -66,7 +66,8 @@ class Staging {
     Status status_;
   };
 
-  Staging(std::shared_ptr<StagingPool> pool, const Most& most) : pool_(std::move(pool)), most_(most) {}
+  /// What the stream needs is made at once if it is `expected` to stage, else with its first slot.
+  Staging(std::shared_ptr<StagingPool> pool, const Most& most, bool expected);
 
   ~Staging();
   Staging(const Staging&) = delete;
@@ -92,9 +93,11 @@ class Staging {
  private:
   void start(Slot& slot, std::span<const StagedPiece> pieces, bool pack);
   Result<Slot::Part> part_for(int device, Slot& slot);
+  void count();
 
   const std::shared_ptr<StagingPool> pool_;
   const Most most_;
+  bool counted_ = false;  // among the pool's streams
   std::array<std::size_t, kUses> held_{};
   std::deque<Slot> slots_;
   std::vector<Slot*> spare_;

@@ -19,14 +19,9 @@ std::size_t DevicePath::lists() { return device::Staging::lists(kMost); }
 
 DevicePath::DevicePath(std::shared_ptr<device::StagingPool> pool, Copy copy,
                        std::vector<Completion>& completions)
-    : pool_(std::move(pool)),
-      copy_(std::move(copy)),
+    : copy_(std::move(copy)),
       completions_(completions),
-      staging_(std::make_unique<device::Staging>(pool_, kMost)) {
-  pool_->add_stream();
-}
-
-DevicePath::~DevicePath() { pool_->remove_stream(); }
+      staging_(std::make_unique<device::Staging>(std::move(pool), kMost, true)) {}
 
 bool DevicePath::post(const Batch& batch) {
   const auto slot = staging_->take(batch.operation == Operation::kWrite ? Use::kDeparture : Use::kAnswer);

@@ -20,7 +20,6 @@ class DevicePath {
   using Copy = std::function<Status(const Batch& batch)>;
 
   DevicePath(std::shared_ptr<device::StagingPool> pool, Copy copy, std::vector<Completion>& completions);
-  ~DevicePath();
   DevicePath(const DevicePath&) = delete;
   DevicePath& operator=(const DevicePath&) = delete;
 
@@ -56,7 +55,6 @@ class DevicePath {
   Status finish(const Flight& flight);
   Batch through(const Batch& batch, const device::Staging::Slot& slot);
 
-  const std::shared_ptr<device::StagingPool> pool_;
   const Copy copy_;
   std::vector<Completion>& completions_;
   std::unique_ptr<device::Staging> staging_;  // until `fail`

@@ -37,18 +37,15 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
       farewell_(setup.control),
       liveness_(polls_, config_.keepalive),
       description_(setup.rail.address),
-      staging_(std::make_shared<device::Staging>(config_.staging, kStagingSlots)),
+      staging_(std::make_shared<device::Staging>(config_.staging, kStagingSlots, config_.stages)),
       sender_(completions_),
       receiver_(*this),
       departures_(staging_, sender_, completions_),
       reads_(staging_, sender_, completions_),
-      peer_(config_.registrations, sender_, staging_, departures_) {
-  config_.staging->add_stream();
-}
+      peer_(config_.registrations, sender_, staging_, departures_) {}
 
 StreamChannel::~StreamChannel() {
   staging_->close();
-  config_.staging->remove_stream();
   farewell_.send("the peer closed the stream");
   if (fd_ && sender_.zerocopy_outstanding()) socket::discard_at_close(fd_.get());
 }

@@ -30,6 +30,7 @@ struct ChannelConfig {
   std::chrono::milliseconds keepalive{3000};
   std::size_t zerocopy_bytes = 0;
   std::shared_ptr<device::StagingPool> staging;
+  bool stages = true;  ///< device memory is expected to take this stream
 };
 
 /// One TCP stream: its life, and which of its parts a batch or frame is for. Connects (connecting.h), then
