@@ -20,6 +20,9 @@ std::string real_path(const std::string& path) {
   return resolved ? resolved.get() : "";
 }
 
+// Mbit/s. No link bounds it: as fast as memory.
+constexpr int kLoopbackSpeed = 1'000'000;
+
 Device describe(const ifaddrs& entry, const Settings& settings) {
   Device device;
   device.name = entry.ifa_name;
@@ -29,6 +32,7 @@ Device describe(const ifaddrs& entry, const Settings& settings) {
   std::ifstream file(folder + "/speed");
   int speed = 0;
   if (file >> speed && speed > 0) device.speed = speed;
+  if ((entry.ifa_flags & IFF_LOOPBACK) != 0) device.speed = kLoopbackSpeed;
   std::ifstream mtu_file(folder + "/mtu");
   int mtu = 0;
   if (mtu_file >> mtu && mtu > 0) device.mtu = mtu;

@@ -14,7 +14,7 @@ namespace softnet {
 struct Device {
   std::string name;
   std::string pci_path;    ///< empty: not on a PCI bus
-  int speed = 10000;       ///< Mbit/s
+  int speed = 10000;       ///< Mbit/s; of links that do not say, as NCCL's own socket plugin takes it
   int mtu = 1500;          ///< bytes
   sockaddr_in6 address{};  ///< or a sockaddr_in, by its family; port 0
 };

@@ -10,6 +10,8 @@ namespace p2p {
 struct NcclNetOptions {
   static constexpr std::size_t kLeastChunkBytes = 4096;
   static constexpr std::size_t kMostChunkBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kHostChunkBytes = std::size_t{512} << 10;
+  static constexpr std::size_t kGpuChunkBytes = std::size_t{1} << 20;
   static constexpr unsigned kMostWindow = 16;
   static constexpr unsigned kMostChannels = 16;
 
@@ -20,8 +22,9 @@ struct NcclNetOptions {
   /// that imitate UNPACK devices.
   bool host_pool = false;
 
-  /// Bytes of one message of a comm at most; of the two sides' numbers the smaller one counts.
-  std::size_t chunk_bytes = std::size_t{512} << 10;
+  /// Bytes of one message of a comm at most; 0: kGpuChunkBytes where a GPU unpacks what comes, else
+  /// kHostChunkBytes. Of the two sides' numbers the smaller one counts.
+  std::size_t chunk_bytes = 0;
 
   /// Requests under way on one comm, 1 to 16.
   unsigned window = kMostWindow;

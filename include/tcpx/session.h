@@ -31,7 +31,7 @@ struct TcpxOptions {
 
   /// Bytes of one message of a comm; 4 KiB to 4 MiB. Less is used, and logged, where the plugin's environment
   /// or the NIC's MTU asks for it.
-  std::size_t chunk_bytes = p2p::NcclNetOptions{}.chunk_bytes;
+  std::size_t chunk_bytes = p2p::NcclNetOptions::kHostChunkBytes;
 
   /// Requests under way on one comm, 1 to 16.
   unsigned window = p2p::NcclNetOptions::kMostWindow;

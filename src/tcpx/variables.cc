@@ -169,7 +169,7 @@ void check_sockets(std::vector<Finding>& findings) {
         {Verdict::kBad, "sockets of a comm", std::to_string(all),
          fmt::format("NCCL_NSOCKS_PERTHREAD x NCCL_SOCKET_NTHREADS is {} at most", net::kTcpxMaxSockets)});
   }
-  const std::uint64_t wanted = p2p::NcclNetOptions{}.chunk_bytes;
+  const std::uint64_t wanted = p2p::NcclNetOptions::kHostChunkBytes;
   const auto most = *task > wanted ? wanted : *task * all;
   if (*task == 0 || most >= wanted) return;
   findings.push_back(

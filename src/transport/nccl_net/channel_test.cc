@@ -272,7 +272,7 @@ class FreedMemory : public NetRegistration {
 };
 
 TEST_F(NetChannelTest, MemoryThatWasFreedHereIsLeftAloneAndTheChannelWorksOn) {
-  std::vector<std::byte> there(options().nccl_net.chunk_bytes * 6, std::byte{2});
+  std::vector<std::byte> there(NcclNetOptions::kHostChunkBytes * 6, std::byte{2});
   RegionInfo info{.id = RegionId{1}, .base = there.data(), .size = there.size()};
   const auto target = right_.transport->register_memory(info);
   const auto key = left_.transport->import_region(info, {});

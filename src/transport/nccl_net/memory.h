@@ -30,9 +30,9 @@ class NetRegistration : public device::WithLifetime<Registration> {
 struct Flow {
   abi::PointerType pointer = abi::kPointerHost;
   int device = -1;  ///< CUDA device whose comms the channel has; -1: host memory
-  std::size_t chunk_bytes = NcclNetOptions{}.chunk_bytes;  ///< of one message of a comm at most
-  unsigned window = NcclNetOptions::kMostWindow;           ///< requests under way on a comm
-  unsigned gpu_blocks = 64;                                ///< see Options
+  std::size_t chunk_bytes = NcclNetOptions::kHostChunkBytes;  ///< of one message of a comm at most
+  unsigned window = NcclNetOptions::kMostWindow;              ///< requests under way on a comm
+  unsigned gpu_blocks = 64;                                   ///< see Options
 
   /// Receives are scattered over the plugin's pool.
   bool unpacks() const { return pointer == abi::kPointerCuda; }

@@ -25,10 +25,12 @@ constexpr OptionVariable kVariables[] = {
      [](Text text, Options& o) { return read_flag(text, o.nccl_net.host_pool); },
      [](const Options& o) { return show_flag(o.nccl_net.host_pool); }},
     {"UCCL_P2P_NCCL_NET_CHUNK",
-     "Bytes of one message of a net plugin's comm at most, 4K to 4M; never more than UCCL_P2P_BATCH_BYTES. "
-     "The "
-     "smaller number of the two sides counts.",
-     [](Text text, Options& o) { return read_size(text, kChunk, o.nccl_net.chunk_bytes); },
+     "Bytes of one message of a net plugin's comm at most, 4K to 4M, never more than UCCL_P2P_BATCH_BYTES. "
+     "0: 1M where a GPU unpacks what comes, else 512K. The smaller number of the two sides counts.",
+     [](Text text, Options& o) {
+       return text == "0" ? (o.nccl_net.chunk_bytes = 0, Status{})
+                          : read_size(text, kChunk, o.nccl_net.chunk_bytes);
+     },
      [](const Options& o) { return show_size(o.nccl_net.chunk_bytes); }},
     {"UCCL_P2P_NCCL_NET_WINDOW",
      "Requests under way on one comm of a net plugin, 1 to 16. Each takes a chunk of staging memory.",
@@ -38,8 +40,8 @@ constexpr OptionVariable kVariables[] = {
      [](const Options& o) { return std::to_string(o.nccl_net.window); }},
     {"UCCL_P2P_NCCL_NET_CHANNELS",
      "Comms in each direction for each NIC and GPU of a net plugin, at most 16. 0: UCCL_P2P_STREAMS if that "
-     "is "
-     "set, else chosen from cores. The smaller number of the two sides counts.",
+     "is set, else chosen from cores and the speed that the plugin tells. The smaller number of the two "
+     "sides counts.",
      [](Text text, Options& o) {
        return read_number(text, {0, NcclNetOptions::kMostChannels}, o.nccl_net.channels);
      },
