@@ -12,10 +12,11 @@ void assist(std::span<const std::shared_ptr<Slot>> slots, const Policy& policy,
   using Clock = std::chrono::steady_clock;
   std::vector<Assist> assists;
   assists.reserve(slots.size());
+  int busy = 0;
   for (const auto& slot : slots) {
     while (!assists.emplace_back(*slot).begun()) {
       assists.pop_back();
-      if (!policy.stays || done() || Clock::now() > deadline) return;
+      if ((!policy.stays && ++busy >= policy.looks) || done() || Clock::now() > deadline) return;
       relax();
     }
   }
@@ -25,7 +26,9 @@ void assist(std::span<const std::shared_ptr<Slot>> slots, const Policy& policy,
     bool moved = false;
     for (const auto& slot : slots) {
       const Turn turn = slot->try_turn(deferred);
-      if (turn == Turn::kBusy && !policy.stays) return;
+      busy = turn == Turn::kBusy ? busy + 1 : 0;
+      if (!policy.stays && busy >= policy.looks) return;
+      if (busy != 0) relax();
       moved = moved || turn == Turn::kMoved;
     }
     const auto now = Clock::now();

@@ -34,7 +34,7 @@ std::shared_ptr<Slot> Lane::submit(Piece piece, Deferred& deferred) {
   if (worth_starting) {
     if (auto slot = start_here(slots, turn, deferred)) return slot;
   }
-  slots.signal(channels_worth(bytes), turn);
+  slots.signal(policy().channels_worth(bytes, slots.size()), turn);
   return nullptr;
 }
 
@@ -76,7 +76,9 @@ std::optional<Piece> Lane::take(Deferred& deferred) {
       rest.drop(deferred);
       continue;
     }
-    Piece piece = rest.cut(policy().limits);
+    BatchLimits limits = policy().limits;
+    if (pieces_.empty()) limits.bytes = policy().share(rest.batch.bytes, slots_.size());
+    Piece piece = rest.cut(limits);
     if (!rest.empty()) pieces_.push_back(std::move(rest));
     return piece;
   }
@@ -114,7 +116,7 @@ void Lane::look_at_gates(const Slot& slot, Deferred& deferred) {
     pieces_.insert(pieces_.end(), std::make_move_iterator(open.begin()), std::make_move_iterator(open.end()));
     slots = slots_;
   }
-  if (bytes > policy().limits.bytes) slots.signal(channels_worth(bytes), 0);
+  slots.signal(policy().channels_worth(bytes, slots.size()) - 1, 1);  // besides this one
 }
 
 void Lane::let_waiter_assist(TransferState& state, const std::shared_ptr<Slot>& started) {

@@ -79,7 +79,6 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
  private:
   std::shared_ptr<Slot> submit_gated(Piece piece, Deferred& deferred);
   std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t turn, Deferred& deferred) const;
-  std::size_t channels_worth(std::uint64_t bytes) const { return bytes / policy().limits.bytes + 1; }
 
   std::atomic<std::uint64_t> retried_{0}, lost_{0};
   std::atomic<std::uint32_t> turn_{0};

@@ -206,6 +206,49 @@ TEST_F(LaneTest, MovesSmallAndLargeOverSeveralChannels) {
   expect_arrived(1, 1 << 20);
 }
 
+TEST_F(LaneTest, OneTransferIsSharedOutToHalfOfTheChannels) {
+  lane_ = std::make_shared<Lane>(Policy::spread({1 << 20, 8}, 50us));
+  std::vector<std::shared_ptr<Script>> scripts;
+  const auto posts = [&] {
+    std::size_t sum = 0;
+    for (const auto& script : scripts) sum += script->posts.exchange(0);
+    return sum;
+  };
+  const auto move = [&] {
+    const auto state = submit(1, 1 << 20);
+    ASSERT_TRUE(state->wait(20s));
+    expect_arrived(1, 1 << 20);
+  };
+  for (int i = 0; i < 2; ++i) scripts.push_back(add_channel());
+  ASSERT_NO_FATAL_FAILURE(move());
+  EXPECT_EQ(posts(), 1U);
+  for (int i = 0; i < 6; ++i) scripts.push_back(add_channel());
+  ASSERT_NO_FATAL_FAILURE(move());
+  EXPECT_EQ(posts(), 7U);  // 256, 192, 144, three times 128 and 48 KiB
+}
+
+// Also where there are more channels than he could look at all of. No other thread moves anything here.
+TEST_F(LaneTest, AWaitingCallerDrivesTheChannelThatStartedHisTransfer) {
+  lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 20s));
+  std::vector<StillThread> threads(6);
+  Deferred deferred;
+  for (StillThread& thread : threads) {
+    const auto script = std::make_shared<Script>();
+    script->looks = 40;
+    Slot::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
+    slots_.push_back(std::make_shared<Slot>(thread, lane_, std::move(setup)));
+    EXPECT_EQ(slots_.back()->try_turn(deferred), Turn::kMoved);  // it comes up
+  }
+  for (int i = 0; i < 100; ++i) {
+    const auto state = submit(1, 64);
+    assist(*state);
+    EXPECT_TRUE(state->done());
+    expect_arrived(1, 64);
+  }
+  for (const auto& slot : slots_) slot->stop({ErrorCode::kCancelled, "the test ends"});
+  slots_.clear();
+}
+
 TEST_F(LaneTest, SendsALostChannelsPiecesOverAnother) {
   const auto lost = add_channel();
   add_channel();

@@ -8,10 +8,12 @@ namespace p2p::engine {
 
 Policy Policy::spread(BatchLimits limits, std::chrono::nanoseconds spin) {
   constexpr std::uint64_t kStartBytes = std::uint64_t{64} << 10;
+  constexpr std::uint64_t kLeastShare = std::uint64_t{128} << 10;
   return {.limits = limits,
           .spin = spin,
           .start_bytes = kStartBytes,
           .start_block_bytes = kStartBytes,
+          .least_share = std::min(limits.bytes, kLeastShare),
           .assist_bytes = std::uint64_t{256} << 10,
           .watch = spin};
 }
@@ -21,12 +23,16 @@ Policy Policy::by_caller(BatchLimits limits, std::chrono::nanoseconds spin) {
           .spin = spin,
           .start_bytes = std::uint64_t{4} << 20,  // longer lists are the workers' to write
           .start_block_bytes = limits.bytes,
+          .least_share = limits.bytes,
           .takes_turns = false,
-          .looks = 50,  // a worker that only looks is gone within a microsecond
           .assist_bytes = std::numeric_limits<std::uint64_t>::max(),
           .stays = true,
           .callers_turn = std::chrono::microseconds(30),
           .watch = std::chrono::milliseconds(10)};
+}
+
+std::uint64_t Policy::share(std::uint64_t left, std::size_t channels) const {
+  return std::clamp(2 * left / std::max<std::size_t>(channels, 1), least_share, limits.bytes);
 }
 
 Policy Policy::of(const Capabilities& capabilities, const Options& options) {

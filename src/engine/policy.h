@@ -36,11 +36,15 @@ struct Policy {
   std::uint64_t start_bytes = 0;
   std::uint64_t start_block_bytes = 0;
 
+  /// What a thread is woken for; no batch is made smaller than this to give another channel some.
+  std::uint64_t least_share = 0;
+
   /// Callers start on one channel after the other; else on the first one that is free.
   bool takes_turns = true;
 
-  /// How often a caller looks at a channel that another thread is at, before he goes on to the next.
-  int looks = 1;
+  /// How often a caller looks at a channel that another thread is at, before he goes on to the next or leaves
+  /// all to that one: who only looks is gone within a microsecond.
+  int looks = 50;
 
   /// Transfers up to this many bytes are moved on by the caller who waits for them.
   std::uint64_t assist_bytes = 0;
@@ -56,6 +60,16 @@ struct Policy {
   /// Workers look at a channel now and then for so long after its last movement, so that what a caller starts
   /// on it need not wake them.
   std::chrono::nanoseconds watch{};
+
+  /// Bytes of a batch of what is left of a transfer while nothing else waits: half of the channels get some,
+  /// as far as it is worth the waking of a thread. The other half of the cores is the peer's or the
+  /// program's.
+  std::uint64_t share(std::uint64_t left, std::size_t channels) const;
+
+  /// How many channels are to look for so many bytes.
+  std::size_t channels_worth(std::uint64_t bytes, std::size_t channels) const {
+    return bytes / share(bytes, channels) + 1;
+  }
 
   bool worth_starting(const Batch& all) const {
     return all.bytes <= (all.segments.size() == 1 ? start_block_bytes : start_bytes);

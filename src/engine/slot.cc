@@ -33,11 +33,9 @@ Turn Slot::try_turn(Deferred& deferred) {
   bool moved = false;
   if (channel_) {
     moved = turn(deferred);
-    if (moved) {
-      moved_at_ = Clock::now();
-      called_at_ = moved_at_;
-      source_->note_call(moved_at_);
-    }
+    const auto now = Clock::now();
+    called_at_ = now;
+    if (moved) source_->note_call(moved_at_ = now);
     if (assists_ == 0) leave_to_thread();
   }
   mutex_.unlock();
@@ -232,7 +230,8 @@ void Slot::end_assist() {
 }
 
 bool Slot::left_to_caller(Clock::time_point now) const {
-  if (!policy_.left_to_callers()) return false;
+  // Who assists looks without a pause, unless the system has given his core to another.
+  if (!policy_.left_to_callers()) return assists_ != 0 && now - called_at_.load() < kAbsence;
   return assists_ != 0 || now - (idle_ ? source_->called_at() : called_at_.load()) < policy_.callers_turn;
 }
 

@@ -106,7 +106,8 @@ class Slot : public std::enable_shared_from_this<Slot> {
 
   // For its thread:
 
-  /// A caller who moved it is taken to look after it, or to be about to start something. Needs no lock.
+  /// A caller who drives it, or was at it just now, is taken to look after it, or to be about to start
+  /// something. Needs no lock.
   bool left_to_caller(Clock::time_point now) const;
 
   // Likewise, with the mutex held:
@@ -122,6 +123,9 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool stays_active(Clock::time_point now);
 
  private:
+  // So long without a turn of a caller who assists: the system has given his core to another thread.
+  static constexpr std::chrono::microseconds kAbsence{50};
+
   void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
   bool busy() const P2P_REQUIRES(mutex_);
   bool turn(Deferred& deferred) P2P_REQUIRES(mutex_);
@@ -161,7 +165,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
 
   // Written with the mutex held; the thread also reads them without.
   std::atomic<int> assists_{0};                 // callers who drive it; the descriptor is then disarmed
-  std::atomic<Clock::time_point> called_at_{};  // when a caller last moved it
+  std::atomic<Clock::time_point> called_at_{};  // when a caller last had a turn
   std::atomic<bool> idle_{true};                // nothing is under way
 };
 

@@ -43,8 +43,8 @@ void Slots::signal(std::size_t count, std::size_t first) const {
 
 void Slots::assist(const std::shared_ptr<Slot>& one, bool all, const Policy& policy,
                    const std::function<bool()>& through, Slot::Clock::time_point deadline) const {
-  if (all) {
-    if (size() <= kFew) engine::assist(*slots_, policy, through, deadline);
+  if (all && size() <= kFew) {
+    engine::assist(*slots_, policy, through, deadline);
   } else if (one && has(*one)) {
     engine::assist({&one, 1}, policy, through, deadline);
   }
