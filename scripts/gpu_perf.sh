@@ -3,7 +3,7 @@
 # Usage: scripts/gpu_perf.sh P2P_PERF OUT
 # Measures transfers between two processes: from the first GPU to the second (or to itself where there is one),
 # and between a GPU and the host. Every row is verified. JSON lines go to OUT/perf.json, for gpu_table.py.
-# GPU_PERF_SECONDS: of a row. GPU_PERF_STREAMS: TCP streams and workers.
+# GPU_PERF_SECONDS: of a row. GPU_PERF_STREAMS: TCP streams and workers, in place of what is chosen.
 set -uo pipefail
 program=$1 out=$2
 failed=0
@@ -43,11 +43,12 @@ to_host() {
 }
 
 seconds=${GPU_PERF_SECONDS:-0.3}
-streams=${GPU_PERF_STREAMS:-16}
-export UCCL_P2P_WORKERS=$streams UCCL_P2P_STREAMS=$streams
 a=cuda:0 b=cuda:$far
 ipc=(--transport cuda_ipc --duration "$seconds")
-tcp=(--transport tcp --streams "$streams" --duration "$seconds")
+tcp=(--transport tcp --duration "$seconds")
+if [[ -n ${GPU_PERF_STREAMS:-} ]]; then
+  export UCCL_P2P_WORKERS=$GPU_PERF_STREAMS UCCL_P2P_STREAMS=$GPU_PERF_STREAMS
+fi
 cma=(--transport cma --duration "$seconds")
 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M --depth 1
 # The same with the devices asleep before each of the first ten.
@@ -58,6 +59,14 @@ rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 rows $a $b "${ipc[@]}" --op write,read --size 16K --blocks 10000 --depth 2
 rows $a $b "${ipc[@]}" --op send --size 16M --depth 4
 rows host $b "${ipc[@]}" --op write,read --size 16M --depth 4
+# Messages as programs send them, with every transport there is: words take another one than the bytes.
+rows $a $b --duration "$seconds" --op write,send --size 64K,1M --depth 1
+rows $a $b --duration "$seconds" --op write,send --size 256M --depth 2
+rows host host --duration "$seconds" --op write,send,notify --size 4K --depth 1
+rows host host --duration "$seconds" --transport tcp --op write,send,notify --size 4K --depth 1
+rows host host --duration "$seconds" --op send,notify --size 64 --depth 64
+rows host host --duration "$seconds" --transport tcp --op send,notify --size 64 --depth 64
+rows $a $b "${tcp[@]}" --op write,read --size 64K,1M,4M --depth 1
 # Memory that was mapped chunk by chunk, as PyTorch's expandable segments have it.
 for mib in 2 20; do
   m=mapped:0:$mib n=mapped:$far:$mib

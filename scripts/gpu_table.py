@@ -37,6 +37,9 @@ WORKS = (
     Work("cuda_ipc, 64 KiB, one at a time, p50", "cuda_ipc", 64 * KIB, 1, 1, 10),
     Work("cuda_ipc, 40 960 blocks of 4 KiB", "cuda_ipc", 4 * KIB, 40960, 2, 330),
     Work("cuda_ipc, 10 000 blocks of 16 KiB", "cuda_ipc", 16 * KIB, 10000, 2, 330),
+    Work("cuda_ipc, sends of 64 KiB, one at a time, p50", "cuda_ipc", 64 * KIB, 1, 1, operations=("send",)),
+    Work("cuda_ipc, sends of 1 MiB, one at a time, p50", "cuda_ipc", MIB, 1, 1, operations=("send",)),
+    Work("tcp, 1 MiB, one at a time, p50", "tcp", MIB, 1, 1),
     Work("cuda_ipc, sends of 16 MiB", "cuda_ipc", 16 * MIB, 1, 4, operations=("send",)),
 )
 # The first transfer between two regions takes so many times the tenth at most.

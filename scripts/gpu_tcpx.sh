@@ -98,7 +98,6 @@ engine() {
   fi
 }
 export UCCL_P2P_LISTEN_ADDRESS=127.0.0.1 UCCL_P2P_NCCL_NET_PLUGIN=$plugin SOFTNET_CUDA=1
-export UCCL_P2P_WORKERS=16 UCCL_P2P_STREAMS=16
 for round in 1 2; do
   for transport in tcp tcpx; do
     engine "engine_${transport}_$round" "$transport" --size 256M
@@ -113,9 +112,9 @@ for channels in 8 12; do
   engine "engine_blocks_tcpx_$channels" tcpx --size 4K --blocks 40960
 done
 unset UCCL_P2P_NCCL_NET_CHANNELS
-export UCCL_P2P_NCCL_NET_CHUNK=1M UCCL_P2P_BATCH_BYTES=1M
-engine engine_tcpx_1m tcpx --size 256M
-unset UCCL_P2P_NCCL_NET_CHUNK UCCL_P2P_BATCH_BYTES
+export UCCL_P2P_NCCL_NET_CHUNK=512K
+engine engine_tcpx_512k tcpx --size 256M
+unset UCCL_P2P_NCCL_NET_CHUNK
 unset SOFTNET_CUDA UCCL_P2P_NCCL_NET_PLUGIN
 
 if ((gpus > 1)) && python3 -c 'import torch' 2>/dev/null; then
