@@ -85,14 +85,15 @@ std::optional<Piece> Lane::take(Deferred& deferred) {
   return std::nullopt;
 }
 
-void Lane::give_back(Piece piece) {
+void Lane::give_back(Piece piece, Deferred& deferred) {
   MutexLock lock(mutex_);
+  if (error_) return piece.fail(*error_, deferred);
   returned_.push_back(std::move(piece));
 }
 
-void Lane::retry(Piece piece) {
+void Lane::retry(Piece piece, Deferred& deferred) {
   retried_.fetch_add(1, std::memory_order_relaxed);
-  give_back(std::move(piece));
+  give_back(std::move(piece), deferred);
 }
 
 bool Lane::awaits_gates(const Slot& slot) const {

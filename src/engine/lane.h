@@ -69,8 +69,8 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   void add(std::shared_ptr<Slot> slot) override;
   void remove(const Slot& slot, const Error& error, Deferred& deferred) override;
   std::optional<Piece> take(Deferred& deferred) override;
-  void give_back(Piece piece) override;
-  void retry(Piece piece) override;
+  void give_back(Piece piece, Deferred& deferred) override;
+  void retry(Piece piece, Deferred& deferred) override;
   void look_at_gates(const Slot& slot, Deferred& deferred) override;
   bool awaits_gates(const Slot& slot) const override;
   void assist(const std::function<bool()>& through, Clock::time_point deadline,

@@ -30,6 +30,8 @@ struct Script {
   std::size_t looks = 1;           // at a batch until it completes
   std::atomic<bool> stuck{false};  // does not come back from a post
   std::atomic<std::size_t> abandoned{0};
+  std::function<void()> on_post;       // called, and the batch refused, once
+  std::atomic<bool> fail_late{false};  // lost after the next look that brings nothing
 };
 
 // Copies from local to `remote` as an address of this process.
@@ -43,6 +45,7 @@ class CopyChannel : public Channel {
   Error error() const override { return {ErrorCode::kPeerGone, "lost, as the test asked"}; }
   bool post(const Batch& batch) override {
     if (pending_.size() == script_->window) return false;
+    if (const auto refuse = std::exchange(script_->on_post, nullptr)) return refuse(), false;
     if (script_->posts++ >= script_->fail_after) failed_ = true;
     script_->stuck.wait(true);
     if (!failed_) {
@@ -54,7 +57,11 @@ class CopyChannel : public Channel {
     return true;
   }
   bool progress(std::vector<Completion>& completions) override {
-    if (pending_.empty() || script_->hold || ++looks_ < script_->looks) return false;
+    if (!failed_ && (pending_.empty() || script_->hold || ++looks_ < script_->looks)) {
+      failed_ = script_->fail_late;
+      return false;
+    }
+    if (pending_.empty()) return false;
     looks_ = 0;
     while (!pending_.empty()) {
       completions.push_back({pending_.front(), failed_ ? Status(tl::unexpected(error())) : Status()});
@@ -257,6 +264,45 @@ TEST_F(LaneTest, SendsALostChannelsPiecesOverAnother) {
   const Status status = state->wait(20s);
   ASSERT_TRUE(status) << status.error().message;
   expect_arrived(400, 4096);
+}
+
+// Found lost when its completions of that turn had been taken already.
+TEST_F(LaneTest, TakesWhatAChannelGivesBackAsItIsLost) {
+  const auto lost = add_channel();
+  lost->hold = true;
+  const auto state = submit(1, 64);
+  ASSERT_TRUE(eventually([&] { return lost->posts == 1; }));
+  add_channel();
+  lost->fail_late = true;
+  lane_->wake_all();
+  const Status status = state->wait(20s);
+  ASSERT_TRUE(status) << status.error().message;
+  expect_arrived(1, 64);
+}
+
+TEST_F(LaneTest, ACancelledTransferOfALostChannelIsCancelled) {
+  const auto lost = add_channel();
+  lost->hold = true;
+  const auto state = submit(1, 64);
+  ASSERT_TRUE(eventually([&] { return lost->posts == 1; }));
+  add_channel();
+  state->cancel();
+  lost->fail_late = true;
+  lane_->wake_all();
+  const Status status = state->wait(20s);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kCancelled) << status.error().message;
+}
+
+TEST_F(LaneTest, WhatIsGivenBackToAClosedLaneFails) {
+  const auto channel = add_channel();
+  channel->on_post = [this] {
+    Deferred deferred;
+    lane_->close({ErrorCode::kPeerGone, "the test closes it"}, deferred);
+  };
+  const Status status = submit(1, 64)->wait(20s);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kPeerGone) << status.error().message;
 }
 
 TEST_F(LaneTest, TellsARailOnceAndOnlyWhileItHasAChannel) {

@@ -59,6 +59,7 @@ bool Slot::turn(Deferred& deferred) {
   if (carries_words_ && words_->move(*this, *channel_, deferred)) moved = true;
   idle_.store(!busy(), std::memory_order_relaxed);
   if (channel_->state() == ChannelState::kFailed) {
+    progress(deferred);  // what it gives back goes over others
     drop(channel_->error(), deferred);
     return true;
   }
@@ -75,7 +76,7 @@ bool Slot::post_work(Deferred& deferred) {
     TransferTrace* const trace = piece->trace();
     const auto at = trace != nullptr ? Clock::now() : Clock::time_point{};
     if (!channel_->post(piece->batch)) {
-      source_->give_back(std::move(*piece));
+      source_->give_back(std::move(*piece), deferred);
       break;
     }
     if (trace != nullptr) trace->piece_sent(way_, piece->batch, at);
@@ -102,7 +103,8 @@ void Slot::complete(Completion& completion, Deferred& deferred) {
   if (completion.status) return piece->close(deferred);
   // A lost channel's pieces go over another one; the last channel's end fails them.
   const bool lost = completion.status.error().code == ErrorCode::kPeerGone;
-  if (lost && piece->may_go_again()) return source_->retry(std::move(*piece));
+  if (lost && piece->submission->doomed()) return piece->drop(deferred);  // cancelled, mostly: nothing failed
+  if (lost && piece->may_go_again()) return source_->retry(std::move(*piece), deferred);
   piece->fail(std::move(completion.status.error()), deferred);
 }
 

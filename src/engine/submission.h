@@ -74,7 +74,7 @@ struct Piece {
 
   /// Its channel was lost, and there may be others. A batch with which many were lost is likely to be the
   /// cause.
-  bool may_go_again() { return ++retries <= kMostRetries && !submission->doomed(); }
+  bool may_go_again() { return ++retries <= kMostRetries; }
   static constexpr std::uint8_t kMostRetries = 16;
   std::uint8_t retries = 0;
 

@@ -35,8 +35,8 @@ class WorkSource {
   virtual std::optional<Piece> take(Deferred& deferred) = 0;
 
   /// Takes back a piece that a channel had no room for, or that it lost.
-  virtual void give_back(Piece piece) = 0;
-  virtual void retry(Piece piece) = 0;
+  virtual void give_back(Piece piece, Deferred& deferred) = 0;
+  virtual void retry(Piece piece, Deferred& deferred) = 0;
 
   /// Lets in the pieces whose gates have opened, if it is for this slot to look. Before it takes any.
   virtual void look_at_gates(const Slot& slot, Deferred& deferred) = 0;
