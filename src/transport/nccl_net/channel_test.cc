@@ -121,7 +121,7 @@ TEST(NetTransportTest, SaysInTheLogWhyAPluginThatWasAskedForIsNotUsed) {
   EXPECT_NE(lines[0].find("/nowhere/libnccl-net.so"), std::string::npos) << lines[0];
 }
 
-TEST(NetTransportTest, APluginOfWhoseHandlesNothingIsKnownNeedsAKey) {
+TEST(NetTransportTest, APluginOfWhoseHandlesNothingIsKnownNeedsAKeyOrCertificates) {
   Options set;
   set.nccl_net.plugin = FAKE_PATH;
   const Status refused = make(set)->probe();
@@ -132,6 +132,10 @@ TEST(NetTransportTest, APluginOfWhoseHandlesNothingIsKnownNeedsAKey) {
   set.key_file = "/a/key/file";
   const Status used = make(set)->probe();
   EXPECT_TRUE(used) << used.error().message;
+  set.key_file.clear();
+  set.tls_ca = "/a/ca/file";
+  const Status trusted = make(set)->probe();
+  EXPECT_TRUE(trusted) << trusted.error().message;
 }
 
 // The plugin itself says "not yet" for ever: nobody takes the connection, or makes one.

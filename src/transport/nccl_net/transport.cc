@@ -208,10 +208,11 @@ const Result<Opened>& NetTransport::opened() const {
 Status NetTransport::probe() const {
   if (!opened()) return tl::unexpected(opened().error());
   const std::string name = opened()->plugin->name();
-  if (knows_handles_of(name) || !options_.key_file.empty()) return {};
+  const bool peers_prove_themselves = !options_.key_file.empty() || !options_.tls_ca.empty();
+  if (knows_handles_of(name) || peers_prove_themselves) return {};
   return fail(ErrorCode::kUnavailable,
               "{} is given bytes that a peer sends, and nothing is known of what it makes of them: "
-              "peers must prove who they are (UCCL_P2P_KEY_FILE)",
+              "peers must prove who they are (UCCL_P2P_KEY_FILE or UCCL_P2P_TLS_CA)",
               name);
 }
 
