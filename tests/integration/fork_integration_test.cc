@@ -38,6 +38,11 @@ bool refused(const Status& status) {
 }
 
 TEST_P(ForkTest, AChildIsToldAndHarmsNothing) {
+#if defined(__SANITIZE_THREAD__)
+  // It does not lock its allocator at a fork (before LLVM 19), which another thread may be in, and forbids
+  // threads in the child.
+  GTEST_SKIP() << "the thread sanitizer makes no promise to the child of a process with threads";
+#endif
   std::optional<Pair> pair(std::in_place, EndpointPlan{.transport = GetParam()});
   std::optional<OwnRegion> own(std::in_place, pair->endpoint, kSize);
   const PeerRegion theirs = pair->peer.region(kSize);
@@ -61,10 +66,8 @@ TEST_P(ForkTest, AChildIsToldAndHarmsNothing) {
     expect(refused(status_of(pair->endpoint.connect("127.0.0.1", pair->peer.port(), kLimit))));
     own->region = MemoryRegion();
     pair->connection = Connection();
-#if !defined(__SANITIZE_THREAD__)  // which forbids threads in a child of a process that has some
     pair->endpoint = make_endpoint({.transport = GetParam()});  // one of its own works
     expect(static_cast<bool>(pair->endpoint.register_memory(own->pages.data(), kSize)));
-#endif
     return wrong;
   });
   EXPECT_EQ(failed, 0);
