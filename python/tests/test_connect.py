@@ -238,7 +238,8 @@ def test_both_connect_and_neither_accepts(other, ep, by, asynchronous):
     for size in (64, 32):  # more than once
         array[:] = 0
         other.begin("call", "send", their_conn, theirs, pointer, size)
-        if asynchronous:
+        # It chooses its connection at its start: the peer's may just be on its way to this side at first.
+        if asynchronous and size == 32:
             ok, transfer = ep.recv_async(conn, *arguments)
             assert ok and ep.wait(transfer, 20) == size
         else:
