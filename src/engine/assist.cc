@@ -16,7 +16,7 @@ void assist(std::span<const std::shared_ptr<Slot>> slots, const Policy& policy,
   for (const auto& slot : slots) {
     while (!assists.emplace_back(*slot).begun()) {
       assists.pop_back();
-      if ((!policy.stays && ++busy >= policy.looks) || done() || Clock::now() > deadline) return;
+      if ((!policy.stays && ++busy >= Policy::kLooks) || done() || Clock::now() > deadline) return;
       relax();
     }
   }
@@ -27,7 +27,7 @@ void assist(std::span<const std::shared_ptr<Slot>> slots, const Policy& policy,
     for (const auto& slot : slots) {
       const Turn turn = slot->try_turn(deferred);
       busy = turn == Turn::kBusy ? busy + 1 : 0;
-      if (!policy.stays && busy >= policy.looks) return;
+      if (!policy.stays && busy >= Policy::kLooks) return;
       if (busy != 0) relax();
       moved = moved || turn == Turn::kMoved;
     }

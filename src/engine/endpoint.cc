@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/futex.h"
 #include "base/log.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/socket/socket.h"

@@ -53,7 +53,7 @@ std::shared_ptr<Slot> Lane::start_here(const Slots& slots, std::size_t turn, Def
   const std::size_t tried = policy().takes_turns ? 1 : slots.size();
   for (std::size_t i = 0; i != tried; ++i) {
     const auto& slot = slots.at(policy().takes_turns ? turn : i);
-    for (int looks = policy().looks; looks != 0; --looks) {
+    for (int looks = Policy::kLooks; looks != 0; --looks) {
       if (slot->try_turn(deferred) != Turn::kBusy) return slot;
       relax();
     }

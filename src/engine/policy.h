@@ -44,7 +44,7 @@ struct Policy {
 
   /// How often a caller looks at a channel that another thread is at, before he goes on to the next or leaves
   /// all to that one: who only looks is gone within a microsecond.
-  int looks = 50;
+  static constexpr int kLooks = 50;
 
   /// Transfers up to this many bytes are moved on by the caller who waits for them.
   std::uint64_t assist_bytes = 0;
