@@ -69,6 +69,10 @@ struct P2P_API Options {
   /// which routes and the log say; after this long it is gone.
   std::chrono::milliseconds hung{30000};
 
+  /// A connection's `tcp` streams are closed when nothing has used them for this long, and opened again by
+  /// the next use; 0: not by this side. Of the two sides' times the shorter one counts.
+  std::chrono::milliseconds idle{60000};
+
   /// Bound on connect, handshake included, where the call names none.
   std::chrono::milliseconds connect_timeout{10000};
 

@@ -132,6 +132,11 @@ constexpr OptionVariable kVariables[] = {
      "this many milliseconds it is gone.",
      [](Text text, Options& o) { return read_number(text, kDay, o.hung); },
      [](const Options& o) { return std::to_string(o.hung.count()); }},
+    {"UCCL_P2P_IDLE_MS",
+     "Streams of TCP that nothing has used for this many milliseconds are closed; the next use opens them "
+     "again. Of the two sides' times the shorter one counts. 0: not by this side.",
+     [](Text text, Options& o) { return read_number(text, {0, kDay.most}, o.idle); },
+     [](const Options& o) { return std::to_string(o.idle.count()); }},
     {"UCCL_P2P_CONNECT_TIMEOUT_MS",
      "Milliseconds for connecting, the handshake included, where the call names no limit.",
      [](Text text, Options& o) { return read_number(text, kDay, o.connect_timeout); },

@@ -16,6 +16,9 @@ constexpr std::chrono::seconds kAttempt{2};
 constexpr std::chrono::milliseconds kLeastPause{50};
 constexpr std::chrono::milliseconds kMostPause{1000};
 
+/// So many may be at their end in one place.
+constexpr std::size_t kMostLast = 4;
+
 /// One that stayed for so long is not the cause of its end.
 constexpr std::chrono::seconds kStayed{10};
 
@@ -27,7 +30,8 @@ std::chrono::milliseconds pause_after(unsigned failures) {
 
 ChannelSet::ChannelSet(Setup setup)
     : setup_(std::move(setup)),
-      lane_(std::make_shared<Lane>(Policy::of(transport().capabilities(), setup_.context->options))) {}
+      lane_(std::make_shared<Lane>(Policy::of(transport().capabilities(), setup_.context->options),
+                                   transport().capabilities().reopens ? setup_.want : nullptr)) {}
 
 std::uint32_t ChannelSet::number(const Place& place) const {
   return static_cast<std::uint32_t>(place.past * kMaxChannels +
@@ -132,15 +136,22 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
   const auto found = find(channel);
   if (cleared_ || !found) return News::kNone;
   Place& place = **found;
-  if (number(place) != channel || !place.slot) return news();  // of one that was here before
+  if (number(place) != channel || !place.slot) {  // of one that was here before
+    const auto last = status ? place.last.end() : place.last.find(channel);
+    if (last != place.last.end()) trash_.push_back(std::move(place.last.extract(last).mapped()));
+    return news();
+  }
   if (status) {
+    if (rest_ == Rest::kAsleep) return News::kNone;  // it ends by itself
     place.ready = true;
     place.up_at = Clock::now();
     place.due.reset();
     if (!serves_ && !late_at_) late_at_ = place.up_at + setup_.context->options.keepalive;
+    const bool wakes = rest_ == Rest::kWaking;
+    if (wakes ? ready() == places_.size() : !look_at_) stay_awake(place.up_at);
     if (place.past != 0) {
-      log(LogLevel::kInfo, "{} {} is back: {} of {} channels", name(), place.rail.name, ready(),
-          places_.size());
+      log(wakes ? LogLevel::kDebug : LogLevel::kInfo, "{} {} is back: {} of {} channels", name(),
+          place.rail.name, ready(), places_.size());
     }
   } else {
     const bool was_ready = place.ready;
@@ -154,7 +165,8 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
 
 ChannelSet::News ChannelSet::news() {
   // With channels left the lane lives on; the pieces of one that was lost went over to them.
-  if (lane_->closed() || (!serves_ && settled() && ready() == 0)) return News::kLost;
+  const bool none = ready() == 0 && (serves_ ? rest_ == Rest::kNo && lane_->slots().empty() : settled());
+  if (lane_->closed() || none) return News::kLost;
   if (serves_ || !settled()) return News::kNone;
   serves_ = true;
   return News::kServing;
@@ -168,9 +180,12 @@ Status ChannelSet::on(const wire::ChannelReopen& offer) {
   if (setup_.role != Role::kAcceptor || !reopens() || past <= place.past) {
     return fail(ErrorCode::kProtocol, "{} channel {} opened again, which was not due", name(), offer.channel);
   }
+  if (rest_ != Rest::kNo) await_channels(setup_.context->options.connect_timeout);
   // The peer's end is shut and has said so. This one gives its pieces back by itself, if it has not done so.
-  if (place.last) trash_.push_back(std::move(place.last));
-  place.last = std::move(place.slot);
+  if (place.slot) place.last.emplace(number(place), std::exchange(place.slot, nullptr));
+  if (place.last.size() > kMostLast) {
+    trash_.push_back(std::move(place.last.extract(place.last.begin()).mapped()));
+  }
   place.ready = place.met = false;
   place.past = past;
   auto slot = open_slot(place.rail, offer.channel);
@@ -200,6 +215,7 @@ Status ChannelSet::on(const wire::ChannelReopened& answer) {
                 answer.channel);
   }
   if (past != place.past || !place.slot) return {};  // given up meanwhile
+  if (rest_ == Rest::kWaking) await_channels(setup_.context->options.connect_timeout);
   const Status connected =
       answer.reason.empty() ? place.slot->connect(answer.address)
                             : fail(ErrorCode::kUnavailable, "the peer could not open it: {}", answer.reason);
@@ -221,7 +237,12 @@ Status ChannelSet::control(wire::ChannelControl message) {
     return fail(ErrorCode::kProtocol, "a message for {} channel {} before it was connected", name(),
                 message.channel);
   }
-  if (past == place.past && place.slot) place.slot->control(std::move(message.message));
+  const auto last = place.last.find(message.channel);
+  if (past == place.past && place.slot) {
+    place.slot->control(std::move(message.message));
+  } else if (last != place.last.end()) {
+    last->second->control(std::move(message.message));
+  }
   return {};
 }
 
@@ -239,6 +260,11 @@ ChannelSet::News ChannelSet::tick(Clock::time_point now, bool serving) {
       place.due = now + kMostPause;
     }
   }
+  if (wake_by_ && now >= *wake_by_) {
+    if (ready() == 0) return News::kLost;
+    stay_awake(now);
+  }
+  if (look_at_ && now >= *look_at_) look_for_use(now, serving);
   return late_at_ && now >= *late_at_ ? hurry() : News::kNone;
 }
 
@@ -258,9 +284,111 @@ void ChannelSet::reopen(Place& place) {
   setup_.send(wire::ChannelReopen{name(), number(place), place.slot->address()});
 }
 
+/// When any of its channels was last used; nothing while one is in use or comes up, or none is up.
+std::optional<ChannelSet::Clock::time_point> ChannelSet::unused_since() const {
+  std::optional<Clock::time_point> latest;
+  for (const Place& place : places_) {
+    if (!place.slot) continue;  // lost, and tried again later
+    const auto since = place.ready ? place.slot->quiet_since() : std::nullopt;
+    if (!since) return std::nullopt;
+    latest = std::max(latest, since);
+  }
+  return latest;
+}
+
+void ChannelSet::look_for_use(Clock::time_point now, bool serving) {
+  const auto idle = setup_.context->options.idle;
+  const auto since = serving ? unused_since() : std::nullopt;
+  look_at_ = since.value_or(now) + idle;
+  if (*look_at_ > now) return;
+  look_at_ = now + idle;
+  if (setup_.role == Role::kConnector) return rest();
+  setup_.send(wire::ChannelsRest{name()});
+}
+
+// All channels or none; the rules are in docs/decisions/idle-streams.md. What came since they were taken from
+// the lane was told to `want`, whose word comes once they are closed.
+void ChannelSet::rest() {
+  lane_->forget_slots();
+  if (!unused_since() || lane_->waits()) {
+    for (const Place& place : places_) {
+      if (place.slot) place.slot->rejoin();
+    }
+    return lane_->wake_all();
+  }
+  setup_.send(wire::ChannelsRest{name()});
+  for (Place& place : places_) {
+    if (place.slot) {
+      place.slot->mute();  // its end is no loss
+      trash_.push_back(std::exchange(place.slot, nullptr));
+    }
+    place.ready = place.met = false;
+    place.due.reset();
+  }
+  fall_asleep();
+}
+
+void ChannelSet::fall_asleep() {
+  log(LogLevel::kDebug, "{}: its {} channels rest", name(), places_.size());
+  rest_ = Rest::kAsleep;
+  look_at_.reset();
+  wake_by_.reset();
+}
+
+Status ChannelSet::on(const wire::ChannelsRest& /*rest*/) {
+  if (!reopens()) return fail(ErrorCode::kProtocol, "{} channels rest, which cannot be opened again", name());
+  if (setup_.role == Role::kConnector) {
+    if (rest_ == Rest::kNo && unused_since()) rest();
+    return {};
+  }
+  // None comes to the lane any more, and those in it end by themselves: the peer's word of each follows.
+  const Error rests{ErrorCode::kPeerGone, "the peer lets it rest"};
+  for (Place& place : places_) {
+    if (place.slot) place.slot->give_up(rests);
+    place.ready = false;
+  }
+  lane_->forget_slots();
+  fall_asleep();
+  if (lane_->waits()) wake();
+  return {};
+}
+
+Status ChannelSet::on(const wire::ChannelsWanted& /*wanted*/) {
+  if (setup_.role != Role::kConnector || !reopens()) {
+    return fail(ErrorCode::kProtocol, "{} channels wanted by the side that opens them", name());
+  }
+  wake();
+  return {};
+}
+
+void ChannelSet::wake() {
+  if (cleared_ || rest_ != Rest::kAsleep) return;
+  // A peer that does not answer is slow, until it is hung.
+  await_channels(std::max(setup_.context->options.hung, setup_.context->options.connect_timeout));
+  why_ = {ErrorCode::kPeerGone, "its channels were not opened again in time"};
+  if (setup_.role == Role::kAcceptor) return setup_.send(wire::ChannelsWanted{name()});
+  for (Place& place : places_) reopen(place);
+}
+
+// What was said first, of what ends first, counts.
+void ChannelSet::await_channels(std::chrono::milliseconds time) {
+  rest_ = Rest::kWaking;
+  wake_by_ = std::min(wake_by_.value_or(Clock::time_point::max()), Clock::now() + time);
+}
+
+void ChannelSet::stay_awake(Clock::time_point now) {
+  rest_ = Rest::kNo;
+  wake_by_.reset();
+  const auto idle = setup_.context->options.idle;
+  if (reopens() && idle.count() != 0) look_at_ = now + idle;
+}
+
 std::optional<ChannelSet::Clock::time_point> ChannelSet::next_tick() const {
   if (cleared_) return std::nullopt;
   std::optional<Clock::time_point> next = serves_ ? std::nullopt : late_at_;
+  for (const auto& other : {look_at_, wake_by_}) {
+    if (other && (!next || *other < *next)) next = other;
+  }
   for (const Place& place : places_) {
     if (place.due && (!next || *place.due < *next)) next = place.due;
   }
@@ -271,14 +399,14 @@ void ChannelSet::clear(std::vector<std::shared_ptr<Slot>>& trash) {
   cleared_ = true;
   for (Place& place : places_) {
     if (place.slot) trash.push_back(std::exchange(place.slot, nullptr));
-    if (place.last) trash.push_back(std::exchange(place.last, nullptr));
+    for (auto& [number, slot] : std::exchange(place.last, {})) trash.push_back(std::move(slot));
   }
 }
 
 void ChannelSet::for_each(const std::function<void(const std::shared_ptr<Slot>&)>& visit) const {
   for (const Place& place : places_) {
     if (place.slot) visit(place.slot);
-    if (place.last) visit(place.last);
+    for (const auto& [number, slot] : place.last) visit(slot);
   }
 }
 

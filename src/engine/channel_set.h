@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,9 @@ inline constexpr std::size_t kMaxChannels = 64;
 /// once, and serve as soon as one is up. One that fails while others serve is opened again in its place,
 /// where the transport can: the side that dialled the session offers a new one, with pauses that grow.
 ///
+/// Where the transport can, all of them rest when nothing has used them for `Options::idle`, and are opened
+/// again by the next use (docs/decisions/idle-streams.md).
+///
 /// Channels are numbered on the wire: the place, plus kMaxChannels for each one that was there before. Not
 /// thread-safe: Lanes guards it, and calls it on the reactor's thread.
 class ChannelSet {
@@ -40,6 +44,9 @@ class ChannelSet {
 
     /// Is told when a channel is up or has failed; on any thread.
     std::function<void(std::uint32_t channel, const Status&)> report;
+
+    /// Is told when the lane has work for channels that rest; on any thread.
+    std::function<void()> want;
   };
 
   /// What became of the set by a call.
@@ -50,6 +57,7 @@ class ChannelSet {
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   std::size_t size() const { return places_.size(); }
   bool cleared() const { return cleared_; }
+  bool rests() const { return rest_ != Rest::kNo; }
 
   /// Makes as many channels as the rails have, `most` at most: their addresses.
   Result<std::vector<Bytes>> open(std::size_t most);
@@ -64,6 +72,13 @@ class ChannelSet {
   /// The other side dialled anew for a channel that failed, or answers that.
   Status on(const wire::ChannelReopen& offer);
   Status on(const wire::ChannelReopened& answer);
+
+  /// The connector lets its channels rest, or the acceptor asks for it; the acceptor wants them again.
+  Status on(const wire::ChannelsRest& rest);
+  Status on(const wire::ChannelsWanted& wanted);
+
+  /// Opens channels that rest, or asks the peer to.
+  void wake();
 
   /// kProtocol for one that never was.
   Status control(wire::ChannelControl message);
@@ -90,14 +105,20 @@ class ChannelSet {
  private:
   struct Place {
     Rail rail;
-    std::shared_ptr<Slot> slot;  // null: lost
-    std::shared_ptr<Slot> last;  // the one before, which ends by itself
-    std::uint32_t past = 0;      // channels that were here before
+    std::shared_ptr<Slot> slot;                           // null: lost
+    std::uint32_t past = 0;                               // channels that were here before
+    std::map<std::uint32_t, std::shared_ptr<Slot>> last;  // of those the ones that end by themselves
     bool ready = false;
     bool met = false;       // connected to its twin
     unsigned failures = 0;  // since one stayed
     Clock::time_point up_at;
     std::optional<Clock::time_point> due;  // to try again; or to give up this try
+  };
+
+  enum class Rest : std::uint8_t {
+    kNo,
+    kAsleep,  ///< the lane has no channel, and what is left of them ends
+    kWaking,  ///< they are opened again
   };
 
   const Transport& transport() const { return *setup_.context->transports()[setup_.transport].transport; }
@@ -110,6 +131,12 @@ class ChannelSet {
   std::size_t ready() const;
   void lose(Place& place, const Error& why);
   void reopen(Place& place);
+  std::optional<Clock::time_point> unused_since() const;
+  void look_for_use(Clock::time_point now, bool serving);
+  void rest();
+  void fall_asleep();
+  void await_channels(std::chrono::milliseconds time);
+  void stay_awake(Clock::time_point now);
   News news();
 
   Setup setup_;
@@ -121,6 +148,9 @@ class ChannelSet {
   bool serves_ = false;
   bool cleared_ = false;
   std::optional<Clock::time_point> late_at_;  // from then on it serves without those that are not up yet
+  Rest rest_ = Rest::kNo;
+  std::optional<Clock::time_point> look_at_;  // whether channels are used; while they are up
+  std::optional<Clock::time_point> wake_by_;  // one must be up; while they are opened again
 };
 
 }  // namespace p2p::engine

@@ -365,11 +365,13 @@ void Connection::abort(const Error& error) {
 
 std::shared_ptr<TransferState> Connection::send(std::span<const LocalSpan> message) {
   if (Status usable = status(); !usable) return failed_transfer(usable.error());
+  lanes_->want_path();
   return sends_->post(message);
 }
 
 std::shared_ptr<TransferState> Connection::receive(std::span<const LocalSpan> into) {
   if (Status usable = status(); !usable) return failed_transfer(usable.error());
+  lanes_->want_path();
   return receives_->post(into);
 }
 
@@ -378,6 +380,7 @@ std::shared_ptr<TransferState> Connection::notify(std::string_view payload) {
   if (Status usable = status(); !usable) {
     state->finish(std::move(usable));
   } else {
+    lanes_->want_path();
     notifications_->send(payload, state);
   }
   return state;

@@ -40,6 +40,8 @@ class FlyingPieces {
     return std::exchange(pieces_[index], {});
   }
 
+  bool empty() const { return free_.size() == pieces_.size(); }
+
   template <class Visitor>
   void for_each(Visitor&& visit) {
     for (Piece& piece : pieces_) {

@@ -154,7 +154,7 @@ TEST(Handshake, NamesBothVersionsIfTheyDiffer) {
   const Handshake::Step step = acceptor.take(wire::Hello{.version = 9});
   ASSERT_TRUE(step.error);
   EXPECT_EQ(step.error->code, ErrorCode::kUnavailable);
-  EXPECT_THAT(step.error->message, HasSubstr("this side speaks 4, the peer 9"));
+  EXPECT_THAT(step.error->message, HasSubstr("this side speaks 5, the peer 9"));
   // The connector learns it from the hello and, in words, from the bye.
   ASSERT_EQ(step.send.size(), 2U);
   EXPECT_EQ(std::get<wire::Hello>(step.send[0]).version, wire::kVersion);

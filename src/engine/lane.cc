@@ -29,7 +29,7 @@ std::shared_ptr<Slot> Lane::submit(Piece piece, Deferred& deferred) {
     pieces_.push_back(std::move(piece));
     slots = slots_;
   }
-  if (slots.empty()) return nullptr;
+  if (slots.empty()) return want_channels(deferred), nullptr;
   const std::size_t turn = turn_.fetch_add(1, std::memory_order_relaxed);
   if (worth_starting) {
     if (auto slot = start_here(slots, turn, deferred)) return slot;
@@ -43,7 +43,7 @@ std::shared_ptr<Slot> Lane::submit_gated(Piece piece, Deferred& deferred) {
   const bool worth_starting = policy().worth_starting(piece.batch);
   gated_.add(std::move(piece), deferred);
   const Slots slots = this->slots();
-  if (slots.empty()) return nullptr;
+  if (slots.empty()) return want_channels(deferred), nullptr;
   slots.oldest()->signal();
   return worth_starting ? slots.oldest() : nullptr;
 }
@@ -63,6 +63,7 @@ std::shared_ptr<Slot> Lane::start_here(const Slots& slots, std::size_t turn, Def
 
 std::optional<Piece> Lane::take(Deferred& deferred) {
   MutexLock lock(mutex_);
+  if (slots_.empty()) return std::nullopt;  // at rest: whoever asks is on its way out
   while (!returned_.empty()) {
     Piece piece = std::move(returned_.front());
     returned_.pop_front();
@@ -86,9 +87,12 @@ std::optional<Piece> Lane::take(Deferred& deferred) {
 }
 
 void Lane::give_back(Piece piece, Deferred& deferred) {
-  MutexLock lock(mutex_);
-  if (error_) return piece.fail(*error_, deferred);
-  returned_.push_back(std::move(piece));
+  {
+    MutexLock lock(mutex_);
+    if (error_) return piece.fail(*error_, deferred);
+    returned_.push_back(std::move(piece));
+  }
+  want_channels(deferred);
 }
 
 void Lane::retry(Piece piece, Deferred& deferred) {
@@ -138,40 +142,6 @@ void Lane::assist(const std::function<bool()>& through, Clock::time_point deadli
 void Lane::wake_all() {
   const Slots all = slots();
   all.signal(all.size(), 0);
-}
-
-void Lane::close(const Error& error, Deferred& deferred) {
-  {
-    MutexLock lock(mutex_);
-    if (!error_) error_ = error;
-    for (Piece& piece : pieces_) piece.fail(error, deferred);
-    for (Piece& piece : returned_) piece.fail(error, deferred);
-    pieces_.clear();
-    returned_.clear();
-  }
-  gated_.close(error, deferred);
-}
-
-void Lane::add(std::shared_ptr<Slot> slot) {
-  MutexLock lock(mutex_);
-  slots_ = slots_.with(std::move(slot));
-}
-
-void Lane::remove(const Slot& slot, const Error& error, Deferred& deferred) {
-  Slots left;
-  {
-    MutexLock lock(mutex_);
-    // One that the peer did not take up never was in the lane, whose own may still be on their way here.
-    if (!slots_.has(slot)) return;
-    left = slots_ = slots_.without(slot);
-  }
-  if (left.empty()) return close(error, deferred);
-  left.oldest()->signal();
-}
-
-Slots Lane::slots() const {
-  MutexLock lock(mutex_);
-  return slots_;
 }
 
 }  // namespace p2p::engine

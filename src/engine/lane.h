@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "base/mutex.h"
 #include "engine/gated_pieces.h"
@@ -23,7 +25,10 @@ namespace p2p::engine {
 /// channel's worker looks at the gates. Thread-safe; the mutex is never held while a channel works.
 class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> {
  public:
-  explicit Lane(const Policy& policy) : WorkSource(policy) {}
+  /// `want` is told, on any thread, when there is work and no channel, and the end of the last one leaves
+  /// such a lane open. Null: it closes the lane.
+  explicit Lane(const Policy& policy, std::function<void()> want = nullptr)
+      : WorkSource(policy), want_(std::move(want)) {}
 
   /// Takes the work; small work is done on the caller's thread as far as the channels go. The channel on
   /// which it was started, or will be once its gate is open; null: neither.
@@ -57,7 +62,13 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
 
   /// There should be so many, which `describe` tells if there are fewer.
   void expect(std::size_t channels) { expected_.store(channels, std::memory_order_relaxed); }
-  std::string describe() const { return slots().describe(expected_.load(std::memory_order_relaxed)); }
+  std::string describe() const;
+
+  /// Takes its channels away: they get nothing more, and what comes is told to `want`.
+  void forget_slots();
+
+  /// Work waits for a channel.
+  bool waits() const;
 
   /// `close`d, or at its end with the last of its channels.
   bool closed() const {
@@ -65,7 +76,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
     return error_.has_value();
   }
 
-  // For its slots. The end of the last one closes the lane; one that was never added leaves it as it is.
+  // For its slots. One that was never added, or was forgotten, ends without more ado.
   void add(std::shared_ptr<Slot> slot) override;
   void remove(const Slot& slot, const Error& error, Deferred& deferred) override;
   std::optional<Piece> take(Deferred& deferred) override;
@@ -78,8 +89,10 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
 
  private:
   std::shared_ptr<Slot> submit_gated(Piece piece, Deferred& deferred);
+  void want_channels(Deferred& deferred);
   std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t turn, Deferred& deferred) const;
 
+  const std::function<void()> want_;
   std::atomic<std::uint64_t> retried_{0}, lost_{0};
   std::atomic<std::uint32_t> turn_{0};
   std::atomic<std::size_t> expected_{0};
@@ -90,6 +103,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   std::deque<Piece> returned_ P2P_GUARDED_BY(mutex_);  // batches; they go first
   Slots slots_ P2P_GUARDED_BY(mutex_);
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);  // closed
+  bool wanted_ P2P_GUARDED_BY(mutex_) = false;         // `want` was told, and no channel has come since
 };
 
 }  // namespace p2p::engine

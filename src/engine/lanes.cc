@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "wire/encode.h"
 
 namespace p2p::engine {
 
@@ -43,7 +44,7 @@ void Lanes::start(Role role, const SessionPeer& peer) {
         entry.offered = true;
         send_(wire::ChannelOffer{std::string(own.transport->name()), std::move(*addresses)});
       } else {
-        give_up(entry, addresses.error().message);
+        give_up(entry, addresses.error());
       }
     }
     dirty_ = true;
@@ -60,8 +61,13 @@ Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
       if (const auto lanes = weak.lock()) lanes->channel_changed(index, channel, status);
     });
   };
+  const auto want = [weak = weak_from_this(), &reactor = *context_->reactor] {
+    reactor.post([weak] {
+      if (const auto lanes = weak.lock()) lanes->wake_all();
+    });
+  };
   entry.channels = std::make_unique<ChannelSet>(
-      ChannelSet::Setup{context_, index, role_, peer_, send_, words_, fence_, report});
+      ChannelSet::Setup{context_, index, role_, peer_, send_, words_, fence_, report, want});
   return entry.channels->open(most);
 }
 
@@ -79,7 +85,7 @@ Status Lanes::on(const wire::ChannelOffer& offer) {
     if (entry->local_done) {  // given up meanwhile
       send_(wire::ChannelAnswer{offer.transport, "given up meanwhile", {}});
     } else if (const Status taken = take_up(*entry, offer); !taken) {
-      give_up(*entry, taken.error().message);
+      give_up(*entry, taken.error());
     }
   }
   sweep();
@@ -109,7 +115,7 @@ Status Lanes::on(const wire::ChannelAnswer& answer) {
     }
     entry->answered = true;
     if (entry->local_done) return {};  // given up meanwhile
-    if (const Status taken = take_answer(*entry, answer); !taken) give_up(*entry, taken.error().message);
+    if (const Status taken = take_answer(*entry, answer); !taken) give_up(*entry, taken.error());
   }
   sweep();
   return {};
@@ -136,7 +142,7 @@ Status Lanes::on(const wire::ChannelsReady& ready) {
       return fail(ErrorCode::kProtocol, "{} channels ready that were not due", ready.transport);
     }
     entry->peer_done = true;
-    if (!success) give_up(*entry, "the peer gave it up: " + ready.reason);
+    if (!success) give_up(*entry, {ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason});
     if (success && entry->local_done && entry->channels && !entry->channels->cleared()) open_route(*entry);
     dirty_ = true;
   }
@@ -163,11 +169,12 @@ Status Lanes::take_reopening(const Message& message) {
     if (closed_) return {};
     Entry* entry = find(message.transport);
     if (entry == nullptr || !entry->answered || !entry->local_done || !entry->peer_done) {
-      return fail(ErrorCode::kProtocol, "{} channel {} opened again before both sides were ready",
-                  message.transport, message.channel);
+      return fail(ErrorCode::kProtocol, "{}: {} before both sides were ready", message.transport,
+                  wire::name(wire::Message(message)));
     }
     if (!entry->channels || entry->channels->cleared()) return {};  // given up meanwhile
     if (Status taken = entry->channels->on(message); !taken) return taken;
+    note_rest(*entry);
   }
   sweep();
   return {};
@@ -176,6 +183,32 @@ Status Lanes::take_reopening(const Message& message) {
 Status Lanes::on(const wire::ChannelReopen& offer) { return take_reopening(offer); }
 
 Status Lanes::on(const wire::ChannelReopened& answer) { return take_reopening(answer); }
+
+Status Lanes::on(const wire::ChannelsRest& rest) { return take_reopening(rest); }
+
+Status Lanes::on(const wire::ChannelsWanted& wanted) { return take_reopening(wanted); }
+
+void Lanes::note_rest(const Entry& entry) {
+  if (entry.channels->rests()) rests_ = dirty_ = true;
+}
+
+void Lanes::want_path() {
+  if (rests_ && !words_->path() && rests_.exchange(false)) {
+    context_->reactor->post([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->wake_all();
+    });
+  }
+}
+
+void Lanes::wake_all() {
+  {
+    MutexLock lock(mutex_);
+    for (Entry& entry : entries_) {
+      if (entry.channels) entry.channels->wake();
+    }
+  }
+  sweep();
+}
 
 // A channel of `transport` came up or went down.
 void Lanes::channel_changed(std::size_t transport, std::uint32_t channel, const Status& status) {
@@ -191,7 +224,8 @@ void Lanes::channel_changed(std::size_t transport, std::uint32_t channel, const 
 }
 
 void Lanes::take_news(Entry& entry, ChannelSet::News news) {
-  if (news == ChannelSet::News::kLost) return give_up(entry, entry.channels->why().message);
+  if (news == ChannelSet::News::kLost) return give_up(entry, entry.channels->why());
+  note_rest(entry);
   if (news != ChannelSet::News::kServing || std::exchange(entry.local_done, true)) return;
   send_(wire::ChannelsReady{std::string(context_->transports()[index_of(entry)].transport->name()), ""});
   if (entry.peer_done) open_route(entry);
@@ -231,13 +265,16 @@ void Lanes::set_timer() {
 
 void Lanes::open_route(const Entry& entry) { router_->open(index_of(entry), entry.channels->lane()); }
 
-void Lanes::give_up(Entry& entry, std::string reason) {
+void Lanes::give_up(Entry& entry, const Error& why) {
   const std::size_t index = index_of(entry);
   const std::string name(context_->transports()[index].transport->name());
-  if (router_->usable(index)) log(LogLevel::kInfo, "{} is lost: {}", name, reason);
-  if (!std::exchange(entry.local_done, true)) send_(wire::ChannelsReady{name, reason});
-  router_->close(index, std::move(reason));
-  if (entry.channels) entry.channels->clear(trash_);
+  if (router_->usable(index)) log(LogLevel::kInfo, "{} is lost: {}", name, why.message);
+  if (!std::exchange(entry.local_done, true)) send_(wire::ChannelsReady{name, why.message});
+  if (entry.channels) {
+    entry.channels->clear(trash_);
+    given_up_.emplace_back(entry.channels->lane(), why);
+  }
+  router_->close(index, why.message);
   dirty_ = true;
 }
 
@@ -247,7 +284,7 @@ void Lanes::expire(const Error& error) {
     for (Entry& entry : entries_) {
       if (entry.channels) take_news(entry, entry.channels->hurry());
       if (!entry.expected || (entry.local_done && entry.peer_done)) continue;
-      give_up(entry, error.message);
+      give_up(entry, error);
       entry.peer_done = true;
     }
   }
@@ -256,10 +293,12 @@ void Lanes::expire(const Error& error) {
 
 void Lanes::sweep() {
   std::vector<std::shared_ptr<Slot>> trash;
+  std::vector<std::pair<std::shared_ptr<Lane>, Error>> given_up;
   bool changed = false;
   {
     MutexLock lock(mutex_);
     trash.swap(trash_);
+    given_up.swap(given_up_);
     for (Entry& entry : entries_) {
       if (entry.channels) std::ranges::move(entry.channels->take_trash(), std::back_inserter(trash));
     }
@@ -267,6 +306,9 @@ void Lanes::sweep() {
   }
   const Error error{ErrorCode::kPeerGone, "the channel was given up"};
   for (const auto& slot : trash) slot->stop(error);
+  Deferred deferred;
+  for (const auto& [lane, why] : given_up) lane->close(why, deferred);
+  deferred.run();
   set_timer();
   if (changed) changed_();
 }

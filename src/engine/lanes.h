@@ -1,10 +1,12 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -35,6 +37,11 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   Status on(wire::ChannelControl control);
   Status on(const wire::ChannelReopen& offer);
   Status on(const wire::ChannelReopened& answer);
+  Status on(const wire::ChannelsRest& rest);
+  Status on(const wire::ChannelsWanted& wanted);
+
+  /// Words are about to be said: has channels that rest opened for those that follow. Any thread.
+  void want_path();
 
   /// Gives up what is not up yet.
   void expire(const Error& error);
@@ -73,9 +80,11 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   Result<std::vector<Bytes>> open(Entry& entry, std::size_t most) P2P_REQUIRES(mutex_);
   Status take_up(Entry& entry, const wire::ChannelOffer& offer) P2P_REQUIRES(mutex_);
   Status take_answer(Entry& entry, const wire::ChannelAnswer& answer) P2P_REQUIRES(mutex_);
-  void give_up(Entry& entry, std::string reason) P2P_REQUIRES(mutex_);
+  void give_up(Entry& entry, const Error& why) P2P_REQUIRES(mutex_);
   void take_news(Entry& entry, ChannelSet::News news) P2P_REQUIRES(mutex_);
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
+  void note_rest(const Entry& entry) P2P_REQUIRES(mutex_);
+  void wake_all();
   template <class Message>
   Status take_reopening(const Message& message);
   void channel_changed(std::size_t transport, std::uint32_t channel, const Status& status);
@@ -97,9 +106,12 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   SessionPeer peer_ P2P_GUARDED_BY(mutex_);
   std::vector<Entry> entries_ P2P_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Slot>> trash_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::pair<std::shared_ptr<Lane>, Error>> given_up_ P2P_GUARDED_BY(mutex_);
   bool started_ P2P_GUARDED_BY(mutex_) = false;
   bool dirty_ P2P_GUARDED_BY(mutex_) = false;
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
+
+  std::atomic<bool> rests_{false};  // some channels may
 
   // Reactor's thread only.
   std::optional<Reactor::TimerId> timer_;

@@ -82,6 +82,10 @@ std::vector<Case> cases() {
       {"channel of another opened again", wire::ChannelReopen{"other", 65, address()}, kNever, kNever},
       {"answer about what was not opened again", wire::ChannelReopened{"plain", 65, "", address()}, kLost,
        kLost},
+      {"channels at rest", wire::ChannelsRest{"plain"}, kOpen | kLost, kOpen | kLost},
+      {"channels of another at rest", wire::ChannelsRest{"other"}, kNever, kNever},
+      {"channels wanted", wire::ChannelsWanted{"plain"}, kOpen | kLost, kLost},
+      {"channels of another wanted", wire::ChannelsWanted{"other"}, kNever, kNever},
       {"query", wire::RegionQuery{1, 4711, {}}, kAlways, kAlways},
       {"answer to no query", wire::RegionAnswer{.query = 1, .base = 1, .size = 1}, kNever, kNever},
       {"revocation", wire::RegionRevoke{1, 4711}, kAlways, kAlways},
@@ -136,6 +140,10 @@ class SequenceTest : public ::testing::Test {
  protected:
   void SetUp() override {
     options_.listen_address = "127.0.0.1";
+    make_endpoint();
+  }
+
+  void make_endpoint() {
     TransportRegistry registry{{PlainTransport::entry("plain"), PlainTransport::entry("spare")}};
     for (const auto& entry : builtin_transports().entries) {
       if (entry.name == "tcp") registry.entries.push_back(entry);
@@ -293,6 +301,126 @@ TEST_F(SequenceTest, AChannelThatFailsAtFirstHoldsUpNoOther) {
     ASSERT_TRUE(again);
     peer->say(wire::ChannelReopened{"plain", again->channel, "", address()});
     EXPECT_TRUE(eventually([&] { return connection_->routes().front().detail == "2 channels: plain"; }));
+  }
+}
+
+class RestTest : public SequenceTest {
+ protected:
+  void make_impatient_endpoint() {
+    options_.idle = 30ms;
+    options_.connect_timeout = 300ms;
+    make_endpoint();
+  }
+
+  /// A raw peer with both transports up, of which the endpoint has let "plain" rest, or asked the peer to.
+  std::optional<RawPeer> peer_at_rest(bool dialled) {
+    make_impatient_endpoint();
+    auto peer = peer_at(kOpen, dialled);
+    if (!peer || !next_of_plain<wire::ChannelsRest>(*peer)) return std::nullopt;
+    if (!dialled) peer->say(wire::ChannelsRest{"plain"});
+    EXPECT_TRUE(eventually([&] { return detail() == kAtRest; })) << detail();
+    EXPECT_TRUE(is_kept(*peer));  // whatever the endpoint was at, it is through with it
+    return peer;
+  }
+
+  template <class Message>
+  static std::optional<Message> next_of_plain(RawPeer& peer) {
+    auto came = peer.next_of<Message>();
+    while (came && came->transport != "plain") came = peer.next_of<Message>();
+    return came;
+  }
+
+  /// The endpoint, which dialled, opens both again, and they come up.
+  static void expect_opened_again(RawPeer& peer) {
+    for (int i = 0; i != 2; ++i) {
+      const auto again = next_of_plain<wire::ChannelReopen>(peer);
+      ASSERT_TRUE(again);
+      EXPECT_GE(again->channel, 64U);
+      peer.say(wire::ChannelReopened{"plain", again->channel, "", address()});
+    }
+  }
+
+  std::string detail() const { return connection_->routes().front().detail; }
+
+  static constexpr const char* kAtRest = "2 channels at rest, opened by the next use";
+};
+
+TEST_F(RestTest, ChannelsThatNothingUsesRestAndComeBack) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_at_rest(dialled);
+    ASSERT_TRUE(peer);
+    static_cast<void>(connection_->notify("wake"));
+    if (dialled) {
+      expect_opened_again(*peer);
+    } else {
+      ASSERT_TRUE(next_of_plain<wire::ChannelsWanted>(*peer));
+      for (const std::uint32_t number : {64U, 65U})
+        peer->say(wire::ChannelReopen{"plain", number, address()});
+    }
+    // They are up until nothing has used them for a while again.
+    EXPECT_TRUE(next_of_plain<wire::ChannelsRest>(*peer));
+    EXPECT_EQ(connection_->state(), ConnectionState::kOpen);
+  }
+}
+
+TEST_F(RestTest, ChannelsAreOpenedAtThePeersWord) {
+  auto peer = peer_at_rest(true);
+  ASSERT_TRUE(peer);
+  peer->say(wire::ChannelsWanted{"plain"});
+  peer->say(wire::ChannelsWanted{"plain"});  // it does not know yet that they are being opened
+  expect_opened_again(*peer);
+  EXPECT_TRUE(next_of_plain<wire::ChannelsRest>(*peer));
+}
+
+TEST_F(RestTest, ChannelsForWhichThePeerHasNoUseRest) {
+  auto peer = peer_at(kOpen, true);
+  ASSERT_TRUE(peer);
+  ASSERT_TRUE(eventually([&] { return detail() == "2 channels: plain"; }));
+  peer->say(wire::ChannelsRest{"plain"});
+  EXPECT_TRUE(next_of_plain<wire::ChannelsRest>(*peer));
+  EXPECT_TRUE(eventually([&] { return detail() == kAtRest; })) << detail();
+  EXPECT_EQ(endpoint_->stats().channels_lost, 0U);
+  static_cast<void>(connection_->notify("wake"));
+  expect_opened_again(*peer);
+  EXPECT_TRUE(eventually([&] { return detail() == "2 channels: plain"; })) << detail();
+}
+
+// The channels of the side that was dialled end a moment after the word, and that is no loss.
+TEST_F(RestTest, TheEndOfChannelsThatRestIsNoLoss) {
+  auto peer = peer_at(kOpen, false);
+  ASSERT_TRUE(peer);
+  peer->say(wire::ChannelsRest{"plain"});
+  for (const std::uint32_t channel : {0U, 1U}) {
+    peer->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
+  }
+  ASSERT_TRUE(is_kept(*peer));
+  EXPECT_EQ(detail(), kAtRest);
+  EXPECT_EQ(endpoint_->stats().channels_lost, 0U);
+  static_cast<void>(connection_->notify("wake"));
+  ASSERT_TRUE(next_of_plain<wire::ChannelsWanted>(*peer));
+  for (const std::uint32_t number : {64U, 65U}) peer->say(wire::ChannelReopen{"plain", number, address()});
+  EXPECT_TRUE(eventually([&] { return detail() == "2 channels: plain"; })) << detail();
+}
+
+TEST_F(RestTest, ChannelsThatCannotBeOpenedAgainAreLost) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_at_rest(dialled);
+    ASSERT_TRUE(peer);
+    static_cast<void>(connection_->notify("wake"));
+    if (!dialled) {
+      ASSERT_TRUE(next_of_plain<wire::ChannelsWanted>(*peer));
+      peer->say(wire::ChannelReopen{"plain", 65, address(PlainAddress::kNeverReady)});
+    }
+    while (dialled) {
+      const auto again = peer->next_of<wire::ChannelReopen>(1s);
+      if (!again) break;
+      peer->say(wire::ChannelReopened{again->transport, again->channel, "no room", {}});
+    }
+    ASSERT_TRUE(eventually([&] { return connection_->routes().front().transport != "plain"; }));
+    const std::string why = connection_->routes().front().reason;
+    EXPECT_NE(why.find(dialled ? "no room" : "not opened again in time"), std::string::npos) << why;
   }
 }
 

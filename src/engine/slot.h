@@ -83,8 +83,22 @@ class Slot : public std::enable_shared_from_this<Slot> {
     return true;
   }
 
-  /// No report comes any more. Not once it was started.
+  /// No report comes any more, but for one that is on its way.
   void mute();
+
+  /// When something last moved; nothing unless it is up, and nothing is under way, and no caller at it.
+  std::optional<Clock::time_point> quiet_since() {
+    MutexLock lock(mutex_);
+    const bool quiet =
+        ready_ && !stopped_ && assists_ == 0 && !busy() && flying_.empty() && channel_->quiet();
+    return quiet ? std::optional(moved_at_) : std::nullopt;
+  }
+
+  /// Comes back to its source, which has forgotten it, unless it has ended.
+  void rejoin() {
+    MutexLock lock(mutex_);
+    if (ready_ && !stopped_) source_->add(shared_from_this());
+  }
 
   /// Hands a message to the channel. Returns at once.
   void control(Bytes message);

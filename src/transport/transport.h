@@ -51,8 +51,7 @@ struct Capabilities {
   bool slow_import = false;
 
   Scheduling scheduling = Scheduling::kSpread;
-  bool reopens = false;  ///< a channel that was lost can be opened again while others carry on
-
+  bool reopens = false;  ///< a lost channel can be opened again while others carry on, and all after a rest
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
   std::size_t max_batch_segments = 1024;
 };
@@ -137,6 +136,9 @@ class Channel {
 
   /// Something is under way that `ready_fd` does not announce.
   virtual bool busy() const { return false; }
+
+  /// Nothing is under way in either direction, as far as this end knows: it may be closed for want of use.
+  virtual bool quiet() const { return true; }
 
   /// A message from the peer channel's ControlLink.
   virtual Status on_control(std::span<const std::byte> /*message*/) { return {}; }

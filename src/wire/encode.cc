@@ -82,7 +82,9 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "SendsEnded",
                                                                                "ChannelReopen",
                                                                                "ChannelReopened",
-                                                                               "NotifyTaken"};
+                                                                               "NotifyTaken",
+                                                                               "ChannelsRest",
+                                                                               "ChannelsWanted"};
 
 }  // namespace
 

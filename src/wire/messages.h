@@ -15,7 +15,7 @@
 /// wire order, and the codec walks that list both ways (encode.cc, decode.cc; byte tables in docs/wire.md).
 namespace p2p::wire {
 
-inline constexpr std::uint16_t kVersion = 4;
+inline constexpr std::uint16_t kVersion = 5;
 
 /// Longest frame either side accepts, its header included. Longer things are sent in pieces.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
@@ -95,6 +95,19 @@ struct ChannelReopened {
   friend bool operator==(const ChannelReopened&, const ChannelReopened&) = default;
 };
 
+/// Connector: its channels are closed, since nothing uses them, until either side has a use for them.
+/// Acceptor: it has none, and they may be closed.
+struct ChannelsRest {
+  std::string transport;
+  friend bool operator==(const ChannelsRest&, const ChannelsRest&) = default;
+};
+
+/// Acceptor: it has a use for channels that rest.
+struct ChannelsWanted {
+  std::string transport;
+  friend bool operator==(const ChannelsWanted&, const ChannelsWanted&) = default;
+};
+
 /// Bytes of a ControlLink.
 struct ChannelControl {
   std::string transport;
@@ -161,6 +174,7 @@ using Message =
     std::variant<Hello, Introduction, ChannelOffer, ChannelAnswer, ChannelsReady, ChannelControl, RegionQuery,
                  RegionAnswer, RegionRevoke, RegionRevoked, ReceivePosted, ReceiveDone, ReceiveWithdrawn,
                  Notify, NotifyDone, Heartbeat, Bye, Words, EagerMessage, MessageAnswered, MessageDeclined,
-                 ReceiveWanted, MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened, NotifyTaken>;
+                 ReceiveWanted, MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened, NotifyTaken,
+                 ChannelsRest, ChannelsWanted>;
 
 }  // namespace p2p::wire

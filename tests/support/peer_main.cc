@@ -119,7 +119,7 @@ class Peer {
 
  private:
   /// endpoint LISTEN|- PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS STREAMS INTERFACES|- HUNG_MS
-  /// [ANNOUNCE] : "ok ADDRESS PORT"
+  /// IDLE_MS [ANNOUNCE] : "ok ADDRESS PORT"
   std::string make_endpoint(Words& words) {
     Options options;
     if (const std::string address = words.text(); address != "-") options.listen_address = address;
@@ -134,6 +134,7 @@ class Peer {
       for (std::string name; std::getline(names, name, ',');) options.interfaces.push_back(name);
     }
     options.hung = words.time();
+    options.idle = words.time();
     options.announce = words.text();
     auto endpoint = Endpoint::create(options);
     if (!endpoint) return answer_error(endpoint);

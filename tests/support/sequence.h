@@ -95,7 +95,14 @@ class Sequence {
       case 12: {
         const auto channel = static_cast<std::uint32_t>(choose(3) + 64 * choose(3));
         const Bytes address(1, static_cast<std::byte>(choose(4)));
-        if (choose(2) == 0) return wire::ChannelReopen{name(), channel, address};
+        switch (choose(8)) {
+          case 7: return wire::ChannelsRest{name()};
+          case 6: return wire::ChannelsWanted{name()};
+          case 5:
+          case 4:
+          case 3: return wire::ChannelReopen{name(), channel, address};
+          default: break;
+        }
         return wire::ChannelReopened{name(), channel, reason(), address};
       }
       case 13: return choose(4) == 3 ? wire::Message(wire::Hello{}) : wire::Message(wire::Heartbeat{});

@@ -53,6 +53,10 @@ class StreamChannel final : public Channel, private FrameHandler {
   void abandon(BatchId id) override;
   int ready_fd() const override { return polls_.fd(); }
   bool busy() const override;
+  bool quiet() const override {
+    return phase_ == Phase::kReady && !busy() && !sender_.pending() && sender_.peer_reads() == 0 &&
+           !receiver_.in_frame();
+  }
   Status on_control(std::span<const std::byte> message) override;
   bool carries_words() const override { return true; }
   bool say(std::span<const std::byte> block) override;

@@ -57,6 +57,9 @@ class Receiver {
   /// Takes what the socket has, up to a bound. kPeerGone if the stream has ended.
   Result<Received> receive(int fd);
 
+  /// Some of a frame has come, and not all of it.
+  bool in_frame() const { return in_frame_ || staged() != 0; }
+
   /// Throws away the rest of the payload that is landing, if it is that of response `number`.
   void discard_response(std::uint64_t number);
 
