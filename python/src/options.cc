@@ -33,6 +33,7 @@ constexpr std::array kAliases{
     Alias{"network_only", "UCCL_P2P_DISABLE_IPC"},
     Alias{"keepalive", "UCCL_P2P_KEEPALIVE_MS", true},
     Alias{"hung", "UCCL_P2P_HUNG_MS", true},
+    Alias{"idle", "UCCL_P2P_IDLE_MS", true},
     Alias{"connect_timeout", "UCCL_P2P_CONNECT_TIMEOUT_MS", true},
 };
 

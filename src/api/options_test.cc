@@ -62,6 +62,7 @@ TEST_F(OptionsTest, DefaultsWithoutVariables) {
   EXPECT_EQ(options.port, defaults.port);
   EXPECT_EQ(options.keepalive, milliseconds(3000));
   EXPECT_EQ(options.hung, milliseconds(30000));
+  EXPECT_EQ(options.idle, milliseconds(60000));
   EXPECT_EQ(options.batch_bytes, defaults.batch_bytes);
   EXPECT_THAT(options.transports, IsEmpty());
   EXPECT_TRUE(options.require_transport);
@@ -90,6 +91,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("INTERFACES", "eth1,10.0.0.4");
   set("KEEPALIVE_MS", "250");
   set("HUNG_MS", "20000");
+  set("IDLE_MS", "0");
   set("NOTIFICATIONS", "10");
   set("NOTIFICATION_BYTES", "1M");
   set("CONNECT_TIMEOUT_MS", "5000");
@@ -113,6 +115,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   EXPECT_THAT(options.interfaces, ElementsAre("eth1", "10.0.0.4"));
   EXPECT_EQ(options.keepalive, milliseconds(250));
   EXPECT_EQ(options.hung, milliseconds(20000));
+  EXPECT_EQ(options.idle, milliseconds(0));
   EXPECT_EQ(options.notifications, 10U);
   EXPECT_EQ(options.notification_bytes, std::size_t{1} << 20);
   EXPECT_EQ(options.connect_timeout, milliseconds(5000));
