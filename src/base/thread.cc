@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 
-#include <atomic>
 #include <csignal>
 #include <system_error>
 #include <utility>
@@ -14,14 +13,6 @@ namespace p2p {
 namespace {
 
 thread_local bool engine_thread = false;
-
-// How many forks lie between the first process and this one.
-std::atomic<unsigned> forks{0};
-
-void count_forks() {
-  static const int once = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
-  static_cast<void>(once);
-}
 
 }  // namespace
 
@@ -49,10 +40,9 @@ Result<std::thread> start_thread(std::string name, std::function<void()> run) {
 bool on_engine_thread() { return engine_thread; }
 
 Birthplace::Birthplace() {
-  count_forks();
-  forks_ = forks.load(std::memory_order_relaxed);
+  static const int counting = ::pthread_atfork(nullptr, nullptr, [] { forks_so_far.fetch_add(1); });
+  static_cast<void>(counting);
+  forks_ = forks_so_far.load(std::memory_order_relaxed);
 }
-
-bool Birthplace::left() const { return forks.load(std::memory_order_relaxed) != forks_; }
 
 }  // namespace p2p

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <thread>
@@ -23,9 +24,12 @@ class Birthplace {
 
   /// True in a child that was forked off that process: the engine's threads are not there, its locks may be
   /// held for ever, and its descriptors are the parent's.
-  bool left() const;
+  bool left() const { return forks_so_far.load(std::memory_order_relaxed) != forks_; }
 
  private:
+  /// Between the first process and this one.
+  inline static std::atomic<unsigned> forks_so_far{0};
+
   unsigned forks_;
 };
 

@@ -115,6 +115,14 @@ class StillThread : public SlotThread {
   Mutex mutex_;
 };
 
+class Finisher : public Submitter {
+ public:
+  void ended(const Submission& submission, Status status) override {
+    submission.state()->finish(std::move(status));
+  }
+  void cancel(const Submission& /*submission*/) override {}
+};
+
 class LaneTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -161,8 +169,8 @@ class LaneTest : public ::testing::Test {
     }
     list->portions.push_back(std::move(portion));
     auto state = std::make_shared<TransferState>(list->bytes);
-    auto submission = std::make_shared<Submission>(
-        list, state, std::move(gate), [state](Status status) { state->finish(std::move(status)); });
+    auto submission = std::make_shared<Submission>(std::make_shared<Finisher>(),
+                                                   Submission::Post{list, state, std::move(gate)});
     const SegmentList::Portion& all = list->portions.front();
     Deferred deferred;
     started_ = lane_->submit({submission, {.segments = all.segments, .bytes = all.bytes}}, deferred);

@@ -147,8 +147,7 @@ RegionTable::RegionTable(TransportList transports, Incarnation incarnation,
                          std::chrono::nanoseconds revoke_timeout)
     : transports_(std::move(transports)), incarnation_(incarnation), revoke_timeout_(revoke_timeout) {}
 
-Status RegionTable::check_process() const {
-  if (!birthplace_.left()) return {};
+Status RegionTable::forked_off() {
   return fail(ErrorCode::kUnavailable,
               "use an endpoint: it belongs to the process that this one was forked off; make another one");
 }

@@ -148,7 +148,7 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   Incarnation incarnation() const { return incarnation_; }
 
   /// kUnavailable in a process that was forked off the one that made the endpoint: nothing of it works there.
-  Status check_process() const;
+  Status check_process() const { return birthplace_.left() ? forked_off() : Status(); }
 
   /// How long a dropped region waits for peers to let go of it.
   std::chrono::nanoseconds revoke_timeout() const { return revoke_timeout_; }
@@ -175,6 +175,8 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   }
 
  private:
+  static Status forked_off();
+
   const TransportList transports_;
   const Incarnation incarnation_;
   const std::chrono::nanoseconds revoke_timeout_;

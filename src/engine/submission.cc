@@ -8,8 +8,8 @@
 namespace p2p::engine {
 
 bool Submission::doomed() const {
-  if (failed_.load(std::memory_order_acquire) || state_->cancelled()) return true;
-  for (const auto& remote : list_->remotes) {
+  if (failed_.load(std::memory_order_acquire) || state()->cancelled()) return true;
+  for (const auto& remote : list().remotes) {
     if (remote->state() != RemoteRegion::State::kReady) return true;
   }
   return false;
@@ -22,10 +22,10 @@ void Submission::set_error(Error error) {
 }
 
 void Submission::set_dropped() {
-  for (const auto& remote : list_->remotes) {
+  for (const auto& remote : list().remotes) {
     if (remote->state() == RemoteRegion::State::kFailed) return set_error(remote->error());
   }
-  set_error({ErrorCode::kCancelled, fmt::format("transfer of {} bytes: cancelled", list_->bytes)});
+  set_error({ErrorCode::kCancelled, fmt::format("transfer of {} bytes: cancelled", list().bytes)});
 }
 
 void Submission::end() {
@@ -34,7 +34,7 @@ void Submission::end() {
     MutexLock lock(mutex_);
     if (error_) status = tl::unexpected(*error_);
   }
-  end_(std::move(status));
+  submitter_->ended(*this, std::move(status));
 }
 
 Piece Piece::cut(const BatchLimits& limits) {

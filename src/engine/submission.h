@@ -3,9 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "base/mutex.h"
 #include "engine/deferred.h"
@@ -17,21 +18,40 @@
 
 namespace p2p::engine {
 
+class Submission;
+
+/// Whose submissions they are.
+class Submitter {
+ public:
+  virtual ~Submitter() = default;
+
+  /// Called once, after the last piece, with no lock held.
+  virtual void ended(const Submission& submission, Status status) = 0;
+
+  /// Hurries its end, on behalf of who cancels it.
+  virtual void cancel(const Submission& submission) = 0;
+};
+
 /// One post of a list: counts what is not done of it and keeps its first error. Thread-safe.
 class Submission {
  public:
-  Submission(std::shared_ptr<const SegmentList> list, std::shared_ptr<TransferState> state,
-             std::shared_ptr<const Gate> gate, std::function<void(Status)> end)
-      : list_(std::move(list)),
-        state_(std::move(state)),
-        gate_(std::move(gate)),
-        end_(std::move(end)),
-        open_(static_cast<std::uint32_t>(list_->portions.size())) {}
+  struct Post {
+    std::shared_ptr<const SegmentList> list;
+    std::shared_ptr<TransferState> state;
+    std::shared_ptr<const Gate> gate;  ///< what its memory waits for; null: nothing
+    std::optional<std::string> notification;
+  };
 
-  const std::shared_ptr<TransferState>& state() const { return state_; }
+  Submission(std::shared_ptr<Submitter> submitter, Post post)
+      : submitter_(std::move(submitter)),
+        post_(std::move(post)),
+        open_(static_cast<std::uint32_t>(post_.list->portions.size())) {}
 
-  /// What its memory waits for; null: nothing.
-  const Gate* gate() const { return gate_.get(); }
+  const SegmentList& list() const { return *post_.list; }
+  const std::shared_ptr<TransferState>& state() const { return post_.state; }
+  const std::optional<std::string>& notification() const { return post_.notification; }
+
+  const Gate* gate() const { return post_.gate.get(); }
 
   /// The rest of it need not be done: it failed, was cancelled, or a region of it is gone.
   bool doomed() const;
@@ -42,16 +62,16 @@ class Submission {
   /// Keeps the first error.
   void set_error(Error error);
 
-  /// Tells the outcome: once, after the last piece, with no lock held.
+  /// Tells the submitter the outcome.
   void end();
+
+  void cancel() const { submitter_->cancel(*this); }
 
  private:
   friend struct Piece;
 
-  std::shared_ptr<const SegmentList> list_;
-  std::shared_ptr<TransferState> state_;
-  std::shared_ptr<const Gate> gate_;
-  std::function<void(Status)> end_;
+  const std::shared_ptr<Submitter> submitter_;
+  const Post post_;
   std::atomic<std::uint32_t> open_;  // pieces
   std::atomic<bool> failed_{false};
   Mutex mutex_;

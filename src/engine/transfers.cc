@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "engine/prepared_list.h"
-#include "engine/submission.h"
 
 namespace p2p::engine {
 
@@ -76,23 +75,28 @@ std::shared_ptr<Slot> Transfers::launch(const std::shared_ptr<const SegmentList>
     fail_early(*state, entered.error());
     return nullptr;
   }
-  auto end = [self = shared_from_this(), list, state, options](Status status) {
-    list->leave();
-    self->finish(*list, *state, options, std::move(status));
-  };
+  const auto submission = std::make_shared<Submission>(
+      shared_from_this(), Submission::Post{list, state, std::move(gate), options.notification});
   if (list->portions.empty()) {
-    end({});
+    submission->end();
     return nullptr;
   }
-  state->set_cancel([lanes = parts_.lanes, list, weak = std::weak_ptr(state)] {
-    const auto one = weak.lock();
-    if (!one) return;
-    for (const auto& portion : list->portions) {
-      if (const auto lane = lanes->router()->lane(portion.transport)) lane->wake_all();
-    }
-    lanes->abandon(one);
+  state->set_cancel([weak = std::weak_ptr(submission)] {
+    if (const auto one = weak.lock()) one->cancel();
   });
-  return submit(*list, std::make_shared<Submission>(list, state, std::move(gate), std::move(end)));
+  return submit(*list, submission);
+}
+
+void Transfers::cancel(const Submission& submission) {
+  for (const auto& portion : submission.list().portions) {
+    if (const auto lane = router_->lane(portion.transport)) lane->wake_all();
+  }
+  parts_.lanes->abandon(submission.state());
+}
+
+void Transfers::ended(const Submission& submission, Status status) {
+  submission.list().leave();
+  finish(submission.list(), *submission.state(), submission.notification(), std::move(status));
 }
 
 std::shared_ptr<Slot> Transfers::submit(const SegmentList& list,
@@ -121,12 +125,11 @@ void Transfers::let_waiter_assist(const SegmentList& list, TransferState& state,
   }
 }
 
-void Transfers::finish(const SegmentList& list, TransferState& state, const PostOptions& options,
-                       Status status) {
+void Transfers::finish(const SegmentList& list, TransferState& state,
+                       const std::optional<std::string>& notification, Status status) {
   records_.end(list, state, status);
-  if (status && options.notification) {
-    parts_.notifications->send(*options.notification,
-                               std::make_shared<TransferState>(options.notification->size()));
+  if (status && notification) {
+    parts_.notifications->send(*notification, std::make_shared<TransferState>(notification->size()));
   }
   // Before anybody can know that it is done: who knows may close the connection, and finds it drained then.
   under_way_.fetch_sub(1, std::memory_order_acq_rel);

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "engine/gate.h"
 #include "engine/imports.h"
@@ -14,6 +16,7 @@
 #include "engine/notifications.h"
 #include "engine/parked_transfers.h"
 #include "engine/segment_list.h"
+#include "engine/submission.h"
 #include "engine/trace.h"
 #include "engine/transfer.h"
 #include "engine/transfer_records.h"
@@ -24,7 +27,7 @@ class PreparedList;
 
 /// The writes and reads of one connection, from the call to the outcome: lists are built, parked until the
 /// peer's word about their regions is there, started on their lanes and recorded. Thread-safe.
-class Transfers : public std::enable_shared_from_this<Transfers> {
+class Transfers : public Submitter, public std::enable_shared_from_this<Transfers> {
  public:
   /// What they need of their connection.
   struct Parts {
@@ -71,10 +74,13 @@ class Transfers : public std::enable_shared_from_this<Transfers> {
   std::shared_ptr<Slot> launch(const std::shared_ptr<const SegmentList>& list,
                                const std::shared_ptr<TransferState>& state, const PostOptions& options,
                                std::shared_ptr<const Gate> gate);
+  void ended(const Submission& submission, Status status) override;
+  void cancel(const Submission& submission) override;
   std::shared_ptr<Slot> submit(const SegmentList& list, const std::shared_ptr<Submission>& submission) const;
   void let_waiter_assist(const SegmentList& list, TransferState& state,
                          const std::shared_ptr<Slot>& started) const;
-  void finish(const SegmentList& list, TransferState& state, const PostOptions& options, Status status);
+  void finish(const SegmentList& list, TransferState& state, const std::optional<std::string>& notification,
+              Status status);
   void fail_early(TransferState& state, Error error);
   void park(const std::shared_ptr<ParkedTransfer>& parked);
   void start_parked(const TransferState& state);
