@@ -247,8 +247,11 @@ void Sends::assist(Sequence sequence, const TransferState& state,
     const auto found = writes_.find(sequence);
     return found == writes_.end() ? nullptr : found->second.write;
   };
-  words_->assist([&] { return state.done() || write() != nullptr; }, deadline, false);
-  if (const auto started = write()) started->poll(deadline);
+  auto started = write();
+  if (!started) {
+    words_->assist([&] { return state.done() || (started = write()) != nullptr; }, deadline, false);
+  }
+  if (started) started->poll(deadline);
 }
 
 void Sends::cancel(Sequence sequence) {
