@@ -4,8 +4,6 @@
 #include <iterator>
 #include <utility>
 
-#include "base/relax.h"
-
 namespace p2p::engine {
 
 std::shared_ptr<Slot> Lane::submit(Piece piece, Deferred& deferred) {
@@ -53,10 +51,7 @@ std::shared_ptr<Slot> Lane::start_here(const Slots& slots, std::size_t turn, Def
   const std::size_t tried = policy().takes_turns ? 1 : slots.size();
   for (std::size_t i = 0; i != tried; ++i) {
     const auto& slot = slots.at(policy().takes_turns ? turn : i);
-    for (int looks = Policy::kLooks; looks != 0; --looks) {
-      if (slot->try_turn(deferred) != Turn::kBusy) return slot;
-      relax();
-    }
+    if (slot->await_turn(deferred) != Turn::kBusy) return slot;
   }
   return nullptr;
 }

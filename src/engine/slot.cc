@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/lock_polling.h"
 #include "base/log.h"
+#include "base/relax.h"
 #include "base/underlying.h"
 
 namespace p2p::engine {
@@ -41,6 +42,15 @@ Turn Slot::try_turn(Deferred& deferred) {
   mutex_.unlock();
   deferred.run();
   return moved ? Turn::kMoved : Turn::kIdle;
+}
+
+Turn Slot::await_turn(Deferred& deferred) {
+  for (int looks = Policy::kLooks; looks != 1; --looks) {
+    const Turn turn = try_turn(deferred);
+    if (turn != Turn::kBusy) return turn;
+    relax();
+  }
+  return try_turn(deferred);
 }
 
 bool Slot::turn(Deferred& deferred) {
@@ -233,7 +243,7 @@ void Slot::end_assist() {
 
 bool Slot::left_to_caller(Clock::time_point now) const {
   // Who assists looks without a pause, unless the system has given his core to another.
-  if (!policy_.left_to_callers()) return assists_ != 0 && now - called_at_.load() < kAbsence;
+  if (!policy_.left_to_callers()) return now - called_at_.load() < (assists_ != 0 ? kAbsence : kReturn);
   return assists_ != 0 || now - (idle_ ? source_->called_at() : called_at_.load()) < policy_.callers_turn;
 }
 

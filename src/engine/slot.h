@@ -112,6 +112,9 @@ class Slot : public std::enable_shared_from_this<Slot> {
   /// Takes work from the source and moves it on, on this thread, unless another one is at it.
   Turn try_turn(Deferred& deferred);
 
+  /// The same, and looks again for a while if another thread is at it.
+  Turn await_turn(Deferred& deferred);
+
   /// A caller drives the slot until `end_assist`; its thread is not woken meanwhile. False: another thread is
   /// at it.
   bool begin_assist();
@@ -139,6 +142,10 @@ class Slot : public std::enable_shared_from_this<Slot> {
  private:
   // So long without a turn of a caller who assists: the system has given his core to another thread.
   static constexpr std::chrono::microseconds kAbsence{50};
+
+  // Who has just been at it is often back as soon, and should not find the thread there: callers who send one
+  // message after the other. On 32 cores 6 us were better than 0, 3, 12 and 25.
+  static constexpr std::chrono::microseconds kReturn{6};
 
   void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
   bool busy() const P2P_REQUIRES(mutex_);

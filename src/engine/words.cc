@@ -49,7 +49,7 @@ void Words::flush() {
   if (flushing) return slot->signal();
   flushing = true;
   Deferred deferred;
-  const Turn turn = slot->try_turn(deferred);
+  const Turn turn = slot->assisted() ? slot->try_turn(deferred) : slot->await_turn(deferred);
   flushing = false;
   // A caller who drives the channel looks before he leaves.
   if (turn == Turn::kBusy && !slot->assisted()) slot->signal();
