@@ -152,8 +152,9 @@ inline void uccl_engine_conn_destroy(uccl_conn_t* connection) {
   delete connection;
 }
 
-inline int uccl_engine_reg(uccl_engine_t* engine, std::uintptr_t data, std::size_t size, uccl_mr_t& mr) {
-  auto region = engine->endpoint.register_memory(reinterpret_cast<void*>(data), size);
+inline int uccl_engine_reg(uccl_engine_t* engine, std::uintptr_t data, std::size_t size, uccl_mr_t& mr,
+                           const p2p::RegionOptions& options = {}) {
+  auto region = engine->endpoint.register_memory(reinterpret_cast<void*>(data), size, options);
   if (!uccl_engine_detail::told(region)) return -1;
   mr = static_cast<uccl_mr_t>(region->id());
   const std::lock_guard lock(engine->mutex);

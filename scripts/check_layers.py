@@ -13,7 +13,8 @@ from typing import NamedTuple, Optional
 
 # Public headers that hold plain values: the only part of the API that lower layers may know.
 VALUES = tuple(f"include/p2p/{name}.h" for name in ("api", "log", "memory", "nccl_net_options", "options",
-                                                     "rdma_options", "result", "stats", "write_log"))
+                                                     "rdma_options", "region_options", "result", "stats",
+                                                     "write_log"))
 
 # Folder of the including file -> prefixes that it may include. The longest matching folder counts. `{own}` is
 # the including file's folder below the key: `transport/tcp/` for a file of src/transport/tcp.

@@ -13,6 +13,7 @@
 #include "p2p/connection.h"
 #include "p2p/memory.h"
 #include "p2p/options.h"
+#include "p2p/region_options.h"
 #include "p2p/result.h"
 #include "p2p/stats.h"
 
@@ -47,8 +48,8 @@ class P2P_API Endpoint {
 
   /// Makes `size` bytes at `data` usable in transfers and, with its descriptor, by peers. The kind of memory
   /// is found from the pointer. The same and overlapping ranges may be registered any number of times.
-  /// Fails here, with the reason, if no transport can move this memory.
-  Result<MemoryRegion> register_memory(void* data, std::size_t size);
+  /// Fails here, with the reason, if no transport can move this memory and keep to the options.
+  Result<MemoryRegion> register_memory(void* data, std::size_t size, const RegionOptions& options = {});
 
   /// Connects and waits until the connection is open. The peer gets `note`, or else that of `set_note`.
   Result<Connection> connect(const std::string& host, std::uint16_t port,

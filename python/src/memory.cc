@@ -3,8 +3,11 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "sequences.h"
@@ -19,12 +22,15 @@ enum class FloatType { kUndefined, kFloat16, kBFloat16, kFloat32, kFloat8E4M3FN,
 
 constexpr double kDeregister = 10;  // seconds
 
-OkAndId reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType) {
+OkAndId reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType, bool read_only,
+            std::optional<std::vector<std::string>> peers) {
   const auto state = self.state_or_raise();
+  const RegionOptions options{.read_only = read_only,
+                              .peers = std::move(peers).value_or(std::vector<std::string>())};
   Result<std::uint64_t> id;
   {
     Released released;
-    id = state->memory.add(state->engine, ptr, size);
+    id = state->memory.add(state->engine, ptr, size, options);
   }
   if (!id) {
     set_last_error(id.error().message);
@@ -187,9 +193,14 @@ void bind_memory(nb::module_& module, PyClass& endpoint) {
       .value("kFloat8E5M2", FloatType::kFloat8E5M2)
       .export_values();
   endpoint
-      .def("reg", &reg, "ptr"_a, "size"_a, "floatType"_a = FloatType::kUndefined,
+      .def("reg", &reg, "ptr"_a, "size"_a, "floatType"_a = FloatType::kUndefined, nb::kw_only(),
+           "read_only"_a = false, "peers"_a = nb::none(),
            "Registers size bytes at ptr (host or GPU, any alignment): (ok, mr_id), ids from 1.\n\n"
-           "The memory must stay allocated until dereg(). The same range may be registered again.")
+           "The memory must stay allocated until dereg(). The same range may be registered again. read_only: "
+           "peers\n"
+           "may not write to it. peers: the names (ep.peer(conn_id)['identity']) that may use it; asks for "
+           "keys\n"
+           "or certificates.")
       .def("regv", &regv, "ptrs"_a, "sizes"_a,
            "Registers many ranges, all or none: (ok, list of ids). Raises RuntimeError if lengths differ.")
       .def(

@@ -32,8 +32,9 @@ tl::unexpected<Error> unknown_region(std::uint64_t id) {
 
 }  // namespace
 
-Result<std::uint64_t> MemoryTable::add(Endpoint& engine, std::uint64_t address, std::size_t size) {
-  Result<MemoryRegion> region = engine.register_memory(pointer(address), size);
+Result<std::uint64_t> MemoryTable::add(Endpoint& engine, std::uint64_t address, std::size_t size,
+                                       const RegionOptions& options) {
+  Result<MemoryRegion> region = engine.register_memory(pointer(address), size, options);
   if (!region) return tl::unexpected(std::move(region.error()));
   const auto id = static_cast<std::uint64_t>(region->id());
   auto kept = std::make_shared<MemoryRegion>(std::move(*region));

@@ -20,7 +20,8 @@ namespace p2p::python {
 /// The registrations of an endpoint, by the engine's region id (from 1). Any thread.
 class MemoryTable {
  public:
-  Result<std::uint64_t> add(Endpoint& engine, std::uint64_t address, std::size_t size);
+  Result<std::uint64_t> add(Endpoint& engine, std::uint64_t address, std::size_t size,
+                            const RegionOptions& options = {});
 
   /// Deregisters; kTimedOut leaves it registered (peers are shut out already).
   Status remove(std::uint64_t id, std::chrono::nanoseconds timeout);

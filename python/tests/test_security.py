@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from uccl import p2p
@@ -92,3 +93,32 @@ def test_what_does_not_go_together(certificates, keys):
         p2p.Endpoint(0, **certificates["decode-1"], key_file=str(keys / "both"))
     with pytest.raises(p2p.Error, match="UCCL_P2P_ALLOW"):
         p2p.Endpoint(0, allow="decode-1")
+
+
+def test_regions_are_read_only_and_for_named_peers(keys):
+    with (
+        p2p.Endpoint(0, listen_address="127.0.0.1", key_file=str(keys / "both"), transports=["tcp"]) as owner,
+        p2p.Endpoint(
+            0, listen_address="127.0.0.1", key_file=str(keys / "decode-1"), transports=["tcp"]
+        ) as peer,
+    ):
+        address, port, gpu = owner.parse_metadata(owner.get_metadata())
+        ok, conn = peer.connect(address, gpu, port)
+        assert ok, p2p.last_error()
+        theirs, ours = np.full(4096, 7, np.uint8), np.full(4096, 1, np.uint8)
+        ok, mine = peer.reg(ours.ctypes.data, ours.nbytes)
+        assert ok
+
+        def move(call, **options):
+            ok, region = owner.reg(theirs.ctypes.data, theirs.nbytes, **options)
+            assert ok, p2p.last_error()
+            _, blob = owner.advertise(region, theirs.ctypes.data, theirs.nbytes)
+            return call(conn, mine, ours.ctypes.data, ours.nbytes, blob)
+
+        assert not move(peer.write, read_only=True)
+        assert "read-only" in p2p.last_error()
+        assert not move(peer.write, peers=["decode-2"])
+        assert "'decode-1' is none of them" in p2p.last_error()
+        assert (theirs == 7).all()
+        assert move(peer.read, read_only=True, peers=["decode-1"])
+        assert (ours == 7).all()

@@ -51,10 +51,16 @@ std::uint16_t Endpoint::port() const { return endpoint_->port(); }
 Incarnation Endpoint::incarnation() const { return endpoint_->context().regions->incarnation(); }
 void Endpoint::set_note(std::string note) { endpoint_->set_note(std::move(note)); }
 
-Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size) {
+Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size, const RegionOptions& options) {
+  if (!options.peers.empty() && !endpoint_->knows_peers()) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "register {} ({} bytes) for named peers: without a key file or certificates nobody proves a name",
+        data, size);
+  }
   const auto place = cuda::place_of(data);
   if (!place) return tl::unexpected(place.error());
-  auto region = endpoint_->context().regions->add(data, size, *place);
+  auto region = endpoint_->context().regions->add(data, size, *place, options);
   if (!region) return tl::unexpected(region.error());
   const auto& placement = endpoint_->context().placement;
   if (place->kind == MemoryKind::kCuda && placement) placement->use(place->device);

@@ -47,6 +47,7 @@ Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint3
        .path = setup_.peer.path,
        .local_incarnation = setup_.context->regions->incarnation(),
        .peer_incarnation = setup_.peer.incarnation,
+       .peer_identity = setup_.peer.identity,
        .secret = setup_.peer.secret,
        .control = control.get(),
        .words = port.get(),

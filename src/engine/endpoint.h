@@ -34,6 +34,9 @@ class Endpoint {
 
   const std::string& address() const { return address_; }
   std::uint16_t port() const { return port_; }
+
+  /// Peers prove who they are: Peer::identity may say something.
+  bool knows_peers() const { return credentials_ != nullptr; }
   Context& context() const { return *context_; }
 
   void set_note(std::string note);

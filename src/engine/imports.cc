@@ -175,7 +175,7 @@ void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
       return key.transport == transport.name();
     });
     if (found == exported.end() && transport.capabilities().needs_exported_key) {
-      reasons[i] = "the peer has not registered the region with it";
+      reasons[i] = "the peer has not registered the region with it (for a read-only one it may not)";
       continue;
     }
     auto key = transport.import_region(info, found == exported.end() ? ByteView() : ByteView(found->key));
@@ -188,20 +188,32 @@ void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
   remote.set_ready(info, std::move(keys), std::move(reasons));
 }
 
+// The region that the peer asks about, if it may use it. It is told when the region is taken back.
+Result<std::shared_ptr<Region>> Imports::give(const wire::RegionQuery& query) {
+  auto region = context_->regions->find(RegionId{query.region}, query.key);
+  if (!region) return region;
+  std::string identity;
+  {
+    MutexLock lock(mutex_);
+    identity = identity_;
+  }
+  if (Status may = (*region)->info().check(Operation::kRead, identity); !may) {
+    return tl::unexpected(may.error());
+  }
+  if (!(*region)->add_importer(shared_from_this())) {
+    return fail(ErrorCode::kNotFound, "region {}: deregistered", query.region);
+  }
+  MutexLock lock(mutex_);
+  given_.insert(query.region);
+  return region;
+}
+
 void Imports::on(const wire::RegionQuery& query) {
   wire::RegionAnswer answer{.query = query.query};
-  const auto region = context_->regions->find(RegionId{query.region}, query.key);
-  const bool told = region && (*region)->add_importer(shared_from_this());
-  if (told) {
-    MutexLock lock(mutex_);
-    given_.insert(query.region);
-  }
+  const auto region = give(query);
   if (!region) {
     answer.error = wire_code(region.error().code);
     answer.message = region.error().message;
-  } else if (!told) {
-    answer.error = wire_code(ErrorCode::kNotFound);
-    answer.message = fmt::format("region {}: deregistered", query.region);
   } else {
     const RegionInfo& info = (*region)->info();
     if (info.place.kind == MemoryKind::kCuda) context_->watch.add(*region);

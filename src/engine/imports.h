@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -41,6 +42,12 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
   /// usable, failed or never imported. On this thread if that is so now.
   void when_resolved(std::span<const RemoteSpan> spans, std::function<void()> then);
 
+  /// Who the session has proven the peer to be; before any question of its comes.
+  void set_peer_identity(std::string identity) {
+    MutexLock lock(mutex_);
+    identity_ = std::move(identity);
+  }
+
   /// The connection is open: resolves what was imported before.
   void start(Incarnation peer);
 
@@ -56,6 +63,7 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
   void close(const Error& error, const std::shared_ptr<Fence>& fence);
 
  private:
+  Result<std::shared_ptr<Region>> give(const wire::RegionQuery& query);
   void resolve(const std::shared_ptr<RemoteRegion>& remote);
   void ask();
   void fail_region(const std::shared_ptr<RemoteRegion>& remote, Error error,
@@ -75,6 +83,7 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
   bool started_ P2P_GUARDED_BY(mutex_) = false;
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
   Incarnation peer_ P2P_GUARDED_BY(mutex_) = 0;
+  std::string identity_ P2P_GUARDED_BY(mutex_);
   std::uint32_t last_id_ P2P_GUARDED_BY(mutex_) = 0;
   std::unordered_map<std::uint32_t, std::shared_ptr<RemoteRegion>> remotes_ P2P_GUARDED_BY(mutex_);  // by id
   std::map<std::pair<std::uint32_t, RegionKey>, RemoteRegionId> known_ P2P_GUARDED_BY(mutex_);

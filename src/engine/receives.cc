@@ -62,10 +62,16 @@ std::shared_ptr<TransferState> Receives::post(std::span<const LocalSpan> into) {
 
 Result<Receives::Receive> Receives::describe(std::span<const LocalSpan> into) const {
   Receive receive{.into = {into.begin(), into.end()}};
+  Status writable;
   receive.spans.reserve(into.size());
   const Status known = visit_spans(
       "recv", *context_->regions, into, [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
         const RegionInfo& info = region->info();
+        if (info.options && info.options->read_only) {
+          writable = fail(ErrorCode::kPermissionDenied,
+                          "recv: region {} is registered read-only, and messages are written by their sender",
+                          to_underlying(span.region));
+        }
         receive.spans.push_back({to_underlying(span.region), info.key,
                                  static_cast<std::uint8_t>(info.place.kind), info.place.device,
                                  reinterpret_cast<std::uintptr_t>(span.data), span.size});
@@ -73,6 +79,7 @@ Result<Receives::Receive> Receives::describe(std::span<const LocalSpan> into) co
         receive.on_device = receive.on_device || info.place.kind != MemoryKind::kHost;
       });
   if (!known) return tl::unexpected(known.error());
+  if (!writable) return tl::unexpected(writable.error());
   return receive;
 }
 

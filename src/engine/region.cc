@@ -23,6 +23,19 @@ bool wait_zero(const std::atomic<std::uint32_t>& count, std::chrono::steady_cloc
   return true;
 }
 
+Status check(const RegionOptions& options) {
+  if (std::ranges::find(options.peers, std::string()) == options.peers.end()) return {};
+  return fail(ErrorCode::kInvalidArgument, "register memory for named peers: one of the names is empty");
+}
+
+Result<std::shared_ptr<Registration>> register_with(Transport& transport, const RegionInfo& info) {
+  const bool read_only = info.options && info.options->read_only;
+  if (read_only && transport.capabilities().guard == Guard::kNobody) {
+    return fail(ErrorCode::kUnavailable, "the region is read-only, and peers reach memory by themselves");
+  }
+  return transport.register_memory(info);
+}
+
 }  // namespace
 
 Region::Region(std::shared_ptr<RegionTable> table, const RegionInfo& info, Incarnation incarnation,
@@ -152,13 +165,18 @@ Status RegionTable::forked_off() {
               "use an endpoint: it belongs to the process that this one was forked off; make another one");
 }
 
-Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, MemoryPlace place) {
+Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, MemoryPlace place,
+                                                 const RegionOptions& options) {
   if (Status here = check_process(); !here) return tl::unexpected(here.error());
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   if (data == nullptr || size == 0 || address + size < address) {
     return fail(ErrorCode::kInvalidArgument, "register {} ({} bytes): not a range of memory", data, size);
   }
   RegionInfo info{RegionId{next_.fetch_add(1)}, {}, static_cast<std::byte*>(data), size, place};
+  if (Status sound = check(options); !sound) return tl::unexpected(sound.error());
+  if (options.read_only || !options.peers.empty()) {
+    info.options = std::make_shared<const RegionOptions>(options);
+  }
   if (auto drawn = crypto::random_bytes(info.key); !drawn) return tl::unexpected(drawn.error());
 
   std::vector<std::shared_ptr<Registration>> registrations(transports_.size());
@@ -170,7 +188,7 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
       reasons[i] = *transports_[i].unusable;
       continue;
     }
-    auto registration = transports_[i].transport->register_memory(info);
+    auto registration = register_with(*transports_[i].transport, info);
     if (registration) {
       registrations[i] = std::move(*registration);
       any = true;

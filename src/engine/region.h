@@ -153,8 +153,9 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   /// How long a dropped region waits for peers to let go of it.
   std::chrono::nanoseconds revoke_timeout() const { return revoke_timeout_; }
 
-  /// Registers with every usable transport; fails if none takes the memory.
-  Result<std::shared_ptr<Region>> add(void* data, std::size_t size, MemoryPlace place);
+  /// Registers with every usable transport that keeps to the options; fails if none takes the memory.
+  Result<std::shared_ptr<Region>> add(void* data, std::size_t size, MemoryPlace place,
+                                      const RegionOptions& options = {});
 
   /// Null if there is none (any more).
   std::shared_ptr<Region> find(RegionId id) const;

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/registration.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -21,6 +22,21 @@ bool RegionInfo::contains(std::uint64_t address, std::uint64_t length) const {
   if (address < begin) return false;
   const std::uint64_t offset = address - begin;
   return offset <= size && length <= size - offset;
+}
+
+Status RegionInfo::check(Operation operation, std::string_view peer) const {
+  if (!options) return {};
+  const auto& named = options->peers;
+  if (!named.empty() && std::ranges::find(named, peer) == named.end()) {
+    return fail(ErrorCode::kPermissionDenied,
+                "region {}: it is registered for named peers, and '{}' is none of them",
+                static_cast<std::uint32_t>(id), peer);
+  }
+  if (options->read_only && operation == Operation::kWrite) {
+    return fail(ErrorCode::kPermissionDenied, "region {}: it is registered read-only, '{}' may not write",
+                static_cast<std::uint32_t>(id), peer);
+  }
+  return {};
 }
 
 bool Registration::begin_access() const {

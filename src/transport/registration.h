@@ -8,12 +8,15 @@
 #include <memory>
 #include <shared_mutex>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "p2p/memory.h"
+#include "p2p/region_options.h"
 #include "p2p/result.h"
+#include "transport/batch.h"
 
 namespace p2p {
 
@@ -24,6 +27,10 @@ struct RegionInfo {
   std::byte* base = nullptr;
   std::uint64_t size = 0;  ///< bytes
   MemoryPlace place;
+  std::shared_ptr<const RegionOptions> options{};  ///< null: any peer with the key may read and write
+
+  /// kPermissionDenied, naming region, peer and cause, if the options keep `peer` from the operation.
+  Status check(Operation operation, std::string_view peer) const;
 
   /// True if `length` bytes at `address` lie within the range. Safe against overflow.
   bool contains(std::uint64_t address, std::uint64_t length) const;

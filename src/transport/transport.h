@@ -14,6 +14,7 @@
 #include "p2p/options.h"
 #include "p2p/result.h"
 #include "transport/batch.h"
+#include "transport/guard.h"
 #include "transport/registration.h"
 #include "transport/stream_port.h"
 #include "transport/word_listener.h"
@@ -45,6 +46,7 @@ struct Capabilities {
   /// the region's key: always so where the peer's engine takes no part in a write or read, and so cannot
   /// check that key then. Such regions are revoked with the peer's word.
   bool needs_exported_key = false;
+  Guard guard = Guard::kOwner;
 
   /// `import_region` of memory on a device may take milliseconds, so it is not called on the session's
   /// thread.
@@ -84,13 +86,11 @@ struct ChannelSetup {
   PeerPath path;
   Incarnation local_incarnation = 0;
   Incarnation peer_incarnation = 0;
+  std::string peer_identity{};  ///< as the session has proven it; may be empty
 
   /// Known to both sides of the session only: a channel that accepts a stranger's connection asks for proof.
   std::array<std::byte, 32> secret{};
-
-  /// Outlives the channel.
-  ControlLink* control = nullptr;
-
+  ControlLink* control = nullptr;              ///< outlives the channel
   WordListener* words = nullptr;               ///< likewise; null: nobody listens
   std::shared_ptr<StreamPort> port = nullptr;  ///< where the peer may dial; null: nowhere
 };

@@ -92,6 +92,49 @@ TEST_P(FailureConformance, UnknownRegion) {
   expect_refused(*pair, remote, *key, remote.address(), 4096, ErrorCode::kNotFound);
 }
 
+// What is posted here has passed no engine: it is what a peer sends that asks nobody.
+TEST_P(FailureConformance, ReadOnlyRegion) {
+  if (capabilities_.guard != Guard::kOwner) GTEST_SKIP() << "not the owner's engine refuses";
+  const auto pair = connected();
+  const Memory local(pair->left.transport(), 100'000);
+  const Memory remote(pair->right.transport(), 100'000, 0, {.read_only = true, .peers = {}});
+  const auto key = pair->left.import(remote.offer());
+  for (const std::size_t size : {std::size_t{1}, std::size_t{4096}, remote.size()}) {
+    fill_pattern(local.bytes(), 1);
+    fill_pattern(remote.bytes(), 2);
+    const std::vector<Segment> segments{segment(local, 0, *key, remote.address(), size)};
+    const Status written = pair->left.transfer(Operation::kWrite, segments);
+    ASSERT_FALSE(written);
+    EXPECT_EQ(written.error().code, ErrorCode::kPermissionDenied) << written.error().message;
+    EXPECT_NE(written.error().message.find("read-only"), std::string::npos) << written.error().message;
+    EXPECT_EQ(first_mismatch(remote.bytes(), 2), std::nullopt);
+    const Status read = pair->left.transfer(Operation::kRead, segments);
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_TRUE(std::ranges::equal(local.bytes().first(size), remote.bytes().first(size)));
+    expect_works(*pair);
+  }
+}
+
+TEST_P(FailureConformance, RegionForNamedPeers) {
+  if (capabilities_.guard != Guard::kOwner) GTEST_SKIP() << "the engine tells others nothing at import";
+  Pair pair(GetParam());
+  ChannelSetup owner = session_of(Role::kAcceptor);
+  owner.peer_identity = "decode-1";
+  const Status met = pair.connect(session_of(Role::kConnector), owner);
+  ASSERT_TRUE(met) << met.error().message;
+  const Memory others(pair.right.transport(), 4096, 0, {.read_only = false, .peers = {"decode-2", "decode"}});
+  const auto key = pair.left.import(others.offer());
+  expect_refused(pair, others, *key, others.address(), 4096, ErrorCode::kPermissionDenied);
+  const Memory own(pair.right.transport(), 4096, 0, {.read_only = false, .peers = {"decode-2", "decode-1"}});
+  const auto own_key = pair.left.import(own.offer());
+  const Memory local(pair.left.transport(), 4096);
+  fill_pattern(local.bytes(), 3);
+  const Status written =
+      pair.left.transfer(Operation::kWrite, {segment(local, 0, *own_key, own.address(), 4096)});
+  ASSERT_TRUE(written) << written.error().message;
+  EXPECT_EQ(first_mismatch(own.bytes(), 3), std::nullopt);
+}
+
 TEST_P(FailureConformance, RevokedRegion) {
   const auto pair = connected();
   Memory remote(pair->right.transport(), 4096);

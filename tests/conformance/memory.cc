@@ -23,21 +23,22 @@ RegionId next_region() {
 
 }  // namespace
 
-Memory::Memory(Transport& transport, std::size_t size, std::size_t misalignment)
+Memory::Memory(Transport& transport, std::size_t size, std::size_t misalignment, const RegionOptions& options)
     : transport_(transport), storage_(size + 64 + misalignment + 2 * kGuardBytes, kGuard), size_(size) {
   const auto start = reinterpret_cast<std::uint64_t>(storage_.data()) + kGuardBytes;
   data_ = storage_.data() + kGuardBytes + (64 - start % 64) % 64 + misalignment;
   set_all(bytes(), std::byte{});
-  enroll();
+  enroll(options);
 }
 
 Memory::Memory(Transport& transport, std::span<std::byte> part)
     : transport_(transport), data_(part.data()), size_(part.size()) {
-  enroll();
+  enroll({});
 }
 
-void Memory::enroll() {
+void Memory::enroll(const RegionOptions& options) {
   RegionInfo info{.id = next_region(), .key = {}, .base = data_, .size = size_, .place = {}};
+  info.options = std::make_shared<const RegionOptions>(options);
   std::random_device random;
   for (std::byte& byte : info.key) byte = static_cast<std::byte>(random());
   auto registration = transport_.register_memory(info);

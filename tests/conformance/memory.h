@@ -24,7 +24,8 @@ RegionOffer offer_of(const Transport& transport, const Registration& registratio
 class Memory {
  public:
   /// The first byte lies `misalignment` bytes after a multiple of 64.
-  Memory(Transport& transport, std::size_t size, std::size_t misalignment = 0);
+  Memory(Transport& transport, std::size_t size, std::size_t misalignment = 0,
+         const RegionOptions& options = {});
 
   /// Registers bytes of other memory once more. That memory outlives this.
   Memory(Transport& transport, std::span<std::byte> part);
@@ -45,7 +46,7 @@ class Memory {
   void revoke();
 
  private:
-  void enroll();
+  void enroll(const RegionOptions& options);
 
   Transport& transport_;
   std::vector<std::byte> storage_;

@@ -35,11 +35,11 @@ void Device::fetch_events() {}
 Result<std::shared_ptr<EventWatch>> Device::watch() { return absent(); }
 
 Result<MemoryRegion> MemoryRegion::add(std::shared_ptr<Device> /*device*/, std::byte* /*data*/,
-                                       std::size_t /*size*/) {
+                                       std::size_t /*size*/, Remote /*remote*/) {
   return absent();
 }
 Result<MemoryRegion> MemoryRegion::add(std::shared_ptr<Device> /*device*/, const DmaBuffer& /*buffer*/,
-                                       std::byte* /*data*/, std::size_t /*size*/) {
+                                       std::byte* /*data*/, std::size_t /*size*/, Remote /*remote*/) {
   return absent();
 }
 MemoryRegion::~MemoryRegion() = default;

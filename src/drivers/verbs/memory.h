@@ -19,15 +19,19 @@ struct DmaBuffer {
   std::uint64_t offset = 0;  ///< bytes
 };
 
-/// Owns the registration of a range with one device: it and, with the remote key, peers may read and write
-/// the range until this goes.
+/// What peers that have the remote key may do.
+enum class Remote { kReads, kReadsAndWrites };
+
+/// Owns the registration of a range with one device: it and, with the remote key, peers may use the range
+/// until this goes.
 class MemoryRegion {
  public:
-  static Result<MemoryRegion> add(std::shared_ptr<Device> device, std::byte* data, std::size_t size);
+  static Result<MemoryRegion> add(std::shared_ptr<Device> device, std::byte* data, std::size_t size,
+                                  Remote remote = Remote::kReadsAndWrites);
 
   /// `data` is the range's address on its own device, by which peers name it.
   static Result<MemoryRegion> add(std::shared_ptr<Device> device, const DmaBuffer& buffer, std::byte* data,
-                                  std::size_t size);
+                                  std::size_t size, Remote remote = Remote::kReadsAndWrites);
 
   MemoryRegion() = default;
   MemoryRegion(MemoryRegion&& other) noexcept

@@ -38,6 +38,7 @@ class CmaTransport : public Transport {
   Capabilities capabilities() const override {
     return {.reach = Reach::kHost,
             .needs_exported_key = true,
+            .guard = Guard::kNobody,
             .max_batch_bytes = kMaxBatchBytes,
             .max_batch_segments = kMaxBatchSegments};
   }

@@ -29,7 +29,7 @@ class IpcChannel : public Channel {
     std::shared_ptr<Warmup> warmup;
     ControlLink* control = nullptr;
     std::shared_ptr<ToldRegions> told;  // these three serve memory that one side alone reaches
-    std::shared_ptr<const RegistrationTable> regions;
+    PeerAccess regions;
     ServedCopies::Import import;
   };
   explicit IpcChannel(Own own);

@@ -87,10 +87,12 @@ Status ServedCopies::add(ServedCopy& copy, const CopyRequest& request, const Off
   if (!offered.key) return tl::unexpected(offered.error);
   if (request.pieces.empty()) return {};
   const CopyRequest::Piece& first = request.pieces.front();
-  auto found = regions_->find(request.theirs, request.key, first.theirs, first.size);
+  const Operation asked = copy.operation == Operation::kRead ? Operation::kWrite : Operation::kRead;
+  auto found = regions_.find(asked, request.theirs, request.key, first.theirs, first.size);
   for (const CopyRequest::Piece& piece : request.pieces) {
     if (found && !(*found)->contains(piece.theirs, piece.size)) {
-      found = regions_->find(request.theirs, request.key, piece.theirs, piece.size);  // says what is wrong
+      found =
+          regions_.find(asked, request.theirs, request.key, piece.theirs, piece.size);  // says what is wrong
     }
     if (!found) return tl::unexpected(found.error());
     // NOLINTNEXTLINE(performance-no-int-to-ptr): it lies within the region

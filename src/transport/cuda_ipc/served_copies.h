@@ -14,7 +14,7 @@
 #include "p2p/result.h"
 #include "transport/batch.h"
 #include "transport/cuda_ipc/copy_request.h"
-#include "transport/registration.h"
+#include "transport/peer_access.h"
 
 namespace p2p::cuda_ipc {
 
@@ -41,7 +41,7 @@ class ServedCopies {
   /// Imports a region of the peer's somewhere else, and calls `done` there.
   using Import = std::function<void(const RegionInfo& region, Bytes exported, Imported done)>;
 
-  ServedCopies(std::shared_ptr<const RegistrationTable> regions, Import import, std::size_t most_segments)
+  ServedCopies(PeerAccess regions, Import import, std::size_t most_segments)
       : regions_(std::move(regions)), import_(std::move(import)), most_segments_(most_segments) {}
 
   /// Errors are the peer's breaches of the protocol.
@@ -71,7 +71,7 @@ class ServedCopies {
 
   Status add(ServedCopy& copy, const CopyRequest& request, const Offered& offered) const;
 
-  const std::shared_ptr<const RegistrationTable> regions_;
+  const PeerAccess regions_;
   const Import import_;
   const std::size_t most_segments_;
   std::map<std::uint32_t, std::shared_ptr<Offered>> offers_;

@@ -62,7 +62,7 @@ class ServedCopiesTest : public ::testing::Test {
   std::shared_ptr<RegistrationTable> regions_ = std::make_shared<RegistrationTable>();
   std::vector<ServedCopies::Imported> pending_;
   ServedCopies served_{
-      regions_,
+      {regions_, ""},
       [this](const RegionInfo&, Bytes, ServedCopies::Imported done) { pending_.push_back(std::move(done)); },
       kMost};
 };

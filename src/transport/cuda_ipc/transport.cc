@@ -55,6 +55,7 @@ class CudaIpc : public Transport {
     // Copy engines reach their speed with large pieces only, and a kernel wants as many blocks as there are.
     return {.reach = Reach::kHost,
             .needs_exported_key = true,
+            .guard = Guard::kNobody,
             .slow_import = true,
             .scheduling = Scheduling::kByCaller,
             .max_batch_bytes = std::uint64_t{1} << 30,
@@ -183,7 +184,7 @@ Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& setup
       .warmup = warmup_,
       .control = setup.control,
       .told = told_,
-      .regions = regions_,
+      .regions = {regions_, setup.peer_identity},
       .import = [this](const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done) {
         import_offered(region, std::move(exported), done);
       }});

@@ -50,7 +50,7 @@ bool LoopbackChannel::post(const Batch& batch) {
 
 Status LoopbackChannel::copy(Operation operation, const Segment& piece) const {
   const RegionInfo& named = piece.key->info();
-  const auto region = peer_->regions().find(named.id, named.key, piece.remote, piece.size);
+  const auto region = peer_->regions().find(operation, named.id, named.key, piece.remote, piece.size);
   if (!region) return tl::unexpected(region.error());
   const AccessGuard access(**region);
   if (!access) {

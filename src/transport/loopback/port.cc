@@ -27,11 +27,12 @@ OpenPorts& open_ports() {
 
 }  // namespace
 
+Port::Port(const ChannelSetup& setup, std::shared_ptr<const RegistrationTable> regions)
+    : setup_(setup), regions_(std::move(regions), setup.peer_identity) {}
+
 Result<std::shared_ptr<Port>> Port::open(const ChannelSetup& setup,
                                          std::shared_ptr<const RegistrationTable> regions) {
-  const std::shared_ptr<Port> port(new Port);
-  port->setup_ = setup;
-  port->regions_ = std::move(regions);
+  const std::shared_ptr<Port> port(new Port(setup, std::move(regions)));
   port->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!port->wake_) return tl::unexpected(system_error("open a loopback channel: eventfd"));
   if (const Status drawn = crypto::random_bytes(port->name_); !drawn) return tl::unexpected(drawn.error());

@@ -9,7 +9,7 @@
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "p2p/result.h"
-#include "transport/registration.h"
+#include "transport/peer_access.h"
 #include "transport/transport.h"
 
 namespace p2p::loopback {
@@ -31,7 +31,7 @@ class Port {
   ~Port();
 
   const Name& name() const { return name_; }
-  const RegistrationTable& regions() const { return *regions_; }
+  const PeerAccess& regions() const { return regions_; }
 
   /// Makes `partner` the one that `close` wakes; false if it already had one or is closed.
   bool attach(const std::shared_ptr<Port>& partner);
@@ -42,12 +42,12 @@ class Port {
   int wake_fd() const { return wake_.get(); }
 
  private:
-  Port() = default;
+  Port(const ChannelSetup& setup, std::shared_ptr<const RegistrationTable> regions);
   bool ends_session_of(const ChannelSetup& setup) const;
 
   Name name_{};
-  ChannelSetup setup_;
-  std::shared_ptr<const RegistrationTable> regions_;
+  const ChannelSetup setup_;
+  PeerAccess regions_;
   UniqueFd wake_;
   std::atomic<bool> closed_{false};
   Mutex mutex_;

@@ -42,7 +42,7 @@ NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::
       farewell_(setup_.control),
       watch_(polls_, config_.keepalive, config_.hung),
       own_(config_.most_bytes, messages_),
-      peers_(config_.registrations, messages_),
+      peers_({config_.registrations, setup.peer_identity}, messages_),
       handshake_(
           setup_, config_, std::move(listener), [this](const Message& message) { messages_.send(message); },
           handler()) {

@@ -21,7 +21,7 @@ Status PeerBatches::announced(const Chunk& chunk) {
   return {};
 }
 
-Result<Places> PeerBatches::find(const std::vector<RegionRange>& ranges) const {
+Result<Places> PeerBatches::find(Operation operation, const std::vector<RegionRange>& ranges) const {
   Places places;
   places.pieces.reserve(ranges.size());
   const RegionRange* last = nullptr;
@@ -32,7 +32,7 @@ Result<Places> PeerBatches::find(const std::vector<RegionRange>& ranges) const {
     const bool known = last != nullptr && range.region == last->region && range.key == last->key &&
                        places.owners.back()->contains(range.address, range.size);
     if (!known) {
-      auto owner = registrations_->find(range.region, range.key, range.address, range.size);
+      auto owner = regions_.find(operation, range.region, range.key, range.address, range.size);
       if (!owner) return tl::unexpected(owner.error());
       places.owners.push_back(std::move(*owner));
     }
@@ -45,7 +45,7 @@ Result<Places> PeerBatches::find(const std::vector<RegionRange>& ranges) const {
 }
 
 Result<Places> PeerBatches::resolve(const Chunk& chunk) {
-  auto places = find(chunk.ranges);
+  auto places = find(Operation::kWrite, chunk.ranges);
   Write& write = writes_.at(chunk.batch);
   if (!places && write.status) write.status = tl::unexpected(places.error());
   return places;
@@ -69,7 +69,7 @@ Status PeerBatches::take(const ReadRequest& read, Outgoing& outgoing) {
   if (reads_.contains(read.batch) || reads_.size() == kMaxBatches) {
     return fail(ErrorCode::kProtocol, "read {} is under way already, or one too many", read.batch);
   }
-  auto places = find(read.ranges);
+  auto places = find(Operation::kRead, read.ranges);
   if (!places) {
     messages_.send(Done{read.batch, true, tl::unexpected(places.error())});
     return {};

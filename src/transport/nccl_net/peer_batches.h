@@ -11,7 +11,7 @@
 #include "transport/nccl_net/message_sender.h"
 #include "transport/nccl_net/outgoing.h"
 #include "transport/nccl_net/protocol.h"
-#include "transport/registration.h"
+#include "transport/peer_access.h"
 
 namespace p2p::nccl_net {
 
@@ -19,8 +19,8 @@ namespace p2p::nccl_net {
 /// outside and is checked: every range is looked up in the table of registrations. Part of its channel.
 class PeerBatches {
  public:
-  PeerBatches(std::shared_ptr<const RegistrationTable> registrations, MessageSender& messages)
-      : registrations_(std::move(registrations)), messages_(messages) {}
+  PeerBatches(PeerAccess regions, MessageSender& messages)
+      : regions_(std::move(regions)), messages_(messages) {}
 
   /// A part of a write is on its way. kProtocol if it is not due.
   Status announced(const Chunk& chunk);
@@ -46,10 +46,10 @@ class PeerBatches {
     Status status;
   };
 
-  Result<Places> find(const std::vector<RegionRange>& ranges) const;
+  Result<Places> find(Operation operation, const std::vector<RegionRange>& ranges) const;
   void end_write(std::uint64_t number);
 
-  const std::shared_ptr<const RegistrationTable> registrations_;
+  const PeerAccess regions_;
   MessageSender& messages_;
   std::map<std::uint64_t, Write> writes_;
   std::map<std::uint64_t, std::shared_ptr<OutgoingBatch>> reads_;

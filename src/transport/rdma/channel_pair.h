@@ -41,7 +41,11 @@ struct Side {
     auto opened = transport.open_channel(setup);
     if (!opened) return tl::unexpected(opened.error());
     channel = std::move(*opened);
-    const RegionInfo info{.id = RegionId{1}, .base = memory.data(), .size = memory.size(), .place = {}};
+    const RegionInfo info{.id = RegionId{1},
+                          .base = memory.data(),
+                          .size = memory.size(),
+                          .place = {},
+                          .options = std::make_shared<const RegionOptions>(region_options)};
     auto registered = transport.register_memory(info);
     if (!registered) return tl::unexpected(registered.error());
     registration = std::move(*registered);
@@ -55,6 +59,7 @@ struct Side {
   std::uint64_t address() const { return reinterpret_cast<std::uint64_t>(memory.data()); }
 
   Messages control;
+  RegionOptions region_options;  ///< of the memory, once it is registered
   RdmaTransport transport;
   std::vector<std::byte> memory;
   std::shared_ptr<Registration> registration;

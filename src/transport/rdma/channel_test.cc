@@ -185,6 +185,22 @@ TEST_F(RdmaChannelTest, WrongKeyFailsItsBatchAndTheConnectionIsRebuilt) {
   EXPECT_EQ(right_.memory[2500], std::byte{});
 }
 
+// Posted past every engine: the owner's NIC refuses.
+TEST_F(RdmaChannelTest, ReadOnlyMemoryIsReadAndNotWritten) {
+  right_.region_options.read_only = true;
+  connect();
+  std::ranges::fill(right_.memory, std::byte{5});
+  ASSERT_TRUE(post(left_, 1, {segment(left_, 0, 0, 4096)}, Operation::kRead));
+  ASSERT_TRUE(serve_until([&] { return left_.ended.contains(1); }));
+  ASSERT_TRUE(left_.ended[1]) << left_.ended[1].error().message;
+  EXPECT_EQ(left_.memory[4095], std::byte{5});
+  std::ranges::fill(left_.memory, std::byte{6});
+  ASSERT_TRUE(post(left_, 2, {segment(left_, 0, 0, 4096)}));
+  ASSERT_TRUE(serve_until([&] { return left_.ended.contains(2); }));
+  EXPECT_FALSE(left_.ended[2]);
+  EXPECT_TRUE(std::ranges::all_of(right_.memory, [](std::byte each) { return each == std::byte{5}; }));
+}
+
 TEST_F(RdmaChannelTest, KeyAfterDeregistrationIsDead) {
   connect();
   right_.transport.revoke_memory(*right_.registration);

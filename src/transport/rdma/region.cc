@@ -10,19 +10,24 @@
 namespace p2p::rdma {
 namespace {
 
+verbs::Remote rights(const RegionInfo& info) {
+  const bool read_only = info.options && info.options->read_only;
+  return read_only ? verbs::Remote::kReads : verbs::Remote::kReadsAndWrites;
+}
+
 // First as a DMA-BUF, then by its address, which works where a module lets the NIC's driver pin GPU memory.
 Result<verbs::MemoryRegion> add_cuda(const std::shared_ptr<verbs::Device>& device, const RegionInfo& info) {
   std::string why;
   const auto buffer = cuda::DmaBuffer::open(info.base, info.size);
   if (buffer) {
     auto region = verbs::MemoryRegion::add(device, {.fd = buffer->fd(), .offset = buffer->offset()},
-                                           info.base, info.size);
+                                           info.base, info.size, rights(info));
     if (region) return region;
     why = region.error().message;
   } else {
     why = buffer.error().message;
   }
-  auto region = verbs::MemoryRegion::add(device, info.base, info.size);
+  auto region = verbs::MemoryRegion::add(device, info.base, info.size, rights(info));
   if (region) return region;
   return fail(ErrorCode::kUnavailable, "by DMA-BUF: {}; by peer memory: {}", why, region.error().message);
 }
@@ -35,7 +40,7 @@ Result<std::shared_ptr<RdmaRegistration>> RdmaRegistration::add(
   for (const auto& device : devices) {
     auto region = info.place.kind == MemoryKind::kCuda
                       ? add_cuda(device, info)
-                      : verbs::MemoryRegion::add(device, info.base, info.size);
+                      : verbs::MemoryRegion::add(device, info.base, info.size, rights(info));
     if (!region) return tl::unexpected(region.error());
     registration->regions_.push_back(std::move(*region));
   }

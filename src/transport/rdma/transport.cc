@@ -24,6 +24,7 @@ RdmaTransport::RdmaTransport(const Options& options, const verbs::Library* libra
 Capabilities RdmaTransport::capabilities() const {
   return {.reach = Reach::kNetwork,
           .needs_exported_key = true,
+          .guard = Guard::kDevice,
           .max_batch_bytes = kMaxBatchBytes,
           .max_batch_segments = kMaxBatchSegments};
 }

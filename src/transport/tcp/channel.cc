@@ -42,7 +42,7 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
       receiver_(*this),
       departures_(staging_, sender_, completions_),
       reads_(staging_, sender_, completions_),
-      peer_(config_.registrations, sender_, staging_, departures_) {}
+      peer_({config_.registrations, setup.peer_identity}, sender_, staging_, departures_) {}
 
 StreamChannel::~StreamChannel() {
   staging_->close();

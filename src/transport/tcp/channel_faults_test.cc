@@ -350,6 +350,39 @@ TEST_F(PeerByHandTest, WritesOutOfOrderEndTheStream) {
   expect_protocol_error();
 }
 
+TEST_F(PeerByHandTest, AWriteToReadOnlyMemoryIsRefusedAndChangesNothing) {
+  connect();
+  std::vector<std::byte> bytes(64, std::byte{7});
+  const RegionInfo info{
+      .id = RegionId{5},
+      .base = bytes.data(),
+      .size = bytes.size(),
+      .options = std::make_shared<const RegionOptions>(RegionOptions{.read_only = true, .peers = {}})};
+  const auto kept = right_.transport->register_memory(info);
+  ASSERT_TRUE(kept);
+  const RangeList list{.ranges = {{reinterpret_cast<std::uint64_t>(bytes.data()), bytes.size()}},
+                       .groups = {{info.id, info.key, 1}}};
+  Bytes rest;
+  encode_ranges(list, rest);
+  FrameHeader write{.type = FrameType::kWrite, .payload_bytes = 64, .number = 1};
+  write.descriptor_bytes = static_cast<std::uint32_t>(rest.size());
+  rest.resize(rest.size() + bytes.size(), std::byte{1});
+  send(write, rest);
+  Bytes answer;
+  ASSERT_TRUE(serve([&] {
+    Bytes some(FrameHeader::kBytes - answer.size());
+    const auto came = socket::try_receive(fd_.get(), some);
+    if (came) answer.insert(answer.end(), some.begin(), some.begin() + static_cast<long>(came->bytes));
+    return answer.size() == FrameHeader::kBytes;
+  }));
+  const auto refusal = FrameHeader::parse(answer);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->type, FrameType::kRefusal);
+  EXPECT_EQ(wire_error(refusal->code, {}).code, ErrorCode::kPermissionDenied);
+  EXPECT_EQ(bytes, std::vector<std::byte>(64, std::byte{7}));
+  EXPECT_EQ(right_.channel->state(), ChannelState::kReady);
+}
+
 TEST_F(PeerByHandTest, TooManyReadsEndTheStream) {
   connect();
   // More than the socket takes, so that the answers wait.

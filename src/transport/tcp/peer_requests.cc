@@ -21,7 +21,7 @@ Status PeerRequests::begin_write(const FrameHeader& header, ByteView descriptors
     return fail(ErrorCode::kProtocol, "write {} follows write {}", header.number, before);
   }
   if (Status status = decode_ranges(descriptors, header.payload_bytes, ranges_); !status) return status;
-  if (Status status = resolve(landing); !status) {
+  if (Status status = resolve(Operation::kWrite, landing); !status) {
     landing.clear();
     landing.refusal = status.error();
     return {};
@@ -78,7 +78,7 @@ Status PeerRequests::serve_read(const FrameHeader& header, ByteView descriptors)
   }
   if (Status status = decode_ranges(descriptors, header.length, ranges_); !status) return status;
   source_.clear();
-  const Status resolved = resolve(source_);
+  const Status resolved = resolve(Operation::kRead, source_);
   if (!resolved || header.length == 0) {
     sender_.end_read(header.number, resolved);
   } else if (resolved_to_device()) {
@@ -91,7 +91,7 @@ Status PeerRequests::serve_read(const FrameHeader& header, ByteView descriptors)
 }
 
 // The ranges as memory of mine; kNotFound, kPermissionDenied or kOutOfRange if one of them may not be used.
-Status PeerRequests::resolve(Landing& landing) {
+Status PeerRequests::resolve(Operation operation, Landing& landing) {
   const RemoteRange* range = ranges_.ranges.data();
   places_.clear();
   for (const RangeGroup& group : ranges_.groups) {
@@ -99,7 +99,7 @@ Status PeerRequests::resolve(Landing& landing) {
     for (std::size_t i = 0; i != group.count; ++i, ++range) {
       if (!registration || !registration->contains(range->address, range->size)) {
         Result<std::shared_ptr<Registration>> found =
-            registrations_->find(group.region, group.key, range->address, range->size);
+            regions_.find(operation, group.region, group.key, range->address, range->size);
         if (!found) return tl::unexpected(found.error());
         registration = std::move(*found);
       }

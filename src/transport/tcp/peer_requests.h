@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "p2p/memory.h"
-#include "transport/registration.h"
+#include "transport/peer_access.h"
 #include "transport/tcp/descriptors.h"
 #include "transport/tcp/device_arrivals.h"
 #include "transport/tcp/device_departures.h"
@@ -17,13 +17,13 @@
 namespace p2p::tcp {
 
 /// What the peer asks of my memory by one stream: its writes, which are acknowledged in their order, and its
-/// reads. Every range that it names is looked up, and checked, in the table of registrations. Belongs to a
+/// reads. Every range that it names is looked up, and checked, in what it may reach. Belongs to a
 /// channel, on its thread.
 class PeerRequests {
  public:
-  PeerRequests(std::shared_ptr<const RegistrationTable> registrations, Sender& sender,
-               std::shared_ptr<device::Staging> staging, DeviceDepartures& departures)
-      : registrations_(std::move(registrations)),
+  PeerRequests(PeerAccess regions, Sender& sender, std::shared_ptr<device::Staging> staging,
+               DeviceDepartures& departures)
+      : regions_(std::move(regions)),
         sender_(sender),
         departures_(departures),
         arrivals_(std::move(staging)) {}
@@ -49,12 +49,12 @@ class PeerRequests {
   void clear() { arrivals_.clear(); }
 
  private:
-  Status resolve(Landing& landing);
+  Status resolve(Operation operation, Landing& landing);
   bool resolved_to_device() const;
   StagedMemory stage(Landing& landing) const;
   Status write_ended(const Status& outcome, std::uint64_t bytes);
 
-  const std::shared_ptr<const RegistrationTable> registrations_;
+  const PeerAccess regions_;
   Sender& sender_;
   DeviceDepartures& departures_;
   DeviceArrivals arrivals_;

@@ -135,7 +135,7 @@ int dealloc_pd(ibv_pd* domain) {
   return 0;
 }
 
-ibv_mr* reg_mr(ibv_pd* domain, void* data, std::size_t size, int /*access*/) {
+ibv_mr* reg_mr(ibv_pd* domain, void* data, std::size_t size, int access) {
   State& state = current_state();
   const std::lock_guard lock(state.mutex);
   if (size > state.settings.most_registered) {
@@ -147,6 +147,7 @@ ibv_mr* reg_mr(ibv_pd* domain, void* data, std::size_t size, int /*access*/) {
   region->pd = domain;
   region->addr = data;
   region->length = size;
+  region->access = access;
   region->lkey = region->rkey = state.next_number++;
   state.regions.emplace(region->rkey, region);
   return region;

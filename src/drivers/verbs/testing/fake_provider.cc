@@ -207,6 +207,7 @@ ibv_wc_status FakeProvider::State::move(FakePair& peer, const FakeRequest& reque
   const auto region = regions.find(request.raw.wr.rdma.rkey);
   std::byte* remote = at(request.raw.wr.rdma.rkey, request.raw.wr.rdma.remote_addr, size);
   if (remote == nullptr || region->second->pd != peer.pd) return IBV_WC_REM_ACCESS_ERR;
+  if (write && (region->second->access & IBV_ACCESS_REMOTE_WRITE) == 0) return IBV_WC_REM_ACCESS_ERR;
   if (!request.carried.empty()) {
     std::memcpy(remote, request.carried.data(), size);
     return IBV_WC_SUCCESS;

@@ -38,7 +38,9 @@ struct FakeQueue : ibv_cq {
   bool armed = false;
 };
 
-struct FakeRegion : ibv_mr {};
+struct FakeRegion : ibv_mr {
+  int access = 0;
+};
 
 struct FakeRequest {
   ibv_send_wr raw{};
