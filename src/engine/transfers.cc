@@ -96,7 +96,10 @@ void Transfers::cancel(const Submission& submission) {
 
 void Transfers::ended(const Submission& submission, Status status) {
   submission.list().leave();
-  finish(submission.list(), *submission.state(), submission.notification(), std::move(status));
+  if (const auto& notification = submission.notification(); status && notification) {
+    parts_.notifications->send(*notification, std::make_shared<TransferState>(notification->size()));
+  }
+  finish(submission.list(), *submission.state(), std::move(status));
 }
 
 std::shared_ptr<Slot> Transfers::submit(const SegmentList& list,
@@ -125,12 +128,8 @@ void Transfers::let_waiter_assist(const SegmentList& list, TransferState& state,
   }
 }
 
-void Transfers::finish(const SegmentList& list, TransferState& state,
-                       const std::optional<std::string>& notification, Status status) {
+void Transfers::finish(const SegmentList& list, TransferState& state, Status status) {
   records_.end(list, state, status);
-  if (status && notification) {
-    parts_.notifications->send(*notification, std::make_shared<TransferState>(notification->size()));
-  }
   // Before anybody can know that it is done: who knows may close the connection, and finds it drained then.
   under_way_.fetch_sub(1, std::memory_order_acq_rel);
   state.finish(std::move(status));
@@ -139,7 +138,7 @@ void Transfers::finish(const SegmentList& list, TransferState& state,
 
 // Before any of it was started.
 void Transfers::fail_early(TransferState& state, Error error) {
-  finish({}, state, {}, tl::unexpected(std::move(error)));
+  finish({}, state, tl::unexpected(std::move(error)));
 }
 
 // Until the peer's word about all of its regions is there, however many they are: it is looked at once.

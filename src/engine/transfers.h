@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
 
 #include "engine/gate.h"
 #include "engine/imports.h"
@@ -79,8 +77,7 @@ class Transfers : public Submitter, public std::enable_shared_from_this<Transfer
   std::shared_ptr<Slot> submit(const SegmentList& list, const std::shared_ptr<Submission>& submission) const;
   void let_waiter_assist(const SegmentList& list, TransferState& state,
                          const std::shared_ptr<Slot>& started) const;
-  void finish(const SegmentList& list, TransferState& state, const std::optional<std::string>& notification,
-              Status status);
+  void finish(const SegmentList& list, TransferState& state, Status status);
   void fail_early(TransferState& state, Error error);
   void park(const std::shared_ptr<ParkedTransfer>& parked);
   void start_parked(const TransferState& state);

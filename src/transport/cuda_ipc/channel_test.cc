@@ -32,7 +32,8 @@ class IpcChannelConnect : public ::testing::Test {
     const device::Copier::Limits none{};
     IpcChannel channel({.process = this_process().value(),
                         .address = {},
-                        .warmup = std::make_shared<Warmup>(none, Options{}, mappings)});
+                        .warmup = std::make_shared<Warmup>(none, Options{}, mappings),
+                        .regions = {nullptr, ""}});
     const Status connected = channel.connect(encode(ChannelAddress{.process = peer_, .probe = probe}));
     EXPECT_EQ(channel.state() == ChannelState::kReady, connected.has_value());
     return connected;

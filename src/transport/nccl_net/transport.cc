@@ -31,6 +31,9 @@ constexpr int kFlowSpeed = 60'000;  // Mbit/s
 constexpr unsigned kLeastFlows = 4;
 constexpr unsigned kMostFlows = NcclNetOptions::kMostChannels;
 
+// Of a GPU's unpacker, so that the device has the next one when one ends.
+constexpr std::size_t kLaunches = 4;
+
 /// The GPU's folder in sysfs; empty if that cannot be told.
 std::string place_of(int gpu) {
   const auto bus_id = cuda::bus_id_of(gpu);
@@ -275,16 +278,18 @@ unsigned NetTransport::channels_per_rail(const Rail& rail) const {
 /// What a channel takes at once. One runs as far ahead of a slow session as it can; many leave to each other
 /// what they cannot send soon, so that they end a transfer together.
 std::uint64_t NetTransport::most_bytes(const Rail& rail) const {
-  constexpr std::uint64_t kShared = std::uint64_t{96} << 20;
-  constexpr std::uint64_t kLeast = std::uint64_t{6} << 20;
+  constexpr std::uint64_t kHostShare = std::uint64_t{6} << 20;
+  constexpr std::uint64_t kGpuShare = std::uint64_t{9} << 20;
+  const std::uint64_t share = on_gpu() ? kGpuShare : kHostShare;
   const unsigned channels = channels_per_rail(rail);
-  return channels == 1 ? std::numeric_limits<std::uint64_t>::max() : std::max(kLeast, kShared / channels);
+  return channels == 1 ? std::numeric_limits<std::uint64_t>::max()
+                       : std::max(share, kMostFlows * share / channels);
 }
 
 Result<std::shared_ptr<device::Unpacker>> NetTransport::unpacker_of(int gpu) {
   const MutexLock lock(mutex_);
   if (auto unpacker = unpackers_[gpu].lock()) return unpacker;
-  device::Unpacker::Limits limits{.grid = {.ctas = options_.gpu_blocks}};
+  device::Unpacker::Limits limits{.grid = {.ctas = options_.gpu_blocks}, .launches = kLaunches};
   if (options_.gpu_blocks == 0) limits.bulk_bytes = 0;
   if (gpu < 0) limits.launches = std::max(2U, std::thread::hardware_concurrency());
   auto unpacker = device::Unpacker::open(gpu, limits);
