@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // Device memory through a net plugin: softnet with its pool in pinned memory, in the mode that SOFTNET_*
 // says.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,9 +19,6 @@
 
 namespace p2p {
 namespace {
-
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
 
 constexpr std::chrono::seconds kPatience{30};
 constexpr std::size_t kSize = std::size_t{64} << 20;
@@ -293,8 +289,7 @@ TEST_F(GpuNcclNet, MemoryThatWasFreedIsRefusedAndTheRestGoesOn) {
     const Status status = transfer.wait(kPatience);
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kNotFound) << status.error().message;
-    // The second if the watch over regions was the first to notice.
-    EXPECT_THAT(status.error().message, AnyOf(HasSubstr("was freed"), HasSubstr("no such region")));
+    EXPECT_NE(status.error().message.find("was freed"), std::string::npos) << status.error().message;
   };
   {
     auto region = left_->endpoint.register_memory(second.data(), kSize).value();
