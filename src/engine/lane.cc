@@ -86,6 +86,7 @@ void Lane::give_back(Piece piece, Deferred& deferred) {
     MutexLock lock(mutex_);
     if (error_) return piece.fail(*error_, deferred);
     returned_.push_back(std::move(piece));
+    if (!slots_.empty()) return;
   }
   want_channels(deferred);
 }
