@@ -67,7 +67,7 @@ Result<Receives::Receive> Receives::describe(std::span<const LocalSpan> into) co
   const Status known = visit_spans(
       "recv", *context_->regions, into, [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
         const RegionInfo& info = region->info();
-        if (info.options && info.options->read_only) {
+        if (info.read_only()) {
           writable = fail(ErrorCode::kPermissionDenied,
                           "recv: region {} is registered read-only, and messages are written by their sender",
                           to_underlying(span.region));

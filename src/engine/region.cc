@@ -29,8 +29,7 @@ Status check(const RegionOptions& options) {
 }
 
 Result<std::shared_ptr<Registration>> register_with(Transport& transport, const RegionInfo& info) {
-  const bool read_only = info.options && info.options->read_only;
-  if (read_only && transport.capabilities().guard == Guard::kNobody) {
+  if (info.read_only() && transport.capabilities().guard == Guard::kNobody) {
     return fail(ErrorCode::kUnavailable, "the region is read-only, and peers reach memory by themselves");
   }
   return transport.register_memory(info);

@@ -32,7 +32,7 @@ Status RegionInfo::check(Operation operation, std::string_view peer) const {
                 "region {}: it is registered for named peers, and '{}' is none of them",
                 static_cast<std::uint32_t>(id), peer);
   }
-  if (options->read_only && operation == Operation::kWrite) {
+  if (read_only() && operation == Operation::kWrite) {
     return fail(ErrorCode::kPermissionDenied, "region {}: it is registered read-only, '{}' may not write",
                 static_cast<std::uint32_t>(id), peer);
   }

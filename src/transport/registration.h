@@ -29,6 +29,9 @@ struct RegionInfo {
   MemoryPlace place;
   std::shared_ptr<const RegionOptions> options{};  ///< null: any peer with the key may read and write
 
+  /// Peers may not write.
+  bool read_only() const { return options && options->read_only; }
+
   /// kPermissionDenied, naming region, peer and cause, if the options keep `peer` from the operation.
   Status check(Operation operation, std::string_view peer) const;
 

@@ -11,8 +11,7 @@ namespace p2p::rdma {
 namespace {
 
 verbs::Remote rights(const RegionInfo& info) {
-  const bool read_only = info.options && info.options->read_only;
-  return read_only ? verbs::Remote::kReads : verbs::Remote::kReadsAndWrites;
+  return info.read_only() ? verbs::Remote::kReads : verbs::Remote::kReadsAndWrites;
 }
 
 // First as a DMA-BUF, then by its address, which works where a module lets the NIC's driver pin GPU memory.
