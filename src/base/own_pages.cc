@@ -1,0 +1,37 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/own_pages.h"
+
+#include <sys/mman.h>
+
+namespace p2p {
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define P2P_WATCHED_HEAP 1  // by clang's way of saying so
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define P2P_WATCHED_HEAP 1
+#endif
+
+#ifdef P2P_WATCHED_HEAP
+
+// The sanitizer watches the ends of what lies on the heap.
+void* take_pages(std::size_t bytes) { return ::operator new(bytes); }
+void give_pages(void* pages, std::size_t /*bytes*/) noexcept { ::operator delete(pages); }
+
+#else
+
+void* take_pages(std::size_t bytes) {
+  void* const pages =
+      ::mmap(nullptr, bytes == 0 ? 1 : bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) throw std::bad_alloc();
+  return pages;
+}
+
+void give_pages(void* pages, std::size_t bytes) noexcept {
+  if (pages != nullptr) ::munmap(pages, bytes == 0 ? 1 : bytes);
+}
+
+#endif
+
+}  // namespace p2p
