@@ -14,6 +14,13 @@
 
 namespace p2p {
 
+/// Whether data that leaves this host is encrypted.
+enum class Encryption : std::uint8_t {
+  kOff,      ///< unless the peer wishes it
+  kOn,       ///< the streams of `tcp`, with peers that know how
+  kRequire,  ///< with all peers; those that do not wish it are refused, and no transport is used that cannot
+};
+
 /// All that can be set, with the defaults that apply. `from_environment` maps UCCL_P2P_* onto it;
 /// docs/options.md lists every variable.
 struct P2P_API Options {
@@ -88,6 +95,10 @@ struct P2P_API Options {
   std::string tls_ca;
   std::string tls_certificate;
   std::string tls_key;
+
+  /// Of the streams that carry data; asks for a key file or certificates. The session itself is encrypted
+  /// with any of these.
+  Encryption tls = Encryption::kOff;
 
   /// Names of keys, or common names of certificates, whose holders may connect; empty: all.
   std::vector<std::string> allow;

@@ -2,6 +2,7 @@
 #include "api/engine_variables.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <string>
 #include <string_view>
@@ -63,6 +64,21 @@ constexpr Bounds kDay{1, 86'400'000};  // in milliseconds
 constexpr Bounds kSome{1, 1'000'000};
 constexpr Bounds kMany{1, 1'000'000'000};
 constexpr Bounds kBatch{4096, std::uint64_t{1} << 30};
+
+constexpr std::array<std::string_view, 3> kEncryptions{"off", "on", "require"};
+
+Status read_encryption(Text text, Options& options) {
+  if (text == "integrity") {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "integrity alone needs a cipher suite of TLS that OpenSSL has since 3.4 and this library does not "
+        "use: take \"on\"");
+  }
+  const auto found = std::ranges::find(kEncryptions, text);
+  if (found == kEncryptions.end()) return fail(ErrorCode::kInvalidArgument, "none of off, on, require");
+  options.tls = static_cast<Encryption>(found - kEncryptions.begin());
+  return {};
+}
 
 // What is no flag is a name; whether there is such a transport is found out where they are loaded.
 Status read_require(Text text, Options& options) {
@@ -161,6 +177,12 @@ constexpr OptionVariable kVariables[] = {
     {"UCCL_P2P_TLS_KEY", "The private key (PEM) of UCCL_P2P_TLS_CERTIFICATE.",
      [](Text text, Options& o) { return o.tls_key = text, Status{}; },
      [](const Options& o) { return o.tls_key; }},
+    {"UCCL_P2P_TLS",
+     "Encryption of the data of `tcp` by TLS 1.3, which asks for keys or certificates. `off`: where the peer "
+     "wishes it. `on`: with peers that know how. `require`: others are refused, and `rdma` and `nccl_net`, "
+     "which cannot encrypt, are not used.",
+     read_encryption,
+     [](const Options& o) { return std::string(kEncryptions[static_cast<std::size_t>(o.tls)]); }},
     {"UCCL_P2P_ALLOW",
      "Names of keys, or common names of certificates, whose holders may connect, comma-separated. Empty: "
      "all.",

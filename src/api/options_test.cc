@@ -180,6 +180,19 @@ TEST_F(OptionsTest, TransportAliasesAndAuto) {
   EXPECT_THAT(read().transports, IsEmpty());
 }
 
+TEST_F(OptionsTest, EncryptionIsOffOnOrRequired) {
+  EXPECT_EQ(read().tls, Encryption::kOff);
+  for (const auto& [text, wish] :
+       {std::pair{"on", Encryption::kOn}, {"require", Encryption::kRequire}, {"off", Encryption::kOff}}) {
+    set("TLS", text);
+    EXPECT_EQ(read().tls, wish) << text;
+  }
+  set("TLS", "integrity");
+  EXPECT_THAT(refusal(), HasSubstr("OpenSSL has since 3.4"));
+  set("TLS", "1");
+  EXPECT_THAT(refusal(), HasSubstr("UCCL_P2P_TLS"));
+}
+
 TEST_F(OptionsTest, FabricsWithoutATransportSayWhatToSetInstead) {
   for (const char* const fabric : {"efa", "cxi"}) {
     set("TRANSPORT", fabric);

@@ -49,6 +49,7 @@ Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint3
        .peer_incarnation = setup_.peer.incarnation,
        .peer_identity = setup_.peer.identity,
        .secret = setup_.peer.secret,
+       .encrypt = setup_.peer.encrypts,
        .control = control.get(),
        .words = port.get(),
        .port = setup_.context->port});

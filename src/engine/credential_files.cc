@@ -23,6 +23,11 @@ Result<std::unique_ptr<CredentialFiles>> CredentialFiles::open(const Options& op
         "make an endpoint: UCCL_P2P_TLS_CA, UCCL_P2P_TLS_CERTIFICATE and UCCL_P2P_TLS_KEY go together");
   }
   if (!any && options.key_file.empty()) {
+    if (options.tls != Encryption::kOff) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "make an endpoint: UCCL_P2P_TLS encrypts for those that have proven who they are: set "
+                  "UCCL_P2P_KEY_FILE, or UCCL_P2P_TLS_CA, UCCL_P2P_TLS_CERTIFICATE and UCCL_P2P_TLS_KEY");
+    }
     if (options.allow.empty()) return nullptr;
     return fail(ErrorCode::kInvalidArgument,
                 "make an endpoint: without a key file or certificates nobody can be told by UCCL_P2P_ALLOW");

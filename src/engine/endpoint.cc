@@ -141,8 +141,9 @@ void Endpoint::set_note(std::string note) {
 
 SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   const Options& options = context_->options;
-  SessionConfig config{incarnation_,      credentials_ ? credentials_->current() : nullptr, options.allow, {},
-                       options.keepalive, std::max(options.hung, options.keepalive)};
+  SessionConfig config{
+      incarnation_,      credentials_ ? credentials_->current() : nullptr, options.allow, {}, options.tls,
+      options.keepalive, std::max(options.hung, options.keepalive)};
   if (note) {
     config.introduction.note = std::move(*note);
   } else {

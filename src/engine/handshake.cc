@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::string_view kHellos = "p2p hellos";
 
+/// The first version that tells wishes.
+constexpr std::uint16_t kWishes = 6;
+
 /// A peer's text, fit for a log line.
 std::string printable(std::string_view text) {
   constexpr std::size_t kLongest = 300;
@@ -31,6 +34,11 @@ std::string_view show(std::uint8_t proof) {
   return "something unknown";
 }
 
+std::string show(wire::Versions versions) {
+  if (versions.oldest == versions.newest) return fmt::to_string(versions.oldest);
+  return fmt::format("{} to {}", versions.oldest, versions.newest);
+}
+
 bool known(std::uint8_t proof) { return proof <= static_cast<std::uint8_t>(wire::Proof::kCertificate); }
 
 wire::Digest digest(const wire::Hello& connector, const wire::Hello& acceptor) {
@@ -43,7 +51,10 @@ wire::Digest digest(const wire::Hello& connector, const wire::Hello& acceptor) {
 
 }  // namespace
 
-Handshake::Handshake(Setup setup) : setup_(std::move(setup)) { setup_.hello.version = wire::kVersion; }
+Handshake::Handshake(Setup setup) : setup_(std::move(setup)) {
+  setup_.hello.oldest = setup_.versions.oldest;
+  setup_.hello.newest = setup_.versions.newest;
+}
 
 Handshake::Step Handshake::start() {
   Step step;
@@ -60,6 +71,7 @@ Handshake::Step Handshake::take(wire::Message message) {
     return take_introduction(std::move(*introduction));
   }
   Step step;
+  if (const auto* wish = std::get_if<wire::EncryptionWish>(&message); wish && take_wish(*wish)) return step;
   if (const auto* bye = std::get_if<wire::Bye>(&message); bye && stage_ != Stage::kDone) {
     const bool believed = stage_ == Stage::kIntroduction && !in_clear();
     const auto code = believed ? ErrorCode::kPermissionDenied : ErrorCode::kUnavailable;
@@ -72,10 +84,10 @@ Handshake::Step Handshake::take(wire::Message message) {
 }
 
 std::optional<Error> Handshake::mismatch(const wire::Hello& hello) const {
-  if (hello.version != wire::kVersion) {
+  if (!wire::common(setup_.versions, hello.versions())) {
     return Error{ErrorCode::kUnavailable,
-                 fmt::format("protocol versions differ: this side speaks {}, the peer {}", wire::kVersion,
-                             hello.version)};
+                 fmt::format("protocol versions differ: this side speaks {}, the peer {}",
+                             show(setup_.versions), show(hello.versions()))};
   }
   if (hello.proof != setup_.hello.proof) {
     return Error{
@@ -92,7 +104,8 @@ std::optional<Error> Handshake::mismatch(const wire::Hello& hello) const {
 
 Handshake::Step Handshake::take_hello(const wire::Hello& hello) {
   Step step;
-  if (hello.version == wire::kVersion && !known(hello.proof)) {
+  const auto version = wire::common(setup_.versions, hello.versions());
+  if (version && !known(hello.proof)) {
     step.error = Error{ErrorCode::kProtocol, "the peer's hello does not say how it proves itself"};
     return step;
   }
@@ -103,10 +116,11 @@ Handshake::Step Handshake::take_hello(const wire::Hello& hello) {
     return end;
   }
   theirs_ = hello;
+  version_ = *version;
   const bool connector = setup_.role == Role::kConnector;
   hellos_ = connector ? digest(setup_.hello, theirs_) : digest(theirs_, setup_.hello);
   if (in_clear()) {
-    if (connector) step.send.emplace_back(setup_.introduction);
+    if (connector) introduce(step);
     stage_ = Stage::kIntroduction;
   } else {
     step.seal = true;
@@ -126,7 +140,7 @@ Handshake::Step Handshake::sealed(std::string identity) {
   }
   Step step;
   setup_.introduction.hellos = hellos_;
-  if (setup_.role == Role::kConnector) step.send.emplace_back(setup_.introduction);
+  if (setup_.role == Role::kConnector) introduce(step);
   return step;
 }
 
@@ -148,11 +162,48 @@ Handshake::Step Handshake::take_introduction(wire::Introduction introduction) {
     return give_up(Error{ErrorCode::kProtocol, fmt::format("the peer's note has {} bytes, more than {}",
                                                            introduction.note.size(), kMaxNoteBytes)});
   }
+  if (auto error = clash()) return give_up(std::move(*error));
   peer_introduction_ = std::move(introduction);
   stage_ = Stage::kDone;
   Step step;
-  if (setup_.role == Role::kAcceptor) step.send.emplace_back(setup_.introduction);
+  if (setup_.role == Role::kAcceptor) introduce(step);
   return step;
+}
+
+/// What each side wishes of the encryption of data may rule the other one out.
+std::optional<Error> Handshake::clash() const {
+  const Encryption mine = setup_.encryption;
+  const Encryption theirs = their_wish_.value_or(Encryption::kOff);
+  if (mine == Encryption::kRequire && theirs == Encryption::kOff) {
+    return Error{ErrorCode::kPermissionDenied,
+                 fmt::format("this side requires encrypted data (UCCL_P2P_TLS=require), and the peer {}",
+                             version_ < kWishes ? "is too old for it" : "has it off")};
+  }
+  if (theirs == Encryption::kRequire && mine == Encryption::kOff) {
+    return Error{ErrorCode::kPermissionDenied,
+                 "the peer requires encrypted data, and this side has it off (UCCL_P2P_TLS=off)"};
+  }
+  return std::nullopt;
+}
+
+bool Handshake::take_wish(const wire::EncryptionWish& wish) {
+  const Encryption theirs{wish.encryption};
+  const bool known = theirs == Encryption::kOn || theirs == Encryption::kRequire;
+  if (stage_ != Stage::kIntroduction || in_clear() || version_ < kWishes || their_wish_ || !known)
+    return false;
+  their_wish_ = theirs;
+  return true;
+}
+
+bool Handshake::encrypts() const {
+  return !in_clear() && version_ >= kWishes && (setup_.encryption != Encryption::kOff || their_wish_);
+}
+
+void Handshake::introduce(Step& step) const {
+  if (!in_clear() && version_ >= kWishes && setup_.encryption != Encryption::kOff) {
+    step.send.emplace_back(wire::EncryptionWish{static_cast<std::uint8_t>(setup_.encryption)});
+  }
+  step.send.emplace_back(setup_.introduction);
 }
 
 Handshake::Step Handshake::give_up(Error error) const {

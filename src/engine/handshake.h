@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "p2p/options.h"
 #include "p2p/result.h"
 #include "transport/transport.h"
 #include "wire/messages.h"
@@ -23,7 +24,8 @@ namespace p2p::engine {
 ///                               <-   Hello
 ///     TLS                      <->   TLS             (both have a key, or both a certificate)
 ///     Introduction              ->
-///                               <-   Introduction    (each as soon as it believes the other)
+///                               <-   Introduction    (each as soon as it believes the other; behind an
+///                                                     EncryptionWish where there is one)
 ///
 /// Within TLS the introductions repeat what was said before it, as a digest of both hellos, so that whoever
 /// changes one on the way is found out. Whoever gives up says why with a Bye or TLS's alert, unless what came
@@ -38,9 +40,11 @@ class Handshake {
 
   struct Setup {
     Role role = Role::kConnector;
-    wire::Hello hello;  ///< its version is filled in
+    wire::Hello hello;  ///< its versions are filled in
     wire::Introduction introduction;
     std::vector<std::string> allow;  ///< identities that may connect; empty: all
+    Encryption encryption = Encryption::kOff;
+    wire::Versions versions = wire::kVersions;
   };
 
   /// What to do after a message: send, then go on, start TLS, or give up.
@@ -72,6 +76,12 @@ class Handshake {
   /// What is awaited, for errors: "the peer's hello".
   std::string_view awaits() const;
 
+  /// Once the peer's hello has come: the version that both speak from there on.
+  std::uint16_t version() const { return version_; }
+
+  /// Once done: streams of data are to be encrypted, since either side wishes it and both know how.
+  bool encrypts() const;
+
   /// Once the peer's hello has come: of both hellos, the connector's first. The same on both sides.
   const wire::Digest& hellos() const { return hellos_; }
 
@@ -88,13 +98,18 @@ class Handshake {
   Step give_up(Error error) const;
   std::optional<Error> mismatch(const wire::Hello& hello) const;
   bool allowed() const;
+  std::optional<Error> clash() const;
+  void introduce(Step& step) const;
+  bool take_wish(const wire::EncryptionWish& wish);
   bool in_clear() const { return setup_.hello.proof == 0; }
 
   Setup setup_;
   Stage stage_ = Stage::kHello;
   wire::Hello theirs_;
+  std::uint16_t version_ = 0;
   wire::Digest hellos_{};
   std::string identity_;
+  std::optional<Encryption> their_wish_;
   wire::Introduction peer_introduction_;
 };
 

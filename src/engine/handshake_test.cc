@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <deque>
 #include <string>
 
+#include "base/error.h"
 #include "drivers/crypto/crypto.h"
 #include "wire/encode.h"
 
@@ -97,6 +99,94 @@ TEST(Handshake, IntroducesTwoSidesHoweverTheyProveThemselves) {
   }
 }
 
+struct Wishes {
+  Encryption connector;
+  Encryption acceptor;
+};
+
+Pair wish(Wishes wishes, wire::Proof proof) {
+  Handshake::Setup connecting = setup(Role::kConnector, proof);
+  Handshake::Setup accepting = setup(Role::kAcceptor, proof);
+  connecting.encryption = wishes.connector;
+  accepting.encryption = wishes.acceptor;
+  Pair pair(std::move(connecting), std::move(accepting));
+  pair.run();
+  return pair;
+}
+
+constexpr std::array kWishes{Encryption::kOff, Encryption::kOn, Encryption::kRequire};
+
+TEST(Handshake, EncryptsDataIfEitherSideWishesIt) {
+  for (const Encryption mine : kWishes) {
+    for (const Encryption theirs : kWishes) {
+      const bool off = mine == Encryption::kOff || theirs == Encryption::kOff;
+      const bool required = mine == Encryption::kRequire || theirs == Encryption::kRequire;
+      if (off && required) continue;
+      for (const auto proof : {kKey, kCertificate}) {
+        const Pair pair = wish({mine, theirs}, proof);
+        expect_done(pair);
+        const bool encrypts = mine != Encryption::kOff || theirs != Encryption::kOff;
+        EXPECT_EQ(pair.connector.encrypts(), encrypts);
+        EXPECT_EQ(pair.acceptor.encrypts(), encrypts);
+      }
+    }
+  }
+}
+
+TEST(Handshake, RefusesAPeerThatHasOffWhatIsRequired) {
+  for (const auto& [mine, theirs] :
+       {std::pair(Encryption::kRequire, Encryption::kOff), {Encryption::kOff, Encryption::kRequire}}) {
+    const Pair pair = wish({mine, theirs}, kKey);
+    for (const auto& error : {pair.connector_error, pair.acceptor_error}) {
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->code, ErrorCode::kPermissionDenied);
+      EXPECT_THAT(error->message, HasSubstr("encrypted data"));
+      EXPECT_THAT(error->message, HasSubstr("UCCL_P2P_TLS"));
+    }
+  }
+}
+
+TEST(Handshake, NothingIsEncryptedWithoutProofs) {
+  const Pair pair = wish({Encryption::kOn, Encryption::kOn}, kNone);
+  expect_done(pair);
+  EXPECT_FALSE(pair.connector.encrypts());
+  EXPECT_FALSE(pair.acceptor.encrypts());
+}
+
+TEST(Handshake, AnOlderPeerIsServedInClearUnlessEncryptionIsRequired) {
+  for (const auto mine : {Encryption::kOn, Encryption::kRequire}) {
+    Handshake::Setup connecting = setup(Role::kConnector, kKey);
+    Handshake::Setup accepting = setup(Role::kAcceptor, kKey);
+    connecting.versions = {5, 5};
+    accepting.encryption = mine;
+    Pair pair(std::move(connecting), std::move(accepting));
+    pair.run();
+    EXPECT_EQ(pair.acceptor.done(), mine == Encryption::kOn);
+    EXPECT_FALSE(pair.acceptor.encrypts());
+    if (mine == Encryption::kOn) continue;
+    ASSERT_TRUE(pair.acceptor_error && pair.connector_error);
+    EXPECT_THAT(pair.acceptor_error->message, HasSubstr("the peer is too old for it"));
+    EXPECT_THAT(pair.connector_error->message, HasSubstr("is too old for it"));
+  }
+}
+
+TEST(Handshake, RefusesWishesThatAreNotDue) {
+  constexpr wire::EncryptionWish kOn{static_cast<std::uint8_t>(Encryption::kOn)};
+  const auto introducing = [](wire::Proof proof) {
+    Handshake acceptor(setup(Role::kAcceptor, proof));
+    EXPECT_FALSE(acceptor.take(Handshake(setup(Role::kConnector, proof)).start().send.at(0)).error);
+    if (proof != kNone) acceptor.sealed("decode-1");
+    return acceptor;
+  };
+  EXPECT_TRUE(Handshake(setup(Role::kAcceptor, kKey)).take(kOn).error);
+  EXPECT_TRUE(introducing(kNone).take(kOn).error);
+  EXPECT_TRUE(introducing(kKey).take(wire::EncryptionWish{0}).error);
+  EXPECT_TRUE(introducing(kKey).take(wire::EncryptionWish{3}).error);
+  Handshake twice = introducing(kKey);
+  EXPECT_FALSE(twice.take(kOn).error);
+  EXPECT_TRUE(twice.take(kOn).error);
+}
+
 // So a connector that is through was not closed for want of room, as one may be until then.
 TEST(Handshake, TheAcceptorIntroducesItselfLast) {
   for (const auto proof : {kNone, kKey}) {
@@ -149,16 +239,84 @@ TEST(Handshake, NamesWhatEachSideHasIfTheyDiffer) {
   }
 }
 
-TEST(Handshake, NamesBothVersionsIfTheyDiffer) {
-  Handshake acceptor(setup(Role::kAcceptor, kKey));
-  const Handshake::Step step = acceptor.take(wire::Hello{.version = 9});
-  ASSERT_TRUE(step.error);
-  EXPECT_EQ(step.error->code, ErrorCode::kUnavailable);
-  EXPECT_THAT(step.error->message, HasSubstr("this side speaks 5, the peer 9"));
-  // The connector learns it from the hello and, in words, from the bye.
-  ASSERT_EQ(step.send.size(), 2U);
-  EXPECT_EQ(std::get<wire::Hello>(step.send[0]).version, wire::kVersion);
-  EXPECT_THAT(std::get<wire::Bye>(step.send[1]).reason, HasSubstr("versions differ"));
+TEST(Handshake, SpeaksTheHighestCommonVersion) {
+  struct Case {
+    wire::Versions mine, theirs;
+    std::uint16_t spoken;
+  };
+  for (const auto& [mine, theirs, spoken] :
+       {Case{{5, 5}, {5, 6}, 5}, {{5, 7}, {6, 9}, 7}, {{6, 9}, {5, 7}, 7}, {{5, 9}, {6, 7}, 7}}) {
+    for (const wire::Proof proof : {kNone, kKey}) {
+      Handshake::Setup connecting = setup(Role::kConnector, proof);
+      Handshake::Setup accepting = setup(Role::kAcceptor, proof);
+      connecting.versions = mine;
+      accepting.versions = theirs;
+      Pair pair(std::move(connecting), std::move(accepting));
+      pair.run();
+      ASSERT_TRUE(pair.connector.done() && pair.acceptor.done());
+      EXPECT_EQ(pair.connector.version(), spoken);
+      EXPECT_EQ(pair.acceptor.version(), spoken);
+    }
+  }
+}
+
+TEST(Handshake, NamesBothRangesIfNoVersionIsCommon) {
+  for (const auto& [mine, theirs] : {std::pair(wire::Versions{5, 7}, wire::Versions{8, 9}),
+                                     {wire::Versions{8, 9}, wire::Versions{5, 7}}}) {
+    Handshake::Setup connecting = setup(Role::kConnector, kKey);
+    Handshake::Setup accepting = setup(Role::kAcceptor, kKey);
+    connecting.versions = mine;
+    accepting.versions = theirs;
+    Pair pair(std::move(connecting), std::move(accepting));
+    pair.run();
+    for (const auto& [error, here, there] :
+         {std::tuple(pair.connector_error, mine, theirs), {pair.acceptor_error, theirs, mine}}) {
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->code, ErrorCode::kUnavailable);
+      EXPECT_THAT(error->message,
+                  HasSubstr(fmt::format("this side speaks {} to {}, the peer {} to {}", here.oldest,
+                                        here.newest, there.oldest, there.newest)));
+    }
+  }
+}
+
+// Its hello has random bytes in place of a range.
+TEST(Handshake, TakesASideThatKnowsNoRangesAtItsOneVersion) {
+  for (const std::uint16_t newest : {std::uint16_t{0}, std::uint16_t{5}, std::uint16_t{65535}}) {
+    Handshake::Setup both = setup(Role::kAcceptor, kNone);
+    both.versions = {5, 6};
+    Handshake acceptor(std::move(both));
+    EXPECT_FALSE(acceptor.take(wire::Hello{.oldest = 5, .mark = {std::byte{'q'}}, .newest = newest}).error);
+    EXPECT_EQ(acceptor.version(), 5);
+  }
+  Handshake::Setup newer = setup(Role::kAcceptor, kNone);
+  newer.versions = {6, 7};
+  const auto error =
+      Handshake(std::move(newer)).take(wire::Hello{.oldest = 5, .mark = {}, .newest = 6}).error;
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->message, HasSubstr("this side speaks 6 to 7, the peer 5"));
+}
+
+// Whoever takes the newest version out of a hello changes what the introductions repeat.
+TEST(Handshake, NoticesARangeThatWasChanged) {
+  for (const bool marked : {true, false}) {
+    Handshake::Setup connecting = setup(Role::kConnector, kKey);
+    Handshake::Setup accepting = setup(Role::kAcceptor, kKey);
+    connecting.versions = accepting.versions = {5, 6};
+    Pair pair(std::move(connecting), std::move(accepting));
+    auto& hello = std::get<wire::Hello>(pair.to_acceptor.front());
+    if (marked) {
+      hello.newest = 5;
+    } else {
+      hello.mark = {};
+    }
+    pair.run();
+    EXPECT_EQ(pair.acceptor.version(), 5);
+    ASSERT_TRUE(pair.acceptor_error);
+    EXPECT_THAT(pair.acceptor_error->message, HasSubstr("somebody changes it"));
+    EXPECT_FALSE(pair.acceptor.done());
+    EXPECT_FALSE(pair.connector.done());
+  }
 }
 
 TEST(Handshake, TellsAStrangerNothingButAHello) {

@@ -48,10 +48,16 @@ Result<std::vector<const Entry*>> choose(const Options& options, const Transport
   return chosen;
 }
 
+bool in_clear(const Capabilities& capabilities) {
+  return capabilities.reach == Reach::kNetwork && !capabilities.encrypts;
+}
+
 TransportSlot load(const Entry& entry, const Options& options) {
   TransportSlot slot{entry.make(options)};
   if (options.network_only && slot.transport->capabilities().reach != Reach::kNetwork) {
     slot.unusable = "left out: only transports that reach other hosts are wanted";
+  } else if (options.tls == Encryption::kRequire && in_clear(slot.transport->capabilities())) {
+    slot.unusable = "it cannot encrypt, which UCCL_P2P_TLS=require asks for";
   } else if (Status usable = slot.transport->probe(); !usable) {
     slot.unusable = usable.error().message;
   }

@@ -15,6 +15,7 @@
 #include "drivers/crypto/credentials.h"
 #include "engine/reactor.h"
 #include "p2p/memory.h"
+#include "p2p/options.h"
 #include "p2p/result.h"
 #include "transport/transport.h"
 #include "wire/messages.h"
@@ -27,6 +28,7 @@ struct SessionConfig {
   std::shared_ptr<const crypto::Credentials> credentials;  ///< null: neither side proves anything
   std::vector<std::string> allow;                          ///< identities that may connect; empty: all
   wire::Introduction introduction;
+  Encryption encryption = Encryption::kOff;  ///< of data, as this side wishes it
   std::chrono::milliseconds keepalive{3000};
   std::chrono::milliseconds hung{30000};
 };
@@ -39,6 +41,7 @@ struct SessionPeer {
   std::array<std::byte, 32> secret{};  ///< the same on both sides, new for each session
   PeerPath path;
   std::uint16_t port = 0;  ///< the peer's, of the control connection
+  bool encrypts = false;   ///< streams of data are to be encrypted, as both sides have agreed
 };
 
 /// One control connection: hello, TLS where there are keys, introduction, then messages both ways with

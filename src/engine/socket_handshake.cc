@@ -18,6 +18,7 @@ Result<SocketHandshake> SocketHandshake::start(const SessionConfig& config, Role
                                                wire::FrameReader& reader) {
   Handshake::Setup setup{
       .role = role, .hello = {}, .introduction = config.introduction, .allow = config.allow};
+  setup.encryption = config.encryption;
   setup.hello.incarnation = config.incarnation;
   if (const auto& credentials = config.credentials) {
     const auto proof = credentials->by_key() ? wire::Proof::kKey : wire::Proof::kCertificate;
@@ -66,7 +67,8 @@ SessionPeer SocketHandshake::peer() const {
           .identity = handshake_.peer_identity(),
           .secret = credentials_ ? secret_ : handshake_.hellos(),
           .path = socket_.path(),
-          .port = socket_.peer_port()};
+          .port = socket_.peer_port(),
+          .encrypts = handshake_.encrypts()};
 }
 
 }  // namespace p2p::engine

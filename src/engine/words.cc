@@ -180,9 +180,9 @@ Status Words::take_frames(std::uint64_t offset, ByteView frames, Deferred& defer
     if (length < wire::kTypeBytes || length > left || length > kMaxFrameBytes - wire::kLengthBytes) {
       return fail(ErrorCode::kProtocol, "a word of {} bytes in {}", length, frames.size());
     }
-    auto message = wire::decode(frames.subspan(wire::kLengthBytes, length));
-    if (!message) return tl::unexpected(message.error());
-    if (Status handled = hooks_.handle(*message, deferred); !handled) return handled;
+    Status taken = wire::decode(frames.subspan(wire::kLengthBytes, length), message_);
+    if (taken) taken = hooks_.handle(message_, deferred);
+    if (!taken) return taken;
     expected_ += wire::kLengthBytes + length;
     frames = frames.subspan(wire::kLengthBytes + length);
   }

@@ -100,6 +100,7 @@ class Words : public std::enable_shared_from_this<Words> {
 
   Mutex in_mutex_;  // held while messages are handled
   std::uint64_t expected_ P2P_GUARDED_BY(in_mutex_) = 0;
+  wire::Message message_ P2P_GUARDED_BY(in_mutex_);  // the last that came, for its memory
 
   Mutex session_mutex_;  // held from the making of a block to its place in the session's queue
 

@@ -42,9 +42,9 @@ enum class Scheduling : std::uint8_t {
 struct Capabilities {
   Reach reach = Reach::kNetwork;
 
-  /// `import_region` needs the owner's base, size and exported key, which the owner gives to those that hold
-  /// the region's key: always so where the peer's engine takes no part in a write or read, and so cannot
-  /// check that key then. Such regions are revoked with the peer's word.
+  /// `import_region` needs the owner's base, size and exported key, given to those that hold the region's
+  /// key: always so where the peer's engine takes no part in a write or read, and so cannot check that key.
+  /// Such regions are revoked with the peer's word.
   bool needs_exported_key = false;
   Guard guard = Guard::kOwner;
 
@@ -53,7 +53,8 @@ struct Capabilities {
   bool slow_import = false;
 
   Scheduling scheduling = Scheduling::kSpread;
-  bool reopens = false;  ///< a lost channel can be opened again while others carry on, and all after a rest
+  bool encrypts = false;  ///< what leaves the host, where `ChannelSetup::encrypt` asks for it
+  bool reopens = false;   ///< a lost channel can be opened again while others carry on, and all after a rest
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
   std::size_t max_batch_segments = 1024;
 };
@@ -90,6 +91,7 @@ struct ChannelSetup {
 
   /// Known to both sides of the session only: a channel that accepts a stranger's connection asks for proof.
   std::array<std::byte, 32> secret{};
+  bool encrypt = false;                        ///< both sides wish it
   ControlLink* control = nullptr;              ///< outlives the channel
   WordListener* words = nullptr;               ///< likewise; null: nobody listens
   std::shared_ptr<StreamPort> port = nullptr;  ///< where the peer may dial; null: nowhere
@@ -113,21 +115,18 @@ class Channel {
   virtual Status connect(std::span<const std::byte> peer_address) = 0;
 
   virtual ChannelState state() const = 0;
-
-  /// Why the state is kFailed.
-  virtual Error error() const = 0;
+  virtual Error error() const = 0;  ///< why the state is kFailed
 
   /// Takes the batch, or answers false when full: try again after a completion. Only in kReady. Whatever
   /// goes wrong later is a completion.
   virtual bool post(const Batch& batch) = 0;
 
-  /// Moves what can be moved without blocking and appends the batches that ended. Returns true if anything
-  /// moved (bytes or states), so that the caller knows whether to poll on. A channel that fails completes all
-  /// its batches.
+  /// Moves what can be moved without blocking and appends the batches that ended. True if anything moved
+  /// (bytes or states): it is worth polling on. A channel that fails completes all its batches.
   virtual bool progress(std::vector<Completion>& completions) = 0;
 
-  /// Asks that the local memory of a posted batch be left alone as soon as possible; its completion
-  /// (kCancelled, or the true outcome) still follows, without delay if only the local side is concerned.
+  /// Asks that the local memory of a posted batch be left alone as soon as possible; its completion follows
+  /// (kCancelled, or the true outcome), without delay if only the local side is concerned.
   virtual void abandon(BatchId id) = 0;
 
   /// Readable while `progress` has something to do; -1 if nothing can tell and `progress` must be polled
@@ -150,8 +149,9 @@ class Channel {
   /// Takes a block, or answers false when full: try again after `progress`. Only in kReady.
   virtual bool say(std::span<const std::byte> /*block*/) { return false; }
 
-  /// Somebody calls `progress` again and again, until `rest`: a peer need not make `ready_fd` tell.
-  virtual void stir() {}
+  /// Somebody calls `progress` again and again, until `rest`: a peer need not make `ready_fd` tell. True: until
+  /// then it tells of nothing but the peer's end.
+  virtual bool stir() { return false; }
 
   /// Nobody calls `progress` until `ready_fd` tells; false if there is something to do at once.
   virtual bool rest() { return true; }

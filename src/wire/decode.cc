@@ -77,37 +77,45 @@ class Decoder {
   ByteReader& in_;
 };
 
-/// Makes the alternative of `Message` with this index, its fields as they are by default.
+/// Makes it the alternative with this index, its fields as they are by default.
 template <std::size_t... kIndex>
-std::optional<Message> blank(std::size_t index, std::index_sequence<kIndex...>) {
-  std::optional<Message> message;
-  ((index == kIndex ? (void)message.emplace(std::in_place_index<kIndex>) : void()), ...);
-  return message;
+void become(Message& message, std::size_t index, std::index_sequence<kIndex...>) {
+  ((index == kIndex ? (void)message.emplace<kIndex>() : void()), ...);
 }
 
 }  // namespace
 
 Result<Message> decode(ByteView contents) {
+  Message message;
+  if (Status decoded = decode(contents, message); !decoded) return tl::unexpected(std::move(decoded).error());
+  return message;
+}
+
+Status decode(ByteView contents, Message& message) {
   ByteReader in(contents);
   const auto type = in.get<std::uint16_t>();
   constexpr std::size_t kTypes = std::variant_size_v<Message>;
   // Type 0 wraps to an index out of range.
-  auto message = blank(static_cast<std::size_t>(type) - 1, std::make_index_sequence<kTypes>());
-  if (!in.ok() || !message) {
+  const std::size_t index = static_cast<std::size_t>(type) - 1;
+  if (!in.ok() || index >= kTypes) {
     return fail(ErrorCode::kProtocol, "decode a frame of {} bytes: message type {} is not one of 1 to {}",
                 contents.size(), type, kTypes);
   }
-  if (std::holds_alternative<Hello>(*message)) {
+  if (message.index() != index) become(message, index, std::make_index_sequence<kTypes>());
+  if (std::holds_alternative<Hello>(message)) {
     const auto version = ByteReader(contents.subspan(kTypeBytes)).get<std::uint16_t>();
-    if (in.left() >= sizeof version && version != kVersion) return Message(Hello{.version = version});
+    if (in.left() >= sizeof version && version < Hello::kFirst) {
+      message = Hello{.oldest = version, .mark = {}};
+      return {};
+    }
   }
-  std::visit([&](auto& body) { fields(body, Decoder(in)); }, *message);
+  std::visit([&](auto& body) { fields(body, Decoder(in)); }, message);
   if (!in.ok() || in.left() != 0) {
-    return fail(ErrorCode::kProtocol, "decode a {} of {} bytes: {}", name(*message), contents.size(),
+    return fail(ErrorCode::kProtocol, "decode a {} of {} bytes: {}", name(message), contents.size(),
                 in.ok() ? fmt::format("{} bytes too many", in.left())
                         : std::string("it ends early, or a length in it is wrong"));
   }
-  return std::move(*message);
+  return {};
 }
 
 void FrameReader::feed(ByteView bytes) {

@@ -11,8 +11,12 @@
 namespace p2p::wire {
 
 /// One message from a frame's contents, that is without the length: kProtocol unless they are what `encode`
-/// makes. A Hello of another version gives its version alone.
+/// makes. A Hello of before Hello::kFirst gives its version alone.
 Result<Message> decode(ByteView contents);
+
+/// The same in place of what `message` was, whose memory is used again if it was of the same type. After an
+/// error it is any message.
+Status decode(ByteView contents, Message& message);
 
 /// Cuts a stream of bytes that nobody vouches for into messages. Holds no more memory than the bytes it was
 /// fed and did not yet give out.

@@ -84,7 +84,8 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "ChannelReopened",
                                                                                "NotifyTaken",
                                                                                "ChannelsRest",
-                                                                               "ChannelsWanted"};
+                                                                               "ChannelsWanted",
+                                                                               "EncryptionWish"};
 
 }  // namespace
 

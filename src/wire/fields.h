@@ -13,11 +13,14 @@ namespace p2p::wire {
 template <class Self, class Type>
 concept Is = std::same_as<std::remove_const_t<Self>, Type>;
 
-void fields(Is<Hello> auto& m, auto&& walk) { walk(m.version, m.incarnation, m.nonce, m.proof); }
+void fields(Is<Hello> auto& m, auto&& walk) {
+  walk(m.oldest, m.incarnation, m.nonce, m.mark, m.newest, m.proof);
+}
 void fields(Is<TransportStatus> auto& m, auto&& walk) { walk(m.name, m.reason); }
 void fields(Is<Introduction> auto& m, auto&& walk) {
   walk(m.hellos, m.note, m.transports, m.eager_bytes, m.notifications, m.notification_bytes);
 }
+void fields(Is<EncryptionWish> auto& m, auto&& walk) { walk(m.encryption); }
 void fields(Is<ChannelOffer> auto& m, auto&& walk) { walk(m.transport, m.addresses); }
 void fields(Is<ChannelAnswer> auto& m, auto&& walk) { walk(m.transport, m.reason, m.addresses); }
 void fields(Is<ChannelsReady> auto& m, auto&& walk) { walk(m.transport, m.reason); }

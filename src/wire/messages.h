@@ -9,30 +9,39 @@
 
 #include "base/bytes.h"
 #include "p2p/memory.h"
+#include "wire/versions.h"
 #include "wire/words.h"
 
 /// What crosses a control connection: a closed set of messages. fields.h lists each struct's fields once, in
 /// wire order, and the codec walks that list both ways (encode.cc, decode.cc; byte tables in docs/wire.md).
 namespace p2p::wire {
 
-inline constexpr std::uint16_t kVersion = 5;
-
 /// Longest frame either side accepts, its header included. Longer things are sent in pieces.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
 
-using Nonce = std::array<std::byte, 32>;
+using Nonce = std::array<std::byte, 24>;
 using Digest = std::array<std::byte, 32>;
 
 /// How a side proves itself.
 enum class Proof : std::uint8_t { kNone, kKey, kCertificate };
 
-/// First from both sides. Tells nothing that a stranger must not know. `version` comes first in every
-/// version, so that two sides that do not understand each other can still say so.
+/// First from both sides. Tells nothing that a stranger must not know. It has these fields in all versions
+/// from kFirst on, so that two sides that have none in common can still say so. Sides that know no ranges
+/// have random bytes where the mark is, and behind it.
 struct Hello {
-  std::uint16_t version = kVersion;
+  static constexpr std::uint16_t kFirst = 5;
+  using Mark = std::array<std::byte, 6>;
+  static constexpr Mark kMark{std::byte{'p'}, std::byte{'2'}, std::byte{'p'},
+                              std::byte{' '}, std::byte{'t'}, std::byte{'o'}};
+
+  std::uint16_t oldest = kVersions.oldest;
   std::uint64_t incarnation = 0;
   Nonce nonce{};
+  Mark mark = kMark;
+  std::uint16_t newest = kVersions.newest;
   std::uint8_t proof = 0;  ///< a Proof; with any but kNone TLS follows the hellos
+
+  Versions versions() const { return {oldest, mark == kMark ? newest : oldest}; }
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -53,6 +62,12 @@ struct Introduction {
   std::uint32_t notifications = 1024;
   std::uint64_t notification_bytes = std::uint64_t{1} << 20;
   friend bool operator==(const Introduction&, const Introduction&) = default;
+};
+
+/// Ahead of the introduction, within TLS, from those that wish data to be encrypted. From version 6 on.
+struct EncryptionWish {
+  std::uint8_t encryption = 0;  ///< an Encryption
+  friend bool operator==(const EncryptionWish&, const EncryptionWish&) = default;
 };
 
 /// Connector: my channels of one transport, in order. One offer for each transport that both can use.
@@ -175,6 +190,6 @@ using Message =
                  RegionAnswer, RegionRevoke, RegionRevoked, ReceivePosted, ReceiveDone, ReceiveWithdrawn,
                  Notify, NotifyDone, Heartbeat, Bye, Words, EagerMessage, MessageAnswered, MessageDeclined,
                  ReceiveWanted, MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened, NotifyTaken,
-                 ChannelsRest, ChannelsWanted>;
+                 ChannelsRest, ChannelsWanted, EncryptionWish>;
 
 }  // namespace p2p::wire

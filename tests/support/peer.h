@@ -30,6 +30,7 @@ struct EndpointPlan {
   std::string interfaces;  ///< for TCP data, comma-separated
   std::string announce;    ///< of a peer process alone
   std::chrono::milliseconds idle{60000};
+  Encryption tls = Encryption::kOff;
 
   Options options() const;
 };

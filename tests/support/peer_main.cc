@@ -119,7 +119,7 @@ class Peer {
 
  private:
   /// endpoint LISTEN|- PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS STREAMS INTERFACES|- HUNG_MS
-  /// IDLE_MS [ANNOUNCE] : "ok ADDRESS PORT"
+  /// IDLE_MS TLS [ANNOUNCE] : "ok ADDRESS PORT"
   std::string make_endpoint(Words& words) {
     Options options;
     if (const std::string address = words.text(); address != "-") options.listen_address = address;
@@ -135,6 +135,7 @@ class Peer {
     }
     options.hung = words.time();
     options.idle = words.time();
+    options.tls = static_cast<Encryption>(words.number());
     options.announce = words.text();
     auto endpoint = Endpoint::create(options);
     if (!endpoint) return answer_error(endpoint);

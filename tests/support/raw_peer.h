@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "transport/transport.h"
 #include "wire/decode.h"
 #include "wire/encode.h"
 

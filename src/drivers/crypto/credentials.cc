@@ -3,7 +3,6 @@
 
 #include <openssl/ssl.h>
 
-#include <array>
 #include <string_view>
 #include <utility>
 
@@ -11,45 +10,22 @@
 #include "drivers/crypto/crypto.h"
 #include "drivers/crypto/openssl.h"
 #include "drivers/crypto/tls.h"
+#include "drivers/crypto/tls_context.h"
 
 namespace p2p::crypto {
 namespace {
-
-constexpr const char* kCipher = "TLS_AES_128_GCM_SHA256";
-constexpr std::array<unsigned char, 2> kCipherId{0x13, 0x01};
 
 /// What a key is called in TLS, where a name has at least one byte.
 constexpr std::string_view kIdentityPrefix = "p2p:";
 
 constexpr std::string_view kSecretLabel = "p2p key of TLS";
 
-constexpr std::size_t kMostCertificateBytes = std::size_t{16} << 10;
-
-/// Marks sessions as ours, which OpenSSL demands of those that are as if resumed.
-const std::array<unsigned char, 3> kContext{'p', '2', 'p'};
-
 Tls* tls_of(SSL* ssl) { return static_cast<Tls*>(SSL_get_app_data(ssl)); }
-
-/// A session as if resumed, which is how TLS 1.3 takes keys from outside.
-SSL_SESSION* session_of(SSL* ssl, const NamedKey& key) {
-  SSL_SESSION* session = SSL_SESSION_new();
-  const SSL_CIPHER* cipher = SSL_CIPHER_find(ssl, kCipherId.data());
-  const auto* secret = reinterpret_cast<const unsigned char*>(key.secret.data());
-  if (session != nullptr && cipher != nullptr &&
-      SSL_SESSION_set1_master_key(session, secret, key.secret.size()) == 1 &&
-      SSL_SESSION_set_cipher(session, cipher) == 1 &&
-      SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1 &&
-      SSL_SESSION_set1_id_context(session, kContext.data(), kContext.size()) == 1) {
-    return session;
-  }
-  SSL_SESSION_free(session);
-  return nullptr;
-}
 
 int show_key(SSL* ssl, const EVP_MD* /*digest*/, const unsigned char** identity, size_t* identity_size,
              SSL_SESSION** session) {
   const NamedKey* key = tls_of(ssl)->first_key();
-  *session = session_of(ssl, *key);
+  *session = session_of(ssl, key->secret);
   if (*session == nullptr) return 0;
   *identity = reinterpret_cast<const unsigned char*>(key->name.data());
   *identity_size = key->name.size();
@@ -59,7 +35,7 @@ int show_key(SSL* ssl, const EVP_MD* /*digest*/, const unsigned char** identity,
 int find_key(SSL* ssl, const unsigned char* identity, size_t identity_size, SSL_SESSION** session) {
   *session = nullptr;
   const NamedKey* key = tls_of(ssl)->find_key({reinterpret_cast<const char*>(identity), identity_size});
-  if (key != nullptr) *session = session_of(ssl, *key);
+  if (key != nullptr) *session = session_of(ssl, key->secret);
   return key == nullptr || *session != nullptr ? 1 : 0;
 }
 
@@ -72,22 +48,10 @@ tl::unexpected<Error> failed(const std::string& what) {
 Credentials::~Credentials() { SSL_CTX_free(context_); }
 
 Status Credentials::make_context() {
-  start_openssl();
-  ERR_clear_error();
-  context_ = SSL_CTX_new(TLS_method());
-  const bool made = context_ != nullptr && SSL_CTX_set_min_proto_version(context_, TLS1_3_VERSION) == 1 &&
-                    SSL_CTX_set_max_proto_version(context_, TLS1_3_VERSION) == 1 &&
-                    SSL_CTX_set_ciphersuites(context_, kCipher) == 1 &&
-                    SSL_CTX_set1_groups_list(context_, "X25519:P-256") == 1 &&
-                    SSL_CTX_set_num_tickets(context_, 0) == 1 &&
-                    SSL_CTX_set_session_id_context(context_, kContext.data(), kContext.size()) == 1;
-  if (!made) return fail(ErrorCode::kSystem, "prepare TLS: {}", openssl_error());
-  SSL_CTX_set_options(context_, SSL_OP_NO_TICKET);
-  SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
+  const auto context = make_tls_context();
+  if (!context) return tl::unexpected(context.error());
+  context_ = *context;
   SSL_CTX_set_mode(context_, SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_set_max_cert_list(context_, kMostCertificateBytes);
-  // Without an authority nobody's certificate is taken: a peer has a key, or nothing.
-  SSL_CTX_set_verify(context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   return {};
 }
 

@@ -60,6 +60,7 @@ Result<UniqueFd> Acceptor::advance() {
     const Result<bool> proven = advance(*pending);
     if (proven && *proven) {
       UniqueFd fd = std::move(pending->fd);
+      key_ = stream_key(secret_, pending->greeting, pending->nonce);
       polls_->remove(fd.get());
       pending_.clear();
       listener_.reset();

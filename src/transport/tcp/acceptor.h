@@ -30,6 +30,9 @@ class Acceptor {
   /// listening ends with that. No descriptor before.
   Result<UniqueFd> advance();
 
+  /// Once there is a socket: of its stream alone.
+  const crypto::Digest& key() const { return key_; }
+
   /// Strangers hang on, or a pause lasts, at most until here; call `advance` then.
   Clock::time_point next_deadline() const;
 
@@ -58,6 +61,7 @@ class Acceptor {
   Clock::time_point paused_until_ = Clock::time_point::min();
   ChannelAddress address_;
   std::vector<Pending> pending_;
+  crypto::Digest key_{};
 };
 
 }  // namespace p2p::tcp

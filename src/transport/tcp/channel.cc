@@ -47,7 +47,7 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
 StreamChannel::~StreamChannel() {
   staging_->close();
   farewell_.send("the peer closed the stream");
-  if (fd_ && sender_.zerocopy_outstanding()) socket::discard_at_close(fd_.get());
+  if (stream_ && sender_.zerocopy_outstanding()) socket::discard_at_close(stream_->fd());
 }
 
 Status StreamChannel::connect(std::span<const std::byte> peer_address) {
@@ -59,30 +59,30 @@ Status StreamChannel::connect(std::span<const std::byte> peer_address) {
 }
 
 bool StreamChannel::connect_further() {
-  Result<UniqueFd> fd = connecting_->advance();
-  if (fd && !*fd) return false;
-  const Status ready = fd ? become_ready(std::move(*fd)) : tl::unexpected(fd.error());
+  Result<std::unique_ptr<socket::Stream>> stream = connecting_->advance();
+  if (stream && !*stream) return false;
+  const Status ready = stream ? become_ready(std::move(*stream)) : tl::unexpected(stream.error());
   if (!ready) lose(ready.error());
   return true;
 }
 
-Status StreamChannel::become_ready(UniqueFd fd) {
-  const Result<socket::Address> local = socket::local_address(fd.get());
-  const Result<socket::Address> remote = socket::peer_address(fd.get());
+Status StreamChannel::become_ready(std::unique_ptr<socket::Stream> stream) {
+  const Result<socket::Address> local = socket::local_address(stream->fd());
+  const Result<socket::Address> remote = socket::peer_address(stream->fd());
   if (!local) return tl::unexpected(local.error());
   if (!remote) return tl::unexpected(remote.error());
   const bool same_host = socket::is_local(*remote);
   const socket::StreamOptions options{.keepalive = config_.keepalive,
                                       .buffer_bytes = same_host ? kLocalBufferBytes : 0};
-  if (Status status = socket::tune_stream(fd.get(), options); !status) return status;
-  if (Status status = polls_.add(fd.get(), EPOLLIN); !status) return status;
+  if (Status status = socket::tune_stream(stream->fd(), options); !status) return status;
+  if (Status status = polls_.add(stream->fd(), EPOLLIN); !status) return status;
   polls_.clear_alarm();
-  description_ = fmt::format("{} -> {}", local->describe(), remote->describe());
+  description_ = fmt::format("{} -> {}{}", local->describe(), remote->describe(), stream->label());
   connecting_.reset();
-  fd_ = std::move(fd);
+  stream_ = std::move(stream);
   // On one host the kernel copies all the same, and later.
-  sender_.start(fd_.get(), same_host ? 0 : config_.zerocopy_bytes);
-  liveness_.start(fd_.get());
+  sender_.start(*stream_, same_host ? 0 : config_.zerocopy_bytes);
+  liveness_.start(stream_->fd());
   phase_ = Phase::kReady;
   return {};
 }
@@ -98,8 +98,8 @@ void StreamChannel::lose(const Error& why) {
   const bool was_ready = phase_ == Phase::kReady;
   phase_ = Phase::kClosing;
   error_ = why;
-  if (fd_) socket::discard_at_close(fd_.get());
-  fd_.reset();
+  if (stream_) socket::discard_at_close(stream_->fd());
+  stream_.reset();
   connecting_.reset();
   polls_.clear_alarm();
   staging_->close();
@@ -168,7 +168,8 @@ bool StreamChannel::progress(std::vector<Completion>& completions) {
 
 bool StreamChannel::busy() const {
   if (phase_ == Phase::kClosing) return !completions_.empty();
-  return !completions_.empty() || departures_.busy() || reads_.busy() || peer_.busy();
+  const bool holds = stream_ && stream_->holds();
+  return holds || !completions_.empty() || departures_.busy() || reads_.busy() || peer_.busy();
 }
 
 bool StreamChannel::move_bytes() {
@@ -177,7 +178,7 @@ bool StreamChannel::move_bytes() {
   Status status = liveness_.check();
   if (status) status = peer_.settle();
   if (status) {
-    const Result<Receiver::Received> received = receiver_.receive(fd_.get());
+    const Result<Receiver::Received> received = receiver_.receive(*stream_);
     if (received) {
       moved = moved || received->bytes != 0;
       if (!received->more) peer_.acknowledge();
@@ -196,7 +197,7 @@ Result<bool> StreamChannel::flush() {
   const bool wanted = sender_.pending();
   if (sent && wanted != watching_output_) {
     watching_output_ = wanted;
-    polls_.change(fd_.get(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    polls_.change(stream_->fd(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
   }
   return sent;
 }

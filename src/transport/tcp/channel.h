@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/own_pages.h"
 #include "device/staging.h"
 #include "drivers/socket/poll_set.h"
+#include "drivers/socket/stream.h"
 #include "transport/farewell.h"
 #include "transport/tcp/connecting.h"
 #include "transport/tcp/device_departures.h"
@@ -39,7 +40,7 @@ struct ChannelConfig {
 ///
 /// A stream that is lost ends its batches once the peer's end is shut, too: what lies unread there would land
 /// after a batch that was sent again over another stream. Belongs to one worker.
-class StreamChannel final : public Channel, private FrameHandler {
+class StreamChannel final : public Channel, public OnOwnPages, private FrameHandler {
  public:
   static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup, ChannelConfig config);
   ~StreamChannel() override;
@@ -73,7 +74,7 @@ class StreamChannel final : public Channel, private FrameHandler {
   StreamChannel(const ChannelSetup& setup, ChannelConfig config, socket::PollSet polls);
 
   bool connect_further();
-  Status become_ready(UniqueFd fd);
+  Status become_ready(std::unique_ptr<socket::Stream> stream);
   bool move_bytes();
   Result<bool> flush();
   void lose(const Error& why);
@@ -91,7 +92,7 @@ class StreamChannel final : public Channel, private FrameHandler {
   Phase phase_ = Phase::kConnecting;
   Error error_;
   Farewell farewell_;
-  UniqueFd fd_;
+  std::unique_ptr<socket::Stream> stream_;
   Liveness liveness_;
   bool watching_output_ = false;
   std::string description_;

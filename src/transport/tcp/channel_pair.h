@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gtest/gtest.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "transport/tcp/acceptor.h"
@@ -82,6 +84,11 @@ inline Batch batch_of(std::uint64_t id, const std::vector<Segment>& segments,
   return {.id = static_cast<BatchId>(id), .operation = operation, .segments = segments, .bytes = bytes};
 }
 
+/// For parameters of tests: in clear, or within TLS.
+inline std::string name_of_encryption(const testing::TestParamInfo<bool>& info) {
+  return info.param ? "Encrypted" : "InClear";
+}
+
 class ChannelPair {
  protected:
   explicit ChannelPair(const Options& options = {}) : left_(options), right_(options) {}
@@ -91,6 +98,7 @@ class ChannelPair {
                       .rail = {"lo", "127.0.0.1"},
                       .path = {.local_address = "127.0.0.1", .remote_address = "127.0.0.1"}};
     made.secret.fill(std::byte{42});
+    made.encrypt = encrypt_;
     made.control = role == Role::kConnector ? left_control_ : right_control_;
     return made;
   }
@@ -124,6 +132,7 @@ class ChannelPair {
     return side.find(id)->status;
   }
 
+  bool encrypt_ = false;
   ControlLink* left_control_ = nullptr;
   ControlLink* right_control_ = nullptr;
   Side left_;

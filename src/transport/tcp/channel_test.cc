@@ -20,12 +20,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class ChannelTest : public testing::Test, protected ChannelPair {
+class ChannelTest : public testing::TestWithParam<bool>, protected ChannelPair {
  protected:
-  using ChannelPair::ChannelPair;
+  explicit ChannelTest(const Options& options = {}) : ChannelPair(options) { encrypt_ = GetParam(); }
 };
+INSTANTIATE_TEST_SUITE_P(Streams, ChannelTest, testing::Bool(), name_of_encryption);
 
-TEST_F(ChannelTest, WritesAndReadsOfManySizes) {
+TEST_P(ChannelTest, WritesAndReadsOfManySizes) {
   ASSERT_TRUE(open());
   std::uint64_t id = 0;
   for (const std::size_t size : {std::size_t{1}, std::size_t{31}, std::size_t{4096}, std::size_t{8193},
@@ -45,7 +46,7 @@ TEST_F(ChannelTest, WritesAndReadsOfManySizes) {
   }
 }
 
-TEST_F(ChannelTest, EmptyBatchesComplete) {
+TEST_P(ChannelTest, EmptyBatchesComplete) {
   ASSERT_TRUE(open());
   ASSERT_TRUE(left_.channel->post(batch_of(1, {})));
   ASSERT_TRUE(left_.channel->post(batch_of(2, {}, Operation::kRead)));
@@ -53,7 +54,7 @@ TEST_F(ChannelTest, EmptyBatchesComplete) {
   EXPECT_TRUE(outcome(left_, 2));
 }
 
-TEST_F(ChannelTest, ScattersAndGathersManySegments) {
+TEST_P(ChannelTest, ScattersAndGathersManySegments) {
   ASSERT_TRUE(open());
   std::mt19937 random(4);
   std::uint64_t id = 0;
@@ -90,7 +91,7 @@ TEST_F(ChannelTest, ScattersAndGathersManySegments) {
   }
 }
 
-TEST_F(ChannelTest, ClipsABatchAtBothEnds) {
+TEST_P(ChannelTest, ClipsABatchAtBothEnds) {
   ASSERT_TRUE(open());
   Memory here = left_.memory(300, *right_.transport);
   Memory there = right_.memory(300, *left_.transport);
@@ -107,7 +108,7 @@ TEST_F(ChannelTest, ClipsABatchAtBothEnds) {
   }
 }
 
-TEST_F(ChannelTest, IsFullAtSomePointAndThenTakesMore) {
+TEST_P(ChannelTest, IsFullAtSomePointAndThenTakesMore) {
   ASSERT_TRUE(open());
   Memory here = left_.memory(kMiB, *right_.transport);
   Memory there = right_.memory(kMiB, *left_.transport);
@@ -185,7 +186,7 @@ class Load {
   bool counted_ = false;
 };
 
-TEST_F(ChannelTest, BothSidesAtOnceOnTwoThreads) {
+TEST_P(ChannelTest, BothSidesAtOnceOnTwoThreads) {
   ASSERT_TRUE(open());
   Load left(left_, *right_.transport, right_, 1);
   Load right(right_, *left_.transport, left_, 50);
@@ -206,8 +207,9 @@ class DeadlineTest : public ChannelTest {
   }
   DeadlineTest() : ChannelTest(options()) {}
 };
+INSTANTIATE_TEST_SUITE_P(Streams, DeadlineTest, testing::Bool(), name_of_encryption);
 
-TEST_F(DeadlineTest, NoPeerInTimeIsAnError) {
+TEST_P(DeadlineTest, NoPeerInTimeIsAnError) {
   right_.channel = *right_.transport->open_channel(setup(Role::kAcceptor));
   const auto deadline = Clock::now() + seconds(60);
   while (right_.channel->state() == ChannelState::kConnecting && Clock::now() < deadline) {
@@ -242,7 +244,7 @@ TEST(TcpTransport, ChoosesRailsAndStreams) {
 
 // What a device sends goes through a slot, and may be in it before the post has returned, if the thread stood
 // still meanwhile. Nobody calls the channel again then: it has nothing under way that it does not announce.
-TEST_F(ChannelTest, WhatIsInItsSlotAtOnceLeavesWithThePost) {
+TEST_P(ChannelTest, WhatIsInItsSlotAtOnceLeavesWithThePost) {
   ASSERT_TRUE(open());
   const auto pool = std::make_shared<device::StagingPool>(
       device::StagingPool::Limits{.slot_bytes = kMiB, .slots = 4},

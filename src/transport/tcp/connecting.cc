@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/tcp/connecting.h"
 
+#include <sys/epoll.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +13,9 @@ namespace p2p::tcp {
 
 Connecting::Connecting(const ChannelSetup& setup, std::chrono::milliseconds timeout, socket::PollSet& polls,
                        const socket::Address& local)
-    : secret_(setup.secret),
+    : role_(setup.role),
+      encrypt_(setup.encrypt),
+      secret_(setup.secret),
       timeout_(timeout),
       polls_(&polls),
       address_{.address = local},
@@ -108,16 +112,42 @@ void Connecting::set_alarm() {
   polls_->set_alarm(next);
 }
 
-Result<UniqueFd> Connecting::advance() {
-  Result<UniqueFd> fd = acceptor_ ? acceptor_->advance() : advance_dial();
-  if (!fd) return fail(fd.error().code, "connect stream {}: {}", description_, fd.error().message);
-  if (*fd) return fd;
+/// Both sides have proven themselves: one that fails from here on was tampered with.
+Status Connecting::start_tls(UniqueFd fd) {
+  const crypto::Digest& key = acceptor_ ? acceptor_->key() : connector_->key();
+  if (Status added = polls_->add(fd.get(), EPOLLIN); !added) return added;
+  auto sealed = SealedStream::start(std::move(fd), role_, key);
+  if (!sealed) return tl::unexpected(sealed.error());
+  sealed_ = std::move(*sealed);
+  return {};
+}
+
+Result<std::unique_ptr<socket::Stream>> Connecting::advance_stream() {
+  if (!sealed_) {
+    Result<UniqueFd> fd = acceptor_ ? acceptor_->advance() : advance_dial();
+    if (!fd) return tl::unexpected(fd.error());
+    if (!*fd) return nullptr;
+    if (!encrypt_) return std::make_unique<socket::Stream>(std::move(*fd));
+    if (Status started = start_tls(std::move(*fd)); !started) return tl::unexpected(started.error());
+  }
+  const Result<bool> sealed = sealed_->shake_hands();
+  if (!sealed) return tl::unexpected(sealed.error());
+  if (!*sealed) return nullptr;
+  polls_->remove(sealed_->fd());
+  return std::move(sealed_);
+}
+
+Result<std::unique_ptr<socket::Stream>> Connecting::advance() {
+  Result<std::unique_ptr<socket::Stream>> stream = advance_stream();
+  if (!stream)
+    return fail(stream.error().code, "connect stream {}: {}", description_, stream.error().message);
+  if (*stream) return stream;
   if (Clock::now() >= deadline_) {
     return fail(ErrorCode::kTimedOut, "connect stream {}: no peer within {} ms", description_,
                 timeout_.count());
   }
   set_alarm();
-  return UniqueFd();
+  return nullptr;
 }
 
 }  // namespace p2p::tcp

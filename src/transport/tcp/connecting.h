@@ -2,20 +2,24 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "base/redial.h"
 #include "base/unique_fd.h"
 #include "drivers/socket/poll_set.h"
+#include "drivers/socket/stream.h"
 #include "p2p/result.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/connector.h"
+#include "transport/tcp/sealed_stream.h"
 #include "transport/transport.h"
 
 namespace p2p::tcp {
 
-/// A stream that is being connected, from either side, until both have proven themselves or the time is over.
+/// A stream that is being connected, from either side, until both have proven themselves, and it is encrypted
+/// if that is asked for, or the time is over.
 /// Uses the poll set's alarm.
 class Connecting {
  public:
@@ -28,9 +32,8 @@ class Connecting {
   /// Dials, unless this is the side that is dialled. `peer_address` came from the peer.
   Status connect(ByteView peer_address);
 
-  /// Moves on what can be moved: the socket, out of the poll set, once the peer has proven itself; no
-  /// descriptor before.
-  Result<UniqueFd> advance();
+  /// Moves on what can be moved: the stream, out of the poll set, once frames may follow; null before.
+  Result<std::unique_ptr<socket::Stream>> advance();
 
   /// Between whom, as far as it is known.
   const std::string& description() const { return description_; }
@@ -43,9 +46,13 @@ class Connecting {
   void start_clock();
   Status dial();
   Result<UniqueFd> advance_dial();
+  Result<std::unique_ptr<socket::Stream>> advance_stream();
+  Status start_tls(UniqueFd fd);
   bool dial_later();
   void set_alarm();
 
+  Role role_;
+  bool encrypt_;
   Secret secret_;
   std::chrono::milliseconds timeout_;
   socket::PollSet* polls_;
@@ -59,6 +66,8 @@ class Connecting {
   std::optional<Connector> connector_;
   Redial redial_;
   Clock::time_point dial_at_;  // once more, while there is no connector
+
+  std::unique_ptr<SealedStream> sealed_;  // TLS has begun
 };
 
 }  // namespace p2p::tcp

@@ -50,6 +50,7 @@ Result<UniqueFd> Connector::advance() {
   }
   const crypto::Digest mine = proof_of(Role::kConnector, secret_, greeting_, answer->nonce);
   if (Status status = send_message(fd_.get(), mine); !status) return tl::unexpected(status.error());
+  key_ = stream_key(secret_, greeting_, answer->nonce);
   polls_->remove(fd_.get());
   return std::move(fd_);
 }

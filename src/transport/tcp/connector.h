@@ -17,6 +17,9 @@ class Connector {
   /// As of Acceptor. kPermissionDenied if the other side does not know the secret.
   Result<UniqueFd> advance();
 
+  /// Once there is a socket, as of Acceptor.
+  const crypto::Digest& key() const { return key_; }
+
  private:
   Connector(const ChannelAddress& peer, const Secret& secret, socket::PollSet& polls);
 
@@ -26,6 +29,7 @@ class Connector {
   UniqueFd fd_;
   Greeting greeting_;
   MessageReader answer_;
+  crypto::Digest key_{};
   bool connected_ = false;
 };
 

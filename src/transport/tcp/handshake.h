@@ -48,6 +48,9 @@ struct Answer {
 /// What the side of `role` says to prove the secret: its role is in it, so that no proof can be sent back.
 crypto::Digest proof_of(Role role, const Secret& secret, const Greeting& greeting, const Nonce& acceptor);
 
+/// Of this stream alone, where it is encrypted: with it both sides begin TLS.
+crypto::Digest stream_key(const Secret& secret, const Greeting& greeting, const Nonce& acceptor);
+
 /// One message of the handshake, of known length, as it comes in.
 class MessageReader {
  public:

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/io_vector.h"
-#include "drivers/socket/socket.h"
 
 namespace p2p::tcp {
 namespace {
@@ -33,31 +32,31 @@ void Landing::clear() {
 Receiver::Receiver(FrameHandler& handler)
     : handler_(handler), staging_(kStagingBytes), lookahead_(kStagingBytes) {}
 
-Result<Receiver::Received> Receiver::receive(int fd) {
+Result<Receiver::Received> Receiver::receive(socket::Stream& stream) {
   // With much still to come the low-water mark says when a call is worth it.
-  if (low_water_ != 1 && !socket::readable_now(fd)) return Received{};
+  if (low_water_ != 1 && !stream.readable_now()) return Received{};
   Received all{.more = true};
   while (all.more && all.bytes < kReceiveBytes) {
-    const Result<Received> some = receive_some(fd);
+    const Result<Received> some = receive_some(stream);
     if (!some) return some;
     all.bytes += some->bytes;
     all.more = some->more;
   }
-  adjust_low_water(fd);
+  adjust_low_water(stream);
   return all;
 }
 
-Result<Receiver::Received> Receiver::receive_some(int fd) {
+Result<Receiver::Received> Receiver::receive_some(socket::Stream& stream) {
   Result<Received> received;
   if (payload_left_ == 0) {
     const std::span<std::byte> room = std::span(staging_).subspan(staged_end_);
-    const Result<socket::Moved> moved = socket::try_receive(fd, room);
+    const Result<socket::Moved> moved = stream.receive_into(room);
     if (!moved) return tl::unexpected(moved.error());
     if (moved->ended) return fail(ErrorCode::kPeerGone, "the peer closed the stream");
     staged_end_ += moved->bytes;
     received = Received{.bytes = moved->bytes, .more = !moved->blocked};
   } else {
-    received = landing_.refusal ? receive_discarded(fd) : receive_payload(fd);
+    received = landing_.refusal ? receive_discarded(stream) : receive_payload(stream);
     if (!received) return received;
   }
   if (Status status = parse(); !status) return tl::unexpected(status.error());
@@ -65,7 +64,7 @@ Result<Receiver::Received> Receiver::receive_some(int fd) {
 }
 
 // Straight into place, with the next frame's head behind it. Nothing is staged while a payload is awaited.
-Result<Receiver::Received> Receiver::receive_payload(int fd) {
+Result<Receiver::Received> Receiver::receive_payload(socket::Stream& stream) {
   if (!begin_accesses()) return Received{.more = true};
   const std::size_t left = landing_.pieces.size() - next_piece_;
   std::size_t count = std::min(left, kMaxPieces);
@@ -75,7 +74,7 @@ Result<Receiver::Received> Receiver::receive_payload(int fd) {
     ++count;
   }
   const Result<socket::Moved> moved =
-      socket::try_receive(fd, std::span(landing_.pieces).subspan(next_piece_, count));
+      stream.try_receive(std::span(landing_.pieces).subspan(next_piece_, count));
   accesses_.clear();
   if (with_staging) landing_.pieces.pop_back();
   if (!moved) return tl::unexpected(moved.error());
@@ -88,10 +87,10 @@ Result<Receiver::Received> Receiver::receive_payload(int fd) {
   return Received{.bytes = moved->bytes, .more = !moved->blocked};
 }
 
-Result<Receiver::Received> Receiver::receive_discarded(int fd) {
+Result<Receiver::Received> Receiver::receive_discarded(socket::Stream& stream) {
   if (discard_.empty()) discard_.resize(kDiscardBytes);
   const std::span<std::byte> room = std::span(discard_).first(std::min(payload_left_, discard_.size()));
-  const Result<socket::Moved> moved = socket::try_receive(fd, room);
+  const Result<socket::Moved> moved = stream.receive_into(room);
   if (!moved) return tl::unexpected(moved.error());
   if (moved->ended) return fail(ErrorCode::kPeerGone, "the peer closed the stream in the middle of a frame");
   payload_left_ -= moved->bytes;
@@ -192,11 +191,11 @@ void Receiver::discard_response(std::uint64_t number) {
   if (landing) refuse({ErrorCode::kCancelled, "cancelled"});
 }
 
-void Receiver::adjust_low_water(int fd) {
+void Receiver::adjust_low_water(socket::Stream& stream) {
   const std::size_t least = payload_left_ < kLeastLowWater ? 1 : std::min(payload_left_, kLowWater);
-  if (static_cast<int>(least) == low_water_) return;
-  low_water_ = static_cast<int>(least);
-  socket::set_receive_low_water(fd, low_water_);
+  if (least == low_water_) return;
+  low_water_ = least;
+  stream.set_low_water(low_water_);
 }
 
 }  // namespace p2p::tcp

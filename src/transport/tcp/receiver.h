@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "base/own_pages.h"
+#include "drivers/socket/stream.h"
 #include "p2p/result.h"
 #include "transport/registration.h"
 #include "transport/tcp/frame.h"
@@ -51,11 +53,11 @@ class Receiver {
   /// What one call of `receive` did.
   struct Received {
     std::size_t bytes = 0;
-    bool more = false;  ///< the bound was met, the socket may hold more
+    bool more = false;  ///< the bound was met, the stream may hold more
   };
 
-  /// Takes what the socket has, up to a bound. kPeerGone if the stream has ended.
-  Result<Received> receive(int fd);
+  /// Takes what the stream has, up to a bound. kPeerGone if the stream has ended.
+  Result<Received> receive(socket::Stream& stream);
 
   /// Some of a frame has come, and not all of it.
   bool in_frame() const { return in_frame_ || staged() != 0; }
@@ -64,9 +66,9 @@ class Receiver {
   void discard_response(std::uint64_t number);
 
  private:
-  Result<Received> receive_some(int fd);
-  Result<Received> receive_payload(int fd);
-  Result<Received> receive_discarded(int fd);
+  Result<Received> receive_some(socket::Stream& stream);
+  Result<Received> receive_payload(socket::Stream& stream);
+  Result<Received> receive_discarded(socket::Stream& stream);
   Status parse();
   Result<bool> parse_header();
   Status land_staged();
@@ -74,11 +76,11 @@ class Receiver {
   bool begin_accesses();
   void advance_pieces(std::size_t bytes);
   void refuse(Error why);
-  void adjust_low_water(int fd);
+  void adjust_low_water(socket::Stream& stream);
   std::size_t staged() const { return staged_end_ - staged_begin_; }
 
   FrameHandler& handler_;
-  std::vector<std::byte> staging_;
+  std::vector<std::byte, OwnPages<std::byte>> staging_;
   std::size_t staged_begin_ = 0;
   std::size_t staged_end_ = 0;
   std::size_t staged_wanted_ = FrameHeader::kBytes;  // for the frame that is being put together
@@ -92,7 +94,7 @@ class Receiver {
   std::size_t lookahead_ = 0;  // bytes to take along behind a payload: the next frame's head
 
   std::vector<std::byte> discard_;
-  int low_water_ = 1;
+  std::size_t low_water_ = 1;
 };
 
 }  // namespace p2p::tcp

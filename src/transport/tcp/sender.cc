@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/io_vector.h"
 #include "base/wire_code.h"
-#include "drivers/socket/socket.h"
 
 namespace p2p::tcp {
 namespace {
@@ -24,9 +23,9 @@ constexpr std::size_t kWordFrames = 4;
 
 Sender::~Sender() = default;
 
-void Sender::start(int fd, std::size_t zerocopy_bytes) {
-  fd_ = fd;
-  zerocopy_.enable(fd, zerocopy_bytes);
+void Sender::start(socket::Stream& stream, std::size_t zerocopy_bytes) {
+  stream_ = &stream;
+  zerocopy_.enable(stream.fd(), stream.label().empty() ? zerocopy_bytes : 0);
 }
 
 OutFrame& Sender::make_frame(Urgency urgency, const FrameHeader& header) {
@@ -219,11 +218,12 @@ void Sender::finish_front() {
 
 Result<bool> Sender::flush() {
   std::size_t total = 0;
+  const std::size_t kept = stream_->kept();
   while (total < kFlushBytes) {
     int flags = 0;
     const std::size_t used = gather(flags);
-    if (used == 0) break;
-    const Result<socket::Moved> moved = socket::try_send(fd_, std::span(pieces_).first(used), flags);
+    if (used == 0 && stream_->kept() == 0) break;
+    const Result<socket::Moved> moved = stream_->try_send(std::span(pieces_).first(used), flags);
     accesses_.clear();
     if (!moved) return tl::unexpected(moved.error());
     if (moved->zerocopy) {
@@ -234,14 +234,14 @@ Result<bool> Sender::flush() {
     if (moved->blocked) break;
   }
   if (zerocopy_.outstanding()) {
-    if (Status status = zerocopy_.collect(fd_); !status) return tl::unexpected(status.error());
+    if (Status status = zerocopy_.collect(stream_->fd()); !status) return tl::unexpected(status.error());
     writes_.release(zerocopy_.released());
   }
-  return total != 0;
+  return total != 0 || stream_->kept() < kept;
 }
 
 bool Sender::pending() const {
-  return !started_.empty() || (acknowledgement_wanted_ && announced_ != done_) ||
+  return !started_.empty() || stream_->kept() != 0 || (acknowledgement_wanted_ && announced_ != done_) ||
          std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return !queue.empty(); });
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "drivers/socket/stream.h"
 #include "transport/batch.h"
 #include "transport/tcp/descriptors.h"
 #include "transport/tcp/out_frame.h"
@@ -28,8 +29,9 @@ class Sender {
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// From now on `flush` sends on `fd`, from where they lie frames of at least so many bytes (0: none).
-  void start(int fd, std::size_t zerocopy_bytes);
+  /// From now on `flush` sends on `stream`, which outlives the last call of it; in clear, from where they lie
+  /// frames of at least so many bytes (0: none).
+  void start(socket::Stream& stream, std::size_t zerocopy_bytes);
   bool zerocopy_outstanding() const { return zerocopy_.outstanding(); }
 
   /// Room for a write of so many bytes.
@@ -90,7 +92,7 @@ class Sender {
   void finish_front();
 
   std::vector<Completion>& completions_;
-  int fd_ = -1;
+  socket::Stream* stream_ = nullptr;
   std::array<std::deque<FramePtr>, kUrgencies> queues_;  // not started
   std::deque<FramePtr> started_;                         // in the order of the stream
   std::vector<FramePtr> spare_;

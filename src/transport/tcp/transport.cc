@@ -46,6 +46,7 @@ class TcpTransport final : public Transport {
 
   Capabilities capabilities() const override {
     return {.reach = Reach::kNetwork,
+            .encrypts = true,
             .reopens = true,
             .max_batch_bytes = max_batch_bytes_,
             .max_batch_segments = kMaxRanges};

@@ -1,0 +1,278 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "drivers/crypto/stream_tls.h"
+
+#include <openssl/bio.h>
+#include <openssl/ssl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "drivers/crypto/openssl.h"
+#include "drivers/crypto/tls_context.h"
+
+namespace p2p::crypto {
+namespace {
+
+constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
+/// What one call of the pipe moves at least if there is as much, either way: calls cost more than copies.
+constexpr std::size_t kGather = std::size_t{128} << 10;
+
+constexpr std::string_view kIdentity = "p2p stream";
+
+StreamTls* stream_of(SSL* ssl) { return static_cast<StreamTls*>(SSL_get_app_data(ssl)); }
+
+int show_key(SSL* ssl, const EVP_MD* /*digest*/, const unsigned char** identity, size_t* identity_size,
+             SSL_SESSION** session) {
+  *session = session_of(ssl, stream_of(ssl)->key());
+  if (*session == nullptr) return 0;
+  *identity = reinterpret_cast<const unsigned char*>(kIdentity.data());
+  *identity_size = kIdentity.size();
+  return 1;
+}
+
+int find_key(SSL* ssl, const unsigned char* identity, size_t identity_size, SSL_SESSION** session) {
+  *session = nullptr;
+  const std::string_view named(reinterpret_cast<const char*>(identity), identity_size);
+  if (named != kIdentity) return 1;
+  *session = session_of(ssl, stream_of(ssl)->key());
+  return *session != nullptr ? 1 : 0;
+}
+
+/// What is to be sealed, a record at a time.
+class Clear {
+ public:
+  explicit Clear(std::span<const iovec> pieces) : pieces_(pieces) {
+    for (const iovec& piece : pieces) left_ += piece.iov_len;
+  }
+
+  std::size_t left() const { return left_; }
+
+  /// From where it lies if that is one piece, else put together in `record`. Something is left.
+  ByteView next(std::span<std::byte> record) {
+    const std::size_t bytes = std::min(left_, record.size());
+    left_ -= bytes;
+    const ByteView first = take(bytes);
+    if (first.size() == bytes) return first;
+    std::memcpy(record.data(), first.data(), first.size());
+    for (std::size_t have = first.size(); have != bytes;) {
+      const ByteView some = take(bytes - have);
+      std::memcpy(record.data() + have, some.data(), some.size());
+      have += some.size();
+    }
+    return record.first(bytes);
+  }
+
+ private:
+  /// At least one byte, at most so many and no more than one piece has.
+  ByteView take(std::size_t most) {
+    while (pieces_.front().iov_len == at_) {
+      pieces_ = pieces_.subspan(1);
+      at_ = 0;
+    }
+    const auto* from = static_cast<const std::byte*>(pieces_.front().iov_base) + at_;
+    const std::size_t bytes = std::min(most, pieces_.front().iov_len - at_);
+    at_ += bytes;
+    return {from, bytes};
+  }
+
+  std::span<const iovec> pieces_;
+  std::size_t at_ = 0;  // in the first of them
+  std::size_t left_ = 0;
+};
+
+/// One for the process.
+Result<SSL_CTX*> context() {
+  static const Result<SSL_CTX*> made = make_tls_context().map([](SSL_CTX* context) {
+    SSL_CTX_set_psk_use_session_callback(context, show_key);
+    SSL_CTX_set_psk_find_session_callback(context, find_key);
+    return context;
+  });
+  return made;
+}
+
+}  // namespace
+
+/// Between OpenSSL and the pipe. OpenSSL's own for sockets would raise SIGPIPE.
+struct StreamTls::Bio {
+  static StreamTls& of(BIO* bio) { return *static_cast<StreamTls*>(BIO_get_data(bio)); }
+
+  /// Never has OpenSSL wait, which would then insist on the same bytes again.
+  static int write(BIO* bio, const char* data, int size) {
+    const auto* from = reinterpret_cast<const std::byte*>(data);
+    of(bio).sealed_.insert(of(bio).sealed_.end(), from, from + size);
+    return size;
+  }
+
+  static int read(BIO* bio, char* data, int size) {
+    BIO_clear_retry_flags(bio);
+    const auto got = of(bio).get({reinterpret_cast<std::byte*>(data), static_cast<std::size_t>(size)});
+    if (!got) return -1;
+    if (*got == 0) {
+      BIO_set_retry_read(bio);
+      return -1;
+    }
+    return static_cast<int>(*got);
+  }
+
+  static long control(BIO* /*bio*/, int command, long /*number*/, void* /*data*/) {
+    return command == BIO_CTRL_FLUSH ? 1 : 0;
+  }
+
+  static BIO_METHOD* method() {
+    static BIO_METHOD* const made = [] {
+      BIO_METHOD* method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "p2p pipe");
+      if (method == nullptr) return method;
+      BIO_meth_set_write(method, write);
+      BIO_meth_set_read(method, read);
+      BIO_meth_set_ctrl(method, control);
+      return method;
+    }();
+    return made;
+  }
+
+  static BIO* open(StreamTls& tls) {
+    BIO* bio = method() == nullptr ? nullptr : BIO_new(method());
+    if (bio == nullptr) return nullptr;
+    BIO_set_data(bio, &tls);
+    BIO_set_init(bio, 1);
+    return bio;
+  }
+};
+
+StreamTls::StreamTls(const Key& key, Pipe& pipe, std::uint64_t records_of_a_key)
+    : key_(key), pipe_(pipe), records_of_a_key_(records_of_a_key), record_(kRecordBytes), ahead_(kGather) {}
+
+StreamTls::~StreamTls() { SSL_free(ssl_); }
+
+Result<std::unique_ptr<StreamTls>> StreamTls::start(Tls::Side side, const Key& key, Pipe& pipe,
+                                                    std::uint64_t records_of_a_key) {
+  std::unique_ptr<StreamTls> tls(new StreamTls(key, pipe, records_of_a_key));
+  if (Status begun = tls->begin(side); !begun) return tl::unexpected(begun.error());
+  return tls;
+}
+
+Status StreamTls::begin(Tls::Side side) {
+  const auto shared = context();
+  if (!shared) return tl::unexpected(shared.error());
+  ERR_clear_error();
+  ssl_ = SSL_new(*shared);
+  BIO* bio = Bio::open(*this);
+  if (ssl_ == nullptr || bio == nullptr) {
+    BIO_free(bio);
+    return fail(ErrorCode::kSystem, "start TLS of a stream: {}", openssl_error());
+  }
+  SSL_set_bio(ssl_, bio, bio);
+  SSL_set_app_data(ssl_, this);
+  if (side == Tls::Side::kDials) {
+    SSL_set_connect_state(ssl_);
+  } else {
+    SSL_set_accept_state(ssl_);
+  }
+  return {};
+}
+
+Result<bool> StreamTls::shake_hands() {
+  if (Status flushed = flush(); !flushed) return tl::unexpected(flushed.error());
+  ERR_clear_error();
+  drained_ = false;
+  const int done = SSL_do_handshake(ssl_);
+  if (Status flushed = flush(); !flushed) return tl::unexpected(flushed.error());
+  if (broken_) return tl::unexpected(*broken_);
+  if (done != 1) {
+    if (SSL_get_error(ssl_, done) == SSL_ERROR_WANT_READ) return false;
+    return tl::unexpected(explain("TLS handshake of a stream"));
+  }
+  // There is no other way to get here, which is worth a look.
+  if (SSL_session_reused(ssl_) == 1) return true;
+  return fail(ErrorCode::kPermissionDenied, "TLS handshake of a stream: no key was shown");
+}
+
+Result<std::size_t> StreamTls::send(std::span<const iovec> pieces) {
+  if (Status flushed = flush(); !flushed) return tl::unexpected(flushed.error());
+  Clear clear(pieces);
+  const std::size_t all = clear.left();
+  while (clear.left() != 0 && kept() == 0) {
+    while (clear.left() != 0 && kept() < kGather) {
+      if (Status sealed = seal(clear.next(record_)); !sealed) return tl::unexpected(sealed.error());
+    }
+    if (Status flushed = flush(); !flushed) return tl::unexpected(flushed.error());
+  }
+  return all - clear.left();
+}
+
+Status StreamTls::seal(ByteView clear) {
+  ERR_clear_error();
+  if (++records_ > records_of_a_key_) {
+    if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
+      return tl::unexpected(explain("TLS of a stream, new key"));
+    }
+    records_ = 1;
+  }
+  std::size_t taken = 0;
+  const int done = SSL_write_ex(ssl_, clear.data(), clear.size(), &taken);
+  if (done != 1) return tl::unexpected(explain("TLS of a stream, seal"));
+  return {};
+}
+
+Result<std::size_t> StreamTls::receive(std::span<const iovec> into) {
+  std::size_t total = 0;
+  drained_ = false;
+  for (const iovec& piece : into) {
+    for (std::size_t filled = 0; filled != piece.iov_len;) {
+      std::size_t got = 0;
+      ERR_clear_error();
+      auto* to = static_cast<std::byte*>(piece.iov_base) + filled;
+      const int done = SSL_read_ex(ssl_, to, piece.iov_len - filled, &got);
+      filled += got;
+      total += got;
+      if (done == 1) continue;
+      if (broken_) return tl::unexpected(*broken_);
+      const int why = SSL_get_error(ssl_, done);
+      if (why == SSL_ERROR_WANT_READ) return total;
+      if (why != SSL_ERROR_ZERO_RETURN) return tl::unexpected(explain("TLS of a stream"));
+      return fail(ErrorCode::kPeerGone, "the peer has ended the stream's TLS");
+    }
+  }
+  return total;
+}
+
+Status StreamTls::flush() {
+  if (kept() == 0) return {};
+  const auto sent = pipe_.send(ByteView(sealed_).subspan(sent_));
+  if (!sent) return tl::unexpected(sent.error());
+  sent_ += *sent;
+  if (kept() != 0) return {};
+  sealed_.clear();
+  sent_ = 0;
+  return {};
+}
+
+/// OpenSSL asks for a record's head, then for the rest: what lies behind comes along, for a call less each.
+std::optional<std::size_t> StreamTls::get(std::span<std::byte> into) {
+  if (ahead_begin_ == ahead_end_) {
+    if (drained_) return 0;
+    const auto came = pipe_.receive(into, ahead_);
+    if (!came) {
+      broken_ = came.error();
+      return std::nullopt;
+    }
+    drained_ = *came < into.size() + ahead_.size();
+    const std::size_t got = std::min(*came, into.size());
+    ahead_begin_ = 0;
+    ahead_end_ = *came - got;
+    return got;
+  }
+  const std::size_t got = std::min(into.size(), ahead_end_ - ahead_begin_);
+  std::memcpy(into.data(), ahead_.data() + ahead_begin_, got);
+  ahead_begin_ += got;
+  return got;
+}
+
+Error StreamTls::explain(const char* attempted) {
+  return {ErrorCode::kProtocol, fmt::format("{}: {}", attempted, openssl_error())};
+}
+
+}  // namespace p2p::crypto

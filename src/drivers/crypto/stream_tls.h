@@ -1,0 +1,87 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/bytes.h"
+#include "drivers/crypto/tls.h"
+#include "p2p/result.h"
+
+struct bio_st;
+struct ssl_st;
+
+namespace p2p::crypto {
+
+/// TLS 1.3 for much data, by a key that both ends have from elsewhere: over a pipe that does not block,
+/// straight from and into the caller's memory. One thread at a time.
+class StreamTls {
+ public:
+  /// Moves what is sealed.
+  class Pipe {
+   public:
+    virtual ~Pipe() = default;
+
+    /// How many it took; 0: it has no room now.
+    virtual Result<std::size_t> send(ByteView bytes) = 0;
+
+    /// How many came, in order into both; 0: none now. kPeerGone once it has ended.
+    virtual Result<std::size_t> receive(std::span<std::byte> first, std::span<std::byte> second) = 0;
+  };
+
+  using Key = std::array<std::byte, 32>;
+
+  /// `pipe` outlives it.
+  static Result<std::unique_ptr<StreamTls>> start(Tls::Side side, const Key& key, Pipe& pipe,
+                                                  std::uint64_t records_of_a_key = Tls::kRecordsOfAKey);
+  ~StreamTls();
+  StreamTls(const StreamTls&) = delete;
+  StreamTls& operator=(const StreamTls&) = delete;
+
+  /// True once both ends have shown that they have the key; call again when something has come until then.
+  Result<bool> shake_hands();
+
+  /// Seals and sends as long as the pipe takes it; answers how many bytes it needs no more. What found no
+  /// room, some records at most, is kept and goes first with the next call.
+  Result<std::size_t> send(std::span<const iovec> pieces);
+  std::size_t kept() const { return sealed_.size() - sent_; }
+
+  /// Fills in as much as has come and is proven to be the peer's. Fewer bytes than there is room for: all
+  /// that the pipe had was taken.
+  Result<std::size_t> receive(std::span<const iovec> into);
+
+  const Key& key() const { return key_; }
+
+ private:
+  struct Bio;
+
+  StreamTls(const Key& key, Pipe& pipe, std::uint64_t records_of_a_key);
+  Status begin(Tls::Side side);
+  Status flush();
+  Status seal(ByteView clear);
+  Error explain(const char* attempted);
+  std::optional<std::size_t> get(std::span<std::byte> into);
+
+  const Key key_;
+  Pipe& pipe_;
+  const std::uint64_t records_of_a_key_;
+  std::uint64_t records_ = 0;  // sealed with the key in use
+  ssl_st* ssl_ = nullptr;
+  std::optional<Error> broken_;  // the pipe
+
+  Bytes record_;  // of small pieces that leave together
+  Bytes sealed_;
+  std::size_t sent_ = 0;
+  Bytes ahead_;  // came behind what was asked for
+  std::size_t ahead_begin_ = 0;
+  std::size_t ahead_end_ = 0;
+  bool drained_ = false;  // the pipe had no more in this call of `receive`
+};
+
+}  // namespace p2p::crypto
