@@ -21,17 +21,18 @@ void assist(std::span<const std::shared_ptr<Slot>> slots, const Policy& policy,
     }
   }
   Deferred deferred;
-  auto moved_at = Clock::now();
+  auto now = Clock::now();
+  auto moved_at = now;
   while (!done()) {
     bool moved = false;
     for (const auto& slot : slots) {
-      const Turn turn = slot->try_turn(deferred);
+      const Turn turn = slot->try_turn(deferred, now);
       busy = turn == Turn::kBusy ? busy + 1 : 0;
       if (!policy.stays && busy >= Policy::kLooks) return;
       if (busy != 0) relax();
       moved = moved || turn == Turn::kMoved;
     }
-    const auto now = Clock::now();
+    now = Clock::now();
     if (moved) moved_at = now;
     if (now - moved_at > policy.spin || now > deadline) return;
   }

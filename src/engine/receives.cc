@@ -160,6 +160,15 @@ void Receives::answer(Sequence sequence, const Status& status) {
 }
 
 Status Receives::copy(const Receive& receive, const wire::EagerMessage& message) const {
+  if (receive.into.size() == 1 && message.spans.empty() && message.bytes.size() <= receive.room) {
+    return visit_spans("recv", *context_->regions, receive.into,
+                       [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
+                         HeldRegions held;
+                         held.add(region);
+                         if (!message.bytes.empty())
+                           std::memcpy(span.data, message.bytes.data(), message.bytes.size());
+                       });
+  }
   // As if it was written: the pairing's remote side is the receive's memory.
   std::vector<LocalSpan> pieces;
   std::byte* at = const_cast<std::byte*>(message.bytes.data());

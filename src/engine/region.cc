@@ -142,17 +142,24 @@ bool Region::wait_unused(std::chrono::steady_clock::time_point deadline) {
 }
 
 HeldRegions::~HeldRegions() {
-  for (const auto& [id, region] : regions_) region->remove_user();
+  if (first_) first_->remove_user();
+  for (const auto& [id, region] : others_) region->remove_user();
 }
 
 void HeldRegions::add(const std::shared_ptr<Region>& region) {
-  const auto [kept, fresh] = regions_.try_emplace(to_underlying(region->info().id), region);
-  if (fresh) kept->second->add_user();
+  if (first_ == region) return;
+  if (!first_) {
+    first_ = region;
+  } else if (!others_.try_emplace(to_underlying(region->info().id), region).second) {
+    return;
+  }
+  region->add_user();
 }
 
 std::shared_ptr<Region> HeldRegions::find(RegionId id) const {
-  const auto found = regions_.find(to_underlying(id));
-  return found == regions_.end() ? nullptr : found->second;
+  if (first_ && first_->info().id == id) return first_;
+  const auto found = others_.find(to_underlying(id));
+  return found == others_.end() ? nullptr : found->second;
 }
 
 RegionTable::RegionTable(TransportList transports, Incarnation incarnation,

@@ -136,7 +136,8 @@ class HeldRegions {
   std::shared_ptr<Region> find(RegionId id) const;
 
  private:
-  std::unordered_map<std::uint32_t, std::shared_ptr<Region>> regions_;  // by id
+  std::shared_ptr<Region> first_;                                      // mostly the only one
+  std::unordered_map<std::uint32_t, std::shared_ptr<Region>> others_;  // by id
 };
 
 /// The regions of one endpoint, found by id. Thread-safe. Outlives the endpoint while a region lives.

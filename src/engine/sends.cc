@@ -2,7 +2,6 @@
 #include "engine/sends.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -81,8 +80,11 @@ std::shared_ptr<TransferState> Sends::post(std::span<const LocalSpan> message) {
         may_be_eager(bytes, message.size(), on_host) && !to_device && !(there && posted->second.withdrawn);
     if (eager) {
       if (there) posted_.erase(posted);
-      queued_.emplace(sequence, std::move(send));
-      send_queued();
+      if (queued_.empty() && has_room(bytes)) {
+        send_eagerly(sequence, std::move(send));
+      } else {
+        queued_.emplace(sequence, std::move(send));
+      }
     } else {
       waiting_.emplace(sequence, std::move(send));
       start = match(sequence);
@@ -98,11 +100,13 @@ std::shared_ptr<TransferState> Sends::post(std::span<const LocalSpan> message) {
   return state;
 }
 
+bool Sends::has_room(std::uint64_t bytes) const { return room_used_ + cost(bytes) <= room_; }
+
 // In order, as far as the peer has room.
 void Sends::send_queued() {
   while (!queued_.empty()) {
     const auto first = queued_.begin();
-    if (room_used_ + cost(first->second.state->bytes()) > room_) return;
+    if (!has_room(first->second.state->bytes())) return;
     const Sequence sequence = first->first;
     Send send = std::move(first->second);
     queued_.erase(first);
@@ -113,31 +117,30 @@ void Sends::send_queued() {
 // The memory is read here and now; later only if the receive turns out to lie on a device.
 void Sends::send_eagerly(Sequence sequence, Send send) {
   wire::EagerMessage message{.sequence = sequence, .error = 0, .spans = {}, .bytes = {}};
-  std::array<ByteView, kMostEagerSpans> pieces;
-  std::array<std::shared_ptr<Region>, kMostEagerSpans> regions;
-  std::size_t count = 0;
+  std::vector<ByteView> pieces = std::move(pieces_);
+  pieces.clear();
+  HeldRegions held;
   Status readable;
   if (send.state->done()) {
     readable = fail(ErrorCode::kCancelled, "message {}: its sender cancelled", sequence);
   } else {
     readable = visit_spans("send", *context_->regions, send.message,
                            [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
-                             region->add_user();
-                             regions[count] = region;
-                             pieces[count++] = ByteView(span.data, span.size);
+                             held.add(region);
+                             pieces.emplace_back(span.data, span.size);
                              if (send.message.size() > 1) {
                                message.spans.push_back(static_cast<std::uint32_t>(span.size));
                              }
                            });
   }
   if (readable) {
-    words_->say(message, std::span(pieces).first(count));
+    words_->say(message, pieces);
   } else {
     message.spans.clear();
     message.error = wire_code(readable.error().code);
     words_->say(message);
   }
-  for (std::size_t i = 0; i != count; ++i) regions[i]->remove_user();
+  pieces_ = std::move(pieces);
   words_->gather();
   const std::uint64_t used = readable ? cost(send.state->bytes()) : kEagerCost;
   room_used_ += used;

@@ -83,6 +83,7 @@ class Sends : public std::enable_shared_from_this<Sends> {
   using Sequence = std::uint64_t;
 
   bool may_be_eager(std::uint64_t bytes, std::size_t spans, bool on_host) const P2P_REQUIRES(mutex_);
+  bool has_room(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
   void send_eagerly(Sequence sequence, Send send) P2P_REQUIRES(mutex_);
   void send_queued() P2P_REQUIRES(mutex_);
   void answered_up_to(Sequence sequence, Deferred& deferred) P2P_REQUIRES(mutex_);
@@ -109,6 +110,7 @@ class Sends : public std::enable_shared_from_this<Sends> {
   bool peer_on_device_ P2P_GUARDED_BY(mutex_) = false;      // as its last receive that was heard of
   std::map<Sequence, Send> queued_ P2P_GUARDED_BY(mutex_);  // eager, for lack of room
   std::map<Sequence, Eager> eager_ P2P_GUARDED_BY(mutex_);  // not answered
+  std::vector<ByteView> pieces_ P2P_GUARDED_BY(mutex_);     // of one, for its capacity
 
   std::map<Sequence, Send> waiting_ P2P_GUARDED_BY(mutex_);  // to be written, not matched yet
   std::map<Sequence, Receive> posted_ P2P_GUARDED_BY(mutex_);

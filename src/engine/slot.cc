@@ -29,12 +29,11 @@ Slot::Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup)
 
 // The write path: a caller, or the thread, has a turn.
 
-Turn Slot::try_turn(Deferred& deferred) {
+Turn Slot::try_turn(Deferred& deferred, Clock::time_point now) {
   if (!mutex_.try_lock()) return Turn::kBusy;
   bool moved = false;
   if (channel_) {
     moved = turn(deferred);
-    const auto now = Clock::now();
     called_at_ = now;
     if (moved) source_->note_call(moved_at_ = now);
     if (assists_ == 0) leave_to_thread();
@@ -62,11 +61,11 @@ bool Slot::turn(Deferred& deferred) {
     source_->add(shared_from_this());
     report({}, deferred);
   }
+  if (carries_words_ && words_->move(*this, *channel_, deferred)) moved = true;
   if (ready_ && channel_->state() == ChannelState::kReady && post_work(deferred)) {
     moved = true;
     if (channel_->busy()) progress(deferred);  // a copy is done when post returns
   }
-  if (carries_words_ && words_->move(*this, *channel_, deferred)) moved = true;
   idle_.store(!busy(), std::memory_order_relaxed);
   if (channel_->state() == ChannelState::kFailed) {
     progress(deferred);  // what it gives back goes over others
@@ -220,8 +219,8 @@ void Slot::leave_to_thread() {
 bool Slot::begin_assist() {
   if (!mutex_.try_lock()) return false;
   if (assists_++ == 0) {
-    if (fd_ >= 0) thread_.arm(*this, fd_, false);
-    if (channel_) channel_->stir();
+    disarmed_ = channel_ && !channel_->stir() && fd_ >= 0;
+    if (disarmed_) thread_.arm(*this, fd_, false);
   }
   mutex_.unlock();
   return true;
@@ -230,7 +229,7 @@ bool Slot::begin_assist() {
 void Slot::end_assist() {
   lock_polling(mutex_);
   if (--assists_ == 0) {
-    if (fd_ >= 0) thread_.arm(*this, fd_, true);
+    if (std::exchange(disarmed_, false) && fd_ >= 0) thread_.arm(*this, fd_, true);
     const bool came = channel_ && !active_ && !channel_->rest();
     if (came || (channel_ && carries_words_ && words_->pending())) {
       signal();

@@ -110,7 +110,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   void signal();
 
   /// Takes work from the source and moves it on, on this thread, unless another one is at it.
-  Turn try_turn(Deferred& deferred);
+  Turn try_turn(Deferred& deferred, Clock::time_point now = Clock::now());
 
   /// The same, and looks again for a while if another thread is at it.
   Turn await_turn(Deferred& deferred);
@@ -173,7 +173,8 @@ class Slot : public std::enable_shared_from_this<Slot> {
   std::function<void(const Status&)> report_ P2P_GUARDED_BY(mutex_);
   bool ready_ P2P_GUARDED_BY(mutex_) = false;
   bool stopped_ P2P_GUARDED_BY(mutex_) = false;
-  int fd_ P2P_GUARDED_BY(mutex_) = -1;  // that the thread watches
+  int fd_ P2P_GUARDED_BY(mutex_) = -1;            // that the thread watches
+  bool disarmed_ P2P_GUARDED_BY(mutex_) = false;  // but not now: it would tell of what a caller sees
 
   FlyingPieces flying_ P2P_GUARDED_BY(mutex_);
   std::vector<Completion> completions_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
@@ -185,7 +186,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   std::atomic<bool> signalled_{false};
 
   // Written with the mutex held; the thread also reads them without.
-  std::atomic<int> assists_{0};                 // callers who drive it; the descriptor is then disarmed
+  std::atomic<int> assists_{0};                 // callers who drive it
   std::atomic<Clock::time_point> called_at_{};  // when a caller last had a turn
   std::atomic<bool> idle_{true};                // nothing is under way
 };

@@ -22,8 +22,8 @@ constexpr std::size_t kMaxUnreported = 4;
 // More connections that say nothing than this push the oldest out.
 constexpr std::size_t kMaxStrangers = 8;
 
-// A turn looks at the ring, which costs nothing, and at the peer, a system call, only so often: the first
-// after a rest, since the peer's end wakes whoever sleeps, and now and then while nobody rests.
+// A turn looks at the ring, which costs nothing, and at the peer and its wake-ups, system calls, only so
+// often: the peer's end wakes whoever sleeps until it was seen.
 constexpr unsigned kTurnsALook = 64;
 
 // Taken in one go; then others have their turn.
@@ -222,19 +222,28 @@ bool CmaChannel::take_words() {
   return true;
 }
 
-void CmaChannel::stir() {
-  if (state_ == ChannelState::kReady) reader_.stir();
+bool CmaChannel::stir() {
+  if (state_ != ChannelState::kReady) return false;
+  reader_.stir();
+  return reader_.wakes() == 0;
 }
 
 // Wake-ups are taken off the socket here alone: until then it tells whoever sleeps on it that there was one.
+// Now and then more are looked for than can be there, so that a peer which sends them for nothing is no
+// burden.
 bool CmaChannel::rest() {
   if (state_ != ChannelState::kReady) return true;
-  turns_ = 0;
+  if (reader_.wakes() != 0 || rests_++ % kTurnsALook == 0) take_wakes();
+  return reader_.rest();
+}
+
+void CmaChannel::take_wakes() {
   std::array<std::byte, 8> wakes;
   for (int i = 0; i != kBlocksATurn; ++i) {
-    if (::recv(socket_.get(), wakes.data(), wakes.size(), MSG_DONTWAIT) <= 0) break;
+    const ssize_t taken = ::recv(socket_.get(), wakes.data(), wakes.size(), MSG_DONTWAIT);
+    if (taken <= 0) return;
+    reader_.note_wakes(static_cast<std::uint64_t>(taken));
   }
-  return reader_.rest();
 }
 
 bool CmaChannel::post(const Batch& batch) {

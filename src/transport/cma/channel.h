@@ -42,7 +42,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   std::unique_ptr<PeerEnd> leave() override;
   bool carries_words() const override { return true; }
   bool say(std::span<const std::byte> block) override;
-  void stir() override;
+  bool stir() override;
   bool rest() override;
   std::string describe() const override;
 
@@ -58,6 +58,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   Status share_ring();
   Status send_proof(const UniqueFd& ring) const;
   bool take_words();
+  void take_wakes();
   bool peer_is_alive() const;
   Status check_bounds(const Batch& batch) const;
   Status copy(const Batch& batch);
@@ -78,8 +79,9 @@ class CmaChannel : public Channel, public LeavesPeer {
   UniqueFd socket_;
   UniqueFd process_;  ///< pidfd: the number cannot be taken over unnoticed
   pid_t pid_ = 0;
-  unsigned turns_ = 0;  // since the last rest
-  bool lost_ = false;   ///< the peer is gone, seen while copying
+  unsigned turns_ = 0;
+  unsigned rests_ = 0;
+  bool lost_ = false;  ///< the peer is gone, seen while copying
 
   std::unique_ptr<MemoryProof> mine_;  ///< on the heap: the peer reads `token` there
   UniqueFd ring_descriptor_;           ///< that came with the peer's proof

@@ -43,9 +43,10 @@ std::unique_ptr<Channel> open(const ChannelSetup& setup) {
 }
 
 /// Lets both work until neither does; what they wait for is already in their sockets.
+// Enough turns for a look at the peer, which not every turn takes.
 void settle(std::initializer_list<Channel*> channels) {
   std::vector<Completion> completions;
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 100; ++round) {
     for (Channel* channel : channels) channel->progress(completions);
   }
 }
@@ -218,6 +219,29 @@ TEST(CmaChannelTest, NothingWakesAFailedChannel) {
   EXPECT_EQ(acceptor->error().code, ErrorCode::kPeerGone);
   EXPECT_EQ(::poll(&ready, 1, 0), 0);
   EXPECT_FALSE(acceptor->post({}));
+}
+
+TEST(CmaChannelTest, WhoLooksIsNotWokenAndMissesNoWakeUp) {
+  const auto acceptor = open(setup_of(Role::kAcceptor));
+  const auto connector = open(setup_of(Role::kConnector));
+  ASSERT_TRUE(acceptor->connect(connector->address()));
+  ASSERT_TRUE(connector->connect(acceptor->address()));
+  settle({acceptor.get(), connector.get()});
+  const std::vector<std::byte> block(100);
+  pollfd ready{.fd = acceptor->ready_fd(), .events = POLLIN, .revents = 0};
+  for (int round = 0; round != 1000; ++round) {
+    ASSERT_TRUE(acceptor->rest()) << round;
+    ASSERT_EQ(::poll(&ready, 1, 0), 0) << round << ": a wake-up was left";
+    const bool woken = round % 3 == 0;
+    if (woken) {
+      ASSERT_TRUE(connector->say(block));
+    }
+    ASSERT_EQ(acceptor->stir(), !woken) << round;
+    ASSERT_EQ(::poll(&ready, 1, 0), woken ? 1 : 0) << round;
+    ASSERT_TRUE(connector->say(block));
+    ASSERT_EQ(::poll(&ready, 1, 0), woken ? 1 : 0) << round << ": woken while it looks";
+    settle({acceptor.get()});
+  }
 }
 
 TEST(CmaChannelTest, WordsAreNoEndOfThePeerAndWakeNobodyWhoLeft) {

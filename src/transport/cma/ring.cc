@@ -123,9 +123,11 @@ Result<bool> RingReader::read(Bytes& block) {
 }
 
 bool RingReader::rest() {
+  stir();
   ring_->resting.store(1, std::memory_order_seq_cst);
+  resting_ = true;
   if (ring_->written.load(std::memory_order_seq_cst) == read_) return true;
-  ring_->resting.store(0, std::memory_order_relaxed);
+  stir();
   return false;
 }
 

@@ -1,10 +1,12 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/unique_fd.h"
@@ -83,13 +85,21 @@ class RingReader {
   bool rest();
 
   /// Somebody looks.
-  void stir() { ring_->resting.store(0, std::memory_order_relaxed); }
+  void stir() {
+    if (std::exchange(resting_, false) && ring_->resting.exchange(0) == 0) ++wakes_;
+  }
+
+  /// How often the writer has woken, or is about to, and nobody has taken note of it.
+  std::uint64_t wakes() const { return wakes_; }
+  void note_wakes(std::uint64_t count) { wakes_ -= std::min(wakes_, count); }
 
  private:
   void get(std::uint64_t at, std::span<std::byte> bytes) const;
 
   Ring* ring_ = nullptr;
   std::uint64_t read_ = 0;
+  bool resting_ = false;
+  std::uint64_t wakes_ = 0;
 };
 
 }  // namespace p2p::cma
