@@ -279,7 +279,7 @@ unsigned NetTransport::channels_per_rail(const Rail& rail) const {
 /// what they cannot send soon, so that they end a transfer together.
 std::uint64_t NetTransport::most_bytes(const Rail& rail) const {
   constexpr std::uint64_t kHostShare = std::uint64_t{6} << 20;
-  constexpr std::uint64_t kGpuShare = std::uint64_t{9} << 20;
+  constexpr std::uint64_t kGpuShare = std::uint64_t{12} << 20;
   const std::uint64_t share = on_gpu() ? kGpuShare : kHostShare;
   const unsigned channels = channels_per_rail(rail);
   return channels == 1 ? std::numeric_limits<std::uint64_t>::max()
