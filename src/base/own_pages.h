@@ -21,7 +21,7 @@ struct OnOwnPages {
 /// For buffers.
 template <class T>
 struct OwnPages {
-  using value_type = T;
+  using value_type = T;  // NOLINT(readability-identifier-naming): asked for by the standard
   OwnPages() = default;
   template <class Other>
   explicit OwnPages(const OwnPages<Other>&) {}

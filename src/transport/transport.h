@@ -149,8 +149,8 @@ class Channel {
   /// Takes a block, or answers false when full: try again after `progress`. Only in kReady.
   virtual bool say(std::span<const std::byte> /*block*/) { return false; }
 
-  /// Somebody calls `progress` again and again, until `rest`: a peer need not make `ready_fd` tell. True: until
-  /// then it tells of nothing but the peer's end.
+  /// Somebody calls `progress` again and again, until `rest`: a peer need not make `ready_fd` tell. True:
+  /// until then it tells of nothing but the peer's end.
   virtual bool stir() { return false; }
 
   /// Nobody calls `progress` until `ready_fd` tells; false if there is something to do at once.
