@@ -61,10 +61,13 @@ bool Slot::turn(Deferred& deferred) {
     source_->add(shared_from_this());
     report({}, deferred);
   }
-  if (carries_words_ && words_->move(*this, *channel_, deferred)) moved = true;
+  if (move_words(deferred)) moved = true;
   if (ready_ && channel_->state() == ChannelState::kReady && post_work(deferred)) {
     moved = true;
-    if (channel_->busy()) progress(deferred);  // a copy is done when post returns
+    if (channel_->busy()) {  // a copy is done when post returns
+      progress(deferred);
+      move_words(deferred);
+    }
   }
   idle_.store(!busy(), std::memory_order_relaxed);
   if (channel_->state() == ChannelState::kFailed) {
@@ -73,6 +76,10 @@ bool Slot::turn(Deferred& deferred) {
     return true;
   }
   return moved;
+}
+
+bool Slot::move_words(Deferred& deferred) {
+  return carries_words_ && words_->move(*this, *channel_, deferred);
 }
 
 bool Slot::post_work(Deferred& deferred) {
@@ -99,6 +106,7 @@ bool Slot::progress(Deferred& deferred) {
   const bool moved = channel_->progress(completions_);
   for (Completion& completion : completions_) complete(completion, deferred);
   completions_.clear();
+  if (carries_words_) words_->tell(deferred);
   return moved;
 }
 

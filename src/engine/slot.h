@@ -151,6 +151,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool busy() const P2P_REQUIRES(mutex_);
   bool turn(Deferred& deferred) P2P_REQUIRES(mutex_);
   bool progress(Deferred& deferred) P2P_REQUIRES(mutex_);
+  bool move_words(Deferred& deferred) P2P_REQUIRES(mutex_);
   bool post_work(Deferred& deferred) P2P_REQUIRES(mutex_);
   void complete(Completion& completion, Deferred& deferred) P2P_REQUIRES(mutex_);
   void drop(const Error& error, Deferred& deferred) P2P_REQUIRES(mutex_);

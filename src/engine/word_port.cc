@@ -4,7 +4,6 @@
 namespace p2p::engine {
 
 bool WordPort::move(const Slot& slot, Channel& channel, Deferred& deferred) {
-  deferred.absorb(deferred_);
   const bool took = std::exchange(took_, false);
   bool moved = took;
   if (channel.state() != ChannelState::kReady) return moved;

@@ -28,13 +28,17 @@ class WordPort final : public WordListener {
   /// A block was made that the channel has not taken yet.
   bool stuck() const { return !block_.empty(); }
 
-  /// Hands on what came; then, while the channel is ready, what is to leave over it: an answer goes at once.
-  /// True if anything moved.
+  /// Hands on what came of the blocks that were taken. Due after each of the channel's looks: it may have no
+  /// other one.
+  void tell(Deferred& deferred) { deferred.absorb(deferred_); }
+
+  /// Hands the channel, while it is ready, what is to leave over it: an answer goes at once. True if anything
+  /// was taken or left.
   bool move(const Slot& slot, Channel& channel, Deferred& deferred);
 
  private:
   const std::shared_ptr<Words> words_;
-  Deferred deferred_;  // what came of the blocks that were taken
+  Deferred deferred_;  // what came of blocks
   bool took_ = false;
   Bytes block_;  // to leave
 };
