@@ -184,14 +184,17 @@ void Notifications::stop(const Error& error) {
 
 void Notifications::close(const Error& error) {
   std::map<std::uint64_t, std::shared_ptr<TransferState>> open;
+  std::deque<Waiting> waiting;
   {
+    // Both at once: a word of the peer's that is handled just now may move one from here to there.
     MutexLock lock(mutex_);
     closed_ = true;
     error_ = error;
     open.swap(open_);
+    waiting.swap(waiting_);
   }
   for (const auto& [id, state] : open) state->finish(tl::unexpected(error));
-  stop(error);
+  for (const Waiting& one : waiting) one.state->finish(tl::unexpected(error));
 }
 
 }  // namespace p2p::engine
