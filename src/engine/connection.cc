@@ -219,15 +219,23 @@ void Connection::end(const Error& reason) {
   words_->close();
   transfers_->close(error);
   changed();
-  const auto limit = context_->options.keepalive;
-  Fence::when_passed(
-      lanes_->fence(), *context_->reactor, limit, [self = shared_from_this(), error](bool passed) {
-        self->receives_->close(passed ? error
-                                      : Error{error.code, error.message + "; it may still write here"});
-        self->changed();
-        self->observer_.closed(self);
-        self->call_watchers();
-      });
+  Fence::when_passed(lanes_->fence(), *context_->reactor, context_->options.keepalive,
+                     [self = shared_from_this(), error](bool passed) { self->end_receives(error, passed); });
+}
+
+void Connection::end_receives(const Error& reason, bool fence_passed) {
+  if (std::exchange(ended_, true)) return;
+  Error error = life_->close(reason);
+  if (!fence_passed) error.message += "; it may still write here";
+  receives_->close(error);
+  changed();
+  observer_.closed(shared_from_this());
+  call_watchers();
+}
+
+void Connection::end_now(const Error& error) {
+  if (const auto session = this->session()) session->drop(error);
+  end_receives(error, lanes_->fence()->passed());
 }
 
 void Connection::on_change(std::function<void()> callback) {

@@ -80,6 +80,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Says goodbye and ends everything now; `closed` follows.
   void abort(const Error& error);
 
+  /// `closed` comes before it returns, whatever is still on its way. On the reactor's thread.
+  void end_now(const Error& error);
+
  private:
   Connection(std::shared_ptr<Context> context, ConnectionId id, Role role, Observer observer);
   void wire_up();
@@ -93,6 +96,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_lanes_changed();
   void watch_for_end();
   void end(const Error& error);
+  void end_receives(const Error& reason, bool fence_passed);
   std::shared_ptr<Session> session() const;
   void say(const wire::Message& message);
   void close_session(Error reason);
@@ -117,6 +121,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<Transfers> transfers_;
   std::optional<Dispatch> dispatch_;       // written once, before any message comes
   std::optional<Reactor::TimerId> timer_;  // reactor's thread only
+  bool ended_ = false;                     // likewise: nothing is left
 
   mutable Mutex mutex_;
   std::shared_ptr<Session> session_ P2P_GUARDED_BY(mutex_);

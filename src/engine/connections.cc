@@ -82,12 +82,21 @@ void Connections::close(const Error& error, Clock::time_point deadline) {
     unaccepted_.clear();
   }
   for (const auto& connection : all()) connection->abort(error);
-  while (Clock::now() < deadline) {
+  if (wait_until_none(deadline)) return;
+  for (const auto& connection : all()) {
+    context_->reactor->post([connection, error] { connection->end_now(error); });
+  }
+  wait_until_none(Clock::time_point::max());  // as long as that thread takes, which is waited for anyway
+}
+
+bool Connections::wait_until_none(Clock::time_point deadline) {
+  while (true) {
     const std::uint32_t seen = changes_.load(std::memory_order_acquire);
     {
       MutexLock lock(mutex_);
-      if (living_.empty()) break;
+      if (living_.empty()) return true;
     }
+    if (Clock::now() >= deadline) return false;
     futex_wait(changes_, seen, deadline);
   }
 }

@@ -35,7 +35,8 @@ class Connections {
 
   std::vector<std::shared_ptr<Connection>> all() const;
 
-  /// Ends all and waits for that; none is added any more.
+  /// Ends all and waits for that; none is added any more. What has not ended by `deadline` ends then without
+  /// its peer's word: nothing that an application waits for stays open.
   void close(const Error& error, Clock::time_point deadline);
 
   /// Sums of those that live and of those that have ended.
@@ -44,6 +45,7 @@ class Connections {
 
  private:
   void opened(const std::shared_ptr<Connection>& connection, Role role);
+  bool wait_until_none(Clock::time_point deadline);
   bool keep_for_accept(const std::shared_ptr<Connection>& connection);
   void closed(const std::shared_ptr<Connection>& connection);
   std::vector<std::shared_ptr<Connection>> forget_ended() P2P_REQUIRES(mutex_);

@@ -32,4 +32,6 @@ void Session::send(const wire::Message& message) { core_->enqueue(message); }
 
 void Session::close(Error reason) { core_->request_close(std::move(reason)); }
 
+void Session::drop(Error reason) { core_->finish(std::move(reason)); }
+
 }  // namespace p2p::engine

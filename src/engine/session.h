@@ -93,6 +93,9 @@ class Session : public std::enable_shared_from_this<Session> {
   /// no more messages are given out.
   void close(Error reason);
 
+  /// Closes now, on the reactor's thread: what is queued is lost.
+  void drop(Error reason);
+
   class Core;  // session_core.h
   explicit Session(std::shared_ptr<Core> core);
 

@@ -32,6 +32,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
 
   void enqueue(const wire::Message& message);
   void request_close(Error reason) { outbox_.close(std::move(reason)); }
+  void finish(Error reason);
 
  private:
   enum class State { kDialing, kHandshake, kOpen, kClosing, kLingering, kClosed };
@@ -55,7 +56,6 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   void update_interest();
   void begin_close(Error reason);
   void linger();
-  void finish(Error reason);
 
   void start_keepalive();
   void tick();

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "support/peer.h"
@@ -155,7 +158,7 @@ TEST_P(CancelTest, EndpointsEndWithWorkInFlight) {
       EXPECT_LT(Clock::now() - start, plan().keepalive + kMargin);
     }
     for (const Transfer& transfer : transfers) {
-      EXPECT_TRUE(transfer.done());
+      EXPECT_TRUE(transfer.done()) << "transfer " << &transfer - transfers.data() << ", round " << round;
       const Status done = transfer.status();
       if (!done) {
         EXPECT_TRUE(is_error(done, {ErrorCode::kCancelled, ErrorCode::kPeerGone}));
@@ -165,6 +168,36 @@ TEST_P(CancelTest, EndpointsEndWithWorkInFlight) {
     set_all(pages.bytes(), kAfter);
     EXPECT_EQ(first_not(pages.bytes(), kAfter), std::nullopt);
   }
+}
+
+// The session's thread is kept, and the peer says nothing: what its end waits for comes too late.
+TEST_P(CancelTest, EndpointsEndLateAndWithWorkInFlight) {
+  Peer peer(plan());
+  std::optional<Endpoint> endpoint(make_endpoint(plan()));
+  Pages pages(kMiB);
+  const auto region = endpoint->register_memory(pages.data(), kMiB);
+  ASSERT_TRUE(is_ok(status_of(region)));
+  const auto connection = endpoint->connect(peer.address(), peer.port(), kLimit);
+  ASSERT_TRUE(is_ok(status_of(connection)));
+  const PeerRegion theirs = peer.region(kMiB);
+  const auto id = connection->import_region(theirs.descriptor);
+  ASSERT_TRUE(is_ok(status_of(id)));
+  ASSERT_TRUE(is_ok(connection->write(region->span(), {*id, theirs.descriptor.address, kMiB}).wait(kLimit)));
+  peer.process().signal(SIGSTOP);
+  const std::vector<Transfer> transfers{connection->recv(region->span()), connection->send(region->span()),
+                                        connection->notify("one")};
+  std::atomic<bool> kept{false};
+  transfers.back().on_done([&] {
+    std::this_thread::sleep_for(2 * plan().keepalive + kMargin);  // longer than an endpoint waits
+    kept = true;
+  });
+  endpoint.reset();
+  EXPECT_TRUE(kept);
+  for (const Transfer& transfer : transfers) {
+    EXPECT_TRUE(transfer.done());
+    EXPECT_TRUE(is_error(transfer.status(), {ErrorCode::kCancelled}));
+  }
+  peer.process().signal(SIGCONT);
 }
 
 TEST_P(CancelTest, PeersEndpointEndsWithWorkInFlight) {
