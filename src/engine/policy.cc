@@ -9,11 +9,13 @@ namespace p2p::engine {
 Policy Policy::spread(BatchLimits limits, std::chrono::nanoseconds spin) {
   constexpr std::uint64_t kStartBytes = std::uint64_t{64} << 10;
   constexpr std::uint64_t kLeastShare = std::uint64_t{128} << 10;
+  constexpr std::uint64_t kTurnBytes = std::uint64_t{1} << 20;
   return {.limits = limits,
           .spin = spin,
           .start_bytes = kStartBytes,
           .start_block_bytes = kStartBytes,
           .least_share = std::min(limits.bytes, kLeastShare),
+          .turn_bytes = kTurnBytes,
           .assist_bytes = std::uint64_t{256} << 10,
           .watch = spin};
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 
 #include "engine/stripe.h"
 #include "p2p/options.h"
@@ -38,6 +39,10 @@ struct Policy {
 
   /// What a thread is woken for; no batch is made smaller than this to give another channel some.
   std::uint64_t least_share = 0;
+
+  /// A channel that was given so many bytes in a turn leaves the rest of the work to its next one: its thread
+  /// has other channels to look at. A batch more at most.
+  std::uint64_t turn_bytes = std::numeric_limits<std::uint64_t>::max();
 
   /// Callers start on one channel after the other; else on the first one that is free.
   bool takes_turns = true;

@@ -54,6 +54,7 @@ Turn Slot::await_turn(Deferred& deferred) {
 
 bool Slot::turn(Deferred& deferred) {
   bool moved = progress(deferred);
+  more_ = false;
   if (!ready_ && channel_->state() == ChannelState::kReady) {
     ready_ = true;
     description_ = channel_->describe();
@@ -84,8 +85,11 @@ bool Slot::move_words(Deferred& deferred) {
 
 bool Slot::post_work(Deferred& deferred) {
   bool moved = false;
+  std::uint64_t posted = 0;  // bytes
   source_->look_at_gates(*this, deferred);
   while (const auto id = flying_.next_id()) {
+    more_ = posted >= policy_.turn_bytes;
+    if (more_) break;
     auto piece = source_->take(deferred);
     if (!piece) break;
     piece->batch.id = *id;
@@ -96,6 +100,7 @@ bool Slot::post_work(Deferred& deferred) {
       break;
     }
     if (trace != nullptr) trace->piece_sent(way_, piece->batch, at);
+    posted += piece->batch.bytes;
     flying_.add(std::move(*piece));
     moved = true;
   }
@@ -211,7 +216,7 @@ void Slot::abandon(std::shared_ptr<TransferState> state) {
 
 // Something is under way that no descriptor announces.
 bool Slot::busy() const {
-  return channel_->busy() || (carries_words_ && words_->stuck()) || source_->awaits_gates(*this);
+  return more_ || channel_->busy() || (carries_words_ && words_->stuck()) || source_->awaits_gates(*this);
 }
 
 void Slot::signal() {

@@ -28,6 +28,13 @@ using Clock = std::chrono::steady_clock;
 // How long the thread sleeps between looks at a slot that is busy but has no descriptor that says when.
 constexpr long kBusyPollNanoseconds = 20'000;
 
+// While something moves the thread looks so often which of the other slots have something to read.
+constexpr std::chrono::microseconds kLook{50};
+
+// Of slots that one look finds: as many as there may well be, since those not found wait for the turns of all
+// others.
+constexpr std::size_t kMostEvents = 1024;
+
 // Kernels before 5.11 have no epoll_pwait2, and some sandboxes forbid it.
 std::atomic<bool> has_pwait2{true};
 
@@ -124,6 +131,7 @@ void Worker::arm(Slot& slot, int fd, bool on) {
 
 void Worker::run() {
   auto moved_at = Clock::now();
+  auto looked_at = moved_at;
   while (!stop_.load(std::memory_order_relaxed)) {
     if (left_to_callers()) {
       sleep();
@@ -136,6 +144,11 @@ void Worker::run() {
     deferred.run();
     if (moved) {
       moved_at = Clock::now();
+      // A busy slot does not keep those at rest from being seen.
+      if (moved_at - looked_at < kLook) continue;
+      const timespec no_wait{};
+      activate_ready(&no_wait);
+      looked_at = moved_at;
     } else if (Clock::now() - moved_at < spin_) {
       relax();
     } else {
@@ -184,9 +197,14 @@ void Worker::sleep() {
       return;
     }
   }
-  std::array<epoll_event, 64> events;
   const timespec nap{0, kBusyPollNanoseconds};
-  const int count = wait_for_events(epoll_.get(), events, busy ? &nap : nullptr);
+  activate_ready(busy ? &nap : nullptr);
+}
+
+// Waits for descriptors, without end if `patience` is null, and has their slots looked at from now on.
+void Worker::activate_ready(const timespec* patience) {
+  std::array<epoll_event, kMostEvents> events;
+  const int count = wait_for_events(epoll_.get(), events, patience);
   asleep_.store(false);
   if (count <= 0) return;
   MutexLock lock(mutex_);

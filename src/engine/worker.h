@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -48,6 +49,7 @@ class Worker final : public SlotThread {
   void wake();
   bool work(Deferred& deferred) P2P_REQUIRES(mutex_);
   void sleep();
+  void activate_ready(const timespec* patience);
   bool left_to_callers();
   void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
 
