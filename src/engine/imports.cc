@@ -35,9 +35,11 @@ Result<RemoteRegionId> Imports::import(const RegionDescriptor& descriptor) {
           "import region {}: its descriptor comes from another endpoint, or from an earlier life of the peer",
           to_underlying(descriptor.region));
     }
-    const auto [known, fresh] =
-        known_.try_emplace({to_underlying(descriptor.region), descriptor.key}, RemoteRegionId{last_id_ + 1});
-    if (!fresh) return known->second;
+    // Behind all others without a search, where an owner's regions come in the order of their numbers.
+    const RemoteRegionId next{last_id_ + 1};
+    const auto known =
+        known_.try_emplace(known_.end(), std::pair(to_underlying(descriptor.region), descriptor.key), next);
+    if (known->second != next) return known->second;
     remote = std::make_shared<RemoteRegion>(known->second, descriptor);
     remotes_.emplace(++last_id_, remote);
     if (!started_) return remote->id();
@@ -167,7 +169,11 @@ void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
                          const std::vector<wire::ExportedKey>& exported) {
   const TransportList& transports = context_->transports();
   std::vector<std::unique_ptr<RemoteKey>> keys(transports.size());
-  std::vector<std::string> reasons(transports.size());
+  std::vector<std::string> reasons;  // as many as there are transports once there is one
+  const auto refuse = [&](std::size_t transport, std::string why) {
+    reasons.resize(transports.size());
+    reasons[transport] = std::move(why);
+  };
   for (std::size_t i = 0; i < transports.size(); ++i) {
     if (!router_->usable(i)) continue;
     Transport& transport = *transports[i].transport;
@@ -175,14 +181,14 @@ void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
       return key.transport == transport.name();
     });
     if (found == exported.end() && transport.capabilities().needs_exported_key) {
-      reasons[i] = "the peer has not registered the region with it (for a read-only one it may not)";
+      refuse(i, "the peer has not registered the region with it (for a read-only one it may not)");
       continue;
     }
     auto key = transport.import_region(info, found == exported.end() ? ByteView() : ByteView(found->key));
     if (key) {
       keys[i] = std::move(*key);
     } else {
-      reasons[i] = key.error().message;
+      refuse(i, std::move(key.error().message));
     }
   }
   remote.set_ready(info, std::move(keys), std::move(reasons));

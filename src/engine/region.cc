@@ -45,6 +45,12 @@ Region::Region(std::shared_ptr<RegionTable> table, const RegionInfo& info, Incar
       registrations_(std::move(registrations)),
       reasons_(std::move(reasons)) {}
 
+std::string Region::reason(std::size_t transport) const {
+  const auto& unusable = table_->transports()[transport].unusable;
+  if (unusable) return *unusable;
+  return transport < reasons_.size() ? reasons_[transport] : std::string();
+}
+
 bool Region::alive() const {
   return std::all_of(registrations_.begin(), registrations_.end(),
                      [](const auto& registration) { return !registration || registration->check_alive(); });
@@ -183,23 +189,23 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
   if (options.read_only || !options.peers.empty()) {
     info.options = std::make_shared<const RegionOptions>(options);
   }
-  if (auto drawn = crypto::random_bytes(info.key); !drawn) return tl::unexpected(drawn.error());
+  auto key = keys_.draw();
+  if (!key) return tl::unexpected(key.error());
+  info.key = *key;
 
   std::vector<std::shared_ptr<Registration>> registrations(transports_.size());
-  std::vector<std::string> reasons(transports_.size());
+  std::vector<std::string> reasons;  // as many as there are transports once there is one
   std::string why;
   bool any = false;
   for (std::size_t i = 0; i < transports_.size(); ++i) {
-    if (transports_[i].unusable) {
-      reasons[i] = *transports_[i].unusable;
-      continue;
-    }
+    if (transports_[i].unusable) continue;
     auto registration = register_with(*transports_[i].transport, info);
     if (registration) {
       registrations[i] = std::move(*registration);
       any = true;
       continue;
     }
+    reasons.resize(transports_.size());
     reasons[i] = registration.error().message;
     why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", transports_[i].transport->name(), reasons[i]);
   }

@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "engine/fence.h"
+#include "engine/region_keys.h"
 #include "p2p/memory.h"
 #include "transport/transport.h"
 
@@ -60,7 +61,7 @@ class Region : public std::enable_shared_from_this<Region> {
   }
 
   /// Why `registration(transport)` is null.
-  const std::string& reason(std::size_t transport) const { return reasons_[transport]; }
+  std::string reason(std::size_t transport) const;
 
   /// False once the memory was freed since it was registered, as far as its transports can tell.
   bool alive() const;
@@ -110,7 +111,7 @@ class Region : public std::enable_shared_from_this<Region> {
   RegionInfo info_;
   Incarnation incarnation_;
   std::vector<std::shared_ptr<Registration>> registrations_;
-  std::vector<std::string> reasons_;
+  std::vector<std::string> reasons_;  // empty if every usable transport took the memory
   std::atomic<std::uint32_t> users_{0};
   std::atomic<std::uint32_t> unanswered_{0};  // futex: peers that have not answered yet
 
@@ -184,6 +185,7 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   const std::chrono::nanoseconds revoke_timeout_;
   const Birthplace birthplace_;
   std::atomic<std::uint32_t> next_{1};
+  RegionKeys keys_;
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<Region>> regions_;
   std::uint64_t bytes_ = 0;  // of these

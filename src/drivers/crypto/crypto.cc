@@ -67,6 +67,8 @@ Status random_bytes(std::span<std::byte> out) {
   return {};
 }
 
+void wipe(std::span<std::byte> secret) { OPENSSL_cleanse(secret.data(), secret.size()); }
+
 bool equal(ByteView left, ByteView right) {
   if (left.size() != right.size()) return false;
   return left.empty() || CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;

@@ -19,6 +19,9 @@ Digest hmac_sha256(ByteView key, ByteView message);
 /// Fills `out` from the system's generator; kSystem if it has none to give.
 Status random_bytes(std::span<std::byte> out);
 
+/// Overwrites a secret that is not needed any more.
+void wipe(std::span<std::byte> secret);
+
 /// Compares in a time that depends on the sizes only.
 bool equal(ByteView left, ByteView right);
 
