@@ -6,6 +6,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,11 +24,16 @@ enum class FloatType { kUndefined, kFloat16, kBFloat16, kFloat32, kFloat8E4M3FN,
 
 constexpr double kDeregister = 10;  // seconds
 
-OkAndId reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType, bool read_only,
-            std::optional<std::vector<std::string>> peers) {
+std::optional<std::chrono::nanoseconds> lasting(std::optional<double> seconds) {
+  if (!seconds) return std::nullopt;
+  if (!(*seconds > 0)) throw nb::value_error("expires must be a number of seconds, above 0");
+  constexpr double kLongest = 1e9;  // 30 years: far from the clock's overflow
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::min(*seconds, kLongest)));
+}
+
+OkAndId reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, const RegionOptions& options) {
   const auto state = self.state_or_raise();
-  const RegionOptions options{.read_only = read_only,
-                              .peers = std::move(peers).value_or(std::vector<std::string>())};
   Result<std::uint64_t> id;
   {
     Released released;
@@ -193,14 +200,24 @@ void bind_memory(nb::module_& module, PyClass& endpoint) {
       .value("kFloat8E5M2", FloatType::kFloat8E5M2)
       .export_values();
   endpoint
-      .def("reg", &reg, "ptr"_a, "size"_a, "floatType"_a = FloatType::kUndefined, nb::kw_only(),
-           "read_only"_a = false, "peers"_a = nb::none(),
-           "Registers size bytes at ptr (host or GPU, any alignment): (ok, mr_id), ids from 1.\n\n"
-           "The memory must stay allocated until dereg(). The same range may be registered again. read_only: "
-           "peers\n"
-           "may not write to it. peers: the names (ep.peer(conn_id)['identity']) that may use it; asks for "
-           "keys\n"
-           "or certificates.")
+      .def(
+          "reg",
+          [](PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType, bool read_only,
+             std::optional<std::vector<std::string>> peers, std::optional<double> expires) {
+            return reg(self, ptr, size,
+                       {.read_only = read_only,
+                        .peers = std::move(peers).value_or(std::vector<std::string>()),
+                        .expires = lasting(expires)});
+          },
+          "ptr"_a, "size"_a, "floatType"_a = FloatType::kUndefined, nb::kw_only(), "read_only"_a = false,
+          "peers"_a = nb::none(), "expires"_a = nb::none(),
+          "Registers size bytes at ptr (host or GPU, any alignment): (ok, mr_id), ids from 1.\n\n"
+          "The memory must stay allocated until dereg(). The same range may be registered again. read_only: "
+          "peers\n"
+          "may not write to it. peers: the names (ep.peer(conn_id)['identity']) that may use it; asks for "
+          "keys\n"
+          "or certificates. expires: seconds from now on in which peers may begin to use it (None: for "
+          "ever).")
       .def("regv", &regv, "ptrs"_a, "sizes"_a,
            "Registers many ranges, all or none: (ok, list of ids). Raises RuntimeError if lengths differ.")
       .def(

@@ -3,6 +3,7 @@
 
 import shutil
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -122,3 +123,35 @@ def test_regions_are_read_only_and_for_named_peers(keys):
         assert (theirs == 7).all()
         assert move(peer.read, read_only=True, peers=["decode-1"])
         assert (ours == 7).all()
+
+
+def test_regions_expire():
+    with (
+        p2p.Endpoint(0, listen_address="127.0.0.1") as owner,
+        p2p.Endpoint(0, listen_address="127.0.0.1") as peer,
+    ):
+        address, port, gpu = owner.parse_metadata(owner.get_metadata())
+        ok, conn = peer.connect(address, gpu, port)
+        assert ok, p2p.last_error()
+        theirs, ours = np.full(4096, 7, np.uint8), np.full(4096, 1, np.uint8)
+        ok, mine = peer.reg(ours.ctypes.data, ours.nbytes)
+        assert ok
+
+        def description(expires):
+            ok, region = owner.reg(theirs.ctypes.data, theirs.nbytes, expires=expires)
+            assert ok, p2p.last_error()
+            return owner.advertise(region, theirs.ctypes.data, theirs.nbytes)[1]
+
+        assert peer.write(conn, mine, ours.ctypes.data, ours.nbytes, description(3600))
+        assert (theirs == 1).all()
+        start, blob = time.monotonic(), description(0.05)
+        while peer.write(conn, mine, ours.ctypes.data, ours.nbytes, blob):
+            assert time.monotonic() < start + 20
+        assert time.monotonic() >= start + 0.05
+        assert "it has expired" in p2p.last_error()
+        theirs[:] = 7
+        assert not peer.read(conn, mine, ours.ctypes.data, ours.nbytes, blob)
+        assert (ours == 1).all()
+        for never in (0, -1, float("nan")):
+            with pytest.raises(ValueError, match="above 0"):
+                owner.reg(theirs.ctypes.data, theirs.nbytes, expires=never)

@@ -72,6 +72,7 @@ Result<Receives::Receive> Receives::describe(std::span<const LocalSpan> into) co
                           "recv: region {} is registered read-only, and messages are written by their sender",
                           to_underlying(span.region));
         }
+        if (Status in_time = info.check_unexpired(); !in_time) writable = in_time;
         receive.spans.push_back({to_underlying(span.region), info.key,
                                  static_cast<std::uint8_t>(info.place.kind), info.place.device,
                                  reinterpret_cast<std::uintptr_t>(span.data), span.size});

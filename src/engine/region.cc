@@ -24,13 +24,25 @@ bool wait_zero(const std::atomic<std::uint32_t>& count, std::chrono::steady_cloc
 }
 
 Status check(const RegionOptions& options) {
-  if (std::ranges::find(options.peers, std::string()) == options.peers.end()) return {};
-  return fail(ErrorCode::kInvalidArgument, "register memory for named peers: one of the names is empty");
+  if (std::ranges::find(options.peers, std::string()) != options.peers.end()) {
+    return fail(ErrorCode::kInvalidArgument, "register memory for named peers: one of the names is empty");
+  }
+  if (options.expires && *options.expires <= std::chrono::nanoseconds::zero()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "register memory that expires: after {} ns, which is no time to come",
+                options.expires->count());
+  }
+  return {};
 }
 
 Result<std::shared_ptr<Registration>> register_with(Transport& transport, const RegionInfo& info) {
-  if (info.read_only() && transport.capabilities().guard == Guard::kNobody) {
+  const Guard guard = transport.capabilities().guard;
+  if (info.read_only() && guard == Guard::kNobody) {
     return fail(ErrorCode::kUnavailable, "the region is read-only, and peers reach memory by themselves");
+  }
+  if (info.expires() && guard != Guard::kOwner) {
+    return fail(ErrorCode::kUnavailable,
+                "the region expires, and peers reach memory without its owner's engine");
   }
   return transport.register_memory(info);
 }
@@ -186,9 +198,7 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
   }
   RegionInfo info{RegionId{next_.fetch_add(1)}, {}, static_cast<std::byte*>(data), size, place};
   if (Status sound = check(options); !sound) return tl::unexpected(sound.error());
-  if (options.read_only || !options.peers.empty()) {
-    info.options = std::make_shared<const RegionOptions>(options);
-  }
+  if (options.read_only || !options.peers.empty() || options.expires) info.restrict_to(options);
   auto key = keys_.draw();
   if (!key) return tl::unexpected(key.error());
   info.key = *key;

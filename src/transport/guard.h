@@ -5,7 +5,8 @@
 
 namespace p2p {
 
-/// Who keeps a peer from what a region's RegionOptions do not let it do.
+/// Who keeps a peer from what a region's RegionOptions do not let it do. Only kOwner knows when a region
+/// expires.
 enum class Guard : std::uint8_t {
   kOwner,   ///< the owner's engine looks at each access
   kDevice,  ///< the owner's device refuses writes to what is registered read-only

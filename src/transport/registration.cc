@@ -24,6 +24,18 @@ bool RegionInfo::contains(std::uint64_t address, std::uint64_t length) const {
   return offset <= size && length <= size - offset;
 }
 
+void RegionInfo::restrict_to(const RegionOptions& rights) {
+  options = std::make_shared<const RegionOptions>(rights);
+  if (rights.expires) expires_at = deadline_after(*rights.expires);
+}
+
+Status RegionInfo::check_unexpired() const {
+  if (!expires() || std::chrono::steady_clock::now() < expires_at) return {};
+  return fail(ErrorCode::kPermissionDenied, "region {}: it has expired, its owner gave it {} ms",
+              static_cast<std::uint32_t>(id),
+              std::chrono::duration_cast<std::chrono::milliseconds>(*options->expires).count());
+}
+
 Status RegionInfo::check(Operation operation, std::string_view peer) const {
   if (!options) return {};
   const auto& named = options->peers;
@@ -32,6 +44,7 @@ Status RegionInfo::check(Operation operation, std::string_view peer) const {
                 "region {}: it is registered for named peers, and '{}' is none of them",
                 static_cast<std::uint32_t>(id), peer);
   }
+  if (Status in_time = check_unexpired(); !in_time) return in_time;
   if (read_only() && operation == Operation::kWrite) {
     return fail(ErrorCode::kPermissionDenied, "region {}: it is registered read-only, '{}' may not write",
                 static_cast<std::uint32_t>(id), peer);

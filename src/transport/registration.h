@@ -28,11 +28,21 @@ struct RegionInfo {
   std::uint64_t size = 0;  ///< bytes
   MemoryPlace place;
   std::shared_ptr<const RegionOptions> options{};  ///< null: any peer with the key may read and write
+  std::chrono::steady_clock::time_point expires_at = std::chrono::steady_clock::time_point::max();
+
+  /// What peers may do, and from now on for how long.
+  void restrict_to(const RegionOptions& rights);
 
   /// Peers may not write.
   bool read_only() const { return options && options->read_only; }
 
-  /// kPermissionDenied, naming region, peer and cause, if the options keep `peer` from the operation.
+  /// Peers may not use it for ever.
+  bool expires() const { return expires_at != std::chrono::steady_clock::time_point::max(); }
+
+  /// kPermissionDenied, naming the region, once it has expired.
+  Status check_unexpired() const;
+
+  /// kPermissionDenied, naming region, peer and cause, if the options keep `peer` from the operation now.
   Status check(Operation operation, std::string_view peer) const;
 
   /// True if `length` bytes at `address` lie within the range. Safe against overflow.

@@ -46,6 +46,19 @@ TEST(Registration, ContainsDoesNotOverflow) {
   EXPECT_FALSE(high.contains(kMax - 1, kMax));
 }
 
+TEST(Registration, ExpiresForEveryPeer) {
+  RegionInfo info = region(7, 0x1000, 0x100);
+  info.restrict_to({.read_only = true, .peers = {"one"}, .expires = std::chrono::hours(1)});
+  EXPECT_TRUE(info.expires());
+  EXPECT_TRUE(info.check(Operation::kRead, "one"));
+  info.expires_at = std::chrono::steady_clock::now();
+  EXPECT_THAT(info.check(Operation::kRead, "one").error().message, HasSubstr("region 7: it has expired"));
+  EXPECT_THAT(info.check(Operation::kWrite, "one").error().message, HasSubstr("region 7: it has expired"));
+  EXPECT_THAT(info.check(Operation::kRead, "two").error().message, HasSubstr("none of them"));
+  info.restrict_to({.peers = {}, .expires = std::chrono::nanoseconds::max()});
+  EXPECT_TRUE(info.check(Operation::kWrite, "two"));
+}
+
 TEST(Registration, NoAccessAfterRevoke) {
   const Registration registration(region(1, 0x1000, 0x100));
   ASSERT_TRUE(AccessGuard(registration));

@@ -115,6 +115,23 @@ TEST_P(FailureConformance, ReadOnlyRegion) {
   }
 }
 
+TEST_P(FailureConformance, RegionThatExpires) {
+  if (capabilities_.guard != Guard::kOwner) GTEST_SKIP() << "such a region is not registered with it";
+  const auto pair = connected();
+  const Memory local(pair->left.transport(), 4096);
+  const Memory lasting(pair->right.transport(), 4096, 0, {.peers = {}, .expires = std::chrono::hours(1)});
+  const auto lasting_key = pair->left.import(lasting.offer());
+  fill_pattern(local.bytes(), 1);
+  ASSERT_TRUE(
+      pair->left.transfer(Operation::kWrite, {segment(local, 0, *lasting_key, lasting.address(), 4096)}));
+  EXPECT_EQ(first_mismatch(lasting.bytes(), 1), std::nullopt);
+
+  const Memory expired(pair->right.transport(), 4096, 0,
+                       {.peers = {}, .expires = std::chrono::nanoseconds(1)});
+  const auto key = pair->left.import(expired.offer());
+  expect_refused(*pair, expired, *key, expired.address(), 4096, ErrorCode::kPermissionDenied);
+}
+
 TEST_P(FailureConformance, RegionForNamedPeers) {
   if (capabilities_.guard != Guard::kOwner) GTEST_SKIP() << "the engine tells others nothing at import";
   Pair pair(GetParam());

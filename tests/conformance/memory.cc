@@ -38,7 +38,7 @@ Memory::Memory(Transport& transport, std::span<std::byte> part)
 
 void Memory::enroll(const RegionOptions& options) {
   RegionInfo info{.id = next_region(), .key = {}, .base = data_, .size = size_, .place = {}};
-  info.options = std::make_shared<const RegionOptions>(options);
+  info.restrict_to(options);
   std::random_device random;
   for (std::byte& byte : info.key) byte = static_cast<std::byte>(random());
   auto registration = transport_.register_memory(info);

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "support/eventually.h"
 #include "support/peer.h"
 
 namespace p2p::testing {
@@ -152,6 +154,105 @@ TEST_F(RightsTest, NamedPeersAloneUseARegion) {
     std::filesystem::remove(folder_ / "dials");
     std::filesystem::remove(folder_ / "owns");
   }
+}
+
+TEST_F(RightsTest, NobodyUsesARegionThatHasExpired) {
+  constexpr std::chrono::milliseconds kShort{30};
+  for (const auto& transports : std::vector<std::vector<std::string>>{
+           {"tcp"}, {"loopback"}, {"cma", "tcp"}, {"loopback", "cma", "tcp"}}) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(transports, ",")));
+    ASSERT_NO_FATAL_FAILURE(connect(transports));
+    Pages lasting(kSize);
+    const MemoryRegion other = own(lasting, {.peers = {}, .expires = std::chrono::hours(1)});
+    fill(source_->pages.bytes(), 1);
+    ASSERT_TRUE(is_ok(move(other.descriptor(), true, kSize)));
+    EXPECT_EQ(difference(lasting.bytes(), 1), std::nullopt);
+
+    Pages pages(kSize);
+    const auto start = std::chrono::steady_clock::now();
+    const MemoryRegion region = own(pages, {.peers = {}, .expires = kShort});
+    Status moved;
+    ASSERT_TRUE(eventually([&] { return !(moved = move(region.descriptor(), true, 8)); }));
+    EXPECT_GE(std::chrono::steady_clock::now() - start, kShort);
+    EXPECT_THAT(moved.error().message,
+                HasSubstr(fmt::format("region {}: it has expired", static_cast<std::uint32_t>(region.id()))));
+    fill(pages.bytes(), 7);
+    fill(source_->pages.bytes(), 2);
+    for (const std::size_t size : {std::size_t{8}, kSize}) {
+      for (const bool write : {true, false}) {
+        ASSERT_TRUE(is_error(move(region.descriptor(), write, size), {ErrorCode::kPermissionDenied}));
+      }
+    }
+    EXPECT_EQ(difference(pages.bytes(), 7), std::nullopt);
+    EXPECT_EQ(difference(source_->pages.bytes(), 2), std::nullopt);
+
+    const Connection back = owner_->accept(kLimit).value();
+    const auto id = back.import_region(source_->region.descriptor());
+    ASSERT_TRUE(is_ok(status_of(id)));
+    ASSERT_TRUE(
+        is_ok(back.write(region.span(), {*id, source_->region.descriptor().address, kSize}).wait(kLimit)))
+        << "the owner's own transfers are free";
+    EXPECT_EQ(difference(source_->pages.bytes(), 7), std::nullopt);
+    source_.reset();
+    connection_.reset();
+  }
+}
+
+// Whoever asks for a region that has expired is told neither place nor key, and why.
+TEST_F(RightsTest, ARegionThatHasExpiredIsNotToldOf) {
+  ASSERT_NO_FATAL_FAILURE(connect({"cma", "tcp"}));
+  Pages pages(kSize);
+  const MemoryRegion region = own(pages, {.peers = {}, .expires = std::chrono::nanoseconds(1)});
+  const auto id = connection_->import_region(region.descriptor());
+  ASSERT_TRUE(is_ok(status_of(id)));
+  const Status told = connection_->wait_imported(*id, kLimit);
+  ASSERT_TRUE(is_error(told, {ErrorCode::kPermissionDenied}));
+  EXPECT_THAT(told.error().message, HasSubstr("the owner says: region 1: it has expired"));
+}
+
+TEST_F(RightsTest, WhereAPeerReachesMemoryByItselfNothingExpires) {
+  ASSERT_NO_FATAL_FAILURE(connect({"cma"}));
+  Pages pages(kSize);
+  const auto region =
+      owner_->register_memory(pages.data(), pages.size(), {.peers = {}, .expires = std::chrono::hours(1)});
+  ASSERT_TRUE(is_error(status_of(region), {ErrorCode::kUnavailable}));
+  EXPECT_THAT(region.error().message, HasSubstr("cma: the region expires"));
+}
+
+TEST_F(RightsTest, ARegionExpiresInTimeToCome) {
+  ASSERT_NO_FATAL_FAILURE(connect({"tcp"}));
+  Pages pages(kSize);
+  for (const std::chrono::seconds never : {std::chrono::seconds(0), std::chrono::seconds(-1)}) {
+    const auto region = owner_->register_memory(pages.data(), pages.size(), {.peers = {}, .expires = never});
+    EXPECT_TRUE(is_error(status_of(region), {ErrorCode::kInvalidArgument}));
+  }
+}
+
+TEST_F(RightsTest, MessagesAreNotReceivedIntoRegionsThatHaveExpired) {
+  ASSERT_NO_FATAL_FAILURE(connect({"tcp"}));
+  Pages pages(kSize);
+  const auto accepted = owner_->accept(kLimit);
+  ASSERT_TRUE(is_ok(status_of(accepted)));
+  MemoryRegion region;
+  Transfer posted;
+  std::chrono::milliseconds lasts{50};
+  do {  // one that was refused is done
+    lasts *= 2;
+    region = own(pages, {.peers = {}, .expires = lasts});
+    posted = accepted->recv(region.span());
+  } while (posted.done());
+  ASSERT_TRUE(eventually([&] { return !move(region.descriptor(), false, 8); }));
+  fill(pages.bytes(), 7);
+  const Transfer sent = connection_->send(source_->span(0, kSize));
+  for (const Transfer& one : {posted, sent}) {
+    const Status ended = one.wait(kLimit);
+    ASSERT_TRUE(is_error(ended, {ErrorCode::kPermissionDenied}));
+    EXPECT_THAT(ended.error().message, HasSubstr("expired"));
+  }
+  const Status late = accepted->recv(region.span()).wait(kLimit);
+  ASSERT_TRUE(is_error(late, {ErrorCode::kPermissionDenied}));
+  EXPECT_THAT(late.error().message, HasSubstr("expired"));
+  EXPECT_EQ(difference(pages.bytes(), 7), std::nullopt);
 }
 
 TEST_F(RightsTest, NamesAskForProof) {
