@@ -3,21 +3,25 @@
 
 #include <array>
 #include <charconv>
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "p2p/memory.h"
 
 namespace p2p::testing {
 
-inline std::string to_hex(const RegionDescriptor& descriptor) {
+inline std::string to_hex(std::span<const std::byte> bytes) {
   constexpr const char* kDigits = "0123456789abcdef";
   std::string hex;
-  for (const std::byte byte : descriptor.serialize()) {
+  for (const std::byte byte : bytes) {
     hex += kDigits[static_cast<unsigned>(byte) >> 4];
     hex += kDigits[static_cast<unsigned>(byte) & 15];
   }
   return hex;
 }
+
+inline std::string to_hex(const RegionDescriptor& descriptor) { return to_hex(descriptor.serialize()); }
 
 inline Result<RegionDescriptor> from_hex(const std::string& hex) {
   std::array<std::byte, RegionDescriptor::kBytes> bytes{};

@@ -13,10 +13,13 @@ namespace p2p::testing {
 /// Where a raw peer is dialled.
 class RawListener {
  public:
-  RawListener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  /// At 127.0.0.1, or another address of this host alone; port 0: any.
+  explicit RawListener(in_addr_t host = INADDR_LOOPBACK, std::uint16_t port = 0)
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_addr.s_addr = htonl(host);
+    address.sin_port = htons(port);
     socklen_t size = sizeof address;
     if (::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
         ::listen(socket_.get(), 16) == 0 &&
@@ -26,6 +29,7 @@ class RawListener {
   }
 
   std::uint16_t port() const { return port_; }
+  int fd() const { return socket_.get(); }
 
   RawPeer accept() const {
     const auto deadline = std::chrono::steady_clock::now() + RawPeer::kPatience;
