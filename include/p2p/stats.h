@@ -33,7 +33,9 @@ struct Stats {
   std::uint64_t channels_lost = 0;  ///< that had been up; what was under way on them went over others
 
   // How much there is now.
-  std::uint64_t pieces_queued = 0;  ///< of transfers, that wait for room in a channel
+  std::uint64_t pieces_queued = 0;       ///< of transfers, that wait for room in a channel
+  std::uint64_t channels = 0;            ///< that are up, of all transports
+  std::uint64_t channels_encrypted = 0;  ///< of these
 
   // Of endpoints alone.
   std::uint64_t strangers_refused = 0;    ///< connections closed before they had proven themselves

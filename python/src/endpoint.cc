@@ -51,6 +51,8 @@ nb::dict counters(const Stats& stats) {
   out["reads_paused"] = stats.reads_paused;
   out["channels_lost"] = stats.channels_lost;
   out["pieces_queued"] = stats.pieces_queued;
+  out["channels"] = stats.channels;
+  out["channels_encrypted"] = stats.channels_encrypted;
   out["strangers_refused"] = stats.strangers_refused;
   out["connections_refused"] = stats.connections_refused;
   out["connections_waiting"] = stats.connections_waiting;

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from other_process import Pair
 
 from uccl import p2p
 
@@ -123,6 +124,34 @@ def test_regions_are_read_only_and_for_named_peers(keys):
         assert (theirs == 7).all()
         assert move(peer.read, read_only=True, peers=["decode-1"])
         assert (ours == 7).all()
+
+
+def test_data_is_encrypted_where_both_sides_require_it(keys, other, monkeypatch):
+    monkeypatch.setenv("UCCL_P2P_TLS", "require")
+    pair = Pair(other, key_file=str(keys / "both"), transports=["tcp"], tls="require")
+    try:
+        size = 3_000_001
+        ours, mine, here = pair.memory(size, 5)
+        other.memory("theirs", size)
+        blob = other.advertised("theirs")
+        assert pair.ep.write(pair.conn, mine, here, size, blob), p2p.last_error()
+        assert other.contents("theirs") == bytes([5]) * size
+        other.fill("theirs", bytes(range(256)))
+        assert pair.ep.read(pair.conn, mine, here, size, blob), p2p.last_error()
+        assert ours.tobytes() == bytes(range(256)) + bytes([5]) * (size - 256)
+        route = pair.ep.routes(pair.conn)[0]
+        assert route["transport"] == "tcp"
+        assert "TLS" in route["detail"]
+        stats = pair.ep.stats()
+        assert stats["channels"] == stats["channels_encrypted"] > 0
+    finally:
+        pair.close()
+
+
+def test_without_keys_nothing_is_encrypted(monkeypatch):
+    monkeypatch.setenv("UCCL_P2P_TLS", "require")
+    with pytest.raises(p2p.Error, match="UCCL_P2P_KEY_FILE"):
+        p2p.Endpoint(0, listen_address="127.0.0.1")
 
 
 def test_regions_expire():

@@ -43,6 +43,12 @@ constexpr Metric kCounters[] = {
     {"reads_paused", "Times that a peer was not read from until it took its answers.", &Stats::reads_paused},
 };
 
+constexpr Metric kConnectionGauges[] = {
+    {"pieces_queued", "Pieces of transfers that wait for room in a channel.", &Stats::pieces_queued},
+    {"channels", "Channels that are up, of all transports.", &Stats::channels},
+    {"channels_encrypted", "Of these, those that are encrypted.", &Stats::channels_encrypted},
+};
+
 constexpr Metric kEndpointGauges[] = {
     {"connections_waiting", "Connections that wait to be accepted.", &Stats::connections_waiting},
     {"registered_regions", "Regions of memory that are registered.", &Stats::registered_regions},
@@ -196,8 +202,10 @@ std::string metrics_text(std::span<const engine::Endpoint* const> endpoints, Met
              [](const Series& one) { return one.connections; });
   page.gauge("p2p_transfers_under_way", "Transfers that have not ended.", connections,
              [](const Series& one) { return under_way(one.stats); });
-  page.gauge("p2p_pieces_queued", "Pieces of transfers that wait for room in a channel.", connections,
-             [](const Series& one) { return one.stats.pieces_queued; });
+  for (const Metric& metric : kConnectionGauges) {
+    page.gauge(fmt::format("p2p_{}", metric.name), metric.help, connections,
+               [&](const Series& one) { return one.stats.*metric.value; });
+  }
   return std::move(page).end();
 }
 

@@ -28,6 +28,8 @@ void add_to(Stats& sum, const Stats& one) {
   sum.reads_paused += one.reads_paused;
   sum.channels_lost += one.channels_lost;
   sum.pieces_queued += one.pieces_queued;
+  sum.channels += one.channels;
+  sum.channels_encrypted += one.channels_encrypted;
 }
 
 }  // namespace
@@ -155,7 +157,7 @@ void Connections::closed(const std::shared_ptr<Connection>& connection) {
   {
     MutexLock lock(mutex_);
     add_to(ended_, connection->stats());
-    ended_.pieces_queued = 0;
+    ended_.pieces_queued = ended_.channels = ended_.channels_encrypted = 0;
     connection->latencies().add_to(ended_latencies_);
     living_.erase(connection->id());
     forgotten = forget_ended();

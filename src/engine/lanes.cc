@@ -350,6 +350,9 @@ void Lanes::add_to(Stats& stats) const {
     stats.batches_retried += lane.retried();
     stats.channels_lost += lane.lost();
     stats.pieces_queued += lane.queued();
+    const Slots slots = lane.slots();
+    stats.channels += slots.size();
+    stats.channels_encrypted += slots.encrypted();
   }
 }
 

@@ -58,6 +58,7 @@ bool Slot::turn(Deferred& deferred) {
   if (!ready_ && channel_->state() == ChannelState::kReady) {
     ready_ = true;
     description_ = channel_->describe();
+    encrypted_ = channel_->encrypted();
     moved = true;
     source_->add(shared_from_this());
     report({}, deferred);

@@ -59,6 +59,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
 
   /// Of the channel, once it is ready.
   const std::string& description() const { return description_; }
+  bool encrypted() const { return encrypted_; }
 
   Bytes address();
 
@@ -166,6 +167,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   const TransferTrace::Way way_;
   const std::shared_ptr<Fence> fence_;
   std::string description_;  // written once, before the source knows the slot
+  bool encrypted_ = false;   // likewise
 
   const std::unique_ptr<ControlLink> control_;  // outlives the channel
   const std::unique_ptr<WordPort> words_;       // likewise; the mutex guards what it points to

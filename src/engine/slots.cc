@@ -50,6 +50,11 @@ void Slots::assist(const std::shared_ptr<Slot>& one, bool all, const Policy& pol
   }
 }
 
+std::size_t Slots::encrypted() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(*slots_, [](const auto& slot) { return slot->encrypted(); }));
+}
+
 std::string Slots::describe(std::size_t expected) const {
   std::map<std::string_view, std::string_view> rails;
   for (const auto& slot : *slots_) rails.emplace(slot->rail(), slot->description());

@@ -42,6 +42,9 @@ class Slots {
   void assist(const std::shared_ptr<Slot>& one, bool all, const Policy& policy,
               const std::function<bool()>& through, Slot::Clock::time_point deadline) const;
 
+  /// How many of them are encrypted.
+  std::size_t encrypted() const;
+
   /// How many there are, of how many if that is more, and one of each rail as it describes itself.
   std::string describe(std::size_t expected = 0) const;
 

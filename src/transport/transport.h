@@ -42,14 +42,12 @@ enum class Scheduling : std::uint8_t {
 struct Capabilities {
   Reach reach = Reach::kNetwork;
 
-  /// `import_region` needs the owner's base, size and exported key, given to those that hold the region's
-  /// key: always so where the peer's engine takes no part in a write or read, and so cannot check that key.
-  /// Such regions are revoked with the peer's word.
+  /// `import_region` needs the owner's base, size and exported key, told to those that hold the region's key:
+  /// always so where the peer's engine takes no part and checks no key. They are revoked with its word.
   bool needs_exported_key = false;
   Guard guard = Guard::kOwner;
 
-  /// `import_region` of memory on a device may take milliseconds, so it is not called on the session's
-  /// thread.
+  /// `import_region` of device memory may take milliseconds: it is not called on the session's thread.
   bool slow_import = false;
 
   Scheduling scheduling = Scheduling::kSpread;
@@ -155,6 +153,8 @@ class Channel {
 
   /// Nobody calls `progress` until `ready_fd` tells; false if there is something to do at once.
   virtual bool rest() { return true; }
+
+  virtual bool encrypted() const { return false; }  ///< what it carries; known once it is ready
 
   /// For people: "127.0.0.1:4001 -> 127.0.0.1:4002".
   virtual std::string describe() const = 0;

@@ -110,6 +110,9 @@ TEST_F(EncryptionTest, EachPairOfWishesIsHonouredOrRefused) {
       sides.write(1);
       EXPECT_EQ(host_route(sides.pair.connection).find("TLS") != std::string::npos, encrypts)
           << host_route(sides.pair.connection);
+      const Stats stats = sides.pair.connection.stats();
+      EXPECT_NE(stats.channels, 0U);
+      EXPECT_EQ(stats.channels_encrypted, encrypts ? stats.channels : 0);
       sides.read(2);
       sides.message(3);
       sides.list(4);

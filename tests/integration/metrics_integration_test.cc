@@ -62,6 +62,8 @@ TEST(MetricsTest, NameTheConnectionAndEndAsTheyMust) {
   EXPECT_THAT(text, HasSubstr("p2p_connections{" + whole + "} 1\n"));
   EXPECT_THAT(text, HasSubstr("p2p_registered_bytes{" + whole + "} 65536\n"));
   EXPECT_THAT(text, HasSubstr("p2p_registered_regions{" + whole + "} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\n# TYPE p2p_channels gauge\n"));
+  EXPECT_THAT(text, HasSubstr("\n# TYPE p2p_channels_encrypted gauge\n"));
   EXPECT_THAT(text, HasSubstr("p2p_connections_waiting{" + whole + "} 0\n"));
   EXPECT_TRUE(text.ends_with("# EOF\n"));
   both.source.reset();

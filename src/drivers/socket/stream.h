@@ -37,8 +37,7 @@ class Stream {
   virtual void set_low_water(std::size_t bytes);
   virtual bool readable_now() const;
 
-  /// What makes it differ from one in clear, behind a description; empty: nothing.
-  virtual std::string_view label() const { return {}; }
+  virtual bool encrypted() const { return false; }
 
  private:
   const UniqueFd fd_;

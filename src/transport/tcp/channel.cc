@@ -77,7 +77,8 @@ Status StreamChannel::become_ready(std::unique_ptr<socket::Stream> stream) {
   if (Status status = socket::tune_stream(stream->fd(), options); !status) return status;
   if (Status status = polls_.add(stream->fd(), EPOLLIN); !status) return status;
   polls_.clear_alarm();
-  description_ = fmt::format("{} -> {}{}", local->describe(), remote->describe(), stream->label());
+  description_ =
+      fmt::format("{} -> {}{}", local->describe(), remote->describe(), stream->encrypted() ? ", TLS" : "");
   connecting_.reset();
   stream_ = std::move(stream);
   // On one host the kernel copies all the same, and later.

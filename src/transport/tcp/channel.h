@@ -61,6 +61,7 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
   Status on_control(std::span<const std::byte> message) override;
   bool carries_words() const override { return true; }
   bool say(std::span<const std::byte> block) override;
+  bool encrypted() const override { return stream_ && stream_->encrypted(); }
   std::string describe() const override { return description_; }
 
  private:

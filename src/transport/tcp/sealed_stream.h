@@ -26,7 +26,7 @@ class SealedStream final : public socket::Stream, private crypto::StreamTls::Pip
   bool holds() const override { return holds_; }
   void set_low_water(std::size_t bytes) override;
   bool readable_now() const override { return holds_ || Stream::readable_now(); }
-  std::string_view label() const override { return ", TLS"; }
+  bool encrypted() const override { return true; }
 
  private:
   explicit SealedStream(UniqueFd fd) : Stream(std::move(fd)) {}

@@ -25,7 +25,7 @@ Sender::~Sender() = default;
 
 void Sender::start(socket::Stream& stream, std::size_t zerocopy_bytes) {
   stream_ = &stream;
-  zerocopy_.enable(stream.fd(), stream.label().empty() ? zerocopy_bytes : 0);
+  zerocopy_.enable(stream.fd(), stream.encrypted() ? 0 : zerocopy_bytes);
 }
 
 OutFrame& Sender::make_frame(Urgency urgency, const FrameHeader& header) {
