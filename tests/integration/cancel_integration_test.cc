@@ -27,9 +27,13 @@ constexpr std::initializer_list<ErrorCode> kEnded{ErrorCode::kPeerGone, ErrorCod
 
 class CancelTest : public OverTransport {
  protected:
-  EndpointPlan plan() const { return {.transport = GetParam(), .workers = kSharingWorkers}; }
+  EndpointPlan plan() const {
+    EndpointPlan plan = plan_over(GetParam());
+    plan.workers = kSharingWorkers;
+    return plan;
+  }
 };
-P2P_OVER_TRANSPORTS(CancelTest);
+P2P_OVER_TRANSPORTS_AND_TLS(CancelTest);
 
 /// Done, cancelled or not.
 void expect_ended(const Transfer& transfer) {

@@ -31,9 +31,13 @@ class DeathTest : public OverTransport {
     plan.hung = plan.keepalive;
     return plan;
   }
-  EndpointPlan patient() const { return {.transport = GetParam(), .workers = kSharingWorkers}; }
+  EndpointPlan patient() const {
+    EndpointPlan plan = plan_over(GetParam());
+    plan.workers = kSharingWorkers;
+    return plan;
+  }
 };
-P2P_OVER_TRANSPORTS(DeathTest);
+P2P_OVER_TRANSPORTS_AND_TLS(DeathTest);
 
 /// Everything fails with a cause, from `start` on within the keepalive time.
 void expect_all_fail(const std::vector<Transfer>& transfers, Clock::time_point start,

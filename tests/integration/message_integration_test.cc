@@ -17,7 +17,7 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 class MessageTest : public OverTransport {
  protected:
-  MessageTest() : pair({.transport = GetParam()}) {}
+  MessageTest() : pair(plan_over(GetParam())) {}
 
   std::uint64_t peer_recv(const PeerRegion& region, std::size_t offset, std::size_t size) {
     return pair.peer.number(fmt::format("recv {} {} {} {}", pair.at_peer, region.index, offset, size));
@@ -41,7 +41,7 @@ class MessageTest : public OverTransport {
 
   Pair pair;
 };
-P2P_OVER_TRANSPORTS(MessageTest);
+P2P_OVER_TRANSPORTS_AND_TLS(MessageTest);
 
 TEST_P(MessageTest, SendMeetsReceiveInEitherOrder) {
   const std::size_t size = 3 * kMiB + 1;
@@ -231,7 +231,7 @@ TEST_P(MessageTest, NotificationsOfAnyLengthComeOnceAndInOrder) {
 
 // A side that takes none is not filled, and what goes besides notifications goes on.
 TEST_P(MessageTest, NotificationsThatNobodyTakesWaitAtTheirSender) {
-  EndpointPlan plan{.transport = GetParam()};
+  EndpointPlan plan = plan_over(GetParam());
   Options few = plan.options();
   few.notifications = 16;
   auto endpoint = Endpoint::create(few);

@@ -21,9 +21,9 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 class TransferTest : public OverTransport {
  protected:
-  EndpointPlan plan() const { return {.transport = GetParam()}; }
+  EndpointPlan plan() const { return plan_over(GetParam()); }
 };
-P2P_OVER_TRANSPORTS(TransferTest);
+P2P_OVER_TRANSPORTS_AND_TLS(TransferTest);
 
 RemoteRegionId import(const Connection& connection, const PeerRegion& region) {
   const auto id = connection.import_region(region.descriptor);
@@ -35,7 +35,7 @@ TEST_P(TransferTest, RouteIsTheTransportAskedFor) {
   const Pair pair(plan());
   const auto routes = pair.connection.routes();
   ASSERT_FALSE(routes.empty());
-  EXPECT_EQ(routes[0].transport, GetParam());
+  EXPECT_EQ(routes[0].transport, plan().transport);
   EXPECT_FALSE(routes[0].reason.empty());
 }
 
@@ -70,7 +70,7 @@ TEST_P(TransferTest, SidesThatWantDifferentNumbersOfStreamsTakeTheSmaller) {
     const RemoteSpan to{import(pair.connection, theirs), theirs.descriptor.address, size};
     EXPECT_TRUE(is_ok(pair.connection.write(own.span(0, size), to).wait(kLimit)));
     EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 0 {} {}", theirs.index, size, here)))));
-    EXPECT_EQ(pair.connection.routes()[0].transport, GetParam());
+    EXPECT_EQ(pair.connection.routes()[0].transport, plan().transport);
   }
 }
 

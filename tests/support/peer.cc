@@ -2,12 +2,17 @@
 #include "peer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <string>
+#include <system_error>
 
 #include "command.h"
 #include "hex.h"
@@ -21,6 +26,27 @@ T must(Result<T> result, const char* what) {
   if (!result) throw std::runtime_error(fmt::format("{}: {}", what, result.error().message));
   return std::move(*result);
 }
+
+/// A key for this process and those that it starts.
+class KeyFile {
+ public:
+  KeyFile() {
+    std::ofstream(path_) << "one:a secret of more than sixteen bytes";
+    std::filesystem::permissions(path_, std::filesystem::perms::owner_read);
+  }
+  ~KeyFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  KeyFile(const KeyFile&) = delete;
+  KeyFile& operator=(const KeyFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_ =
+      (std::filesystem::temp_directory_path() / fmt::format("p2p_key_{}", ::getpid())).string();
+};
 
 }  // namespace
 
@@ -37,6 +63,12 @@ Options EndpointPlan::options() const {
   options.workers = workers;
   options.streams = streams;
   return options;
+}
+
+EndpointPlan plan_over(const std::string& transport) {
+  if (transport != "tcp_tls") return {.transport = transport};
+  static const KeyFile key;
+  return {.transport = "tcp", .key_file = key.path(), .tls = Encryption::kRequire};
 }
 
 Endpoint make_endpoint(const EndpointPlan& plan) {

@@ -35,6 +35,9 @@ struct EndpointPlan {
   Options options() const;
 };
 
+/// A plan for a transport by its name, or `tcp_tls`: tcp with a key and encrypted streams.
+EndpointPlan plan_over(const std::string& transport);
+
 /// A peer's memory.
 struct PeerRegion {
   std::uint64_t index = 0;

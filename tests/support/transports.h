@@ -15,4 +15,8 @@ inline std::string transport_name(const ::testing::TestParamInfo<const char*>& i
 #define P2P_OVER_TRANSPORTS(suite) \
   INSTANTIATE_TEST_SUITE_P(Over, suite, ::testing::Values("tcp", "cma"), transport_name)
 
+/// The same, and over encrypted streams: see `plan_over`.
+#define P2P_OVER_TRANSPORTS_AND_TLS(suite) \
+  INSTANTIATE_TEST_SUITE_P(Over, suite, ::testing::Values("tcp", "cma", "tcp_tls"), transport_name)
+
 }  // namespace p2p::testing
