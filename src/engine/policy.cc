@@ -9,7 +9,7 @@ namespace p2p::engine {
 Policy Policy::spread(BatchLimits limits, std::chrono::nanoseconds spin) {
   constexpr std::uint64_t kStartBytes = std::uint64_t{64} << 10;
   constexpr std::uint64_t kLeastShare = std::uint64_t{128} << 10;
-  constexpr std::uint64_t kTurnBytes = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kTurnBytes = std::uint64_t{4} << 20;  // more than leaves in one
   return {.limits = limits,
           .spin = spin,
           .start_bytes = kStartBytes,

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -187,7 +186,7 @@ TEST_P(CancelTest, EndpointsEndLateAndWithWorkInFlight) {
   const auto id = connection->import_region(theirs.descriptor);
   ASSERT_TRUE(is_ok(status_of(id)));
   ASSERT_TRUE(is_ok(connection->write(region->span(), {*id, theirs.descriptor.address, kMiB}).wait(kLimit)));
-  peer.process().signal(SIGSTOP);
+  peer.process().stop();
   const std::vector<Transfer> transfers{connection->recv(region->span()), connection->send(region->span()),
                                         connection->notify("one")};
   std::atomic<bool> kept{false};
@@ -201,7 +200,7 @@ TEST_P(CancelTest, EndpointsEndLateAndWithWorkInFlight) {
     EXPECT_TRUE(transfer.done());
     EXPECT_TRUE(is_error(transfer.status(), {ErrorCode::kCancelled}));
   }
-  peer.process().signal(SIGCONT);
+  peer.process().go_on();
 }
 
 TEST_P(CancelTest, PeersEndpointEndsWithWorkInFlight) {

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "bounds.h"
+#include "eventually.h"
 
 namespace p2p::testing {
 namespace {
@@ -137,6 +138,17 @@ Result<std::string> Process::read_line(std::chrono::milliseconds timeout) {
 void Process::signal(int number) const {
   if (pid_ > 0) ::kill(pid_, number);
 }
+
+void Process::stop() const {
+  signal(SIGSTOP);
+  eventually([&] {  // the system tells its parent once the last thread has stopped
+    siginfo_t told{};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &told, WSTOPPED | WNOWAIT | WNOHANG) != 0 ||
+           told.si_pid == pid_;
+  });
+}
+
+void Process::go_on() const { signal(SIGCONT); }
 
 Result<int> Process::wait(std::chrono::milliseconds timeout) {
   const int handle = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));

@@ -32,6 +32,10 @@ class Process {
 
   void signal(int number) const;
 
+  /// SIGSTOP, and waits until none of its threads runs; SIGCONT.
+  void stop() const;
+  void go_on() const;
+
   /// The exit status, 128 + signal for one that was killed.
   Result<int> wait(std::chrono::milliseconds timeout);
 
