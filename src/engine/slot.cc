@@ -67,7 +67,7 @@ bool Slot::turn(Deferred& deferred) {
   if (ready_ && channel_->state() == ChannelState::kReady && post_work(deferred)) {
     moved = true;
     if (channel_->busy()) {  // a copy is done when post returns
-      progress(deferred);
+      if (progress(deferred) && full_) more_ = true;
       move_words(deferred);
     }
   }
@@ -88,15 +88,18 @@ bool Slot::post_work(Deferred& deferred) {
   bool moved = false;
   std::uint64_t posted = 0;  // bytes
   source_->look_at_gates(*this, deferred);
-  while (const auto id = flying_.next_id()) {
+  while (true) {
+    const auto id = flying_.next_id();
+    full_ = !id;
     more_ = posted >= policy_.turn_bytes;
-    if (more_) break;
+    if (full_ || more_) break;
     auto piece = source_->take(deferred);
     if (!piece) break;
     piece->batch.id = *id;
     TransferTrace* const trace = piece->trace();
     const auto at = trace != nullptr ? Clock::now() : Clock::time_point{};
     if (!channel_->post(piece->batch)) {
+      full_ = true;
       source_->give_back(std::move(*piece), deferred);
       break;
     }

@@ -182,7 +182,8 @@ class Slot : public std::enable_shared_from_this<Slot> {
   FlyingPieces flying_ P2P_GUARDED_BY(mutex_);
   std::vector<Completion> completions_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
 
-  bool more_ P2P_GUARDED_BY(mutex_) = false;    // its last turn ended at what one may take
+  bool more_ P2P_GUARDED_BY(mutex_) = false;    // its last turn ended with room left, for the next one
+  bool full_ P2P_GUARDED_BY(mutex_) = false;    // it took no more work when it was last given some
   bool active_ P2P_GUARDED_BY(mutex_) = false;  // the thread looks at it again and again
   bool due_ P2P_GUARDED_BY(mutex_) = false;     // signalled, and not looked at since
   Clock::time_point moved_at_ P2P_GUARDED_BY(mutex_){};

@@ -39,14 +39,16 @@ TEST_F(LaneTest, OneTurnOfABusyChannelIsBounded) {
 
 // Even where nothing else tells the worker, which does not watch a channel after its last movement.
 TEST_F(LaneTest, WhatATurnLeavesIsMovedOn) {
-  workers_.clear();
-  workers_.push_back(std::move(*Worker::start(0us, 0)));
-  lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 0us));
-  add_channel()->window = ~0UL;
-  const std::size_t size = 10 * lane_->policy().turn_bytes;
-  const auto state = submit(1, size);
-  ASSERT_TRUE(state->wait(20s));
-  expect_arrived(1, size);
+  for (const std::size_t window : {std::size_t{4}, ~std::size_t{0}}) {
+    workers_.clear();
+    workers_.push_back(std::move(*Worker::start(0us, 0)));
+    lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 0us));
+    add_channel()->window = window;
+    const std::size_t size = 3 * lane_->policy().turn_bytes;
+    const auto state = submit(1, size);
+    ASSERT_TRUE(state->wait(20s)) << window;
+    expect_arrived(1, size);
+  }
 }
 
 // What the test sees of a channel that does nothing but say how it fares.
