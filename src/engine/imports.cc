@@ -181,7 +181,8 @@ void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
       return key.transport == transport.name();
     });
     if (found == exported.end() && transport.capabilities().needs_exported_key) {
-      refuse(i, "the peer has not registered the region with it (one that is read-only or expires it may not)");
+      refuse(i,
+             "the peer has not registered the region with it (one that is read-only or expires it may not)");
       continue;
     }
     auto key = transport.import_region(info, found == exported.end() ? ByteView() : ByteView(found->key));

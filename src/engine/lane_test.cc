@@ -10,10 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "engine/lane_fixture.h"
+#include "engine/lane_testing.h"
+#include "support/eventually.h"
 
 namespace p2p::engine {
 namespace {
+
+using testing::eventually;
 
 TEST_F(LaneTest, MovesSmallAndLargeOverSeveralChannels) {
   const auto one = add_channel();

@@ -6,10 +6,13 @@
 #include <memory>
 #include <vector>
 
-#include "engine/lane_fixture.h"
+#include "engine/lane_testing.h"
+#include "support/eventually.h"
 
 namespace p2p::engine {
 namespace {
+
+using testing::eventually;
 
 // The thread's other channels wait no longer than for so many bytes, however much is queued for one.
 TEST_F(LaneTest, OneTurnOfABusyChannelIsBounded) {

@@ -13,13 +13,10 @@
 
 #include "engine/lane.h"
 #include "engine/worker.h"
-#include "support/eventually.h"
 
 namespace p2p::engine {
 
 using namespace std::chrono_literals;
-
-using testing::eventually;
 
 // What the tests see of a channel that the worker owns.
 struct Script {
