@@ -168,7 +168,8 @@ class TensorTransport(TensorTransportManager):
             except p2p.TimedOut as error:
                 raise TimeoutError(f"object {fetch_request.obj_id}: {error}") from error
             fetch_request.close()
-        return fetch_request.tensors
+        tensors: list[torch.Tensor] = fetch_request.tensors
+        return tensors
 
     def recv_multiple_tensors(
         self,
