@@ -42,9 +42,9 @@ TEST_F(LaneTest, OneTurnOfABusyChannelIsBounded) {
 
 // Even where nothing else tells the worker, which does not watch a channel after its last movement.
 TEST_F(LaneTest, WhatATurnLeavesIsMovedOn) {
+  workers_.clear();
+  workers_.push_back(std::move(*Worker::start(0us, 0)));
   for (const std::size_t window : {std::size_t{4}, ~std::size_t{0}}) {
-    workers_.clear();
-    workers_.push_back(std::move(*Worker::start(0us, 0)));
     lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 0us));
     add_channel()->window = window;
     const std::size_t size = 3 * lane_->policy().turn_bytes;
