@@ -209,13 +209,14 @@ void Worker::activate_ready(const timespec* patience) {
   if (count <= 0) return;
   MutexLock lock(mutex_);
   for (const epoll_event& event : std::span(events).first(static_cast<std::size_t>(count))) {
-    if (event.data.ptr == nullptr) {
+    const void* const key = event.data.ptr;  // a copy: the field of this packed struct is not aligned
+    if (key == nullptr) {
       eventfd_t ignored = 0;
       ::eventfd_read(wake_.get(), &ignored);
       continue;
     }
     // It may have been removed since.
-    const auto found = slots_.find(event.data.ptr);
+    const auto found = slots_.find(key);
     if (found != slots_.end()) found->second->activate();
   }
 }

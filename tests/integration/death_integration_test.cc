@@ -305,9 +305,9 @@ TEST(Watcher, HearsThatNobodyListens) {
     Listener listener;
     port = listener.port();
   }
+  std::atomic<int> calls{0};  // outlives the endpoint, whose thread counts
   Endpoint endpoint = make_endpoint({});
   const Connection connection = endpoint.connect_async("127.0.0.1", port, kLimit);
-  std::atomic<int> calls{0};
   connection.on_change([&] { ++calls; });
   EXPECT_TRUE(is_error(connection.wait_open(kLimit), {ErrorCode::kUnavailable, ErrorCode::kSystem}));
   // It may have ended before the watcher came.

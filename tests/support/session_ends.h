@@ -151,7 +151,7 @@ class SessionTest : public testing::Test {
   }
 
   std::unique_ptr<Reactor> reactor_;
-  Listener listener_;
+  BareListener listener_;
 };
 
 }  // namespace p2p::engine

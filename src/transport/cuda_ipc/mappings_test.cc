@@ -295,11 +295,9 @@ TEST(PeerMemory, IsLetGoWhenItIsRetired) {
   const auto mappings = std::make_shared<Mappings>(Mappings::Limits{}, driver.open, driver.covers);
   const SharedMemory memory = some_memory(4096, 1);
   // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the other process
-  const auto region_at = [](std::uint64_t base) {
-    return RegionInfo{.id = RegionId{1}, .base = reinterpret_cast<std::byte*>(base), .size = 1024};
-  };
-  const PeerMemory peer(region_at(4096), {.memory = memory}, 0, mappings, false);
-  const PeerMemory another(region_at(5120), {.memory = memory}, 0, mappings, false);
+  const RegionInfo region{.id = RegionId{1}, .base = reinterpret_cast<std::byte*>(4096), .size = 1024};
+  const PeerMemory peer(region, {.memory = memory}, 0, mappings, false);
+  const PeerMemory another(region, {.memory = memory}, 0, mappings, false);
   ASSERT_TRUE(peer.reach(0));
   ASSERT_TRUE(another.reach(0));
   EXPECT_EQ(driver.opened, 1);
