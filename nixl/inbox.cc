@@ -6,16 +6,16 @@
 namespace p2p::nixl {
 namespace {
 
-constexpr std::string_view kMark = "UCCLNIXL agent ";
+constexpr std::string_view kNoteMark = "UCCLNIXL agent ";
 
 std::string decode_note(std::string_view note) {
-  if (!note.starts_with(kMark) || note.size() > kMark.size() + kMaxAgentName) return {};
-  return std::string(note.substr(kMark.size()));
+  if (!note.starts_with(kNoteMark) || note.size() > kNoteMark.size() + kMaxAgentName) return {};
+  return std::string(note.substr(kNoteMark.size()));
 }
 
 }  // namespace
 
-std::string encode_note(std::string_view agent) { return std::string(kMark) + std::string(agent); }
+std::string encode_note(std::string_view agent) { return std::string(kNoteMark) + std::string(agent); }
 
 void Inbox::take(notif_list_t& out) {
   const std::lock_guard lock(mutex_);

@@ -17,7 +17,7 @@
 
 namespace softnet {
 namespace {
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHostPage = 4096;
 
 /// The NUMA node next to the device that is current. From another one all bytes would pass the link between
 /// the sockets twice.
@@ -83,7 +83,7 @@ Pool* Pool::of_sends() {
 }
 
 std::optional<Pool::Extent> Pool::take(std::size_t bytes) {
-  const std::size_t size = (bytes + kPage - 1) / kPage * kPage;
+  const std::size_t size = (bytes + kHostPage - 1) / kHostPage * kHostPage;
   const std::lock_guard lock(mutex_);
   for (auto free = free_.begin(); free != free_.end(); ++free) {
     if (free->second < size) continue;

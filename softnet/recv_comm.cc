@@ -13,7 +13,7 @@
 namespace softnet {
 namespace {
 constexpr std::size_t kPieces = 64;
-constexpr std::uint32_t kPage = 4096;
+constexpr std::uint32_t kUnpackPage = 4096;
 
 /// What of a consumed receive's pages goes back. A message is cut into tasks, dealt to the sockets in turn.
 Pool::Extent returned(const Request& request) {
@@ -22,7 +22,7 @@ Pool::Extent returned(const Request& request) {
   if (!habits.last_tokens || habits.task_bytes == 0) return extent;
   const std::uint64_t tasks = (request.size + habits.task_bytes - 1) / habits.task_bytes;
   if (tasks <= habits.sockets) return extent;
-  const std::uint64_t lost = (tasks - habits.sockets) * habits.task_bytes / kPage * kPage;
+  const std::uint64_t lost = (tasks - habits.sockets) * habits.task_bytes / kUnpackPage * kUnpackPage;
   extent.offset += static_cast<std::uint32_t>(lost);
   extent.size -= static_cast<std::uint32_t>(lost);
   return extent;
@@ -208,7 +208,7 @@ bool RecvComm::place(Request& request) {
 }
 
 FragmentPlan RecvComm::cut(std::size_t size) {
-  const bool fits = size <= abi::kUnpackEntries * kPage;
+  const bool fits = size <= abi::kUnpackEntries * kUnpackPage;
   if (settings().fragments == Fragments::kRandom && fits) return plan_random(size, random_);
   if (settings().fragments == Fragments::kPackets) return plan_packets(size, packet_bytes_);
   return plan_pages(size);

@@ -114,7 +114,7 @@ Fragments read_fragments(Reader& reader) {
   return Fragments::kPages;
 }
 
-Settings& current() {
+Settings& current_settings() {
   static Settings settings;
   return settings;
 }
@@ -147,7 +147,7 @@ const char* name_at_load() {
   return name->c_str();
 }
 
-const Settings& settings() { return current(); }
-void set_settings(Settings settings) { current() = std::move(settings); }
+const Settings& settings() { return current_settings(); }
+void set_settings(Settings settings) { current_settings() = std::move(settings); }
 
 }  // namespace softnet

@@ -12,7 +12,7 @@ namespace p2p::engine {
 namespace {
 
 // Connections that ended and still wait to be accepted.
-constexpr std::ptrdiff_t kMaxEnded = 128;
+constexpr std::ptrdiff_t kMaxEndedConnections = 128;
 
 void add_to(Stats& sum, const Stats& one) {
   sum.transfers_started += one.transfers_started;
@@ -145,7 +145,7 @@ std::vector<std::shared_ptr<Connection>> Connections::forget_ended() {
   auto ended = std::count_if(unaccepted_.begin(), unaccepted_.end(), has_ended);
   std::vector<std::shared_ptr<Connection>> forgotten;
   std::erase_if(unaccepted_, [&](auto& one) {
-    if (!has_ended(one) || ended-- <= kMaxEnded) return false;
+    if (!has_ended(one) || ended-- <= kMaxEndedConnections) return false;
     forgotten.push_back(std::move(one));
     return true;
   });

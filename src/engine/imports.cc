@@ -20,7 +20,7 @@ constexpr std::size_t kMaxAsked = 256;
 constexpr std::size_t kAskAgain = kMaxAsked / 2;
 
 // Failed regions whose errors are kept.
-constexpr std::size_t kMaxEnded = 1024;
+constexpr std::size_t kMaxEndedImports = 1024;
 
 }  // namespace
 
@@ -155,7 +155,7 @@ void Imports::fail_region(const std::shared_ptr<RemoteRegion>& remote, Error err
   {
     MutexLock lock(mutex_);
     if (remote->state() != RemoteRegion::State::kFailed) ended_.push_back(remote);
-    if (ended_.size() > kMaxEnded) {
+    if (ended_.size() > kMaxEndedImports) {
       oldest = std::move(ended_.front());
       ended_.pop_front();
       remotes_.erase(to_underlying(oldest->id()));

@@ -5,8 +5,11 @@
 #include <utility>
 
 namespace p2p::engine {
+namespace {
 
 using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 TransferRecords::TransferRecords(const TransportList& transports, ConnectionId connection,
                                  std::shared_ptr<Trace> trace)

@@ -12,7 +12,7 @@
 namespace p2p::perf {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kChildPatience{60};
 
 }  // namespace
 
@@ -49,7 +49,7 @@ Result<std::vector<Baseline>> baselines_of_child() {
   if (!child) return tl::unexpected(child.error());
   std::vector<Baseline> figures;
   for (;;) {
-    const auto line = child->read_line(kPatience);
+    const auto line = child->read_line(kChildPatience);
     if (!line && line.error().code == ErrorCode::kPeerGone) break;
     if (!line) return tl::unexpected(line.error());
     const auto object = nlohmann::json::parse(*line, nullptr, false);
@@ -57,7 +57,7 @@ Result<std::vector<Baseline>> baselines_of_child() {
     figures.push_back({object.value("name", ""), object.value("text", ""), object.value("value", 0.0),
                        object.value("unit", "")});
   }
-  const auto status = child->wait(kPatience);
+  const auto status = child->wait(kChildPatience);
   if (!status) return tl::unexpected(status.error());
   if (*status != 0) return fail(ErrorCode::kSystem, "baseline ended with status {}", *status);
   return figures;

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kBufferBytes = std::size_t{64} << 20;
 constexpr std::chrono::milliseconds kCopyTime{300};
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kCopyPatience{20};
 constexpr std::size_t kBlockBytes = 4096;
 constexpr std::size_t kBlocks = 8192;
 constexpr std::size_t kVector = 512;  // blocks a call
@@ -58,7 +58,7 @@ Result<Target> start_target() {
     for (;;) ::pause();
   });
   if (!child) return tl::unexpected(child.error());
-  const auto line = child->read_line(kPatience);
+  const auto line = child->read_line(kCopyPatience);
   if (!line) return tl::unexpected(line.error());
   Target target{std::move(*child), 0};
   std::from_chars(line->data(), line->data() + line->size(), target.address);

@@ -29,13 +29,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kBufferBytes = std::size_t{64} << 20;
+constexpr std::size_t kSocketBufferBytes = std::size_t{64} << 20;
 constexpr int kSocketBytes = 4 << 20;
 constexpr int kLowWater = 256 << 10;
 constexpr std::chrono::milliseconds kStreamTime{400};
 constexpr std::size_t kPingBytes = 4096;
 constexpr unsigned kPings = 5000;
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kSocketPatience{20};
 
 /// A connected pair of TCP sockets over the loopback interface.
 class SocketPair {
@@ -89,7 +89,7 @@ class SocketPair {
 
   static void set_up(int fd) {
     const int on = 1;
-    const timeval patience{kPatience.count(), 0};
+    const timeval patience{kSocketPatience.count(), 0};
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSocketBytes, sizeof kSocketBytes);
     ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kSocketBytes, sizeof kSocketBytes);
@@ -116,14 +116,14 @@ BlockRing ring_over(std::span<std::byte> bytes, const StreamShape& shape, std::u
 
 /// Takes bytes into a large buffer until the sender shuts down, then answers one byte.
 int receive_stream(int fd, const StreamShape& shape) {
-  const auto pages = Pages::allocate(kBufferBytes);
+  const auto pages = Pages::allocate(kSocketBufferBytes);
   if (!pages) return 1;
   ::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &kLowWater, sizeof kLowWater);
   BlockRing ring = ring_over(pages->bytes(), shape, 1);
   ::send(fd, "r", 1, MSG_NOSIGNAL);
   for (;;) {
     pollfd watched{fd, POLLIN, 0};
-    ::poll(&watched, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count()));
+    ::poll(&watched, 1, static_cast<int>(std::chrono::milliseconds(kSocketPatience).count()));
     const std::span<iovec> room = ring.next();
     msghdr message{};
     message.msg_iov = room.data();
@@ -167,7 +167,7 @@ Result<double> measure_stream(std::span<std::byte> bytes, const StreamShape& sha
   ::shutdown(fd, SHUT_WR);
   if (::recv(fd, &answer, 1, 0) != 1) return fail_errno("wait for the receiver's end");
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  const auto status = child->wait(kPatience);
+  const auto status = child->wait(kSocketPatience);
   if (!status) return tl::unexpected(status.error());
   return static_cast<double>(sent) / seconds / 1e9;
 }
@@ -236,12 +236,12 @@ Result<double> measure_round_trip() {
 }  // namespace
 
 Result<std::vector<Baseline>> measure_sockets() {
-  const auto pages = Pages::allocate(kBufferBytes);
+  const auto pages = Pages::allocate(kSocketBufferBytes);
   if (!pages) return tl::unexpected(pages.error());
   const std::span<std::byte> bytes = pages->bytes();
   // Multiples of the loopback segment of 65483 bytes avoid its slow sizes; powers of two are what is common.
   const auto stream =
-      best_of(bytes, {{261932}, {1047728}, {std::size_t{1} << 20}, {std::size_t{4} << 20}, {kBufferBytes}});
+      best_of(bytes, {{261932}, {1047728}, {std::size_t{1} << 20}, {std::size_t{4} << 20}, {kSocketBufferBytes}});
   if (!stream) return tl::unexpected(stream.error());
   const auto small = best_of(bytes, {{4096, 64, true}, {4096, 256, true}});
   if (!small) return tl::unexpected(small.error());

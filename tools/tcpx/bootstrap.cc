@@ -16,15 +16,13 @@
 #include <system_error>
 #include <utility>
 
+#include "failure.h"
+
 namespace tcpx::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::uint32_t kMaxMessage = 1 << 20;
-
-tl::unexpected<p2p::Error> fail(p2p::ErrorCode code, std::string message) {
-  return tl::unexpected(p2p::Error{code, std::move(message)});
-}
 
 tl::unexpected<p2p::Error> fail_errno(const std::string& what) {
   return fail(p2p::ErrorCode::kSystem, fmt::format("{}: {}", what, std::generic_category().message(errno)));

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "bootstrap.h"
+#include "failure.h"
 #include "tcpx/buffer.h"
 #include "tcpx/environment.h"
 #include "tcpx/transfer.h"
@@ -28,10 +29,6 @@ using p2p::Status;
 constexpr char kGreeting[] = "Hello from TCPX client!";
 constexpr unsigned kWarmUp = 2;
 constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 34;
-
-tl::unexpected<Error> fail(ErrorCode code, std::string message) {
-  return tl::unexpected(Error{code, std::move(message)});
-}
 
 /// Memory of one side, and the bytes that it shall hold or held last, here.
 class Buffer {

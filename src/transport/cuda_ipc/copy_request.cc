@@ -10,7 +10,7 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-enum Kind : std::uint8_t { kOffer = 1, kWithdrawn, kRequest, kOutcome };
+enum WordKind : std::uint8_t { kOffer = 1, kWithdrawn, kRequest, kOutcome };
 constexpr std::size_t kMaxExported = 4096;
 constexpr std::size_t kMaxText = 400;
 constexpr std::uint16_t kGood = 0xffff;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint8_t kVersion = 5;
 
-enum Kind : std::uint8_t { kRefusal, kAllocation, kChunks, kPrivate };
+enum KeyKind : std::uint8_t { kRefusal, kAllocation, kChunks, kPrivate };
 
 constexpr std::size_t kMaxRefusal = 400;
 
@@ -108,7 +108,7 @@ bool get_neighbours(ByteReader& in, std::vector<AllocationId>& neighbours) {
   return true;
 }
 
-Kind kind_of(const ExportedKey& key) {
+KeyKind kind_of(const ExportedKey& key) {
   if (key.memory) return kAllocation;
   if (key.chunks) return kChunks;
   return key.is_private ? kPrivate : kRefusal;

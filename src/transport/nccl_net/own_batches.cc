@@ -9,12 +9,12 @@
 
 namespace p2p::nccl_net {
 namespace {
-constexpr std::size_t kMaxBatches = 64;
+constexpr std::size_t kMaxOwnBatches = 64;
 }  // namespace
 
 bool OwnBatches::post(const Batch& batch, Outgoing& outgoing) {
   const bool enough = bytes_under_way_ != 0 && bytes_under_way_ + batch.bytes > most_bytes_;
-  if (enough || writes_.size() + reads_.size() >= kMaxBatches) return false;
+  if (enough || writes_.size() + reads_.size() >= kMaxOwnBatches) return false;
   if (batch.bytes == 0) {
     completions_.push_back({batch.id, {}});
     return true;

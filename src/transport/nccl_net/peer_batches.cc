@@ -8,12 +8,12 @@
 namespace p2p::nccl_net {
 namespace {
 // A peer has 64 batches under way at most.
-constexpr std::size_t kMaxBatches = 256;
+constexpr std::size_t kMaxPeerBatches = 256;
 }  // namespace
 
 Status PeerBatches::announced(const Chunk& chunk) {
   Write& write = writes_[chunk.batch];
-  if (write.closed || writes_.size() > kMaxBatches) {
+  if (write.closed || writes_.size() > kMaxPeerBatches) {
     return fail(ErrorCode::kProtocol, "a piece of a write that has ended, or of one too many");
   }
   ++write.outstanding;
@@ -66,7 +66,7 @@ void PeerBatches::end_write(std::uint64_t number) {
 }
 
 Status PeerBatches::take(const ReadRequest& read, Outgoing& outgoing) {
-  if (reads_.contains(read.batch) || reads_.size() == kMaxBatches) {
+  if (reads_.contains(read.batch) || reads_.size() == kMaxPeerBatches) {
     return fail(ErrorCode::kProtocol, "read {} is under way already, or one too many", read.batch);
   }
   auto places = find(Operation::kRead, read.ranges);
