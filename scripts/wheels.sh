@@ -37,15 +37,15 @@ environment() {
 }
 
 # wheel PYTHON FOLDER: builds one, and has auditwheel look whether it fits the systems that it is to be for. OpenSSL's
-# code goes inside, since systems differ in what they have. Warnings are errors as in the presets, so that the compiler
-# cache has what these compiled.
+# code goes inside, since systems differ in what they have. Warnings are errors and the build folder is as deep as in the
+# presets, so that the compiler cache has what these compiled.
 wheel() {
   local bin
   bin=$(environment "$1")
   temporary=$(mktemp -d)
   trap 'rm -rf "$temporary"' EXIT
   export PATH=$bin:$PATH
-  python -m build --wheel --no-isolation --outdir "$temporary" -Cbuild-dir='build/wheels/{wheel_tag}' \
+  python -m build --wheel --no-isolation --outdir "$temporary" -Cbuild-dir='build/wheel-{wheel_tag}' \
     -Ccmake.define.OPENSSL_USE_STATIC_LIBS=ON -Ccmake.define.P2P_WERROR=ON .
   auditwheel repair --plat "manylinux_2_34_$(uname -m)" --only-plat --wheel-dir "$2" "$temporary"/*.whl
 }
