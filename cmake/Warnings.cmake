@@ -7,3 +7,11 @@ function(p2p_warnings target)
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wthread-safety>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${P2P_WERROR}>>:-Werror>)
 endfunction()
+
+set(P2P_TEST_OPTIONS "" CACHE STRING "Options for compiling what only tests (presets set them)")
+
+# p2p_test_options(TARGET): of a test program, where the time to compile counts for more than the time to run.
+function(p2p_test_options target)
+  p2p_warnings(${target})
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${P2P_TEST_OPTIONS}>)
+endfunction()

@@ -54,8 +54,7 @@ check spelling check_spelling
 check shell check_shell
 if ! $texts; then
   check pages scripts/docs.py
-  check clang-tests python3 scripts/tidy.py "$build" tests
-  check clang-tidy python3 scripts/tidy.py "$build" code
+  check clang-tidy python3 scripts/tidy.py "$build"
 fi
 if [ ${#failed[@]} -ne 0 ]; then
   echo "lint: FAILED: ${failed[*]}"

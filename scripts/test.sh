@@ -31,7 +31,7 @@ part_tsan() {
 }
 
 part_lint() { cmake --preset lint && scripts/lint.sh build/lint; }
-part_fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && scripts/fuzz.sh; }
+part_fuzz() { cmake --preset dev && cmake --build --preset dev && scripts/fuzz.sh; }
 
 run_part() {
   if declare -F "part_$1" >/dev/null; then

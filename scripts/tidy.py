@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""Runs clang over the files of a compilation database, as many at a time as there are cores.
+"""Runs clang-tidy over the code of a compilation database, as many files at a time as there are cores.
 
-Usage: tidy.py BUILD_FOLDER code|tests [FILE...]. `code` is tidied with .clang-tidy; `tests` are compiled with
-clang's warnings and the thread-safety analysis only. A file that was found clean, and has not changed since,
-nor any header of the project that it includes, is not looked at again.
+Usage: tidy.py BUILD_FOLDER [FILE...]. Tests, benchmarks and examples are left out: clang's warnings and thread-safety
+analysis see the first when the preset `dev` compiles them. A file that was found clean, and has not changed since, nor
+any header of the project that it includes, is not looked at again.
 """
 
 import concurrent.futures
@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 
-TIDY, COMPILER = "clang-tidy-19", "clang++-19"
+TIDY = "clang-tidy-19"
 SECONDS = 600  # for one file
 TEST = re.compile(r"_test\.cc$|^tests/|^bench/|^examples/")
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
@@ -31,7 +31,7 @@ def git_files(root):
     return set(listing.stdout.splitlines())
 
 
-def commands(root, build, kind, wanted):
+def commands(root, build, wanted):
     """File -> compiler arguments, for the C++ files that git knows."""
     known, found = git_files(root), {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
@@ -39,9 +39,9 @@ def commands(root, build, kind, wanted):
         if not file.is_relative_to(root):
             continue
         name = file.relative_to(root).as_posix()
-        if name in known and name.endswith(".cc") and bool(TEST.search(name)) == (kind == "tests"):
+        if name in known and name.endswith(".cc") and not TEST.search(name):
             if not wanted or name in wanted:
-                found[name] = (entry["directory"], entry.get("arguments") or shlex.split(entry["command"]))
+                found[name] = entry.get("arguments") or shlex.split(entry["command"])
     return found
 
 
@@ -62,28 +62,19 @@ def closure(root, name):
     return sorted(seen)
 
 
-def fingerprint(root, name, kind, arguments, version):
+def fingerprint(root, name, arguments, version):
     digest = hashlib.sha256()
     portable = " ".join(arguments).replace(str(root), "")
-    digest.update(f"{kind}\n{version}\n{portable}\n".encode())
+    digest.update(f"{version}\n{portable}\n".encode())
     for file in [*closure(root, name), ".clang-tidy", "scripts/tidy.py"]:
         digest.update(file.encode() + b"\0" + (root / file).read_bytes())
     return digest.hexdigest()
 
 
-def look(root, build, kind, name, command):
-    directory, arguments = command
-    if kind == "code":
-        run = [TIDY, "--quiet", "-p", str(build), str(root / name)]
-    else:
-        run, skip = [COMPILER, "-fsyntax-only"], False
-        for argument in arguments[1:]:
-            if skip or argument in ("-o", "-MF", "-MT", "-MQ"):
-                skip = not skip
-            elif argument not in ("-MD", "-MMD", "-c") and argument != COMPILER and not argument.endswith("/clang++-19"):
-                run.append(argument)
+def look(root, build, name):
+    run = [TIDY, "--quiet", "-p", str(build), str(root / name)]
     try:
-        done = subprocess.run(run, cwd=directory, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(run, cwd=root, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"{name}: not done within {SECONDS} s"
     if done.returncode == 0:
@@ -94,22 +85,22 @@ def look(root, build, kind, name, command):
 
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
-    build, kind = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
+    build = pathlib.Path(sys.argv[1]).resolve()
     version = subprocess.run([TIDY, "--version"], check=True, capture_output=True, text=True).stdout
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "uccl_p2p" / "tidy"
     cache.mkdir(parents=True, exist_ok=True)
-    files = commands(root, build, kind, set(sys.argv[3:]))
-    marks = {name: cache / fingerprint(root, name, kind, command[1], version) for name, command in files.items()}
+    files = commands(root, build, set(sys.argv[2:]))
+    marks = {name: cache / fingerprint(root, name, arguments, version) for name, arguments in files.items()}
     todo = [name for name in sorted(files) if not marks[name].exists()]
     bad = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, findings in zip(todo, pool.map(lambda n: look(root, build, kind, n, files[n]), todo)):
+        for name, findings in zip(todo, pool.map(lambda n: look(root, build, n), todo)):
             if findings:
                 bad += 1
                 print(findings, flush=True)
             else:
                 marks[name].touch()
-    print(f"{kind}: {len(files)} files, {len(files) - len(todo)} unchanged since they were clean, {bad} with findings")
+    print(f"{len(files)} files, {len(files) - len(todo)} unchanged since they were clean, {bad} with findings")
     return 1 if bad or not files else 0
 
 
