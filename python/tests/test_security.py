@@ -70,6 +70,29 @@ def meet(accepting, dialling):
         return server.peer(accepted[3])["identity"], client.peer(conn)["identity"]
 
 
+class Owner:
+    """An endpoint whose memory a connected peer of this process asks for, 4096 bytes on each side."""
+
+    def __init__(self, owner, peer):
+        self.endpoint = owner
+        address, port, gpu = owner.parse_metadata(owner.get_metadata())
+        ok, self._conn = peer.connect(address, gpu, port)
+        assert ok, p2p.last_error()
+        self.memory, self.peers = np.full(4096, 7, np.uint8), np.full(4096, 1, np.uint8)
+        ok, self._mine = peer.reg(self.peers.ctypes.data, self.peers.nbytes)
+        assert ok, p2p.last_error()
+
+    def described(self, **options):
+        """The description of the memory, registered with these options."""
+        ok, region = self.endpoint.reg(self.memory.ctypes.data, self.memory.nbytes, **options)
+        assert ok, p2p.last_error()
+        return self.endpoint.advertise(region, self.memory.ctypes.data, self.memory.nbytes)[1]
+
+    def ask(self, call, blob):
+        """What the peer's `read` or `write` of all of it returns."""
+        return call(self._conn, self._mine, self.peers.ctypes.data, self.peers.nbytes, blob)
+
+
 def test_names_of_keys(keys):
     both, second = ({"key_file": str(keys / name)} for name in ("both", "decode-2"))
     assert meet(both, second) == ("decode-2", "decode-2")
@@ -104,26 +127,14 @@ def test_regions_are_read_only_and_for_named_peers(keys):
             0, listen_address="127.0.0.1", key_file=str(keys / "decode-1"), transports=["tcp"]
         ) as peer,
     ):
-        address, port, gpu = owner.parse_metadata(owner.get_metadata())
-        ok, conn = peer.connect(address, gpu, port)
-        assert ok, p2p.last_error()
-        theirs, ours = np.full(4096, 7, np.uint8), np.full(4096, 1, np.uint8)
-        ok, mine = peer.reg(ours.ctypes.data, ours.nbytes)
-        assert ok
-
-        def move(call, **options):
-            ok, region = owner.reg(theirs.ctypes.data, theirs.nbytes, **options)
-            assert ok, p2p.last_error()
-            _, blob = owner.advertise(region, theirs.ctypes.data, theirs.nbytes)
-            return call(conn, mine, ours.ctypes.data, ours.nbytes, blob)
-
-        assert not move(peer.write, read_only=True)
+        asked = Owner(owner, peer)
+        assert not asked.ask(peer.write, asked.described(read_only=True))
         assert "read-only" in p2p.last_error()
-        assert not move(peer.write, peers=["decode-2"])
+        assert not asked.ask(peer.write, asked.described(peers=["decode-2"]))
         assert "'decode-1' is none of them" in p2p.last_error()
-        assert (theirs == 7).all()
-        assert move(peer.read, read_only=True, peers=["decode-1"])
-        assert (ours == 7).all()
+        assert (asked.memory == 7).all()
+        assert asked.ask(peer.read, asked.described(read_only=True, peers=["decode-1"]))
+        assert (asked.peers == 7).all()
 
 
 def test_data_is_encrypted_where_both_sides_require_it(keys, other, monkeypatch):
@@ -159,28 +170,17 @@ def test_regions_expire():
         p2p.Endpoint(0, listen_address="127.0.0.1") as owner,
         p2p.Endpoint(0, listen_address="127.0.0.1") as peer,
     ):
-        address, port, gpu = owner.parse_metadata(owner.get_metadata())
-        ok, conn = peer.connect(address, gpu, port)
-        assert ok, p2p.last_error()
-        theirs, ours = np.full(4096, 7, np.uint8), np.full(4096, 1, np.uint8)
-        ok, mine = peer.reg(ours.ctypes.data, ours.nbytes)
-        assert ok
-
-        def description(expires):
-            ok, region = owner.reg(theirs.ctypes.data, theirs.nbytes, expires=expires)
-            assert ok, p2p.last_error()
-            return owner.advertise(region, theirs.ctypes.data, theirs.nbytes)[1]
-
-        assert peer.write(conn, mine, ours.ctypes.data, ours.nbytes, description(3600))
-        assert (theirs == 1).all()
-        start, blob = time.monotonic(), description(0.05)
-        while peer.write(conn, mine, ours.ctypes.data, ours.nbytes, blob):
+        asked = Owner(owner, peer)
+        assert asked.ask(peer.write, asked.described(expires=3600))
+        assert (asked.memory == 1).all()
+        start, blob = time.monotonic(), asked.described(expires=0.05)
+        while asked.ask(peer.write, blob):
             assert time.monotonic() < start + 20
         assert time.monotonic() >= start + 0.05
         assert "it has expired" in p2p.last_error()
-        theirs[:] = 7
-        assert not peer.read(conn, mine, ours.ctypes.data, ours.nbytes, blob)
-        assert (ours == 1).all()
+        asked.memory[:] = 7
+        assert not asked.ask(peer.read, blob)
+        assert (asked.peers == 1).all()
         for never in (0, -1, float("nan")):
             with pytest.raises(ValueError, match="above 0"):
-                owner.reg(theirs.ctypes.data, theirs.nbytes, expires=never)
+                asked.described(expires=never)
