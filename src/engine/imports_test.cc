@@ -19,8 +19,9 @@
 #include "engine/connection.h"
 #include "engine/endpoint.h"
 #include "support/eventually.h"
+#include "support/sanitizer.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(P2P_ASAN) || defined(P2P_TSAN)
 extern "C" std::size_t
 __sanitizer_get_current_allocated_bytes();  // the compiler's, which has no header for it
 #endif
@@ -34,7 +35,7 @@ using testing::eventually;
 
 /// Bytes that the program has on the heap.
 std::size_t allocated() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(P2P_ASAN) || defined(P2P_TSAN)
   return __sanitizer_get_current_allocated_bytes();
 #else
   return mallinfo2().uordblks;

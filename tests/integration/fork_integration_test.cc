@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "support/peer.h"
+#include "support/sanitizer.h"
 #include "support/transports.h"
 
 // A child of the process that made an endpoint has its memory and its descriptors, and none of its threads.
@@ -38,7 +39,7 @@ bool refused(const Status& status) {
 }
 
 TEST_P(ForkTest, AChildIsToldAndHarmsNothing) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(P2P_TSAN)
   // It does not lock its allocator at a fork (before LLVM 19), which another thread may be in, and forbids
   // threads in the child.
   GTEST_SKIP() << "the thread sanitizer makes no promise to the child of a process with threads";

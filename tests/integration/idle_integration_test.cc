@@ -15,6 +15,7 @@
 #include "support/eventually.h"
 #include "support/hex.h"
 #include "support/peer.h"
+#include "support/sanitizer.h"
 
 namespace p2p::testing {
 namespace {
@@ -25,7 +26,7 @@ constexpr unsigned kStreams = 3;
 
 // Bytes of one operation after the other land in the same memory. Where two workers land them, the other
 // process makes the order, and the thread sanitizer cannot see it.
-#if defined(__SANITIZE_THREAD__)
+#if defined(P2P_TSAN)
 constexpr unsigned kWorkers = 1;
 #else
 constexpr unsigned kWorkers = 2;

@@ -3,9 +3,11 @@
 
 #include <chrono>
 
+#include "support/sanitizer.h"
+
 namespace p2p::testing {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(P2P_ASAN) || defined(P2P_TSAN)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
@@ -13,7 +15,7 @@ inline constexpr bool kSanitized = false;
 
 /// Workers of endpoints whose transfers share memory on purpose (0: the default): of bytes that two of them
 /// copy at once the thread sanitizer tells, though it is the test that asked for it.
-#if defined(__SANITIZE_THREAD__)
+#if defined(P2P_TSAN)
 inline constexpr unsigned kSharingWorkers = 1;
 #else
 inline constexpr unsigned kSharingWorkers = 0;

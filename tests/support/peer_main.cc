@@ -27,6 +27,7 @@
 #include "memory.h"
 #include "p2p/endpoint.h"
 #include "p2p/log.h"
+#include "sanitizer.h"
 
 namespace p2p::testing {
 namespace {
@@ -331,7 +332,7 @@ extern "C" __attribute__((visibility("default"))) ssize_t process_vm_writev(pid_
   return ::syscall(SYS_process_vm_writev, pid, local, local_count, remote, remote_count, flags);
 }
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(P2P_TSAN)
 // The tests kill this process, so what the sanitizer finds must end it at once to be seen.
 extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
 #endif
