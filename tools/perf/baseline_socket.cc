@@ -240,8 +240,8 @@ Result<std::vector<Baseline>> measure_sockets() {
   if (!pages) return tl::unexpected(pages.error());
   const std::span<std::byte> bytes = pages->bytes();
   // Multiples of the loopback segment of 65483 bytes avoid its slow sizes; powers of two are what is common.
-  const auto stream =
-      best_of(bytes, {{261932}, {1047728}, {std::size_t{1} << 20}, {std::size_t{4} << 20}, {kSocketBufferBytes}});
+  const auto stream = best_of(
+      bytes, {{261932}, {1047728}, {std::size_t{1} << 20}, {std::size_t{4} << 20}, {kSocketBufferBytes}});
   if (!stream) return tl::unexpected(stream.error());
   const auto small = best_of(bytes, {{4096, 64, true}, {4096, 256, true}});
   if (!small) return tl::unexpected(small.error());

@@ -21,7 +21,6 @@ namespace tcpx::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using p2p::Error;
 using p2p::ErrorCode;
 using p2p::Result;
 using p2p::Status;
