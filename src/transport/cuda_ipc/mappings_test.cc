@@ -295,9 +295,11 @@ TEST(PeerMemory, IsLetGoWhenItIsRetired) {
   const auto mappings = std::make_shared<Mappings>(Mappings::Limits{}, driver.open, driver.covers);
   const SharedMemory memory = some_memory(4096, 1);
   // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the other process
-  const RegionInfo region{.id = RegionId{1}, .base = reinterpret_cast<std::byte*>(4096), .size = 1024};
-  const PeerMemory peer(region, {.memory = memory}, 0, mappings, false);
-  const PeerMemory another(region, {.memory = memory}, 0, mappings, false);
+  auto* const base = reinterpret_cast<std::byte*>(4096);
+  const RegionInfo part{.id = RegionId{1}, .base = base, .size = 1024};
+  const RegionInfo whole{.id = RegionId{2}, .base = base, .size = 4096};
+  const PeerMemory peer(part, {.memory = memory}, 0, mappings, false);
+  const PeerMemory another(whole, {.memory = memory}, 0, mappings, false);
   ASSERT_TRUE(peer.reach(0));
   ASSERT_TRUE(another.reach(0));
   EXPECT_EQ(driver.opened, 1);
