@@ -113,6 +113,7 @@ class RailsTest : public ::testing::Test {
     plan.transport = "tcp";
     plan.address = address;
     plan.streams = 1;
+    plan.workers = kSharingWorkers;  // both rails write the same memory, one after the other
     plan.interfaces = interfaces;
     return plan;
   }
