@@ -28,7 +28,9 @@ std::shared_ptr<Slot> Lane::submit(Piece piece, Deferred& deferred) {
     slots = slots_;
   }
   if (slots.empty()) return want_channels(deferred), nullptr;
-  const std::size_t turn = turn_.fetch_add(1, std::memory_order_relaxed);
+  // While nothing else is under way the same channels serve again: their threads, and the peer's, are more
+  // likely to be awake.
+  const std::size_t turn = slots.unladen() ? 0 : turn_.fetch_add(1, std::memory_order_relaxed);
   if (worth_starting) {
     if (auto slot = start_here(slots, turn, deferred)) return slot;
   }

@@ -83,6 +83,36 @@ TEST_F(LaneTest, AWaitingCallerDrivesTheChannelThatStartedHisTransfer) {
   slots_.clear();
 }
 
+// One after the other they find the same threads awake; side by side they are spread.
+TEST_F(LaneTest, WhileNothingIsUnderWayTheFirstChannelServes) {
+  std::vector<StillThread> threads(3);
+  std::vector<std::shared_ptr<Script>> scripts;
+  Deferred deferred;
+  for (StillThread& thread : threads) {
+    const auto& script = scripts.emplace_back(std::make_shared<Script>());
+    Slot::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
+    slots_.push_back(std::make_shared<Slot>(thread, lane_, std::move(setup)));
+    EXPECT_EQ(slots_.back()->try_turn(deferred), Turn::kMoved);  // it comes up
+  }
+  for (std::size_t i = 1; i <= 10; ++i) {
+    const auto state = submit(1, 64);
+    for (const auto& slot : slots_) slot->try_turn(deferred);
+    EXPECT_TRUE(state->done());
+    EXPECT_EQ(scripts[0]->posts, i);
+  }
+  for (const auto& script : scripts) script->hold = true;
+  std::vector<std::shared_ptr<TransferState>> states;
+  for (int i = 0; i < 9; ++i) states.push_back(submit(1, 64));
+  for (const auto& script : scripts) {
+    EXPECT_GE(script->posts, script == scripts[0] ? 12U : 2U);
+    script->hold = false;
+  }
+  for (const auto& slot : slots_) slot->try_turn(deferred);
+  for (const auto& state : states) EXPECT_TRUE(state->done());
+  for (const auto& slot : slots_) slot->stop({ErrorCode::kCancelled, "the test ends"});
+  slots_.clear();
+}
+
 TEST_F(LaneTest, SendsALostChannelsPiecesOverAnother) {
   const auto lost = add_channel();
   add_channel();

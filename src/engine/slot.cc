@@ -106,6 +106,7 @@ bool Slot::post_work(Deferred& deferred) {
     if (trace != nullptr) trace->piece_sent(way_, piece->batch, at);
     posted += piece->batch.bytes;
     flying_.add(std::move(*piece));
+    laden_.store(true, std::memory_order_relaxed);
     moved = true;
   }
   return moved;
@@ -125,6 +126,8 @@ void Slot::complete(Completion& completion, Deferred& deferred) {
     log(LogLevel::kError, "{}: completed batch {} twice", channel_->describe(), to_underlying(completion.id));
     return;
   }
+  if (flying_.empty())
+    laden_.store(false, std::memory_order_relaxed);  // before who waits for the piece sees it end
   if (auto* const trace = piece->trace()) trace->piece_ended(way_, completion.id, completion.status);
   if (completion.status) return piece->close(deferred);
   // A lost channel's pieces go over another one; the last channel's end fails them.
@@ -147,6 +150,7 @@ void Slot::drop(const Error& error, Deferred& deferred) {
     piece.fail(error, deferred);
   });
   flying_.clear();
+  laden_.store(false, std::memory_order_relaxed);
   source_->remove(*this, error, deferred);
   report(tl::unexpected(error), deferred);
 }

@@ -122,6 +122,9 @@ class Slot : public std::enable_shared_from_this<Slot> {
   void end_assist();
   bool assisted() const { return assists_.load() != 0; }
 
+  /// Pieces are under way. Needs no lock.
+  bool laden() const { return laden_.load(std::memory_order_relaxed); }
+
   // For its thread:
 
   /// A caller who drives it, or was at it just now, is taken to look after it, or to be about to start
@@ -194,6 +197,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   std::atomic<int> assists_{0};                 // callers who drive it
   std::atomic<Clock::time_point> called_at_{};  // when a caller last had a turn
   std::atomic<bool> idle_{true};                // nothing is under way
+  std::atomic<bool> laden_{false};              // `flying_` is not empty
 };
 
 }  // namespace p2p::engine

@@ -37,6 +37,10 @@ std::shared_ptr<Slot> Slots::word_slot() const {
   return found == end() ? nullptr : *found;
 }
 
+bool Slots::unladen() const {
+  return std::none_of(begin(), end(), [](const auto& slot) { return slot->laden(); });
+}
+
 void Slots::signal(std::size_t count, std::size_t first) const {
   for (std::size_t i = 0; i < std::min(count, size()); ++i) at(first + i)->signal();
 }

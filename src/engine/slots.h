@@ -34,6 +34,9 @@ class Slots {
   /// The oldest that carries words; null: none does.
   std::shared_ptr<Slot> word_slot() const;
 
+  /// None has pieces under way.
+  bool unladen() const;
+
   /// Wakes `count` of them, at most all, from number `first` on.
   void signal(std::size_t count, std::size_t first) const;
 
