@@ -81,6 +81,7 @@ Status begin_accesses(std::span<const std::shared_ptr<Registration>> registratio
   for (const std::shared_ptr<Registration>& registration : registrations) {
     if (guards.emplace_back(registration)) continue;
     guards.erase(guards.begin() + static_cast<std::ptrdiff_t>(before), guards.end());
+    if (Status alive = registration->check_alive(); !alive) return alive;
     return fail(ErrorCode::kNotFound, "region {} was deregistered during the transfer",
                 static_cast<std::uint32_t>(registration->info().id));
   }
@@ -94,9 +95,13 @@ void RegistrationTable::add(std::shared_ptr<Registration> registration) {
 }
 
 void RegistrationTable::revoke(const Registration& registration) {
+  const RegionInfo& info = registration.info();
+  Status alive = registration.check_alive();
   {
     const std::unique_lock lock(mutex_);
-    registrations_.erase(static_cast<std::uint32_t>(registration.info().id));
+    registrations_.erase(static_cast<std::uint32_t>(info.id));
+    if (!alive) lost_.push_back({info.id, info.key, std::move(alive.error())});
+    if (lost_.size() > kMostLost) lost_.pop_front();
   }
   registration.revoke();
 }
@@ -108,8 +113,12 @@ Result<std::shared_ptr<Registration>> RegistrationTable::find(RegionId id, const
   std::shared_ptr<Registration> registration;
   {
     const std::shared_lock lock(mutex_);
-    const auto found = registrations_.find(number);
-    if (found != registrations_.end()) registration = found->second;
+    if (const auto found = registrations_.find(number); found != registrations_.end()) {
+      registration = found->second;
+    } else if (const auto lost = std::ranges::find(lost_, id, &Lost::id);
+               lost != lost_.end() && crypto::equal(lost->key, key)) {
+      return tl::unexpected(lost->why);
+    }
   }
   if (!registration) {
     return fail(ErrorCode::kNotFound, "access {} bytes at {:#x} of region {}: no such region (any more)",

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <shared_mutex>
 #include <span>
@@ -128,7 +129,8 @@ class RegistrationTable {
  public:
   void add(std::shared_ptr<Registration> registration);
 
-  /// After this `find` does not return it and no access to it begins.
+  /// After this `find` does not return it and no access to it begins. If its memory was freed, peers that ask
+  /// for it are told so for a while.
   void revoke(const Registration& registration);
 
   /// The registration if `key` is its key and the range lies within it; kNotFound, kPermissionDenied or
@@ -137,8 +139,18 @@ class RegistrationTable {
                                              std::uint64_t size) const;
 
  private:
+  struct Lost {
+    RegionId id{};
+    RegionKey key{};
+    Error why;
+  };
+
+  // What became of the latest, so that a program that frees much costs no memory.
+  static constexpr std::size_t kMostLost = 64;
+
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<Registration>> registrations_;
+  std::deque<Lost> lost_;
 };
 
 /// A transport's handle on a peer's region. Transports derive from it to keep what they need (an rkey, an

@@ -85,6 +85,21 @@ TEST(Registration, AGuardEndsItsAccessWhereverItGoes) {
   EXPECT_EQ(registration.use_count(), 1);
 }
 
+// Counts how often it is asked.
+class Asked : public Registration {
+ public:
+  Asked(const RegionInfo& info, bool freed) : Registration(info), freed_(freed) {}
+  Status check_alive() const override {
+    ++times;
+    if (!freed_) return {};
+    return tl::unexpected<Error>({ErrorCode::kNotFound, "freed"});
+  }
+  mutable int times = 0;
+
+ private:
+  const bool freed_;
+};
+
 TEST(Registration, AccessToSeveralIsAllOrNone) {
   const auto good = std::make_shared<Registration>(region(1, 0x1000, 0x100));
   const auto bad = std::make_shared<Registration>(region(2, 0x1000, 0x100));
@@ -106,6 +121,17 @@ TEST(Registration, AccessToSeveralIsAllOrNone) {
 
 // Two threads write through the registration while the owner revokes it and then reads without a lock:
 // a missing wait or ordering is a data race that ThreadSanitizer reports, and a changed value here.
+TEST(Registration, AccessToFreedMemorySaysSo) {
+  const std::vector<std::shared_ptr<Registration>> freed{
+      std::make_shared<Asked>(region(1, 0x1000, 0x100), true)};
+  freed.front()->revoke();
+  std::vector<AccessGuard> guards;
+  const Status begun = begin_accesses(freed, guards);
+  ASSERT_FALSE(begun);
+  EXPECT_EQ(begun.error().message, "freed");
+  EXPECT_TRUE(guards.empty());
+}
+
 TEST(Registration, AccessesEndAfterRevoke) {
   for (int round = 0; round < 200; ++round) {
     std::array<std::uint64_t, 16> lanes{};
@@ -193,6 +219,32 @@ TEST(RegistrationTable, ForgetsWhatIsRevoked) {
   table.revoke(**held);
 }
 
+// Only to who has the key, and not for ever.
+TEST(RegistrationTable, SaysThatMemoryWasFreed) {
+  RegistrationTable table;
+  const auto error_of = [&](std::uint32_t id, const RegionKey& key) {
+    const auto found = table.find(RegionId{id}, key, 0x1000, 1);
+    return found ? Error{} : found.error();
+  };
+  const auto lose = [&](std::uint32_t id) {
+    const auto freed = std::make_shared<Asked>(region(id, 0x1000, 0x100), true);
+    table.add(freed);
+    table.revoke(*freed);
+    return freed->info().key;
+  };
+  const RegionKey key = lose(7);
+  EXPECT_EQ(error_of(7, key).code, ErrorCode::kNotFound);
+  EXPECT_EQ(error_of(7, key).message, "freed");
+  RegionKey wrong = key;
+  wrong[0] ^= std::byte{1};
+  EXPECT_THAT(error_of(7, wrong).message, HasSubstr("no such region"));
+  for (std::uint32_t id = 8; id != 1000; ++id) EXPECT_EQ(error_of(id, lose(id)).message, "freed");
+  EXPECT_THAT(error_of(7, key).message, HasSubstr("no such region"));
+  const auto again = std::make_shared<Registration>(region(999, 0x1000, 0x100));
+  table.add(again);
+  EXPECT_TRUE(table.find(RegionId{999}, again->info().key, 0x1000, 1));
+}
+
 TEST(RegistrationTable, MayBeUsedByManyThreads) {
   RegistrationTable table;
   const RegionInfo lasting = region(1, 0x1000, 0x100);
@@ -213,21 +265,6 @@ TEST(RegistrationTable, MayBeUsedByManyThreads) {
   first.join();
   second.join();
 }
-
-// Counts how often it is asked.
-class Asked : public Registration {
- public:
-  Asked(const RegionInfo& info, bool freed) : Registration(info), freed_(freed) {}
-  Status check_alive() const override {
-    ++times;
-    if (!freed_) return {};
-    return tl::unexpected<Error>({ErrorCode::kNotFound, "freed"});
-  }
-  mutable int times = 0;
-
- private:
-  const bool freed_;
-};
 
 TEST(Batch, AsksEachRegionOnceWhetherItsMemoryIsThere) {
   const Asked keys(region(1, 0x10000, 0x1000), false);

@@ -193,11 +193,10 @@ Status Incoming::read_arrival(const Arrival& arrival, std::uint64_t size) {
 Incoming::Landed Incoming::land(Posted& posted) {
   Landed landed{std::move(posted.chunk), {}, {}};
   if (posted.dropped && posted.places.pieces.empty()) return landed;
-  if (posted.dropped) {
-    landed.status = fail(ErrorCode::kNotFound, "write to a region: it was revoked");
-    return landed;
-  }
   landed.status = check_alive(posted.places.pieces);
+  if (landed.status && posted.dropped) {
+    landed.status = fail(ErrorCode::kNotFound, "write to a region: it was revoked");
+  }
   if (!landed.status) return landed;
   for (auto& owner : posted.places.owners) {
     if (!landed.accesses.emplace_back(std::move(owner))) {
