@@ -334,7 +334,9 @@ extern "C" __attribute__((visibility("default"))) ssize_t process_vm_writev(pid_
 
 #if defined(P2P_TSAN)
 // The tests kill this process, so what the sanitizer finds must end it at once to be seen.
-extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() { return "halt_on_error=1"; }
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() {
+  return "halt_on_error=1";
+}
 #endif
 
 int main() {
