@@ -144,13 +144,6 @@ class Slot : public std::enable_shared_from_this<Slot> {
   bool stays_active(Clock::time_point now);
 
  private:
-  // So long without a turn of a caller who assists: the system has given his core to another thread.
-  static constexpr std::chrono::microseconds kAbsence{50};
-
-  // Who has just been at it is often back as soon, and should not find the thread there: callers who send one
-  // message after the other. On 32 cores 6 us were better than 0, 3, 12 and 25.
-  static constexpr std::chrono::microseconds kReturn{6};
-
   void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
   bool busy() const P2P_REQUIRES(mutex_);
   bool turn(Deferred& deferred) P2P_REQUIRES(mutex_);
