@@ -10,16 +10,6 @@
 #include "base/underlying.h"
 
 namespace p2p::engine {
-namespace {
-
-// So long without a turn of a caller who assists: the system has given his core to another thread.
-constexpr std::chrono::microseconds kAbsence{50};
-
-// Who has just been at it is often back as soon, and should not find the thread there: callers who send one
-// message after the other. On 32 cores 6 us were better than 0, 3, 12 and 25.
-constexpr std::chrono::microseconds kReturn{6};
-
-}  // namespace
 
 Slot::Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup)
     : thread_(thread),
@@ -273,7 +263,8 @@ void Slot::end_assist() {
 
 bool Slot::left_to_caller(Clock::time_point now) const {
   // Who assists looks without a pause, unless the system has given his core to another.
-  if (!policy_.left_to_callers()) return now - called_at_.load() < (assists_ != 0 ? kAbsence : kReturn);
+  if (!policy_.left_to_callers())
+    return now - called_at_.load() < (assists_ != 0 ? Policy::kAbsence : Policy::kReturn);
   return assists_ != 0 || now - (idle_ ? source_->called_at() : called_at_.load()) < policy_.callers_turn;
 }
 
