@@ -221,8 +221,8 @@ TEST_P(ResetTest, WhatIsCancelledMeanwhileEndsAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Streams, ResetTest,
                          ::testing::Combine(::testing::Values("tcp", "tcp_tls"), ::testing::Values(1U, 3U)),
-                         [](const auto& info) {
-                           return fmt::format("{}_{}", std::get<0>(info.param), std::get<1>(info.param));
+                         [](const auto& each) {
+                           return fmt::format("{}_{}", std::get<0>(each.param), std::get<1>(each.param));
                          });
 
 }  // namespace
