@@ -14,12 +14,12 @@ chaos=build/release/tests/chaos/chaos
 export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}
 
 # RUN, how often with the fixed seed, and the settings.
-plan="kill 48 cma tcp1 tcp4 tcp2_tls nccl_net
-cancel 1000 cma tcp1 tcp4 tcp2_tls nccl_net
-stop 20 cma tcp2 tcp2_tls nccl_net
+plan="kill 48 cma tcp1 tcp4 nccl_net
+cancel 1000 cma tcp1 tcp4 nccl_net
+stop 20 cma tcp2 nccl_net
 starve 16 cma tcp2
-soak 3 cma tcp2 tcp2_tls nccl_net
-cut 24 tcp1 tcp4 tcp1_tls tcp4_tls nccl_net"
+soak 3 cma tcp2 nccl_net
+cut 24 tcp1 tcp4 nccl_net"
 
 # Cutting connections takes root and a kernel that does it.
 if [[ $(id -u) -ne 0 ]]; then

@@ -150,7 +150,7 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     place.due.reset();
     if (!serves_ && !late_at_) late_at_ = place.up_at + setup_.context->options.keepalive;
     const bool wakes = rest_ == Rest::kWaking;
-    if (wakes ? ready() == places_.size() : rest_ == Rest::kLost || !look_at_) stay_awake(place.up_at);
+    if (wakes ? ready() == places_.size() : !look_at_) stay_awake(place.up_at);
     if (place.past != 0) {
       log(wakes ? LogLevel::kDebug : LogLevel::kInfo, "{} {} is back: {} of {} channels", name(),
           place.rail.name, ready(), places_.size());
@@ -168,11 +168,7 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
 ChannelSet::News ChannelSet::news() {
   // With channels left the lane lives on; the pieces of one that was lost went over to them.
   const bool none = ready() == 0 && (serves_ ? rest_ == Rest::kNo && lane_->slots().empty() : settled());
-  const bool waits = none && serves_ && reopens();  // so does its work
-  if (lane_->closed() || (none && !waits)) return News::kLost;
-  // Both sides have said that the last one is shut. A peer that does not answer now is slow, until it is
-  // hung.
-  if (waits) await_channels(Rest::kLost, setup_.context->options.hung);
+  if (lane_->closed() || none) return News::kLost;
   if (serves_ || !settled()) return News::kNone;
   serves_ = true;
   return News::kServing;
@@ -186,7 +182,7 @@ Status ChannelSet::on(const wire::ChannelReopen& offer) {
   if (setup_.role != Role::kAcceptor || !reopens() || past <= place.past) {
     return fail(ErrorCode::kProtocol, "{} channel {} opened again, which was not due", name(), offer.channel);
   }
-  heard_of_channels();
+  if (rest_ != Rest::kNo) await_channels(setup_.context->options.connect_timeout);
   // The peer's end is shut and has said so. This one gives its pieces back by itself, if it has not done so.
   if (place.slot) place.last.emplace(number(place), std::exchange(place.slot, nullptr));
   if (place.last.size() > kMostLast) {
@@ -221,7 +217,7 @@ Status ChannelSet::on(const wire::ChannelReopened& answer) {
                 answer.channel);
   }
   if (past != place.past || !place.slot) return {};  // given up meanwhile
-  heard_of_channels();
+  if (rest_ == Rest::kWaking) await_channels(setup_.context->options.connect_timeout);
   const Status connected =
       answer.reason.empty() ? place.slot->connect(answer.address)
                             : fail(ErrorCode::kUnavailable, "the peer could not open it: {}", answer.reason);
@@ -267,14 +263,8 @@ ChannelSet::News ChannelSet::tick(Clock::time_point now, bool serving) {
     }
   }
   if (wake_by_ && now >= *wake_by_) {
-    if (ready() != 0) {
-      stay_awake(now);
-    } else {
-      if (rest_ == Rest::kLost) {
-        why_ = {ErrorCode::kPeerGone, "none of its channels came back in time: " + why_.message};
-      }
-      return News::kLost;
-    }
+    if (ready() == 0) return News::kLost;
+    stay_awake(now);
   }
   if (look_at_ && now >= *look_at_) look_for_use(now, serving);
   return late_at_ && now >= *late_at_ ? hurry() : News::kNone;
@@ -376,27 +366,16 @@ Status ChannelSet::on(const wire::ChannelsWanted& /*wanted*/) {
 void ChannelSet::wake() {
   if (cleared_ || rest_ != Rest::kAsleep) return;
   // A peer that does not answer is slow, until it is hung.
-  await_channels(Rest::kWaking,
-                 std::max(setup_.context->options.hung, setup_.context->options.connect_timeout));
+  await_channels(std::max(setup_.context->options.hung, setup_.context->options.connect_timeout));
   why_ = {ErrorCode::kPeerGone, "its channels were not opened again in time"};
   if (setup_.role == Role::kAcceptor) return setup_.send(wire::ChannelsWanted{name()});
   for (Place& place : places_) reopen(place);
 }
 
 // What was said first, of what ends first, counts.
-void ChannelSet::await_channels(Rest why, std::chrono::milliseconds time) {
-  rest_ = why;
+void ChannelSet::await_channels(std::chrono::milliseconds time) {
+  rest_ = Rest::kWaking;
   wake_by_ = std::min(wake_by_.value_or(Clock::time_point::max()), Clock::now() + time);
-}
-
-// The peer takes part in opening them.
-void ChannelSet::heard_of_channels() {
-  const auto& options = setup_.context->options;
-  if (rest_ == Rest::kLost) {
-    await_channels(rest_, options.keepalive);
-  } else if (rest_ != Rest::kNo) {
-    await_channels(Rest::kWaking, options.connect_timeout);
-  }
 }
 
 void ChannelSet::stay_awake(Clock::time_point now) {

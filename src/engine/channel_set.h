@@ -22,8 +22,7 @@ inline constexpr std::size_t kMaxChannels = 64;
 
 /// The channels of one transport of one connection, each in a place of its own. They are offered and answered
 /// once, and serve as soon as one is up. One that fails while others serve is opened again in its place,
-/// where the transport can: the side that dialled the session offers a new one, with pauses that grow. So it
-/// is with the last one, for the keepalive time.
+/// where the transport can: the side that dialled the session offers a new one, with pauses that grow.
 ///
 /// Where the transport can, all of them rest when nothing has used them for `Options::idle`, and are opened
 /// again by the next use (docs/decisions/idle-streams.md).
@@ -120,7 +119,6 @@ class ChannelSet {
     kNo,
     kAsleep,  ///< the lane has no channel, and what is left of them ends
     kWaking,  ///< they are opened again
-    kLost,    ///< so they are, since all were lost: until one is up
   };
 
   const Transport& transport() const { return *setup_.context->transports()[setup_.transport].transport; }
@@ -137,8 +135,7 @@ class ChannelSet {
   void look_for_use(Clock::time_point now, bool serving);
   void rest();
   void fall_asleep();
-  void await_channels(Rest why, std::chrono::milliseconds time);
-  void heard_of_channels();
+  void await_channels(std::chrono::milliseconds time);
   void stay_awake(Clock::time_point now);
   News news();
 
@@ -153,7 +150,7 @@ class ChannelSet {
   std::optional<Clock::time_point> late_at_;  // from then on it serves without those that are not up yet
   Rest rest_ = Rest::kNo;
   std::optional<Clock::time_point> look_at_;  // whether channels are used; while they are up
-  std::optional<Clock::time_point> wake_by_;  // one must be up; while all are opened again
+  std::optional<Clock::time_point> wake_by_;  // one must be up; while they are opened again
 };
 
 }  // namespace p2p::engine

@@ -26,7 +26,7 @@ namespace p2p::engine {
 class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> {
  public:
   /// `want` is told, on any thread, when there is work and no channel, and the end of the last one leaves
-  /// such a lane open: what waits there goes over those that come. Null: it closes the lane.
+  /// such a lane open. Null: it closes the lane.
   explicit Lane(const Policy& policy, std::function<void()> want = nullptr)
       : WorkSource(policy), want_(std::move(want)) {}
 
@@ -104,7 +104,6 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   Slots slots_ P2P_GUARDED_BY(mutex_);
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);  // closed
   bool wanted_ P2P_GUARDED_BY(mutex_) = false;         // `want` was told, and no channel has come since
-  bool rests_ P2P_GUARDED_BY(mutex_) = false;  // its channels were taken away, and none has come since
 };
 
 }  // namespace p2p::engine

@@ -7,22 +7,11 @@
 #include "engine/lane.h"
 
 namespace p2p::engine {
-namespace {
-
-void drop_doomed(std::deque<Piece>& pieces, Deferred& deferred) {
-  std::erase_if(pieces, [&](Piece& piece) {
-    const bool doomed = piece.submission->doomed();
-    if (doomed) piece.drop(deferred);
-    return doomed;
-  });
-}
-
-}  // namespace
 
 void Lane::add(std::shared_ptr<Slot> slot) {
   MutexLock lock(mutex_);
   slots_ = slots_.with(std::move(slot));
-  wanted_ = rests_ = false;
+  wanted_ = false;
 }
 
 void Lane::remove(const Slot& slot, const Error& error, Deferred& deferred) {
@@ -41,7 +30,6 @@ void Lane::forget_slots() {
   MutexLock lock(mutex_);
   slots_ = Slots();
   wanted_ = false;
-  rests_ = true;
 }
 
 bool Lane::waits() const {
@@ -70,24 +58,9 @@ void Lane::close(const Error& error, Deferred& deferred) {
 
 std::string Lane::describe() const {
   const std::size_t expected = expected_.load(std::memory_order_relaxed);
-  MutexLock lock(mutex_);
-  if (!rests_) return slots_.describe(expected);
+  const Slots slots = this->slots();
+  if (!slots.empty() || !want_) return slots.describe(expected);
   return fmt::format("{} channel{} at rest, opened by the next use", expected, expected == 1 ? "" : "s");
-}
-
-void Lane::wake_all() {
-  Deferred deferred;
-  Slots all;
-  {
-    MutexLock lock(mutex_);
-    all = slots_;
-    if (all.empty()) {  // nobody else drops what is doomed, until one comes
-      drop_doomed(pieces_, deferred);
-      drop_doomed(returned_, deferred);
-    }
-  }
-  all.signal(all.size(), 0);
-  deferred.run();
 }
 
 Slots Lane::slots() const {

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "runs.h"
-#include "support/peer.h"
 
 namespace p2p::chaos {
 namespace {
@@ -24,17 +23,11 @@ std::map<std::string, Setting> settings() {
   const auto add = [&](const std::string& name, std::size_t channels, std::vector<std::string> environment) {
     environment.emplace_back("UCCL_P2P_WORKERS=2");
     all[name] = {.name = name, .environment = std::move(environment), .channels = channels};
-    all[name].redials = name.starts_with("tcp");
   };
   add("cma", 0, {"UCCL_P2P_TRANSPORT=cma"});
   for (const std::size_t streams : {1, 2, 4}) {
-    const std::vector<std::string> clear{"UCCL_P2P_TRANSPORT=tcp",
-                                         fmt::format("UCCL_P2P_STREAMS={}", streams)};
-    std::vector<std::string> sealed = clear;
-    sealed.push_back("UCCL_P2P_KEY_FILE=" + testing::plan_over("tcp_tls").key_file);
-    sealed.emplace_back("UCCL_P2P_TLS=require");
-    add(fmt::format("tcp{}", streams), streams, clear);
-    add(fmt::format("tcp{}_tls", streams), streams, std::move(sealed));
+    add(fmt::format("tcp{}", streams), streams,
+        {"UCCL_P2P_TRANSPORT=tcp", fmt::format("UCCL_P2P_STREAMS={}", streams)});
   }
   // Little staging memory, so that all of it has been touched soon.
   add("nccl_net", 3,

@@ -87,14 +87,13 @@ void close_all(World& world, std::size_t connections) {
   }
 }
 
-/// At most so many that nothing fails; not the session's, which is the first.
+/// So many that one channel is left; not the session's, which is the first.
 std::vector<Flow> some_of(World& world, std::vector<Flow> flows) {
   flows.erase(flows.begin());
   if (flows.empty()) return flows;  // the streams are at rest
-  const std::size_t left = world.setting().redials ? 0 : 1;
-  const std::size_t most = world.setting().channels - std::min(left, world.setting().channels);
-  const std::size_t count =
-      most == 0 ? 0 : std::min<std::size_t>(world.dice().between(1, most), flows.size());
+  const std::size_t most =
+      world.setting().channels < 2 ? 0 : world.dice().between(1, world.setting().channels - 1);
+  const std::size_t count = std::min(most, flows.size());
   for (std::size_t i = 0; i != count; ++i)
     std::swap(flows[i], flows[world.dice().between(i, flows.size() - 1)]);
   flows.resize(count);

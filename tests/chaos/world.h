@@ -21,7 +21,6 @@ struct Setting {
   std::string name;
   std::vector<std::string> environment;
   std::size_t channels = 1;                        ///< of a connection, of those that TCP carries
-  bool redials = false;                            ///< nothing fails though all channels are lost at once
   std::array<std::vector<std::string>, 2> prefix;  ///< in front of each worker's program
   std::array<std::string, 2> address{"127.0.0.1", "127.0.0.1"};
   std::chrono::milliseconds keepalive{3000};
