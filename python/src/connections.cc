@@ -32,7 +32,7 @@ nb::object gpu_result(const Identity& peer) {
 }
 
 OkAndId no_connection(const Error& error) {
-  set_last_error(error.message);
+  set_last_error(error);
   return nb::make_tuple(false, kNoConnection);
 }
 
@@ -156,14 +156,14 @@ Tuple<bool, std::string, std::int32_t, std::uint64_t> accept(PyEndpoint& self,
   const auto link = accept_next(self, Purpose::kConnect, timeout);
   // An index however GPUs are named: callers compare it with numbers.
   if (link) return nb::make_tuple(true, (*link)->peer.address, (*link)->peer.gpu, (*link)->id);
-  set_last_error(link.error().message);
+  set_last_error(link.error());
   return nb::make_tuple(false, "", -1, kNoConnection);
 }
 
 Tuple<bool, GpuName, std::uint64_t> accept_local(PyEndpoint& self, std::optional<double> timeout) {
   const auto link = accept_next(self, Purpose::kLocal, timeout);
   if (link) return nb::make_tuple(true, gpu_result((*link)->peer), (*link)->id);
-  set_last_error(link.error().message);
+  set_last_error(link.error());
   return nb::make_tuple(false, gpu_result(Identity{.gpu = -1}), kNoConnection);
 }
 

@@ -93,7 +93,7 @@ std::vector<XferDesc> register_memory(const PyEndpoint& self, const nb::typed<nb
       desc.mr_id = *id;
       desc.region = value_or_raise(state->memory.describe(*id, memory.address, memory.bytes)).serialize();
     } else {
-      set_last_error(id.error().message);
+      set_last_error(id.error());
     }
     out.push_back(desc);
   }
@@ -108,7 +108,7 @@ bool deregister_memory(const PyEndpoint& self, const std::vector<XferDesc>& desc
     const Status removed = state->memory.remove(desc.mr_id, kDeregister);
     if (first && !removed) first = removed;
   }
-  if (!first) set_last_error(first.error().message);
+  if (!first) set_last_error(first.error());
   return first.has_value();
 }
 

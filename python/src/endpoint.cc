@@ -87,10 +87,10 @@ PyEndpoint::PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> 
     if (engine) {
       state_ = std::make_shared<State>(std::move(*engine));
     } else {
-      set_last_error(engine.error().message);
+      set_last_error(engine.error());
     }
   }
-  if (!state_) raise(Error{ErrorCode::kUnavailable, last_error()});
+  if (!state_) raise(Error{ErrorCode::kUnavailable, last_error().message});
   state_->connect_timeout = options.connect_timeout;
   state_->gpu = gpu.value_or(0);
   state_->gpu_from_memory = !gpu;
@@ -197,7 +197,7 @@ void bind_life(PyClass& endpoint) {
       .def("transports", &transports_of,
            "Every transport of this build: name -> why it cannot be used here ('': it can).")
       .def(
-          "last_error", [](const PyEndpoint&) { return last_error(); },
+          "last_error", [](const PyEndpoint&) { return last_error().message; },
           "Why this thread's latest call answered False: one sentence.");
 }
 

@@ -5,16 +5,16 @@ namespace p2p::python {
 namespace nb = nanobind;
 namespace {
 
-thread_local std::string latest;
+thread_local Error latest;
 
 }  // namespace
 
-const std::string& last_error() { return latest; }
+const Error& last_error() { return latest; }
 
-void set_last_error(std::string message) { latest = std::move(message); }
+void set_last_error(Error error) { latest = std::move(error); }
 
 void raise(const Error& error) {
-  set_last_error(error.message);
+  set_last_error(error);
   const std::string_view code = to_string(error.code);
   nb::object make = nb::module_::import_("uccl._errors").attr("from_code");
   nb::object exception = make(nb::str(code.data(), code.size()), nb::str(error.message.c_str()));

@@ -14,9 +14,9 @@ inline tl::unexpected<Error> failure(ErrorCode code, std::string message) {
   return tl::unexpected<Error>(Error{code, std::move(message)});
 }
 
-/// The sentence of this thread's latest failure that was reported by a value (False, or a tuple with it).
-const std::string& last_error();
-void set_last_error(std::string message);
+/// This thread's latest failure that was reported by a value (False, or a tuple with it).
+const Error& last_error();
+void set_last_error(Error error);
 
 /// Throws the Python exception of `uccl._errors` that belongs to the error's code.
 [[noreturn]] void raise(const Error& error);
@@ -24,7 +24,7 @@ void set_last_error(std::string message);
 /// True, or False with last_error() set.
 inline bool succeeded(const Status& status) {
   if (status) return true;
-  set_last_error(status.error().message);
+  set_last_error(status.error());
   return false;
 }
 

@@ -68,7 +68,7 @@ OkAndBytes advertise(const PyEndpoint& self, std::uint64_t, std::uint64_t ptr, s
   LocalSpan span = local_span(0, ptr, size);
   const auto tickets = make_tickets(*self.state_or_raise(), {&span, 1});
   if (tickets) return nb::make_tuple(true, to_bytes(tickets->front()));
-  set_last_error(tickets.error().message);
+  set_last_error(tickets.error());
   return nb::make_tuple(false, nb::bytes("", 0));
 }
 
@@ -81,7 +81,7 @@ OkAndBlobs advertisev(const PyEndpoint& self, std::uint64_t, const Numbers& ptrs
   const auto tickets = make_tickets(*state, spans);
   nb::list blobs;
   if (!tickets) {
-    set_last_error(tickets.error().message);
+    set_last_error(tickets.error());
     return nb::make_tuple(false, blobs);
   }
   for (const Ticket& ticket : *tickets) blobs.append(to_bytes(ticket));

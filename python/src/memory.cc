@@ -40,7 +40,7 @@ OkAndId reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, const RegionO
     id = state->memory.add(state->engine, ptr, size, options);
   }
   if (!id) {
-    set_last_error(id.error().message);
+    set_last_error(id.error());
     return nb::make_tuple(false, 0);
   }
   state->adopt_gpu(*id);
@@ -88,7 +88,7 @@ OkAndBytes advertise(PyEndpoint& self, std::uint64_t mr_id, std::uint64_t ptr, s
   const auto state = self.state_or_raise();
   const Result<RegionDescriptor> descriptor = state->memory.describe(mr_id, ptr, size);
   if (!descriptor) {
-    set_last_error(descriptor.error().message);
+    set_last_error(descriptor.error());
     return nb::make_tuple(false, nb::bytes("", 0));
   }
   const auto bytes = descriptor->serialize();
@@ -103,7 +103,7 @@ OkAndBlobs advertisev(PyEndpoint& self, const Numbers& ids, const Numbers& ptrs,
   for (std::size_t i = 0; i < count; ++i) {
     const Result<RegionDescriptor> descriptor = state->memory.describe(ids[i], ptrs[i], sizes[i]);
     if (!descriptor) {
-      set_last_error(descriptor.error().message);
+      set_last_error(descriptor.error());
       return nb::make_tuple(false, nb::list());
     }
     const auto bytes = descriptor->serialize();

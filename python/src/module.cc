@@ -22,8 +22,15 @@ NB_MODULE(_p2p, module) {
       "names\n"
       "interfaces that do not exist.");
   module.def(
-      "last_error", [] { return last_error(); },
+      "last_error", [] { return last_error().message; },
       "Why this thread's latest call answered False: one sentence.");
+  module.def(
+      "_last_failure",
+      []() -> Tuple<std::string, std::string> {
+        const std::string_view code = to_string(last_error().code);
+        return nb::make_tuple(nb::str(code.data(), code.size()), last_error().message);
+      },
+      "For uccl.p2p: what kind of failure that was, and last_error().");
   module.attr("__cuda__") = P2P_CUDA_VERSION;
   module.def("_close_all", &PyEndpoint::close_all, "For the interpreter's end.");
   module.def(

@@ -119,7 +119,7 @@ OkAndId start(State& state, TransferTable::Kind kind, Post&& post) {
 }
 
 inline OkAndId not_started(const Error& error) {
-  set_last_error(error.message);
+  set_last_error(error);
   return nanobind::make_tuple(false, kNoTransfer);
 }
 

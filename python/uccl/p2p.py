@@ -27,6 +27,7 @@ from uccl._errors import (
     SystemFailure,
     TimedOut,
     Unavailable,
+    from_code,
 )
 from uccl._p2p import FloatType, XferDesc, XferHandle, get_oob_ip, last_error
 
@@ -166,11 +167,11 @@ class Awaitable:
     def __init__(self, endpoint: Endpoint, started: tuple[bool, int]) -> None:
         ok, self.transfer_id = started
         self._endpoint = endpoint
-        self._error = None if ok else last_error()
+        self._failure = None if ok else _p2p._last_failure()
 
     def __await__(self) -> Generator[Any, None, int]:
-        if self._error is not None:
-            raise Error(self._error)
+        if self._failure is not None:
+            raise from_code(*self._failure)
         return self._endpoint.wait_async(self.transfer_id).__await__()
 
 
