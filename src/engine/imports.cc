@@ -296,7 +296,7 @@ void Imports::on(const wire::RegionRevoke& revoke) {
     fail_region(
         remote,
         {ErrorCode::kNotFound,
-         fmt::format("use remote region {}: its owner deregistered it, or freed or unmapped its memory",
+         fmt::format("use remote region {}: its owner deregistered it, or its memory was freed or unmapped",
                      revoke.region)},
         [through] {});
   }

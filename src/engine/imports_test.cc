@@ -200,7 +200,8 @@ TEST_F(SlowImports, AreForgottenWithTheirRegions) {
   }
   EXPECT_EQ(
       connection_->wait_imported(latest, 10s).error().message,
-      fmt::format("use remote region {}: its owner deregistered it, or freed or unmapped its memory", 3001));
+      fmt::format("use remote region {}: its owner deregistered it, or its memory was freed or unmapped",
+                  3001));
   const auto first = RemoteRegionId{2};
   EXPECT_EQ(connection_->wait_imported(first, 10s).error().code, ErrorCode::kNotFound);
   const auto write_to = [&](RemoteRegionId id) {
