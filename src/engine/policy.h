@@ -44,7 +44,8 @@ struct Policy {
   /// has other channels to look at. A batch more at most.
   std::uint64_t turn_bytes = std::numeric_limits<std::uint64_t>::max();
 
-  /// Callers start on one channel after the other; else on the first one that is free.
+  /// Callers start on one channel after the other, and on the first one while none has anything under way.
+  /// False: on the first one that is free.
   bool takes_turns = true;
 
   /// How often a caller looks at a channel that another thread is at, before he goes on to the next or leaves

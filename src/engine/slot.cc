@@ -126,8 +126,8 @@ void Slot::complete(Completion& completion, Deferred& deferred) {
     log(LogLevel::kError, "{}: completed batch {} twice", channel_->describe(), to_underlying(completion.id));
     return;
   }
-  if (flying_.empty())
-    laden_.store(false, std::memory_order_relaxed);  // before who waits for the piece sees it end
+  // Before who waits for the piece sees its end and starts the next one.
+  laden_.store(!flying_.empty(), std::memory_order_relaxed);
   if (auto* const trace = piece->trace()) trace->piece_ended(way_, completion.id, completion.status);
   if (completion.status) return piece->close(deferred);
   // A lost channel's pieces go over another one; the last channel's end fails them.

@@ -189,7 +189,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   // Written with the mutex held; the thread also reads them without.
   std::atomic<int> assists_{0};                 // callers who drive it
   std::atomic<Clock::time_point> called_at_{};  // when a caller last had a turn
-  std::atomic<bool> idle_{true};                // nothing is under way
+  std::atomic<bool> idle_{true};                // not `busy`
   std::atomic<bool> laden_{false};              // `flying_` is not empty
 };
 

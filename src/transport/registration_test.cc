@@ -85,7 +85,7 @@ TEST(Registration, AGuardEndsItsAccessWhereverItGoes) {
   EXPECT_EQ(registration.use_count(), 1);
 }
 
-// Counts how often it is asked.
+// Counts how often it is asked whether its memory is there.
 class Asked : public Registration {
  public:
   Asked(const RegionInfo& info, bool freed) : Registration(info), freed_(freed) {}
@@ -119,8 +119,6 @@ TEST(Registration, AccessToSeveralIsAllOrNone) {
   good->revoke();
 }
 
-// Two threads write through the registration while the owner revokes it and then reads without a lock:
-// a missing wait or ordering is a data race that ThreadSanitizer reports, and a changed value here.
 TEST(Registration, AccessToFreedMemorySaysSo) {
   const std::vector<std::shared_ptr<Registration>> freed{
       std::make_shared<Asked>(region(1, 0x1000, 0x100), true)};
@@ -132,6 +130,8 @@ TEST(Registration, AccessToFreedMemorySaysSo) {
   EXPECT_TRUE(guards.empty());
 }
 
+// Two threads write through the registration while the owner revokes it and then reads without a lock:
+// a missing wait or ordering is a data race that ThreadSanitizer reports, and a changed value here.
 TEST(Registration, AccessesEndAfterRevoke) {
   for (int round = 0; round < 200; ++round) {
     std::array<std::uint64_t, 16> lanes{};
