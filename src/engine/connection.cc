@@ -76,10 +76,14 @@ void Connection::dial(std::string host, std::uint16_t port, SessionConfig config
                            deadline);
 }
 
-void Connection::accept(UniqueFd socket, SessionConfig config, Clock::time_point deadline) {
-  MutexLock lock(mutex_);
-  session_ =
-      Session::accept(*context_->reactor, std::move(socket), std::move(config), handlers(deadline), deadline);
+void Connection::adopt(std::shared_ptr<Session> session, const SessionPeer& peer,
+                       Clock::time_point deadline) {
+  session->hand_over(handlers(deadline));
+  {
+    MutexLock lock(mutex_);
+    session_ = std::move(session);
+  }
+  on_opened(peer, deadline);
 }
 
 // The session keeps the connection alive until it has closed.
@@ -97,7 +101,6 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
     MutexLock lock(mutex_);
     peer_ = peer;
   }
-  if (observer_.proven) observer_.proven();
   imports_->set_peer_identity(peer.identity);
   sends_->set_room(peer.introduction.eager_bytes);
   notifications_->set_peer_room({peer.introduction.notifications, peer.introduction.notification_bytes});

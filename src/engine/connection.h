@@ -31,9 +31,8 @@ namespace p2p::engine {
 /// application's handles share it. Thread-safe. Messages of the session come on the reactor's thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  /// Each is called once at most, on the reactor's thread. `proven`: the handshake is over.
+  /// Each is called once at most, on the reactor's thread.
   struct Observer {
-    std::function<void()> proven;
     std::function<void(const std::shared_ptr<Connection>&)> opened;
     std::function<void(const std::shared_ptr<Connection>&)> closed;
   };
@@ -44,7 +43,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Starts the handshake; `deadline` bounds it, channels included.
   using Clock = std::chrono::steady_clock;
   void dial(std::string host, std::uint16_t port, SessionConfig config, Clock::time_point deadline);
-  void accept(UniqueFd socket, SessionConfig config, Clock::time_point deadline);
+
+  /// Goes on with a session that a peer has opened, from within its `opened`; `deadline` bounds the channels.
+  void adopt(std::shared_ptr<Session> session, const SessionPeer& peer, Clock::time_point deadline);
 
   ConnectionId id() const { return id_; }
   ConnectionState state() const { return life_->state(); }

@@ -34,21 +34,18 @@ void add_to(Stats& sum, const Stats& one) {
 
 }  // namespace
 
-std::shared_ptr<Connection> Connections::add(Role role, const std::function<void()>& proven) {
+std::shared_ptr<Connection> Connections::add(Role role) {
   if (!context_->regions->check_process()) {
     const auto ignore = [](const std::shared_ptr<Connection>&) {};
-    return Connection::make(context_, ConnectionId{0}, role, {[] {}, ignore, ignore});
+    return Connection::make(context_, ConnectionId{0}, role, {ignore, ignore});
   }
   MutexLock lock(mutex_);
   if (closing_) return nullptr;
   const ConnectionId id{next_id_++};
   auto connection =
       Connection::make(context_, id, role,
-                       {proven, [this, role](const std::shared_ptr<Connection>& one) { opened(one, role); },
-                        [this, proven](const std::shared_ptr<Connection>& one) {
-                          proven();
-                          closed(one);
-                        }});
+                       {[this, role](const std::shared_ptr<Connection>& one) { opened(one, role); },
+                        [this](const std::shared_ptr<Connection>& one) { closed(one); }});
   living_.emplace(id, connection);
   return connection;
 }

@@ -25,10 +25,8 @@ class Connections {
 
   explicit Connections(std::shared_ptr<Context> context) : context_(std::move(context)) {}
 
-  /// Null after `close`. `proven` is called on the reactor's thread, once or twice: when the handshake is
-  /// over and when the connection has closed. In a child of the endpoint's process one whose every call
-  /// fails.
-  std::shared_ptr<Connection> add(Role role, const std::function<void()>& proven);
+  /// Null after `close`. In a child of the endpoint's process one whose every call fails.
+  std::shared_ptr<Connection> add(Role role);
 
   /// The next that a peer has opened; null if there is none in time.
   std::shared_ptr<Connection> accept(Clock::time_point deadline);

@@ -62,6 +62,11 @@ Result<std::optional<ControlSocket::Sealed>> ControlSocket::sealed(ByteView cont
   return Sealed{tls_->peer(), *secret};
 }
 
+bool ControlSocket::tls_answered() const {
+  MutexLock lock(mutex_);
+  return tls_ && tls_->answered();
+}
+
 bool ControlSocket::left_over() const {
   if (!tls_on_) return false;
   MutexLock lock(mutex_);

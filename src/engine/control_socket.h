@@ -51,6 +51,9 @@ class ControlSocket {
   /// Once TLS is established; `context` goes into the secret.
   Result<std::optional<Sealed>> sealed(ByteView context);
 
+  /// The peer, which dials, has begun TLS in a way that this side has answered.
+  bool tls_answered() const;
+
   /// Sealed bytes wait to leave. Any thread.
   bool left_over() const;
 

@@ -160,16 +160,25 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   return config;
 }
 
-/// Until it has proven itself it may be sent off for others.
+/// A stranger has a session and nothing more of a connection, so that many of them cost little. Until it has
+/// proven itself it may be sent off for others.
 Strangers::Drop Endpoint::welcome(UniqueFd socket, Strangers::Id stranger) {
-  const auto connection =
-      connections_.add(Role::kAcceptor, [this, stranger] { listener_->proven(stranger); });
-  if (!connection) return nullptr;
-  connection->accept(std::move(socket), session_config(std::nullopt),
-                     Clock::now() + context_->options.connect_timeout);
-  return [weak = std::weak_ptr(connection)](Strangers::Id) {
+  const auto deadline = Clock::now() + context_->options.connect_timeout;
+  const auto session = std::make_shared<std::shared_ptr<Session>>();  // held by its handlers
+  Session::Handlers handlers;
+  handlers.opened = [this, session, stranger, deadline](const SessionPeer& peer) {
+    listener_->proven(stranger);
+    const auto connection = connections_.add(Role::kAcceptor);
+    if (!connection) return (*session)->drop({ErrorCode::kCancelled, "the endpoint was closed"});
+    connection->adopt(std::move(*session), peer, deadline);
+  };
+  handlers.answered = [this, stranger] { listener_->answered(stranger); };
+  handlers.closed = [this, session, stranger](const Error&) { listener_->proven(stranger); };
+  *session = Session::accept(*context_->reactor, std::move(socket), session_config(std::nullopt),
+                             std::move(handlers), deadline);
+  return [weak = std::weak_ptr(*session)](Strangers::Id) {
     if (const auto self = weak.lock()) {
-      self->abort({ErrorCode::kUnavailable, "too many others connect that have not proven themselves"});
+      self->drop({ErrorCode::kUnavailable, "too many others connect that have not proven themselves"});
     }
   };
 }
@@ -177,7 +186,7 @@ Strangers::Drop Endpoint::welcome(UniqueFd socket, Strangers::Id stranger) {
 std::shared_ptr<Connection> Endpoint::connect(const std::string& host, std::uint16_t port,
                                               std::chrono::nanoseconds timeout,
                                               std::optional<std::string> note) {
-  const auto connection = connections_.add(Role::kConnector, [] {});
+  const auto connection = connections_.add(Role::kConnector);
   if (!context_->regions->check_process()) return connection;
   if (connection) connection->dial(host, port, session_config(std::move(note)), deadline_after(timeout));
   return connection;

@@ -56,10 +56,7 @@ void Listener::watch(int listener) {
 void Listener::close() {
   closed_ = true;
   for (const UniqueFd& one : sockets_) reactor_.unwatch(one.get());
-  while (!guests_.empty()) {
-    const Id id = guests_.begin()->first;
-    strangers_.remove(id);
-    let_go(id);
+  while (strangers_.drop_one()) {
   }
 }
 
@@ -112,13 +109,19 @@ void Listener::receive(UniqueFd socket) {
     crowds_.log("more connect than may be waited for to prove themselves ({} do): the oldest are closed",
                 strangers_.size());
   }
-  const int fd = socket.get();
-  const Status watched =
-      reactor_.watch(fd, EPOLLIN | EPOLLRDHUP, [this, id](std::uint32_t events) { look(id, events); });
-  if (!watched) return strangers_.remove(id);
-  const auto timer =
-      reactor_.after(settings_.patience, [this, id] { refuse(id, "it said nothing in time"); });
-  guests_.emplace(id, Guest{std::move(socket), timer});
+  guests_.emplace(id, Guest{std::move(socket)});
+  look(id, 0);  // mostly its first bytes are there
+}
+
+void Listener::wait_for(Id id, std::size_t bytes) {
+  Guest& guest = guests_.at(id);
+  socket::set_receive_low_water(guest.fd.get(), static_cast<int>(bytes));
+  if (guest.watched) return;
+  const Status watched = reactor_.watch(guest.fd.get(), EPOLLIN | EPOLLRDHUP,
+                                        [this, id](std::uint32_t events) { look(id, events); });
+  if (!watched) return refuse(id, "it cannot be watched");
+  guest.watched = true;
+  guest.timer = reactor_.after(settings_.patience, [this, id] { refuse(id, "it said nothing in time"); });
 }
 
 void Listener::look(Id id, std::uint32_t events) {
@@ -132,13 +135,11 @@ void Listener::look(Id id, std::uint32_t events) {
       if (peeked->ended || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
         return refuse(id, "it left");
       }
-      return socket::set_receive_low_water(fd, static_cast<int>(first.needed));
+      return wait_for(id, first.needed);
     case FirstBytes::Kind::kForeign: return refuse(id, "what it said is of another protocol");
     case FirstBytes::Kind::kControl: {
       socket::set_receive_low_water(fd, 1);
-      Strangers::Drop drop = welcome_(let_go(id), id);
-      if (!drop) return strangers_.remove(id);
-      return strangers_.spoke(id, Strangers::Clock::now(), std::move(drop));
+      return strangers_.spoke(id, Strangers::Clock::now(), welcome_(let_go(id), id));
     }
     case FirstBytes::Kind::kStream:
       socket::set_receive_low_water(fd, 1);
@@ -152,6 +153,7 @@ UniqueFd Listener::let_go(Id id) {
   auto guest = guests_.extract(id);
   if (guest.empty()) return UniqueFd();
   UniqueFd fd = std::move(guest.mapped().fd);
+  if (!guest.mapped().watched) return fd;
   reactor_.cancel(guest.mapped().timer);
   reactor_.unwatch(fd.get());
   return fd;

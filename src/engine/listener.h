@@ -30,8 +30,8 @@ class Listener : public StreamPort {
     std::chrono::milliseconds patience{0};  ///< for a connection's first bytes
   };
 
-  /// Gets a connection that speaks the control protocol, and the stranger that it is until `proven`. Gives
-  /// what sends it off; null: nobody is to be sent off any more.
+  /// Gets a connection that speaks the control protocol, and the stranger that it is until `proven`, which
+  /// does not come before it returns. Gives what sends it off.
   using Welcome = std::function<Strangers::Drop(UniqueFd socket, Strangers::Id stranger)>;
 
   /// The reactor runs no handler of it after `close` and before its own end.
@@ -43,6 +43,9 @@ class Listener : public StreamPort {
   void discard_all() { sockets_.clear(); }  ///< before `start`
   void start();
   void close();
+
+  /// What it has shown was right so far.
+  void answered(Strangers::Id stranger) { strangers_.answered(stranger, Strangers::Clock::now()); }
 
   /// It is no stranger any more: it has proven itself, or is gone.
   void proven(Strangers::Id stranger) { strangers_.remove(stranger); }
@@ -57,7 +60,8 @@ class Listener : public StreamPort {
  private:
   struct Guest {
     UniqueFd fd;
-    Reactor::TimerId timer{};
+    bool watched = false;
+    Reactor::TimerId timer{};  // while it is watched
   };
   using Id = Strangers::Id;
 
@@ -67,6 +71,7 @@ class Listener : public StreamPort {
   bool make_descriptor_free(UniqueFd& newest);
   void receive(UniqueFd socket);
   void look(Id id, std::uint32_t events);
+  void wait_for(Id id, std::size_t bytes);
   UniqueFd let_go(Id id);
   void refuse(Id id, const char* why);
   void hand_on(const Token& token, UniqueFd socket);

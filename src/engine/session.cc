@@ -34,4 +34,6 @@ void Session::close(Error reason) { core_->request_close(std::move(reason)); }
 
 void Session::drop(Error reason) { core_->finish(std::move(reason)); }
 
+void Session::hand_over(Handlers handlers) { core_->hand_over(std::move(handlers)); }
+
 }  // namespace p2p::engine

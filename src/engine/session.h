@@ -67,6 +67,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
     std::function<void(const Error&)> closed;
 
+    /// Accepted and not open yet: the peer has begun TLS, and by a key has shown the right one. May be null.
+    std::function<void()> answered = nullptr;
+
     /// The peer does not take the answers to what it sends, so nothing more of it is read until it does. May
     /// be null.
     std::function<void()> paused = nullptr;
@@ -95,6 +98,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
   /// Closes now, on the reactor's thread: what is queued is lost.
   void drop(Error reason);
+
+  /// From within `opened`: what comes from here on goes to these. Their own `opened` is not called.
+  void hand_over(Handlers handlers);
 
   class Core;  // session_core.h
   explicit Session(std::shared_ptr<Core> core);

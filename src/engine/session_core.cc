@@ -70,7 +70,9 @@ bool Session::Core::dial_again() {
 void Session::Core::adopt(UniqueFd socket) {
   if (state_ == State::kClosed) return;
   shake_hands(std::move(socket), Role::kAcceptor);
-  if (state_ == State::kHandshake) start_deadline();
+  if (state_ != State::kHandshake) return;
+  start_deadline();
+  receive();  // who dials speaks first, and mostly has by now
 }
 
 void Session::Core::shake_hands(UniqueFd socket, Role role) {
@@ -104,7 +106,7 @@ void Session::Core::receive() {
     if (!got) return refuse(got.error());
     if (got->bytes == 0 && !got->end) return;
     if (keepalive_) keepalive_->heard(Clock::now());
-    if (state_ == State::kHandshake && handshake_->sealing()) go_on(handshake_->look_at_tls());
+    if (state_ == State::kHandshake && handshake_->sealing()) seal();
     if (!socket_) return;
     if (got->end) return take_end();
     take_messages(until);
@@ -195,6 +197,12 @@ void Session::Core::go_on(SocketHandshake::Outcome outcome) {
   flush();
 }
 
+/// TLS has taken what came.
+void Session::Core::seal() {
+  if (handlers_.answered && socket_->tls_answered()) std::exchange(handlers_.answered, nullptr)();
+  go_on(handshake_->look_at_tls());
+}
+
 /// TLS refuses what came. What it has to say to the peer leaves first.
 void Session::Core::refuse(const Error& error) {
   const bool says_more = error.code != ErrorCode::kPeerGone && state_ <= State::kOpen && !socket_->idle();
@@ -209,7 +217,8 @@ void Session::Core::open() {
   start_keepalive();
   const SessionPeer peer = handshake_->peer();
   handshake_.reset();
-  if (handlers_.opened) handlers_.opened(peer);
+  // It may put others in the place of all handlers.
+  if (const auto opened = std::exchange(handlers_.opened, nullptr)) opened(peer);
   take_outbox();
   if (state_ == State::kOpen) flush();
 }

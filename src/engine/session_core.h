@@ -33,6 +33,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   void enqueue(const wire::Message& message);
   void request_close(Error reason) { outbox_.close(std::move(reason)); }
   void finish(Error reason);
+  void hand_over(Handlers handlers) { handlers_ = std::move(handlers); }
 
  private:
   enum class State { kDialing, kHandshake, kOpen, kClosing, kLingering, kClosed };
@@ -42,6 +43,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   bool dial_again();
   void shake_hands(UniqueFd socket, Role role);
   void go_on(SocketHandshake::Outcome outcome);
+  void seal();
   void on_events(std::uint32_t events);
   void receive();
   void take_end();

@@ -15,7 +15,7 @@ Strangers::Id Strangers::add(const std::string& address, Clock::time_point now, 
   }
   ++of_address_[address];
   const Id id = next_++;
-  entries_.emplace(id, Entry{address, now + kFirstWords, false, std::move(drop)});
+  entries_.emplace(id, Entry{address, now + kFirstWords, false, false, std::move(drop)});
   return id;
 }
 
@@ -27,28 +27,38 @@ void Strangers::spoke(Id id, Clock::time_point now, Drop drop) {
   found->second.drop = std::move(drop);
 }
 
+void Strangers::answered(Id id, Clock::time_point now) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return;
+  found->second.answered = true;
+  found->second.due = now + kProof;
+}
+
 void Strangers::remove(Id id) {
   if (const auto found = entries_.find(id); found != entries_.end()) take(found);
 }
 
 bool Strangers::drop_one() {
   if (entries_.empty()) return false;
-  const auto silent =
-      std::find_if(entries_.begin(), entries_.end(), [](const auto& one) { return !one.second.spoke; });
-  send_off(silent != entries_.end() ? silent : entries_.begin());
+  // Who has come less far goes before others, and of those who are equal the oldest.
+  send_off(std::ranges::min_element(
+      entries_, {}, [](const auto& one) { return std::pair(one.second.spoke, one.second.answered); }));
   return true;
 }
 
 void Strangers::make_room(const std::string& address, Clock::time_point now) {
   auto oldest = entries_.end();
+  auto unanswered = entries_.end();
   auto spoke = entries_.end();
   for (auto one = entries_.begin(); one != entries_.end(); ++one) {
     if (one->second.address != address) continue;
     if (oldest == entries_.end()) oldest = one;
+    if (unanswered == entries_.end() && !one->second.answered) unanswered = one;
     if (one->second.due > now) continue;
     if (!one->second.spoke) return send_off(one);
     if (spoke == entries_.end()) spoke = one;
   }
+  if (spoke == entries_.end()) spoke = unanswered;
   send_off(spoke != entries_.end() ? spoke : oldest);
 }
 

@@ -14,7 +14,8 @@ namespace p2p::engine {
 
 /// Who has connected and not proven himself yet: so many in all, and of one address. Where there is no room
 /// one of the address with the most of them goes: the oldest that has said nothing and had the time to, else
-/// the oldest that spoke and had the time to prove itself, else the oldest. One thread.
+/// the oldest that spoke and had the time to prove itself, else the oldest that has not been answered, else
+/// the oldest. One thread.
 class Strangers {
  public:
   using Clock = std::chrono::steady_clock;
@@ -37,10 +38,13 @@ class Strangers {
   /// It has begun to speak; `drop` is what sends it off from here on.
   void spoke(Id id, Clock::time_point now, Drop drop);
 
+  /// What it has shown was right so far: it has the time for the rest.
+  void answered(Id id, Clock::time_point now);
+
   /// It has proven itself or is gone.
   void remove(Id id);
 
-  /// Sends off the oldest, one that has said nothing first; false if there is none.
+  /// Sends off one that has come least far, the oldest of those; false if there is none.
   bool drop_one();
 
   std::size_t size() const { return entries_.size(); }
@@ -54,6 +58,7 @@ class Strangers {
     std::string address;
     Clock::time_point due;  ///< when it has had its time
     bool spoke = false;
+    bool answered = false;
     Drop drop;
   };
   using Entries = std::map<Id, Entry>;  // in the order in which they came

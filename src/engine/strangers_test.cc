@@ -54,6 +54,34 @@ TEST_F(StrangersTest, TheSilentGoBeforeThoseWhoSpoke) {
   EXPECT_THAT(gone_, ElementsAre("b", "c", "d", "e"));
 }
 
+TEST_F(StrangersTest, OneThatWasAnsweredStaysWhileOthersAreNot) {
+  const auto first = come("1", "a");
+  strangers_.spoke(first, now_, [this](Strangers::Id) { gone_.emplace_back("a"); });
+  strangers_.answered(first, now_);
+  for (const char* name : {"b", "c", "d", "e"}) come("1", name);
+  EXPECT_THAT(gone_, ElementsAre("b", "c"));
+  ASSERT_TRUE(strangers_.drop_one());
+  ASSERT_TRUE(strangers_.drop_one());
+  EXPECT_THAT(gone_, ElementsAre("b", "c", "d", "e"));
+  ASSERT_TRUE(strangers_.drop_one());
+  EXPECT_THAT(gone_, ElementsAre("b", "c", "d", "e", "a"));
+}
+
+TEST_F(StrangersTest, OfThoseThatWereAllAnsweredTheOldestGoes) {
+  for (const char* name : {"a", "b", "c"}) {
+    const auto id = come("1", name);
+    strangers_.spoke(id, now_, [this, name](Strangers::Id) { gone_.emplace_back(name); });
+    strangers_.answered(id, now_);
+  }
+  come("1", "d");
+  EXPECT_THAT(gone_, ElementsAre("a"));
+  pass(Strangers::kProof);
+  come("1", "e");
+  EXPECT_THAT(gone_, ElementsAre("a", "d")) << "silent, and its time is over";
+  come("1", "f");
+  EXPECT_THAT(gone_, ElementsAre("a", "d", "b")) << "answered, and its time is over";
+}
+
 TEST_F(StrangersTest, OneWhoSpokeGoesWhenItsTimeIsOver) {
   come("1", "a");
   pass(Strangers::kProof);

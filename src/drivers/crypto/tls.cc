@@ -72,6 +72,7 @@ Tls::~Tls() { SSL_free(ssl_); }
 Result<std::unique_ptr<Tls>> Tls::start(std::shared_ptr<const Credentials> credentials, Side side,
                                         std::uint64_t records_of_a_key) {
   std::unique_ptr<Tls> tls(new Tls(std::move(credentials), side, records_of_a_key));
+  if (side == Side::kAccepts) return tls;  // OpenSSL's part is made for whoever begins a handshake
   if (Status begun = tls->begin(); !begun) return tl::unexpected(begun.error());
   return tls;
 }
@@ -119,6 +120,7 @@ Status Tls::take(ByteView sealed, Bytes& clear) {
     if (first && taken_ > most) return fail(ErrorCode::kProtocol, "TLS: {} bytes came for a start", taken_);
     if (first) {
       if (Status good = check_first_words(sealed); !good || !measured_) return good;
+      if (Status begun = begin(); !begun) return begun;
       sealed = first_words_;
     }
   }
@@ -160,7 +162,7 @@ Status Tls::shake_hands() {
     drain();  // an alert
     return tl::unexpected(std::move(error));
   }
-  drain();
+  answered_ = drain() != 0 || answered_;
   if (waits) {
     const std::size_t most = credentials_->by_key() ? kMostByKey : kMostByCertificate;
     if (taken_ > most) return fail(ErrorCode::kProtocol, "TLS handshake: {} bytes and no end", taken_);
@@ -238,13 +240,15 @@ Result<Tls::Secret> Tls::secret(std::string_view label, ByteView context) const 
   return made;
 }
 
-void Tls::drain() {
+/// How many bytes there were.
+std::size_t Tls::drain() {
   BIO* out = SSL_get_wbio(ssl_);
   char* bytes = nullptr;
   const auto size = static_cast<std::size_t>(BIO_get_mem_data(out, &bytes));
   const auto* from = reinterpret_cast<const std::byte*>(bytes);
   outgoing_.insert(outgoing_.end(), from, from + size);
   (void)BIO_reset(out);
+  return size;
 }
 
 Error Tls::explain(const char* attempted) {

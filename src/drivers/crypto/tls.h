@@ -51,6 +51,9 @@ class Tls {
   /// To be sent, in order. The caller takes bytes away once they are.
   Bytes& outgoing() { return outgoing_; }
 
+  /// This side has answered who dials. Where there are keys, whoever that is has shown one of them.
+  bool answered() const { return answered_; }
+
   /// Both sides have proven themselves, as far as this one can tell: a certificate may still be refused.
   bool established() const { return established_; }
 
@@ -72,7 +75,7 @@ class Tls {
   Status shake_hands();
   Status learn_peer();
   Status read(Bytes& clear);
-  void drain();
+  std::size_t drain();
   Error explain(const char* attempted);
   std::optional<Error> refusal_by_key(int reason, int alert) const;
   std::optional<Error> refusal_by_certificate(int reason, int alert) const;
@@ -85,6 +88,7 @@ class Tls {
   Bytes first_words_;  // of whoever dials, until their length is known
   bool measured_ = false;
   std::size_t taken_ = 0;  // before it is established
+  bool answered_ = false;
   bool established_ = false;
   std::uint64_t records_ = 0;       // sealed with the key in use
   std::optional<std::string> key_;  // the name of the one that was shown

@@ -304,6 +304,22 @@ TEST(Tls, AStrangerCostsLittle) {
   EXPECT_FALSE(victim->take(std::as_bytes(std::span(head)), clear));
 }
 
+TEST(Tls, AnswersWhoHasShownAKeyThatItHas) {
+  const Shared one = keys({key("a", "some secret")});
+  Pair right(one, one);
+  Bytes clear;
+  const Bytes first_words = right.client->outgoing();
+  for (const std::byte byte : first_words) {
+    EXPECT_FALSE(right.server->answered()) << "before all has come";
+    ASSERT_TRUE(right.server->take(ByteView(&byte, 1), clear));
+  }
+  EXPECT_TRUE(right.server->answered());
+  EXPECT_FALSE(right.server->established());
+  Pair wrong(keys({key("a", "another secret")}), one);
+  EXPECT_FALSE(wrong.server->take(wrong.client->outgoing(), clear));
+  EXPECT_FALSE(wrong.server->answered());
+}
+
 TEST(Tls, TakesNewKeysAfterManyRecords) {
   constexpr std::size_t kRecords = 5000;
   const Shared one = keys({key("a", "some secret")});
