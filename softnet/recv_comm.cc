@@ -133,7 +133,8 @@ void RecvComm::pull() {
     }
     const std::size_t limit = throttle_.allowance();
     if (limit == 0) return;
-    const long moved = receive_some(socket_.get(), clip(std::span(room).first(count), limit));
+    const std::span<iovec> pieces = clip(std::span(room).first(count), limit);
+    const long moved = receive_some(socket_.get(), pieces);
     if (moved == kLost) {
       warn("receive: {}", errno == 0 ? "the peer closed the connection" : reason(errno));
       error_ = abi::kSystemError;
@@ -142,6 +143,7 @@ void RecvComm::pull() {
     if (moved == 0) return;
     throttle_.moved();
     if (account(request, static_cast<std::size_t>(moved))) ++received_;
+    if (static_cast<std::size_t>(moved) != total(pieces)) return;  // to ask again would give nothing
   }
 }
 
