@@ -121,8 +121,7 @@ void RecvComm::pull() {
     Request& request = requests_[received_ % kRequests];
     if (!request.announced && next_bytes_ == sizeof next_ && !begin_message(request)) return;
     std::size_t count = request.announced ? scatter(request, std::span(room).first(kPieces)) : 0;
-    std::size_t body = 0;
-    for (const iovec& piece : std::span(room).first(count)) body += piece.iov_len;
+    const std::size_t body = total(std::span(room).first(count));
     // The header behind the last byte comes with it.
     if (!request.announced || request.moved + body == request.size) {
       room[count++] = {reinterpret_cast<std::byte*>(&next_) + next_bytes_, sizeof next_ - next_bytes_};

@@ -116,11 +116,10 @@ void Listener::receive(UniqueFd socket) {
 void Listener::wait_for(Id id, std::size_t bytes) {
   Guest& guest = guests_.at(id);
   socket::set_receive_low_water(guest.fd.get(), static_cast<int>(bytes));
-  if (guest.watched) return;
+  if (guest.timer) return;
   const Status watched = reactor_.watch(guest.fd.get(), EPOLLIN | EPOLLRDHUP,
                                         [this, id](std::uint32_t events) { look(id, events); });
   if (!watched) return refuse(id, "it cannot be watched");
-  guest.watched = true;
   guest.timer = reactor_.after(settings_.patience, [this, id] { refuse(id, "it said nothing in time"); });
 }
 
@@ -137,14 +136,9 @@ void Listener::look(Id id, std::uint32_t events) {
       }
       return wait_for(id, first.needed);
     case FirstBytes::Kind::kForeign: return refuse(id, "what it said is of another protocol");
-    case FirstBytes::Kind::kControl: {
-      socket::set_receive_low_water(fd, 1);
+    case FirstBytes::Kind::kControl:
       return strangers_.spoke(id, Strangers::Clock::now(), welcome_(let_go(id), id));
-    }
-    case FirstBytes::Kind::kStream:
-      socket::set_receive_low_water(fd, 1);
-      strangers_.remove(id);
-      return hand_on(first.token, let_go(id));
+    case FirstBytes::Kind::kStream: strangers_.remove(id); return hand_on(first.token, let_go(id));
   }
 }
 
@@ -153,9 +147,10 @@ UniqueFd Listener::let_go(Id id) {
   auto guest = guests_.extract(id);
   if (guest.empty()) return UniqueFd();
   UniqueFd fd = std::move(guest.mapped().fd);
-  if (!guest.mapped().watched) return fd;
-  reactor_.cancel(guest.mapped().timer);
+  if (!guest.mapped().timer) return fd;
+  reactor_.cancel(*guest.mapped().timer);
   reactor_.unwatch(fd.get());
+  socket::set_receive_low_water(fd.get(), 1);
   return fd;
 }
 

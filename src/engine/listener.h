@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,8 +61,7 @@ class Listener : public StreamPort {
  private:
   struct Guest {
     UniqueFd fd;
-    bool watched = false;
-    Reactor::TimerId timer{};  // while it is watched
+    std::optional<Reactor::TimerId> timer;  // since it is watched
   };
   using Id = Strangers::Id;
 

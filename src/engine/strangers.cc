@@ -15,23 +15,23 @@ Strangers::Id Strangers::add(const std::string& address, Clock::time_point now, 
   }
   ++of_address_[address];
   const Id id = next_++;
-  entries_.emplace(id, Entry{address, now + kFirstWords, false, false, std::move(drop)});
+  entries_.emplace(id, Entry{address, now + kFirstWords, std::move(drop)});
   return id;
 }
 
 void Strangers::spoke(Id id, Clock::time_point now, Drop drop) {
-  const auto found = entries_.find(id);
-  if (found == entries_.end()) return;
-  found->second.spoke = true;
-  found->second.due = now + kProof;
-  found->second.drop = std::move(drop);
+  if (Entry* const entry = come_on(id, Progress::kSpoke, now)) entry->drop = std::move(drop);
 }
 
-void Strangers::answered(Id id, Clock::time_point now) {
+void Strangers::answered(Id id, Clock::time_point now) { come_on(id, Progress::kAnswered, now); }
+
+/// Null: it has been sent off.
+Strangers::Entry* Strangers::come_on(Id id, Progress progress, Clock::time_point now) {
   const auto found = entries_.find(id);
-  if (found == entries_.end()) return;
-  found->second.answered = true;
+  if (found == entries_.end()) return nullptr;
+  found->second.progress = progress;
   found->second.due = now + kProof;
+  return &found->second;
 }
 
 void Strangers::remove(Id id) {
@@ -40,9 +40,7 @@ void Strangers::remove(Id id) {
 
 bool Strangers::drop_one() {
   if (entries_.empty()) return false;
-  // Who has come less far goes before others, and of those who are equal the oldest.
-  send_off(std::ranges::min_element(
-      entries_, {}, [](const auto& one) { return std::pair(one.second.spoke, one.second.answered); }));
+  send_off(std::ranges::min_element(entries_, {}, [](const auto& one) { return one.second.progress; }));
   return true;
 }
 
@@ -53,13 +51,14 @@ void Strangers::make_room(const std::string& address, Clock::time_point now) {
   for (auto one = entries_.begin(); one != entries_.end(); ++one) {
     if (one->second.address != address) continue;
     if (oldest == entries_.end()) oldest = one;
-    if (unanswered == entries_.end() && !one->second.answered) unanswered = one;
+    if (unanswered == entries_.end() && one->second.progress != Progress::kAnswered) unanswered = one;
     if (one->second.due > now) continue;
-    if (!one->second.spoke) return send_off(one);
+    if (one->second.progress == Progress::kSilent) return send_off(one);
     if (spoke == entries_.end()) spoke = one;
   }
-  if (spoke == entries_.end()) spoke = unanswered;
-  send_off(spoke != entries_.end() ? spoke : oldest);
+  for (const auto one : {spoke, unanswered, oldest}) {
+    if (one != entries_.end()) return send_off(one);
+  }
 }
 
 std::string Strangers::busiest_address() const {

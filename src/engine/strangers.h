@@ -54,15 +54,16 @@ class Strangers {
   void count_refused() { refused_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
+  enum class Progress { kSilent, kSpoke, kAnswered };
   struct Entry {
     std::string address;
     Clock::time_point due;  ///< when it has had its time
-    bool spoke = false;
-    bool answered = false;
     Drop drop;
+    Progress progress = Progress::kSilent;
   };
   using Entries = std::map<Id, Entry>;  // in the order in which they came
 
+  Entry* come_on(Id id, Progress progress, Clock::time_point now);
   void make_room(const std::string& address, Clock::time_point now);
   std::string busiest_address() const;
   void send_off(Entries::iterator entry);
