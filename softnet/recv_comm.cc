@@ -121,7 +121,8 @@ void RecvComm::pull() {
     Request& request = requests_[received_ % kRequests];
     if (!request.announced && next_bytes_ == sizeof next_ && !begin_message(request)) return;
     std::size_t count = request.announced ? scatter(request, std::span(room).first(kPieces)) : 0;
-    const std::size_t body = total(std::span(room).first(count));
+    std::size_t body = 0;
+    for (const iovec& piece : std::span(room).first(count)) body += piece.iov_len;
     // The header behind the last byte comes with it.
     if (!request.announced || request.moved + body == request.size) {
       room[count++] = {reinterpret_cast<std::byte*>(&next_) + next_bytes_, sizeof next_ - next_bytes_};
@@ -132,8 +133,7 @@ void RecvComm::pull() {
     }
     const std::size_t limit = throttle_.allowance();
     if (limit == 0) return;
-    const std::span<iovec> pieces = clip(std::span(room).first(count), limit);
-    const long moved = receive_some(socket_.get(), pieces);
+    const long moved = receive_some(socket_.get(), clip(std::span(room).first(count), limit));
     if (moved == kLost) {
       warn("receive: {}", errno == 0 ? "the peer closed the connection" : reason(errno));
       error_ = abi::kSystemError;
@@ -142,7 +142,6 @@ void RecvComm::pull() {
     if (moved == 0) return;
     throttle_.moved();
     if (account(request, static_cast<std::size_t>(moved))) ++received_;
-    if (static_cast<std::size_t>(moved) != total(pieces)) return;  // to ask again would give nothing
   }
 }
 

@@ -131,7 +131,6 @@ void SendComm::push() {
     if (moved == 0) return look_at_peer();
     throttle_.moved();
     account(static_cast<std::size_t>(moved));
-    if (static_cast<std::size_t>(moved) != total(pieces)) return look_at_peer();  // the socket is full
   }
 }
 

@@ -80,12 +80,6 @@ std::span<iovec> advance(std::span<iovec> pieces, std::size_t moved) {
   return pieces;
 }
 
-std::size_t total(std::span<const iovec> pieces) {
-  std::size_t bytes = 0;
-  for (const iovec& piece : pieces) bytes += piece.iov_len;
-  return bytes;
-}
-
 std::span<iovec> clip(std::span<iovec> pieces, std::size_t limit) {
   std::size_t count = 0;
   while (count < pieces.size() && limit != 0) {

@@ -36,8 +36,6 @@ long receive_some(int fd, std::span<iovec> pieces);
 /// Takes `moved` bytes off the front of `pieces`; returns the pieces that are left.
 std::span<iovec> advance(std::span<iovec> pieces, std::size_t moved);
 
-std::size_t total(std::span<const iovec> pieces);  ///< bytes
-
 /// Drops what lies beyond `limit` bytes.
 std::span<iovec> clip(std::span<iovec> pieces, std::size_t limit);
 
