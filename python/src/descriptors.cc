@@ -1,6 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -56,36 +55,23 @@ constexpr std::size_t kEach = 3 * sizeof(std::uint64_t) + RegionDescriptor::kByt
 
 constexpr std::chrono::seconds kDeregister{10};
 
-struct Memory {
-  std::uint64_t address = 0;
-  std::size_t bytes = 0;
-};
-
-/// Address and length of an array, a torch tensor or what has as much of one as is needed; raises for one
-/// with gaps.
-Memory memory_of(nb::handle tensor) {
-  if (nb::hasattr(tensor, "data_ptr")) {
-    if (nb::hasattr(tensor, "is_contiguous") && !nb::cast<bool>(tensor.attr("is_contiguous")())) {
-      throw nb::value_error("register_memory: the tensor is not contiguous");
-    }
-    return {
-        nb::cast<std::uint64_t>(tensor.attr("data_ptr")()),
-        nb::cast<std::size_t>(tensor.attr("numel")()) * nb::cast<std::size_t>(tensor.attr("element_size")())};
+/// Arrays with gaps have always been a TypeError here, tensors a ValueError.
+Tensor memory_of(nb::handle object) {
+  try {
+    return tensor_of(object, "register_memory");
+  } catch (const nb::builtin_exception& error) {
+    if (nb::hasattr(object, "data_ptr") || error.type() != nb::exception_type::value_error) throw;
+    throw nb::type_error(error.what());
   }
-  nb::ndarray<nb::ro, nb::c_contig> array;
-  if (!nb::try_cast(tensor, array, false)) {  // a converted copy would be another memory
-    throw nb::type_error("register_memory: neither a tensor nor a contiguous array");
-  }
-  return {reinterpret_cast<std::uint64_t>(array.data()), array.nbytes()};
 }
 
 std::vector<XferDesc> register_memory(const PyEndpoint& self, const nb::typed<nb::list, nb::any>& tensors) {
   const auto state = self.state_or_raise();
-  std::vector<Memory> memories;
+  std::vector<Tensor> memories;
   for (nb::handle tensor : tensors) memories.push_back(memory_of(tensor));
   std::vector<XferDesc> out;
   out.reserve(memories.size());
-  for (const Memory& memory : memories) {
+  for (const Tensor& memory : memories) {
     XferDesc desc{.addr = memory.address, .size = memory.bytes, .mr_id = kUnregistered, .region = {}};
     const auto id = state->memory.add(state->engine, memory.address, memory.bytes);
     if (id) {
@@ -177,7 +163,8 @@ Operation operation_of(std::string_view name) {
 }
 
 OkAndId transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::string& op_name,
-                 const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote) {
+                 const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote,
+                 const nb::object& stream) {
   const Operation operation = operation_of(op_name);
   Plan plan = value_or_raise(open_plan(self, conn_id));
   if (local.size() != remote.size()) {
@@ -192,7 +179,8 @@ OkAndId transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::strin
     plan.local->push_back(local_span(local[i].mr_id, local[i].addr, local[i].size));
     plan.remote->push_back(*span);
   }
-  return begin(operation, std::move(plan));
+  const Stream behind(stream);
+  return begin(operation, std::move(plan), behind);
 }
 
 void bind_desc(nb::module_& module) {
@@ -230,9 +218,14 @@ void bind_descriptors(nb::module_& module, PyClass& endpoint) {
           "deserialize_descs", [](const PyEndpoint&, const nb::bytes& bytes) { return deserialize(bytes); },
           "serialized_bytes"_a, "The reverse; [] for no bytes. Raises RuntimeError for other bytes.")
       .def("transfer", &transfer, "conn_id"_a, "op_name"_a, "local_desc_list"_a, "remote_desc_list"_a,
-           "Starts a 'read' or 'write' of each pair of XferDescs: (ok, transfer_id). The local sizes "
-           "count.\n\n"
-           "Raises RuntimeError for an unknown connection or operation and for lists of different lengths.");
+           nb::kw_only(), "stream"_a = nb::none(),
+           (std::string(
+                "Starts a 'read' or 'write' of each pair of XferDescs: (ok, transfer_id). The local sizes "
+                "count.\n\n"
+                "Raises RuntimeError for an unknown connection or operation and for lists of different "
+                "lengths.") +
+            kStreamText + ".")
+               .c_str());
 }
 
 }  // namespace p2p::python

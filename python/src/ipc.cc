@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -56,9 +57,9 @@ std::span<const std::byte> descriptor_of(std::span<const std::byte> info, std::s
     raise(Error{ErrorCode::kInvalidArgument, "info must be exactly " + std::to_string(kTicketBytes) +
                                                  " bytes (of advertise_ipc), not " + std::to_string(size)});
   }
-  Ticket ticket{};
-  std::memcpy(&ticket, info.data(), sizeof ticket);
-  if (ticket.mark != kMark || ticket.flags != 0) {
+  std::uint64_t flags = 0;
+  std::memcpy(&flags, info.data() + offsetof(Ticket, flags), sizeof flags);
+  if (flags != 0 || std::memcmp(info.data() + offsetof(Ticket, mark), kMark.data(), kMark.size()) != 0) {
     raise(Error{ErrorCode::kInvalidArgument, "info is not what advertise_ipc gave"});
   }
   return info.first(RegionDescriptor::kBytes);
@@ -88,14 +89,6 @@ OkAndBlobs advertisev(const PyEndpoint& self, std::uint64_t, const Numbers& ptrs
   return nb::make_tuple(true, blobs);
 }
 
-/// Names the regions of the plan's local memory.
-Status hold_regions(Plan& plan) {
-  auto held = plan.state->memory.implicit(plan.state->engine, *plan.local);
-  if (!held) return tl::unexpected(held.error());
-  plan.held = std::move(*held);
-  return {};
-}
-
 Status add_pair(Plan& plan, const LocalSpan& local, std::span<const std::byte> descriptor,
                 Importer& importer) {
   const Result<RemoteSpan> remote = importer(descriptor, local.size);
@@ -121,13 +114,16 @@ Result<Plan> plan_many(const PyEndpoint& self, std::uint64_t conn_id, const Numb
                        const Numbers& sizes, const Blobs& infos) {
   const std::size_t count =
       value_or_raise(same_length({ptrs.size(), sizes.size(), infos.size()}, std::nullopt));
-  for (std::size_t i = 0; i < count; ++i) (void)descriptor_of(infos[i], infos[i].size());
   Result<Plan> plan = open_plan(self, conn_id);
   if (!plan) return plan;
   Importer importer(plan->link->connection);
+  plan->local->reserve(count);
+  plan->remote->reserve(count);
   Status added;
-  for (std::size_t i = 0; added && i < count; ++i) {
-    const auto descriptor = infos[i].first(RegionDescriptor::kBytes);
+  for (std::size_t i = 0; added && i < count;
+       ++i) {  // one walk: of many blobs it is memory that takes the time
+    const auto info = infos[i];
+    const auto descriptor = descriptor_of(info, info.size());
     added = add_pair(*plan, local_span(0, ptrs[i], sizes[i]), descriptor, importer);
   }
   if (added) added = hold_regions(*plan);
@@ -135,39 +131,51 @@ Result<Plan> plan_many(const PyEndpoint& self, std::uint64_t conn_id, const Numb
   return plan;
 }
 
+/// The calls of one name, with `_ipc` and what follows it. `run` is `finish` or `begin`.
+template <class Run>
+void bind_calls(PyClass& endpoint, Operation operation, Run run, const std::string& name,
+                const std::string& suffix, const std::string& text) {
+  using namespace nb::literals;
+  const std::string rest =
+      text +
+      "\n\nNo registration is needed. info is what the peer's advertise_ipc() gave (88 bytes; RuntimeError\n"
+      "for anything else)." +
+      kStreamText + ".";
+  endpoint
+      .def((name + suffix).c_str(),
+           [=](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr, std::size_t size,
+               const Blob& info, const nb::object& stream) {
+             const Stream behind(stream);
+             return run(operation, plan_one(self, conn_id, local_span(0, ptr, size), info), behind);
+           },
+           "conn_id"_a, "ptr"_a, "size"_a, "info"_a, nb::kw_only(), "stream"_a = nb::none(), rest.c_str())
+      .def((name + suffix).c_str(),
+           [=](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object, const Blob& info,
+               const nb::object& stream) {
+             const Tensor tensor = tensor_for(operation, object);
+             const Stream behind(stream, tensor);
+             const LocalSpan span = local_span(0, tensor.address, tensor.bytes);
+             return run(operation, plan_one(self, conn_id, span, info), behind);
+           },
+           "conn_id"_a, "tensor"_a, "info"_a, nb::kw_only(), "stream"_a = nb::none(),
+           "The same for all of a contiguous tensor, array or buffer. Of one on a GPU, stream=None is "
+           "torch's\n"
+           "current stream of that GPU.")
+      .def((name + "v" + suffix).c_str(),
+           [=](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ptrs, const Numbers& sizes,
+               const Blobs& infos, const nb::object& stream) {
+             const Stream behind(stream);
+             return run(operation, plan_many(self, conn_id, ptrs, sizes, infos), behind);
+           },
+           "conn_id"_a, "ptr_v"_a, "size_v"_a, "info_v"_a, nb::kw_only(), "stream"_a = nb::none(),
+           rest.c_str());
+}
+
 void bind_operation(PyClass& endpoint, Operation operation, const std::string& name,
                     const std::string& verb) {
-  using namespace nb::literals;
-  const std::string sync = verb + " Returns True when done, else False with last_error().";
-  const std::string async = verb + " Returns (ok, transfer_id) at once.";
-  const std::string rest =
-      "\n\nNo registration is needed. info is what the peer's advertise_ipc() gave (88 bytes; RuntimeError\n"
-      "for anything else).";
-  endpoint
-      .def((name + "_ipc").c_str(),
-           [operation](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr, std::size_t size,
-                       const Blob& info) {
-             return finish(operation, plan_one(self, conn_id, local_span(0, ptr, size), info));
-           },
-           "conn_id"_a, "ptr"_a, "size"_a, "info"_a, (sync + rest).c_str())
-      .def((name + "_ipc_async").c_str(),
-           [operation](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr, std::size_t size,
-                       const Blob& info) {
-             return begin(operation, plan_one(self, conn_id, local_span(0, ptr, size), info));
-           },
-           "conn_id"_a, "ptr"_a, "size"_a, "info"_a, (async + rest).c_str())
-      .def((name + "v_ipc").c_str(),
-           [operation](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ptrs,
-                       const Numbers& sizes, const Blobs& infos) {
-             return finish(operation, plan_many(self, conn_id, ptrs, sizes, infos));
-           },
-           "conn_id"_a, "ptr_v"_a, "size_v"_a, "info_v"_a, (sync + rest).c_str())
-      .def((name + "v_ipc_async").c_str(),
-           [operation](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ptrs,
-                       const Numbers& sizes, const Blobs& infos) {
-             return begin(operation, plan_many(self, conn_id, ptrs, sizes, infos));
-           },
-           "conn_id"_a, "ptr_v"_a, "size_v"_a, "info_v"_a, (async + rest).c_str());
+  bind_calls(endpoint, operation, finish, name, "_ipc",
+             verb + " Returns True when done, else False with last_error().");
+  bind_calls(endpoint, operation, begin, name, "_ipc_async", verb + " Returns (ok, transfer_id) at once.");
 }
 
 }  // namespace
@@ -179,6 +187,13 @@ void bind_ipc(PyClass& endpoint) {
            "Describes unregistered memory for a peer's write_ipc and read_ipc: (ok, 88 bytes).\n\n"
            "conn_id is not used. The memory stays reachable for who has the blob until the endpoint closes,\n"
            "or 4096 other regions were used since.")
+      .def(
+          "advertise_ipc",
+          [](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object) {
+            const Tensor tensor = tensor_of(object, "advertise_ipc");
+            return advertise(self, conn_id, tensor.address, tensor.bytes);
+          },
+          "conn_id"_a, "tensor"_a, "The same for all of a contiguous tensor, array or buffer.")
       .def("advertisev_ipc", &advertisev, "conn_id"_a, "ptr_v"_a, "size_v"_a,
            "advertise_ipc() for lists: (ok, list of blobs).");
   bind_operation(endpoint, Operation::kWrite, "write", "Writes local memory into the peer's.");

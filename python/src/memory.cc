@@ -14,6 +14,7 @@
 
 #include "sequences.h"
 #include "state.h"
+#include "tensors.h"
 
 namespace p2p::python {
 namespace nb = nanobind;
@@ -179,11 +180,58 @@ void bind_advertise(PyClass& endpoint) {
   endpoint.def("advertise", &advertise_on, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, kAdvertise)
       .def("advertise", &advertise_on, "conn_id"_a, "mr_id"_a, "addr"_a, "len"_a)
       .def("advertise", &advertise, "mr_id"_a, "ptr"_a, "size"_a)
+      .def(
+          "advertise",
+          [](PyEndpoint& self, std::uint64_t mr_id, nb::handle object) {
+            const Tensor tensor = tensor_of(object, "advertise");
+            return advertise(self, mr_id, tensor.address, tensor.bytes);
+          },
+          "mr_id"_a, "tensor"_a, "The same for all of a contiguous tensor, array or buffer.")
       .def("advertisev", &advertisev_on, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a,
            "num_iovs"_a = nb::none(), kAdvertiseV)
       .def("advertisev", &advertisev_on, "conn_id"_a, "mr_id_list"_a, "addr_list"_a, "len_list"_a,
            "num_iovs"_a = nb::none())
       .def("advertisev", &advertisev, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "num_iovs"_a = nb::none());
+}
+
+/// What restricts a region, as Python gives it.
+RegionOptions restricted(bool read_only, std::optional<std::vector<std::string>> peers,
+                         std::optional<double> expires) {
+  return {.read_only = read_only,
+          .peers = std::move(peers).value_or(std::vector<std::string>()),
+          .expires = lasting(expires)};
+}
+
+void bind_reg(PyClass& endpoint) {
+  using namespace nb::literals;
+  endpoint
+      .def(
+          "reg",
+          [](PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType, bool read_only,
+             std::optional<std::vector<std::string>> peers, std::optional<double> expires) {
+            return reg(self, ptr, size, restricted(read_only, std::move(peers), expires));
+          },
+          "ptr"_a, "size"_a, "floatType"_a = FloatType::kUndefined, nb::kw_only(), "read_only"_a = false,
+          "peers"_a = nb::none(), "expires"_a = nb::none(),
+          "Registers size bytes at ptr (host or GPU, any alignment): (ok, mr_id), ids from 1.\n\n"
+          "The memory must stay allocated until dereg(). The same range may be registered again. read_only: "
+          "peers\n"
+          "may not write to it. peers: the names (ep.peer(conn_id)['identity']) that may use it; asks for "
+          "keys\n"
+          "or certificates. expires: seconds from now on in which peers may begin to use it (None: for "
+          "ever).")
+      .def(
+          "reg",
+          [](PyEndpoint& self, nb::handle object, bool read_only,
+             std::optional<std::vector<std::string>> peers, std::optional<double> expires) {
+            const Tensor tensor = tensor_of(object, "reg");
+            return reg(self, tensor.address, tensor.bytes,
+                       restricted(read_only || !tensor.writable, std::move(peers), expires));
+          },
+          "tensor"_a, nb::kw_only(), "read_only"_a = false, "peers"_a = nb::none(), "expires"_a = nb::none(),
+          "The same for all of a contiguous tensor, array or buffer, which must be kept until dereg(). "
+          "TypeError\n"
+          "or ValueError for what is none. Peers may not write to memory that is read-only here.");
 }
 
 }  // namespace
@@ -199,25 +247,8 @@ void bind_memory(nb::module_& module, PyClass& endpoint) {
       .value("kFloat8E4M3FN", FloatType::kFloat8E4M3FN)
       .value("kFloat8E5M2", FloatType::kFloat8E5M2)
       .export_values();
+  bind_reg(endpoint);
   endpoint
-      .def(
-          "reg",
-          [](PyEndpoint& self, std::uint64_t ptr, std::size_t size, FloatType, bool read_only,
-             std::optional<std::vector<std::string>> peers, std::optional<double> expires) {
-            return reg(self, ptr, size,
-                       {.read_only = read_only,
-                        .peers = std::move(peers).value_or(std::vector<std::string>()),
-                        .expires = lasting(expires)});
-          },
-          "ptr"_a, "size"_a, "floatType"_a = FloatType::kUndefined, nb::kw_only(), "read_only"_a = false,
-          "peers"_a = nb::none(), "expires"_a = nb::none(),
-          "Registers size bytes at ptr (host or GPU, any alignment): (ok, mr_id), ids from 1.\n\n"
-          "The memory must stay allocated until dereg(). The same range may be registered again. read_only: "
-          "peers\n"
-          "may not write to it. peers: the names (ep.peer(conn_id)['identity']) that may use it; asks for "
-          "keys\n"
-          "or certificates. expires: seconds from now on in which peers may begin to use it (None: for "
-          "ever).")
       .def("regv", &regv, "ptrs"_a, "sizes"_a,
            "Registers many ranges, all or none: (ok, list of ids). Raises RuntimeError if lengths differ.")
       .def(

@@ -52,16 +52,13 @@ Result<Plan> plan_many(const PyEndpoint& self, std::uint64_t conn_id, const List
   return plan;
 }
 
-template <Operation kOperation>
-bool one(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std::uint64_t ptr,
-         std::size_t size, const Blob& meta) {
-  return finish(kOperation, plan_one(self, conn_id, local_span(mr_id, ptr, size), meta));
-}
-
-template <Operation kOperation>
-OkAndId one_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std::uint64_t ptr,
-                  std::size_t size, const Blob& meta) {
-  return begin(kOperation, plan_one(self, conn_id, local_span(mr_id, ptr, size), meta));
+/// Of a tensor that need not be registered.
+Result<Plan> plan_unregistered(const PyEndpoint& self, std::uint64_t conn_id, const Tensor& tensor,
+                               const Blob& meta) {
+  Result<Plan> plan = plan_one(self, conn_id, local_span(0, tensor.address, tensor.bytes), meta);
+  if (!plan) return plan;
+  if (const Status held = hold_regions(*plan); !held) return tl::unexpected(held.error());
+  return plan;
 }
 
 /// What differs between write and read: names and sentences.
@@ -75,60 +72,96 @@ struct Names {
   const char* verb;
 };
 
-template <Operation kOperation>
-void bind_operation(PyClass& endpoint, const Names& names) {
+/// The calls for one piece. `run` is `finish` or `begin`.
+template <class Run>
+void bind_one(PyClass& endpoint, Operation operation, Run run, const char* name, const char* pointer,
+              const std::string& text) {
   using namespace nb::literals;
-  const auto many = [](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids, const Numbers& ptrs,
-                       const Numbers& sizes, const Blobs& blobs, std::optional<std::size_t> num_iovs) {
-    return finish(kOperation, plan_many(self, conn_id, {ids, ptrs, sizes, blobs}, num_iovs));
+  const auto one = [=](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, std::uint64_t ptr,
+                       std::size_t size, const Blob& meta, const nb::object& stream) {
+    const Stream behind(stream);
+    return run(operation, plan_one(self, conn_id, local_span(mr_id, ptr, size), meta), behind);
   };
-  const auto many_async = [](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids,
-                             const Numbers& ptrs, const Numbers& sizes, const Blobs& blobs,
-                             std::optional<std::size_t> num_iovs) {
-    return begin(kOperation, plan_many(self, conn_id, {ids, ptrs, sizes, blobs}, num_iovs));
+  const auto of_tensor = [=](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
+                             nb::handle object, const Blob& meta, const nb::object& stream) {
+    const Tensor tensor = tensor_for(operation, object);
+    const Stream behind(stream, tensor);
+    const LocalSpan span = local_span(mr_id, tensor.address, tensor.bytes);
+    return run(operation, plan_one(self, conn_id, span, meta), behind);
   };
+  const auto unregistered = [=](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object,
+                                const Blob& meta, const nb::object& stream) {
+    const Tensor tensor = tensor_for(operation, object);
+    const Stream behind(stream, tensor);
+    return run(operation, plan_unregistered(self, conn_id, tensor, meta), behind);
+  };
+  const std::string tensors =
+      "The same for all of a contiguous tensor, array or buffer. Of one on a GPU, stream=None is torch's "
+      "current stream\nof that GPU. ";
+  endpoint
+      .def(name, one, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, "meta"_a, nb::kw_only(),
+           "stream"_a = nb::none(), (text + kStreamText + ".").c_str())
+      .def(name, one, "conn_id"_a, "mr_id"_a, nb::arg(pointer), "size"_a, "slot_item"_a, nb::kw_only(),
+           "stream"_a = nb::none())
+      .def(name, of_tensor, "conn_id"_a, "mr_id"_a, "tensor"_a, "meta"_a, nb::kw_only(),
+           "stream"_a = nb::none(), (tensors + "TypeError or ValueError for what is none.").c_str())
+      .def(name, unregistered, "conn_id"_a, "tensor"_a, "meta"_a, nb::kw_only(), "stream"_a = nb::none(),
+           (tensors + "It need not be registered: see " + name + "_ipc.").c_str());
+}
+
+/// The calls for lists.
+template <class Run>
+void bind_many(PyClass& endpoint, Operation operation, Run run, const char* name, const char* pointers,
+               const std::string& text) {
+  using namespace nb::literals;
+  const auto many = [=](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids,
+                        const Numbers& ptrs, const Numbers& sizes, const Blobs& blobs,
+                        std::optional<std::size_t> num_iovs, const nb::object& stream) {
+    const Stream behind(stream);
+    return run(operation, plan_many(self, conn_id, {ids, ptrs, sizes, blobs}, num_iovs), behind);
+  };
+  const std::string lists =
+      "\n\nLists or NumPy arrays (64-bit integers are read in place; meta as bytes or a "
+      "uint8 array (n, 64)).\nRaises RuntimeError unless all have num_iovs entries.";
+  endpoint
+      .def(name, many, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "meta_blob_v"_a,
+           "num_iovs"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(),
+           (text + lists + kStreamText + ".").c_str())
+      .def(name, many, "conn_id"_a, "mr_id_list"_a, nb::arg(pointers), "size_list"_a, "slot_item_list"_a,
+           "num_iovs"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none());
+}
+
+void bind_operation(PyClass& endpoint, Operation operation, const Names& names) {
   const std::string what = std::string(names.verb) +
                            "\n\nptr lies in the local region mr_id; meta are the 64 bytes that the peer's "
                            "advertise() gave.\nThe peer calls nothing. ";
   const std::string sync = what + "Returns True when the bytes are there, else False with last_error().";
   const std::string async = what + "Returns (ok, transfer_id) at once.";
-  const std::string lists =
-      "\n\nLists or NumPy arrays (64-bit integers are read in place; meta as bytes or a "
-      "uint8 array (n, 64)).\nRaises RuntimeError unless all have num_iovs entries.";
-  endpoint.def(names.one, &one<kOperation>, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, "meta"_a, sync.c_str())
-      .def(names.one, &one<kOperation>, "conn_id"_a, "mr_id"_a, nb::arg(names.pointer), "size"_a,
-           "slot_item"_a)
-      .def(names.one_async, &one_async<kOperation>, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, "meta"_a,
-           async.c_str())
-      .def(names.one_async, &one_async<kOperation>, "conn_id"_a, "mr_id"_a, nb::arg(names.pointer), "size"_a,
-           "slot_item"_a)
-      .def(names.many, many, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "meta_blob_v"_a,
-           "num_iovs"_a = nb::none(), (sync + lists).c_str())
-      .def(names.many, many, "conn_id"_a, "mr_id_list"_a, nb::arg(names.pointers), "size_list"_a,
-           "slot_item_list"_a, "num_iovs"_a = nb::none())
-      .def(names.many_async, many_async, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "meta_blob_v"_a,
-           "num_iovs"_a = nb::none(), (async + lists).c_str())
-      .def(names.many_async, many_async, "conn_id"_a, "mr_id_list"_a, nb::arg(names.pointers), "size_list"_a,
-           "slot_item_list"_a, "num_iovs"_a = nb::none());
+  bind_one(endpoint, operation, finish, names.one, names.pointer, sync);
+  bind_one(endpoint, operation, begin, names.one_async, names.pointer, async);
+  bind_many(endpoint, operation, finish, names.many, names.pointers, sync);
+  bind_many(endpoint, operation, begin, names.many_async, names.pointers, async);
 }
 
 }  // namespace
 
 void bind_one_sided(PyClass& endpoint) {
-  bind_operation<Operation::kWrite>(endpoint, {.one = "write",
-                                               .one_async = "write_async",
-                                               .many = "writev",
-                                               .many_async = "writev_async",
-                                               .pointer = "src",
-                                               .pointers = "src_list",
-                                               .verb = "Writes local memory into the peer's."});
-  bind_operation<Operation::kRead>(endpoint, {.one = "read",
-                                              .one_async = "read_async",
-                                              .many = "readv",
-                                              .many_async = "readv_async",
-                                              .pointer = "dst",
-                                              .pointers = "dst_list",
-                                              .verb = "Reads the peer's memory into local memory."});
+  bind_operation(endpoint, Operation::kWrite,
+                 {.one = "write",
+                  .one_async = "write_async",
+                  .many = "writev",
+                  .many_async = "writev_async",
+                  .pointer = "src",
+                  .pointers = "src_list",
+                  .verb = "Writes local memory into the peer's."});
+  bind_operation(endpoint, Operation::kRead,
+                 {.one = "read",
+                  .one_async = "read_async",
+                  .many = "readv",
+                  .many_async = "readv_async",
+                  .pointer = "dst",
+                  .pointers = "dst_list",
+                  .verb = "Reads the peer's memory into local memory."});
 }
 
 }  // namespace p2p::python

@@ -25,6 +25,32 @@ bool copy_as(const Array& array, std::vector<std::uint64_t>& out) {
   return true;
 }
 
+// The length and an entry of a list or tuple. Wheels for several versions of Python have calls for it only.
+#ifdef Py_LIMITED_API
+Py_ssize_t length_of(PyObject* items, bool list) { return list ? PyList_Size(items) : PyTuple_Size(items); }
+PyObject* item_of(PyObject* items, bool list, Py_ssize_t index) {
+  return list ? PyList_GetItem(items, index) : PyTuple_GetItem(items, index);
+}
+#else
+Py_ssize_t length_of(PyObject* items, bool list) {
+  return list ? PyList_GET_SIZE(items) : PyTuple_GET_SIZE(items);
+}
+PyObject* item_of(PyObject* items, bool list, Py_ssize_t index) {
+  return list ? PyList_GET_ITEM(items, index) : PyTuple_GET_ITEM(items, index);
+}
+#endif
+
+/// An address or a size, as nearly all are; false, without a Python error, for another object or number. Runs
+/// nothing of Python's.
+bool is_plain_unsigned(PyObject* item, std::uint64_t& out) {
+  static_assert(sizeof(unsigned long) == sizeof out, "of two functions for the same this is the quicker");
+  if (!PyLong_CheckExact(item)) return false;
+  out = PyLong_AsUnsignedLong(item);
+  if (out != ~std::uint64_t{0} || PyErr_Occurred() == nullptr) return true;
+  PyErr_Clear();
+  return false;
+}
+
 /// One Python number (or a NumPy scalar); false with a Python error set.
 bool to_unsigned(PyObject* item, std::uint64_t& out) {
   nb::object number = nb::steal(PyLong_CheckExact(item) ? Py_NewRef(item) : PyNumber_Index(item));
@@ -70,15 +96,16 @@ bool Numbers::load_sequence(nb::handle source) {
   if (PyUnicode_Check(source.ptr()) || PyBytes_Check(source.ptr())) return false;
   nb::object items = nb::steal(PySequence_Fast(source.ptr(), "a sequence of integers"));
   if (!items.is_valid()) return false;
-  const bool list = PyList_Check(items.ptr());
-  const auto size = [&] { return list ? PyList_Size(items.ptr()) : PyTuple_Size(items.ptr()); };
-  const Py_ssize_t count = size();
+  PyObject* const all = items.ptr();
+  const bool list = PyList_Check(all);
+  const Py_ssize_t count = length_of(all, list);
   copied_.resize(static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    // Looked up anew each time: an item's __index__ may change the list.
-    if (size() != count) return false;
-    PyObject* const item = list ? PyList_GetItem(items.ptr(), i) : PyTuple_GetItem(items.ptr(), i);
-    if (!to_unsigned(item, copied_[static_cast<std::size_t>(i)])) return false;
+    std::uint64_t& number = copied_[static_cast<std::size_t>(i)];
+    if (is_plain_unsigned(item_of(all, list, i), number)) continue;
+    // An item's __index__ may change the list, and drop the item.
+    const nb::object item = nb::borrow(item_of(all, list, i));
+    if (!to_unsigned(item.ptr(), number) || length_of(all, list) != count) return false;
   }
   view_ = copied_;
   return true;
@@ -105,10 +132,10 @@ bool Blobs::load(nb::handle source) noexcept {
     // A tuple of its own: the list may be changed by another thread while its items are in use.
     sequence_ = nb::steal(PySequence_Tuple(source.ptr()));
     if (sequence_.is_valid()) {
-      const Py_ssize_t count = PyTuple_Size(sequence_.ptr());
+      const Py_ssize_t count = length_of(sequence_.ptr(), false);
       items_.reserve(static_cast<std::size_t>(count));
       for (Py_ssize_t i = 0; i < count; ++i) {
-        if (!load_item(PyTuple_GetItem(sequence_.ptr(), i))) return false;
+        if (!load_item(item_of(sequence_.ptr(), false, i))) return false;
       }
       return true;
     }
@@ -120,8 +147,14 @@ bool Blobs::load(nb::handle source) noexcept {
 
 bool Blobs::load_item(nb::handle item) {
   if (PyBytes_Check(item.ptr())) {
-    items_.emplace_back(reinterpret_cast<const std::byte*>(PyBytes_AsString(item.ptr())),
-                        static_cast<std::size_t>(PyBytes_Size(item.ptr())));
+#ifdef Py_LIMITED_API
+    const char* const first = PyBytes_AsString(item.ptr());
+    const Py_ssize_t size = PyBytes_Size(item.ptr());
+#else
+    const char* const first = PyBytes_AS_STRING(item.ptr());
+    const Py_ssize_t size = PyBytes_GET_SIZE(item.ptr());
+#endif
+    items_.emplace_back(reinterpret_cast<const std::byte*>(first), static_cast<std::size_t>(size));
     return true;
   }
   Py_buffer buffer;

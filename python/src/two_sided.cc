@@ -11,6 +11,7 @@
 #include "sequences.h"
 #include "spans.h"
 #include "state.h"
+#include "tensors.h"
 
 namespace p2p::python {
 namespace nb = nanobind;
@@ -153,6 +154,31 @@ OkAndId local_async(const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t
   return begin<kDirection>(unregistered<kDirection>(self, conn_id, ptr, size));
 }
 
+/// Forms that take a tensor in place of address and size, registered or not. `run` is `finish` or `begin`.
+template <Direction kDirection, class Run>
+void bind_tensors(PyClass& endpoint, Run run, const std::string& name, const std::string& suffix) {
+  using namespace nb::literals;
+  const auto memory = [](nb::handle object) {
+    return kDirection == Direction::kReceive ? writable_tensor_of(object, "recv") : tensor_of(object, "send");
+  };
+  const auto unregistered_one = [=](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object) {
+    const Tensor tensor = memory(object);
+    return run(unregistered<kDirection>(self, conn_id, tensor.address, tensor.bytes));
+  };
+  const std::string text =
+      "The same for all of a contiguous tensor, array or buffer. Memory on a GPU is taken to be ready.";
+  endpoint
+      .def((name + suffix).c_str(),
+           [=](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id, nb::handle object) {
+             const Tensor tensor = memory(object);
+             return run(message<kDirection>(self, conn_id, local_span(mr_id, tensor.address, tensor.bytes)));
+           },
+           "conn_id"_a, "mr_id"_a, "tensor"_a, text.c_str())
+      .def((name + suffix).c_str(), unregistered_one, "conn_id"_a, "tensor"_a,
+           (text + " It need not be registered.").c_str())
+      .def((name + "_ipc" + suffix).c_str(), unregistered_one, "conn_id"_a, "tensor"_a, text.c_str());
+}
+
 template <Direction kDirection>
 void bind_direction(PyClass& endpoint, const std::string& name, const std::string& verb) {
   using namespace nb::literals;
@@ -176,6 +202,8 @@ void bind_direction(PyClass& endpoint, const std::string& name, const std::strin
            (sync + no_registration).c_str())
       .def((name + "_ipc_async").c_str(), &local_async<kDirection>, "conn_id"_a, "ptr"_a, "size"_a,
            (async + no_registration).c_str());
+  bind_tensors<kDirection>(endpoint, finish<kDirection>, name, "");
+  bind_tensors<kDirection>(endpoint, begin<kDirection>, name, "_async");
 }
 
 bool notify(const PyEndpoint& self, std::uint64_t conn_id, const nb::bytes& payload) {

@@ -76,10 +76,12 @@ class Worker:
         assert ok, p2p.last_error()
         return self.regions[name], self.arrays[name].data_ptr()
 
-    def advertised(self, name: str) -> bytes:
+    def address_of(self, name: str) -> int:
         array = self.arrays[name]
-        pointer = array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
-        ok, blob = self.ep.advertise(0, self.regions[name], pointer, array.nbytes)
+        return array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
+
+    def advertised(self, name: str) -> bytes:
+        ok, blob = self.ep.advertise(0, self.regions[name], self.address_of(name), self.arrays[name].nbytes)
         assert ok, p2p.last_error()
         return blob
 

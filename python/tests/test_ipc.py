@@ -113,3 +113,53 @@ def test_wrong_contents(pair, offered):
     assert pair.ep.write_ipc(99, array.ctypes.data, 16, info) is False
     assert pair.ep.advertise_ipc(0, 0, 4096) == (False, b"")
     assert pair.ep.advertisev_ipc(0, [0], [4096]) == (False, [])
+
+
+class Number:
+    """An integer that runs a function when it is read."""
+
+    def __init__(self, value, then=lambda: None):
+        self.value, self.then = value, then
+
+    def __index__(self):
+        self.then()
+        return self.value
+
+
+def test_lists_of_any_integers(pair, offered):
+    pointer, info = offered
+    ok, infos = pair.other.call("advertisev_ipc", 0, [pointer + at * 8 for at in range(4)], [8] * 4)
+    assert ok
+    array = np.arange(32).astype(np.uint8)
+    at = array.ctypes.data
+    mine = [at, np.uint64(at + 8), Number(at + 16), np.int64(at + 24)]
+    for form in (list, tuple):
+        assert pair.ep.writev_ipc(pair.conn, form(mine), form([8, Number(8), np.uint8(8), 8]), form(infos)), p2p.last_error()
+        assert pair.other.contents("m")[:32] == array.tobytes()
+    views = [infos[0], bytearray(infos[1]), memoryview(infos[2]), infos[3]]
+    assert pair.ep.writev_ipc(pair.conn, mine, [8] * 4, views), p2p.last_error()
+
+
+def test_lists_that_change_while_they_are_read(pair, offered):
+    _, info = offered
+    array = np.zeros(64, np.uint8)
+    for change in (lambda: mine.clear(), lambda: mine.append(1), lambda: mine.pop(0)):
+        mine = [10**15 + index for index in range(50)]
+        mine[3] = Number(array.ctypes.data, change)
+        with pytest.raises((TypeError, RuntimeError)):
+            pair.ep.writev_ipc(pair.conn, mine, [1] * 50, [info] * 50)
+
+
+@pytest.mark.parametrize("wrong", [[1.5], ["1"], [None], [2**64], [-(2**63) - 1], "12", 7])
+def test_lists_of_what_are_no_integers(pair, offered, wrong):
+    _, info = offered
+    with pytest.raises(TypeError):
+        pair.ep.writev_ipc(pair.conn, wrong, [1], [info])
+
+
+def test_lists_with_a_blob_that_is_none(pair, offered):
+    _, info = offered
+    array = np.zeros(8, np.uint8)
+    for wrong in (info[:-1], info[:72] + b"\1" + info[73:], info[:-1] + b"2"):
+        with pytest.raises(RuntimeError, match="advertise_ipc"):
+            pair.ep.writev_ipc(pair.conn, [array.ctypes.data] * 2, [8] * 2, [info, wrong])

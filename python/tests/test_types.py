@@ -42,6 +42,11 @@ ok, conn = ep.connect(address, gpu, port)
 assert_type(conn, int)
 assert_type(ep.write(conn, 1, 2, 3, b""), bool)
 assert_type(ep.write_async(conn, 1, 2, 3, b""), tuple[bool, int])
+assert_type(ep.write(conn, 1, 2, 3, b"", stream=7), bool)
+assert_type(ep.write(conn, bytearray(8), b""), bool)
+assert_type(ep.write_async(conn, 1, bytearray(8), b"", stream=None), tuple[bool, int])
+assert_type(ep.send(conn, bytearray(8)), bool)
+assert_type(ep.reg(bytearray(8)), tuple[bool, int])
 assert_type(ep.advertise(1, 2, 3), tuple[bool, bytes])
 assert_type(ep.advertise(0, 1, 2, 3, bytearray(64)), bool)
 assert_type(ep.stats(), dict[str, int])
@@ -51,6 +56,7 @@ async def move() -> None:
     async with aio.Endpoint() as there:
         assert_type(await there.accept(), int)
         assert_type(await there.write(1, 2, 3, 4, b""), int)
+        assert_type(await there.write(1, 2, 3, 4, b"", stream=7), int)
 """
 
 WRONG = """

@@ -26,7 +26,8 @@ Blobs = Sequence[bytes] | Any
 class Endpoint:
     """The calls of p2p.Endpoint that wait, as coroutines. ``sync`` is the endpoint itself, for all others.
 
-    Transfers return their bytes. One event loop or several may use it. Raises the classes of uccl.p2p.
+    Transfers return their bytes. One event loop or several may use it. ``stream``: a CUDA stream whose work so far
+    is to be done before a transfer touches memory here (p2p.Endpoint.write). Raises the classes of uccl.p2p.
     """
 
     def __init__(self, local_gpu_idx: int | None = None, num_cpus: int | None = None, **options: Any) -> None:
@@ -168,27 +169,55 @@ class Endpoint:
         """recv() into many pieces."""
         return await self._done(self.sync.recvv_async(conn_id, mr_ids, pointers, sizes))
 
-    async def write(self, conn_id: int, mr_id: int, pointer: int, size: int, blob: bytes) -> int:
+    async def write(
+        self, conn_id: int, mr_id: int, pointer: int, size: int, blob: bytes, *, stream: Any = None
+    ) -> int:
         """Writes into the peer's memory that ``blob`` describes."""
-        return await self._done(self.sync.write_async(conn_id, mr_id, pointer, size, blob))
+        return await self._done(self.sync.write_async(conn_id, mr_id, pointer, size, blob, stream=stream))
 
-    async def read(self, conn_id: int, mr_id: int, pointer: int, size: int, blob: bytes) -> int:
+    async def read(
+        self, conn_id: int, mr_id: int, pointer: int, size: int, blob: bytes, *, stream: Any = None
+    ) -> int:
         """Reads from the peer's memory that ``blob`` describes."""
-        return await self._done(self.sync.read_async(conn_id, mr_id, pointer, size, blob))
+        return await self._done(self.sync.read_async(conn_id, mr_id, pointer, size, blob, stream=stream))
 
-    async def writev(self, conn_id: int, mr_ids: Integers, pointers: Integers, sizes: Integers, blobs: Blobs) -> int:
+    async def writev(
+        self,
+        conn_id: int,
+        mr_ids: Integers,
+        pointers: Integers,
+        sizes: Integers,
+        blobs: Blobs,
+        *,
+        stream: Any = None,
+    ) -> int:
         """write() of many pieces."""
-        return await self._done(self.sync.writev_async(conn_id, mr_ids, pointers, sizes, blobs))
+        return await self._done(self.sync.writev_async(conn_id, mr_ids, pointers, sizes, blobs, stream=stream))
 
-    async def readv(self, conn_id: int, mr_ids: Integers, pointers: Integers, sizes: Integers, blobs: Blobs) -> int:
+    async def readv(
+        self,
+        conn_id: int,
+        mr_ids: Integers,
+        pointers: Integers,
+        sizes: Integers,
+        blobs: Blobs,
+        *,
+        stream: Any = None,
+    ) -> int:
         """read() of many pieces."""
-        return await self._done(self.sync.readv_async(conn_id, mr_ids, pointers, sizes, blobs))
+        return await self._done(self.sync.readv_async(conn_id, mr_ids, pointers, sizes, blobs, stream=stream))
 
     async def transfer(
-        self, conn_id: int, operation: str, local: Sequence[p2p.XferDesc], remote: Sequence[p2p.XferDesc]
+        self,
+        conn_id: int,
+        operation: str,
+        local: Sequence[p2p.XferDesc],
+        remote: Sequence[p2p.XferDesc],
+        *,
+        stream: Any = None,
     ) -> int:
         """A "read" or "write" of pairs of XferDescs."""
-        return await self._done(self.sync.transfer(conn_id, operation, local, remote))
+        return await self._done(self.sync.transfer(conn_id, operation, local, remote, stream=stream))
 
     async def notify(self, conn_id: int, payload: bytes) -> None:
         """Sends bytes to the peer's take_notifications()."""
