@@ -33,7 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       must(part.kind == whole.kind && part.token == whole.token);
     }
   }
-  if (whole.kind == Kind::kStream) {
+  if (whole.kind == Kind::kStream || whole.kind == Kind::kResume) {
     must(std::ranges::equal(whole.token, bytes.subspan(6, whole.token.size())));
   }
   if (whole.kind == Kind::kForeign) {
@@ -41,6 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     reader.feed(bytes);
     const auto message = reader.next();
     must(!message || !*message || !std::holds_alternative<p2p::wire::Hello>(**message));
+    must(!message || !*message || !std::holds_alternative<p2p::wire::Resume>(**message));
   }
   return 0;
 }

@@ -197,6 +197,9 @@ void write_first_bytes(const Path& folder) {
   greeting.token.fill(std::byte{9});
   write(folder / "stream", greeting.encode());
   write(folder / "part_of_a_stream", ByteView(greeting.encode()).first(10));
+  p2p::wire::Resume resume;
+  resume.token.fill(std::byte{9});
+  write(folder / "resume", wire::encode(resume));
   write(folder / "web", p2p::as_bytes("GET / HTTP/1.1\r\n\r\n"));
 }
 

@@ -88,6 +88,12 @@ class ControlSocket {
   /// What the peer's machine has not acknowledged; nothing where the system cannot tell.
   socket::Answers unacknowledged() const;
 
+  /// The connection broke, and was not ended by the peer.
+  bool broke() const { return socket::is_broken(fd()); }
+
+  /// Its close drops what is unsent, and tells the peer by a reset, which is no end.
+  void discard_at_close() { socket::discard_at_close(fd()); }
+
   /// Tells the peer that nothing more comes.
   void finish_sending();
 

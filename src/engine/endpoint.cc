@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process_id.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/socket/socket.h"
 #include "engine/announcement.h"
@@ -43,6 +44,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
   std::array<std::byte, sizeof(Incarnation)> drawn{};
   if (Status random = crypto::random_bytes(drawn); !random) return tl::unexpected(random.error());
   std::memcpy(&endpoint->incarnation_, drawn.data(), sizeof endpoint->incarnation_);
+  if (auto process = this_process()) endpoint->process_ = *process;
   auto transports = load_transports(endpoint->context_->options, registry);
   if (!transports) return tl::unexpected(transports.error());
   endpoint->context_->regions =
@@ -141,9 +143,15 @@ void Endpoint::set_note(std::string note) {
 
 SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   const Options& options = context_->options;
-  SessionConfig config{
-      incarnation_,      credentials_ ? credentials_->current() : nullptr, options.allow, {}, options.tls,
-      options.keepalive, std::max(options.hung, options.keepalive)};
+  SessionConfig config{incarnation_,
+                       credentials_ ? credentials_->current() : nullptr,
+                       options.allow,
+                       {},
+                       options.tls,
+                       options.keepalive,
+                       std::max(options.hung, options.keepalive),
+                       context_->port,
+                       process_};
   if (note) {
     config.introduction.note = std::move(*note);
   } else {

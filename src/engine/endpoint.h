@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/mutex.h"
+#include "base/process_id.h"
 #include "base/unique_fd.h"
 #include "drivers/socket/address.h"
 #include "engine/connection.h"
@@ -62,6 +63,7 @@ class Endpoint {
   const std::shared_ptr<Context> context_ = std::make_shared<Context>();
   std::unique_ptr<CredentialFiles> credentials_;
   Incarnation incarnation_ = 0;
+  std::optional<ProcessId> process_;  // nothing: the system does not tell
   std::string address_;
   std::uint16_t port_ = 0;
   std::shared_ptr<Listener> listener_;

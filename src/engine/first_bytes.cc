@@ -13,6 +13,7 @@ namespace {
 constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
 constexpr std::size_t kControlBytes = kLengthBytes + sizeof(std::uint16_t);
 constexpr std::size_t kHello = 1;  // its type
+const std::size_t kResume = wire::Message(wire::Resume{}).index() + 1;
 
 // As a length the magic of a stream is far beyond what a stranger may send.
 static_assert(StreamPort::kMagic > Handshake::kStrangerFrameBytes);
@@ -30,8 +31,14 @@ FirstBytes FirstBytes::read(ByteView bytes) {
     std::ranges::copy(in.take(sizeof stream.token), stream.token.begin());
     return stream;
   }
-  const bool control = length <= Handshake::kStrangerFrameBytes && in.get<std::uint16_t>() == kHello;
-  return {.kind = control ? Kind::kControl : Kind::kForeign};
+  const auto type = in.get<std::uint16_t>();
+  if (length > Handshake::kStrangerFrameBytes) return {.kind = Kind::kForeign};
+  if (type == kHello) return {.kind = Kind::kControl};
+  if (type != kResume) return {.kind = Kind::kForeign};
+  if (bytes.size() < kMost) return {.kind = Kind::kUndecided, .needed = kMost};
+  FirstBytes again{.kind = Kind::kResume};
+  std::ranges::copy(in.take(sizeof again.token), again.token.begin());
+  return again;
 }
 
 }  // namespace p2p::engine

@@ -14,6 +14,7 @@ struct FirstBytes {
     kUndecided,  ///< `needed` bytes tell more
     kControl,    ///< of a session, as far as its first frame's length and type go
     kStream,     ///< for a channel: `token`
+    kResume,     ///< for a session that goes on: `token`
     kForeign,    ///< nothing that this library speaks
   };
 

@@ -45,6 +45,14 @@ TEST(FirstBytes, KnowsAStreamAndItsToken) {
   EXPECT_EQ(FirstBytes::read(greeting).token.back(), std::byte{7});
 }
 
+TEST(FirstBytes, KnowsASessionThatGoesOnAndItsToken) {
+  wire::Resume resume;
+  resume.token.fill(std::byte{7});
+  const Bytes frame = wire::encode(resume);
+  expect_each_prefix(frame, Kind::kResume);
+  EXPECT_EQ(FirstBytes::read(frame).token, resume.token);
+}
+
 TEST(FirstBytes, KnowsNothingElse) {
   expect_each_prefix(wire::encode(wire::Bye{"before a hello"}), Kind::kForeign);
   for (const char* text :

@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "drivers/socket/socket.h"
+#include "engine/handshake.h"
+#include "wire/encode.h"
 
 namespace p2p::engine {
 namespace {
@@ -138,7 +140,8 @@ void Listener::look(Id id, std::uint32_t events) {
     case FirstBytes::Kind::kForeign: return refuse(id, "what it said is of another protocol");
     case FirstBytes::Kind::kControl:
       return strangers_.spoke(id, Strangers::Clock::now(), welcome_(let_go(id), id));
-    case FirstBytes::Kind::kStream: strangers_.remove(id); return hand_on(first.token, let_go(id));
+    case FirstBytes::Kind::kStream:
+    case FirstBytes::Kind::kResume: return take_named(id, first);
   }
 }
 
@@ -161,15 +164,25 @@ void Listener::refuse(Id id, const char* why) {
   let_go(id);
 }
 
-void Listener::hand_on(const Token& token, UniqueFd socket) {
-  {
-    MutexLock lock(mutex_);
-    if (const auto found = expected_.find(token); found != expected_.end()) {
-      return found->second(std::move(socket));
-    }
-  }
-  refusals_.log("a stranger's connection is closed: no stream is awaited that it names");
+/// It says what it is for. A peer whose session is not known here is told so, or it would dial on.
+void Listener::take_named(Id id, const FirstBytes& first) {
+  strangers_.remove(id);
+  UniqueFd socket = let_go(id);
+  if (hand_on(first.token, socket)) return;
+  refusals_.log("a stranger's connection is closed: nothing is awaited that it names");
   strangers_.count_refused();
+  if (first.kind != FirstBytes::Kind::kResume) return;
+  std::array<std::byte, Handshake::kStrangerFrameBytes> rest{};  // unread it would make the close a reset
+  (void)socket::try_receive(socket.get(), rest);
+  (void)socket::try_send(socket.get(), wire::encode(wire::ResumeAnswer{}));
+}
+
+bool Listener::hand_on(const Token& token, UniqueFd& socket) {
+  MutexLock lock(mutex_);
+  const auto found = expected_.find(token);
+  if (found == expected_.end()) return false;
+  found->second(std::move(socket));
+  return true;
 }
 
 void Listener::pause() {

@@ -74,7 +74,8 @@ class Listener : public StreamPort {
   void wait_for(Id id, std::size_t bytes);
   UniqueFd let_go(Id id);
   void refuse(Id id, const char* why);
-  void hand_on(const Token& token, UniqueFd socket);
+  void take_named(Id id, const FirstBytes& first);
+  bool hand_on(const Token& token, UniqueFd& socket);
   void pause();
 
   Reactor& reactor_;

@@ -9,17 +9,24 @@ constexpr std::size_t kMuch = std::size_t{64} << 10;
 
 }  // namespace
 
-void Outbox::put(Bytes frame) {
+void Outbox::put(Bytes frame, bool passing) {
   MutexLock lock(mutex_);
   if (shut_) return;
-  if (socket_ != nullptr) {
-    const std::size_t sent = socket_->send_now(frame);
-    if (sent == frame.size() && !socket_->left_over()) return;
-    socket_ = nullptr;
-    frame.erase(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(sent));
+  if (detached_) {
+    if (!passing) log_.add(std::move(frame));
+    return;
   }
-  bytes_ += frame.size();
-  if (!frame.empty()) frames_.push_back({std::move(frame), turn_ == std::this_thread::get_id()});
+  std::size_t sent = 0;
+  const bool past = socket_ != nullptr;
+  if (past) {
+    sent = socket_->send_now(frame);
+    if (sent != frame.size() || socket_->left_over()) socket_ = nullptr;
+  }
+  Bytes rest(frame.begin() + static_cast<std::ptrdiff_t>(sent), frame.end());
+  if (!passing) log_.add(std::move(frame));
+  if (past && socket_ != nullptr) return;
+  bytes_ += rest.size();
+  if (!rest.empty()) frames_.push_back({std::move(rest), turn_ == std::this_thread::get_id()});
   if (!turn_) wake();
 }
 
@@ -77,12 +84,43 @@ void Outbox::pass_no_more() {
   socket_ = nullptr;
 }
 
+void Outbox::keep(std::size_t most) {
+  MutexLock lock(mutex_);
+  log_.keep(most);
+}
+
+Status Outbox::confirm(std::uint64_t handled) {
+  MutexLock lock(mutex_);
+  return log_.confirm(handled);
+}
+
+void Outbox::detach() {
+  MutexLock lock(mutex_);
+  detached_ = true;
+  socket_ = nullptr;
+  frames_.clear();
+  bytes_ = 0;
+}
+
+bool Outbox::attach(std::uint64_t handled) {
+  MutexLock lock(mutex_);
+  auto again = log_.after(handled);
+  if (!again) return false;
+  detached_ = false;
+  for (Bytes& frame : *again) {
+    bytes_ += frame.size();
+    frames_.push_back({std::move(frame), false});
+  }
+  return true;
+}
+
 std::optional<Error> Outbox::shut() {
   MutexLock lock(mutex_);
   shut_ = true;
   socket_ = nullptr;
   frames_.clear();
   bytes_ = 0;
+  log_.keep(0);
   return close_;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -11,19 +12,22 @@
 #include "base/bytes.h"
 #include "base/mutex.h"
 #include "engine/control_socket.h"
+#include "engine/sent_log.h"
 #include "p2p/result.h"
 
 namespace p2p::engine {
 
 /// What any thread hands a session, until the session's thread takes it: frames to send, in order, and the
-/// wish to close. Where nothing waits to leave, a frame goes past it into the socket.
+/// wish to close. Where nothing waits to leave, a frame goes past it into the socket. It keeps what the peer
+/// may have to be sent again.
 class Outbox {
  public:
   /// `wake` makes the session's thread call `take` soon. It is called with a lock held.
   explicit Outbox(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  /// Any thread. Ignored after the first `close` and after `shut`.
-  void put(Bytes frame);
+  /// Any thread. Ignored after the first `close` and after `shut`. What is passing is of use now or never:
+  /// it is not kept, and while there is no socket it is dropped.
+  void put(Bytes frame, bool passing = false);
   void close(Error reason);
 
   // The rest is for the session's thread.
@@ -51,6 +55,18 @@ class Outbox {
   void pass_to(ControlSocket& socket);
   void pass_no_more();
 
+  /// How many bytes are kept until the peer has handled them; 0: none.
+  void keep(std::size_t most);
+
+  /// The peer has handled so many frames. kProtocol if there were not so many.
+  Status confirm(std::uint64_t handled);
+
+  /// There is no socket: what is put is kept for another one.
+  void detach();
+
+  /// There is another one: all that the peer has not handled waits to leave. False if it is not all kept.
+  bool attach(std::uint64_t handled);
+
   /// Takes no more, and drops what waits. Gives the wish to close.
   std::optional<Error> shut();
 
@@ -61,6 +77,8 @@ class Outbox {
   mutable Mutex mutex_;
   std::deque<ControlSocket::Frame> frames_ P2P_GUARDED_BY(mutex_);
   std::size_t bytes_ P2P_GUARDED_BY(mutex_) = 0;  // of the frames
+  SentLog log_ P2P_GUARDED_BY(mutex_);
+  bool detached_ P2P_GUARDED_BY(mutex_) = false;
   std::optional<Error> close_ P2P_GUARDED_BY(mutex_);
   bool shut_ P2P_GUARDED_BY(mutex_) = false;  // closed, or asked to close
   bool woken_ P2P_GUARDED_BY(mutex_) = false;

@@ -98,6 +98,10 @@ std::vector<Case> cases() {
       {"words with a gap before them", wire::Words{block(1, 0)}, kNever, kNever},
       {"words of none", wire::Words{block(0, 0)}, kAlways, kAlways},
       {"heartbeat", wire::Heartbeat{}, kAlways, kAlways},
+      {"handled, which was not agreed", wire::Handled{}, kNever, kNever},
+      {"to go on over this connection", wire::Resume{}, kNever, kNever},
+      {"answer to who did not dial again", wire::ResumeAnswer{}, kNever, kNever},
+      {"gone on, while it never stopped", wire::Resumed{}, kNever, kNever},
       {"hello", wire::Hello{}, kNever, kNever},
       {"introduction", wire::Introduction{}, kNever, kNever},
   };
@@ -225,6 +229,46 @@ TEST_F(SequenceTest, EveryMessageAtEveryStageIsTakenOrABreach) {
 
 TEST_F(SequenceTest, EveryWordAtEveryStageIsTakenOrABreach) {
   expect_kept_or_breach(words(), [](RawPeer& peer, const wire::Message& message) { peer.say_word(message); });
+}
+
+TEST_F(SequenceTest, TheConnectorAnswersOnceThatASessionMayGoOn) {
+  auto peer = peer_at(kOpen, true);
+  ASSERT_TRUE(peer);
+  const wire::Resumable said{.token = {std::byte{7}}};
+  peer->say(said);
+  const auto answer = peer->next_of<wire::Resumable>();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->token, said.token);
+  EXPECT_TRUE(is_kept(*peer));
+  peer->say(said);
+  EXPECT_FALSE(is_kept(*peer));
+}
+
+TEST_F(SequenceTest, OnlyItsOwnTokenGoesOnWithASession) {
+  auto peer = peer_at(kOpen, false);
+  ASSERT_TRUE(peer);
+  peer->say(wire::Resumable{});
+  EXPECT_FALSE(is_kept(*peer));
+}
+
+TEST_F(SequenceTest, TheAcceptorSaysThatASessionMayGoOn) {
+  for (const bool again : {false, true}) {
+    auto peer = RawPeer::dial(endpoint_->port());
+    ASSERT_TRUE(peer.shake_hands(Role::kConnector, {"plain"}));
+    const auto offered = peer.next_of<wire::Resumable>();
+    ASSERT_TRUE(offered);
+    peer.say(wire::Resumable{.token = offered->token});
+    // It hears how much was handled of what it says.
+    EXPECT_TRUE(is_kept(peer));
+    const auto handled = peer.next_of<wire::Handled>();
+    ASSERT_TRUE(handled);
+    EXPECT_EQ(handled->messages, 1U);
+    peer.say(wire::Handled{0});
+    EXPECT_TRUE(is_kept(peer));
+    peer.say(again ? wire::Message(wire::Resumable{.token = offered->token})
+                   : wire::Message(wire::Handled{1'000'000}));
+    EXPECT_FALSE(is_kept(peer)) << "twice, or more than was said";
+  }
 }
 
 TEST_F(SequenceTest, WordsAreAnsweredOverTheSession) {

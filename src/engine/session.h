@@ -7,16 +7,19 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/process_id.h"
 #include "base/unique_fd.h"
 #include "drivers/crypto/credentials.h"
 #include "engine/reactor.h"
 #include "p2p/memory.h"
 #include "p2p/options.h"
 #include "p2p/result.h"
+#include "transport/stream_port.h"
 #include "transport/transport.h"
 #include "wire/messages.h"
 
@@ -31,6 +34,8 @@ struct SessionConfig {
   Encryption encryption = Encryption::kOff;  ///< of data, as this side wishes it
   std::chrono::milliseconds keepalive{3000};
   std::chrono::milliseconds hung{30000};
+  std::shared_ptr<StreamPort> port;  ///< at which who dialled may dial again; null: its connection is all
+  std::optional<ProcessId> process;  ///< this one
 };
 
 /// What the handshake gave.
@@ -40,14 +45,16 @@ struct SessionPeer {
   std::string identity;                ///< of the key or certificate; may be empty
   std::array<std::byte, 32> secret{};  ///< the same on both sides, new for each session
   PeerPath path;
-  std::uint16_t port = 0;  ///< the peer's, of the control connection
-  bool encrypts = false;   ///< streams of data are to be encrypted, as both sides have agreed
+  std::uint16_t port = 0;     ///< the peer's, of the control connection
+  bool encrypts = false;      ///< streams of data are to be encrypted, as both sides have agreed
+  std::uint16_t version = 0;  ///< of the wire
 };
 
 /// One control connection: hello, TLS where there are keys, introduction, then messages both ways with
-/// keepalive. Lives on the reactor's thread; `send` and `close` may be called from any. Handlers run on the
-/// reactor's thread, never within `dial` or `accept`; `closed` is called exactly once, last. The reactor
-/// outlives it.
+/// keepalive. If it breaks while the peer lives, another one takes its place within the keepalive time, and
+/// no message is lost or comes twice: engine::Resumption. Lives on the reactor's thread; `send` and `close`
+/// may be called from any. Handlers run on the reactor's thread, never within `dial` or `accept`; `closed` is
+/// called exactly once, last. The reactor outlives it.
 ///
 /// However much the peer sends, the reactor's timers and its other sessions get their turn after some
 /// milliseconds, and what is sent within a turn leaves together at its end. Answers that the peer does not
@@ -55,14 +62,14 @@ struct SessionPeer {
 ///
 /// Errors that `closed` gets by itself: kTimedOut (the handshake's deadline), kPermissionDenied (keys,
 /// certificates), kUnavailable (nobody listens, versions differ, the peer refused), kNotFound (no such host),
-/// kProtocol, and kPeerGone: the peer closed, its connection broke, its machine was silent for the keepalive
-/// time, or the peer itself for as long as it takes to be hung.
+/// kProtocol, and kPeerGone: the peer closed, its connection broke and none took its place, its machine was
+/// silent for the keepalive time, or the peer itself for as long as it takes to be hung.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Handlers {
     std::function<void(const SessionPeer&)> opened;
 
-    /// Gets all messages after the handshake, Heartbeats included.
+    /// Gets all messages after the handshake, Heartbeats included, but for those by which it goes on.
     std::function<void(wire::Message)> message;
 
     std::function<void(const Error&)> closed;

@@ -77,7 +77,7 @@ void Session::Core::adopt(UniqueFd socket) {
 
 void Session::Core::shake_hands(UniqueFd socket, Role role) {
   state_ = State::kHandshake;
-  socket_.emplace(std::move(socket));
+  socket_ = std::make_unique<ControlSocket>(std::move(socket));
   if (peer_name_.empty()) peer_name_ = socket_->peer();
   auto handshake = SocketHandshake::start(config_, role, *socket_, reader_);
   if (!handshake) return finish(explain(std::move(handshake).error()));
@@ -118,11 +118,14 @@ void Session::Core::take_end() {
   if (outbox_.closing()) take_outbox();
   if (state_ == State::kLingering) return finish(*reason_);
   if (state_ == State::kClosing) return update_interest();
-  if (broken_) return finish(*broken_);
+  if (broken_) return lost(*broken_);
   const std::string when = state_ == State::kHandshake
                                ? fmt::format(" during the handshake, before {}", handshake_->awaits())
                                : "";
-  finish(explain(Error{ErrorCode::kPeerGone, "the peer closed the connection" + when}));
+  Error end = explain(Error{ErrorCode::kPeerGone, "the peer closed the connection" + when});
+  // A reset of which another thread was told, when it sent.
+  if (socket_ && socket_->broke()) return lost(std::move(end));
+  finish(std::move(end));
 }
 
 void Session::Core::take_messages(Clock::time_point until) {
@@ -140,16 +143,14 @@ void Session::Core::take_messages(Clock::time_point until) {
 void Session::Core::take_turn(Clock::time_point until) {
   while (state_ == State::kHandshake || (state_ == State::kOpen && !outbox_.closing())) {
     if (state_ == State::kHandshake) reader_.set_max_frame_bytes(handshake_->max_frame_bytes());
+    const std::size_t buffered = reader_.buffered();
     auto message = reader_.next();
     if (!message) return finish(explain(std::move(message).error()));
     if (!*message) return;
     if (state_ == State::kHandshake) {
       go_on(handshake_->take(std::move(**message)));
-    } else if ((*message)->index() <= wire::Message(wire::Introduction{}).index()) {
-      finish(explain(
-          Error{ErrorCode::kProtocol, fmt::format("a {} came after the handshake", wire::name(**message))}));
-    } else if (handlers_.message) {
-      handlers_.message(std::move(**message));
+    } else {
+      deliver(std::move(**message), buffered - reader_.buffered());
     }
     if (state_ != State::kOpen || hurried_) continue;
     if (keepalive_) keepalive_->heard(Clock::now());
@@ -206,7 +207,7 @@ void Session::Core::seal() {
 /// TLS refuses what came. What it has to say to the peer leaves first.
 void Session::Core::refuse(const Error& error) {
   const bool says_more = error.code != ErrorCode::kPeerGone && state_ <= State::kOpen && !socket_->idle();
-  if (!says_more) return finish(explain(error));
+  if (!says_more) return error.code == ErrorCode::kPeerGone ? lost(explain(error)) : finish(explain(error));
   begin_close(explain(error));
 }
 
@@ -217,6 +218,7 @@ void Session::Core::open() {
   start_keepalive();
   const SessionPeer peer = handshake_->peer();
   handshake_.reset();
+  start_resumption(peer);
   // It may put others in the place of all handlers.
   if (const auto opened = std::exchange(handlers_.opened, nullptr)) opened(peer);
   take_outbox();
@@ -237,7 +239,7 @@ void Session::Core::flush() {
       self->paused_ = self->reads_on_ = false;
       if (self->state_ == State::kOpen) self->take_messages(Clock::now());
       for (int i = 0; i < kReadsPerEvent && self->socket_; ++i) self->receive();
-      if (self->broken_) self->finish(Error(*self->broken_));
+      if (self->broken_) self->lost(Error(*self->broken_));
     });
     return;
   }
@@ -280,11 +282,13 @@ void Session::Core::tick() {
     if (state_ != State::kOpen) return;
   }
   if (socket_->idle()) keepalive_->taken(Clock::now());
+  if (is_dark()) return;
   const auto slow_for = keepalive_->judge(Clock::now(), socket_->unacknowledged());
   if (!slow_for) return finish(explain(slow_for.error()));
   tell_slow(*slow_for);
+  const bool confirmed = resumption_ && resumption_->confirm();
   // With frames waiting, those tell the peer as much as a heartbeat behind them would.
-  if (socket_->idle()) enqueue(wire::Heartbeat{});
+  if (socket_->idle() && !confirmed) outbox_.put(wire::encode(wire::Heartbeat{}), true);
   timer_ = reactor_.after(keepalive_->beat(), [self = shared_from_this()] { self->tick(); });
 }
 
@@ -316,6 +320,10 @@ void Session::Core::take_outbox() {
   auto [frames, request] = outbox_.take(state_ == State::kOpen);
   for (auto& frame : frames) socket_->push(std::move(frame));
   if (request && state_ < State::kOpen) return finish(std::move(*request));
+  // Who gives the peer up does not wait for it; last words do.
+  if (request && state_ == State::kBroken && request->code == ErrorCode::kPeerGone) {
+    return finish(std::move(*request));
+  }
   if (request && state_ == State::kOpen) return begin_close(std::move(*request));
   if (!frames.empty() || (state_ == State::kOpen && !socket_->idle())) flush();
 }
@@ -323,6 +331,7 @@ void Session::Core::take_outbox() {
 void Session::Core::begin_close(Error reason) {
   state_ = State::kClosing;
   reason_ = std::move(reason);
+  if (resumption_) resumption_->stop();
   reactor_.cancel(timer_);
   timer_ = reactor_.after(config_.keepalive, [self = shared_from_this()] { self->finish(*self->reason_); });
   flush();
@@ -349,6 +358,7 @@ void Session::Core::finish(Error reason) {
   if (reason_) reason = *reason_;
   reactor_.cancel(timer_);
   if (redialer_) redialer_->stop();
+  if (resumption_) resumption_->stop();
   if (socket_) reactor_.unwatch(socket_->fd());
   socket_.reset();
   const Handlers handlers = std::exchange(handlers_, {});

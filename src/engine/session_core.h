@@ -13,6 +13,7 @@
 #include "engine/outbox.h"
 #include "engine/reactor.h"
 #include "engine/redialer.h"
+#include "engine/resumption.h"
 #include "engine/session.h"
 #include "engine/socket_handshake.h"
 #include "wire/decode.h"
@@ -36,7 +37,8 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   void hand_over(Handlers handlers) { handlers_ = std::move(handlers); }
 
  private:
-  enum class State { kDialing, kHandshake, kOpen, kClosing, kLingering, kClosed };
+  /// kBroken: there is no socket, and may be one again.
+  enum class State { kDialing, kHandshake, kOpen, kBroken, kClosing, kLingering, kClosed };
 
   void start_deadline();
   void dialled(Result<UniqueFd> socket);
@@ -66,6 +68,15 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   void take_outbox();
   Error explain(Error error) const;
 
+  // session_resume.cc
+  void start_resumption(const SessionPeer& peer);
+  void deliver(wire::Message message, std::size_t bytes);
+  Status take_of_resumption(const wire::Message& message);
+  void lost(Error cause, Clock::duration dark = {});
+  void let_go_of_socket();
+  void resume(ResumeAttempt::Proven proven);
+  bool is_dark();
+
   Reactor& reactor_;
   SessionConfig config_;
   Handlers handlers_;
@@ -73,7 +84,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   std::string peer_name_;
   State state_ = State::kDialing;
   std::optional<Redialer> redialer_;  // of a session that dials
-  std::optional<ControlSocket> socket_;
+  std::unique_ptr<ControlSocket> socket_;
   std::optional<SocketHandshake> handshake_;
   wire::FrameReader reader_{Handshake::kStrangerFrameBytes};
   std::uint32_t interest_ = 0;
@@ -86,6 +97,10 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   Reactor::TimerId timer_{};     // the handshake's deadline, then keepalive, then the close's limit
   bool slow_ = false;            // the peer is, and the handler was told
   std::optional<Keepalive> keepalive_;
+  std::optional<Resumption> resumption_;  // since it is open; nothing: the peer is too old
+  std::optional<Error> loss_;             // of the socket, while there is none
+  Clock::time_point lost_at_;
+  int dark_beats_ = 0;
 
   Outbox outbox_{[this] { reactor_.post([self = shared_from_this()] { self->take_outbox(); }); }};
 };

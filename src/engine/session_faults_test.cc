@@ -42,7 +42,7 @@ TEST_F(SessionTest, RefusesAnotherVersionWithBothNumbers) {
   EXPECT_EQ(std::get<wire::Hello>(*hello).versions(), wire::kVersions);
   const auto bye = stranger.next();
   ASSERT_TRUE(bye);
-  EXPECT_THAT(std::get<wire::Bye>(*bye).reason, HasSubstr("this side speaks 5 to 6, the peer 8 to 9"));
+  EXPECT_THAT(std::get<wire::Bye>(*bye).reason, HasSubstr("this side speaks 5 to 7, the peer 8 to 9"));
   EXPECT_TRUE(stranger.dropped());
   EXPECT_EQ(side.wait_closed().code, ErrorCode::kUnavailable);
 }

@@ -68,7 +68,8 @@ SessionPeer SocketHandshake::peer() const {
           .secret = credentials_ ? secret_ : handshake_.hellos(),
           .path = socket_.path(),
           .port = socket_.peer_port(),
-          .encrypts = handshake_.encrypts()};
+          .encrypts = handshake_.encrypts(),
+          .version = handshake_.version()};
 }
 
 }  // namespace p2p::engine

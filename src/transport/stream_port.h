@@ -13,13 +13,13 @@
 namespace p2p {
 
 /// The endpoint's listening port, at which the connections of channels may arrive, too, so that a firewall
-/// needs one rule. Such a connection's first bytes are a prefix that says for whom it is. Thread-safe but for
+/// needs one rule, and those of sessions that go on. Such a connection's first bytes say for whom it is. Thread-safe but for
 /// `open_at`.
 class StreamPort {
  public:
   using Token = std::array<std::byte, 16>;
 
-  /// The prefix: this number, two bytes that are the channel's own, the token.
+  /// The prefix of a channel's: this number, two bytes that are its own, the token.
   static constexpr std::uint32_t kMagic = 0x74703270;  // "p2pt"
   static constexpr std::size_t kPrefixBytes = sizeof kMagic + 2 + sizeof(Token);
 

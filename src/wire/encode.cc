@@ -85,7 +85,12 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "NotifyTaken",
                                                                                "ChannelsRest",
                                                                                "ChannelsWanted",
-                                                                               "EncryptionWish"};
+                                                                               "EncryptionWish",
+                                                                               "Resumable",
+                                                                               "Handled",
+                                                                               "Resume",
+                                                                               "ResumeAnswer",
+                                                                               "Resumed"};
 
 }  // namespace
 

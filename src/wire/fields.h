@@ -55,6 +55,12 @@ void fields(Is<ReceiveWanted> auto& m, auto&& walk) { walk(m.sequence); }
 void fields(Is<MessageWithdrawn> auto& m, auto&& walk) { walk(m.sequence); }
 void fields(Is<SendsEnded> auto& m, auto&& walk) { walk(m.reason); }
 
+void fields(Is<Resumable> auto& m, auto&& walk) { walk(m.token, m.boot, m.pid_namespace, m.pid, m.started); }
+void fields(Is<Handled> auto& m, auto&& walk) { walk(m.messages); }
+void fields(Is<Resume> auto& m, auto&& walk) { walk(m.token, m.attempt, m.nonce); }
+void fields(Is<ResumeAnswer> auto& m, auto&& walk) { walk(m.known, m.nonce); }
+void fields(Is<Resumed> auto& m, auto&& walk) { walk(m.proof, m.messages); }
+
 /// A struct with a list of fields above.
 template <class T>
 concept Fielded = requires(T& value) { fields(value, [](auto&...) {}); };

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "p2p/memory.h"
+#include "wire/resumption.h"
 #include "wire/versions.h"
 #include "wire/words.h"
 
@@ -190,6 +191,7 @@ using Message =
                  RegionAnswer, RegionRevoke, RegionRevoked, ReceivePosted, ReceiveDone, ReceiveWithdrawn,
                  Notify, NotifyDone, Heartbeat, Bye, Words, EagerMessage, MessageAnswered, MessageDeclined,
                  ReceiveWanted, MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened, NotifyTaken,
-                 ChannelsRest, ChannelsWanted, EncryptionWish>;
+                 ChannelsRest, ChannelsWanted, EncryptionWish, Resumable, Handled, Resume, ResumeAnswer,
+                 Resumed>;
 
 }  // namespace p2p::wire

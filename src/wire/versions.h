@@ -10,12 +10,15 @@ namespace p2p::wire {
 /// The versions of the wire that a side speaks, all from the oldest to the newest.
 struct Versions {
   std::uint16_t oldest = 5;
-  std::uint16_t newest = 6;
+  std::uint16_t newest = 7;
   friend bool operator==(const Versions&, const Versions&) = default;
 };
 
 /// Those of this side. docs/wire.md says how they change.
 inline constexpr Versions kVersions;
+
+/// The first in which a session outlives its connection.
+inline constexpr std::uint16_t kResumes = 7;
 
 /// The highest that both speak; nothing if there is none.
 constexpr std::optional<std::uint16_t> common(Versions mine, Versions theirs) {

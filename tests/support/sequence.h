@@ -105,7 +105,14 @@ class Sequence {
         }
         return wire::ChannelReopened{name(), channel, reason(), address};
       }
-      case 13: return choose(4) == 3 ? wire::Message(wire::Hello{}) : wire::Message(wire::Heartbeat{});
+      case 13:
+        switch (choose(8)) {
+          case 7: return wire::Hello{};
+          case 6: return wire::Resumable{};
+          case 5: return wire::Handled{small()};
+          case 4: return wire::Resumed{{}, small()};
+          default: return wire::Heartbeat{};
+        }
       default: break;
     }
     if (choose(4) != 3) return wire::RegionRevoke{small(), region};

@@ -121,7 +121,7 @@ inline SessionConfig config(std::string_view key_text, Incarnation incarnation =
   return config;
 }
 
-class SessionTest : public testing::Test {
+class SessionTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto started = Reactor::start();

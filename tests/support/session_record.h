@@ -47,7 +47,9 @@ class SessionRecord {
     kIntroduction = 2,
     kChannelAnswer = 4,
     kHeartbeat = 16,
-    kBye = 17
+    kBye = 17,
+    kResumable = 31,
+    kHandled = 32
   };
   enum Frame : unsigned { kAcknowledgement = 5, kWords = 7 };
 
@@ -105,7 +107,7 @@ class SessionRecord {
     if (heard.size() < 4 || heard.size() < 4 + number<std::uint32_t>(heard, 0)) return false;
     const Bytes frame = cut(heard, 4 + number<std::uint32_t>(heard, 0));
     const auto type = number<std::uint16_t>(frame, 4);
-    if (type == kHeartbeat || (ended_ && type != kBye)) return true;
+    if (type == kHeartbeat || type == kHandled || (ended_ && type != kBye)) return true;
     ended_ =
         ended_ || (dialler && type == kBye);  // what else comes now, and in which order, is a matter of time
     line("session", dialler, dialler ? spell(frame, {4, 2}) : pattern(type, ByteView(frame).subspan(4)));
@@ -130,6 +132,9 @@ class SessionRecord {
                to_hex(fields.subspan(kLists + 4, 2)) + " ?2 token/16 ...";
       }
       case kBye: return head + " ...";
+      case kResumable:
+        names_["resumable"] = Bytes(fields.begin(), fields.begin() + 16);
+        return head + " resumable/16 ...";
       default: return head + spell(fields);
     }
   }

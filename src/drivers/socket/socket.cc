@@ -141,6 +141,12 @@ Status tune_stream(int fd, const StreamOptions& options) {
   return status;
 }
 
+bool is_broken(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == TCP_CLOSE;
+}
+
 void set_receive_low_water(int fd, int bytes) {
   (void)::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
 }

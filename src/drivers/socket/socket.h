@@ -48,6 +48,10 @@ struct Answers {
 };
 Result<Answers> answers_of(int fd);
 
+/// There is no connection any more: it was reset, or the system gave it up. Not so while only the peer has
+/// ended it. False where the system cannot tell.
+bool is_broken(int fd);
+
 /// The least bytes that make the socket readable. Failing to set it costs wake-ups, nothing else.
 void set_receive_low_water(int fd, int bytes);
 

@@ -1,0 +1,68 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "engine/dialer.h"
+#include "engine/patience.h"
+#include "engine/reactor.h"
+#include "engine/resume_attempt.h"
+
+namespace p2p::engine {
+
+/// Dials a peer again, to go on with a session whose connection broke, until it answers or is gone: it is
+/// when its host refuses the port, its port does not know the session, or its machine was silent for too
+/// long. A machine that answers for a process that does not gets more time. On the reactor's thread; its
+/// owner stops it before it goes.
+class ResumeDialer {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Settings {
+    ResumeAttempt::Terms terms;
+    std::string host;  ///< numeric
+    std::uint16_t port = 0;
+    std::chrono::milliseconds keepalive{3000};
+  };
+
+  ResumeDialer(Reactor& reactor, Settings settings) : reactor_(reactor), settings_(std::move(settings)) {}
+
+  /// The peer's machine has been silent for `dark` already. `done` is called once, not before it returns,
+  /// unless it is stopped; any error says why the peer is gone.
+  void start(std::uint64_t handled, Clock::duration dark, ResumeAttempt::Done done);
+  void stop();
+
+ private:
+  static constexpr std::chrono::milliseconds kFirstPause{5};
+  static constexpr std::chrono::milliseconds kLongestPause{160};
+
+  Clock::duration beat_time() const { return settings_.keepalive / 6; }
+  void dial();
+  void dialled(Result<UniqueFd> socket);
+  void attempted(Result<ResumeAttempt::Proven> outcome);
+  void dial_later();
+  void beat();
+  void let_go();
+  void finish(Result<ResumeAttempt::Proven> outcome);
+
+  Reactor& reactor_;
+  const Settings settings_;
+  ResumeAttempt::Done done_;
+  std::uint64_t handled_ = 0;
+  std::uint32_t attempts_ = 0;  // of the whole session
+  std::shared_ptr<Dialer> dialer_;
+  std::shared_ptr<ResumeAttempt> attempt_;
+  Clock::time_point dialled_at_;
+  std::chrono::milliseconds next_pause_{kFirstPause};
+  Reactor::TimerId pause_{};
+  Reactor::TimerId beat_{};
+  Clock::duration limit_{};
+  std::optional<Patience> darkness_;
+  std::optional<Patience> silence_;
+};
+
+}  // namespace p2p::engine
