@@ -19,7 +19,7 @@ cancel 1000 cma tcp1 tcp4 nccl_net
 stop 20 cma tcp2 nccl_net
 starve 16 cma tcp2
 soak 3 cma tcp2 nccl_net
-cut 24 tcp1 tcp4 nccl_net"
+cut 24 cma tcp1 tcp4 nccl_net"
 
 # Cutting connections takes root and a kernel that does it.
 if [[ $(id -u) -ne 0 ]]; then

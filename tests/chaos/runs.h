@@ -29,7 +29,7 @@ std::string run_cancel(World& world, const Extent& extent);
 /// Workers are stopped and go on; nothing may fail.
 std::string run_stop(World& world, const Extent& extent);
 
-/// Sockets are cut: of all channels but one, and nothing may fail; of the session, and all ends.
+/// Sockets are cut, of all channels but one or of the session: nothing may fail.
 std::string run_cut(World& world, const Extent& extent);
 
 /// A worker may open no more files, at any moment of a connection.

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "support/eventually.h"
 #include "support/hex.h"
 #include "support/peer.h"
 
@@ -50,6 +53,37 @@ class Rails {
     for (const int net : {kLeftNet, kRightNet}) {
       must({"ip", "-n", router_, "route", dark ? "add" : "del", "blackhole",
             fmt::format("10.{}.{}.1/32", net, rail)});
+    }
+  }
+
+  /// The ports on the left of what is connected to the right by the path of control.
+  std::vector<std::string> control_ports() const {
+    std::vector<std::string> ports;
+    auto process = Process::spawn(
+        {"ip", "netns", "exec", left_, "ss", "-Htn", "state", "established", "dst", "10.98.0.1"});
+    while (process) {
+      const auto line = process->read_line(kLimit);
+      if (!line) break;
+      std::istringstream words(*line);
+      std::string received;
+      std::string sent;
+      std::string local;
+      words >> received >> sent >> local;
+      ports.push_back(local.substr(local.rfind(':') + 1));
+    }
+    return ports;
+  }
+
+  /// The router knows nothing more of a connection from this port, and drops what comes for it.
+  void forget(const std::string& port) {
+    const std::vector<std::string> nft{"ip", "netns", "exec", router_, "nft"};
+    for (const std::string& rule :
+         {std::string("add table ip p2p"),
+          std::string("add chain ip p2p f { type filter hook forward priority 0; policy accept; }"),
+          "add rule ip p2p f tcp sport " + port + " drop", "add rule ip p2p f tcp dport " + port + " drop"}) {
+      std::vector<std::string> command = nft;
+      command.push_back(rule);
+      must(command);
     }
   }
 
@@ -108,8 +142,9 @@ class RailsTest : public ::testing::Test {
     if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
   }
 
-  static EndpointPlan plan(const char* address, const char* interfaces) {
+  static EndpointPlan plan(const char* address, const char* interfaces, std::chrono::milliseconds keepalive) {
     EndpointPlan plan;
+    plan.keepalive = keepalive;
     plan.transport = "tcp";
     plan.address = address;
     plan.streams = 1;
@@ -120,8 +155,9 @@ class RailsTest : public ::testing::Test {
 
   /// Two processes with a region each; the left one is connected to the right one and knows its region.
   struct Joined {
-    explicit Joined(const Rails& rails)
-        : left(plan("10.97.0.1", "e1,e2"), rails.left()), right(plan("10.98.0.1", "e1,e2"), rails.right()) {
+    explicit Joined(const Rails& rails, std::chrono::milliseconds keepalive = EndpointPlan{}.keepalive)
+        : left(plan("10.97.0.1", "e1,e2", keepalive), rails.left()),
+          right(plan("10.98.0.1", "e1,e2", keepalive), rails.right()) {
       connection = left.number(fmt::format("connect {} {} 20000", right.address(), right.port()));
       right.accept();
       own = left.region(kSize);
@@ -208,6 +244,54 @@ TEST_F(RailsTest, ARailThatComesBackCarriesAgain) {
     EXPECT_GT(rails.carried(2) - before, kSize / 4);
     EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("check {} 0 {} {}", theirs.index, kSize, seed)))));
   }
+}
+
+/// Control alone is out of reach, for less than the keepalive time and a little.
+TEST_F(RailsTest, ADarkControlPathHarmsNothing) {
+  constexpr std::chrono::seconds kKeepalive{6};
+  Rails rails(2);
+  ASSERT_TRUE(is_ok(rails.made()));
+  Joined joined(rails, kKeepalive);
+  auto& [left, right, connection, own, theirs, id] = joined;
+  left.number(fmt::format("fill {} 0 {} 7", own.index, kSize));
+  rails.set_dark(0, true);
+  ASSERT_TRUE(is_ok(rails.made()));
+  const auto dark = Clock::now() + kKeepalive / 2;
+  do {
+    EXPECT_TRUE(is_ok(left.wait(left.number(fmt::format("write {} {} 0 {} {} {}", connection, own.index,
+                                                        kSize, id, theirs.descriptor.address)))));
+  } while (Clock::now() < dark);
+  rails.set_dark(0, false);
+  ASSERT_TRUE(is_ok(rails.made()));
+  const PeerRegion late = right.region(kSize);
+  const std::uint64_t late_id = left.number(fmt::format("import {} {}", connection, to_hex(late.descriptor)));
+  EXPECT_TRUE(is_ok(left.wait(left.number(fmt::format("write {} {} 0 {} {} {}", connection, own.index, kSize,
+                                                      late_id, late.descriptor.address)))));
+  for (const auto& region : {theirs, late}) {
+    EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("check {} 0 {} 7", region.index, kSize)))));
+  }
+  // What is said of a region that goes is answered, over whatever connection the session has by now.
+  EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("drop_region {}", late.index)))));
+  EXPECT_TRUE(is_ok(status_of(left.call(fmt::format("status {}", connection)))));
+}
+
+TEST_F(RailsTest, AControlConnectionThatIsForgottenIsDialledAnew) {
+  if (!run({"nft", "--version"})) GTEST_SKIP() << "nft (nftables) is not installed";
+  constexpr std::chrono::seconds kKeepalive{6};
+  Rails rails(2);
+  ASSERT_TRUE(is_ok(rails.made()));
+  Joined joined(rails, kKeepalive);
+  const auto before = rails.control_ports();
+  ASSERT_EQ(before.size(), 1U);
+  rails.forget(before.front());
+  ASSERT_TRUE(is_ok(rails.made()));
+  EXPECT_TRUE(eventually([&] {
+    const auto now = rails.control_ports();
+    return std::ranges::any_of(now, [&](const std::string& port) { return port != before.front(); });
+  }));
+  EXPECT_TRUE(is_ok(status_of(joined.right.call(fmt::format("drop_region {}", joined.theirs.index)))));
+  EXPECT_TRUE(is_ok(status_of(joined.left.call(fmt::format("status {}", joined.connection)))));
+  EXPECT_TRUE(is_ok(status_of(joined.right.call("status 0"))));
 }
 
 }  // namespace
