@@ -11,20 +11,11 @@
 namespace p2p::engine {
 namespace {
 
-/// A channel that is opened again has so long to come up, and so long passes before the next attempt.
-constexpr std::chrono::seconds kAttempt{2};
-constexpr std::chrono::milliseconds kLeastPause{50};
-constexpr std::chrono::milliseconds kMostPause{1000};
-
 /// So many may be at their end in one place.
 constexpr std::size_t kMostLast = 4;
 
-/// One that stayed for so long is not the cause of its end.
-constexpr std::chrono::seconds kStayed{10};
-
-std::chrono::milliseconds pause_after(unsigned failures) {
-  return std::min(kMostPause, kLeastPause * (1U << std::min(failures, 8U)));
-}
+/// What may not be opened now is looked at again after that.
+constexpr std::chrono::milliseconds kNotNow{1000};
 
 }  // namespace
 
@@ -71,7 +62,8 @@ Result<std::vector<Bytes>> ChannelSet::open(std::size_t most) {
       auto slot = open_slot(rail, static_cast<std::uint32_t>(addresses.size()));
       if (!slot) return tl::unexpected(slot.error());
       addresses.push_back((*slot)->address());
-      places_.push_back({.rail = rail, .slot = std::move(*slot)});
+      places_.push_back(
+          {.rail = rail, .slot = std::move(*slot), .attempts = Attempts(setup_.context->options.keepalive)});
     }
   }
   if (addresses.empty()) return fail(ErrorCode::kUnavailable, "no interface towards the peer");
@@ -111,7 +103,12 @@ Result<ChannelSet::Place*> ChannelSet::find(std::uint32_t channel) {
   return &places_[place];
 }
 
-bool ChannelSet::reopens() const { return transport().capabilities().reopens && !cleared_; }
+bool ChannelSet::reopens() const {
+  const Capabilities can = transport().capabilities();
+  return can.reopens && (can.rests || setup_.peer.version >= wire::kReopensAll) && !cleared_;
+}
+
+bool ChannelSet::rests_at_all() const { return transport().capabilities().rests && !cleared_; }
 
 std::size_t ChannelSet::ready() const {
   return static_cast<std::size_t>(
@@ -125,13 +122,11 @@ bool ChannelSet::settled() const {
 
 /// It may be tried again later.
 void ChannelSet::lose(Place& place, const Error& why) {
-  const auto now = Clock::now();
   why_ = why;
   if (place.slot) trash_.push_back(std::exchange(place.slot, nullptr));
-  if (place.ready && now - place.up_at >= kStayed) place.failures = 0;
   place.ready = place.met = false;
   place.due.reset();
-  if (reopens() && setup_.role == Role::kConnector) place.due = now + pause_after(place.failures++);
+  if (reopens() && setup_.role == Role::kConnector) place.due = place.attempts.fail(Clock::now());
 }
 
 ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status) {
@@ -145,12 +140,13 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
   }
   if (status) {
     if (rest_ == Rest::kAsleep) return News::kNone;  // it ends by itself
+    const auto now = Clock::now();
     place.ready = true;
-    place.up_at = Clock::now();
+    place.attempts.succeed(now);
     place.due.reset();
-    if (!serves_ && !late_at_) late_at_ = place.up_at + setup_.context->options.keepalive;
+    if (!serves_ && !late_at_) late_at_ = now + setup_.context->options.keepalive;
     const bool wakes = rest_ == Rest::kWaking;
-    if (wakes ? ready() == places_.size() : !look_at_) stay_awake(place.up_at);
+    if (wakes ? ready() == places_.size() : rest_ == Rest::kLost || !look_at_) stay_awake(now);
     if (place.past != 0) {
       log(wakes ? LogLevel::kDebug : LogLevel::kInfo, "{} {} is back: {} of {} channels", name(),
           place.rail.name, ready(), places_.size());
@@ -166,12 +162,19 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
 }
 
 ChannelSet::News ChannelSet::news() {
+  if (lane_->closed()) return News::kLost;
+  if (!serves_) {
+    if (!settled()) return News::kNone;
+    if (ready() == 0) return News::kLost;
+    serves_ = true;
+    return News::kServing;
+  }
   // With channels left the lane lives on; the pieces of one that was lost went over to them.
-  const bool none = ready() == 0 && (serves_ ? rest_ == Rest::kNo && lane_->slots().empty() : settled());
-  if (lane_->closed() || none) return News::kLost;
-  if (serves_ || !settled()) return News::kNone;
-  serves_ = true;
-  return News::kServing;
+  if (rest_ == Rest::kNo && ready() == 0 && lane_->slots().empty()) {
+    if (!reopens()) return News::kLost;
+    await_return();
+  }
+  return given_up() ? News::kLost : News::kNone;
 }
 
 Status ChannelSet::on(const wire::ChannelReopen& offer) {
@@ -182,7 +185,7 @@ Status ChannelSet::on(const wire::ChannelReopen& offer) {
   if (setup_.role != Role::kAcceptor || !reopens() || past <= place.past) {
     return fail(ErrorCode::kProtocol, "{} channel {} opened again, which was not due", name(), offer.channel);
   }
-  if (rest_ != Rest::kNo) await_channels(setup_.context->options.connect_timeout);
+  heard_of_channels();
   // The peer's end is shut and has said so. This one gives its pieces back by itself, if it has not done so.
   if (place.slot) place.last.emplace(number(place), std::exchange(place.slot, nullptr));
   if (place.last.size() > kMostLast) {
@@ -217,7 +220,7 @@ Status ChannelSet::on(const wire::ChannelReopened& answer) {
                 answer.channel);
   }
   if (past != place.past || !place.slot) return {};  // given up meanwhile
-  if (rest_ == Rest::kWaking) await_channels(setup_.context->options.connect_timeout);
+  heard_of_channels();
   const Status connected =
       answer.reason.empty() ? place.slot->connect(answer.address)
                             : fail(ErrorCode::kUnavailable, "the peer could not open it: {}", answer.reason);
@@ -226,6 +229,7 @@ Status ChannelSet::on(const wire::ChannelReopened& answer) {
     return {};
   }
   place.met = true;
+  place.due = place.attempts.begin(Clock::now());
   place.slot->start();
   return {};
 }
@@ -252,20 +256,17 @@ ChannelSet::News ChannelSet::tick(Clock::time_point now, bool serving) {
   if (cleared_) return News::kNone;
   for (Place& place : places_) {
     if (!place.due || now < *place.due) continue;
+    place.due.reset();
     if (place.slot) {
-      place.due.reset();
       const Error late{ErrorCode::kTimedOut, "it did not come up in time"};
       if (place.slot->give_up(late)) lose(place, late);
-    } else if (serving) {
-      reopen(place);
+    } else if (!serving || place.attempts.exhausted()) {
+      place.due = now + kNotNow;
     } else {
-      place.due = now + kMostPause;
+      reopen(place);
     }
   }
-  if (wake_by_ && now >= *wake_by_) {
-    if (ready() == 0) return News::kLost;
-    stay_awake(now);
-  }
+  if (given_up() || (wake_by_ && now >= *wake_by_ && !keep_waiting(now))) return News::kLost;
   if (look_at_ && now >= *look_at_) look_for_use(now, serving);
   return late_at_ && now >= *late_at_ ? hurry() : News::kNone;
 }
@@ -277,112 +278,14 @@ ChannelSet::News ChannelSet::hurry() {
   return News::kServing;
 }
 
+// The peer answers, and has time for that until it is hung.
 void ChannelSet::reopen(Place& place) {
   ++place.past;
-  place.due = Clock::now() + kAttempt;
+  place.due.reset();
   auto slot = open_slot(place.rail, number(place));
   if (!slot) return lose(place, slot.error());
   place.slot = std::move(*slot);
   setup_.send(wire::ChannelReopen{name(), number(place), place.slot->address()});
-}
-
-/// When any of its channels was last used; nothing while one is in use or comes up, or none is up.
-std::optional<ChannelSet::Clock::time_point> ChannelSet::unused_since() const {
-  std::optional<Clock::time_point> latest;
-  for (const Place& place : places_) {
-    if (!place.slot) continue;  // lost, and tried again later
-    const auto since = place.ready ? place.slot->quiet_since() : std::nullopt;
-    if (!since) return std::nullopt;
-    latest = std::max(latest, since);
-  }
-  return latest;
-}
-
-void ChannelSet::look_for_use(Clock::time_point now, bool serving) {
-  const auto idle = setup_.context->options.idle;
-  const auto since = serving ? unused_since() : std::nullopt;
-  look_at_ = since.value_or(now) + idle;
-  if (*look_at_ > now) return;
-  look_at_ = now + idle;
-  if (setup_.role == Role::kConnector) return rest();
-  setup_.send(wire::ChannelsRest{name()});
-}
-
-// All channels or none; the rules are in docs/decisions/idle-streams.md. What came since they were taken from
-// the lane was told to `want`, whose word comes once they are closed.
-void ChannelSet::rest() {
-  lane_->forget_slots();
-  if (!unused_since() || lane_->waits()) {
-    for (const Place& place : places_) {
-      if (place.slot) place.slot->rejoin();
-    }
-    return lane_->wake_all();
-  }
-  setup_.send(wire::ChannelsRest{name()});
-  for (Place& place : places_) {
-    if (place.slot) {
-      place.slot->mute();  // its end is no loss
-      trash_.push_back(std::exchange(place.slot, nullptr));
-    }
-    place.ready = place.met = false;
-    place.due.reset();
-  }
-  fall_asleep();
-}
-
-void ChannelSet::fall_asleep() {
-  log(LogLevel::kDebug, "{}: its {} channels rest", name(), places_.size());
-  rest_ = Rest::kAsleep;
-  look_at_.reset();
-  wake_by_.reset();
-}
-
-Status ChannelSet::on(const wire::ChannelsRest& /*rest*/) {
-  if (!reopens()) return fail(ErrorCode::kProtocol, "{} channels rest, which cannot be opened again", name());
-  if (setup_.role == Role::kConnector) {
-    if (rest_ == Rest::kNo && unused_since()) rest();
-    return {};
-  }
-  // None comes to the lane any more, and those in it end by themselves: the peer's word of each follows.
-  const Error rests{ErrorCode::kPeerGone, "the peer lets it rest"};
-  for (Place& place : places_) {
-    if (place.slot) place.slot->give_up(rests);
-    place.ready = false;
-  }
-  lane_->forget_slots();
-  fall_asleep();
-  if (lane_->waits()) wake();
-  return {};
-}
-
-Status ChannelSet::on(const wire::ChannelsWanted& /*wanted*/) {
-  if (setup_.role != Role::kConnector || !reopens()) {
-    return fail(ErrorCode::kProtocol, "{} channels wanted by the side that opens them", name());
-  }
-  wake();
-  return {};
-}
-
-void ChannelSet::wake() {
-  if (cleared_ || rest_ != Rest::kAsleep) return;
-  // A peer that does not answer is slow, until it is hung.
-  await_channels(std::max(setup_.context->options.hung, setup_.context->options.connect_timeout));
-  why_ = {ErrorCode::kPeerGone, "its channels were not opened again in time"};
-  if (setup_.role == Role::kAcceptor) return setup_.send(wire::ChannelsWanted{name()});
-  for (Place& place : places_) reopen(place);
-}
-
-// What was said first, of what ends first, counts.
-void ChannelSet::await_channels(std::chrono::milliseconds time) {
-  rest_ = Rest::kWaking;
-  wake_by_ = std::min(wake_by_.value_or(Clock::time_point::max()), Clock::now() + time);
-}
-
-void ChannelSet::stay_awake(Clock::time_point now) {
-  rest_ = Rest::kNo;
-  wake_by_.reset();
-  const auto idle = setup_.context->options.idle;
-  if (reopens() && idle.count() != 0) look_at_ = now + idle;
 }
 
 std::optional<ChannelSet::Clock::time_point> ChannelSet::next_tick() const {

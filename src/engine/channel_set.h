@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/attempts.h"
 #include "engine/context.h"
 #include "engine/fence.h"
 #include "engine/lane.h"
@@ -22,7 +23,8 @@ inline constexpr std::size_t kMaxChannels = 64;
 
 /// The channels of one transport of one connection, each in a place of its own. They are offered and answered
 /// once, and serve as soon as one is up. One that fails while others serve is opened again in its place,
-/// where the transport can: the side that dialled the session offers a new one, with pauses that grow.
+/// where the transport can: the side that dialled the session offers a new one. So it is with the last one,
+/// for which work waits. `Attempts` says how often and for how long.
 ///
 /// Where the transport can, all of them rest when nothing has used them for `Options::idle`, and are opened
 /// again by the next use (docs/decisions/idle-streams.md).
@@ -109,9 +111,8 @@ class ChannelSet {
     std::uint32_t past = 0;                               // channels that were here before
     std::map<std::uint32_t, std::shared_ptr<Slot>> last;  // of those the ones that end by themselves
     bool ready = false;
-    bool met = false;       // connected to its twin
-    unsigned failures = 0;  // since one stayed
-    Clock::time_point up_at;
+    bool met = false;  // connected to its twin
+    Attempts attempts;
     std::optional<Clock::time_point> due;  // to try again; or to give up this try
   };
 
@@ -119,6 +120,7 @@ class ChannelSet {
     kNo,
     kAsleep,  ///< the lane has no channel, and what is left of them ends
     kWaking,  ///< they are opened again
+    kLost,    ///< so they are, since all were lost: until one is up
   };
 
   const Transport& transport() const { return *setup_.context->transports()[setup_.transport].transport; }
@@ -127,6 +129,7 @@ class ChannelSet {
   Result<std::shared_ptr<Slot>> open_slot(const Rail& rail, std::uint32_t number);
   Result<Place*> find(std::uint32_t channel);
   bool reopens() const;
+  bool rests_at_all() const;
   bool settled() const;
   std::size_t ready() const;
   void lose(Place& place, const Error& why);
@@ -136,6 +139,10 @@ class ChannelSet {
   void rest();
   void fall_asleep();
   void await_channels(std::chrono::milliseconds time);
+  void await_return();
+  void heard_of_channels();
+  bool given_up();
+  bool keep_waiting(Clock::time_point now);
   void stay_awake(Clock::time_point now);
   News news();
 
@@ -150,7 +157,7 @@ class ChannelSet {
   std::optional<Clock::time_point> late_at_;  // from then on it serves without those that are not up yet
   Rest rest_ = Rest::kNo;
   std::optional<Clock::time_point> look_at_;  // whether channels are used; while they are up
-  std::optional<Clock::time_point> wake_by_;  // one must be up; while they are opened again
+  std::optional<Clock::time_point> wake_by_;  // one must be up; while all are opened again
 };
 
 }  // namespace p2p::engine

@@ -147,14 +147,14 @@ void Connection::on_lanes_changed() {
 void Connection::choose_path() { words_->travel_by(lanes_->router()->word_slot(words_->path())); }
 
 // Every path is lost. Mostly the session's own end, with the true cause, is a moment behind; a session that
-// outlives its paths is of no use.
+// outlives its paths is of no use. The peer, which may still wait for them, is told why.
 void Connection::watch_for_end() {
   timer_ = context_->reactor->after(context_->options.keepalive / 6, [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;
     self->timer_.reset();
-    self->close_session({ErrorCode::kPeerGone, "every path to the peer was lost: " +
-                                                   self->lanes_->router()->routes().front().reason});
+    self->abort({ErrorCode::kPeerGone,
+                 "every path to the peer was lost: " + self->lanes_->router()->routes().front().reason});
   });
 }
 

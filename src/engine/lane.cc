@@ -137,9 +137,4 @@ void Lane::assist(const std::function<bool()>& through, Clock::time_point deadli
   slots().assist(slot, all, policy(), through, deadline);
 }
 
-void Lane::wake_all() {
-  const Slots all = slots();
-  all.signal(all.size(), 0);
-}
-
 }  // namespace p2p::engine

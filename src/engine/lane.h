@@ -26,7 +26,7 @@ namespace p2p::engine {
 class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> {
  public:
   /// `want` is told, on any thread, when there is work and no channel, and the end of the last one leaves
-  /// such a lane open. Null: it closes the lane.
+  /// such a lane open: what waits there goes over those that come. Null: it closes the lane.
   explicit Lane(const Policy& policy, std::function<void()> want = nullptr)
       : WorkSource(policy), want_(std::move(want)) {}
 
@@ -64,6 +64,9 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   void expect(std::size_t channels) { expected_.store(channels, std::memory_order_relaxed); }
   std::string describe() const;
 
+  /// All channels were lost, and none is up again yet: work waits for them. Needs no lock.
+  bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }
+
   /// Takes its channels away: they get nothing more, and what comes is told to `want`.
   void forget_slots();
 
@@ -96,6 +99,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   std::atomic<std::uint64_t> retried_{0}, lost_{0};
   std::atomic<std::uint32_t> turn_{0};
   std::atomic<std::size_t> expected_{0};
+  std::atomic<bool> interrupted_{false};  // written with the mutex held
   GatedPieces gated_;
 
   mutable Mutex mutex_;
@@ -104,6 +108,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   Slots slots_ P2P_GUARDED_BY(mutex_);
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);  // closed
   bool wanted_ P2P_GUARDED_BY(mutex_) = false;         // `want` was told, and no channel has come since
+  bool rests_ P2P_GUARDED_BY(mutex_) = false;  // its channels were taken away, and none has come since
 };
 
 }  // namespace p2p::engine

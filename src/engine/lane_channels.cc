@@ -7,11 +7,23 @@
 #include "engine/lane.h"
 
 namespace p2p::engine {
+namespace {
+
+void drop_doomed(std::deque<Piece>& pieces, Deferred& deferred) {
+  std::erase_if(pieces, [&](Piece& piece) {
+    const bool doomed = piece.submission->doomed();
+    if (doomed) piece.drop(deferred);
+    return doomed;
+  });
+}
+
+}  // namespace
 
 void Lane::add(std::shared_ptr<Slot> slot) {
   MutexLock lock(mutex_);
   slots_ = slots_.with(std::move(slot));
-  wanted_ = false;
+  wanted_ = rests_ = false;
+  interrupted_.store(false, std::memory_order_relaxed);
 }
 
 void Lane::remove(const Slot& slot, const Error& error, Deferred& deferred) {
@@ -21,6 +33,7 @@ void Lane::remove(const Slot& slot, const Error& error, Deferred& deferred) {
     // One that the peer did not take up never was in the lane, whose own may still be on their way here.
     if (!slots_.has(slot)) return;
     left = slots_ = slots_.without(slot);
+    interrupted_.store(left.empty(), std::memory_order_relaxed);
   }
   if (!left.empty()) return left.oldest()->signal();
   if (!want_) close(error, deferred);
@@ -30,6 +43,8 @@ void Lane::forget_slots() {
   MutexLock lock(mutex_);
   slots_ = Slots();
   wanted_ = false;
+  rests_ = true;
+  interrupted_.store(false, std::memory_order_relaxed);
 }
 
 bool Lane::waits() const {
@@ -58,9 +73,24 @@ void Lane::close(const Error& error, Deferred& deferred) {
 
 std::string Lane::describe() const {
   const std::size_t expected = expected_.load(std::memory_order_relaxed);
-  const Slots slots = this->slots();
-  if (!slots.empty() || !want_) return slots.describe(expected);
+  MutexLock lock(mutex_);
+  if (!rests_) return slots_.describe(expected);
   return fmt::format("{} channel{} at rest, opened by the next use", expected, expected == 1 ? "" : "s");
+}
+
+void Lane::wake_all() {
+  Deferred deferred;
+  Slots all;
+  {
+    MutexLock lock(mutex_);
+    all = slots_;
+    if (all.empty()) {  // nobody else drops what is doomed, until one comes
+      drop_doomed(pieces_, deferred);
+      drop_doomed(returned_, deferred);
+    }
+  }
+  all.signal(all.size(), 0);
+  deferred.run();
 }
 
 Slots Lane::slots() const {

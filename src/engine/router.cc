@@ -17,6 +17,9 @@ constexpr std::size_t kMaxWarnings = 16;
 
 constexpr std::string_view name_of(MemoryKind kind) { return kind == MemoryKind::kHost ? "host" : "CUDA"; }
 
+// Of a transport that has no channel for the time being.
+constexpr std::string_view kInterrupted = "its channels were lost, and are being opened again";
+
 std::string not_carried(MemoryKind local, MemoryKind remote) {
   return fmt::format("does not carry {} to {} memory", name_of(local), name_of(remote));
 }
@@ -113,13 +116,18 @@ Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remo
   std::string why;
   std::string news;
   std::optional<std::size_t> chosen;
+  std::optional<std::size_t> interrupted;
   {
     MutexLock lock(mutex_);
     for (std::size_t i = 0; i < rows_.size() && !chosen; ++i) {
       const auto passed = obstacle(i, local, remote);
       if (!passed) {
-        chosen = i;
-        break;
+        if (!rows_[i].lane->interrupted() || is_required(i, local, remote)) {
+          chosen = i;
+        } else if (!interrupted) {
+          interrupted = i;
+        }
+        continue;
       }
       append(why, passed->transport, passed->reason);
       if (is_required(i, local, remote)) {
@@ -129,6 +137,7 @@ Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remo
       if (on_gpu && is_news(*passed)) append(news, passed->transport, passed->reason);
     }
   }
+  if (!chosen) chosen = interrupted;
   if (!chosen) return fail(ErrorCode::kUnavailable, "no route ({})", why);
   if (!news.empty()) {
     log(LogLevel::kWarning, "transfers between {} and {} memory take {}, which is slower: {}",
@@ -141,16 +150,20 @@ Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remo
 Explanation Router::explain(const Region& local, const RemoteRegion& remote) const {
   MutexLock lock(mutex_);
   Explanation found;
+  std::optional<Explanation> waits;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     auto passed = obstacle(i, local, remote);
     if (!passed) {
-      found.transport = transports_[i].transport->name();
-      found.detail = rows_[i].lane->describe();
-      return found;
+      Explanation taken = found;
+      taken.transport = transports_[i].transport->name();
+      taken.detail = rows_[i].lane->describe();
+      if (!rows_[i].lane->interrupted() || is_required(i, local, remote)) return taken;
+      passed = {taken.transport, RouteObstacle::kUnusable, std::string(kInterrupted)};
+      if (!waits) waits = std::move(taken);
     }
     found.passed.push_back(std::move(*passed));
   }
-  return found;
+  return waits.value_or(found);
 }
 
 std::shared_ptr<Slot> Router::word_slot(const std::shared_ptr<Slot>& now) const {
@@ -177,20 +190,24 @@ std::vector<Route> Router::routes() const {
 Route Router::best(MemoryKind local, MemoryKind remote) const {
   const auto place = [](MemoryKind kind) { return MemoryPlace{kind, kind == MemoryKind::kHost ? -1 : 0}; };
   Route route{local, remote, "", "", ""};
+  std::optional<Route> waits;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const Transport& transport = *transports_[i].transport;
-    const bool carries = transport.carries(place(local), place(remote));
-    if (carries && !rows_[i].closed) {
-      route.transport = transport.name();
-      route.detail = rows_[i].lane->describe();
-      route.reason =
-          route.reason.empty() ? "the preferred transport" : "the best that works; before it " + route.reason;
-      return route;
+    if (rows_[i].closed || !transport.carries(place(local), place(remote))) {
+      append(route.reason, transport.name(), rows_[i].closed ? *rows_[i].closed : not_carried(local, remote));
+      continue;
     }
-    append(route.reason, transport.name(), rows_[i].closed ? *rows_[i].closed : not_carried(local, remote));
+    Route found = route;
+    found.transport = transport.name();
+    found.detail = rows_[i].lane->describe();
+    found.reason =
+        route.reason.empty() ? "the preferred transport" : "the best that works; before it " + route.reason;
+    if (!rows_[i].lane->interrupted()) return found;
+    append(route.reason, transport.name(), kInterrupted);
+    if (!waits) waits = std::move(found);
   }
   route.reason = "no transport: " + route.reason;
-  return route;
+  return waits.value_or(route);
 }
 
 }  // namespace p2p::engine

@@ -17,7 +17,8 @@
 namespace p2p::engine {
 
 /// The choice among the lanes of one connection: the first transport, in the order of preference, that is up
-/// on both sides, carries the pair of places and has both memories registered. Thread-safe.
+/// on both sides, carries the pair of places and has both memories registered. One whose channels are all
+/// lost, and being opened again, comes after those that have some. Thread-safe.
 class Router {
  public:
   /// `required`: this transport or none, for all memory that it moves bytes between; empty: any.

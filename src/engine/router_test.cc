@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/lane_testing.h"
 #include "p2p/log.h"
 #include "support/plain_transport.h"
 
@@ -139,6 +140,36 @@ TEST_F(RouterTest, RefusesWhatTheRequiredTransportCannotTake) {
   EXPECT_THAT(refused.error().message, HasSubstr("fast is required (UCCL_P2P_REQUIRE), and it is private"));
   EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kHost, "")), 1U) << "it does not carry that";
   EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(RouterTest, OneWhoseChannelsAreAllLostComesAfterThoseThatHaveSome) {
+  const auto gpu = local(MemoryKind::kCuda);
+  const auto there = remote(MemoryKind::kCuda, "");
+  for (const std::string required : {"", "fast"}) {
+    SCOPED_TRACE(required);
+    const auto router = this->router(required);
+    const auto lane =
+        std::make_shared<Lane>(Policy::spread(BatchLimits{1024, 8}, std::chrono::microseconds(0)), [] {});
+    router->open(0, lane);
+    StillThread thread;
+    Deferred deferred;
+    const auto slot = std::make_shared<Slot>(
+        thread, lane,
+        Slot::Setup{"", nullptr, std::make_unique<CopyChannel>(std::make_shared<Script>(), "copy"), nullptr});
+    EXPECT_EQ(slot->try_turn(deferred), Turn::kMoved);  // it comes up
+    EXPECT_EQ(router->choose(*gpu, *there), 0U);
+    slot->stop({ErrorCode::kPeerGone, "lost"});
+    const std::size_t next = required.empty() ? 1 : 0;
+    EXPECT_EQ(router->choose(*gpu, *there), next);
+    const Explanation explained = router->explain(*gpu, *there);
+    EXPECT_EQ(explained.transport, required.empty() ? "slow" : "fast");
+    EXPECT_EQ(explained.passed.size(), next);
+    EXPECT_THAT(router->routes().back().reason,
+                HasSubstr("fast: its channels were lost, and are being opened again"));
+    router->close(1, "gone");
+    EXPECT_EQ(router->choose(*gpu, *there), 0U) << "work waits for those that come back";
+    EXPECT_EQ(router->routes().back().transport, "fast");
+  }
 }
 
 }  // namespace

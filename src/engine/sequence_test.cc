@@ -147,8 +147,8 @@ class SequenceTest : public ::testing::Test {
     make_endpoint();
   }
 
-  void make_endpoint() {
-    TransportRegistry registry{{PlainTransport::entry("plain"), PlainTransport::entry("spare")}};
+  void make_endpoint(bool rests = true) {
+    TransportRegistry registry{{PlainTransport::entry("plain", rests), PlainTransport::entry("spare")}};
     for (const auto& entry : builtin_transports().entries) {
       if (entry.name == "tcp") registry.entries.push_back(entry);
     }
@@ -160,6 +160,7 @@ class SequenceTest : public ::testing::Test {
   std::optional<RawPeer> peer_at(Stage stage, bool dialled) {
     if (dialled) static_cast<void>(endpoint_->connect("127.0.0.1", listener_.port(), 20s, std::nullopt));
     RawPeer peer = dialled ? listener_.accept() : RawPeer::dial(endpoint_->port());
+    peer.speak(newest_);
     const bool shaken = peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, {"plain", "spare"});
     if (!shaken || !bring_up(peer, "spare", dialled)) return std::nullopt;
     peer.say(wire::ChannelsReady{"spare", ""});
@@ -218,6 +219,7 @@ class SequenceTest : public ::testing::Test {
   }
 
   Options options_;
+  std::uint16_t newest_ = wire::kVersions.newest;  // of the raw peer
   std::unique_ptr<engine::Endpoint> endpoint_;
   std::shared_ptr<engine::Connection> connection_;
   RawListener listener_;
@@ -346,6 +348,84 @@ TEST_F(SequenceTest, AChannelThatFailsAtFirstHoldsUpNoOther) {
     peer->say(wire::ChannelReopened{"plain", again->channel, "", address()});
     EXPECT_TRUE(eventually([&] { return connection_->routes().front().detail == "2 channels: plain"; }));
   }
+}
+
+/// All channels of "plain" are lost, and "spare" serves meanwhile.
+class LostTest : public SequenceTest {
+ protected:
+  void SetUp() override {
+    options_.listen_address = "127.0.0.1";
+    options_.keepalive = 400ms;
+    make_endpoint(false);
+  }
+
+  std::optional<RawPeer> peer_that_lost_all(bool dialled) {
+    auto peer = peer_at(kOpen, dialled);
+    if (!peer || !eventually([&] { return route().detail == "2 channels: plain"; })) return std::nullopt;
+    for (const std::uint32_t channel : {0U, 1U}) {
+      peer->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
+    }
+    EXPECT_TRUE(eventually([&] { return route().transport == "spare"; }));
+    return peer;
+  }
+
+  bool is_why(const std::string& reason) const {
+    return eventually([&] { return route().reason.find("plain: " + reason) != std::string::npos; });
+  }
+
+  Route route() const { return connection_->routes().front(); }
+};
+
+TEST_F(LostTest, AllChannelsComeBack) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_that_lost_all(dialled);
+    ASSERT_TRUE(peer);
+    EXPECT_TRUE(is_why("its channels were lost, and are being opened again")) << route().reason;
+    for (const std::uint32_t number : {64U, 65U}) {
+      if (dialled) {
+        const auto again = peer->next_of<wire::ChannelReopen>();
+        ASSERT_TRUE(again);
+        peer->say(wire::ChannelReopened{"plain", again->channel, "", address()});
+      } else {
+        peer->say(wire::ChannelReopen{"plain", number, address()});
+      }
+    }
+    EXPECT_TRUE(eventually([&] { return route().detail == "2 channels: plain"; })) << route().detail;
+    EXPECT_EQ(connection_->state(), ConnectionState::kOpen);
+  }
+}
+
+// Also where one hangs: each is tried more than once in less time than one may take while others serve.
+TEST_F(LostTest, TheyAreTriedUntilTheTimeIsOver) {
+  for (const auto kind : {PlainAddress::kNeverReady, PlainAddress::kRefused, PlainAddress::kFailsLater}) {
+    SCOPED_TRACE(static_cast<unsigned>(kind));
+    auto peer = peer_that_lost_all(true);
+    ASSERT_TRUE(peer);
+    unsigned tried = 0;
+    while (const auto again = peer->next_of<wire::ChannelReopen>(3s)) {
+      peer->say(wire::ChannelReopened{"plain", again->channel, "", address(kind)});
+      ++tried;
+    }
+    EXPECT_GE(tried, 4U);
+    EXPECT_TRUE(is_why("none of its channels came back in time")) << route().reason;
+    EXPECT_EQ(connection_->state(), ConnectionState::kOpen) << "the spare ones serve";
+  }
+}
+
+// One of version 6 takes another attempt for a breach, unless it is for channels that may rest.
+TEST_F(LostTest, ChannelsToAnOldPeerStayLost) {
+  newest_ = 6;
+  for (const bool dialled : {true, false}) {
+    auto peer = peer_that_lost_all(dialled);
+    ASSERT_TRUE(peer);
+    EXPECT_TRUE(is_why("told to fail")) << route().reason;
+    EXPECT_TRUE(is_kept(*peer));
+  }
+  make_endpoint(true);
+  auto peer = peer_that_lost_all(true);
+  ASSERT_TRUE(peer);
+  EXPECT_TRUE(peer->next_of<wire::ChannelReopen>());
 }
 
 class RestTest : public SequenceTest {

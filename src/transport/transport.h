@@ -47,12 +47,12 @@ struct Capabilities {
   bool needs_exported_key = false;
   Guard guard = Guard::kOwner;
 
-  /// `import_region` of device memory may take milliseconds: it is not called on the session's thread.
-  bool slow_import = false;
+  bool slow_import = false;  ///< of device memory, by milliseconds: not on the session's thread
 
   Scheduling scheduling = Scheduling::kSpread;
   bool encrypts = false;  ///< what leaves the host, where `ChannelSetup::encrypt` asks for it
-  bool reopens = false;   ///< a lost channel can be opened again while others carry on, and all after a rest
+  bool reopens = false;   ///< a channel that was lost can be opened again, also the last one
+  bool rests = false;     ///< and all are closed when nothing uses them, until something does
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
   std::size_t max_batch_segments = 1024;
 };

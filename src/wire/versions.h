@@ -20,6 +20,9 @@ inline constexpr Versions kVersions;
 /// The first in which a session outlives its connection.
 inline constexpr std::uint16_t kResumes = 7;
 
+/// From this one on channels of any transport may be opened again; before, of those that may rest.
+inline constexpr std::uint16_t kReopensAll = 7;
+
 /// The highest that both speak; nothing if there is none.
 constexpr std::optional<std::uint16_t> common(Versions mine, Versions theirs) {
   const std::uint16_t highest = std::min(mine.newest, theirs.newest);

@@ -64,10 +64,12 @@ class PlainChannel : public Channel {
 /// Two channels to whoever speaks the session's protocol, for tests in which the peer is made by hand.
 class PlainTransport : public Transport {
  public:
-  explicit PlainTransport(std::string name) : name_(std::move(name)) {}
+  explicit PlainTransport(std::string name, bool rests = true) : name_(std::move(name)), rests_(rests) {}
 
   std::string_view name() const override { return name_; }
-  Capabilities capabilities() const override { return {.needs_exported_key = true, .reopens = true}; }
+  Capabilities capabilities() const override {
+    return {.needs_exported_key = true, .reopens = true, .rests = rests_};
+  }
   Status probe() const override { return {}; }
   bool carries(MemoryPlace, MemoryPlace) const override { return true; }
   std::vector<Rail> rails(const PeerPath&) const override { return {{.name = "plain", .address = {}}}; }
@@ -84,12 +86,13 @@ class PlainTransport : public Transport {
     return std::make_unique<PlainChannel>();
   }
 
-  static TransportRegistry::Entry entry(const std::string& name) {
-    return {name, [name](const Options&) { return std::make_unique<PlainTransport>(name); }};
+  static TransportRegistry::Entry entry(const std::string& name, bool rests = true) {
+    return {name, [=](const Options&) { return std::make_unique<PlainTransport>(name, rests); }};
   }
 
  private:
   const std::string name_;
+  const bool rests_;
 };
 
 }  // namespace p2p::testing
