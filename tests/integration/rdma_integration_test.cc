@@ -234,7 +234,32 @@ TEST_F(RdmaLinkTest, BothLinksDownFailInTime) {
   set_link(1, "down");
   const auto start = Clock::now();
   EXPECT_TRUE(is_error(writes.back().wait(kPatience), {ErrorCode::kPeerGone}));
-  EXPECT_LT(Clock::now() - start, kKeepalive + 2 * kMargin);
+  // Half of it until they are known as lost, and a quarter more than all of it to open them again.
+  EXPECT_LT(Clock::now() - start, 2 * kKeepalive + 2 * kMargin);
+}
+
+// Transfers wait meanwhile, and are dealt over both again.
+TEST_F(RdmaLinkTest, LinksThatComeBackCarryAgain) {
+  ASSERT_THAT(route().detail, HasSubstr("4 channels:"));
+  for (const bool both : {false, true}) {
+    SCOPED_TRACE(both ? "both" : "one");
+    const std::uint64_t lost_before = pair->connection.stats().channels_lost;
+    auto writes = start_writes(30);
+    set_link(0, "down");
+    if (both) set_link(1, "down");
+    const auto deadline = Clock::now() + kPatience;
+    const std::uint64_t going = both ? 4 : 2;
+    while (pair->connection.stats().channels_lost < lost_before + going && Clock::now() < deadline) {
+    }
+    for (const int link : {0, 1}) set_link(link, "up");
+    writes.push_back(write());
+    for (const Transfer& each : writes) EXPECT_TRUE(is_ok(each.wait(kPatience)));
+    expect_written();
+    while (!route().detail.starts_with("4 channels:") && Clock::now() < deadline) {
+    }
+    EXPECT_THAT(route().detail, AllOf(HasSubstr("4 channels:"), HasSubstr("rxe0"), HasSubstr("rxe1")));
+    EXPECT_TRUE(is_ok(write().wait(kPatience)));
+  }
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ class NetTransport final : public Transport {
     // Only the owner knows whether its channels reach the GPU that a region lies in.
     return {.reach = Reach::kNetwork,
             .needs_exported_key = on_gpu(),
+            .reopens = true,
             .max_batch_bytes = std::max(2 * (opened() ? opened()->chunk_bytes : 0), kLeastBatch),
             .max_batch_segments = kMaxRanges};
   }

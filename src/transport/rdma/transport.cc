@@ -25,6 +25,7 @@ Capabilities RdmaTransport::capabilities() const {
   return {.reach = Reach::kNetwork,
           .needs_exported_key = true,
           .guard = Guard::kDevice,
+          .reopens = true,
           .max_batch_bytes = kMaxBatchBytes,
           .max_batch_segments = kMaxBatchSegments};
 }
