@@ -14,17 +14,18 @@ chaos=build/release/tests/chaos/chaos
 export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}
 
 # RUN, how often with the fixed seed, and the settings.
-plan="kill 48 cma tcp1 tcp4 nccl_net
-cancel 1000 cma tcp1 tcp4 nccl_net
-stop 20 cma tcp2 nccl_net
+plan="kill 48 cma tcp1 tcp4 tcp2_tls nccl_net
+cancel 1000 cma tcp1 tcp4 tcp2_tls nccl_net
+stop 20 cma tcp2 tcp2_tls nccl_net
 starve 16 cma tcp2
-soak 3 cma tcp2 nccl_net
-cut 24 cma tcp1 tcp4 nccl_net"
+soak 3 cma tcp2 tcp2_tls nccl_net
+cut 24 cma tcp1 tcp4 tcp1_tls tcp4_tls nccl_net
+rails 6 rails2 rails4"
 
-# Cutting connections takes root and a kernel that does it.
+# Cutting connections takes root and a kernel that does it, rails take network namespaces.
 if [[ $(id -u) -ne 0 ]]; then
-  echo "chaos: no cut: it needs root"
-  plan=${plan/cut */} # the last one
+  echo "chaos: no cut and no rails: they need root"
+  plan=${plan/cut */} # the last two
 fi
 
 # round SEED TIMES_FACTOR SECONDS: each run, for at most so long.

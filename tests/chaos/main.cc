@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runs.h"
+#include "support/peer.h"
 
 namespace p2p::chaos {
 namespace {
@@ -16,21 +17,33 @@ namespace {
 using Run = std::string (*)(World&, const Extent&);
 
 const std::map<std::string, Run> kRuns{{"kill", run_kill}, {"cancel", run_cancel}, {"stop", run_stop},
-                                       {"cut", run_cut},   {"starve", run_starve}, {"soak", run_soak}};
+                                       {"cut", run_cut},   {"rails", run_rails},   {"starve", run_starve},
+                                       {"soak", run_soak}};
 
 std::map<std::string, Setting> settings() {
   std::map<std::string, Setting> all;
-  const auto add = [&](const std::string& name, std::size_t channels, std::vector<std::string> environment) {
+  const auto add = [&](const std::string& name, std::vector<std::string> environment) {
     environment.emplace_back("UCCL_P2P_WORKERS=2");
-    all[name] = {.name = name, .environment = std::move(environment), .channels = channels};
+    all[name] = {.name = name, .environment = std::move(environment)};
   };
-  add("cma", 0, {"UCCL_P2P_TRANSPORT=cma"});
+  add("cma", {"UCCL_P2P_TRANSPORT=cma"});
   for (const std::size_t streams : {1, 2, 4}) {
-    add(fmt::format("tcp{}", streams), streams,
-        {"UCCL_P2P_TRANSPORT=tcp", fmt::format("UCCL_P2P_STREAMS={}", streams)});
+    const std::vector<std::string> clear{"UCCL_P2P_TRANSPORT=tcp",
+                                         fmt::format("UCCL_P2P_STREAMS={}", streams)};
+    std::vector<std::string> sealed = clear;
+    sealed.push_back("UCCL_P2P_KEY_FILE=" + testing::plan_over("tcp_tls").key_file);
+    sealed.emplace_back("UCCL_P2P_TLS=require");
+    add(fmt::format("tcp{}", streams), clear);
+    add(fmt::format("tcp{}_tls", streams), std::move(sealed));
+  }
+  for (const int rails : {2, 4}) {
+    const std::string name = fmt::format("rails{}", rails);
+    add(name, {"UCCL_P2P_TRANSPORT=tcp", "UCCL_P2P_STREAMS=1"});
+    all[name].rails = rails;
+    all[name].keepalive = std::chrono::milliseconds(1000);
   }
   // Little staging memory, so that all of it has been touched soon.
-  add("nccl_net", 3,
+  add("nccl_net",
       {"UCCL_P2P_TRANSPORT=nccl_net", "UCCL_P2P_NCCL_NET_PLUGIN=" P2P_CHAOS_PLUGIN, "SOFTNET_INTERFACES=lo",
        "UCCL_P2P_NCCL_NET_CHANNELS=3", "UCCL_P2P_NCCL_NET_CHUNK=64K", "UCCL_P2P_NCCL_NET_WINDOW=8"});
   return all;

@@ -10,9 +10,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "flows.h"
 #include "stopper.h"
 #include "support/bounds.h"
+#include "support/flows.h"
 #include "support/process.h"
 
 namespace p2p::chaos {
@@ -22,6 +22,9 @@ using Clock = std::chrono::steady_clock;
 using Kind = Operation::Kind;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using testing::cut;
+using testing::Flow;
+using testing::flows_of;
 
 /// Awake, because it is about microseconds.
 void pause_for(microseconds time) {
@@ -87,13 +90,11 @@ void close_all(World& world, std::size_t connections) {
   }
 }
 
-/// So many that one channel is left; not the session's, which is the first.
+/// Some of those of channels, or all: not the session's, which is the first.
 std::vector<Flow> some_of(World& world, std::vector<Flow> flows) {
   flows.erase(flows.begin());
   if (flows.empty()) return flows;  // the streams are at rest
-  const std::size_t most =
-      world.setting().channels < 2 ? 0 : world.dice().between(1, world.setting().channels - 1);
-  const std::size_t count = std::min(most, flows.size());
+  const std::size_t count = world.dice().between(1, flows.size());
   for (std::size_t i = 0; i != count; ++i)
     std::swap(flows[i], flows[world.dice().between(i, flows.size() - 1)]);
   flows.resize(count);
@@ -239,6 +240,30 @@ std::string run_cut(World& world, const Extent& extent) {
     end_all(world);
   }
   return fmt::format("{} cycles, {} sockets cut; {}", cycle, cuts, counted(world));
+}
+
+std::string run_rails(World& world, const Extent& extent) {
+  const int rails = world.setting().rails;
+  if (rails == 0) throw std::runtime_error("it takes a setting with rails");
+  world.open(1);
+  const auto go_on = [&](milliseconds most) {
+    const milliseconds time(world.dice().between(0, static_cast<std::uint64_t>(most.count())));
+    world.go_on({.cancel_one_in = 20}, Clock::now() + time);
+  };
+  std::uint64_t cycle = 0;
+  for (; !extent.over(cycle); ++cycle) {
+    const auto rail = static_cast<int>(world.dice().between(1, static_cast<std::uint64_t>(rails)));
+    const auto lose = world.dice().one_in(2) ? &testing::Rails::set_dark : &testing::Rails::set_down;
+    (world.rails().*lose)(rail, true);
+    // Some are known as lost by then; and the next one goes while this one may not be back yet.
+    go_on(2 * world.setting().keepalive);
+    (world.rails().*lose)(rail, false);
+    if (!world.rails().made()) throw std::runtime_error(world.rails().made().error().message);
+    go_on(world.setting().keepalive);
+  }
+  world.settle();
+  world.check();
+  return fmt::format("{} times; {}", cycle, counted(world));
 }
 
 std::string run_starve(World& world, const Extent& extent) {

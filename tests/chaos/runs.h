@@ -29,8 +29,11 @@ std::string run_cancel(World& world, const Extent& extent);
 /// Workers are stopped and go on; nothing may fail.
 std::string run_stop(World& world, const Extent& extent);
 
-/// Sockets are cut, of all channels but one or of the session: nothing may fail.
+/// Sockets are cut, of channels, some or all, or of the session: nothing may fail.
 std::string run_cut(World& world, const Extent& extent);
+
+/// One rail after the other is dark or down for a while, and nothing may fail.
+std::string run_rails(World& world, const Extent& extent);
 
 /// A worker may open no more files, at any moment of a connection.
 std::string run_starve(World& world, const Extent& extent);

@@ -32,11 +32,20 @@ std::string must(const Result<std::string>& answer, const char* what) {
 }  // namespace
 
 World::World(const Setting& setting, std::uint64_t seed) : setting_(setting), dice_(seed), limit_(kLimit) {
+  std::array<std::vector<std::string>, 2> hosts;
+  std::array<std::string, 2> addresses{"127.0.0.1", "127.0.0.1"};
+  if (setting.rails != 0) {
+    rails_ = std::make_unique<testing::Rails>(std::vector<std::string>(setting.rails));
+    if (!rails_->made()) throw std::runtime_error(rails_->made().error().message);
+    hosts = {rails_->left(), rails_->right()};
+    addresses = {testing::Rails::kLeftAddress, testing::Rails::kRightAddress};
+  }
   for (std::size_t side = 0; side != 2; ++side) {
     std::vector<std::string> environment = setting.environment;
-    environment.push_back("UCCL_P2P_LISTEN_ADDRESS=" + setting.address[side]);
+    environment.push_back("UCCL_P2P_LISTEN_ADDRESS=" + addresses[side]);
+    if (rails_) environment.push_back("UCCL_P2P_INTERFACES=" + rails_->interfaces());
     environment.push_back(fmt::format("UCCL_P2P_KEEPALIVE_MS={}", setting.keepalive.count()));
-    workers_[side] = std::make_unique<Worker>(environment, setting.prefix[side]);
+    workers_[side] = std::make_unique<Worker>(environment, hosts[side]);
     arenas_.emplace_back(fmt::format("worker {}", side), side, workers_[side]->board());
     workers_[side]->start();
     for (std::size_t slot = 0; slot != Board::kEndings; ++slot) slots_[side].push_back(slot);

@@ -12,6 +12,7 @@
 #include "dice.h"
 #include "notes.h"
 #include "operation.h"
+#include "support/rails.h"
 #include "worker.h"
 
 namespace p2p::chaos {
@@ -20,9 +21,7 @@ namespace p2p::chaos {
 struct Setting {
   std::string name;
   std::vector<std::string> environment;
-  std::size_t channels = 1;                        ///< of a connection, of those that TCP carries
-  std::array<std::vector<std::string>, 2> prefix;  ///< in front of each worker's program
-  std::array<std::string, 2> address{"127.0.0.1", "127.0.0.1"};
+  int rails = 0;  ///< between two hosts with a worker each; 0: both are on this one
   std::chrono::milliseconds keepalive{3000};
 };
 
@@ -53,6 +52,7 @@ class World {
   Dice& dice() { return dice_; }
   const Counts& counts() const { return counts_; }
   const Setting& setting() const { return setting_; }
+  testing::Rails& rails() { return *rails_; }
 
   /// Registers what is not registered.
   void register_all();
@@ -121,6 +121,7 @@ class World {
   enum class Region { kDown, kUp, kDropped };
 
   const Setting setting_;
+  std::unique_ptr<testing::Rails> rails_;
   Dice dice_;
   std::array<std::unique_ptr<Worker>, 2> workers_;
   std::vector<Arena> arenas_;

@@ -12,8 +12,8 @@
 #include <tuple>
 #include <vector>
 
-#include "support/eventually.h"
 #include "support/channel_cutter.h"
+#include "support/eventually.h"
 #include "support/peer.h"
 #include "support/sides.h"
 

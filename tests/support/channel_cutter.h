@@ -25,7 +25,8 @@ class ChannelCutter {
  public:
   static constexpr const char* kHost = "127.0.0.2";
 
-  explicit ChannelCutter(std::uint16_t port) : listener_(listen_at(port)), thread_([this, port] { run(port); }) {}
+  explicit ChannelCutter(std::uint16_t port)
+      : listener_(listen_at(port)), thread_([this, port] { run(port); }) {}
   ~ChannelCutter() {
     ::eventfd_write(stop_.fd(), 1);
     thread_.join();

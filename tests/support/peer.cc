@@ -62,6 +62,7 @@ Options EndpointPlan::options() const {
   options.tls = tls;
   options.workers = workers;
   options.streams = streams;
+  options.nccl_net.plugin = plugin;
   return options;
 }
 
@@ -82,12 +83,12 @@ Process Peer::start(const std::vector<std::string>& prefix) {
 }
 
 Peer::Peer(const EndpointPlan& plan, const std::vector<std::string>& prefix) : process_(start(prefix)) {
-  const std::string command =
-      fmt::format("endpoint {} {} {} {} {} {} {} {} {} {} {} {}", plan.address.empty() ? "-" : plan.address,
-                  plan.port, plan.transport.empty() ? "-" : plan.transport, plan.keepalive.count(),
-                  plan.key_file.empty() ? "-" : plan.key_file, plan.workers, plan.streams,
-                  plan.interfaces.empty() ? "-" : plan.interfaces, plan.hung.count(), plan.idle.count(),
-                  static_cast<unsigned>(plan.tls), plan.announce);
+  const std::string command = fmt::format(
+      "endpoint {} {} {} {} {} {} {} {} {} {} {} {} {}", plan.address.empty() ? "-" : plan.address, plan.port,
+      plan.transport.empty() ? "-" : plan.transport, plan.keepalive.count(),
+      plan.key_file.empty() ? "-" : plan.key_file, plan.workers, plan.streams,
+      plan.interfaces.empty() ? "-" : plan.interfaces, plan.hung.count(), plan.idle.count(),
+      static_cast<unsigned>(plan.tls), plan.plugin.empty() ? "-" : plan.plugin, plan.announce);
   std::istringstream words(must(call(command), "make a peer's endpoint"));
   words >> address_ >> port_;
 }

@@ -29,6 +29,7 @@ struct EndpointPlan {
   unsigned streams = 0;    ///< 0: the default
   std::string interfaces;  ///< for TCP data, comma-separated
   std::string announce;    ///< of a peer process alone
+  std::string plugin;      ///< for `nccl_net`
   std::chrono::milliseconds idle{60000};
   Encryption tls = Encryption::kOff;
 

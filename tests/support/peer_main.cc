@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -98,6 +99,7 @@ class Peer {
         {"import", [this](Words& words) { return import(words); }},
         {"write", [this](Words& words) { return one_sided(words, true); }},
         {"read", [this](Words& words) { return one_sided(words, false); }},
+        {"write_list", [this](Words& words) { return write_list(words); }},
         {"send", [this](Words& words) { return two_sided(words, true); }},
         {"recv", [this](Words& words) { return two_sided(words, false); }},
         {"notify", [this](Words& words) { return notify(words); }},
@@ -120,7 +122,7 @@ class Peer {
 
  private:
   /// endpoint LISTEN|- PORT TRANSPORT|- KEEPALIVE_MS KEY_FILE|- WORKERS STREAMS INTERFACES|- HUNG_MS
-  /// IDLE_MS TLS [ANNOUNCE] : "ok ADDRESS PORT"
+  /// IDLE_MS TLS PLUGIN|- [ANNOUNCE] : "ok ADDRESS PORT"
   std::string make_endpoint(Words& words) {
     Options options;
     if (const std::string address = words.text(); address != "-") options.listen_address = address;
@@ -137,6 +139,7 @@ class Peer {
     options.hung = words.time();
     options.idle = words.time();
     options.tls = static_cast<Encryption>(words.number());
+    if (const std::string plugin = words.text(); plugin != "-") options.nccl_net.plugin = plugin;
     options.announce = words.text();
     auto endpoint = Endpoint::create(options);
     if (!endpoint) return answer_error(endpoint);
@@ -264,6 +267,22 @@ class Peer {
     const auto id = static_cast<RemoteRegionId>(words.number());
     const RemoteSpan remote{id, words.number(), local.size};
     return keep(write ? over.write(local, remote) : over.read(local, remote));
+  }
+
+  /// The same as write, by blocks of 4099 bytes that are given from the last one to the first.
+  std::string write_list(Words& words) {
+    Connection& over = connection(words);
+    const LocalSpan all = span(words);
+    const auto id = static_cast<RemoteRegionId>(words.number());
+    const std::uint64_t address = words.number();
+    std::vector<LocalSpan> from;
+    std::vector<RemoteSpan> to;
+    for (std::uint64_t end = all.size, size = 0; end != 0; end -= size) {
+      size = std::min<std::uint64_t>(4099, end);
+      from.push_back({all.region, all.data + (end - size), size});
+      to.push_back({id, address + end - size, size});
+    }
+    return keep(over.write(from, to));
   }
 
   /// send|recv CONNECTION REGION OFFSET SIZE : "ok TRANSFER"

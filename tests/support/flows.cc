@@ -8,13 +8,13 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "support/process.h"
+#include "process.h"
 
-namespace p2p::chaos {
+namespace p2p::testing {
 namespace {
 
 std::vector<std::string> lines_of(const std::vector<std::string>& command) {
-  auto process = testing::Process::spawn(command);
+  auto process = Process::spawn(command);
   if (!process) throw std::runtime_error(process.error().message);
   std::vector<std::string> lines;
   for (;;) {
@@ -48,4 +48,4 @@ bool cut(const Flow& flow) {
   return !lines_of({"ss", "-HtnK", "state", "established", "src", flow.local, "dst", flow.remote}).empty();
 }
 
-}  // namespace p2p::chaos
+}  // namespace p2p::testing

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace p2p::chaos {
+namespace p2p::testing {
 
 /// One TCP connection of a process, as `ss` names its ends.
 struct Flow {
@@ -24,4 +24,4 @@ std::vector<Flow> flows_of(pid_t process);
 /// CONFIG_INET_DIAG_DESTROY.
 bool cut(const Flow& flow);
 
-}  // namespace p2p::chaos
+}  // namespace p2p::testing

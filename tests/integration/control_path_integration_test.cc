@@ -1,0 +1,107 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// The path of a session alone is dark for a while, or a router forgets its connection; the rails carry on.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "support/eventually.h"
+#include "support/hex.h"
+#include "support/peer.h"
+#include "support/rails.h"
+
+namespace p2p::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kSize = std::size_t{16} << 20;
+constexpr std::chrono::seconds kKeepalive{6};
+
+class ControlPathTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+    ASSERT_TRUE(is_ok(rails_.made()));
+    left_.emplace(plan(Rails::kLeftAddress), rails_.left());
+    right_.emplace(plan(Rails::kRightAddress), rails_.right());
+    connection_ = left_->number(fmt::format("connect {} {} 20000", right_->address(), right_->port()));
+    right_->accept();
+    own_ = left_->region(kSize);
+    theirs_ = right_->region(kSize);
+  }
+
+  EndpointPlan plan(const char* address) const {
+    EndpointPlan plan;
+    plan.keepalive = kKeepalive;
+    plan.transport = "tcp";
+    plan.address = address;
+    plan.streams = 1;
+    plan.workers = kSharingWorkers;  // both rails write the same memory, one after the other
+    plan.interfaces = rails_.interfaces();
+    return plan;
+  }
+
+  std::uint64_t import(const PeerRegion& region) {
+    return left_->number(fmt::format("import {} {}", connection_, to_hex(region.descriptor)));
+  }
+
+  Status write(std::uint64_t id, const PeerRegion& region) {
+    return left_->wait(left_->number(fmt::format("write {} {} 0 {} {} {}", connection_, own_.index, kSize, id,
+                                                 region.descriptor.address)));
+  }
+
+  void expect_both_connected() {
+    EXPECT_TRUE(is_ok(status_of(left_->call(fmt::format("status {}", connection_)))));
+    EXPECT_TRUE(is_ok(status_of(right_->call("status 0"))));
+  }
+
+  Rails rails_{{"400mbit", "400mbit"}};
+  std::optional<Peer> left_, right_;
+  std::uint64_t connection_ = 0;
+  PeerRegion own_, theirs_;
+};
+
+/// For less than the keepalive time.
+TEST_F(ControlPathTest, ThatIsDarkForAWhileHarmsNothing) {
+  const std::uint64_t id = import(theirs_);
+  left_->number(fmt::format("fill {} 0 {} 7", own_.index, kSize));
+  rails_.set_dark(0, true);
+  ASSERT_TRUE(is_ok(rails_.made()));
+  const auto dark = Clock::now() + kKeepalive / 2;
+  do {
+    EXPECT_TRUE(is_ok(write(id, theirs_)));
+  } while (Clock::now() < dark);
+  rails_.set_dark(0, false);
+  ASSERT_TRUE(is_ok(rails_.made()));
+  const PeerRegion late = right_->region(kSize);
+  EXPECT_TRUE(is_ok(write(import(late), late)));
+  for (const auto& region : {theirs_, late}) {
+    EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("check {} 0 {} 7", region.index, kSize)))));
+  }
+  // What is said of a region that goes is answered, over whatever connection the session has by now.
+  EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("drop_region {}", late.index)))));
+  expect_both_connected();
+}
+
+TEST_F(ControlPathTest, ThatARouterForgotIsDialledAnew) {
+  if (!run({"nft", "--version"})) GTEST_SKIP() << "nft (nftables) is not installed";
+  import(theirs_);
+  const auto before = rails_.control_ports();
+  ASSERT_EQ(before.size(), 1U);
+  rails_.forget(before.front());
+  ASSERT_TRUE(is_ok(rails_.made()));
+  EXPECT_TRUE(eventually([&] {
+    const auto now = rails_.control_ports();
+    return std::ranges::any_of(now, [&](const std::string& port) { return port != before.front(); });
+  }));
+  EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("drop_region {}", theirs_.index)))));
+  expect_both_connected();
+}
+
+}  // namespace
+}  // namespace p2p::testing

@@ -1,0 +1,121 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "rails.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "bounds.h"
+#include "process.h"
+
+namespace p2p::testing {
+
+Rails::Rails(const std::vector<std::string>& speeds)
+    : rails_(static_cast<int>(speeds.size())),
+      left_(fmt::format("p2p-{}-l", ::getpid())),
+      router_(fmt::format("p2p-{}-m", ::getpid())),
+      right_(fmt::format("p2p-{}-r", ::getpid())) {
+  for (const std::string& host : {left_, router_, right_}) {
+    must({"ip", "netns", "add", host});
+    must({"ip", "-n", host, "link", "set", "lo", "up"});
+  }
+  must({"ip", "netns", "exec", router_, "sysctl", "-q", "net.ipv4.ip_forward=1"});
+  for (int i = 0; i <= rails_; ++i) {
+    join(left_, i, "l", kLeftNet);
+    join(right_, i, "r", kRightNet);
+    route(left_, i, kLeftNet, kRightNet);
+    route(right_, i, kRightNet, kLeftNet);
+    if (i != 0) slow_down(i, speeds[static_cast<std::size_t>(i) - 1]);
+  }
+}
+
+Rails::~Rails() {
+  for (const std::string& host : {left_, router_, right_}) (void)run({"ip", "netns", "del", host});
+}
+
+std::string Rails::interfaces() const {
+  std::string names;
+  for (int i = 1; i <= rails_; ++i) names += fmt::format("{}e{}", i == 1 ? "" : ",", i);
+  return names;
+}
+
+void Rails::set_dark(int rail, bool dark) {
+  for (const int net : {kLeftNet, kRightNet}) {
+    must({"ip", "-n", router_, "route", dark ? "add" : "del", "blackhole",
+          fmt::format("10.{}.{}.1/32", net, rail)});
+  }
+}
+
+// The route goes with the interface.
+void Rails::set_down(int rail, bool down) {
+  must({"ip", "-n", left_, "link", "set", fmt::format("e{}", rail), down ? "down" : "up"});
+  if (!down) route(left_, rail, kLeftNet, kRightNet);
+}
+
+std::vector<std::string> Rails::control_ports() const {
+  std::vector<std::string> ports;
+  auto process = Process::spawn(
+      {"ip", "netns", "exec", left_, "ss", "-Htn", "state", "established", "dst", kRightAddress});
+  while (process) {
+    const auto line = process->read_line(kLimit);
+    if (!line) break;
+    std::istringstream words(*line);
+    std::string received;
+    std::string sent;
+    std::string local;
+    words >> received >> sent >> local;
+    ports.push_back(local.substr(local.rfind(':') + 1));
+  }
+  return ports;
+}
+
+void Rails::forget(const std::string& port) {
+  for (const std::string& rule :
+       {std::string("add table ip p2p"),
+        std::string("add chain ip p2p f { type filter hook forward priority 0; policy accept; }"),
+        "add rule ip p2p f tcp sport " + port + " drop", "add rule ip p2p f tcp dport " + port + " drop"}) {
+    must({"ip", "netns", "exec", router_, "nft", rule});
+  }
+}
+
+std::uint64_t Rails::carried(int rail) const {
+  std::uint64_t sum = 0;
+  for (const char* side : {"l", "r"}) {
+    const std::string file = fmt::format("/sys/class/net/{}{}/statistics/tx_bytes", side, rail);
+    auto process = Process::spawn({"ip", "netns", "exec", router_, "cat", file});
+    const auto line = process ? process->read_line(kLimit) : tl::unexpected(process.error());
+    if (line) sum += std::stoull(*line);
+  }
+  return sum;
+}
+
+void Rails::must(const std::vector<std::string>& words) {
+  if (made_) made_ = run(words);
+}
+
+// The host's interface eN, which the router calls by `side`.
+void Rails::join(const std::string& host, int i, const char* side, int net) {
+  const std::string here = fmt::format("e{}", i);
+  const std::string there = fmt::format("{}{}", side, i);
+  must({"ip", "-n", host, "link", "add", here, "type", "veth", "peer", "name", there, "netns", router_});
+  must({"ip", "-n", host, "addr", "add", fmt::format("10.{}.{}.1/30", net, i), "dev", here});
+  must({"ip", "-n", router_, "addr", "add", fmt::format("10.{}.{}.2/30", net, i), "dev", there});
+  must({"ip", "-n", host, "link", "set", here, "up"});
+  must({"ip", "-n", router_, "link", "set", there, "up"});
+}
+
+void Rails::route(const std::string& host, int i, int from, int to) {
+  must({"ip", "-n", host, "route", "add", fmt::format("10.{}.{}.0/30", to, i), "via",
+        fmt::format("10.{}.{}.2", from, i)});
+}
+
+void Rails::slow_down(int i, const std::string& speed) {
+  if (speed.empty()) return;
+  for (const char* side : {"l", "r"}) {
+    must({"ip", "netns", "exec", router_, "tc", "qdisc", "add", "dev", fmt::format("{}{}", side, i), "root",
+          "tbf", "rate", speed, "burst", "256k", "latency", "50ms"});
+  }
+}
+
+}  // namespace p2p::testing

@@ -1,0 +1,61 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "p2p/result.h"
+
+namespace p2p::testing {
+
+/// Two hosts with several networks between them, each by way of a router: one for control, with the number 0,
+/// the rest are rails of some speed. Network namespaces, which takes root; gone with the object.
+class Rails {
+ public:
+  static constexpr const char* kLeftAddress = "10.97.0.1";
+  static constexpr const char* kRightAddress = "10.98.0.1";
+
+  /// A rail of each speed, as `tc` takes it ("400mbit"); empty: as fast as it goes.
+  explicit Rails(const std::vector<std::string>& speeds);
+  ~Rails();
+  Rails(const Rails&) = delete;
+  Rails& operator=(const Rails&) = delete;
+
+  const Status& made() const { return made_; }
+  std::vector<std::string> left() const { return {"ip", "netns", "exec", left_}; }
+  std::vector<std::string> right() const { return {"ip", "netns", "exec", right_}; }
+
+  /// "e1,e2": the hosts' interfaces for them.
+  std::string interfaces() const;
+
+  /// The router drops what comes for a rail, in both directions, and tells nobody; or does so no more.
+  void set_dark(int rail, bool dark);
+
+  /// The left host's interface is down, or up again.
+  void set_down(int rail, bool down);
+
+  /// The ports on the left of what is connected to the right by the path of control.
+  std::vector<std::string> control_ports() const;
+
+  /// The router knows nothing more of a connection from this port, and drops what comes for it.
+  void forget(const std::string& port);
+
+  /// Bytes that went over a rail so far, both ways.
+  std::uint64_t carried(int rail) const;
+
+ private:
+  static constexpr int kLeftNet = 97;
+  static constexpr int kRightNet = 98;
+
+  void must(const std::vector<std::string>& words);
+  void join(const std::string& host, int i, const char* side, int net);
+  void route(const std::string& host, int i, int from, int to);
+  void slow_down(int i, const std::string& speed);
+
+  const int rails_;
+  const std::string left_, router_, right_;
+  Status made_;
+};
+
+}  // namespace p2p::testing
