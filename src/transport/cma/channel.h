@@ -8,9 +8,9 @@
 #include "transport/cma/device_path.h"
 #include "transport/cma/handshake.h"
 #include "transport/cma/process_copier.h"
-#include "transport/cma/ring.h"
 #include "transport/peer_end.h"
 #include "transport/transport.h"
+#include "transport/word_ring.h"
 
 namespace p2p::cma {
 

@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/cma/ring.h"
+#include "transport/word_ring.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,10 +13,10 @@
 #include "base/error.h"
 #include "transport/transport.h"
 
-namespace p2p::cma {
+namespace p2p {
 namespace {
 
-constexpr std::size_t kMemoryBytes = 2 * sizeof(Ring);
+constexpr std::size_t bytes_of(unsigned pairs) { return std::size_t{2} * pairs * sizeof(Ring); }
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // A block lies behind its length, and all begin at multiples of this.
@@ -38,46 +38,52 @@ Result<UniqueFd> make_memory() {
 
 }  // namespace
 
-RingMemory::RingMemory(RingMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+RingMemory::RingMemory(RingMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), pairs_(other.pairs_) {}
 
 RingMemory& RingMemory::operator=(RingMemory&& other) noexcept {
   std::swap(data_, other.data_);
+  std::swap(pairs_, other.pairs_);
   return *this;
 }
 
 RingMemory::~RingMemory() {
-  if (data_ != nullptr) ::munmap(data_, kMemoryBytes);
+  if (data_ != nullptr) ::munmap(data_, bytes_of(pairs_));
 }
 
-Result<RingMemory> RingMemory::create(UniqueFd& descriptor) {
+Result<RingMemory> RingMemory::create(UniqueFd& descriptor, unsigned pairs) {
   auto made = make_memory();
   if (!made) return tl::unexpected(made.error());
-  if (::ftruncate(made->get(), kMemoryBytes) != 0 || ::fcntl(made->get(), F_ADD_SEALS, kSeals) != 0) {
+  if (::ftruncate(made->get(), static_cast<off_t>(bytes_of(pairs))) != 0 ||
+      ::fcntl(made->get(), F_ADD_SEALS, kSeals) != 0) {
     return tl::unexpected(system_error("make a ring for words: set its size for good"));
   }
   descriptor = std::move(*made);
-  return map(descriptor);
+  return map(descriptor, pairs);
 }
 
-Result<RingMemory> RingMemory::open(const UniqueFd& descriptor) {
+Result<RingMemory> RingMemory::open(const UniqueFd& descriptor, unsigned pairs) {
   struct stat status{};
   // Only memory made to be sealed has seals.
   const int seals = descriptor ? ::fcntl(descriptor.get(), F_GET_SEALS) : -1;
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(descriptor.get(), &status) != 0 ||
-      status.st_size != static_cast<off_t>(kMemoryBytes)) {
+      status.st_size != static_cast<off_t>(bytes_of(pairs))) {
     return fail(ErrorCode::kProtocol, "share memory for words: the peer sent none of {} bytes that stay",
-                kMemoryBytes);
+                bytes_of(pairs));
   }
-  return map(descriptor);
+  return map(descriptor, pairs);
 }
 
-Result<RingMemory> RingMemory::map(const UniqueFd& descriptor) {
-  void* const data = ::mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
+Result<RingMemory> RingMemory::map(const UniqueFd& descriptor, unsigned pairs) {
+  void* const data =
+      ::mmap(nullptr, bytes_of(pairs), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (data == MAP_FAILED) return tl::unexpected(system_error("share memory for words: mmap"));
-  return RingMemory(data);
+  return RingMemory(data, pairs);
 }
 
-Ring& RingMemory::direction(unsigned number) const { return static_cast<Ring*>(data_)[number]; }
+Ring& RingMemory::direction(unsigned number, unsigned pair) const {
+  return static_cast<Ring*>(data_)[std::size_t{2} * pair + number];
+}
 
 Result<bool> RingWriter::write(ByteView block) {
   const std::uint64_t held = written_ - ring_->read.load(std::memory_order_acquire);
@@ -139,4 +145,4 @@ void RingReader::get(std::uint64_t at, std::span<std::byte> bytes) const {
   if (first != bytes.size()) std::memcpy(bytes.data() + first, ring_->bytes, bytes.size() - first);
 }
 
-}  // namespace p2p::cma
+}  // namespace p2p

@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/cma/ring.h"
+#include "transport/word_ring.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "transport/transport.h"
 
-namespace p2p::cma {
+namespace p2p {
 namespace {
 
 Bytes block_of(std::size_t size, std::size_t seed) {
@@ -157,4 +157,4 @@ TEST_F(RingTest, TakesNoMemoryThatMayShrink) {
 }
 
 }  // namespace
-}  // namespace p2p::cma
+}  // namespace p2p

@@ -15,7 +15,7 @@
 /// Rings of word blocks in memory that two processes share. The other process may write anything there at any
 /// time: a side believes its own copy of what it has written and read, takes the peer's counts once and
 /// checks them, and looks at no byte of a block before it has copied it out.
-namespace p2p::cma {
+namespace p2p {
 
 /// Bytes of blocks that one direction holds.
 inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
@@ -30,7 +30,7 @@ struct Ring {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Memory for both directions, mapped.
+/// Memory for pairs of rings, one of each pair for each direction, mapped.
 class RingMemory {
  public:
   RingMemory() = default;
@@ -38,20 +38,22 @@ class RingMemory {
   RingMemory& operator=(RingMemory&& other) noexcept;
   ~RingMemory();
 
-  /// New memory, of a size that nobody can change any more, and its descriptor for the peer.
-  static Result<RingMemory> create(UniqueFd& descriptor);
+  /// New memory, of a size that nobody can change any more, and its descriptor for the peer. What nobody
+  /// uses of it takes none.
+  static Result<RingMemory> create(UniqueFd& descriptor, unsigned pairs = 1);
 
   /// The peer's; kProtocol if it is not as `create` makes it.
-  static Result<RingMemory> open(const UniqueFd& descriptor);
+  static Result<RingMemory> open(const UniqueFd& descriptor, unsigned pairs = 1);
 
   /// 0: from the process that created it, 1: to it.
-  Ring& direction(unsigned number) const;
+  Ring& direction(unsigned number, unsigned pair = 0) const;
 
  private:
-  explicit RingMemory(void* data) : data_(data) {}
-  static Result<RingMemory> map(const UniqueFd& descriptor);
+  RingMemory(void* data, unsigned pairs) : data_(data), pairs_(pairs) {}
+  static Result<RingMemory> map(const UniqueFd& descriptor, unsigned pairs);
 
   void* data_ = nullptr;
+  unsigned pairs_ = 0;
 };
 
 class RingWriter {
@@ -102,4 +104,4 @@ class RingReader {
   std::uint64_t wakes_ = 0;
 };
 
-}  // namespace p2p::cma
+}  // namespace p2p
