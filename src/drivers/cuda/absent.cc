@@ -92,6 +92,7 @@ Result<std::vector<Chunk>> chunks_of(const Allocation& /*allocation*/, const std
 }
 bool is_there(const Chunk& /*chunk*/) { return false; }
 Result<UniqueFd> export_chunk(const Chunk& /*chunk*/) { return absent(); }
+Result<UniqueFd> make_chunk(int /*device*/, std::uint64_t /*size*/) { return absent(); }
 
 Result<Window> Window::reserve(std::uint64_t /*size*/) { return absent(); }
 Window::~Window() = default;

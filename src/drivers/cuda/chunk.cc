@@ -34,6 +34,15 @@ Chunk chunk_at(const Driver& driver, std::uint64_t address, int device) {
           .exportable = (properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0};
 }
 
+Result<UniqueFd> descriptor_of(const Driver& driver, CUmemGenericAllocationHandle memory,
+                               std::uint64_t size) {
+  int fd = -1;
+  const CUresult code = driver.export_memory(&fd, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (code == CUDA_SUCCESS) return UniqueFd(fd);
+  return fail(ErrorCode::kSystem, "export {} bytes of device memory: driver error {}", size,
+              static_cast<int>(code));
+}
+
 }  // namespace
 
 Result<std::vector<Chunk>> chunks_of(const Allocation& allocation, const std::byte* data,
@@ -68,12 +77,28 @@ Result<UniqueFd> export_chunk(const Chunk& chunk) {
     return fail(ErrorCode::kNotFound, "the memory at {} was unmapped, or other memory is mapped there now",
                 static_cast<const void*>(chunk.base));
   }
-  int fd = -1;
-  const CUresult code =
-      driver->export_memory(&fd, memory.handle(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  if (code == CUDA_SUCCESS) return UniqueFd(fd);
-  return fail(ErrorCode::kSystem, "export {} bytes of device memory at {}: driver error {}", chunk.size,
-              static_cast<const void*>(chunk.base), static_cast<int>(code));
+  return descriptor_of(*driver, memory.handle(), chunk.size);
+}
+
+Result<UniqueFd> make_chunk(int device, std::uint64_t size) {
+  const auto driver = load_driver();
+  if (!driver) return tl::unexpected<Error>(driver.error());
+  const DeviceGuard guard(device);
+  if (!guard.status()) return tl::unexpected<Error>(guard.status().error());
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  CUmemGenericAllocationHandle memory = 0;
+  const CUresult code = (*driver)->create_memory(&memory, size, &properties, 0);
+  if (code != CUDA_SUCCESS) {
+    return fail(ErrorCode::kUnavailable,
+                "make {} bytes on CUDA device {} for other processes: driver error {}", size, device,
+                static_cast<int>(code));
+  }
+  auto descriptor = descriptor_of(**driver, memory, size);
+  (*driver)->release_memory(memory);
+  return descriptor;
 }
 
 }  // namespace p2p::cuda

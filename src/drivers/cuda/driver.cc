@@ -21,6 +21,7 @@ bool find(void* library, const char* name, Function& function) {
 
 bool find_mapping(void* library, Driver& driver) {
   return find(library, "cuMemGetAddressRange_v2", driver.address_range) &&
+         find(library, "cuMemCreate", driver.create_memory) &&
          find(library, "cuMemRetainAllocationHandle", driver.retain_memory) &&
          find(library, "cuMemRelease", driver.release_memory) &&
          find(library, "cuMemGetAllocationPropertiesFromHandle", driver.memory_properties) &&

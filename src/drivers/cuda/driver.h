@@ -22,6 +22,7 @@ struct Driver {
   decltype(&cuStreamWriteValue32) write_value = nullptr;
   decltype(&cuThreadExchangeStreamCaptureMode) exchange_capture_mode = nullptr;
   decltype(&cuMemGetAddressRange) address_range = nullptr;
+  decltype(&cuMemCreate) create_memory = nullptr;
   decltype(&cuMemRetainAllocationHandle) retain_memory = nullptr;
   decltype(&cuMemRelease) release_memory = nullptr;
   decltype(&cuMemGetAllocationPropertiesFromHandle) memory_properties = nullptr;

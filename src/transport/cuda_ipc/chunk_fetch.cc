@@ -35,7 +35,7 @@ Result<socket::Packet> answer_from(const UniqueFd& owner, std::size_t descriptor
               to_string(packet->bytes));
 }
 
-Status prove(const UniqueFd& owner, const ChunkedMemory& memory) {
+Status prove(const UniqueFd& owner, std::uint64_t ticket, const Token& secret) {
   const auto greeting = socket::receive_packet(owner, sizeof(Token), 0, soon());
   if (!greeting) return tl::unexpected(greeting.error());
   Token theirs{};
@@ -45,13 +45,13 @@ Status prove(const UniqueFd& owner, const ChunkedMemory& memory) {
   if (const Status drawn = crypto::random_bytes(mine); !drawn) return drawn;
   Bytes request;
   ByteWriter out(request);
-  out.put(memory.ticket);
+  out.put(ticket);
   out.put(ByteView(mine));
-  out.put(ByteView(proof_of(memory.secret, Speaker::kImporter, memory.ticket, theirs, mine)));
+  out.put(ByteView(proof_of(secret, Speaker::kImporter, ticket, theirs, mine)));
   if (const Status sent = socket::send_packet(owner, request, {}, soon()); !sent) return sent;
   const auto answer = answer_from(owner, 0);
   if (!answer) return tl::unexpected(answer.error());
-  if (crypto::equal(answer->bytes, proof_of(memory.secret, Speaker::kOwner, memory.ticket, theirs, mine))) {
+  if (crypto::equal(answer->bytes, proof_of(secret, Speaker::kOwner, ticket, theirs, mine))) {
     return {};
   }
   return fail(ErrorCode::kPermissionDenied, "fetch a peer's device memory: another process answered");
@@ -70,7 +70,7 @@ Status fetch_chunks(const ChunkedMemory& memory,
                     const std::function<Status(const UniqueFd& chunk, std::uint64_t size)>& take) {
   const auto owner = socket::connect_locally(name_of(memory.server));
   if (!owner) return tl::unexpected(owner.error());
-  if (const Status proven = prove(*owner, memory); !proven) return proven;
+  if (const Status proven = prove(*owner, memory.ticket, memory.secret); !proven) return proven;
   const std::size_t batches = (memory.count + kChunksOfABatch - 1) / kChunksOfABatch;
   std::uint64_t left = memory.size;
   for (std::size_t asked = 0, got = 0; got < batches; ++got) {
@@ -92,6 +92,19 @@ Status fetch_chunks(const ChunkedMemory& memory,
   }
   if (left != 0) return unreadable();
   return {};
+}
+
+Result<Borrowed> borrow(const RingTicket& ticket, std::size_t descriptors) {
+  auto owner = socket::connect_locally(name_of(ticket.server));
+  if (!owner) return tl::unexpected(std::move(owner.error()));
+  if (const Status proven = prove(*owner, ticket.ticket, ticket.secret); !proven) {
+    return tl::unexpected(proven.error());
+  }
+  if (const Status asked = ask_for_next(*owner); !asked) return tl::unexpected(asked.error());
+  auto answer = answer_from(*owner, descriptors);
+  if (!answer) return tl::unexpected(std::move(answer.error()));
+  if (answer->descriptors.size() != descriptors) return unreadable();
+  return Borrowed{std::move(*owner), std::move(answer->descriptors), std::move(answer->bytes)};
 }
 
 }  // namespace p2p::cuda_ipc

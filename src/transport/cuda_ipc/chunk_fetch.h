@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
+#include "base/bytes.h"
 #include "base/unique_fd.h"
 #include "p2p/result.h"
 #include "transport/cuda_ipc/key.h"
@@ -15,5 +17,15 @@ namespace p2p::cuda_ipc {
 /// while the owner answers within seconds.
 Status fetch_chunks(const ChunkedMemory& memory,
                     const std::function<Status(const UniqueFd& chunk, std::uint64_t size)>& take);
+
+/// What an owner lends to this process, which has it for as long as `owner` is open.
+struct Borrowed {
+  UniqueFd owner;
+  std::vector<UniqueFd> descriptors;
+  Bytes words;
+};
+
+/// Asks for it in the same way; exactly `descriptors` are to come.
+Result<Borrowed> borrow(const RingTicket& ticket, std::size_t descriptors);
 
 }  // namespace p2p::cuda_ipc

@@ -19,7 +19,7 @@ namespace p2p::cuda_ipc {
 namespace {
 
 // Callers at once; more push the one out that has been here longest. They may be strangers that say nothing.
-constexpr std::size_t kMaxCallers = 64;
+constexpr std::ptrdiff_t kMaxCallers = 64;
 
 // What it sends is small and asked for, so that there is room; who does not read is dropped.
 constexpr socket::Deadline kNow{};
@@ -58,12 +58,27 @@ ChunkServer::~ChunkServer() {
 
 Result<ChunkServer::Offer> ChunkServer::offer(std::vector<cuda::Chunk> chunks, Access access) {
   auto offered = std::make_shared<Offered>();
-  if (const Status drawn = crypto::random_bytes(offered->secret); !drawn) {
-    return tl::unexpected(drawn.error());
-  }
   offered->chunks = std::move(chunks);
   offered->access = std::move(access);
   const MutexLock lock(mutex_);
+  return add(std::move(offered));
+}
+
+Result<ChunkServer::Offer> ChunkServer::offer_loan(int device) {
+  if (!lend_) return fail(ErrorCode::kUnavailable, "nothing is lent here");
+  const MutexLock lock(mutex_);
+  if (const auto known = loans_.find(device); known != loans_.end()) return known->second;
+  auto offered = std::make_shared<Offered>();
+  offered->lends_of = device;
+  auto made = add(std::move(offered));
+  if (made) loans_.emplace(device, *made);
+  return made;
+}
+
+Result<ChunkServer::Offer> ChunkServer::add(std::shared_ptr<Offered> offered) {
+  if (const Status drawn = crypto::random_bytes(offered->secret); !drawn) {
+    return tl::unexpected(drawn.error());
+  }
   if (!thread_.joinable()) {
     if (const Status started = start(); !started) return tl::unexpected(started.error());
   }
@@ -124,7 +139,10 @@ void ChunkServer::greet_callers(std::list<Caller>& callers) {
     Caller caller{.socket = std::move(socket)};
     if (!crypto::random_bytes(caller.challenge)) continue;
     if (!socket::send_packet(caller.socket, caller.challenge, {}, kNow)) continue;
-    if (callers.size() == kMaxCallers) callers.pop_front();
+    const auto waits = [](const Caller& each) { return each.loan == nullptr; };
+    if (std::ranges::count_if(callers, waits) == kMaxCallers) {
+      callers.erase(std::ranges::find_if(callers, waits));
+    }
     callers.push_back(std::move(caller));
   }
 }
@@ -132,6 +150,7 @@ void ChunkServer::greet_callers(std::list<Caller>& callers) {
 // False: it is dropped.
 bool ChunkServer::serve(Caller& caller) {
   const auto request = socket::receive_packet(caller.socket, kMaxPacket, 0, kNow);
+  if (caller.loan) return false;  // there is nothing more to be said but the end
   if (!request) return false;
   if (!caller.wants) return recognise(caller, request->bytes);
   if (request->bytes.size() != 1 || request->bytes.front() != std::byte{kNext}) return false;
@@ -162,6 +181,7 @@ bool ChunkServer::recognise(Caller& caller, ByteView request) {
 }
 
 bool ChunkServer::send_batch(Caller& caller) {
+  if (caller.wants->lends_of >= 0) return send_loan(caller);
   const auto& chunks = caller.wants->chunks;
   if (caller.next == chunks.size()) return false;
   const auto access = caller.wants->access();
@@ -187,6 +207,18 @@ bool ChunkServer::send_batch(Caller& caller) {
     return refuse(caller, sent.error());
   }
   caller.kept = std::move(descriptors.back());
+  return true;
+}
+
+bool ChunkServer::send_loan(Caller& caller) const {
+  auto loan = lend_(caller.wants->lends_of);
+  if (!loan) return refuse(caller, loan.error());
+  Bytes answer{std::byte{kServed}};
+  ByteWriter(answer).put(ByteView(loan->words));
+  if (const Status sent = socket::send_packet(caller.socket, answer, loan->descriptors, kNow); !sent) {
+    return refuse(caller, sent.error());
+  }
+  caller.loan = std::move(loan->kept);
   return true;
 }
 

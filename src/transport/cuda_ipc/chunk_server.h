@@ -30,7 +30,16 @@ class ChunkServer {
   /// Holds memory while some of it is exported; the error says why it may not be.
   using Access = std::function<Result<std::shared_ptr<const void>>()>;
 
-  explicit ChunkServer(Export exporter = cuda::export_chunk) : export_(std::move(exporter)) {}
+  /// What one caller is given, and has for as long as he keeps his connection.
+  struct Loan {
+    Bytes words;
+    std::vector<UniqueFd> descriptors;
+    std::shared_ptr<const void> kept;
+  };
+  using Lend = std::function<Result<Loan>(int device)>;
+
+  explicit ChunkServer(Export exporter = cuda::export_chunk, Lend lend = nullptr)
+      : export_(std::move(exporter)), lend_(std::move(lend)) {}
   ~ChunkServer();
   ChunkServer(const ChunkServer&) = delete;
   ChunkServer& operator=(const ChunkServer&) = delete;
@@ -43,6 +52,9 @@ class ChunkServer {
   };
   Result<Offer> offer(std::vector<cuda::Chunk> chunks, Access access);
 
+  /// Under which of them something of `device` is lent to each that asks.
+  Result<Offer> offer_loan(int device);
+
   /// Nobody gets them any more.
   void withdraw(std::uint64_t ticket);
 
@@ -51,6 +63,7 @@ class ChunkServer {
     Token secret{};
     std::vector<cuda::Chunk> chunks;
     Access access;
+    int lends_of = -1;  // a device: there are no chunks
   };
   /// Somebody at the socket.
   struct Caller {
@@ -58,23 +71,28 @@ class ChunkServer {
     Token challenge{};
     std::shared_ptr<const Offered> wants;  // once it has proven that it may
     std::size_t next = 0;                  // the chunk to be sent next
+    std::shared_ptr<const void> loan;      // while he has one, he is not pushed out
     UniqueFd kept;                         // the last one sent: the first export after all are closed is slow
   };
 
+  Result<Offer> add(std::shared_ptr<Offered> offered) P2P_REQUIRES(mutex_);
   Status start() P2P_REQUIRES(mutex_);
   void run();
   void greet_callers(std::list<Caller>& callers);
   bool serve(Caller& caller);
   bool recognise(Caller& caller, ByteView request);
   bool send_batch(Caller& caller);
+  bool send_loan(Caller& caller) const;
   static bool refuse(const Caller& caller, const Error& error);
   std::shared_ptr<const Offered> find(std::uint64_t ticket);
 
   const Export export_;
+  const Lend lend_;
   Mutex mutex_;
   Token name_ P2P_GUARDED_BY(mutex_){};
   std::uint64_t last_ticket_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, std::shared_ptr<const Offered>> offers_ P2P_GUARDED_BY(mutex_);
+  std::map<int, Offer> loans_ P2P_GUARDED_BY(mutex_);  // by device
   std::thread thread_ P2P_GUARDED_BY(mutex_);
   UniqueFd listener_;  // these two are made before the thread
   UniqueFd stop_;      // readable: the thread is to end

@@ -160,6 +160,71 @@ TEST(CudaIpcChunks, ThatDoNotAddUpAreRefused) {
   }
 }
 
+/// A server that lends a file and counts who has one.
+class Lender {
+ public:
+  RingTicket ticket(int device = 0) {
+    const auto offer = server.offer_loan(device).value();
+    return {offer.server, offer.ticket, offer.secret};
+  }
+
+  bool comes_to(long count) const {
+    const auto deadline = std::chrono::steady_clock::now() + 5s;
+    while (lent.use_count() != count + 1 && std::chrono::steady_clock::now() < deadline) continue;
+    return lent.use_count() == count + 1;
+  }
+
+  std::shared_ptr<int> lent = std::make_shared<int>();
+  ChunkServer server{export_file, [this](int device) -> Result<ChunkServer::Loan> {
+                       if (device != 0) return fail(ErrorCode::kUnavailable, "no memory is left");
+                       ChunkServer::Loan loan{.words = {std::byte{5}}, .kept = lent};
+                       loan.descriptors.push_back(export_file({.size = 4096}).value());
+                       return loan;
+                     }};
+};
+
+TEST(CudaIpcLoans, AreKeptForAsLongAsTheBorrowerIsThere) {
+  Lender lender;
+  EXPECT_EQ(lender.ticket(), lender.ticket());
+  auto borrowed = borrow(lender.ticket(), 1);
+  ASSERT_TRUE(borrowed) << borrowed.error().message;
+  EXPECT_EQ(borrowed->words, Bytes{std::byte{5}});
+  EXPECT_EQ(length_of(borrowed->descriptors[0]), 4096U);
+  EXPECT_TRUE(lender.comes_to(1));
+  const auto second = borrow(lender.ticket(), 1);
+  ASSERT_TRUE(second);
+  EXPECT_TRUE(lender.comes_to(2));
+  borrowed->owner.reset();
+  EXPECT_TRUE(lender.comes_to(1));
+}
+
+TEST(CudaIpcLoans, StayWhereStrangersCome) {
+  Lender lender;
+  const auto borrowed = borrow(lender.ticket(), 1);
+  ASSERT_TRUE(borrowed);
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 100; ++i) {
+    strangers.push_back(socket::connect_locally(name_of(lender.ticket().server)).value());
+    const auto deadline = std::chrono::steady_clock::now() + 5s;
+    ASSERT_TRUE(socket::receive_packet(strangers.back(), kMaxPacket, 0, deadline));
+  }
+  EXPECT_TRUE(lender.comes_to(1));
+  EXPECT_TRUE(borrow(lender.ticket(), 1));
+}
+
+TEST(CudaIpcLoans, AreRefusedWithTheReasonAndToStrangers) {
+  Lender lender;
+  const auto refused = borrow(lender.ticket(1), 1);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("no memory is left"), std::string::npos);
+  RingTicket wrong = lender.ticket();
+  wrong.secret[3] ^= std::byte{1};
+  EXPECT_FALSE(borrow(wrong, 1));
+  EXPECT_EQ(borrow(lender.ticket(), 2).error().code, ErrorCode::kProtocol) << "one descriptor, not two";
+  ChunkServer none(export_file);
+  EXPECT_FALSE(none.offer_loan(0));
+}
+
 TEST(CudaIpcChunks, StrangersAreNotInTheWay) {
   ChunkServer server(export_file);
   const auto chunks = some_chunks(70);

@@ -8,7 +8,7 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-constexpr std::uint8_t kVersion = 5;
+constexpr std::uint8_t kVersion = 6;
 
 enum KeyKind : std::uint8_t { kRefusal, kAllocation, kChunks, kPrivate };
 
@@ -39,6 +39,12 @@ void put(ByteWriter& out, const ChunkedMemory& memory) {
   out.put(memory.base);
   out.put(memory.size);
   out.put(memory.count);
+}
+
+void put(ByteWriter& out, const RingTicket& ring) {
+  out.put(ByteView(ring.server));
+  out.put(ring.ticket);
+  out.put(ByteView(ring.secret));
 }
 
 template <std::size_t kBytes>
@@ -108,6 +114,18 @@ bool get_neighbours(ByteReader& in, std::vector<AllocationId>& neighbours) {
   return true;
 }
 
+// Whether there is one comes first.
+bool get_ring(ByteReader& in, std::optional<RingTicket>& ring) {
+  const auto there = in.get<std::uint8_t>();
+  if (there > 1) return false;
+  if (there == 0) return in.ok();
+  ring.emplace();
+  ring->server = get_array<16>(in);
+  ring->ticket = in.get<std::uint64_t>();
+  ring->secret = get_array<16>(in);
+  return in.ok();
+}
+
 KeyKind kind_of(const ExportedKey& key) {
   if (key.memory) return kAllocation;
   if (key.chunks) return kChunks;
@@ -133,6 +151,10 @@ Bytes encode(const ExportedKey& key) {
   } else if (key.chunks) {
     put(out, *key.chunks);
   } else {
+    if (key.is_private) {
+      out.put(static_cast<std::uint8_t>(key.ring ? 1 : 0));
+      if (key.ring) put(out, *key.ring);
+    }
     out.put(as_bytes(std::string_view(key.refusal).substr(0, kMaxRefusal)));
   }
   return bytes;
@@ -160,8 +182,10 @@ Result<ExportedKey> decode_key(ByteView bytes) {
   } else if (kind == kChunks) {
     key.chunks = get_chunks(in);
     if (!sound(*key.chunks)) return unreadable_key(bytes);
-  } else if ((kind == kRefusal || kind == kPrivate) && in.left() <= kMaxRefusal) {
+  } else if (kind == kRefusal || kind == kPrivate) {
     key.is_private = kind == kPrivate;
+    if (key.is_private && !get_ring(in, key.ring)) return unreadable_key(bytes);
+    if (in.left() > kMaxRefusal) return unreadable_key(bytes);
     key.refusal = to_string(in.take(in.left()));
   }
   if (in.ok() && in.left() == 0 && sound(key.memory)) return key;

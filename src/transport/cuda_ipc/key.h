@@ -42,6 +42,15 @@ struct ChunkedMemory {
   std::uint32_t count = 0;   ///< chunks
 };
 
+/// At the owner's socket a peer can have a ring lent (ring_lender.h), by which bytes come to and go from
+/// memory that nobody else can be given.
+struct RingTicket {
+  Token server{};
+  std::uint64_t ticket = 0;
+  Token secret{};
+  friend auto operator<=>(const RingTicket&, const RingTicket&) = default;
+};
+
 /// An allocation of the owner, this one among all that it ever made, named by somebody who has its handle.
 struct AllocationId {
   std::uint64_t base = 0;
@@ -70,7 +79,8 @@ struct ExportedKey {
 
   /// With a refusal: the memory is there, and the owner itself can copy to and from it.
   bool is_private = false;
-  std::string refusal;  ///< set where neither is; at most 400 bytes arrive
+  std::optional<RingTicket> ring;  ///< with private memory only
+  std::string refusal;             ///< set where neither is; at most 400 bytes arrive
 };
 
 /// What a channel tells its peer: who it is, and memory with which to try whether sharing works.

@@ -55,6 +55,15 @@ TEST(CudaIpcKey, SurvivesTheWire) {
                              .base = 4096,
                              .size = 8192,
                              .count = 2};
+  const RingTicket ticket{.server = {std::byte{1}}, .ticket = 2, .secret = {std::byte{3}}};
+  const auto lends = decode_key(encode(ExportedKey{.is_private = true, .ring = ticket, .refusal = "pooled"}));
+  ASSERT_TRUE(lends);
+  EXPECT_TRUE(lends->is_private);
+  EXPECT_EQ(lends->ring, ticket);
+  EXPECT_EQ(lends->refusal, "pooled");
+  const auto lends_not = decode_key(encode(ExportedKey{.is_private = true, .refusal = "pooled"}));
+  ASSERT_TRUE(lends_not);
+  EXPECT_FALSE(lends_not->ring);
   const auto chunked = decode_key(encode(ExportedKey{.chunks = chunks}));
   ASSERT_TRUE(chunked && chunked->chunks);
   EXPECT_FALSE(chunked->memory);
