@@ -148,6 +148,9 @@ void write_keys(const Path& folder) {
   write(folder / "refusal", claim(kBase, 32768, cuda_ipc::encode(cuda_ipc::ExportedKey{.refusal = "why"})));
   const cuda_ipc::ExportedKey own{.is_private = true, .refusal = "why"};
   write(folder / "private", claim(kBase, 32768, cuda_ipc::encode(own)));
+  const cuda_ipc::ExportedKey lends{
+      .is_private = true, .ring = cuda_ipc::RingTicket{.ticket = 1}, .refusal = "why"};
+  write(folder / "private_ring", claim(kBase, 32768, cuda_ipc::encode(lends)));
   const cuda_ipc::ChunkedMemory chunks{.ticket = 1, .base = kBase, .size = 65536, .count = 2};
   write(folder / "chunks", claim(kBase, 32768, cuda_ipc::encode(cuda_ipc::ExportedKey{.chunks = chunks})));
   const auto message = [&](const char* name, const cuda_ipc::ChannelMessage& said) {
@@ -156,6 +159,8 @@ void write_keys(const Path& folder) {
   const auto text = p2p::as_bytes("exported");
   const Bytes exported(text.begin(), text.end());
   message("offer", cuda_ipc::RegionOffer{p2p::RegionId{1}, kBase, 65536, exported});
+  message("ring", cuda_ipc::RingOffer{.region = p2p::RegionId{1}, .ring = 1, .has_words = true, .words = 3});
+  message("look", cuda_ipc::Look{});
   message("request", cuda_ipc::CopyRequest{.batch = 1,
                                            .last = true,
                                            .theirs = p2p::RegionId{1},

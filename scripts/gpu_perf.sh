@@ -78,6 +78,11 @@ rows private:0:20 "$n" "${ipc[@]}" --op write,read --size 256M --depth 4
 rows "$m" "private:$far:20" "${ipc[@]}" --op write,read --size 64K,1M --depth 1
 rows "$m" "private:$far:20" "${ipc[@]}" --op write,read --size 256M --depth 4
 rows "$m" "private:$far:20" "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
+# Private on both sides: by a ring.
+c=private:0:20 d=private:$far:20
+rows $c "$d" "${ipc[@]}" --op write,read --size 64K,1M,4M,16M,64M --depth 1
+rows $c "$d" "${ipc[@]}" --op write,read --size 256M --depth 4
+rows $c "$d" "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2
 # What registration alone costs the first: the devices were in use until then.
 rows $a $b "${ipc[@]}" --op write,read --size 64K,1M,16M,256M --depth 1 --awake
 rows $a $b "${ipc[@]}" --op write,read --size 4K --blocks 40960 --depth 2 --awake

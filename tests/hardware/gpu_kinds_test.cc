@@ -100,22 +100,20 @@ TEST_P(GpuKinds, PrivateAsTheRemoteSideOfMemoryThatIsShared) {
   }
 }
 
-TEST_P(GpuKinds, PrivateOnBothSidesCudaIpcAloneSaysWhyNot) {
+TEST_P(GpuKinds, HostAndPrivateMemoryCudaIpcAloneSaysWhyNot) {
   if (over_tcp()) GTEST_SKIP() << "tcp needs no handle";
   GpuPair& both = pair();
-  for (const char* const here : {"private:0", "host"}) {
-    const SideMemory mine(both.left, here, kMiB);
-    for (const PrivateKind& kind : kPrivateKinds) {
-      const SideMemory theirs(both.right, right_place(kind), kMiB);
-      theirs.set(kUntouched);
-      const Piece piece{mine.index(), theirs.imported_by(both.left), 0, theirs.address(0), kMiB};
-      const Status status = both.left.transfer("write", {&piece, 1});
-      ASSERT_TRUE(is_error(status, {ErrorCode::kUnavailable})) << kind.name;
-      EXPECT_NE(status.error().message.find(kind.reason), std::string::npos) << status.error().message;
-      EXPECT_NE(status.error().message.find("nor can the memory on this side"), std::string::npos)
-          << status.error().message;
-      EXPECT_TRUE(theirs.is_set(0, kMiB, kUntouched));
-    }
+  const SideMemory mine(both.left, "host", kMiB);
+  for (const PrivateKind& kind : kPrivateKinds) {
+    const SideMemory theirs(both.right, right_place(kind), kMiB);
+    theirs.set(kUntouched);
+    const Piece piece{mine.index(), theirs.imported_by(both.left), 0, theirs.address(0), kMiB};
+    const Status status = both.left.transfer("write", {&piece, 1});
+    ASSERT_TRUE(is_error(status, {ErrorCode::kUnavailable})) << kind.name;
+    EXPECT_NE(status.error().message.find(kind.reason), std::string::npos) << status.error().message;
+    EXPECT_NE(status.error().message.find("nor can the memory on this side"), std::string::npos)
+        << status.error().message;
+    EXPECT_TRUE(theirs.is_set(0, kMiB, kUntouched));
   }
   check(both, config().left_place(), config().right_place());
 }
@@ -211,9 +209,12 @@ TEST(GpuProbe, PeersOfTheSameNumberReachEachOthersChunks) {
   const SideMemory mine(left, "cuda:0", kMiB);
   const SideMemory theirs(right, "cuda" + there, kMiB);
   const SideMemory mapped(right, "mapped" + there, kMiB);
+  const SideMemory closed(left, "private:0", kMiB);
+  const SideMemory closed_there(right, "private" + there, kMiB);
   connect(left, right);
   write_and_read_by(left, mine, mapped, "cuda_ipc");
   write_and_read_by(left, mine, theirs, "tcp");
+  write_and_read_by(left, closed, closed_there, "cuda_ipc");
 }
 
 // Each side sees one GPU, and not the other's.
@@ -224,9 +225,12 @@ TEST(GpuProbe, AHiddenGpuIsReached) {
   const SideMemory mine(left, "cuda:0", kMiB);
   const SideMemory theirs(right, "cuda:0", kMiB);
   const SideMemory mapped(right, "mapped:0", kMiB);
+  const SideMemory closed(left, "private:0", kMiB);
+  const SideMemory closed_there(right, "private:0", kMiB);
   connect(left, right);
   write_and_read_by(left, mine, theirs, "cuda_ipc");
   write_and_read_by(left, mine, mapped, "cuda_ipc");
+  write_and_read_by(left, closed, closed_there, "cuda_ipc");
 }
 
 }  // namespace

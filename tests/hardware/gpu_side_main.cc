@@ -54,6 +54,7 @@ class Server {
         {"post", [this](Words& words) { return post(words); }},
         {"repeat", [this](Words& words) { return repeat(words); }},
         {"wait", [this](Words& words) { return wait(words); }},
+        {"cancel", [this](Words& words) { return cancel(words); }},
         {"outcomes", [this](Words& words) { return outcomes(words); }},
         {"route", [this](Words& words) { return route(words); }},
         {"import_time", [this](Words& words) { return import_time(words); }},
@@ -281,6 +282,14 @@ class Server {
     const Transfer& transfer = transfers_.at(words.number());
     const Status done = transfer.wait(words.time());
     return done ? ok(fmt::format("{}", transfer.bytes())) : answer(done);
+  }
+
+  /// cancel FIRST COUNT : "ok"
+  std::string cancel(Words& words) {
+    const std::uint64_t first = words.number();
+    const std::uint64_t count = words.number();
+    for (std::uint64_t i = first; i < first + count; ++i) transfers_.at(i).cancel();
+    return "ok";
   }
 
   /// outcomes FIRST COUNT MS : "ok GOOD BAD UNFINISHED SILENT CODES MESSAGE", MS for all of them

@@ -10,7 +10,9 @@
 
 namespace p2p::cuda_ipc {
 IpcChannel::IpcChannel(Own own)
-    : own_(std::move(own)), served_(own_.regions, own_.import, own_.warmup->copiers().limits().blocks) {
+    : own_(std::move(own)),
+      served_(own_.regions, own_.import, own_.warmup->copiers().limits().blocks),
+      mail_(own_.control) {
   own_.warmup->add_channel();
 }
 
@@ -62,6 +64,7 @@ bool IpcChannel::post(const Batch& batch) {
     return false;
   }
   if (flight.status && !flight.asked.empty()) ask(flight, batch.operation);
+  if (flight.status && !flight.closed.empty()) use_ring(flight, batch.operation);
   start(flight);
   flights_.push_back(std::move(flight));
   return true;
@@ -90,7 +93,7 @@ void IpcChannel::ask(Flight& flight, Operation operation) {
     last = &piece;
   }
   requests.back().last = true;
-  for (CopyRequest& request : requests) own_.control->send(encode(std::move(request)));
+  for (CopyRequest& request : requests) mail_.ask(encode(std::move(request)));
   flight.awaits_peer = true;
 }
 
@@ -100,31 +103,10 @@ Status IpcChannel::offer(const LocalMemory& region) {
   }
   if (const Status alive = region.check_alive(); !alive) return alive;
   if (!own_.told->add(*own_.control, region.info().id)) return {};
-  own_.control->send(encode(RegionOffer{.region = region.info().id,
-                                        .base = reinterpret_cast<std::uint64_t>(region.info().base),
-                                        .size = region.info().size,
-                                        .exported = region.export_key()}));
-  return {};
-}
-
-Status IpcChannel::on_control(std::span<const std::byte> message) {
-  auto decoded = decode_message(message);
-  if (!decoded) return tl::unexpected(decoded.error());
-  if (auto* const offered = std::get_if<RegionOffer>(&*decoded)) return served_.on(std::move(*offered));
-  if (const auto* const request = std::get_if<CopyRequest>(&*decoded)) return served_.on(*request);
-  if (const auto* const withdrawn = std::get_if<RegionWithdrawn>(&*decoded)) {
-    served_.on(*withdrawn);
-    return {};
-  }
-  const auto& outcome = std::get<CopyOutcome>(*decoded);
-  const auto flight = std::ranges::find_if(flights_, [&](const Flight& each) {
-    return each.awaits_peer && static_cast<std::uint64_t>(each.id) == outcome.batch;
-  });
-  if (flight == flights_.end()) {
-    return fail(ErrorCode::kProtocol, "the outcome of a copy that nobody asked a cuda_ipc peer for");
-  }
-  flight->awaits_peer = false;
-  if (flight->status) flight->status = outcome.status;
+  mail_.ask(encode(RegionOffer{.region = region.info().id,
+                               .base = reinterpret_cast<std::uint64_t>(region.info().base),
+                               .size = region.info().size,
+                               .exported = region.export_key()}));
   return {};
 }
 
@@ -145,7 +127,7 @@ bool IpcChannel::serve(std::unique_ptr<ServedCopy> copy) {
     full_ = std::move(copy);
     return false;
   }
-  if (flight.status && !flight.asked.empty()) {
+  if (flight.status && !(flight.asked.empty() && flight.closed.empty())) {
     flight.status =
         fail(ErrorCode::kUnavailable, "the memory of neither side can be shared between processes");
   }
@@ -157,16 +139,16 @@ bool IpcChannel::serve(std::unique_ptr<ServedCopy> copy) {
 
 IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
   Path path;
-  const RemoteKey* asked = nullptr;  // the last one whose memory is private
+  std::pair<const Registration*, const RemoteKey*> seen;
+  std::vector<Segment>* apart = nullptr;  // what is not copied here and now
   bool full = false;
   batch.for_each_piece([&](const Segment& piece) {
     if (full || !flight.status) return;
     const RemoteKey& key = *piece.key;
     const RegionInfo& region = key.info();
-    if (&key != asked && &key != path.key && dynamic_cast<const PrivateMemory*>(&key) != nullptr) {
-      asked = &key;
-    }
-    if (&key == asked) return flight.asked.push_back(piece);
+    if (piece.registration != seen.first || &key != seen.second) apart = apart_of(piece, flight);
+    seen = {piece.registration, &key};
+    if (apart != nullptr) return apart->push_back(piece);
     if (piece.registration != path.registration || &key != path.key) {
       const auto found = find_path(piece, flight, path);
       if (!found) flight.status = tl::unexpected(found.error());
@@ -182,6 +164,12 @@ IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
     add(path, piece, path.peer + offset, batch.operation == Operation::kWrite);
   });
   return full ? Planned::kFull : Planned::kYes;
+}
+
+std::vector<Segment>* IpcChannel::apart_of(const Segment& piece, Flight& flight) {
+  if (dynamic_cast<const PrivateMemory*>(piece.key) == nullptr) return nullptr;
+  const auto& local = static_cast<const LocalMemory&>(*piece.registration);
+  return local.shareable() ? &flight.asked : &flight.closed;
 }
 
 // A piece with seams goes by copy engine, part by part: of blocks for kernels a list has no room for more
@@ -254,13 +242,14 @@ void IpcChannel::release(Flight& flight) {
 
 // True once the flight has ended.
 bool IpcChannel::advance(Flight& flight) {
-  if (flight.awaits_peer) return false;
+  if (flight.awaits_peer || (flight.ringed && !flight.ringed->ended())) return false;
   for (const Part& part : flight.parts) {
     if (!part.copier->finished(*part.list)) return false;
   }
   for (const Part& part : flight.parts) {
     if (flight.status) flight.status = part.list->status();
   }
+  if (flight.ringed && flight.status) flight.status = flight.ringed->status();
   release(flight);
   return true;
 }
@@ -272,11 +261,16 @@ void IpcChannel::end(Flight& flight, std::vector<Completion>& completions) {
   }
   const std::uint64_t number = flight.served->number;
   flight.served.reset();  // the peer may take the memory back from now on
-  own_.control->send(encode(CopyOutcome{number, std::move(flight.status)}));
+  mail_.answer(encode(CopyOutcome{number, std::move(flight.status)}));
 }
 
 bool IpcChannel::progress(std::vector<Completion>& completions) {
-  bool moved = false;
+  const auto mail = state_ == ChannelState::kReady ? take_mail() : Result<bool>(false);
+  if (!mail) {
+    error_ = mail.error();
+    state_ = ChannelState::kFailed;
+  }
+  bool moved = ring_copies_.advance() || mail.value_or(true);
   serve();
   for (std::size_t i = 0; i < flights_.size();) {
     Flight& flight = flights_[i];

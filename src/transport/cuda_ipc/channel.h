@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "device/copier.h"
+#include "transport/cuda_ipc/mail.h"
 #include "transport/cuda_ipc/regions.h"
+#include "transport/cuda_ipc/ring_copies.h"
+#include "transport/cuda_ipc/ring_lender.h"
 #include "transport/cuda_ipc/served_copies.h"
 #include "transport/cuda_ipc/told_regions.h"
 #include "transport/cuda_ipc/warmup.h"
@@ -20,8 +23,9 @@ namespace p2p::cuda_ipc {
 
 /// Copies between local memory and a peer's device memory; the peer takes no part. All of a batch goes to the
 /// device whose memory is local, so that writes are pushed and reads are pulled. Where the peer's memory is
-/// private to its process, the peer is asked to copy, and does the same from its side.
-class IpcChannel : public Channel {
+/// private to its process, the peer is asked to copy, and does the same from its side; where that of both is,
+/// each copies to and from a ring of the peer's.
+class IpcChannel : public Channel, private RingCopies::Hands {
  public:
   struct Own {
     ProcessId process;
@@ -31,6 +35,7 @@ class IpcChannel : public Channel {
     std::shared_ptr<ToldRegions> told;  // these three serve memory that one side alone reaches
     PeerAccess regions;
     ServedCopies::Import import;
+    std::shared_ptr<RingLender> lender;
   };
   explicit IpcChannel(Own own);
   ~IpcChannel() override;
@@ -41,10 +46,15 @@ class IpcChannel : public Channel {
   Error error() const override { return error_; }
   bool post(const Batch& batch) override;
   bool progress(std::vector<Completion>& completions) override;
-  void abandon(BatchId /*id*/) override {}  // what a device has begun ends by itself within moments
+  void abandon(BatchId id) override;
   int ready_fd() const override { return -1; }
   bool busy() const override { return !flights_.empty() || !served_.empty() || full_ != nullptr; }
   Status on_control(std::span<const std::byte> message) override;
+  bool stir() override {
+    mail_.stir();
+    return true;
+  }
+  bool rest() override { return mail_.rest(); }
   std::string describe() const override { return description_; }
 
  private:
@@ -57,7 +67,9 @@ class IpcChannel : public Channel {
     BatchId id{};
     std::vector<Part> parts;  // one a local device, so mostly one
     Status status;
-    std::vector<Segment> asked;          // that the peer has to copy, because its memory is private
+    std::vector<Segment> asked;   // that the peer has to copy, because its memory is private
+    std::vector<Segment> closed;  // of memory that is private on both sides, until it is `ringed`
+    std::unique_ptr<RingJob> ringed;
     bool awaits_peer = false;            // which has not said yet how that ended
     std::unique_ptr<ServedCopy> served;  // set: the batch is the peer's, and `id` means nothing
   };
@@ -73,6 +85,7 @@ class IpcChannel : public Channel {
 
   enum class Planned : std::uint8_t { kYes, kFull };
   Planned plan(const Batch& batch, Flight& flight);
+  static std::vector<Segment>* apart_of(const Segment& piece, Flight& flight);
   static void add(const Path& path, const Segment& piece, std::byte* peer, bool write);
   Result<bool> find_path(const Segment& piece, Flight& flight, Path& path);
   Result<Part> part_for(int device, Flight& flight);
@@ -81,11 +94,23 @@ class IpcChannel : public Channel {
   void start(Flight& flight);
   void ask(Flight& flight, Operation operation);
   Status offer(const LocalMemory& region);
+  Result<bool> take_mail();
+  Status take(ByteView message, bool by_link);
+  Status take_lent(const RingOffer& offer);
+  Status take_outcome(CopyOutcome outcome);
+  RegionId offer_ring(const std::shared_ptr<PeerRing>& ring);
+  void use_ring(Flight& flight, Operation operation);
   void serve();
   bool serve(std::unique_ptr<ServedCopy> copy);
   void end(Flight& flight, std::vector<Completion>& completions);
   bool advance(Flight& flight);
   void release(Flight& flight);
+
+  // For memory that is private on both sides.
+  Result<std::shared_ptr<RingSlots>> ring_for(const Segment& piece) override;
+  Result<bool> start(RingLoad& load) override;
+  bool finished(RingLoad& load, Status& status) override;
+  void ask(const RingLoad& load) override;
 
   const Own own_;
   ChannelState state_ = ChannelState::kConnecting;
@@ -95,6 +120,10 @@ class IpcChannel : public Channel {
   std::deque<Flight> flights_;
   ServedCopies served_;
   std::unique_ptr<ServedCopy> full_;  // a batch of the peer's for which no list was free
+  Mail mail_;
+  std::map<std::shared_ptr<PeerRing>, RegionId> rings_;  // that the peer was told of
+  RingCopies ring_copies_{*this};
+  Bytes words_;  // kept for its capacity
 };
 
 }  // namespace p2p::cuda_ipc

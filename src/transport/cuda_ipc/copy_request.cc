@@ -10,7 +10,7 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-enum WordKind : std::uint8_t { kOffer = 1, kWithdrawn, kRequest, kOutcome };
+enum WordKind : std::uint8_t { kOffer = 1, kWithdrawn, kRequest, kOutcome, kRing, kLook };
 constexpr std::size_t kMaxExported = 4096;
 constexpr std::size_t kMaxText = 400;
 constexpr std::uint16_t kGood = 0xffff;
@@ -31,6 +31,17 @@ struct Writer {
     out.put(std::uint8_t{kWithdrawn});
     out.put(to_underlying(withdrawn.region));
   }
+
+  void operator()(const RingOffer& offer) const {
+    out.put(std::uint8_t{kRing});
+    out.put(to_underlying(offer.region));
+    out.put(offer.ring);
+    out.put(ByteView(offer.token));
+    out.put(static_cast<std::uint8_t>(offer.has_words));
+    out.put(offer.words);
+  }
+
+  void operator()(const Look& /*look*/) const { out.put(std::uint8_t{kLook}); }
 
   void operator()(const CopyRequest& request) const {
     out.put(std::uint8_t{kRequest});
@@ -60,6 +71,18 @@ bool read(ByteReader& in, RegionOffer& offer) {
   offer.exported.assign(exported.begin(), exported.end());
   return in.ok() && offer.size != 0 && offer.base + offer.size > offer.base;
 }
+
+bool read(ByteReader& in, RingOffer& offer) {
+  offer.region = RegionId{in.get<std::uint32_t>()};
+  offer.ring = in.get<std::uint64_t>();
+  std::ranges::copy(in.take(offer.token.size()), offer.token.begin());
+  const auto has_words = in.get<std::uint8_t>();
+  offer.has_words = has_words == 1;
+  offer.words = in.get<std::uint8_t>();
+  return in.ok() && in.left() == 0 && has_words <= 1;
+}
+
+bool read(ByteReader& in, Look& /*look*/) { return in.left() == 0; }
 
 bool read(ByteReader& in, CopyRequest& request) {
   request.batch = in.get<std::uint64_t>();
@@ -124,6 +147,8 @@ Result<ChannelMessage> decode_message(ByteView bytes) {
   bool good = false;
   if (kind == kOffer) good = read_into<RegionOffer>(in, message);
   if (kind == kRequest) good = read_into<CopyRequest>(in, message);
+  if (kind == kRing) good = read_into<RingOffer>(in, message);
+  if (kind == kLook) good = read_into<Look>(in, message);
   if (kind == kOutcome) good = read_into<CopyOutcome>(in, message);
   if (kind == kWithdrawn) {
     message = RegionWithdrawn{RegionId{in.get<std::uint32_t>()}};

@@ -11,6 +11,7 @@
 #include "p2p/memory.h"
 #include "p2p/result.h"
 #include "transport/batch.h"
+#include "transport/cuda_ipc/key.h"
 
 /// What two channels say to each other where the memory of one side is private to its process: that side
 /// copies, from and to the other's memory.
@@ -28,6 +29,18 @@ struct RegionOffer {
 struct RegionWithdrawn {
   RegionId region{};
 };
+
+/// The sender has been lent a ring by the receiver's process, and what it asks for may name it as `region`.
+struct RingOffer {
+  RegionId region{};
+  std::uint64_t ring = 0;
+  Token token{};
+  bool has_words = false;  ///< the sender asks by the words of the ring from now on
+  std::uint8_t words = 0;  ///< which pair of them
+};
+
+/// Wakes the receiver: words have come.
+struct Look {};
 
 /// Copies between one region of the receiver's and one of the sender's. A batch may take several, the last of
 /// which says so.
@@ -55,7 +68,7 @@ struct CopyOutcome {
 /// As many fit into a message of a ControlLink.
 inline constexpr std::size_t kMaxPieces = 2600;
 
-using ChannelMessage = std::variant<RegionOffer, RegionWithdrawn, CopyRequest, CopyOutcome>;
+using ChannelMessage = std::variant<RegionOffer, RegionWithdrawn, CopyRequest, CopyOutcome, RingOffer, Look>;
 Bytes encode(const ChannelMessage& message);
 
 /// kProtocol unless the bytes are what `encode` made.

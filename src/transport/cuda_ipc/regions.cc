@@ -201,7 +201,16 @@ std::vector<std::byte> LocalMemory::export_key() const {
   if (key) return encode(*key);
   ExportedKey refused{.refusal = key.error().message};
   refused.is_private = lifetime().allocation().base != nullptr && key.error().code == ErrorCode::kUnavailable;
+  if (refused.is_private) refused.ring = offer_ring();
   return encode(refused);
+}
+
+std::optional<RingTicket> LocalMemory::offer_ring() const {
+  const auto server = server_.lock();
+  if (!server) return std::nullopt;
+  const auto offer = server->offer_loan(info().place.device);
+  if (!offer) return std::nullopt;
+  return RingTicket{offer->server, offer->ticket, offer->secret};
 }
 
 bool LocalMemory::shareable() const {

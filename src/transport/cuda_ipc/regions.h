@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/mutex.h"
 #include "device/lifetime.h"
 #include "drivers/cuda/place.h"
@@ -19,6 +20,7 @@
 #include "transport/cuda_ipc/chunk_server.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/cuda_ipc/mappings.h"
+#include "transport/cuda_ipc/peer_ring.h"
 #include "transport/cuda_ipc/pins.h"
 #include "transport/registration.h"
 
@@ -64,6 +66,7 @@ class LocalMemory : public device::WithLifetime<Registration>,
  private:
   Result<ChunkedMemory> share_chunks() const;
   Result<ChunkServer::Offer> offer_chunks() const;
+  std::optional<RingTicket> offer_ring() const;
 
   const ProcessId process_;
   const std::weak_ptr<ChunkServer> server_;  // whose thread may be the last to let go of this
@@ -80,13 +83,21 @@ bool registered_here(const RegionInfo& region);
 /// A peer's device memory that only the peer can reach: it is asked to copy.
 class PrivateMemory : public RemoteKey {
  public:
-  PrivateMemory(const RegionInfo& region, std::string reason)
-      : RemoteKey(region), reason_(std::move(reason)) {}
+  /// `ring`: where memory is lent for copies between this and other private memory; may be null.
+  PrivateMemory(const RegionInfo& region, std::string reason, std::shared_ptr<RingSource> ring)
+      : RemoteKey(region), reason_(std::move(reason)), ring_(std::move(ring)) {}
 
   const std::string& reason() const { return reason_; }  ///< why it is private
 
+  /// A ring for copies of `device`; kUnavailable, saying why, if there is none.
+  Result<std::shared_ptr<PeerRing>> ring_for(int device) const {
+    if (ring_) return ring_->ring_for(device);
+    return fail(ErrorCode::kUnavailable, "its owner lends no memory for that");
+  }
+
  private:
   const std::string reason_;
+  const std::shared_ptr<RingSource> ring_;
 };
 
 /// A GPU of this host that this process does not see (CUDA_VISIBLE_DEVICES). Its memory can be mapped all the

@@ -16,12 +16,27 @@ constexpr std::size_t kMaxOffers = std::size_t{1} << 16;
 
 }  // namespace
 
-Status ServedCopies::on(RegionOffer offer) {
+Result<std::shared_ptr<ServedCopies::Offered>> ServedCopies::add(RegionId region) {
   if (offers_.size() >= kMaxOffers) {
     return fail(ErrorCode::kProtocol, "a cuda_ipc peer offers more than {} regions", kMaxOffers);
   }
   auto offered = std::make_shared<Offered>();
-  offers_.insert_or_assign(to_underlying(offer.region), offered);
+  offers_.insert_or_assign(to_underlying(region), offered);
+  return offered;
+}
+
+Status ServedCopies::lend(RegionId region, std::shared_ptr<const RemoteKey> key) {
+  const auto offered = add(region);
+  if (!offered) return tl::unexpected(offered.error());
+  (*offered)->key = std::move(key);
+  (*offered)->settled.store(true, std::memory_order_release);
+  return {};
+}
+
+Status ServedCopies::on(RegionOffer offer) {
+  const auto added = add(offer.region);
+  if (!added) return tl::unexpected(added.error());
+  const std::shared_ptr<Offered>& offered = *added;
   const RegionInfo region{.id = offer.region,
                           .key = {},
                           // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the peer's process

@@ -47,6 +47,9 @@ class ServedCopies {
   /// Errors are the peer's breaches of the protocol.
   Status on(RegionOffer offer);
   void on(const RegionWithdrawn& withdrawn);
+
+  /// The same for memory of this process that was lent to the peer.
+  Status lend(RegionId region, std::shared_ptr<const RemoteKey> key);
   Status on(const CopyRequest& request);
 
   /// The next batch that is complete and whose regions have been imported, or cannot be. Null: none now.
@@ -69,6 +72,7 @@ class ServedCopies {
     std::vector<std::shared_ptr<const Offered>> offers;  // one a request
   };
 
+  Result<std::shared_ptr<Offered>> add(RegionId region);
   Status add(ServedCopy& copy, const CopyRequest& request, const Offered& offered) const;
 
   const PeerAccess regions_;

@@ -120,6 +120,16 @@ TEST_F(ServedCopiesTest, SayWhyThePeersRegionCannotBeUsed) {
   EXPECT_EQ(refused->status.error().message, "no such GPU here");
 }
 
+// As a region of the peer's, with nothing to wait for.
+TEST_F(ServedCopiesTest, NameMemoryThatWasLentToThePeer) {
+  const std::shared_ptr<const RemoteKey> lent = std::make_shared<RemoteKey>(RegionInfo{.size = 1000});
+  ASSERT_TRUE(served_.lend(RegionId{3}, lent));
+  ASSERT_TRUE(served_.on(request(1, true)));
+  const auto copy = served_.take();
+  ASSERT_TRUE(copy && copy->status);
+  EXPECT_EQ(copy->segments.at(0).key, lent.get());
+}
+
 TEST_F(ServedCopiesTest, MixedUpOrEndlessRequestsBreakTheProtocol) {
   EXPECT_FALSE(served_.on(request(1, true))) << "of a region that was not offered";
   ASSERT_TRUE(served_.on(offer()));
@@ -144,6 +154,15 @@ TEST(CudaIpcMessages, SurviveTheWireAndNothingElseDoes) {
   ASSERT_FALSE(bad.status);
   EXPECT_EQ(bad.status.error().code, ErrorCode::kNotFound);
   EXPECT_NE(bad.status.error().message.find("it was freed"), std::string::npos);
+
+  const RingOffer ring = through_the_wire(
+      RingOffer{.region = RegionId{6}, .ring = 7, .token = {std::byte{8}}, .has_words = true, .words = 9});
+  EXPECT_EQ(ring.region, RegionId{6});
+  EXPECT_EQ(ring.ring, 7U);
+  EXPECT_EQ(ring.token[0], std::byte{8});
+  EXPECT_TRUE(ring.has_words);
+  EXPECT_EQ(ring.words, 9U);
+  through_the_wire(Look{});
 
   const CopyRequest request{
       .batch = 1, .operation = Operation::kRead, .last = true, .pieces = {{1, 2, 3}, {4, 5, 6}}};

@@ -47,7 +47,13 @@ class CudaIpc : public Transport {
   explicit CudaIpc(const Options& options)
       : process_(this_process()),
         mappings_(std::make_shared<Mappings>(Mappings::Limits{})),
-        warmup_(std::make_shared<Warmup>(limits_from(options), options, mappings_)) {}
+        warmup_(std::make_shared<Warmup>(limits_from(options), options, mappings_)),
+        lender_(std::make_shared<RingLender>(process_.value_or(ProcessId{}), mappings_)),
+        server_(std::make_shared<ChunkServer>(cuda::export_chunk,
+                                              [lender = lender_, warmup = warmup_](int device) {
+                                                warmup->prepare(device);
+                                                return lender->lend(device);
+                                              })) {}
 
   std::string_view name() const override { return "cuda_ipc"; }
 
@@ -81,6 +87,7 @@ class CudaIpc : public Transport {
     const MutexLock lock(mutex_);
     if (region.place.kind == MemoryKind::kCuda) {
       devices_.insert(region.place.device);
+      if (!(*memory)->shareable() && private_devices_.insert(region.place.device).second) borrow_rings();
       regions_->add(*memory);
     } else if (region.size <= kPinnedAhead) {
       std::erase_if(unpinned_, [](const auto& each) { return each.expired(); });
@@ -99,8 +106,16 @@ class CudaIpc : public Transport {
   Status check_pair(const Registration& local, const RemoteKey& remote) const override {
     const auto* const there = dynamic_cast<const PrivateMemory*>(&remote);
     if (there == nullptr || static_cast<const LocalMemory&>(local).shareable()) return {};
+    const MemoryPlace here = local.info().place;
+    std::string why = "host memory";
+    if (here.kind == MemoryKind::kCuda) {
+      const auto ring = there->ring_for(here.device);
+      if (ring) return {};
+      why = ring.error().message;
+    }
     return fail(ErrorCode::kUnavailable,
-                "the owner cannot share it: {}; nor can the memory on this side be shared", there->reason());
+                "the owner cannot share it: {}; nor can the memory on this side be shared ({})",
+                there->reason(), why);
   }
 
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
@@ -110,17 +125,23 @@ class CudaIpc : public Transport {
 
  private:
   std::optional<SharedMemory> probe_memory();
+  std::unique_ptr<RemoteKey> import_private(const RegionInfo& region, ExportedKey key);
+  void borrow_ring(RingSource& source, const std::set<int>& devices);
+  void borrow_rings() P2P_REQUIRES(mutex_);
   void import_offered(const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done);
   void pin_ahead() P2P_REQUIRES(mutex_);
 
   const Result<ProcessId> process_;
   const std::shared_ptr<Mappings> mappings_;
   const std::shared_ptr<Warmup> warmup_;
-  const std::shared_ptr<ChunkServer> server_ = std::make_shared<ChunkServer>();
+  const std::shared_ptr<RingLender> lender_;
+  const std::shared_ptr<ChunkServer> server_;
   const std::shared_ptr<RegistrationTable> regions_ = std::make_shared<RegistrationTable>();
   const std::shared_ptr<ToldRegions> told_ = std::make_shared<ToldRegions>();
   Mutex mutex_;
-  std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
+  RingSources ring_sources_;
+  std::set<int> devices_ P2P_GUARDED_BY(mutex_);          // that have memory registered here
+  std::set<int> private_devices_ P2P_GUARDED_BY(mutex_);  // that have some which cannot be shared
   cuda::DeviceBuffer probe_ P2P_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<const LocalMemory>> unpinned_ P2P_GUARDED_BY(mutex_);  // host memory
   bool pins_ahead_ P2P_GUARDED_BY(mutex_) = false;
@@ -132,7 +153,7 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
                                                           std::span<const std::byte> exported) {
   auto key = decode_key(exported);
   if (!key) return tl::unexpected(key.error());
-  if (key->is_private) return std::make_unique<PrivateMemory>(region, key->refusal);
+  if (key->is_private) return import_private(region, std::move(*key));
   if (!key->memory && !key->chunks) {
     return fail(ErrorCode::kUnavailable, "the owner cannot share it: {}", key->refusal);
   }
@@ -176,6 +197,33 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   return peer;
 }
 
+// The ring is for memory here that cannot be shared either.
+std::unique_ptr<RemoteKey> CudaIpc::import_private(const RegionInfo& region, ExportedKey key) {
+  std::shared_ptr<RingSource> source;
+  std::set<int> devices;
+  if (key.ring) {
+    source = ring_sources_.of(*key.ring);
+    const MutexLock lock(mutex_);
+    devices = private_devices_;
+  }
+  if (!devices.empty()) borrow_ring(*source, devices);
+  return std::make_unique<PrivateMemory>(region, std::move(key.refusal), std::move(source));
+}
+
+void CudaIpc::borrow_ring(RingSource& source, const std::set<int>& devices) {
+  for (const int device : devices) warmup_->prepare(device);
+  if (const Status fetched = source.fetch(devices); !fetched) {
+    log(LogLevel::kInfo, "cuda_ipc between memories that cannot be shared: {}", fetched.error().message);
+  }
+}
+
+// Peers' private memory may be known already.
+void CudaIpc::borrow_rings() {
+  importing_.post([this, devices = private_devices_] {
+    for (const auto& source : ring_sources_.all()) borrow_ring(*source, devices);
+  });
+}
+
 Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& setup) {
   if (const Status usable = probe(); !usable) return tl::unexpected(usable.error());
   return std::make_unique<IpcChannel>(IpcChannel::Own{
@@ -185,9 +233,11 @@ Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& setup
       .control = setup.control,
       .told = told_,
       .regions = {regions_, setup.peer_identity},
-      .import = [this](const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done) {
-        import_offered(region, std::move(exported), done);
-      }});
+      .import =
+          [this](const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done) {
+            import_offered(region, std::move(exported), done);
+          },
+      .lender = lender_});
 }
 
 // For a copy that a peer asks for: not on the worker's thread.

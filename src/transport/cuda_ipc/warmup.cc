@@ -71,14 +71,20 @@ std::optional<SharedMemory> Warmup::probe_of(const ProcessId& owner) const {
   return found->second;
 }
 
+void Warmup::prepare(int device) { static_cast<void>(reserve(device)); }
+
+bool Warmup::reserve(int device) {
+  // One more than channels, so that one is free for rehearsals when regions come later.
+  const Status reserved = copiers_.reserve(device, channels_ + 1);
+  if (!reserved) {
+    log(LogLevel::kDebug, "nothing is made ahead for CUDA device {}: {}", device, reserved.error().message);
+  }
+  return reserved.has_value();
+}
+
 void Warmup::prepare(int device, const PeerMemory& region) {
   const auto source = region.reach(device);
-  if (!source) return;
-  // One more than channels, so that one is free for this when regions come later.
-  if (const Status reserved = copiers_.reserve(device, channels_ + 1); !reserved) {
-    log(LogLevel::kDebug, "nothing is made ahead for CUDA device {}: {}", device, reserved.error().message);
-    return;
-  }
+  if (!source || !reserve(device)) return;
   std::shared_ptr<const cuda::IpcMapping> mapping;  // until the copies have ended
   std::size_t bytes = std::min<std::uint64_t>(region.info().size, device::Copier::kRehearsed);
   if (const auto probe = probe_of(region.owner()); probe && !region.same_process()) {

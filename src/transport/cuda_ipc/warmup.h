@@ -37,6 +37,9 @@ class Warmup {
   /// `memory` of `owner` may be written to at any time; nobody reads it.
   void note_probe(const ProcessId& owner, const SharedMemory& memory);
 
+  /// `device` will copy for channels.
+  void prepare(int device);
+
   /// `region` can be used by `device`, and will be.
   void prepare(int device, const PeerMemory& region);
 
@@ -51,6 +54,7 @@ class Warmup {
   const device::Ways& host_ways() const { return defaults_; }
 
  private:
+  bool reserve(int device);
   std::optional<SharedMemory> probe_of(const ProcessId& owner) const;
   Result<device::Timings> try_ways(int device, const std::byte* source, std::uint64_t bytes,
                                    const std::shared_ptr<const void>& kept);

@@ -1,0 +1,172 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// What a channel's peer tells it, and what both say for memory that is private on both sides.
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/underlying.h"
+#include "transport/cuda_ipc/channel.h"
+
+namespace p2p::cuda_ipc {
+namespace {
+
+// Messages of a turn: more than the words of an honest peer hold.
+constexpr int kMostMessages = 1 << 14;
+
+// Regions of the engine's own count from the other end.
+constexpr std::uint32_t kFirstRing = ~std::uint32_t{0};
+
+}  // namespace
+
+Status IpcChannel::on_control(std::span<const std::byte> message) {
+  if (const auto taken = take_mail(); !taken) return tl::unexpected(taken.error());  // it was sent before
+  return take(message, true);
+}
+
+// True if there was some.
+Result<bool> IpcChannel::take_mail() {
+  int taken = 0;
+  for (; taken != kMostMessages; ++taken) {
+    const auto next = mail_.next(words_);
+    if (!next) return tl::unexpected(next.error());
+    if (!*next) break;
+    if (const Status good = take(words_, false); !good) return tl::unexpected(good.error());
+  }
+  return taken != 0;
+}
+
+Status IpcChannel::take(ByteView message, bool by_link) {
+  auto decoded = decode_message(message);
+  if (!decoded) return tl::unexpected(decoded.error());
+  if (auto* const outcome = std::get_if<CopyOutcome>(&*decoded)) return take_outcome(std::move(*outcome));
+  if (std::holds_alternative<Look>(*decoded)) return {};
+  if (const auto* const withdrawn = std::get_if<RegionWithdrawn>(&*decoded)) {
+    served_.on(*withdrawn);
+    return {};
+  }
+  if (by_link) mail_.note_asked();
+  if (auto* const offered = std::get_if<RegionOffer>(&*decoded)) return served_.on(std::move(*offered));
+  if (const auto* const lent = std::get_if<RingOffer>(&*decoded)) return take_lent(*lent);
+  return served_.on(std::get<CopyRequest>(*decoded));
+}
+
+Status IpcChannel::take_outcome(CopyOutcome outcome) {
+  const auto unasked = [] {
+    return fail(ErrorCode::kProtocol, "the outcome of a copy that nobody asked a cuda_ipc peer for");
+  };
+  if ((outcome.batch & RingCopies::kNumbers) != 0) {
+    if (ring_copies_.answered(outcome.batch, std::move(outcome.status))) return {};
+    return unasked();
+  }
+  const auto flight = std::ranges::find_if(flights_, [&](const Flight& each) {
+    return each.awaits_peer && static_cast<std::uint64_t>(each.id) == outcome.batch;
+  });
+  if (flight == flights_.end()) return unasked();
+  flight->awaits_peer = false;
+  if (flight->status) flight->status = std::move(outcome.status);
+  return {};
+}
+
+// A ring that this process has lent to the peer's.
+Status IpcChannel::take_lent(const RingOffer& offer) {
+  if (!own_.lender) return fail(ErrorCode::kProtocol, "a cuda_ipc peer names a ring where none is lent");
+  auto ring = own_.lender->find(offer.ring, offer.token);
+  if (!ring) return tl::unexpected(ring.error());
+  if (offer.has_words) {
+    const RingMemory& words = (*ring)->words();
+    const bool taken =
+        (*ring)->take_words(offer.words) &&
+        mail_.serve_by(*ring, words.direction(1, offer.words), words.direction(0, offer.words));
+    if (!taken) return fail(ErrorCode::kProtocol, "a cuda_ipc peer wants words that it cannot have");
+  }
+  return served_.lend(offer.region, own_.lender->key_of(std::move(*ring), offer.region));
+}
+
+void IpcChannel::use_ring(Flight& flight, Operation operation) {
+  if (own_.control == nullptr) {
+    flight.status =
+        fail(ErrorCode::kUnavailable, "the memory of neither side can be shared between processes");
+    return;
+  }
+  flight.ringed = std::make_unique<RingJob>(operation, std::move(flight.closed));
+  ring_copies_.add(*flight.ringed);
+}
+
+void IpcChannel::abandon(BatchId id) {
+  for (Flight& flight : flights_) {
+    if (flight.id == id && !flight.served && flight.ringed) flight.ringed->stop();
+  }
+}
+
+Result<std::shared_ptr<RingSlots>> IpcChannel::ring_for(const Segment& piece) {
+  const RegionInfo& local = piece.registration->info();
+  if (local.place.kind != MemoryKind::kCuda) {
+    return fail(ErrorCode::kUnavailable, "host memory is not copied by way of a ring");
+  }
+  auto ring = static_cast<const PrivateMemory&>(*piece.key).ring_for(local.place.device);
+  if (!ring) return tl::unexpected(std::move(ring.error()));
+  return std::move(*ring);
+}
+
+Result<bool> IpcChannel::start(RingLoad& load) {
+  const auto& local = static_cast<const LocalMemory&>(*load.registration);
+  const auto& ring = static_cast<const PeerRing&>(*load.ring);
+  const int device = local.info().place.device;
+  if (const Status alive = local.check_alive(); !alive) return tl::unexpected(alive.error());
+  const auto reached = ring.reach(device);
+  if (!reached) return tl::unexpected(reached.error());
+  const auto copier = copier_for(device);
+  if (!copier) return tl::unexpected(copier.error());
+  device::Copier::List* const list = (*copier)->take();
+  if (list == nullptr) return false;
+  const device::Ways ways = own_.warmup->ways(device, ring.device());
+  const bool write = load.operation == Operation::kWrite;
+  for (const RingLoad::Piece& piece : load.pieces) {
+    std::byte* const there = *reached + piece.at;
+    (*copier)->add(*list, {write ? piece.local : there, write ? there : piece.local, piece.size}, ways);
+  }
+  load.copier = *copier;
+  load.list = list;
+  load.copier->start(*list);
+  return true;
+}
+
+bool IpcChannel::finished(RingLoad& load, Status& status) {
+  if (!load.copier->finished(*load.list)) return false;
+  status = load.list->status();
+  load.copier->give_back(*load.list);
+  return true;
+}
+
+void IpcChannel::ask(const RingLoad& load) {
+  const auto ring = std::static_pointer_cast<PeerRing>(load.ring);
+  CopyRequest request{.batch = load.number,
+                      .operation = load.operation,
+                      .last = true,
+                      .theirs = load.key->info().id,
+                      .key = load.key->info().key,
+                      .mine = offer_ring(ring),
+                      .pieces = {}};
+  request.pieces.reserve(load.pieces.size());
+  for (const RingLoad::Piece& piece : load.pieces) {
+    request.pieces.push_back({piece.remote, ring->base() + piece.at, piece.size});
+  }
+  mail_.ask(encode(std::move(request)));
+}
+
+// Under which number the peer knows it.
+RegionId IpcChannel::offer_ring(const std::shared_ptr<PeerRing>& ring) {
+  const auto [known, fresh] =
+      rings_.try_emplace(ring, RegionId{kFirstRing - static_cast<std::uint32_t>(rings_.size())});
+  if (!fresh) return known->second;
+  const auto pair = mail_.asks_by_words() ? std::nullopt : ring->take_words();
+  mail_.ask(encode(RingOffer{.region = known->second,
+                             .ring = ring->number(),
+                             .token = ring->token(),
+                             .has_words = pair.has_value(),
+                             .words = static_cast<std::uint8_t>(pair.value_or(0))}));
+  if (pair) mail_.ask_by(ring, ring->words().direction(1, *pair), ring->words().direction(0, *pair));
+  return known->second;
+}
+
+}  // namespace p2p::cuda_ipc
