@@ -200,7 +200,7 @@ TEST(GpuProbe, PeersInTwoPidNamespacesReachEachOther) {
 }
 
 // Both are process 1 of their containers: the driver refuses legacy handles there.
-TEST(GpuProbe, PeersOfTheSameNumberReachEachOthersChunks) {
+TEST(GpuProbe, PeersOfTheSameNumberReachEachOther) {
   if (gpu_count() == 0) GTEST_SKIP() << "no CUDA device";
   if (!has_pid_namespaces()) GTEST_SKIP() << "no PID namespaces can be made here";
   Side left({.own_pids = true});
@@ -213,7 +213,9 @@ TEST(GpuProbe, PeersOfTheSameNumberReachEachOthersChunks) {
   const SideMemory closed_there(right, "private" + there, kMiB);
   connect(left, right);
   write_and_read_by(left, mine, mapped, "cuda_ipc");
-  write_and_read_by(left, mine, theirs, "tcp");
+  write_and_read_by(left, mine, theirs, "cuda_ipc");
+  write_and_read_by(left, closed, theirs, "cuda_ipc");
+  write_and_read_by(left, mine, closed_there, "cuda_ipc");
   write_and_read_by(left, closed, closed_there, "cuda_ipc");
 }
 

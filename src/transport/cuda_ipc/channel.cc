@@ -167,9 +167,10 @@ IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
 }
 
 std::vector<Segment>* IpcChannel::apart_of(const Segment& piece, Flight& flight) {
-  if (dynamic_cast<const PrivateMemory*>(piece.key) == nullptr) return nullptr;
+  const auto* const there = dynamic_cast<const PrivateMemory*>(piece.key);
+  if (there == nullptr) return nullptr;
   const auto& local = static_cast<const LocalMemory&>(*piece.registration);
-  return local.shareable() ? &flight.asked : &flight.closed;
+  return there->owner_reaches(local) ? &flight.asked : &flight.closed;
 }
 
 // A piece with seams goes by copy engine, part by part: of blocks for kernels a list has no room for more

@@ -41,10 +41,13 @@ void put(ByteWriter& out, const ChunkedMemory& memory) {
   out.put(memory.count);
 }
 
-void put(ByteWriter& out, const RingTicket& ring) {
-  out.put(ByteView(ring.server));
-  out.put(ring.ticket);
-  out.put(ByteView(ring.secret));
+// Whether there is one comes first.
+void put(ByteWriter& out, const std::optional<RingTicket>& ring) {
+  out.put(static_cast<std::uint8_t>(ring ? 1 : 0));
+  if (!ring) return;
+  out.put(ByteView(ring->server));
+  out.put(ring->ticket);
+  out.put(ByteView(ring->secret));
 }
 
 template <std::size_t kBytes>
@@ -114,7 +117,6 @@ bool get_neighbours(ByteReader& in, std::vector<AllocationId>& neighbours) {
   return true;
 }
 
-// Whether there is one comes first.
 bool get_ring(ByteReader& in, std::optional<RingTicket>& ring) {
   const auto there = in.get<std::uint8_t>();
   if (there > 1) return false;
@@ -148,13 +150,11 @@ Bytes encode(const ExportedKey& key) {
       out.put(key.neighbours[i].buffer_id);
       out.put(ByteView(key.neighbours[i].handle));
     }
+    put(out, key.ring);
   } else if (key.chunks) {
     put(out, *key.chunks);
   } else {
-    if (key.is_private) {
-      out.put(static_cast<std::uint8_t>(key.ring ? 1 : 0));
-      if (key.ring) put(out, *key.ring);
-    }
+    if (key.is_private) put(out, key.ring);
     out.put(as_bytes(std::string_view(key.refusal).substr(0, kMaxRefusal)));
   }
   return bytes;
@@ -178,7 +178,7 @@ Result<ExportedKey> decode_key(ByteView bytes) {
   if (!in.ok() || version != kVersion) return unreadable_key(bytes);
   if (kind == kAllocation) {
     key.memory = get_memory(in);
-    if (!get_neighbours(in, key.neighbours)) return unreadable_key(bytes);
+    if (!get_neighbours(in, key.neighbours) || !get_ring(in, key.ring)) return unreadable_key(bytes);
   } else if (kind == kChunks) {
     key.chunks = get_chunks(in);
     if (!sound(*key.chunks)) return unreadable_key(bytes);

@@ -79,8 +79,10 @@ struct ExportedKey {
 
   /// With a refusal: the memory is there, and the owner itself can copy to and from it.
   bool is_private = false;
-  std::optional<RingTicket> ring;  ///< with private memory only
-  std::string refusal;             ///< set where neither is; at most 400 bytes arrive
+
+  /// With private memory, and with an allocation that some processes may not be able to open.
+  std::optional<RingTicket> ring;
+  std::string refusal;  ///< set where neither is; at most 400 bytes arrive
 };
 
 /// What a channel tells its peer: who it is, and memory with which to try whether sharing works.

@@ -61,6 +61,12 @@ TEST(CudaIpcKey, SurvivesTheWire) {
   EXPECT_TRUE(lends->is_private);
   EXPECT_EQ(lends->ring, ticket);
   EXPECT_EQ(lends->refusal, "pooled");
+  SharedMemory allocation;
+  allocation.base = 4096;
+  allocation.size = 100;
+  const auto both = decode_key(encode(ExportedKey{.memory = allocation, .ring = ticket}));
+  ASSERT_TRUE(both && both->memory);
+  EXPECT_EQ(both->ring, ticket);
   const auto lends_not = decode_key(encode(ExportedKey{.is_private = true, .refusal = "pooled"}));
   ASSERT_TRUE(lends_not);
   EXPECT_FALSE(lends_not->ring);

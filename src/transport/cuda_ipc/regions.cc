@@ -12,6 +12,10 @@
 namespace p2p::cuda_ipc {
 namespace {
 
+// The system's first PID namespace has this number. In others two processes may have the same number, and
+// CUDA then takes each for the other and refuses handles.
+constexpr std::uint64_t kFirstPids = 0xeffffffc;
+
 // Of all endpoints of the process: what lets two of them reach each other without handles.
 class DeviceRegions {
  public:
@@ -147,6 +151,7 @@ Result<ExportedKey> LocalMemory::share() const {
                             .size = allocation.size,
                             .buffer_id = allocation.buffer_id};
   key.neighbours = device_regions().neighbours(key.memory->base);
+  if (process_.pid_namespace != kFirstPids) key.ring = offer_ring();
   return key;
 }
 

@@ -83,11 +83,17 @@ bool registered_here(const RegionInfo& region);
 /// A peer's device memory that only the peer can reach: it is asked to copy.
 class PrivateMemory : public RemoteKey {
  public:
-  /// `ring`: where memory is lent for copies between this and other private memory; may be null.
-  PrivateMemory(const RegionInfo& region, std::string reason, std::shared_ptr<RingSource> ring)
-      : RemoteKey(region), reason_(std::move(reason)), ring_(std::move(ring)) {}
+  /// `ring`: where memory is lent for copies between this and other private memory; may be null. Where CUDA
+  /// refuses handles between the two processes, `handles` is false.
+  PrivateMemory(const RegionInfo& region, std::string reason, std::shared_ptr<RingSource> ring, bool handles)
+      : RemoteKey(region), reason_(std::move(reason)), ring_(std::move(ring)), handles_(handles) {}
 
   const std::string& reason() const { return reason_; }  ///< why it is private
+
+  /// The peer can make `local` its own, and copy.
+  bool owner_reaches(const LocalMemory& local) const {
+    return local.shareable() && (handles_ || local.lifetime().allocation().mapped);
+  }
 
   /// A ring for copies of `device`; kUnavailable, saying why, if there is none.
   Result<std::shared_ptr<PeerRing>> ring_for(int device) const {
@@ -98,6 +104,7 @@ class PrivateMemory : public RemoteKey {
  private:
   const std::string reason_;
   const std::shared_ptr<RingSource> ring_;
+  const bool handles_;
 };
 
 /// A GPU of this host that this process does not see (CUDA_VISIBLE_DEVICES). Its memory can be mapped all the

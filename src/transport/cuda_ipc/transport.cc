@@ -86,8 +86,10 @@ class CudaIpc : public Transport {
     if (!memory) return tl::unexpected(std::move(memory.error()));
     const MutexLock lock(mutex_);
     if (region.place.kind == MemoryKind::kCuda) {
-      devices_.insert(region.place.device);
-      if (!(*memory)->shareable() && private_devices_.insert(region.place.device).second) borrow_rings();
+      const int device = region.place.device;
+      const bool fresh = devices_.insert(device).second && handles_refused_;
+      const bool closed = !(*memory)->shareable() && private_devices_.insert(device).second;
+      if (fresh || closed) borrow_rings();
       regions_->add(*memory);
     } else if (region.size <= kPinnedAhead) {
       std::erase_if(unpinned_, [](const auto& each) { return each.expired(); });
@@ -105,7 +107,7 @@ class CudaIpc : public Transport {
 
   Status check_pair(const Registration& local, const RemoteKey& remote) const override {
     const auto* const there = dynamic_cast<const PrivateMemory*>(&remote);
-    if (there == nullptr || static_cast<const LocalMemory&>(local).shareable()) return {};
+    if (there == nullptr || there->owner_reaches(static_cast<const LocalMemory&>(local))) return {};
     const MemoryPlace here = local.info().place;
     std::string why = "host memory";
     if (here.kind == MemoryKind::kCuda) {
@@ -125,7 +127,8 @@ class CudaIpc : public Transport {
 
  private:
   std::optional<SharedMemory> probe_memory();
-  std::unique_ptr<RemoteKey> import_private(const RegionInfo& region, ExportedKey key);
+  std::unique_ptr<RemoteKey> import_private(const RegionInfo& region, const std::optional<RingTicket>& ring,
+                                            std::string reason, bool handles);
   void borrow_ring(RingSource& source, const std::set<int>& devices);
   void borrow_rings() P2P_REQUIRES(mutex_);
   void import_offered(const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done);
@@ -142,6 +145,7 @@ class CudaIpc : public Transport {
   RingSources ring_sources_;
   std::set<int> devices_ P2P_GUARDED_BY(mutex_);          // that have memory registered here
   std::set<int> private_devices_ P2P_GUARDED_BY(mutex_);  // that have some which cannot be shared
+  bool handles_refused_ P2P_GUARDED_BY(mutex_) = false;   // between this process and some peer's
   cuda::DeviceBuffer probe_ P2P_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<const LocalMemory>> unpinned_ P2P_GUARDED_BY(mutex_);  // host memory
   bool pins_ahead_ P2P_GUARDED_BY(mutex_) = false;
@@ -153,7 +157,7 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
                                                           std::span<const std::byte> exported) {
   auto key = decode_key(exported);
   if (!key) return tl::unexpected(key.error());
-  if (key->is_private) return import_private(region, std::move(*key));
+  if (key->is_private) return import_private(region, key->ring, std::move(key->refusal), true);
   if (!key->memory && !key->chunks) {
     return fail(ErrorCode::kUnavailable, "the owner cannot share it: {}", key->refusal);
   }
@@ -170,6 +174,7 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
     return fail(ErrorCode::kProtocol, "import {} bytes at {:#x}: no endpoint of this process registered them",
                 region.size, base);
   }
+  const auto ring = key->ring;
   auto peer = std::make_unique<PeerMemory>(region, std::move(*key), device.value_or(kHiddenDevice), mappings_,
                                            same_process);
   std::set<int> devices;
@@ -193,21 +198,25 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
     reached = reached || reach.has_value();
     if (!reach) status = tl::unexpected(reach.error());
   }
+  if (!reached && ring) return import_private(region, ring, std::move(status.error().message), false);
   if (!reached) return tl::unexpected(status.error());
   return peer;
 }
 
 // The ring is for memory here that cannot be shared either.
-std::unique_ptr<RemoteKey> CudaIpc::import_private(const RegionInfo& region, ExportedKey key) {
+std::unique_ptr<RemoteKey> CudaIpc::import_private(const RegionInfo& region,
+                                                   const std::optional<RingTicket>& ring, std::string reason,
+                                                   bool handles) {
   std::shared_ptr<RingSource> source;
   std::set<int> devices;
-  if (key.ring) {
-    source = ring_sources_.of(*key.ring);
+  if (ring) {
+    source = ring_sources_.of(*ring);
     const MutexLock lock(mutex_);
-    devices = private_devices_;
+    handles_refused_ = handles_refused_ || !handles;
+    devices = handles ? private_devices_ : devices_;
   }
   if (!devices.empty()) borrow_ring(*source, devices);
-  return std::make_unique<PrivateMemory>(region, std::move(key.refusal), std::move(source));
+  return std::make_unique<PrivateMemory>(region, std::move(reason), std::move(source), handles);
 }
 
 void CudaIpc::borrow_ring(RingSource& source, const std::set<int>& devices) {
@@ -219,7 +228,7 @@ void CudaIpc::borrow_ring(RingSource& source, const std::set<int>& devices) {
 
 // Peers' private memory may be known already.
 void CudaIpc::borrow_rings() {
-  importing_.post([this, devices = private_devices_] {
+  importing_.post([this, devices = handles_refused_ ? devices_ : private_devices_] {
     for (const auto& source : ring_sources_.all()) borrow_ring(*source, devices);
   });
 }
