@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gpu_capture.h"
 #include "gpu_memory.h"
 #include "gpu_side.h"
 #include "p2p/endpoint.h"
@@ -60,6 +61,9 @@ class Server {
         {"import_time", [this](Words& words) { return import_time(words); }},
         {"explain", [this](Words& words) { return explain(words); }},
         {"contexts", [](Words&) { return ok(fmt::format("{}", fmt::join(gpus_with_context(), ","))); }},
+        {"capture",
+         [this](Words& words) { return answer(capture_.begin(static_cast<int>(words.number()))); }},
+        {"captured", [this](Words&) { return answer(capture_.end()); }},
         {"share", [this](Words& words) { return share(words); }},
         {"open_shared", [this](Words& words) { return open(words); }},
     };
@@ -344,6 +348,7 @@ class Server {
   Connection connection_;
   std::deque<OwnMemory> memories_;
   std::vector<Transfer> transfers_;
+  GpuCapture capture_;
 };
 
 int serve(int window) {

@@ -120,6 +120,37 @@ TEST_P(GpuState, WhatIsUnmappedWhileRegisteredIsThereForOthers) {
       << (before + kLarge - free()) / kMiB << " MiB are still taken";
 }
 
+// While the programs of both sides capture graphs all that the engine does is done: regions are registered,
+// told of, imported, measured with and copied, also such as both sides copy, and taken back.
+TEST_P(GpuState, GraphsThatBothSidesCaptureAreKept) {
+  const auto made = own_pair();
+  const int there = config().two ? 1 : 0;
+  const std::size_t size = 40 * kMiB;
+  for (const char* const kind : {"cuda", "chunks", "private"}) {
+    SCOPED_TRACE(kind);
+    const SideMemory mine(made->left, fmt::format("{}:0", kind), size);
+    const SideMemory theirs(made->right, fmt::format("{}:{}", kind, there), size);
+    const SideMemory last(made->right, fmt::format("{}:{}", kind, there), size);
+    mine.fill(5);
+    ASSERT_TRUE(is_ok(status_of(made->left.call("capture 0"))));
+    ASSERT_TRUE(is_ok(status_of(made->right.call(fmt::format("capture {}", there)))));
+    const std::uint32_t id = theirs.imported_by(made->left);
+    const std::uint32_t last_id = last.imported_by(made->left);
+    for (const std::size_t bytes : {std::size_t{64} << 10, size}) {
+      const Piece piece{mine.index(), id, 0, theirs.address(0), bytes};
+      EXPECT_TRUE(is_ok(made->left.transfer("write", {&piece, 1})));
+      EXPECT_TRUE(is_ok(made->left.transfer("read", {&piece, 1})));
+    }
+    const Piece piece{mine.index(), last_id, 0, last.address(0), size};
+    EXPECT_TRUE(is_ok(made->left.transfer("write", {&piece, 1})));
+    EXPECT_TRUE(is_ok(status_of(made->right.call(fmt::format("revoke {}", last.index())))));
+    EXPECT_TRUE(is_ok(status_of(made->left.call("captured"))));
+    EXPECT_TRUE(is_ok(status_of(made->right.call("captured"))));
+    EXPECT_TRUE(theirs.holds_pattern(0, size, 5, 0));
+    EXPECT_TRUE(last.holds_pattern(0, size, 5, 0));
+  }
+}
+
 // Memory that was offered to a peer for the peer to copy is let go of like memory that it imported.
 TEST_P(GpuState, WhatWasOfferedIsThereForOthers) {
   constexpr std::size_t kLarge = 4096 * kMiB;
