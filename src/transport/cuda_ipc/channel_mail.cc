@@ -47,7 +47,7 @@ Status IpcChannel::take(ByteView message, bool by_link) {
   if (by_link) mail_.note_asked();
   if (auto* const offered = std::get_if<RegionOffer>(&*decoded)) return served_.on(std::move(*offered));
   if (const auto* const lent = std::get_if<RingOffer>(&*decoded)) return take_lent(*lent);
-  return served_.on(std::get<CopyRequest>(*decoded));
+  return served_.on(std::get<CopyRequest>(std::move(*decoded)));
 }
 
 Status IpcChannel::take_outcome(CopyOutcome outcome) {

@@ -12,8 +12,8 @@ namespace {
 // A load of one short piece is copied by kernels that stand by, on both sides.
 constexpr std::uint64_t kLeastLoad = std::uint64_t{1} << 20;
 
-// Larger loads are cut, so that a kernel takes them: copy engines rest for microseconds after each piece.
-constexpr std::uint64_t kPart = std::uint64_t{1} << 20;
+// So many loads of a transfer overlap well.
+constexpr std::uint64_t kLoads = 4;
 
 // A request for so many has room among words.
 constexpr std::size_t kMostPieces = 1500;
@@ -31,7 +31,7 @@ RingJob::RingJob(Operation operation, std::vector<Segment> pieces)
     : operation_(operation), pieces_(std::move(pieces)) {
   std::uint64_t bytes = 0;
   for (const Segment& piece : pieces_) bytes += piece.size;
-  load_bytes_ = std::clamp(bytes / kRingSlots, kLeastLoad, kRingSlotBytes);
+  load_bytes_ = std::clamp(bytes / kLoads, kLeastLoad, kRingSlotBytes);
 }
 
 Status RingJob::cancelled() { return fail(ErrorCode::kCancelled, "the transfer was cancelled"); }
@@ -126,11 +126,13 @@ bool RingCopies::start_load(RingJob& job) {
   }
   const auto held = std::ranges::count(loads_, *ring, &RingLoad::ring);
   if (static_cast<unsigned>(held) >= (*ring)->share()) return false;
+  if (!(*ring)->may_take(turn_)) return false;
   const std::optional<unsigned> slot = (*ring)->take();
   if (!slot) {
     if ((*ring)->lost()) job.fail_with({ErrorCode::kUnavailable, "the memory lent for it is no more"});
     return false;
   }
+  turn_ = (*ring)->turns();
   const std::size_t next = job.next_;
   const std::uint64_t offset = job.offset_;
   RingLoad load = cut(job);
@@ -168,7 +170,7 @@ RingLoad RingCopies::cut(RingJob& job) const {
     if (piece.registration != load.registration || piece.key != load.key) break;
     at = place_after(at, piece.local + job.offset_);
     if (at >= job.load_bytes_) break;
-    const std::uint64_t size = std::min({piece.size - job.offset_, job.load_bytes_ - at, kPart});
+    const std::uint64_t size = std::min(piece.size - job.offset_, job.load_bytes_ - at);
     load.pieces.push_back({piece.local + job.offset_, piece.remote + job.offset_, at, size});
     at += size;
     job.offset_ += size;

@@ -129,6 +129,7 @@ class RingCopies {
   std::list<RingLoad> loads_;
   std::uint64_t last_ = 0;
   std::shared_ptr<RingSlots> joined_;  // while there are jobs
+  std::uint64_t turn_ = 0;             // of the ring, when this one last took a slot
 };
 
 }  // namespace p2p::cuda_ipc

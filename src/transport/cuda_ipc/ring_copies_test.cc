@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -272,10 +274,10 @@ TEST_F(RingCopiesTest, MemoryThatIsGoneFailsThem) {
 TEST_F(RingCopiesTest, TwoChannelsShareTheSlots) {
   RingCopies one(hands_);
   RingCopies other(hands_);
-  Bytes mine(48 * kMiB + 16);
+  Bytes mine(100 * kMiB + 16);
   hands_.theirs = Bytes(mine.size() + 16);
-  RingJob first(Operation::kWrite, segments(mine, {48 * kMiB}));
-  RingJob second(Operation::kWrite, segments(mine, {40 * kMiB}));
+  RingJob first(Operation::kWrite, segments(mine, {100 * kMiB}));
+  RingJob second(Operation::kWrite, segments(mine, {80 * kMiB}));
   one.add(first);
   one.advance();
   one.advance();
@@ -285,12 +287,34 @@ TEST_F(RingCopiesTest, TwoChannelsShareTheSlots) {
   EXPECT_EQ(free_slots(), 0U);
   hands_.serve(one);
   one.advance();
-  EXPECT_EQ(free_slots(), kRingSlots / 2) << "are left to the other";
+  EXPECT_EQ(free_slots(), kRingSlots - hands_.ring->share()) << "are left to the other";
   other.advance();
   EXPECT_EQ(free_slots(), 0U);
   other.advance();
   one.advance();
   EXPECT_EQ(hands_.asked.size(), kRingSlots);
+}
+
+TEST_F(RingCopiesTest, MoreChannelsThanSlotsTakeTurns) {
+  Bytes mine(90 * kMiB);
+  hands_.theirs = Bytes(mine.size() + 16);
+  std::deque<RingCopies> channels;
+  std::deque<RingJob> jobs;
+  for (unsigned i = 0; i != kRingSlots + 3; ++i) {
+    channels.emplace_back(hands_).add(jobs.emplace_back(Operation::kWrite, segments(mine, {80 * kMiB})));
+  }
+  std::set<RingJob*> served;
+  for (int round = 0; round != 1000 && served.size() != jobs.size(); ++round) {
+    for (RingCopies& channel : channels) {
+      channel.advance();
+      for (const RingLoad& load : std::exchange(hands_.asked, {})) {
+        served.insert(load.job);
+        EXPECT_TRUE(channel.answered(load.number, {}));
+      }
+    }
+  }
+  EXPECT_EQ(served.size(), jobs.size());
+  for (const RingJob& job : jobs) EXPECT_FALSE(job.ended()) << "while others had none";
 }
 
 // A channel that ends while the peer may copy.

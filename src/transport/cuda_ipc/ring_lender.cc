@@ -10,7 +10,7 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-// Of one endpoint, half a GiB in all: a peer process needs one for each GPU here whose memory is private.
+// Of one endpoint, 768 MiB in all: a peer process needs one for each GPU here whose memory is private.
 constexpr std::size_t kMostRings = 16;
 
 /// A ring as memory of the peer's would be, and this process's own.

@@ -56,7 +56,7 @@ Status ServedCopies::on(RegionOffer offer) {
 
 void ServedCopies::on(const RegionWithdrawn& withdrawn) { offers_.erase(to_underlying(withdrawn.region)); }
 
-Status ServedCopies::on(const CopyRequest& request) {
+Status ServedCopies::on(CopyRequest request) {
   const auto offered = offers_.find(to_underlying(request.mine));
   if (offered == offers_.end()) {
     return fail(ErrorCode::kProtocol, "a cuda_ipc peer wants copies of region {}, which it has not offered",
@@ -74,7 +74,7 @@ Status ServedCopies::on(const CopyRequest& request) {
     return fail(ErrorCode::kProtocol, "a cuda_ipc peer asks for batches that are mixed up or too long");
   }
   last.complete = request.last;
-  last.requests.push_back(request);
+  last.requests.push_back(std::move(request));
   last.offers.push_back(offered->second);
   return {};
 }

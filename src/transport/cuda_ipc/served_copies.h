@@ -50,7 +50,7 @@ class ServedCopies {
 
   /// The same for memory of this process that was lent to the peer.
   Status lend(RegionId region, std::shared_ptr<const RemoteKey> key);
-  Status on(const CopyRequest& request);
+  Status on(CopyRequest request);
 
   /// The next batch that is complete and whose regions have been imported, or cannot be. Null: none now.
   std::unique_ptr<ServedCopy> take();
