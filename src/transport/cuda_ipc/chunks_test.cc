@@ -165,7 +165,7 @@ class Lender {
  public:
   RingTicket ticket(int device = 0) {
     const auto offer = server.offer_loan(device).value();
-    return {offer.server, offer.ticket, offer.secret};
+    return {{}, offer.server, offer.ticket, offer.secret};
   }
 
   bool comes_to(long count) const {

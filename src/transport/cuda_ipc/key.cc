@@ -45,6 +45,7 @@ void put(ByteWriter& out, const ChunkedMemory& memory) {
 void put(ByteWriter& out, const std::optional<RingTicket>& ring) {
   out.put(static_cast<std::uint8_t>(ring ? 1 : 0));
   if (!ring) return;
+  put(out, ring->owner);
   out.put(ByteView(ring->server));
   out.put(ring->ticket);
   out.put(ByteView(ring->secret));
@@ -122,6 +123,7 @@ bool get_ring(ByteReader& in, std::optional<RingTicket>& ring) {
   if (there > 1) return false;
   if (there == 0) return in.ok();
   ring.emplace();
+  ring->owner = get_process(in);
   ring->server = get_array<16>(in);
   ring->ticket = in.get<std::uint64_t>();
   ring->secret = get_array<16>(in);

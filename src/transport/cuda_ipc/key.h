@@ -45,6 +45,7 @@ struct ChunkedMemory {
 /// At the owner's socket a peer can have a ring lent (ring_lender.h), by which bytes come to and go from
 /// memory that nobody else can be given.
 struct RingTicket {
+  ProcessId owner;
   Token server{};
   std::uint64_t ticket = 0;
   Token secret{};

@@ -55,7 +55,7 @@ TEST(CudaIpcKey, SurvivesTheWire) {
                              .base = 4096,
                              .size = 8192,
                              .count = 2};
-  const RingTicket ticket{.server = {std::byte{1}}, .ticket = 2, .secret = {std::byte{3}}};
+  const RingTicket ticket{.owner = {}, .server = {std::byte{1}}, .ticket = 2, .secret = {std::byte{3}}};
   const auto lends = decode_key(encode(ExportedKey{.is_private = true, .ring = ticket, .refusal = "pooled"}));
   ASSERT_TRUE(lends);
   EXPECT_TRUE(lends->is_private);

@@ -215,7 +215,7 @@ std::optional<RingTicket> LocalMemory::offer_ring() const {
   if (!server) return std::nullopt;
   const auto offer = server->offer_loan(info().place.device);
   if (!offer) return std::nullopt;
-  return RingTicket{offer->server, offer->ticket, offer->secret};
+  return RingTicket{process_, offer->server, offer->ticket, offer->secret};
 }
 
 bool LocalMemory::shareable() const {

@@ -129,6 +129,7 @@ class CudaIpc : public Transport {
   std::optional<SharedMemory> probe_memory();
   std::unique_ptr<RemoteKey> import_private(const RegionInfo& region, const std::optional<RingTicket>& ring,
                                             std::string reason, bool handles);
+  bool opens_handles(const std::optional<RingTicket>& of) const;
   void borrow_ring(RingSource& source, const std::set<int>& devices);
   void borrow_rings() P2P_REQUIRES(mutex_);
   void import_offered(const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done);
@@ -157,7 +158,9 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
                                                           std::span<const std::byte> exported) {
   auto key = decode_key(exported);
   if (!key) return tl::unexpected(key.error());
-  if (key->is_private) return import_private(region, key->ring, std::move(key->refusal), true);
+  if (key->is_private) {
+    return import_private(region, key->ring, std::move(key->refusal), opens_handles(key->ring));
+  }
   if (!key->memory && !key->chunks) {
     return fail(ErrorCode::kUnavailable, "the owner cannot share it: {}", key->refusal);
   }
@@ -201,6 +204,11 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   if (!reached && ring) return import_private(region, ring, std::move(status.error().message), false);
   if (!reached) return tl::unexpected(status.error());
   return peer;
+}
+
+// CUDA takes two processes of the same number for one, which needs no handles.
+bool CudaIpc::opens_handles(const std::optional<RingTicket>& of) const {
+  return !of || of->owner == *process_ || of->owner.pid != process_->pid;
 }
 
 // The ring is for memory here that cannot be shared either.
