@@ -13,6 +13,7 @@
 #include "drivers/nccl_net/abi/unpack.h"
 #include "softnet/area.h"
 #include "softnet/fragments.h"
+#include "softnet/lender.h"
 #include "softnet/pool.h"
 #include "softnet/settings.h"
 #include "softnet/socket.h"
@@ -28,9 +29,10 @@ inline constexpr std::size_t kRequests = Stager::kSlots;
 
 /// In front of each message.
 struct MessageHeader {
-  static constexpr std::uint64_t kMagic = 0x3174656e74666f73;  // "softnet1"
+  static constexpr std::uint64_t kMagic = 0x3274656e74666f73;  // "softnet2"
   std::uint64_t magic = kMagic;
-  std::uint64_t size = 0;
+  std::uint32_t size = 0;
+  std::uint32_t lent = 0;  ///< 1: the sender's memory waits for kRead
 };
 static_assert(sizeof(MessageHeader) == 16);
 
@@ -72,6 +74,8 @@ struct Request {
   std::size_t size = 0;    ///< bytes; of a receive, the most it takes until its header has come
   std::size_t moved = 0;   ///< bytes, the header's included on a send
   bool announced = false;  ///< the header of a receive has come
+  bool lent = false;       ///< its bytes leave or come without a copy of the sender's
+  bool unread = false;     ///< of a send: the kernel has lent pages that the peer has not read
   MessageHeader header;
   FragmentPlan plan;
   Pool::Extent extent;  ///< of the pool of receives or of sends
@@ -92,16 +96,19 @@ class SendComm : public Comm {
   explicit SendComm(UniqueFd socket);
   ~SendComm() override;
 
-  bool ready() const { return !settings().cuda || stager_ != nullptr; }
+  bool ready() const { return !Stager::wanted() || stager_ != nullptr; }
   int post(const void* data, int size, const MemoryHandle* handle, void** request);
   int test(Request& request, int* done, int* sizes) override;
 
  private:
   void push();
+  long send_next(std::size_t limit);
+  void hear();
+  std::uint64_t oldest_unread() const;
   void look_at_peer();
   void stage();
   bool can_leave(std::size_t slot);
-  std::size_t gather(std::span<iovec> pieces);
+  std::size_t gather(std::span<iovec> pieces, Follows& follows);
   void account(std::size_t moved);
   std::size_t fault_limit(std::size_t limit);
 
@@ -109,12 +116,13 @@ class SendComm : public Comm {
   UniqueFd socket_;
   Throttle throttle_;
   std::unique_ptr<Stager> stager_;
+  std::unique_ptr<Lender> lender_;  // of what is staged; null: it is copied
   std::array<Request, kRequests> requests_;
   std::uint64_t posted_ = 0;
   std::uint64_t sent_ = 0;  // requests whose bytes the kernel has
   std::uint64_t freed_ = 0;
   std::uint64_t bytes_ = 0;
-  std::chrono::steady_clock::time_point next_look_{};  // at a peer that takes nothing
+  std::chrono::steady_clock::time_point next_look_{};  // at a peer that takes or reads nothing
   int error_ = abi::kSuccess;
 };
 
@@ -134,6 +142,8 @@ class RecvComm : public Comm {
 
  private:
   void pull();
+  void take_bytes();
+  void tell_read();
   bool begin_message(Request& request);
   bool place(Request& request);
   FragmentPlan cut(std::size_t size);
@@ -158,6 +168,7 @@ class RecvComm : public Comm {
   std::uint64_t received_ = 0;  // requests all of whose bytes have come
   std::uint64_t reported_ = 0;  // done
   std::uint64_t freed_ = 0;
+  std::size_t untold_ = 0;  // lent messages that were read, of which the sender does not know
   int error_ = abi::kSuccess;
 };
 

@@ -9,6 +9,7 @@
 #include "softnet/comm.h"
 #include "softnet/log.h"
 #include "softnet/settings.h"
+#include "softnet/unread.h"
 
 namespace softnet {
 namespace {
@@ -114,8 +115,22 @@ int RecvComm::consumed(Request* request) {
   return abi::kSuccess;
 }
 
-/// Takes from the socket what posted receives have room for, and the header of the next message.
 void RecvComm::pull() {
+  take_bytes();
+  if (untold_ != 0) tell_read();
+}
+
+/// What waits for it are a few bytes, so that the socket always has room.
+void RecvComm::tell_read() {
+  std::array<std::byte, kRequests> words;
+  words.fill(kRead);
+  iovec piece{words.data(), std::min(untold_, words.size())};
+  const long told = send_some(socket_.get(), {&piece, 1});
+  if (told > 0) untold_ -= static_cast<std::size_t>(told);
+}
+
+/// Takes from the socket what posted receives have room for, and the header of the next message.
+void RecvComm::take_bytes() {
   std::array<iovec, kPieces + 1> room;
   while (received_ != posted_ && error_ == abi::kSuccess) {
     Request& request = requests_[received_ % kRequests];
@@ -141,7 +156,9 @@ void RecvComm::pull() {
     }
     if (moved == 0) return;
     throttle_.moved();
-    if (account(request, static_cast<std::size_t>(moved))) ++received_;
+    if (!account(request, static_cast<std::size_t>(moved))) continue;
+    ++received_;
+    if (request.lent) ++untold_;
   }
 }
 
@@ -165,6 +182,7 @@ bool RecvComm::begin_message(Request& request) {
   }
   const std::size_t posted_size = request.size;
   request.size = next_.size;
+  request.lent = next_.lent != 0;
   if (request.scattered && !place(request)) {
     request.size = posted_size;
     return false;

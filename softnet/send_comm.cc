@@ -7,12 +7,13 @@
 #include "softnet/comm.h"
 #include "softnet/log.h"
 #include "softnet/settings.h"
+#include "softnet/unread.h"
 
 namespace softnet {
 namespace {
 
-// Device memory is copied so many requests ahead of the socket: what waits for longer has left the
-// processor's cache when its turn comes.
+// Device memory is copied so many requests ahead of what has been read, or was copied to the socket: what
+// waits for longer has left the processor's cache when its turn comes.
 constexpr std::uint64_t kStagedAhead = 6;
 
 }  // namespace
@@ -35,13 +36,27 @@ void Throttle::moved() {
 
 SendComm::SendComm(UniqueFd socket) : socket_(std::move(socket)), throttle_(settings().seed) {
   for (Request& request : requests_) request.comm = this;
-  if (settings().cuda) stager_ = Stager::open();
+  if (!Stager::wanted()) return;
+  sweep_unread();
+  stager_ = Stager::open();
+  lender_ = Lender::open();
 }
 
 SendComm::~SendComm() {
   stager_.reset();  // nothing is copied into the extents any more
-  if (!settings().cuda || Pool::of_sends() == nullptr) return;
-  for (const Request& request : requests_) Pool::of_sends()->give_back(request.extent);
+  if (!Stager::wanted() || Pool::of_sends() == nullptr) return;
+  std::vector<Pool::Extent> unread;
+  for (const Request& request : requests_) {
+    if (request.unread) {
+      unread.push_back(request.extent);
+    } else {
+      Pool::of_sends()->give_back(request.extent);
+    }
+  }
+  lender_.reset();
+  const std::size_t messages = unread.size();
+  if (messages != 0) keep_unread(std::move(socket_), std::move(unread), messages);
+  sweep_unread();
 }
 
 int SendComm::post(const void* data, int size, const MemoryHandle* handle, void** request) {
@@ -61,10 +76,11 @@ int SendComm::post(const void* data, int size, const MemoryHandle* handle, void*
   slot.data = static_cast<std::byte*>(const_cast<void*>(data));
   slot.size = static_cast<std::size_t>(size);
   slot.moved = 0;
-  slot.header = {MessageHeader::kMagic, slot.size};
-  const bool on_device = stager_ && handle->device >= 0 && size != 0;
-  slot.staging = on_device ? Request::Staging::kWaiting : Request::Staging::kNone;
-  if (on_device) stage();
+  slot.lent = false;
+  slot.header = {.size = static_cast<std::uint32_t>(size)};
+  const bool staged = stager_ && (handle->device >= 0 || settings().stage) && size != 0;
+  slot.staging = staged ? Request::Staging::kWaiting : Request::Staging::kNone;
+  if (staged) stage();
   *request = &slot;
   return abi::kSuccess;
 }
@@ -77,7 +93,7 @@ int SendComm::test(Request& request, int* done, int* /*sizes*/) {
     return abi::kInternalError;
   }
   if (error_ == abi::kSuccess) push();
-  if (sent_ > freed_) {
+  if (sent_ > freed_ && !request.unread) {
     request.state = Request::State::kFree;
     if (request.staging != Request::Staging::kNone) Pool::of_sends()->give_back(request.extent);
     request.extent = {};
@@ -90,12 +106,12 @@ int SendComm::test(Request& request, int* done, int* /*sizes*/) {
 
 /// Starts to copy what waits for it, in order.
 void SendComm::stage() {
-  const std::uint64_t end = std::min(posted_, sent_ + kStagedAhead);
+  const std::uint64_t end = std::min(posted_, oldest_unread() + kStagedAhead);
   for (std::uint64_t index = sent_; index < end && error_ == abi::kSuccess; ++index) {
     Request& request = requests_[index % kRequests];
     if (request.staging != Request::Staging::kWaiting) continue;
     const auto started = stager_->start(index % kRequests, request.data, request.size, request.extent);
-    if (started == Stager::Progress::kNoRoom) return;
+    if (started == Stager::Progress::kNoRoom) return sweep_unread();
     if (started == Stager::Progress::kFailed) error_ = abi::kUnhandledCudaError;
     request.staging = Request::Staging::kCopying;
   }
@@ -111,18 +127,43 @@ bool SendComm::can_leave(std::size_t slot) {
   if (copied != Stager::Copied::kYes) return false;
   request.data = Stager::at(request.extent);
   request.staging = Request::Staging::kStaged;
+  request.lent = lender_ != nullptr && request.size >= Lender::kLeast;
+  request.header.lent = request.lent ? 1 : 0;
   return true;
 }
 
+/// The oldest request whose bytes have left and were not read, or else that whose bytes are to leave next.
+std::uint64_t SendComm::oldest_unread() const {
+  std::uint64_t index = freed_;
+  while (index != sent_ && !requests_[index % kRequests].unread) ++index;
+  return index;
+}
+
+/// Takes note of what the peer has read of what was lent.
+void SendComm::hear() {
+  const long heard = hear_reads(socket_.get());
+  if (heard == kLost) {
+    warn("send: {}", errno == 0 ? "the peer closed the connection" : reason(errno));
+    error_ = abi::kSystemError;
+  }
+  for (long message = 0; message < heard; ++message) {
+    const std::uint64_t index = oldest_unread();
+    if (index == sent_) {
+      warn("send: the peer has read a message that was not sent");
+      error_ = abi::kInternalError;
+      return;
+    }
+    requests_[index % kRequests].unread = false;
+  }
+}
+
 void SendComm::push() {
-  std::array<iovec, 2 * kRequests> room;
+  if (lender_ && requests_[freed_ % kRequests].unread) hear();
   if (stager_) stage();
   while (sent_ != posted_ && error_ == abi::kSuccess) {
     const std::size_t limit = fault_limit(throttle_.allowance());
     if (limit == 0) return;
-    const std::span<iovec> pieces = clip(std::span(room).first(gather(room)), limit);
-    if (pieces.empty()) return;
-    const long moved = send_some(socket_.get(), pieces);
+    const long moved = send_next(limit);
     if (moved == kLost) {
       warn("send: {}", reason(errno));
       error_ = abi::kSystemError;
@@ -132,9 +173,26 @@ void SendComm::push() {
     throttle_.moved();
     account(static_cast<std::size_t>(moved));
   }
+  if (sent_ == posted_ && oldest_unread() != sent_) look_at_peer();
 }
 
-/// Now and then, while the socket takes nothing.
+/// As send_some, of what is to leave next. 0 also if that is not there yet.
+long SendComm::send_next(std::size_t limit) {
+  std::array<iovec, 2 * kRequests> room;
+  Request& next = requests_[sent_ % kRequests];
+  if (next.lent && next.moved >= sizeof next.header) {
+    const std::size_t body = next.moved - sizeof next.header;
+    const long moved = lender_->send(socket_.get(), {next.data + body, next.size - body}, limit);
+    next.unread = next.unread || moved > 0;
+    return moved;
+  }
+  Follows follows = Follows::kNothing;
+  const std::span<iovec> pieces = clip(std::span(room).first(gather(room, follows)), limit);
+  return pieces.empty() ? 0 : send_some(socket_.get(), pieces, follows);
+}
+
+/// Now and then, while the socket takes nothing or the peer reads nothing. Not before that has lasted for the
+/// timeout: after a pause the peer's last answer is old, whoever it is.
 void SendComm::look_at_peer() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look_) return;
@@ -144,8 +202,9 @@ void SendComm::look_at_peer() {
   error_ = abi::kSystemError;
 }
 
-/// Headers and bytes of what is posted, not yet sent and can be read; returns how many pieces.
-std::size_t SendComm::gather(std::span<iovec> pieces) {
+/// Headers and bytes of what is posted, not yet sent and can be read, up to what is lent; returns how many
+/// pieces.
+std::size_t SendComm::gather(std::span<iovec> pieces, Follows& follows) {
   std::size_t count = 0;
   for (std::uint64_t index = sent_; index != posted_; ++index) {
     if (!can_leave(index % kRequests)) break;
@@ -156,6 +215,10 @@ std::size_t SendComm::gather(std::span<iovec> pieces) {
       pieces[count++] = {reinterpret_cast<std::byte*>(&request.header) + header,
                          sizeof request.header - header};
     }
+    if (request.lent) {
+      follows = Follows::kMore;
+      break;
+    }
     if (body != request.size) pieces[count++] = {request.data + body, request.size - body};
   }
   return count;
@@ -163,6 +226,7 @@ std::size_t SendComm::gather(std::span<iovec> pieces) {
 
 void SendComm::account(std::size_t moved) {
   bytes_ += moved;
+  next_look_ = std::chrono::steady_clock::now() + settings().timeout;
   for (; sent_ != posted_; ++sent_) {
     Request& request = requests_[sent_ % kRequests];
     const std::size_t left = request.size + sizeof request.header - request.moved;
@@ -181,7 +245,7 @@ std::size_t SendComm::fault_limit(std::size_t limit) {
     limit = std::min<std::size_t>(limit, *set.stall_after - std::min(bytes_, *set.stall_after));
   if (set.drop_after) {
     if (bytes_ >= *set.drop_after) {
-      ::shutdown(socket_.get(), SHUT_RDWR);
+      ::shutdown(socket_.get(), SHUT_WR);
       return limit;
     }
     limit = std::min<std::size_t>(limit, *set.drop_after - bytes_);

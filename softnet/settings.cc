@@ -127,6 +127,7 @@ Settings read_settings(std::vector<std::string>& complaints) {
   settings.interfaces = split(reader.text("SOFTNET_INTERFACES"));
   settings.cuda = reader.number("SOFTNET_CUDA", 0) != 0;
   settings.unpack = settings.cuda || reader.number("SOFTNET_UNPACK", 0) != 0;
+  settings.stage = !settings.cuda && reader.number("SOFTNET_STAGE", 0) != 0;
   settings.strict = reader.number("SOFTNET_STRICT", 0) != 0;
   settings.report_sizes = reader.number("SOFTNET_REPORT_SIZES", 0) != 0;
   settings.seed = reader.number("SOFTNET_SEED", settings.seed);

@@ -34,6 +34,7 @@ struct Settings {
   std::vector<std::string> interfaces;  ///< empty: all that are up, loopback only if there is no other
   bool unpack = false;                  ///< report devices of type UNPACK
   bool cuda = false;                    ///< the pool lies in pinned memory, and sends take device memory
+  bool stage = false;                   ///< sends of host memory pass through the pool of sends as well
   Fragments fragments = Fragments::kPages;
   std::string pci_path;       ///< that every device reports; empty: its own
   bool strict = false;        ///< refuse what GPUDirect-TCPX refuses and we need not

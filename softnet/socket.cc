@@ -1,11 +1,14 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "softnet/socket.h"
 
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <ctime>
 
 #include "softnet/settings.h"
 
@@ -50,12 +53,34 @@ bool peer_is_silent(int fd) {
   return waits && std::chrono::milliseconds(info.tcpi_last_ack_recv) > settings().timeout;
 }
 
-long send_some(int fd, std::span<iovec> pieces) {
+long send_some(int fd, std::span<iovec> pieces, Follows follows) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
   const int quiet = settings().habits.sigpipe ? 0 : MSG_NOSIGNAL;
-  return outcome(::sendmsg(fd, &message, MSG_DONTWAIT | quiet));
+  const int more = follows == Follows::kMore ? MSG_MORE : 0;
+  return outcome(::sendmsg(fd, &message, MSG_DONTWAIT | quiet | more));
+}
+
+long splice_some(int pipe, int fd, std::size_t bytes) {
+  if (settings().habits.sigpipe)
+    return outcome(::splice(pipe, nullptr, fd, nullptr, bytes, SPLICE_F_NONBLOCK));
+  // There is no flag like MSG_NOSIGNAL. A host that blocks the signal looks after it itself.
+  sigset_t only, before;
+  sigemptyset(&only);
+  sigaddset(&only, SIGPIPE);
+  ::pthread_sigmask(SIG_BLOCK, &only, &before);
+  const ssize_t moved = ::splice(pipe, nullptr, fd, nullptr, bytes, SPLICE_F_NONBLOCK);
+  const int error = errno;
+  if (sigismember(&before, SIGPIPE) == 0) {
+    // Also behind a part that was moved before the peer's end was noticed.
+    const bool may_have_come = moved < 0 ? error != EAGAIN : static_cast<std::size_t>(moved) < bytes;
+    const timespec now{};
+    if (may_have_come) ::sigtimedwait(&only, nullptr, &now);
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  errno = error;
+  return outcome(moved);
 }
 
 long receive_some(int fd, std::span<iovec> pieces) {

@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "base/unique_fd.h"
@@ -29,8 +30,12 @@ bool peer_is_silent(int fd);
 
 socklen_t address_size(const sockaddr_in6& address);
 
+/// Whether what a call sends waits a moment for what the next one does.
+enum class Follows : std::uint8_t { kNothing, kMore };
+
 /// Never block; raise no signal unless the habits say so; 0 if the socket cannot take or give anything now.
-long send_some(int fd, std::span<iovec> pieces);
+long send_some(int fd, std::span<iovec> pieces, Follows follows = Follows::kNothing);
+long splice_some(int pipe, int fd, std::size_t bytes);
 long receive_some(int fd, std::span<iovec> pieces);
 
 /// Takes `moved` bytes off the front of `pieces`; returns the pieces that are left.

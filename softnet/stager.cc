@@ -25,6 +25,7 @@ constexpr std::chrono::milliseconds kAskAfter{2};
 
 std::unique_ptr<Stager> Stager::open() {
   auto stager = std::make_unique<Stager>();
+  if (!settings().cuda) return Pool::of_sends() != nullptr ? std::move(stager) : nullptr;
   stager->device_ = p2p::cuda::current_device();
   p2p::Status status = move_into(stager->words_, HostBuffer::allocate(kSlots * kLine));
   if (status) {
@@ -44,6 +45,10 @@ Stager::Progress Stager::start(std::size_t slot, const std::byte* data, std::siz
   const auto room = Pool::of_sends()->take(size);
   if (!room) return Progress::kNoRoom;
   extent = *room;
+  if (device_ < 0) {
+    std::memcpy(at(extent), data, size);
+    return Progress::kStarted;
+  }
   const p2p::cuda::DeviceGuard guard(device_);
   p2p::Status status = guard.status();
   if (status) status = stream_.copy(at(extent), data, size);
@@ -54,6 +59,7 @@ Stager::Progress Stager::start(std::size_t slot, const std::byte* data, std::siz
 }
 
 Stager::Copied Stager::copied(std::size_t slot) {
+  if (device_ < 0) return Copied::kYes;
   const std::atomic_ref<std::uint32_t> word(*word_of(slot));
   if (word.load(std::memory_order_acquire) == turns_[slot]) return Copied::kYes;
   const auto now = Clock::now();

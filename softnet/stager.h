@@ -10,14 +10,18 @@
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/stream.h"
 #include "softnet/pool.h"
+#include "softnet/settings.h"
 
 namespace softnet {
 
 /// Brings device memory that is to be sent into the pool of sends, on a stream of its own that writes a word
-/// when a copy is done: many comms that asked the driver all the time would hold each other up. One comm's.
+/// when a copy is done: many comms that asked the driver all the time would hold each other up. Host memory,
+/// if the settings want that, is copied on the spot. One comm's.
 class Stager {
  public:
   static constexpr std::size_t kSlots = 16;  ///< copies at once, one for each request of a comm
+
+  static bool wanted() { return settings().cuda || settings().stage; }
 
   /// For the device that is current; null, with a warning, if that is impossible.
   static std::unique_ptr<Stager> open();
@@ -40,7 +44,7 @@ class Stager {
 
   std::uint32_t* word_of(std::size_t slot) const;
 
-  int device_ = -1;
+  int device_ = -1;              // -1: host memory alone
   p2p::cuda::HostBuffer words_;  // outlives the stream's work
   p2p::cuda::Stream stream_;
   std::array<std::uint32_t, kSlots> turns_{};  // what a slot's word will be

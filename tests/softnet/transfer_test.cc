@@ -265,6 +265,36 @@ TEST(Patience, AFullReceiverIsNotADeadOne) {
   EXPECT_EQ(std::memcmp(from.data, to.data, kSize), 0);
 }
 
+/// A connection that had nothing to do for longer than the timeout, here 300 ms.
+TEST(Pause, IsNoSilence) {
+  auto pair = Pair::open(open_plugin());
+  ASSERT_TRUE(pair);
+  constexpr std::size_t kSize = 100'003;
+  Memory from(kSize, 3), to(kSize);
+  const MemoryHandle source = pair->source(from), target = pair->target(to);
+  for (int round = 0; round < 5; ++round) {
+    const auto next = Clock::now() + std::chrono::milliseconds(400);
+    EXPECT_TRUE(until([&] { return Clock::now() >= next; }));
+    ASSERT_TRUE(*pair->sends->post(from.data, kSize, source));
+    std::string failure;
+    const auto turn = [&] {
+      if (pair->sends->empty()) return;
+      if (auto sent = pair->sends->poll(); !sent) failure = sent.error().message;
+    };
+    for (int count = 0; count < 100; ++count) turn();
+    ASSERT_TRUE(*pair->receives->post(to.data, kSize, target));
+    bool came = false;
+    EXPECT_TRUE(until([&] {
+      turn();
+      auto arrival = pair->receives->poll();
+      if (!arrival) failure = arrival.error().message;
+      if (arrival && *arrival) came = static_cast<bool>(pair->finish(**arrival, to.data, kSize));
+      return !failure.empty() || (came && pair->sends->empty());
+    }));
+    ASSERT_EQ(failure, "") << "round " << round;
+  }
+}
+
 int dial(const std::byte* handle) {
   sockaddr_in address;  // in front in every handle
   std::memcpy(&address, handle, sizeof address);
