@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/gpu_tcpx.sh [--build DIR] [--out DIR]
+# Usage: scripts/gpu_tcpx.sh [--build DIR] [--out DIR] [--turns N] [--against DIR]... [--only-turns]
 # On a machine with GPUs and a finished build (scripts/gpu_check.sh makes one in build/gpu): device memory through
 # net plugins. Prints figures and a verdict for each step; logs go to --out. Exits with 1 if a step failed.
+# The engine over nccl_net and over tcp are measured in turns, 3 or --turns rounds; with --against the nccl_net of
+# other builds takes part, and with --only-turns nothing else is done: a round takes 25 s and 12 for each build.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-build=build/gpu out=build/gpu/tcpx
+build=build/gpu out=build/gpu/tcpx turns=3 only_turns=0 others=()
 while (($#)); do
   case $1 in
     --build) build=$2 && shift ;;
     --out) out=$2 && shift ;;
+    --turns) turns=$2 && shift ;;
+    --against) others+=("$2") && shift ;;
+    --only-turns) only_turns=1 ;;
     *) echo "gpu_tcpx.sh: unknown argument $1" >&2 && exit 2 ;;
   esac
   shift
@@ -62,26 +67,31 @@ pair() {
 }
 
 echo "GPUs: $gpus"
-step gpu_unpack_test 40 "$build/tests/hardware/gpu_unpack_test" --gtest_color=no
-step gpu_nccl_net_pages 60 "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
-step gpu_nccl_net_random 60 env SOFTNET_FRAGMENTS=random SOFTNET_STRICT=1 SOFTNET_SEED=5 \
-  "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
+before_turns() {
+  step gpu_unpack_test 40 "$build/tests/hardware/gpu_unpack_test" --gtest_color=no
+  step gpu_nccl_net_pages 60 "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
+  step gpu_nccl_net_random 60 env SOFTNET_FRAGMENTS=random SOFTNET_STRICT=1 SOFTNET_SEED=5 \
+    "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
 
-export SOFTNET_CUDA=1 SOFTNET_INTERFACES=lo
-for way in kernel copy host; do
-  pair "tcpx_perf_$way" --channels 4 --sizes 1M,64M --rounds 5 --unpack "$way"
-done
-unset SOFTNET_CUDA
+  export SOFTNET_CUDA=1 SOFTNET_INTERFACES=lo
+  for way in kernel copy host; do
+    pair "tcpx_perf_$way" --channels 4 --sizes 1M,64M --rounds 5 --unpack "$way"
+  done
+  unset SOFTNET_CUDA
+}
+((only_turns)) || before_turns
 
 # The engine itself, device to device between two processes: the plugin beside tcp, in one run.
-perf=$build/tools/perf/p2p-perf
 engine() {
-  local name=$1 transport=$2 server
-  shift 2
+  local name=$1 from=$2 transport=$3 server
+  local perf=$from/tools/perf/p2p-perf
+  local -x UCCL_P2P_NCCL_NET_PLUGIN
+  UCCL_P2P_NCCL_NET_PLUGIN=$(realpath "$from/softnet/libnccl-net-soft.so")
+  shift 3
   timeout 40 "$perf" server --port 19911 --memory "cuda:$second" >"$out/$name.server.log" 2>&1 &
   server=$!
   for _ in $(seq 100); do
-    grep -q listening "$out/$name.server.log" && break
+    grep -qs listening "$out/$name.server.log" && break
     read -r -t 0.1 <> <(:) || true
   done
   if timeout 40 "$perf" client 127.0.0.1 --port 19911 --memory cuda:0 --transport "$transport" --op write,read \
@@ -97,25 +107,32 @@ engine() {
     tail -n 5 "$out/$name.log" "$out/$name.server.log"
   fi
 }
-export UCCL_P2P_LISTEN_ADDRESS=127.0.0.1 UCCL_P2P_NCCL_NET_PLUGIN=$plugin SOFTNET_CUDA=1
-for round in 1 2; do
-  for transport in tcp tcpx; do
-    engine "engine_${transport}_$round" "$transport" --size 256M
-    engine "engine_blocks_${transport}_$round" "$transport" --size 4K --blocks 40960
-  done
+export UCCL_P2P_LISTEN_ADDRESS=127.0.0.1 SOFTNET_CUDA=1 SOFTNET_INTERFACES=lo
+# turn LABEL BUILD TRANSPORT ROUND: one round of one of them.
+turn() {
+  engine "engine_$1_$4" "$2" "$3" --size 256M
+  engine "engine_blocks_$1_$4" "$2" "$3" --size 4K --blocks 40960
+}
+rm -f "$out"/engine_*.log # of an earlier run
+for round in $(seq "$turns"); do
+  turn tcp "$build" tcp "$round"
+  turn tcpx "$build" tcpx "$round"
+  for index in "${!others[@]}"; do turn "against$index" "${others[index]}" tcpx "$round"; done
 done
-python3 scripts/gpu_ratio.py "$out" 0.9
+for index in "${!others[@]}"; do echo "against$index: ${others[index]}"; done
+python3 scripts/gpu_ratio.py "$out" 0.9 || ((!only_turns)) || failed=1
+if ((only_turns)); then exit $failed; fi
 # Threads that poll for channels want a core each, on both sides and beside the sessions' threads.
 for channels in 8 12; do
   export UCCL_P2P_NCCL_NET_CHANNELS=$channels
-  engine "engine_tcpx_$channels" tcpx --size 256M
-  engine "engine_blocks_tcpx_$channels" tcpx --size 4K --blocks 40960
+  engine "engine_channels_$channels" "$build" tcpx --size 256M
+  engine "engine_blocks_channels_$channels" "$build" tcpx --size 4K --blocks 40960
 done
 unset UCCL_P2P_NCCL_NET_CHANNELS
 export UCCL_P2P_NCCL_NET_CHUNK=512K
-engine engine_tcpx_512k tcpx --size 256M
+engine engine_512k "$build" tcpx --size 256M
 unset UCCL_P2P_NCCL_NET_CHUNK
-unset SOFTNET_CUDA UCCL_P2P_NCCL_NET_PLUGIN
+unset SOFTNET_CUDA
 
 if ((gpus > 1)) && python3 -c 'import torch' 2>/dev/null; then
   step nccl_proof 150 python3 scripts/gpu_nccl_proof.py "$plugin" $((256 << 20))
