@@ -161,6 +161,20 @@ TEST(Session, AReceiveWithoutASenderTimesOutAndFailsWhenThePeerCloses) {
   EXPECT_TRUE(ends.server->deregisterMemory(*id));
 }
 
+TEST(Session, ASendThatNobodyReceivesSaysSoAndFailsWhenThePeerCloses) {
+  Ends ends;
+  std::vector<std::byte> memory(64 << 20);  // more than sockets hold
+  const auto id = ends.client->registerMemory(memory.data(), memory.size());
+  TcpxTransfer send(*ends.client, "server");
+  ASSERT_TRUE(send.postSend(*id, 0, memory.size()));
+  const auto stalled = send.wait(std::chrono::milliseconds(200));
+  EXPECT_EQ(stalled.error().code, p2p::ErrorCode::kTimedOut);
+  EXPECT_NE(stalled.error().message.find("posts no receives"), std::string::npos) << stalled.error().message;
+  ends.server.reset();
+  // Not by SIGPIPE, which some plugins raise.
+  EXPECT_EQ(send.wait(seconds(20)).error().code, p2p::ErrorCode::kPeerGone);
+}
+
 TEST(Session, RefusesMemoryThatThePluginCannotTakeAtOnce) {
   Ends ends;
   // Only looked at: 2 GiB of it are never touched.
