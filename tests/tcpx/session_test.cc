@@ -145,6 +145,26 @@ TEST(Session, RefusesWhatCannotWork) {
   EXPECT_EQ(server->accept("late", std::chrono::milliseconds(1)).error().code, p2p::ErrorCode::kTimedOut);
 }
 
+TEST(Session, ChecksThePeersHandlesFieldByField) {
+  if (discover(SOFTNET_PATH)->name == "softnet") GTEST_SKIP() << "its handles harm nobody";
+  auto server = TcpxSession::open(options());
+  auto client = TcpxSession::open(options());
+  ASSERT_TRUE(server && client);
+  const auto info = server->listen();
+  ASSERT_TRUE(info);
+  constexpr std::size_t kHead = 16, kHandle = 128, kThreads = 40;  // of a handle
+  for (const std::size_t channel : {0U, 2U}) {
+    auto broken = *info;
+    std::memset(broken.data() + kHead + channel * kHandle + kThreads, 0, 4);
+    const auto loaded = client->loadRemoteConnInfo("server", broken);
+    ASSERT_FALSE(loaded) << "the plugin would divide by it";
+    EXPECT_EQ(loaded.error().code, p2p::ErrorCode::kInvalidArgument);
+    EXPECT_NE(loaded.error().message.find("number of threads 0"), std::string::npos)
+        << loaded.error().message;
+  }
+  EXPECT_TRUE(client->loadRemoteConnInfo("server", *info));
+}
+
 TEST(Session, AReceiveWithoutASenderTimesOutAndFailsWhenThePeerCloses) {
   Ends ends;
   std::vector<std::byte> memory(100);
