@@ -50,7 +50,10 @@ Pool* Pool::make() {
   }
   void* base =
       ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return base == MAP_FAILED ? nullptr : new Pool(static_cast<std::byte*>(base), size);
+  if (base == MAP_FAILED) return nullptr;
+  // What is lent is counted and sent page by page.
+  static_cast<void>(::madvise(base, size, MADV_HUGEPAGE));
+  return new Pool(static_cast<std::byte*>(base), size);
 }
 
 /// As GPUDirect-TCPX does it: whoever finds no pool imports it, and a second import unmaps the first.
