@@ -3,8 +3,9 @@
 # Usage: scripts/wheels.sh [--out FOLDER] [PYTHON...]
 # Wheels of the Python package that other machines with this kind of processor can install, in dist/: for glibc 2.34 and
 # newer; one for each PYTHON older than 3.12, and one for 3.12 and all later ones. Without PYTHON: for every
-# CPython from 3.10 on that is found here. The CUDA toolkit is the one whose nvcc is found (CUDACXX names
-# another): docs/install.md says which drivers that asks for. UCCL_P2P_VENV: build in that environment, which is PYTHON's.
+# CPython from 3.10 on that is found here. CUDA comes from NVIDIA's packages for Python, of a version that drivers of CUDA
+# 12 and 13 take, or is the toolkit whose nvcc CUDACXX names (docs/install.md). UCCL_P2P_VENV: build in that environment,
+# which is PYTHON's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source-path=SCRIPTDIR
@@ -36,17 +37,35 @@ environment() {
   echo "$folder/bin"
 }
 
+# cuda_packages: the folder of the CUDA 12 that the wheels get, for -DP2P_CUDA_PACKAGES; fetched once. Says nothing if
+# CUDACXX names another one.
+cuda_packages() {
+  local folder
+  if [ -n "${CUDACXX:-}" ]; then return; fi
+  folder=${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/cuda-12.9
+  if [ ! -e "$folder/complete" ]; then
+    rm -rf "$folder"
+    # Any interpreter's pip: nothing in them is Python.
+    python -m pip --disable-pip-version-check -q install --no-deps --only-binary :all: --target "$folder" \
+      nvidia-cuda-nvcc-cu12==12.9.86 nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79 \
+      nvidia-nvfatbin-cu12==12.9.82 >&2
+    touch "$folder/complete"
+  fi
+  echo "$folder/nvidia"
+}
+
 # wheel PYTHON FOLDER: builds one, and has auditwheel look whether it fits the systems that it is to be for. OpenSSL's
 # code goes inside, since systems differ in what they have. Warnings are errors and the build folder is as deep as in the
 # presets, so that the compiler cache has what these compiled.
 wheel() {
-  local bin
+  local bin packages
   bin=$(environment "$1")
   temporary=$(mktemp -d)
   trap 'rm -rf "$temporary"' EXIT
   export PATH=$bin:$PATH
+  packages=$(cuda_packages)
   python -m build --wheel --no-isolation --outdir "$temporary" -Cbuild-dir='build/wheel-{wheel_tag}' \
-    -Ccmake.define.OPENSSL_USE_STATIC_LIBS=ON -Ccmake.define.P2P_WERROR=ON .
+    -Ccmake.define.OPENSSL_USE_STATIC_LIBS=ON -Ccmake.define.P2P_WERROR=ON -Ccmake.define.P2P_CUDA_PACKAGES="$packages" .
   auditwheel repair --plat "manylinux_2_34_$(uname -m)" --only-plat --wheel-dir "$2" "$temporary"/*.whl
 }
 
@@ -58,6 +77,7 @@ use() {
   "$temporary/bin/python" -m pip --disable-pip-version-check -q install --no-index --no-deps --find-links "$2" uccl-p2p
   cd "$temporary"
   bin/python -m uccl.files
+  bin/python -c 'import uccl; print("CUDA:", uccl.__cuda__ or "none")'
   bin/tcpx --help >/dev/null
   bin/p2p-perf local --transport tcp --size 1M --duration 0.2
   bin/p2p-doctor --json >said || true # this machine may have problems
@@ -90,5 +110,7 @@ for python in "$@"; do
   fi
   step "wheel-$version" 2400 bash "$0" --inside wheel "$python" "$out"
 done
-python3 tests/install/wheel_contents.py "$out"/*.whl
+drivers=()
+if [ -z "${CUDACXX:-}" ]; then drivers=(--cuda12); fi
+python3 tests/install/wheel_contents.py "${drivers[@]}" "$out"/*.whl
 for python in "$@"; do step "use-$(version_of "$python")" 200 bash "$0" --inside use "$python" "$out"; done

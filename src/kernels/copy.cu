@@ -1,23 +1,16 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include <cuda_runtime.h>
-
-#include <algorithm>
-
-#include "kernels/copy.h"
+// What runs on the device. Two compilers read this: nvcc, and NVRTC (cmake/device_code.py), which knows
+// nothing of the host and of the standard library only <cstddef> and <cstdint>.
+#include "kernels/launch.h"
 #include "kernels/standby.h"
 
 namespace p2p::kernels {
 namespace {
 
-constexpr unsigned kThreads = 512;
 constexpr unsigned kLanes = 32;
 constexpr unsigned kWarps = kThreads / kLanes;
 constexpr std::uint64_t kPiece = 4096;  // bytes that a warp takes at once
 constexpr std::uint64_t kShortPiece = kLanes * sizeof(uint4);
-
-struct InlineBlocks {
-  CopyBlock blocks[kInlineBlocks];
-};
 
 /// Fresh: past the multiprocessor's own cache, which a kernel that outlives changes of memory would otherwise
 /// read stale.
@@ -118,18 +111,22 @@ __device__ void copy_units(const CopyBlock* blocks, std::uint64_t count, std::ui
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    copy_listed(const CopyBlock* blocks, std::uint64_t count, std::uint64_t split, Signal signal) {
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    p2p_copy_listed(const CopyBlock* blocks, std::uint64_t count, std::uint64_t split, Signal signal) {
   copy_units(blocks, count, split);
   tell(signal);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    copy_inline(const __grid_constant__ InlineBlocks list, std::uint64_t count, std::uint64_t split,
-                Signal signal) {
+extern "C" __global__ void __launch_bounds__(kThreads)
+    p2p_copy_inline(const __grid_constant__ InlineBlocks list, std::uint64_t count, std::uint64_t split,
+                    Signal signal) {
   copy_units(list.blocks, count, split);
   tell(signal);
 }
+
+namespace {
 
 __device__ std::uint64_t nanoseconds() {
   std::uint64_t now = 0;
@@ -180,7 +177,10 @@ __device__ void tell_done(const StandbyBoard& board, std::uint32_t number) {
   *static_cast<volatile std::uint32_t*>(board.done) = number;
 }
 
-__global__ void __launch_bounds__(kThreads) stand_by(const __grid_constant__ StandbyBoard board) {
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    p2p_stand_by(const __grid_constant__ StandbyBoard board) {
   __shared__ std::uint64_t fields[4];
   const unsigned lane = threadIdx.x % kLanes;
   const std::uint64_t warps = std::uint64_t{gridDim.x} * kWarps;
@@ -207,40 +207,15 @@ __global__ void __launch_bounds__(kThreads) stand_by(const __grid_constant__ Sta
   }
 }
 
-int processors_of_current_device(unsigned& processors) {
-  int device = 0;
-  int count = 0;
-  int code = cudaGetDevice(&device);
-  if (code == cudaSuccess) code = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  processors = static_cast<unsigned>(count);
-  return code;
-}
-
-}  // namespace
-
-int launch_copy(const CopyList& list, const Grid& grid, const Signal& signal, void* stream) {
-  unsigned processors = 0;
-  if (const int code = processors_of_current_device(processors); code != cudaSuccess) return code;
-  const CopyShape shape = shape_of(list, grid, processors);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(shape.ctas);
-  config.blockDim = dim3(kThreads);
-  config.stream = static_cast<cudaStream_t>(stream);
-  const auto count = static_cast<std::uint64_t>(list.count);
-  if (list.count > kInlineBlocks) {
-    return cudaLaunchKernelEx(&config, copy_listed, list.blocks, count, shape.split, signal);
+#ifndef __CUDACC_RTC__
+int find_kernel(Kernel which, const void*& found) {
+  switch (which) {
+    case Kernel::kCopyListed: found = reinterpret_cast<const void*>(p2p_copy_listed); break;
+    case Kernel::kCopyInline: found = reinterpret_cast<const void*>(p2p_copy_inline); break;
+    case Kernel::kStandBy: found = reinterpret_cast<const void*>(p2p_stand_by); break;
   }
-  InlineBlocks blocks{};
-  std::copy_n(list.blocks, list.count, blocks.blocks);
-  return cudaLaunchKernelEx(&config, copy_inline, blocks, count, shape.split, signal);
+  return 0;
 }
-
-int launch_standby(const StandbyBoard& board, unsigned ctas, void* stream) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(ctas);
-  config.blockDim = dim3(kThreads);
-  config.stream = static_cast<cudaStream_t>(stream);
-  return cudaLaunchKernelEx(&config, stand_by, board);
-}
+#endif
 
 }  // namespace p2p::kernels

@@ -5,15 +5,9 @@
 #include <cstdint>
 #include <span>
 
-namespace p2p::kernels {
+#include "kernels/block.h"
 
-/// One contiguous run to copy. Both ends are memory that the device reaches: its own, a peer device's, pinned
-/// host memory. Any size, any alignment.
-struct CopyBlock {
-  const std::byte* source = nullptr;
-  std::byte* target = nullptr;
-  std::uint64_t bytes = 0;
-};
+namespace p2p::kernels {
 
 /// Blocks of one launch. Their order means nothing and targets do not overlap.
 struct CopyList {
@@ -23,18 +17,6 @@ struct CopyList {
   std::size_t count = 0;
   std::uint64_t total = 0;    ///< bytes of all blocks
   std::uint64_t largest = 0;  ///< bytes of the largest one
-};
-
-/// So many blocks travel with the launch itself, which spares the device a read over PCIe.
-inline constexpr std::size_t kInlineBlocks = 64;
-
-/// How the end of a launch is told to a host that polls.
-struct Signal {
-  std::uint32_t* word = nullptr;  ///< pinned host memory; null: no signal
-  std::uint32_t value = 0;        ///< stored there once all bytes are visible to hosts and devices
-
-  /// Device memory, zero before the launch and again after it; for one launch at a time.
-  std::uint32_t* arrivals = nullptr;
 };
 
 /// Limits of one launch's appetite.
