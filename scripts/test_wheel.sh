@@ -33,5 +33,19 @@ fi
 grep 'uccl/lib/libssl.so needs libcrypto' <<<"$said"
 grep 'uccl/lib/libssl.so: a binary too many' <<<"$said"
 
+echo "kernels that only drivers of CUDA 13 read are found:"
+cp "$wheel" "$bad"
+"$python" -W ignore - "$bad" <<'END'
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1], "a") as archive:
+    code = archive.read("uccl/bin/tcpx")
+    archive.writestr("uccl/bin/tcpx", code.replace(b"\x7fELF\2\1\1\x33\7", b"\x7fELF\2\1\1\x41\x08"))
+END
+if said=$(tests/install/wheel_contents.py --cuda12 "$bad"); then
+  echo "they were not: $said"
+  exit 1
+fi
+grep 'uccl/bin/tcpx has kernels of' <<<"$said"
+
 echo "on a bare machine:"
 timeout 300 tests/install/bare_root.sh "$wheel"
