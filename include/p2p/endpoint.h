@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,13 @@ class P2P_API Endpoint {
   /// Fails here, with the reason, if no transport can move this memory and keep to the options.
   Result<MemoryRegion> register_memory(void* data, std::size_t size, const RegionOptions& options = {});
 
+  /// Names a region for each span, for memory that nobody registered: regions are made on first use and kept
+  /// until the endpoint ends, spans that touch each other as one. Of more than 4096, or than one call needs,
+  /// the one goes whose last use is the longest ago, and one whose device memory was freed goes when its
+  /// address is named again; its descriptors die with it. What comes back is to be held until the transfers
+  /// with these spans have been posted.
+  Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans);
+
   /// Connects and waits until the connection is open. The peer gets `note`, or else that of `set_note`.
   Result<Connection> connect(const std::string& host, std::uint16_t port,
                              std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
@@ -63,6 +71,10 @@ class P2P_API Endpoint {
 
   /// The next connection that a peer opened. Peers are served whether or not this is ever called.
   Result<Connection> accept(std::chrono::nanoseconds timeout);
+
+  /// How many connections peers have opened so far: at once if that is not `seen` (0 at first), else once
+  /// another has come or the time has passed. Takes none: what has come is there for `accept` without a wait.
+  std::uint64_t wait_for_peer(std::uint64_t seen, std::chrono::nanoseconds timeout) const;
 
   /// Connections that are connecting or open, accepted ones included.
   std::vector<Connection> connections() const;

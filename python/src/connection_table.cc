@@ -51,49 +51,44 @@ ConnectionTable::Queue::iterator ConnectionTable::first_for(Purpose purpose, con
   });
 }
 
-void ConnectionTable::sort_in(Connection connection) {
-  std::shared_ptr<const Link> link = add(std::move(connection), Link::Origin::kAccepted);
-  if (passive_ && link->peer.purpose == Purpose::kRemoteEndpoint) return;
-  accepted_.push_back(std::move(link));
+Status ConnectionTable::sort_in(Endpoint& engine) {
+  for (;;) {
+    Result<Connection> connection = engine.accept(std::chrono::nanoseconds{0});
+    if (!connection) {
+      if (connection.error().code == ErrorCode::kTimedOut) return {};
+      return tl::unexpected(std::move(connection.error()));
+    }
+    std::shared_ptr<const Link> link = add(std::move(*connection), Link::Origin::kAccepted);
+    if (passive_ && link->peer.purpose == Purpose::kRemoteEndpoint) continue;
+    accepted_.push_back(std::move(link));
+  }
 }
 
 Result<std::shared_ptr<const Link>> ConnectionTable::accept(Endpoint& engine, Purpose purpose,
                                                             std::chrono::nanoseconds slice) {
   const std::string own_address = engine.address();
-  const auto ready = [&] { return first_for(purpose, own_address) != accepted_.end(); };
-  std::unique_lock lock(accept_mutex_);
-  if (!ready() && taking_) {
-    arrived_.wait_for(lock, slice, [&] { return ready() || !taking_; });
-  }
-  if (!ready() && !taking_) {
-    taking_ = true;
-    lock.unlock();
-    Result<Connection> connection = engine.accept(slice);
-    lock.lock();
-    taking_ = false;
-    if (connection) sort_in(std::move(*connection));
-    arrived_.notify_all();
-    if (!connection && connection.error().code != ErrorCode::kTimedOut) {
-      return tl::unexpected(std::move(connection.error()));
+  for (bool waited = false;; waited = true) {
+    const std::uint64_t seen = engine.wait_for_peer(0, std::chrono::nanoseconds{0});
+    {
+      const std::lock_guard lock(accept_mutex_);
+      const Status sorted = sort_in(engine);
+      if (const auto found = first_for(purpose, own_address); found != accepted_.end()) {
+        std::shared_ptr<const Link> link = std::move(*found);
+        accepted_.erase(found);
+        link->claimed.store(true);
+        return link;
+      }
+      if (!sorted) return tl::unexpected(sorted.error());
     }
+    if (waited) return failure(ErrorCode::kTimedOut, "no peer has connected in time");
+    engine.wait_for_peer(seen, slice);
   }
-  const auto found = first_for(purpose, own_address);
-  if (found == accepted_.end()) return failure(ErrorCode::kTimedOut, "no peer has connected in time");
-  std::shared_ptr<const Link> link = std::move(*found);
-  accepted_.erase(found);
-  link->claimed.store(true);
-  return link;
 }
 
 std::shared_ptr<const Link> ConnectionTable::crossing(Endpoint& engine, const Link& mine) {
   if (mine.origin != Link::Origin::kDialled) return nullptr;
   const std::scoped_lock accepting(accept_mutex_);
-  // Who waits in accept() meanwhile takes what comes.
-  while (!taking_) {
-    Result<Connection> connection = engine.accept(std::chrono::nanoseconds{0});
-    if (!connection) break;
-    sort_in(std::move(*connection));
-  }
+  (void)sort_in(engine);  // what cannot be taken does not cross
   const std::lock_guard lock(mutex_);
   std::uint64_t before = 0;
   std::map<std::uint64_t, std::shared_ptr<const Link>> theirs;
@@ -107,6 +102,28 @@ std::shared_ptr<const Link> ConnectionTable::crossing(Endpoint& engine, const Li
   }
   if (before >= theirs.size()) return nullptr;
   return std::next(theirs.begin(), static_cast<std::ptrdiff_t>(before))->second;
+}
+
+bool ConnectionTable::knows_all_of(Endpoint& engine, Incarnation peer) {
+  const std::scoped_lock lock(accept_mutex_, mutex_);
+  return std::ranges::none_of(engine.connections(), [&](const Connection& one) {
+    if (links_.contains(static_cast<std::uint64_t>(one.id()))) return false;
+    const ConnectionState state = one.state();
+    const bool coming = state == ConnectionState::kConnecting || state == ConnectionState::kOpen;
+    return coming && one.peer().incarnation == peer;
+  });
+}
+
+void ConnectionTable::await_crossing(Endpoint& engine, const Link& mine) {
+  if (mine.origin != Link::Origin::kDialled) return;
+  const Deadline deadline = std::chrono::steady_clock::now() + std::chrono::seconds{1};
+  for (;;) {
+    const std::uint64_t seen = engine.wait_for_peer(0, std::chrono::nanoseconds{0});
+    if (const std::lock_guard lock(accept_mutex_); !sort_in(engine)) return;
+    if (knows_all_of(engine, mine.incarnation) || passed(deadline)) return;
+    Released released;
+    engine.wait_for_peer(seen, next_slice(deadline));
+  }
 }
 
 void ConnectionTable::serve_passively() {

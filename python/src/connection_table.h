@@ -3,7 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -39,8 +38,8 @@ class ConnectionTable {
   std::shared_ptr<const Link> find(std::uint64_t id) const;
   std::shared_ptr<const Link> remove(std::uint64_t id);
 
-  /// The next accepted connection of this purpose, or kTimedOut after a slice without one. Whoever waits
-  /// takes from the engine for all, so any number of threads may wait for either purpose.
+  /// The next accepted connection of this purpose, or kTimedOut if there is none, at the latest after a
+  /// slice. Any number of threads may wait for either purpose.
   Result<std::shared_ptr<const Link>> accept(Endpoint& engine, Purpose purpose,
                                              std::chrono::nanoseconds slice);
 
@@ -51,6 +50,10 @@ class ConnectionTable {
   /// by the peer, first with first and so on. Null if there is none, or a caller of accept() has it.
   std::shared_ptr<const Link> crossing(Endpoint& engine, const Link& mine);
 
+  /// Waits, for a second at most, until what that peer has connected so far has opened here. Called with the
+  /// GIL.
+  void await_crossing(Endpoint& engine, const Link& mine);
+
   void clear();
 
  private:
@@ -59,15 +62,17 @@ class ConnectionTable {
 
   using Queue = std::deque<std::shared_ptr<const Link>>;
   Queue::iterator first_for(Purpose purpose, const std::string& own_address);
-  void sort_in(Connection connection);
+
+  /// Takes what has come from the engine. With accept_mutex_: who looks for a connection finds it either
+  /// there or here.
+  Status sort_in(Endpoint& engine);
+  bool knows_all_of(Endpoint& engine, Incarnation peer);
 
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Link>> links_;
   std::size_t prune_at_ = kPrune;
 
   std::mutex accept_mutex_;
-  std::condition_variable arrived_;
-  bool taking_ = false;
   bool passive_ = false;
   Queue accepted_;
 };

@@ -10,9 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "one_sided.h"
-#include "sequences.h"
-#include "spans.h"
+#include "plan.h"
+#include "tensors.h"
 
 namespace p2p::python {
 namespace nb = nanobind;
@@ -155,9 +154,9 @@ Result<RemoteSpan> remote_span(Importer& importer, const XferDesc& desc, std::ui
   return span;
 }
 
-Operation operation_of(std::string_view name) {
-  if (name == "write" || name == "WRITE") return Operation::kWrite;
-  if (name == "read" || name == "READ") return Operation::kRead;
+Verb verb_of(std::string_view name) {
+  if (name == "write" || name == "WRITE") return Verb::kWrite;
+  if (name == "read" || name == "READ") return Verb::kRead;
   raise(Error{ErrorCode::kInvalidArgument,
               "transfer: op_name must be 'read' or 'write', not '" + std::string(name) + "'"});
 }
@@ -165,8 +164,7 @@ Operation operation_of(std::string_view name) {
 OkAndId transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::string& op_name,
                  const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote,
                  const nb::object& stream) {
-  const Operation operation = operation_of(op_name);
-  Plan plan = value_or_raise(open_plan(self, conn_id));
+  Plan plan = value_or_raise(open_plan(self, verb_of(op_name), conn_id));
   if (local.size() != remote.size()) {
     raise(Error{ErrorCode::kInvalidArgument, "transfer: " + std::to_string(local.size()) +
                                                  " local descriptors, " + std::to_string(remote.size()) +
@@ -180,7 +178,7 @@ OkAndId transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::strin
     plan.remote->push_back(*span);
   }
   const Stream behind(stream);
-  return begin(operation, std::move(plan), behind);
+  return begin(std::move(plan), behind);
 }
 
 void bind_desc(nb::module_& module) {
@@ -224,7 +222,7 @@ void bind_descriptors(nb::module_& module, PyClass& endpoint) {
                 "count.\n\n"
                 "Raises RuntimeError for an unknown connection or operation and for lists of different "
                 "lengths.") +
-            kStreamText + ".")
+            kStreamText)
                .c_str());
 }
 

@@ -85,115 +85,6 @@ Status deregister(State& state, std::uint64_t mr_id, std::optional<double> timeo
   }
 }
 
-OkAndBytes advertise(PyEndpoint& self, std::uint64_t mr_id, std::uint64_t ptr, std::size_t size) {
-  const auto state = self.state_or_raise();
-  const Result<RegionDescriptor> descriptor = state->memory.describe(mr_id, ptr, size);
-  if (!descriptor) {
-    set_last_error(descriptor.error());
-    return nb::make_tuple(false, nb::bytes("", 0));
-  }
-  const auto bytes = descriptor->serialize();
-  return nb::make_tuple(true, nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-}
-
-OkAndBlobs advertisev(PyEndpoint& self, const Numbers& ids, const Numbers& ptrs, const Numbers& sizes,
-                      std::optional<std::size_t> num_iovs) {
-  const auto state = self.state_or_raise();
-  const std::size_t count = value_or_raise(same_length({ids.size(), ptrs.size(), sizes.size()}, num_iovs));
-  nb::list blobs;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Result<RegionDescriptor> descriptor = state->memory.describe(ids[i], ptrs[i], sizes[i]);
-    if (!descriptor) {
-      set_last_error(descriptor.error());
-      return nb::make_tuple(false, nb::list());
-    }
-    const auto bytes = descriptor->serialize();
-    blobs.append(nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  }
-  return nb::make_tuple(true, blobs);
-}
-
-// Callers of the older form name a connection first; a descriptor does not depend on one.
-OkAndBytes advertise_on(PyEndpoint& self, std::uint64_t, std::uint64_t mr_id, std::uint64_t ptr,
-                        std::size_t size) {
-  return advertise(self, mr_id, ptr, size);
-}
-
-OkAndBlobs advertisev_on(PyEndpoint& self, std::uint64_t, const Numbers& ids, const Numbers& ptrs,
-                         const Numbers& sizes, std::optional<std::size_t> num_iovs) {
-  return advertisev(self, ids, ptrs, sizes, num_iovs);
-}
-
-// The form that writes into buffers of the caller's and answers a bool.
-bool advertise_into(PyEndpoint& self, std::uint64_t, std::uint64_t mr_id, std::uint64_t ptr, std::size_t size,
-                    const Buffer& out) {
-  const auto state = self.state_or_raise();
-  const Result<RegionDescriptor> descriptor = state->memory.describe(mr_id, ptr, size);
-  if (!descriptor) return succeeded(tl::unexpected(descriptor.error()));
-  return succeeded(out.fill(descriptor->serialize()));
-}
-
-struct Ranges {
-  const Numbers& ids;
-  const Numbers& addresses;
-  const Numbers& sizes;
-};
-
-bool advertisev_into(PyEndpoint& self, const Ranges& ranges, const std::vector<Buffer>& outs,
-                     std::optional<std::size_t> num_iovs) {
-  const auto state = self.state_or_raise();
-  const auto& [ids, addresses, sizes] = ranges;
-  const std::size_t count =
-      value_or_raise(same_length({ids.size(), addresses.size(), sizes.size(), outs.size()}, num_iovs));
-  for (std::size_t i = 0; i < count; ++i) {
-    const Result<RegionDescriptor> descriptor = state->memory.describe(ids[i], addresses[i], sizes[i]);
-    if (!descriptor) return succeeded(tl::unexpected(descriptor.error()));
-    if (const Status filled = outs[i].fill(descriptor->serialize()); !filled) return succeeded(filled);
-  }
-  return true;
-}
-
-void bind_advertise_into(PyClass& endpoint) {
-  using namespace nb::literals;
-  endpoint
-      .def("advertise", &advertise_into, "conn_id"_a, "mr_id"_a, "addr"_a, "len"_a, "out_buf"_a,
-           "The same 64 bytes into the beginning of a writable buffer (bytearray, array): True, or False "
-           "with\n"
-           "last_error().")
-      .def(
-          "advertisev",
-          [](PyEndpoint& self, std::uint64_t, const Numbers& ids, const Numbers& addresses,
-             const Numbers& sizes, const std::vector<Buffer>& outs, std::optional<std::size_t> num_iovs) {
-            return advertisev_into(self, {ids, addresses, sizes}, outs, num_iovs);
-          },
-          "conn_id"_a, "mr_id_list"_a, "addr_list"_a, "len_list"_a, "out_buf_list"_a,
-          "num_iovs"_a = nb::none(), "advertise() into a list of writable buffers.");
-}
-
-void bind_advertise(PyClass& endpoint) {
-  using namespace nb::literals;
-  constexpr const char* kAdvertise =
-      "Describes a range of a registered region for a peer's read and write: (ok, 64 bytes).\n\n"
-      "Valid until dereg(); may be narrowed by editing the address (u64 at 0) and the size (u32 at 8). The\n"
-      "conn_id of the older form is accepted and not used. (False, b'') for an unknown region or range.";
-  constexpr const char* kAdvertiseV = "advertise() for lists: (ok, list of 64-byte blobs).";
-  endpoint.def("advertise", &advertise_on, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, kAdvertise)
-      .def("advertise", &advertise_on, "conn_id"_a, "mr_id"_a, "addr"_a, "len"_a)
-      .def("advertise", &advertise, "mr_id"_a, "ptr"_a, "size"_a)
-      .def(
-          "advertise",
-          [](PyEndpoint& self, std::uint64_t mr_id, nb::handle object) {
-            const Tensor tensor = tensor_of(object, "advertise");
-            return advertise(self, mr_id, tensor.address, tensor.bytes);
-          },
-          "mr_id"_a, "tensor"_a, "The same for all of a contiguous tensor, array or buffer.")
-      .def("advertisev", &advertisev_on, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a,
-           "num_iovs"_a = nb::none(), kAdvertiseV)
-      .def("advertisev", &advertisev_on, "conn_id"_a, "mr_id_list"_a, "addr_list"_a, "len_list"_a,
-           "num_iovs"_a = nb::none())
-      .def("advertisev", &advertisev, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "num_iovs"_a = nb::none());
-}
-
 /// What restricts a region, as Python gives it.
 RegionOptions restricted(bool read_only, std::optional<std::vector<std::string>> peers,
                          std::optional<double> expires) {
@@ -259,8 +150,6 @@ void bind_memory(nb::module_& module, PyClass& endpoint) {
           "mr_id"_a, "timeout"_a = nb::none(),
           "Ends a registration: peers are shut out at once, and the transfers here that use it have timeout\n"
           "seconds (default 10) to end. False for an unknown id, or if they did not.");
-  bind_advertise(endpoint);
-  bind_advertise_into(endpoint);
 }
 
 }  // namespace p2p::python

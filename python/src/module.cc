@@ -42,9 +42,8 @@ NB_MODULE(_p2p, module) {
   bind_life(endpoint);
   bind_connections(endpoint);
   bind_memory(module, endpoint);
-  bind_two_sided(endpoint);
-  bind_one_sided(endpoint);
-  bind_ipc(endpoint);
+  bind_advertise(endpoint);
+  bind_calls(endpoint);
   bind_descriptors(module, endpoint);
   bind_transfers(module, endpoint);
 }

@@ -1,14 +1,10 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <vector>
 
-#include "p2p/connection.h"
-#include "sequences.h"
+#include "p2p/memory.h"
 
 namespace p2p::python {
 
@@ -48,35 +44,5 @@ class Recycled {
 
   std::vector<T> items_;
 };
-
-/// Three lists of one length. kInvalidArgument otherwise.
-Result<Recycled<LocalSpan>> local_spans(const Numbers& ids, const Numbers& addresses, const Numbers& sizes,
-                                        std::optional<std::size_t> num_iovs);
-
-/// Turns 64-byte blobs into spans of a connection. The blobs of one region differ in address and size only,
-/// so the connection is asked once a region, not once a blob.
-class Importer {
- public:
-  explicit Importer(const Connection& connection) : connection_(connection) {}
-
-  /// The first `size` bytes of what the blob describes; kOutOfRange if it describes fewer.
-  Result<RemoteSpan> operator()(std::span<const std::byte> blob, std::size_t size);
-
- private:
-  struct Known {
-    std::array<std::byte, RegionDescriptor::kBytes> blob{};
-    RemoteRegionId region{};  ///< 0: empty
-  };
-  static constexpr std::size_t kKnown = 64;
-
-  Result<RemoteRegionId> region_of(std::span<const std::byte> blob);
-
-  const Connection& connection_;
-  std::array<Known, kKnown> known_{};
-};
-
-/// The blobs, checked to be 64 bytes each, as spans of these sizes.
-Result<Recycled<RemoteSpan>> remote_spans(const Connection& connection, const Blobs& blobs,
-                                          const Numbers& sizes);
 
 }  // namespace p2p::python

@@ -127,9 +127,8 @@ using PyClass = nanobind::class_<PyEndpoint>;
 void bind_life(PyClass& endpoint);
 void bind_connections(PyClass& endpoint);
 void bind_memory(nanobind::module_& module, PyClass& endpoint);
-void bind_two_sided(PyClass& endpoint);
-void bind_one_sided(PyClass& endpoint);
-void bind_ipc(PyClass& endpoint);
+void bind_advertise(PyClass& endpoint);
+void bind_calls(PyClass& endpoint);
 void bind_descriptors(nanobind::module_& module, PyClass& endpoint);
 void bind_transfers(nanobind::module_& module, PyClass& endpoint);
 

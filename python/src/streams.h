@@ -10,6 +10,8 @@ namespace p2p::python {
 /// A CUDA stream as callers name it, for one call of the engine on this thread. Used with the GIL.
 class Stream {
  public:
+  Stream() = default;
+
   /// None: no stream. Else a torch stream (or another object with `cuda_stream` or `__cuda_stream__`), or its
   /// handle as a number, of which 0 is the legacy default stream. TypeError for anything else.
   explicit Stream(const nanobind::object& named);

@@ -238,8 +238,7 @@ def test_both_connect_and_neither_accepts(other, ep, by, asynchronous):
     for size in (64, 32):  # more than once
         array[:] = 0
         other.begin("call", "send", their_conn, theirs, pointer, size)
-        # It chooses its connection at its start: the peer's may just be on its way to this side at first.
-        if asynchronous and size == 32:
+        if asynchronous:
             ok, transfer = ep.recv_async(conn, *arguments)
             assert ok and ep.wait(transfer, 20) == size
         else:
@@ -268,6 +267,29 @@ def test_the_peer_connects_when_this_side_receives_already(other, ep):
     assert other.call("send", their_conn, theirs, pointer, 64), other.last_error()
     receiving.join(20)
     assert results == [True] and (array == 9).all()
+
+
+def test_an_asynchronous_receive_finds_what_another_thread_is_just_taking(ep):
+    """That thread waits for a connection of another kind, and so takes this one for all."""
+    with p2p.Endpoint(1, 2) as peer:
+        accepting = threading.Thread(target=lambda: ep.accept_local(timeout=60))
+        accepting.start()
+        try:
+            for _ in range(50):
+                ok, conn = ep.connect(*where(peer.get_metadata()))
+                their_ok, their_conn = peer.connect(*where(ep.get_metadata()))
+                assert ok and their_ok, p2p.last_error()
+                array, arguments = message(ep)
+                theirs, their_arguments = message(peer, value=9)
+                ok, transfer = ep.recv_async(conn, *arguments)
+                assert ok and peer.send_async(their_conn, *their_arguments)[0], p2p.last_error()
+                assert ep.wait(transfer, 10) == 64
+                assert (array == 9).all() and (theirs == 9).all()
+        finally:
+            address, gpu, port = where(ep.get_metadata())
+            assert peer.connect_local(gpu, port)[0]
+            accepting.join(20)
+        assert not accepting.is_alive()
 
 
 def test_connections_that_cross_and_are_accepted_stay_two(other, ep):

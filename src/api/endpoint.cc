@@ -6,7 +6,6 @@
 #include "api/latency_rows.h"
 #include "api/metrics_listing.h"
 #include "base/error.h"
-#include "drivers/cuda/place.h"
 #include "engine/endpoint.h"
 #include "engine/own_address.h"
 
@@ -52,19 +51,11 @@ Incarnation Endpoint::incarnation() const { return endpoint_->context().regions-
 void Endpoint::set_note(std::string note) { endpoint_->set_note(std::move(note)); }
 
 Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size, const RegionOptions& options) {
-  if (!options.peers.empty() && !endpoint_->knows_peers()) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        "register {} ({} bytes) for named peers: without a key file or certificates nobody proves a name",
-        data, size);
-  }
-  const auto place = cuda::place_of(data);
-  if (!place) return tl::unexpected(place.error());
-  auto region = endpoint_->context().regions->add(data, size, *place, options);
-  if (!region) return tl::unexpected(region.error());
-  const auto& placement = endpoint_->context().placement;
-  if (place->kind == MemoryKind::kCuda && placement) placement->use(place->device);
-  return MemoryRegion(std::move(*region));
+  return endpoint_->register_memory(data, size, options);
+}
+
+Result<std::vector<std::shared_ptr<MemoryRegion>>> Endpoint::cover(std::span<LocalSpan> spans) {
+  return endpoint_->cover(spans);
 }
 
 Connection Endpoint::connect_async(const std::string& host, std::uint16_t port,
@@ -90,6 +81,10 @@ Result<Connection> Endpoint::accept(std::chrono::nanoseconds timeout) {
   auto connection = endpoint_->accept(timeout);
   if (!connection) return tl::unexpected(connection.error());
   return Connection(std::move(*connection));
+}
+
+std::uint64_t Endpoint::wait_for_peer(std::uint64_t seen, std::chrono::nanoseconds timeout) const {
+  return endpoint_->wait_for_peer(seen, timeout);
 }
 
 std::vector<Connection> Endpoint::connections() const {

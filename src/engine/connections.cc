@@ -66,6 +66,19 @@ std::shared_ptr<Connection> Connections::accept(Clock::time_point deadline) {
   }
 }
 
+std::uint64_t Connections::wait_for_peer(std::uint64_t seen, Clock::time_point deadline) const {
+  if (!context_->regions->check_process()) return seen;
+  while (true) {
+    const std::uint32_t changes = changes_.load(std::memory_order_acquire);
+    {
+      MutexLock lock(mutex_);
+      if (arrived_ != seen) return arrived_;
+    }
+    if (Clock::now() >= deadline) return seen;
+    futex_wait(changes_, changes, deadline);
+  }
+}
+
 std::vector<std::shared_ptr<Connection>> Connections::all() const {
   MutexLock lock(mutex_);
   std::vector<std::shared_ptr<Connection>> connections;
@@ -132,6 +145,7 @@ bool Connections::keep_for_accept(const std::shared_ptr<Connection>& connection)
     return false;
   }
   unaccepted_.push_back(connection);
+  ++arrived_;
   return true;
 }
 

@@ -31,6 +31,9 @@ class Connections {
   /// The next that a peer has opened; null if there is none in time.
   std::shared_ptr<Connection> accept(Clock::time_point deadline);
 
+  /// How many peers have opened; waits while it is `seen`.
+  std::uint64_t wait_for_peer(std::uint64_t seen, Clock::time_point deadline) const;
+
   std::vector<std::shared_ptr<Connection>> all() const;
 
   /// Ends all and waits for that; none is added any more. What has not ended by `deadline` ends then without
@@ -56,7 +59,8 @@ class Connections {
   std::uint64_t next_id_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<ConnectionId, std::shared_ptr<Connection>> living_ P2P_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Connection>> unaccepted_ P2P_GUARDED_BY(mutex_);
-  Stats ended_ P2P_GUARDED_BY(mutex_);  // and of those refused
+  std::uint64_t arrived_ P2P_GUARDED_BY(mutex_) = 0;  // were ever among them
+  Stats ended_ P2P_GUARDED_BY(mutex_);                // and of those refused
   std::vector<Latency> ended_latencies_ P2P_GUARDED_BY(mutex_);
   bool closing_ P2P_GUARDED_BY(mutex_) = false;
   std::atomic<std::uint32_t> changes_{0};  // futex: bumped when living_ or unaccepted_ changed

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/process_id.h"
 #include "drivers/crypto/crypto.h"
+#include "drivers/cuda/place.h"
 #include "drivers/socket/socket.h"
 #include "engine/announcement.h"
 #include "engine/load_transports.h"
@@ -130,10 +131,26 @@ Endpoint::~Endpoint() {
   // Sessions flush for at most the keepalive time.
   connections_.close({ErrorCode::kCancelled, "the endpoint was closed"},
                      Clock::now() + 2 * context_->options.keepalive + std::chrono::seconds(1));
+  implicit_.clear();
   context_->imports.stop();
   context_->watch.stop();
   context_->workers.clear();  // they post to the reactor until they are gone
   context_->reactor->stop();
+}
+
+Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size, const RegionOptions& options) {
+  if (!options.peers.empty() && credentials_ == nullptr) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "register {} ({} bytes) for named peers: without a key file or certificates nobody proves a name",
+        data, size);
+  }
+  const auto place = cuda::place_of(data);
+  if (!place) return tl::unexpected(place.error());
+  auto region = context_->regions->add(data, size, *place, options);
+  if (!region) return tl::unexpected(region.error());
+  if (place->kind == MemoryKind::kCuda && context_->placement) context_->placement->use(place->device);
+  return MemoryRegion(std::move(*region));
 }
 
 void Endpoint::set_note(std::string note) {

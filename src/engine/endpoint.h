@@ -17,8 +17,11 @@
 #include "engine/connections.h"
 #include "engine/context.h"
 #include "engine/credential_files.h"
+#include "engine/implicit_regions.h"
 #include "engine/listener.h"
+#include "p2p/memory.h"
 #include "p2p/options.h"
+#include "p2p/region_options.h"
 #include "p2p/result.h"
 #include "transport/registry.h"
 
@@ -36,14 +39,21 @@ class Endpoint {
   const std::string& address() const { return address_; }
   std::uint16_t port() const { return port_; }
 
-  /// Peers prove who they are: Peer::identity may say something.
-  bool knows_peers() const { return credentials_ != nullptr; }
   Context& context() const { return *context_; }
+
+  /// See p2p::Endpoint, as for the next.
+  Result<MemoryRegion> register_memory(void* data, std::size_t size, const RegionOptions& options = {});
+  Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans) {
+    return implicit_.cover(spans);
+  }
 
   void set_note(std::string note);
   std::shared_ptr<Connection> connect(const std::string& host, std::uint16_t port,
                                       std::chrono::nanoseconds timeout, std::optional<std::string> note);
   Result<std::shared_ptr<Connection>> accept(std::chrono::nanoseconds timeout);
+  std::uint64_t wait_for_peer(std::uint64_t seen, std::chrono::nanoseconds timeout) {
+    return connections_.wait_for_peer(seen, deadline_after(timeout));
+  }
   std::vector<std::shared_ptr<Connection>> connections() const { return connections_.all(); }
 
   /// Sums of the open connections and of those that have ended.
@@ -68,6 +78,8 @@ class Endpoint {
   std::uint16_t port_ = 0;
   std::shared_ptr<Listener> listener_;
   Connections connections_{context_};
+  ImplicitRegions implicit_{
+      [this](std::byte* data, std::size_t size) { return register_memory(data, size); }};
 
   mutable Mutex mutex_;
   std::string note_ P2P_GUARDED_BY(mutex_);

@@ -33,6 +33,24 @@ TEST(EndpointTest, PeersGetTheNoteOfTheCallOrElseThatOfTheEndpoint) {
   EXPECT_EQ(meet(std::nullopt), std::pair(std::string("right"), std::string("left")));
 }
 
+TEST(EndpointTest, APeerIsWaitedForWithoutBeingTaken) {
+  Endpoint left = Endpoint::create(on_loopback()).value();
+  Endpoint right = Endpoint::create(on_loopback()).value();
+  EXPECT_EQ(right.wait_for_peer(0, std::chrono::nanoseconds::zero()), 0U);
+  const auto wait_for_one = [&](std::uint64_t seen) {
+    std::uint64_t told = seen;
+    std::thread waiting([&] { told = right.wait_for_peer(seen, kLimit); });
+    EXPECT_TRUE(is_ok(status_of(left.connect(right.address(), right.port(), kLimit))));
+    waiting.join();
+    return told;
+  };
+  EXPECT_EQ(wait_for_one(0), 1U);
+  EXPECT_TRUE(is_ok(status_of(right.accept(std::chrono::nanoseconds::zero()))));
+  EXPECT_EQ(wait_for_one(1), 2U) << "one that was taken counts on";
+  EXPECT_EQ(right.wait_for_peer(0, kLimit), 2U);
+  EXPECT_TRUE(is_ok(status_of(right.accept(std::chrono::nanoseconds::zero()))));
+}
+
 TEST(EndpointTest, APeerOfTheHostMayUseLoopbackWhicheverAddressIsAnnounced) {
   Options options;
   const auto announced = Endpoint::announced_address(options);

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "support/hex.h"
@@ -76,6 +78,63 @@ TEST_P(RegionTest, SameAndOverlappingRangesRegisterManyTimes) {
         fmt::format("write {} {} 0 100 {} {}", pair.at_peer, theirs.index, *id, gone.address));
     EXPECT_TRUE(is_error(pair.peer.wait(transfer), kRefused));
   }
+}
+
+TEST_P(RegionTest, MemoryThatNobodyRegisteredIsCoveredOnFirstUse) {
+  const std::size_t size = 64 << 10;
+  Pages pages(size);
+  fill(pages.part(4096, 8192), 7);
+  fill(pages.part(20000, 1000), 8);
+  // Out of order: two that touch, one inside of them, one apart.
+  const std::array<std::pair<std::size_t, std::size_t>, 4> pieces{
+      {{8192, 4096}, {4096, 4096}, {5000, 100}, {20000, 1000}}};
+  const auto spans = [&] {
+    std::vector<LocalSpan> made;
+    for (const auto& [at, bytes] : pieces) made.push_back({RegionId{0}, pages.data() + at, bytes});
+    return made;
+  };
+  std::vector<LocalSpan> first = spans();
+  const auto held = pair.endpoint.cover(first);
+  ASSERT_TRUE(is_ok(status_of(held)));
+  EXPECT_EQ(held->size(), 2U);
+  EXPECT_EQ(first[0].region, first[1].region);
+  EXPECT_EQ(first[0].region, first[2].region);
+  EXPECT_NE(first[0].region, first[3].region);
+  std::vector<LocalSpan> again = spans();
+  ASSERT_TRUE(is_ok(status_of(pair.endpoint.cover(again))));
+  for (std::size_t i = 0; i < pieces.size(); ++i) EXPECT_EQ(again[i].region, first[i].region) << i;
+
+  const PeerRegion theirs = pair.peer.region(size);
+  const auto id = pair.connection.import_region(theirs.descriptor);
+  ASSERT_TRUE(is_ok(status_of(id)));
+  std::vector<RemoteSpan> targets;
+  for (const auto& [at, bytes] : pieces) targets.push_back({*id, theirs.descriptor.address + at, bytes});
+  EXPECT_TRUE(is_ok(pair.connection.write(again, targets).wait(kLimit)));
+  EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 4096 8192 7", theirs.index)))));
+  EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 20000 1000 8", theirs.index)))));
+  EXPECT_TRUE(is_ok(peer_clear(theirs, 12288, 20000 - 12288)));
+  std::vector<LocalSpan> none{{RegionId{0}, nullptr, 4096}};
+  EXPECT_TRUE(is_error(status_of(pair.endpoint.cover(none)), {ErrorCode::kInvalidArgument}));
+}
+
+TEST_P(RegionTest, OfMemoryThatIsCoveredTheLatestUsedIsKept) {
+  const std::size_t kept = 4096;
+  Pages pages(2 * kept + 64);
+  const std::size_t before = pair.endpoint.stats().registered_regions;
+  const auto cover = [&](std::size_t first, std::size_t count) {
+    std::vector<LocalSpan> spans;
+    for (std::size_t i = first; i < first + count; ++i) {
+      spans.push_back({RegionId{0}, pages.data() + 2 * i, 1});
+    }
+    EXPECT_TRUE(is_ok(status_of(pair.endpoint.cover(spans))));
+    return spans;
+  };
+  const auto all = cover(0, kept);
+  EXPECT_EQ(cover(0, 1)[0].region, all[0].region) << "used again, and so not the oldest";
+  cover(kept, 1);
+  EXPECT_EQ(pair.endpoint.stats().registered_regions, before + kept);
+  EXPECT_EQ(cover(0, 1)[0].region, all[0].region);
+  EXPECT_NE(cover(1, 1)[0].region, all[1].region) << "its region had to go";
 }
 
 TEST_P(RegionTest, ForgedKeysAreRefusedAndHarmNothing) {

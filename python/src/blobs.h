@@ -1,0 +1,73 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "p2p/connection.h"
+#include "sequences.h"
+#include "spans.h"
+
+// What the owner of memory gives to those who are to reach it.
+
+namespace p2p::python {
+
+/// Of advertise(): a RegionDescriptor. Of advertise_ipc(): a Ticket.
+enum class BlobKind { kDescriptor, kTicket };
+
+/// What advertise_ipc gives: the region's descriptor, its length once more, and a mark. Little endian.
+struct Ticket {
+  static constexpr std::array<char, 8> kMark{'u', 'c', 'c', 'l', 'i', 'p', 'c', '1'};
+
+  std::array<std::byte, RegionDescriptor::kBytes> descriptor{};
+  std::uint64_t size = 0;
+  std::uint64_t flags = 0;
+  std::array<char, 8> mark = kMark;
+
+  /// Of bytes of the right length.
+  static bool is_one(std::span<const std::byte> bytes) {
+    constexpr Ticket kNone;
+    return std::memcmp(bytes.data() + offsetof(Ticket, flags), &kNone.flags,
+                       sizeof kNone.flags + sizeof kNone.mark) == 0;
+  }
+};
+static_assert(sizeof(Ticket) == 88 &&
+              offsetof(Ticket, mark) == offsetof(Ticket, flags) + sizeof(std::uint64_t));
+
+/// Turns 64-byte blobs into spans of a connection. The blobs of one region differ in address and size only,
+/// so the connection is asked once a region, not once a blob.
+class Importer {
+ public:
+  explicit Importer(const Connection& connection) : connection_(connection) {}
+
+  /// The first `size` bytes of what the blob describes; kOutOfRange if it describes fewer.
+  Result<RemoteSpan> operator()(std::span<const std::byte> blob, std::size_t size);
+
+ private:
+  struct Known {
+    std::array<std::byte, RegionDescriptor::kBytes> blob{};
+    RemoteRegionId region{};  ///< 0: empty
+  };
+  static constexpr std::size_t kKnown = 64;
+
+  Result<RemoteRegionId> region_of(std::span<const std::byte> blob);
+
+  const Connection& connection_;
+  std::array<Known, kKnown> known_{};
+};
+
+/// Raises unless there are so many, of the right length.
+void check_blobs(BlobKind kind, const Blob& blob, std::size_t count);
+void check_blobs(BlobKind kind, const Blobs& blobs, std::size_t count);
+
+/// Checked blobs as spans of the sizes of `local`. Raises for what is no ticket.
+Status import_blobs(const Connection& connection, BlobKind kind, const Blob& blob,
+                    const std::vector<LocalSpan>& local, std::vector<RemoteSpan>& into);
+Status import_blobs(const Connection& connection, BlobKind kind, const Blobs& blobs,
+                    const std::vector<LocalSpan>& local, std::vector<RemoteSpan>& into);
+
+}  // namespace p2p::python

@@ -1,0 +1,81 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "blobs.h"
+#include "sequences.h"
+#include "state.h"
+#include "streams.h"
+
+namespace p2p::python {
+
+enum class Verb { kWrite, kRead, kSend, kReceive };
+
+/// The memory here that a call names: in regions, or by address alone.
+struct Local {
+  Recycled<LocalSpan> spans;
+  bool by_address = false;
+};
+Local in_region(std::uint64_t mr_id, std::uint64_t address, std::size_t size);
+Local at_address(std::uint64_t address, std::size_t size);
+
+/// Lists of one length, else they raise.
+Local in_regions(const Numbers& ids, const Numbers& addresses, const Numbers& sizes,
+                 std::optional<std::size_t> num_iovs);
+Local at_addresses(const Numbers& addresses, const Numbers& sizes);
+
+/// A call that moves bytes, checked as far as it can be before the engine sees it.
+struct Plan {
+  Verb verb{};
+  std::shared_ptr<State> state;
+  std::shared_ptr<const Link> link;
+  Recycled<LocalSpan> local;
+  Recycled<RemoteSpan> remote;                      ///< none of two-sided calls
+  std::vector<std::shared_ptr<MemoryRegion>> held;  ///< of memory named by address, until it is posted
+
+  /// `id`: what traces call it.
+  Transfer post(const Stream& stream, std::uint64_t id = 0) const;
+};
+
+/// One without memory; kNotFound for an unknown connection.
+Result<Plan> open_plan(const PyEndpoint& self, Verb verb, std::uint64_t conn_id);
+
+/// Gives it its memory. What is wrong with that of two-sided calls is told now, not when the peer's half has
+/// come.
+Result<Plan> with_memory(Plan plan, Local local);
+
+inline Result<Plan> plan_message(const PyEndpoint& self, Verb verb, std::uint64_t conn_id, Local local) {
+  return open_plan(self, verb, conn_id).and_then([&](Plan plan) {
+    return with_memory(std::move(plan), std::move(local));
+  });
+}
+
+/// Of a one-sided call: a blob for each span, or a list of them. Raises for what are no blobs.
+template <class List>
+Result<Plan> plan_access(const PyEndpoint& self, Verb verb, std::uint64_t conn_id, Local local, BlobKind kind,
+                         const List& blobs) {
+  check_blobs(kind, blobs, local.spans->size());
+  Result<Plan> plan = open_plan(self, verb, conn_id);
+  if (!plan) return plan;
+  Status known = import_blobs(plan->link->connection, kind, blobs, *local.spans, *plan->remote);
+  if (!known) return tl::unexpected(std::move(known.error()));
+  return with_memory(std::move(*plan), std::move(local));
+}
+
+/// Carries a plan out and waits: the answer of the calls that give a bool.
+bool finish(Result<Plan> plan, const Stream& stream);
+
+/// Starts a plan: the answer of the calls that give (ok, transfer_id).
+OkAndId begin(Result<Plan> plan, const Stream& stream);
+
+inline constexpr const char* kStreamText =
+    "\n\nstream: a CUDA stream (torch's, or its handle) whose work so far is to be done before the memory "
+    "here\nis touched; the call does not wait for it. None: the memory is ready now.";
+
+}  // namespace p2p::python
