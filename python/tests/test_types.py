@@ -1,14 +1,21 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""What a type checker says about the package and about a program that uses it."""
+"""What type checkers (mypy, and pyright by basedpyright) say about the package and about programs that use it."""
 
+import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mypy")
+import uccl
+
 pytestmark = pytest.mark.timeout(240)
+needs_mypy = pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
+needs_pyright = pytest.mark.skipif(
+    importlib.util.find_spec("basedpyright") is None, reason="basedpyright is not installed"
+)
 
 CONFIGURATION = """
 [mypy]
@@ -75,16 +82,58 @@ def mypy(tmp_path, *words):
     return done.returncode, done.stdout + done.stderr
 
 
+WRONG_LINES = {3, 4, 5, 6}
+
+
+@needs_mypy
 def test_the_package(tmp_path):
     code, said = mypy(tmp_path, "-p", "uccl")
     assert code == 0, said
 
 
+@needs_mypy
 def test_programs(tmp_path):
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "wrong.py").write_text(WRONG)
     code, said = mypy(tmp_path, "good.py", "wrong.py")
     complaints = [line for line in said.splitlines() if ": error:" in line]
     lines = {int(line.split(":")[1]) for line in complaints if Path(line.split(":")[0]).name == "wrong.py"}
-    assert code == 1 and lines == {3, 4, 5, 6}, said
+    assert code == 1 and lines == WRONG_LINES, said
     assert not [line for line in complaints if "good.py" in line], said
+
+
+def pyright(folder):
+    """What it takes for errors in the programs of a folder, as (file, line)."""
+    settings = {
+        "typeCheckingMode": "standard", "include": ["."], "extraPaths": [str(Path(uccl.__file__).parents[1])],
+        "reportMissingImports": "none",  # torch, Ray and NIXL need not be installed
+    }  # fmt: skip
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    done = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable, "--outputjson"], cwd=folder,
+        capture_output=True, text=True, timeout=220, check=False,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert said["summary"]["filesAnalyzed"] > 0, said
+    errors = [one for one in said["generalDiagnostics"] if one["severity"] == "error"]
+    return {(Path(one["file"]).name, one["range"]["start"]["line"] + 1) for one in errors}, said
+
+
+@needs_pyright
+def test_the_package_by_pyright(tmp_path):
+    for source in Path(uccl.__file__).parent.rglob("*.py*"):
+        if source.suffix not in (".py", ".pyi") and source.name != "py.typed":
+            continue
+        copy = tmp_path / "uccl" / source.relative_to(Path(uccl.__file__).parent)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(source.read_bytes())
+    errors, said = pyright(tmp_path)
+    assert errors == set(), said
+
+
+@needs_pyright
+def test_programs_by_pyright(tmp_path):
+    (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "wrong.py").write_text(WRONG)
+    errors, said = pyright(tmp_path)
+    assert errors == {("wrong.py", line) for line in WRONG_LINES}, said

@@ -45,9 +45,10 @@ class P2POp:
 def _default_gpu_index() -> int:
     if "LOCAL_RANK" in os.environ:
         return int(os.environ["LOCAL_RANK"])
-    if hasattr(dist, "get_local_rank"):
+    local_rank = getattr(dist, "get_local_rank", None)  # of newer releases
+    if local_rank is not None:
         try:
-            return int(dist.get_local_rank())
+            return int(local_rank())
         except (RuntimeError, ValueError):
             pass
     rank = int(dist.get_rank())
