@@ -11,6 +11,7 @@ OK = "ok"
 NOTE = "note"  # good to know; nothing is wrong
 PROBLEM = "problem"  # something fails, or is slower than this machine allows
 
+_ALWAYS = ("section", "name", "text", "level", "remedy")
 _MARKS = {OK: " ", NOTE: "-", PROBLEM: "!"}
 
 
@@ -21,6 +22,11 @@ class Finding:
     text: str
     level: str = OK
     remedy: str = ""
+    # Of what was measured: transfers of so many bytes, and what reached how much without the engine.
+    bytes: int = 0
+    gbytes_per_second: float = 0
+    raw: str = ""
+    raw_gbytes_per_second: float = 0
 
 
 def problems(findings: Iterable[Finding]) -> list[Finding]:
@@ -44,4 +50,5 @@ def as_text(findings: list[Finding]) -> str:
 
 
 def as_json(findings: list[Finding]) -> str:
-    return json.dumps({"healthy": not problems(findings), "findings": [asdict(one) for one in findings]}, indent=2)
+    rows = [{key: value for key, value in asdict(one).items() if key in _ALWAYS or value} for one in findings]
+    return json.dumps({"healthy": not problems(findings), "findings": rows}, indent=2)

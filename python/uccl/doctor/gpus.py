@@ -12,6 +12,7 @@ from uccl.doctor.finding import NOTE, OK, PROBLEM, Finding
 
 _SECTION = "GPUs"
 _PCI_BYTES = 32
+_KERNEL_DRIVER = Path("/proc/driver/nvidia/gpus")
 _ACCESS_SUPPORTED, _ATOMICS_SUPPORTED = 0x02, 0x03  # of cuDeviceGetP2PAttribute
 
 
@@ -61,7 +62,7 @@ def find_gpus(built: str) -> Iterator[Finding]:
     try:
         driver = Driver()
     except OSError:
-        present = Path("/proc/driver/nvidia/gpus").is_dir()
+        present = _KERNEL_DRIVER.is_dir()
         yield Finding(
             _SECTION, "driver", "libcuda.so.1 is not there", PROBLEM if present else OK,
             "the kernel's driver is loaded, but this process has no libcuda (a container started without GPUs?)"

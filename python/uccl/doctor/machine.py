@@ -7,6 +7,7 @@ import ctypes.util
 import os
 import platform
 import resource
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from uccl.doctor.gpus import find_gpus
 _SYS_PTRACE = 19  # the number of that capability
 _ENOUGH_FILES = 4096
 _OLDEST_KERNEL = (5, 3)
+_INFINIBAND = Path("/sys/class/infiniband")
+_NICS = Path("/sys/class/net")
 
 
 def read(path: str | Path) -> str:
@@ -112,7 +115,7 @@ def _limits() -> Iterator[Finding]:
     )  # fmt: skip
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     endless = locked == resource.RLIM_INFINITY
-    has_rdma = bool(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else False
+    has_rdma = _INFINIBAND.is_dir() and any(_INFINIBAND.iterdir())
     yield Finding(
         section, "locked memory", "unlimited" if endless else f"{locked >> 10} KiB",
         PROBLEM if has_rdma and not endless else OK,
@@ -122,10 +125,9 @@ def _limits() -> Iterator[Finding]:
 
 def _network() -> Iterator[Finding]:
     section = "network"
-    root = Path("/sys/class/net")
-    if not root.is_dir():
+    if not _NICS.is_dir():
         yield Finding(section, "interfaces", "/sys is not mounted: nothing is known of them", NOTE)
-    for path in sorted(root.glob("*")):
+    for path in sorted(_NICS.glob("*")):
         if read(path / "operstate") not in ("up", "unknown"):
             continue
         speed = read(path / "speed")
@@ -139,12 +141,40 @@ def _network() -> Iterator[Finding]:
             yield Finding(section, name, value)
     control = read("/proc/sys/net/ipv4/tcp_congestion_control")
     yield Finding(section, "congestion control", control or "unknown")
+    yield from _port(section)
+
+
+def _port(section: str) -> Iterator[Finding]:
+    port = configured_port()
+    if not port:
+        yield Finding(section, "port", "the system chooses (UCCL_P2P_PORT is not set)")
+        return
+    taken = is_taken(port)
+    yield Finding(
+        section, "port", f"{port}, by UCCL_P2P_PORT: {'taken' if taken else 'free'}", NOTE if taken else OK,
+        "fine if a program with an endpoint runs now; each endpoint of a host needs a port of its own" if taken else "",
+    )  # fmt: skip
+
+
+def configured_port() -> int:
+    """What UCCL_P2P_PORT says; 0 where it says nothing."""
+    text = os.environ.get("UCCL_P2P_PORT", "")
+    return int(text) if text.isdigit() and int(text) <= 0xFFFF else 0
+
+
+def is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
 
 
 def _rdma() -> Iterator[Finding]:
     section = "RDMA"
-    root = Path("/sys/class/infiniband")
-    ports = sorted(root.glob("*/ports/*")) if root.is_dir() else []
+    ports = sorted(_INFINIBAND.glob("*/ports/*"))
     if not ports:
         yield Finding(section, "devices", "none")
     for port in ports:

@@ -60,7 +60,7 @@ class Pages:
 def _other_process(pipe: Connection, options: dict[str, Any]) -> None:
     try:
         pages = Pages()
-        with p2p.Endpoint(1, **options) as endpoint:
+        with p2p.Endpoint(1, port=0, **options) as endpoint:
             blob = endpoint.advertise(pages.registered(endpoint), pages.address, _BYTES)[1]
             pipe.send((endpoint.get_metadata(), blob, pages.address))
             pipe.poll(_PATIENCE * 2)
@@ -99,7 +99,8 @@ class Partner:
 def examine() -> list[Finding]:
     """Routes and figures; a problem where no two processes can be connected at all."""
     try:
-        with Partner() as partner, p2p.Endpoint(0) as endpoint:
+        # At ports of their own: that of UCCL_P2P_PORT may be in use.
+        with Partner() as partner, p2p.Endpoint(0, port=0) as endpoint:
             findings = list(_transports(endpoint))
             ok, connection = endpoint.add_remote_endpoint(partner.metadata)
             if not ok:
@@ -135,7 +136,7 @@ def _figures(endpoint: p2p.Endpoint, connection: int, partner: Partner) -> Itera
     if host["transport"] == "tcp":
         return
     try:
-        with Partner(transports=["tcp"]) as other, p2p.Endpoint(0, transports=["tcp"]) as over_tcp:
+        with Partner(transports=["tcp"]) as other, p2p.Endpoint(0, port=0, transports=["tcp"]) as over_tcp:
             ok, connection = over_tcp.add_remote_endpoint(other.metadata)
             if not ok:
                 raise p2p.Error(p2p.last_error())
@@ -168,7 +169,7 @@ def judge(name: str, figure: float, what: str, raw: float) -> Finding:
     slow = raw > 0 and figure < _FINE * raw
     text = f"{figure:.1f} GB/s; {what} reaches {raw:.1f}: {'slow' if slow else 'fine'}" if raw > 0 else f"{figure:.1f} GB/s"
     remedy = "is the machine busy? see UCCL_P2P_WORKERS and UCCL_P2P_STREAMS in docs/options.md" if slow else ""
-    return Finding("measured", name, text, NOTE if slow else OK, remedy)
+    return Finding("measured", name, text, NOTE if slow else OK, remedy, _BYTES, figure, what, raw)
 
 
 def gigabytes_per_second(operation: Callable[[], object], size: int, seconds: float = _SECONDS) -> float:

@@ -22,6 +22,7 @@ from typing import Any
 import uccl
 from uccl import p2p
 from uccl.doctor.finding import NOTE, OK, PROBLEM, Finding
+from uccl.doctor.machine import configured_port, is_taken
 from uccl.doctor.paths import Pages, acknowledge_blocks, gigabytes_per_second, judge, remedy_of
 from uccl.utils import recv_obj, send_obj
 
@@ -91,7 +92,9 @@ def _answer(connection: socket.socket) -> None:
             rails[name] = listener.getsockname()[:2]
         here = connection.getsockname()[0]
         pages = Pages()
-        endpoint = stack.enter_context(p2p.Endpoint(1, listen_address=here))
+        # At the port that firewalls know, where no program has it.
+        port = configured_port()
+        endpoint = stack.enter_context(p2p.Endpoint(1, listen_address=here, port=0 if is_taken(port) else port))
         blob = endpoint.advertise(pages.registered(endpoint), pages.address, _BYTES)[1]
         send_obj(
             connection,
@@ -201,7 +204,7 @@ def _rail(connection: socket.socket, label: str, mine: int, theirs: int) -> Find
 def _engine(theirs: dict[str, Any], address: str) -> Iterator[Finding]:
     """A connection with the key that is set, and a write."""
     try:
-        with p2p.Endpoint(0) as endpoint:
+        with p2p.Endpoint(0, port=0) as endpoint:
             ok, connection = endpoint.add_remote_endpoint(bytes.fromhex(theirs["metadata"]))
             if not ok:
                 reason = p2p.last_error()
