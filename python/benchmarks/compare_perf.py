@@ -182,6 +182,10 @@ class Row:
     """Medians over the rounds: GB/s of each program, and the ratio within a round."""
 
     work: str
+    transport: str
+    size_bytes: int  # of a block
+    blocks: int
+    depth: int
     python: float
     perf: float
     ratio: float
@@ -199,7 +203,8 @@ def compare(arguments: argparse.Namespace, work: Work) -> Row:
             python.append(measure_python(work, arguments.seconds))
     ratios = [one / other for one, other in zip(python, perf, strict=True)]
     median = statistics.median
-    return Row(str(work), median(python), median(perf), median(ratios), sorted(ratios))
+    what = (str(work), work.transport, work.size, work.blocks, work.depth)
+    return Row(*what, median(python), median(perf), median(ratios), sorted(ratios))
 
 
 def main() -> None:

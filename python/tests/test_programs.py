@@ -144,6 +144,7 @@ def test_comparison_with_perf(tmp_path):
     assert "cma write   100 x   4 KiB, 2 in flight" in out
     compared = json.loads(rows.read_text())
     assert len(compared) == 8
+    assert compared[-1].items() >= {"transport": "tcp", "size_bytes": 4096, "blocks": 100, "depth": 2}.items()
     assert all(row["perf"] == 0.001 and row["ratio"] == row["python"] / 0.001 for row in compared)
 
 

@@ -11,7 +11,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from uccl import files as package_files
 from uccl import report
+from uccl.doctor import finding, paths
 
 pytest.importorskip("matplotlib")
 
@@ -65,6 +67,27 @@ def test_each_kind_of_file_is_understood(files):
     (lists,) = results.works["write", 8, True][1].values()
     assert (lists[0].size, lists[0].blocks) == (512 * 4096, 512)
     assert [(one.name, one.value) for one in results.limits] == [("memcpy <64 MiB>", 9.0), ("two sockets", 5.0)]
+
+
+def test_what_our_other_tools_write(tmp_path):
+    tcpx = [{"command": "perf", "bytes": size, "channels": 2, "chunk_bytes": 1, "window": 16, "rounds": 3, "best_us": 8.0,
+             "median_us": 9.5, "gb_per_s": 3.0, "verified": True} for size in (4096, 65536)]  # fmt: skip
+    compared = [{"work": "x", "transport": "cma", "size_bytes": 4096, "blocks": 100, "depth": 2, "python": 4.0, "perf": 5.0,
+                 "ratio": 0.8, "ratios": [0.8]}]  # fmt: skip
+    findings = [finding.Finding("machine", "kernel", "Linux"), paths.judge("tcp, host memory", 4.1, "a raw socket", 4.4)]
+    doctor = tmp_path / "doctor.json"
+    doctor.write_text(finding.as_json(findings))
+    results = report.read(
+        [write_lines(tmp_path / "tcpx.jsonl", tcpx), write_lines(tmp_path / "both.json", [compared]), str(doctor)]
+    )
+    (sent,) = results.works["send", 1, False][1].items()
+    assert sent[0] == "tcpx, 2 channels" and [(one.size, one.p50) for one in sent[1]] == [(4096, 9.5), (65536, 9.5)]
+    by_series = results.works["write", 2, True][1]
+    assert {name: points[0].gigabytes for name, points in by_series.items()} == {"cma, Python": 4.0, "cma, p2p-perf": 5.0}
+    (measured,) = results.works["write", 1, False][1].items()
+    assert measured[0] == "p2p-doctor, tcp, host memory" and measured[1][0].gigabytes == 4.1
+    assert [(one.name, one.value) for one in results.limits] == [("a raw socket", 4.4)]
+    assert "p2p-doctor, tcp, host memory" in report.page(results, "all")
 
 
 class Page(HTMLParser):
@@ -133,6 +156,14 @@ def test_as_a_program(files, tmp_path):
     out = tmp_path / "page.html"
     subprocess.run([sys.executable, "-m", "uccl.report", *files, "-o", str(out)], check=True, timeout=50)
     assert out.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_as_a_part_of_the_command_p2p_perf(files, tmp_path, monkeypatch):
+    out = tmp_path / "page.html"
+    monkeypatch.setattr(sys, "argv", ["p2p-perf", "report", *files, "-o", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        package_files.perf()
+    assert ended.value.code == 0 and out.read_text().startswith("<!DOCTYPE html>")
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

@@ -50,7 +50,11 @@ def _become(name: str) -> NoReturn:
 
 
 def perf() -> NoReturn:
-    """The command p2p-perf."""
+    """The command p2p-perf; ``p2p-perf report`` is uccl.report."""
+    if sys.argv[1:2] == ["report"]:
+        from uccl import report
+
+        sys.exit(report.main(sys.argv[2:]))
     _become("p2p-perf")
 
 

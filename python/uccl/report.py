@@ -1,5 +1,6 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""One page of tables and plots, without outside resources, from the JSON of p2p-perf, the benchmark scripts and iperf3.
+"""One page of tables and plots, without outside resources, from the JSON of p2p-perf, tcpx, p2p-doctor, compare_perf.py,
+the benchmark scripts and iperf3.
 
 A file may be given as LABEL=FILE; the label then stands for what was measured in it. Plots need matplotlib.
 """
@@ -111,6 +112,33 @@ def _benchmark(results: Results, label: str, report: dict[str, Any]) -> None:
         results.add(Work(operation, int(settings.get("depth", 1)), point.blocks > 1), series, point)
 
 
+def _tcpx(results: Results, label: str, row: dict[str, Any]) -> None:
+    size, channels = int(row["bytes"]), int(row["channels"])
+    series = label or f"tcpx, {channels} channel{'s' if channels > 1 else ''}"
+    point = Point(size, 1, float(row["gb_per_s"]), float(row["median_us"]), 0, bool(row["verified"]))
+    results.add(Work("send", 1, False), series, point)
+
+
+def _comparison(results: Results, label: str, row: dict[str, Any]) -> None:
+    """A row of compare_perf.py: the same work by two programs."""
+    blocks, depth = int(row["blocks"]), int(row["depth"])
+    for by in ("python", "perf"):
+        series = f"{label or row['transport']}, {'Python' if by == 'python' else 'p2p-perf'}"
+        point = Point(int(row["size_bytes"]) * blocks, blocks, float(row[by]), 0, 0)
+        results.add(Work("write", depth, blocks > 1), series, point)
+
+
+def _doctor(results: Results, label: str, report: dict[str, Any]) -> None:
+    """What it measured, and what the machine reached without the engine."""
+    for finding in report["findings"]:
+        if finding.get("bytes"):
+            point = Point(int(finding["bytes"]), 1, float(finding["gbytes_per_second"]), 0, 0)
+            results.add(Work("write", 1, False), label or f"p2p-doctor, {finding['name']}", point)
+        if finding.get("raw_gbytes_per_second"):
+            name = str(finding["raw"])
+            results.limits.append(Limit(label or name, float(finding["raw_gbytes_per_second"]), "GB/s", name))
+
+
 def _iperf(results: Results, label: str, report: dict[str, Any]) -> None:
     received = report["end"]["sum_received"]
     streams = len(report["start"].get("connected", [])) or 1
@@ -128,6 +156,12 @@ def _take(results: Results, label: str, value: Any) -> None:
         results.limits.append(Limit(name, float(value["value"]), str(value["unit"]), str(value["name"])))
     elif {"benchmark", "rows"} <= value.keys():
         _benchmark(results, label, value)
+    elif "gb_per_s" in value and "channels" in value:
+        _tcpx(results, label, value)
+    elif {"python", "perf", "ratio"} <= value.keys():
+        _comparison(results, label, value)
+    elif {"healthy", "findings"} <= value.keys():
+        _doctor(results, label, value)
     elif "end" in value and "sum_received" in value["end"]:
         _iperf(results, label, value)
     else:
@@ -146,7 +180,8 @@ def read(arguments: Iterable[str]) -> Results:
             except json.JSONDecodeError:
                 values = [json.loads(line) for line in text.splitlines() if line.strip()]
             for value in values:
-                _take(results, label, value)
+                for one in value if isinstance(value, list) and value else [value]:
+                    _take(results, label, one)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise NotOurs(f"{path}: {error!r}" if isinstance(error, (KeyError, TypeError)) else f"{path}: {error}") from None
     for _, by_series in results.works.values():
@@ -351,7 +386,7 @@ def page(results: Results, title: str) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m uccl.report", description=__doc__)
+    parser = argparse.ArgumentParser(prog="p2p-perf report", description=__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="JSON, as FILE or LABEL=FILE")
     parser.add_argument("-o", "--output", required=True, metavar="FILE.html", help="the page")
     parser.add_argument("--title", default="Transfers, measured")
