@@ -30,4 +30,8 @@ names=("$@")
 if [ ${#names[@]} -eq 0 ]; then
   for folder in fuzz/corpus/*/; do names+=("$(basename "$folder")"); done
 fi
-printf '%s\n' "${names[@]}" | xargs -P "$(nproc)" -I{} bash "$0" --one {} "$seconds"
+cores=$(nproc)
+turns=$(((${#names[@]} + cores - 1) / cores))
+echo "fuzz: ${#names[@]} fuzzers, $cores at a time, $seconds s each: $((turns * seconds)) s and a little"
+printf '%s\n' "${names[@]}" | xargs -P "$cores" -I{} bash "$0" --one {} "$seconds" |
+  awk -v all="${#names[@]}" '/^fuzz_[a-z0-9_]+: / { printf "%s (%d of %d)\n", $0, ++done, all; fflush(); next } { print; fflush() }'

@@ -72,9 +72,10 @@ part_python() {
   fi
 }
 
+begun=0
 for part in "$@"; do
   start=$SECONDS
-  echo "rdma: $part"
+  echo "rdma: $part, $((begun += 1)) of $#"
   if "part_$part"; then
     echo "rdma: $part: ok, $((SECONDS - start)) s"
   else

@@ -40,6 +40,12 @@ step() {
   return "$status"
 }
 
+# progress TEXT: what of a long work is done and what is left; in a terminal what is printed next takes its place, and
+# else it is a line.
+progress() {
+  if [ -t 1 ]; then printf '\r\033[K%s\r' "$1"; else echo "$1"; fi
+}
+
 # Compilers' results are kept outside of the repository, and shared by its clones.
 use_compiler_cache() {
   if command -v ccache >/dev/null; then

@@ -34,6 +34,7 @@ round() {
   while read -r run times settings; do
     for setting in $settings; do
       if [[ "$run $setting" != *"${CHAOS_ONLY:-}"* ]]; then continue; fi
+      progress "chaos: $((SECONDS - start)) of $limit s, $ran runs; now $run $setting"
       if ! "$chaos" "$run" "$setting" "$1" $((times * $2)) "$3"; then
         echo "chaos: FAILED; again: $chaos $run $setting $1 $((times * $2)) $3"
         exit 1
