@@ -13,8 +13,8 @@
 namespace p2p {
 
 /// The endpoint's listening port, at which the connections of channels may arrive, too, so that a firewall
-/// needs one rule, and those of sessions that go on. Such a connection's first bytes say for whom it is. Thread-safe but for
-/// `open_at`.
+/// needs one rule, and those of sessions that go on. Such a connection's first bytes say for whom it is.
+/// Thread-safe but for `open_at`.
 class StreamPort {
  public:
   using Token = std::array<std::byte, 16>;

@@ -42,15 +42,8 @@ class SessionRecord {
   }
 
  private:
-  enum Message : std::uint16_t {
-    kHello = 1,
-    kIntroduction = 2,
-    kChannelAnswer = 4,
-    kHeartbeat = 16,
-    kBye = 17,
-    kResumable = 31,
-    kHandled = 32
-  };
+  enum Opening : std::uint16_t { kHello = 1, kIntroduction = 2, kChannelAnswer = 4 };
+  enum Message : std::uint16_t { kHeartbeat = 16, kBye = 17, kResumable = 31, kHandled = 32 };
   enum Frame : unsigned { kAcknowledgement = 5, kWords = 7 };
 
   template <class Number>
