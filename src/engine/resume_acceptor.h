@@ -25,8 +25,9 @@ class ResumeAcceptor : public std::enable_shared_from_this<ResumeAcceptor> {
 
   using Take = std::function<void(ResumeAttempt::Proven)>;
 
-  ResumeAcceptor(Reactor& reactor, std::shared_ptr<StreamPort> port, ResumeAttempt::Terms terms, Take take)
-      : reactor_(reactor), port_(std::move(port)), terms_(std::move(terms)), take_(std::move(take)) {}
+  ResumeAcceptor(Reactor& reactor, std::shared_ptr<StreamPort> port, const ResumeAttempt::Terms& terms,
+                 Take take)
+      : reactor_(reactor), port_(std::move(port)), terms_(terms), take_(std::move(take)) {}
 
   void open();
   void close();

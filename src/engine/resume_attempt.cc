@@ -20,9 +20,9 @@ constexpr std::string_view kKeyName = "resume";
 
 }  // namespace
 
-ResumeAttempt::ResumeAttempt(Reactor& reactor, Terms terms, UniqueFd socket)
+ResumeAttempt::ResumeAttempt(Reactor& reactor, const Terms& terms, UniqueFd socket)
     : reactor_(reactor),
-      terms_(std::move(terms)),
+      terms_(terms),
       socket_(std::make_unique<ControlSocket>(std::move(socket))),
       reader_(Handshake::kStrangerFrameBytes) {}
 

@@ -56,7 +56,7 @@ class ResumeAttempt : public std::enable_shared_from_this<ResumeAttempt> {
   /// Called once, never before `start` returns. kNotFound: the peer's port does not know the session.
   using Done = std::function<void(Result<Proven>)>;
 
-  ResumeAttempt(Reactor& reactor, Terms terms, UniqueFd socket);
+  ResumeAttempt(Reactor& reactor, const Terms& terms, UniqueFd socket);
 
   /// `attempt` and `handled` are said by a connector: its number of this attempt, and of the peer's messages.
   void start(std::uint32_t attempt, std::uint64_t handled, Done done);
