@@ -84,15 +84,21 @@ uccl() {
     --json "$folder/uccl.$1.json"
 }
 nixl() {
-  local port server status=0
+  local port server status=0 ended=0
   port=$(free_port)
   timeout "$limit" "$python" python/benchmarks/benchmark_nixl.py --role server --port "$port" --backend "$2" --device "$device" &
   server=$!
   timeout "$limit" "$python" python/benchmarks/benchmark_nixl.py --role client --port "$port" --backend "$2" --device "$device" --quiet \
     --sizes "$sizes" --iters "$iters" --json "$folder/nixl_$2.$1.json" || status=$?
+  forgiven "$status" "$folder/nixl_$2.$1.json" && status=0
   [ "$status" -eq 0 ] || kill "$server" 2>/dev/null || true
-  wait "$server" || status=$?
+  wait "$server" || ended=$?
+  if [ "$ended" -ne 0 ] && ! forgiven "$ended" "$folder/nixl_$2.$1.json"; then status=$ended; fi
   return "$status"
+}
+# forgiven STATUS JSON: UCX in NIXL's wheels can crash when its process ends, after all bytes were verified.
+forgiven() {
+  [ "$1" -eq 139 ] && [ -s "$2" ] && echo "a segmentation fault at the process's end, after its work was done"
 }
 
 parts=(machine ours)
