@@ -53,7 +53,7 @@ fi
 limit_of() {
   case $1 in
     dev | tsan | lint) echo 2400 ;;
-    release | python | nixl | rdma) echo 1800 ;;
+    release | python | nixl | rdma | aarch64) echo 1800 ;;
     *) echo 900 ;;
   esac
 }

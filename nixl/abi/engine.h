@@ -11,7 +11,7 @@
 
 #include "abi/types.h"
 
-/// The class that the agent calls: the order of its virtual functions and its first 208 bytes are fixed by
+/// The class that the agent calls: the order of its virtual functions and its data are fixed by
 /// NIXL 1.0 to 1.5. What an agent reads from it directly are the type, the parameters, the failure flag and
 /// the agent's name.
 class nixlBackendEngine {
@@ -84,13 +84,14 @@ class nixlBackendEngine {
 struct nixlBackendEngineLayout {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
-  static_assert(sizeof(nixlBackendEngine) == 208 && offsetof(nixlBackendEngine, backendType_) == 8 &&
+  static constexpr std::size_t kMutex = sizeof(std::mutex);  // 40 bytes on x86-64, 48 on aarch64
+  static_assert(sizeof(nixlBackendEngine) == 168 + kMutex && offsetof(nixlBackendEngine, backendType_) == 8 &&
                 offsetof(nixlBackendEngine, customParams_) == 40 &&
                 offsetof(nixlBackendEngine, telemetryEvents_) == 96 &&
                 offsetof(nixlBackendEngine, telemetryMutex_) == 120 &&
-                offsetof(nixlBackendEngine, initErr_) == 160 &&
-                offsetof(nixlBackendEngine, localAgent_) == 168 &&
-                offsetof(nixlBackendEngine, enableTelemetry_) == 200);
+                offsetof(nixlBackendEngine, initErr_) == 120 + kMutex &&
+                offsetof(nixlBackendEngine, localAgent_) == 128 + kMutex &&
+                offsetof(nixlBackendEngine, enableTelemetry_) == 160 + kMutex);
 #pragma GCC diagnostic pop
 };
 
