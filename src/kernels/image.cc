@@ -19,9 +19,11 @@ asm(".pushsection .rodata\n"
     ".incbin \"" DEVICE_CODE
     "\"\n"
     ".popsection\n");
-extern "C" const unsigned char p2p_device_code[];
 
 namespace p2p::kernels {
+
+extern const unsigned char kDeviceCode[] asm("p2p_device_code");
+
 namespace {
 
 constexpr std::array kNames{"p2p_copy_listed", "p2p_copy_inline", "p2p_stand_by"};
@@ -33,7 +35,7 @@ std::array<std::atomic<cudaKernel_t>, kNames.size()> kernels{};
 int load() {
   cudaLibrary_t library = nullptr;
   std::array<cudaKernel_t, kNames.size()> found{};
-  int code = cudaLibraryLoadData(&library, p2p_device_code, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  int code = cudaLibraryLoadData(&library, kDeviceCode, nullptr, nullptr, 0, nullptr, nullptr, 0);
   if (code != cudaSuccess) return code;
   for (std::size_t i = 0; i != kNames.size() && code == cudaSuccess; ++i) {
     code = cudaLibraryGetKernel(&found[i], library, kNames[i]);
