@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/rails.sh [MBITS...]
+# What p2p-perf moves over rails of such speeds at once (Mbit/s; by default four of 1000), of the sum that iperf3 moves
+# over the same ones with a stream on each. Two hosts as network namespaces, joined by a cable a rail with `tc tbf` at
+# both ends. Needs root, iperf3, and cores that are idle. Uses the release preset's p2p-perf.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source-path=SCRIPTDIR
+source scripts/namespaces.sh
+perf=build/release/tools/perf/p2p-perf
+seconds=${RAILS_SECONDS:-5}
+speeds=("$@")
+if [ ${#speeds[@]} -eq 0 ]; then speeds=(1000 1000 1000 1000); fi
+for tool in iperf3 tc "$perf"; do
+  command -v "$tool" >/dev/null || { echo "rails: '$tool' is missing" >&2 && exit 2; }
+done
+two_hosts rails 10.98.0
+
+interfaces=''
+for i in "${!speeds[@]}"; do
+  ip -n "$left" link add "rail$i" type veth peer name "rail$i" netns "$right"
+  for side in 1 2; do
+    host=$left
+    if [ "$side" = 2 ]; then host=$right; fi
+    ip -n "$host" addr add "10.99.$i.$side/24" dev "rail$i"
+    ip -n "$host" link set "rail$i" up
+    ip netns exec "$host" tc qdisc add dev "rail$i" root tbf rate "${speeds[$i]}mbit" burst 256k latency 50ms
+  done
+  interfaces+=${interfaces:+,}rail$i
+done
+
+# Of all rails at once, in Mbit/s.
+iperf_sum() {
+  local i clients=()
+  for i in "${!speeds[@]}"; do
+    ip netns exec "$right" iperf3 -s -1 -D -B "10.99.$i.2" -I "$folder/server.$i"
+  done
+  for i in "${!speeds[@]}"; do
+    ip netns exec "$left" iperf3 -c "10.99.$i.2" -B "10.99.$i.1" -t "$seconds" -J >"$folder/iperf.$i" &
+    clients+=($!)
+  done
+  wait "${clients[@]}"
+  python3 - "$folder"/iperf.? <<'END'
+import json, sys
+print(sum(json.load(open(name))["end"]["sum_received"]["bits_per_second"] for name in sys.argv[1:]) / 1e6)
+END
+}
+
+# "write N" and "read N", in Mbit/s.
+engine_sums() {
+  export UCCL_P2P_INTERFACES=$interfaces UCCL_P2P_STREAMS=1
+  local words
+  mkfifo "$folder/said"
+  ip netns exec "$right" timeout 120 "$perf" server --listen 10.98.0.2 --port 0 >"$folder/said" &
+  server=$!
+  read -r -t 30 words <"$folder/said"
+  UCCL_P2P_LISTEN_ADDRESS=10.98.0.1 ip netns exec "$left" timeout 120 "$perf" client 10.98.0.2 --port "${words##*:}" \
+    --transport tcp --op write,read --size 64M --depth 4 --duration "$seconds" --json "$folder/rows" >/dev/null
+  wait "$server"
+  server=
+  python3 - "$folder/rows" <<'END'
+import json, sys
+for line in open(sys.argv[1]):
+    row = json.loads(line)
+    if "gbytes_per_second" in row:
+        print(row["op"], row["gbytes_per_second"] * 8000)
+END
+}
+
+best=$(iperf_sum)
+echo "iperf3, ${#speeds[@]} rails of ${speeds[*]} Mbit/s: $best Mbit/s"
+engine_sums | while read -r operation sum; do
+  python3 -c "print(f'p2p-perf, $operation: {$sum:.0f} Mbit/s, {$sum / $best:.3f} of iperf3')"
+done
