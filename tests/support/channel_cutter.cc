@@ -16,6 +16,8 @@ Socket ChannelCutter::listen_at(std::uint16_t port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   ::inet_pton(AF_INET, kHost, &address.sin_addr);
+  const int yes = 1;  // of an earlier one at that port connections may still be about to end
+  ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   const bool bound = ::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   return bound && ::listen(socket.fd(), 16) == 0 ? std::move(socket) : Socket();
 }
