@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "drivers/cuda/driver.h"
 #include "drivers/cuda/error.h"
+#include "drivers/cuda/relaxed_capture.h"
 #include "drivers/cuda/retained.h"
 
 namespace p2p::cuda {
@@ -63,6 +64,9 @@ std::uint64_t id_of(CUpointer_attribute name, CUdeviceptr pointer) {
 // Some drivers say of memory from cudaMalloc, too, that it has no legacy handle.
 bool is_mapped(const Driver& driver, const Attributes& attributes, const void* pointer) {
   if (attributes.legacy_ipc != 0 || attributes.pool != nullptr) return false;
+  // Unlike the questions above CUDA refuses this one while a graph is captured, and what was captured is
+  // lost.
+  const RelaxedCapture relaxed(driver);
   return static_cast<bool>(RetainedMemory(driver, reinterpret_cast<CUdeviceptr>(pointer)));
 }
 
