@@ -159,13 +159,16 @@ RegionId IpcChannel::offer_ring(const std::shared_ptr<PeerRing>& ring) {
   const auto [known, fresh] =
       rings_.try_emplace(ring, RegionId{kFirstRing - static_cast<std::uint32_t>(rings_.size())});
   if (!fresh) return known->second;
-  const auto pair = mail_.asks_by_words() ? std::nullopt : ring->take_words();
-  mail_.ask(encode(RingOffer{.region = known->second,
-                             .ring = ring->number(),
-                             .token = ring->token(),
-                             .has_words = pair.has_value(),
-                             .words = static_cast<std::uint8_t>(pair.value_or(0))}));
-  if (pair) mail_.ask_by(ring, ring->words().direction(1, *pair), ring->words().direction(0, *pair));
+  RingOffer offer{.region = known->second, .ring = ring->number(), .token = ring->token()};
+  unsigned pair = 0;
+  if (!mail_.asks_by_words()) {
+    const auto taken = ring->take_words();
+    offer.has_words = taken.has_value();
+    pair = taken.value_or(0);
+  }
+  offer.words = static_cast<std::uint8_t>(pair);
+  mail_.ask(encode(offer));
+  if (offer.has_words) mail_.ask_by(ring, ring->words().direction(1, pair), ring->words().direction(0, pair));
   return known->second;
 }
 
