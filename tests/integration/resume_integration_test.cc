@@ -55,15 +55,17 @@ class ResumeTest : public OverTransport {
 };
 P2P_OVER_TRANSPORTS_AND_TLS(ResumeTest);
 
-/// Resets the sessions of a middlebox, again and again.
+/// Resets the sessions of a middlebox, again and again; or all its connections, which leaves no path at all.
 class Trouble {
  public:
-  Trouble(Middlebox& middlebox, unsigned seed)
-      : making_(std::async(std::launch::async, [this, &middlebox, seed] {
+  enum class What { kSessions, kAll };
+  Trouble(Middlebox& middlebox, unsigned seed, What what = What::kSessions)
+      : making_(std::async(std::launch::async, [this, &middlebox, seed, all = what == What::kAll] {
           std::mt19937 random(seed);
+          const unsigned most = all ? 500'000 : 50'000;  // streams have to be dialled behind the session
           while (!over_) {
-            count_ += middlebox.reset();
-            std::this_thread::sleep_for(std::chrono::microseconds(random() % 50'000));  // the fault itself
+            count_ += middlebox.reset(all);
+            std::this_thread::sleep_for(std::chrono::microseconds(random() % most));  // the fault itself
           }
         })) {}
   ~Trouble() {
@@ -130,6 +132,21 @@ TEST_P(ResumeTest, ResetsOfTheSessionHarmNothing) {
   EXPECT_TRUE(is_ok(status_of(joined.peer.call(fmt::format("status {}", joined.at_peer)))));
   EXPECT_TRUE(joined.connection.take_notifications().empty());
   EXPECT_FALSE(joined.peer.call(fmt::format("notified {} 0", joined.at_peer))) << "one came twice";
+}
+
+TEST_P(ResumeTest, ResetsOfAllConnectionsAtOnceHarmNothing) {
+  Joined joined(plan());
+  int resets = 0;
+  for (unsigned seed = 1; seed <= scaled(12, 4); ++seed) {
+    SCOPED_TRACE(seed);
+    const Trouble trouble(joined.middlebox, seed, Trouble::What::kAll);
+    do_everything(joined, seed);
+    resets += trouble.count();
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(resets, 0);
+  EXPECT_TRUE(is_ok(joined.connection.status()));
+  EXPECT_TRUE(is_ok(status_of(joined.peer.call(fmt::format("status {}", joined.at_peer)))));
 }
 
 TEST_P(ResumeTest, WhatStartsWithoutASessionGoesOnWithOne) {
