@@ -48,6 +48,7 @@ Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint3
   Slot::Setup made{rail.name, std::move(control), std::move(*channel),
                    nullptr,   setup_.fence,       std::move(port)};
   made.transport = transport().name();
+  made.number = number;
   made.report = [report = setup_.report, number](const Status& status) { report(number, status); };
   const auto& workers = setup_.context->workers;
   Worker& worker = **std::min_element(workers.begin(), workers.end(),

@@ -38,14 +38,14 @@ std::shared_ptr<Slot> Lane::submit(Piece piece, Deferred& deferred) {
   return nullptr;
 }
 
-// The oldest channel's worker looks at the gate, and so does a caller who drives that channel.
+// The first channel's worker looks at the gate, and so does a caller who drives that channel.
 std::shared_ptr<Slot> Lane::submit_gated(Piece piece, Deferred& deferred) {
   const bool worth_starting = policy().worth_starting(piece.batch);
   gated_.add(std::move(piece), deferred);
   const Slots slots = this->slots();
   if (slots.empty()) return want_channels(deferred), nullptr;
-  slots.oldest()->signal();
-  return worth_starting ? slots.oldest() : nullptr;
+  slots.first()->signal();
+  return worth_starting ? slots.first() : nullptr;
 }
 
 // The channel that had a turn on this thread, in which it took what there was as far as it had room for it.
@@ -101,7 +101,7 @@ void Lane::retry(Piece piece, Deferred& deferred) {
 bool Lane::awaits_gates(const Slot& slot) const {
   if (gated_.empty()) return false;
   MutexLock lock(mutex_);
-  return !slots_.empty() && slots_.oldest().get() == &slot;
+  return !slots_.empty() && slots_.first().get() == &slot;
 }
 
 void Lane::look_at_gates(const Slot& slot, Deferred& deferred) {

@@ -21,7 +21,7 @@ namespace p2p::engine {
 
 /// One transport of one connection: the channels that are up and the pieces that wait for them. Channels
 /// pull, so that a slow one carries less. Pieces take turns, batch by batch, so that a short one does not
-/// wait for a long one. A piece whose gate is shut waits apart and takes no channel's room; the oldest
+/// wait for a long one. A piece whose gate is shut waits apart and takes no channel's room; the first
 /// channel's worker looks at the gates. Thread-safe; the mutex is never held while a channel works.
 class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> {
  public:

@@ -35,7 +35,7 @@ void Lane::remove(const Slot& slot, const Error& error, Deferred& deferred) {
     left = slots_ = slots_.without(slot);
     interrupted_.store(left.empty(), std::memory_order_relaxed);
   }
-  if (!left.empty()) return left.oldest()->signal();
+  if (!left.empty()) return left.first()->signal();
   if (!want_) close(error, deferred);
 }
 

@@ -171,8 +171,11 @@ std::shared_ptr<Slot> Router::word_slot(const std::shared_ptr<Slot>& now) const 
   std::shared_ptr<Slot> best;
   for (const Row& row : rows_) {
     if (row.closed || !row.lane) continue;
-    if (now && row.lane->slots().has(*now)) return now;
-    if (!best) best = row.lane->slots().word_slot();
+    const Slots slots = row.lane->slots();
+    // Both sides come to the same one, also where another was up first: a caller drives the channel on which
+    // he sends, and so hears of what the peer sends there.
+    if (now && slots.has(*now)) return slots.word_slot();
+    if (!best) best = slots.word_slot();
   }
   return best;
 }

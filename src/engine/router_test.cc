@@ -172,5 +172,25 @@ TEST_F(RouterTest, OneWhoseChannelsAreAllLostComesAfterThoseThatHaveSome) {
   }
 }
 
+// Each side takes the first of them for words, and both have to come to the same one.
+TEST(SlotsTest, StandInTheOrderOfTheirNumbersWhicheverCameUpFirst) {
+  const auto lane =
+      std::make_shared<Lane>(Policy::spread(BatchLimits{1024, 8}, std::chrono::microseconds(0)), [] {});
+  StillThread thread;
+  std::vector<std::shared_ptr<Slot>> slots;
+  for (const std::uint32_t number : {2U, 0U, 1U}) {
+    auto channel = std::make_unique<CopyChannel>(std::make_shared<Script>(), "copy");
+    Slot::Setup setup{"", nullptr, std::move(channel), nullptr};
+    setup.number = number;
+    slots.push_back(std::make_shared<Slot>(thread, lane, std::move(setup)));
+    Deferred deferred;
+    EXPECT_EQ(slots.back()->try_turn(deferred), Turn::kMoved);  // it comes up
+  }
+  const Slots up = lane->slots();
+  ASSERT_EQ(up.size(), 3U);
+  for (std::uint32_t number = 0; number != 3; ++number) EXPECT_EQ(up.at(number)->number(), number);
+  for (const auto& slot : slots) slot->stop({ErrorCode::kCancelled, "the test ends"});
+}
+
 }  // namespace
 }  // namespace p2p::engine

@@ -17,6 +17,7 @@ Slot::Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup)
       source_(std::move(source)),
       policy_(source_->policy()),
       rail_(std::move(setup.rail)),
+      number_(setup.number),
       way_{this, setup.transport, rail_},
       fence_(std::move(setup.fence)),
       control_(std::move(setup.control)),

@@ -44,13 +44,14 @@ class Slot : public std::enable_shared_from_this<Slot> {
     /// For a channel that carries words; null: none go over it.
     std::unique_ptr<WordPort> words = nullptr;
 
-    /// Its name, for traces.
-    std::string_view transport{};
+    std::string_view transport{};  ///< its name, for traces
+    std::uint32_t number = 0;      ///< of the channel among those of its lane, on both sides the same
   };
 
   Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup);
 
   const std::string& rail() const { return rail_; }
+  std::uint32_t number() const { return number_; }
 
   const std::shared_ptr<WorkSource>& source() const { return source_; }
 
@@ -160,6 +161,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   const std::shared_ptr<WorkSource> source_;
   const Policy& policy_;
   const std::string rail_;
+  const std::uint32_t number_;
   const TransferTrace::Way way_;
   const std::shared_ptr<Fence> fence_;
   std::string description_;  // written once, before the source knows the slot

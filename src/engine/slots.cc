@@ -18,7 +18,10 @@ constexpr std::size_t kFew = 4;
 
 Slots Slots::with(std::shared_ptr<Slot> slot) const {
   List list = *slots_;
-  list.push_back(std::move(slot));
+  const auto behind =
+      std::upper_bound(list.begin(), list.end(), slot->number(),
+                       [](std::uint32_t number, const auto& one) { return number < one->number(); });
+  list.insert(behind, std::move(slot));
   return Slots(std::move(list));
 }
 

@@ -12,8 +12,9 @@
 
 namespace p2p::engine {
 
-/// The channels of a lane that are up, the oldest first. A value that never changes: whoever goes through one
-/// is not disturbed by channels that come and go. Copies cost nothing.
+/// The channels of a lane that are up, in the order of their numbers and so in the same one on both sides,
+/// whichever came up first. A value that never changes: whoever goes through one is not disturbed by channels
+/// that come and go. Copies cost nothing.
 class Slots {
  public:
   Slots() : slots_(std::make_shared<List>()) {}
@@ -25,13 +26,13 @@ class Slots {
   auto end() const { return slots_->end(); }
   std::size_t size() const { return slots_->size(); }
   bool empty() const { return slots_->empty(); }
-  const std::shared_ptr<Slot>& oldest() const { return slots_->front(); }
+  const std::shared_ptr<Slot>& first() const { return slots_->front(); }
 
   /// Any number will do: they are counted round.
   const std::shared_ptr<Slot>& at(std::size_t number) const { return (*slots_)[number % slots_->size()]; }
   bool has(const Slot& slot) const;
 
-  /// The oldest that carries words; null: none does.
+  /// The first that carries words; null: none does.
   std::shared_ptr<Slot> word_slot() const;
 
   /// None has pieces under way.
