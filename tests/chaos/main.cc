@@ -27,20 +27,24 @@ std::map<std::string, Setting> settings() {
     all[name] = {.name = name, .environment = std::move(environment)};
   };
   add("cma", {"UCCL_P2P_TRANSPORT=cma"});
-  for (const std::size_t streams : {1, 2, 4}) {
-    const std::vector<std::string> clear{"UCCL_P2P_TRANSPORT=tcp",
+  // In clear, and encrypted.
+  const auto add_streams = [&](const std::string& name, int streams, const auto& change) {
+    std::vector<std::string> environment{"UCCL_P2P_TRANSPORT=tcp",
                                          fmt::format("UCCL_P2P_STREAMS={}", streams)};
-    std::vector<std::string> sealed = clear;
-    sealed.push_back("UCCL_P2P_KEY_FILE=" + testing::plan_over("tcp_tls").key_file);
-    sealed.emplace_back("UCCL_P2P_TLS=require");
-    add(fmt::format("tcp{}", streams), clear);
-    add(fmt::format("tcp{}_tls", streams), std::move(sealed));
+    add(name, environment);
+    environment.push_back("UCCL_P2P_KEY_FILE=" + testing::plan_over("tcp_tls").key_file);
+    environment.emplace_back("UCCL_P2P_TLS=require");
+    add(name + "_tls", environment);
+    for (const std::string& one : {name, name + "_tls"}) change(all[one]);
+  };
+  for (const int streams : {1, 2, 3, 4}) {
+    add_streams(fmt::format("tcp{}", streams), streams, [](Setting& /*as it is*/) {});
   }
   for (const int rails : {2, 4}) {
-    const std::string name = fmt::format("rails{}", rails);
-    add(name, {"UCCL_P2P_TRANSPORT=tcp", "UCCL_P2P_STREAMS=1"});
-    all[name].rails = rails;
-    all[name].keepalive = std::chrono::milliseconds(1000);
+    add_streams(fmt::format("rails{}", rails), 1, [rails](Setting& setting) {
+      setting.rails = rails;
+      setting.keepalive = std::chrono::milliseconds(1000);
+    });
   }
   // Little staging memory, so that all of it has been touched soon.
   add("nccl_net",
