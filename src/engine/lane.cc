@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/lane.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -58,9 +59,43 @@ std::shared_ptr<Slot> Lane::start_here(const Slots& slots, std::size_t turn, Def
   return nullptr;
 }
 
-std::optional<Piece> Lane::take(Deferred& deferred) {
+// So many bytes the next piece would have.
+std::uint64_t Lane::next_bytes() const {
+  if (!returned_.empty()) return returned_.front().batch.bytes;
+  return std::min(pieces_.front().batch.bytes, policy().limits.bytes);
+}
+
+// Of many short pieces it says so without a look at all.
+bool Lane::has_waiting(std::uint64_t bytes) const {
+  constexpr std::size_t kMany = 256;
+  if (pieces_.size() + returned_.size() > kMany) return true;
+  std::uint64_t sum = 0;
+  for (const Piece& piece : returned_) sum += piece.batch.bytes;
+  for (const Piece& piece : pieces_) sum += piece.batch.bytes;
+  return sum >= bytes;
+}
+
+// The other one looks by itself when something of it ends, and is woken if it has nothing under way.
+bool Lane::leaves_to_another(const Slot& slot, Deferred& deferred) {
+  if (!slots_.of_several_rails() || (pieces_.empty() && returned_.empty())) return false;
+  const auto now = Clock::now();
+  Asking asking{.batch = next_bytes()};
+  standings_.clear();
+  for (const auto& one : slots_) {
+    if (one.get() == &slot) asking.channel = standings_.size();
+    standings_.push_back(one->pace().standing(now));
+  }
+  const Least least = least_queued(standings_, asking);
+  if (has_waiting(least.queued)) return false;
+  const auto& best = slots_.at(least.best);
+  if (!best->pace().laden()) deferred.call([best] { best->signal(); });
+  return true;
+}
+
+std::optional<Piece> Lane::take(const Slot& slot, Deferred& deferred) {
   MutexLock lock(mutex_);
   if (slots_.empty()) return std::nullopt;  // at rest: whoever asks is on its way out
+  if (leaves_to_another(slot, deferred)) return std::nullopt;
   while (!returned_.empty()) {
     Piece piece = std::move(returned_.front());
     returned_.pop_front();

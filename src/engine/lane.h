@@ -10,8 +10,10 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
+#include "engine/dealing.h"
 #include "engine/gated_pieces.h"
 #include "engine/policy.h"
 #include "engine/slots.h"
@@ -21,8 +23,9 @@ namespace p2p::engine {
 
 /// One transport of one connection: the channels that are up and the pieces that wait for them. Channels
 /// pull, so that a slow one carries less. Pieces take turns, batch by batch, so that a short one does not
-/// wait for a long one. A piece whose gate is shut waits apart and takes no channel's room; the first
-/// channel's worker looks at the gates. Thread-safe; the mutex is never held while a channel works.
+/// wait for a long one. Of rails of unlike speeds (dealing.h) a slow one leaves the last of the work to
+/// others, so that all end at one time. A piece whose gate is shut waits apart and takes no channel's room;
+/// the first channel's worker looks at the gates. Thread-safe; the mutex is never held while a channel works.
 class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> {
  public:
   /// `want` is told, on any thread, when there is work and no channel, and the end of the last one leaves
@@ -82,7 +85,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   // For its slots. One that was never added, or was forgotten, ends without more ado.
   void add(std::shared_ptr<Slot> slot) override;
   void remove(const Slot& slot, const Error& error, Deferred& deferred) override;
-  std::optional<Piece> take(Deferred& deferred) override;
+  std::optional<Piece> take(const Slot& slot, Deferred& deferred) override;
   void give_back(Piece piece, Deferred& deferred) override;
   void retry(Piece piece, Deferred& deferred) override;
   void look_at_gates(const Slot& slot, Deferred& deferred) override;
@@ -93,6 +96,9 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
  private:
   std::shared_ptr<Slot> submit_gated(Piece piece, Deferred& deferred);
   void want_channels(Deferred& deferred);
+  bool leaves_to_another(const Slot& slot, Deferred& deferred) P2P_REQUIRES(mutex_);
+  std::uint64_t next_bytes() const P2P_REQUIRES(mutex_);
+  bool has_waiting(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
   std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t turn, Deferred& deferred) const;
 
   const std::function<void()> want_;
@@ -106,8 +112,9 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   std::deque<Piece> pieces_ P2P_GUARDED_BY(mutex_);    // not cut up yet
   std::deque<Piece> returned_ P2P_GUARDED_BY(mutex_);  // batches; they go first
   Slots slots_ P2P_GUARDED_BY(mutex_);
-  std::optional<Error> error_ P2P_GUARDED_BY(mutex_);  // closed
-  bool wanted_ P2P_GUARDED_BY(mutex_) = false;         // `want` was told, and no channel has come since
+  std::vector<Standing> standings_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
+  std::optional<Error> error_ P2P_GUARDED_BY(mutex_);       // closed
+  bool wanted_ P2P_GUARDED_BY(mutex_) = false;              // `want` was told, and no channel has come since
   bool rests_ P2P_GUARDED_BY(mutex_) = false;  // its channels were taken away, and none has come since
 };
 

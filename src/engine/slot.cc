@@ -94,7 +94,7 @@ bool Slot::post_work(Deferred& deferred) {
     full_ = !id;
     more_ = posted >= policy_.turn_bytes;
     if (full_ || more_) break;
-    auto piece = source_->take(deferred);
+    auto piece = source_->take(*this, deferred);
     if (!piece) break;
     piece->batch.id = *id;
     TransferTrace* const trace = piece->trace();
@@ -106,8 +106,8 @@ bool Slot::post_work(Deferred& deferred) {
     }
     if (trace != nullptr) trace->piece_sent(way_, piece->batch, at);
     posted += piece->batch.bytes;
+    pace_.sent(piece->batch.bytes);
     flying_.add(std::move(*piece));
-    laden_.store(true, std::memory_order_relaxed);
     moved = true;
   }
   return moved;
@@ -117,6 +117,7 @@ bool Slot::progress(Deferred& deferred) {
   const bool moved = channel_->progress(completions_);
   for (Completion& completion : completions_) complete(completion, deferred);
   completions_.clear();
+  pace_.take();
   if (carries_words_) words_->tell(deferred);
   return moved;
 }
@@ -128,7 +129,7 @@ void Slot::complete(Completion& completion, Deferred& deferred) {
     return;
   }
   // Before who waits for the piece sees its end and starts the next one.
-  laden_.store(!flying_.empty(), std::memory_order_relaxed);
+  pace_.ended(piece->batch.bytes);
   if (auto* const trace = piece->trace()) trace->piece_ended(way_, completion.id, completion.status);
   if (completion.status) return piece->close(deferred);
   // A lost channel's pieces go over another one; the last channel's end fails them.
@@ -151,7 +152,7 @@ void Slot::drop(const Error& error, Deferred& deferred) {
     piece.fail(error, deferred);
   });
   flying_.clear();
-  laden_.store(false, std::memory_order_relaxed);
+  pace_.clear();
   source_->remove(*this, error, deferred);
   report(tl::unexpected(error), deferred);
 }

@@ -15,6 +15,7 @@
 #include "engine/deferred.h"
 #include "engine/fence.h"
 #include "engine/flying_pieces.h"
+#include "engine/pace.h"
 #include "engine/slot_thread.h"
 #include "engine/word_port.h"
 #include "engine/work_source.h"
@@ -123,8 +124,8 @@ class Slot : public std::enable_shared_from_this<Slot> {
   void end_assist();
   bool assisted() const { return assists_.load() != 0; }
 
-  /// Pieces are under way. Needs no lock.
-  bool laden() const { return laden_.load(std::memory_order_relaxed); }
+  /// What is under way, and how fast it goes. Needs no lock.
+  const Pace& pace() const { return pace_; }
 
   // For its thread:
 
@@ -192,7 +193,7 @@ class Slot : public std::enable_shared_from_this<Slot> {
   std::atomic<int> assists_{0};                 // callers who drive it
   std::atomic<Clock::time_point> called_at_{};  // when a caller last had a turn
   std::atomic<bool> idle_{true};                // not `busy`
-  std::atomic<bool> laden_{false};              // `flying_` is not empty
+  Pace pace_;                                   // of `flying_`
 };
 
 }  // namespace p2p::engine

@@ -16,6 +16,11 @@ constexpr std::size_t kFew = 4;
 
 }  // namespace
 
+Slots::Slots(List list)
+    : slots_(std::make_shared<List>(std::move(list))),
+      several_rails_(std::any_of(
+          begin(), end(), [this](const auto& slot) { return slot->rail() != slots_->front()->rail(); })) {}
+
 Slots Slots::with(std::shared_ptr<Slot> slot) const {
   List list = *slots_;
   const auto behind =
@@ -41,7 +46,7 @@ std::shared_ptr<Slot> Slots::word_slot() const {
 }
 
 bool Slots::unladen() const {
-  return std::none_of(begin(), end(), [](const auto& slot) { return slot->laden(); });
+  return std::none_of(begin(), end(), [](const auto& slot) { return slot->pace().laden(); });
 }
 
 void Slots::signal(std::size_t count, std::size_t first) const {

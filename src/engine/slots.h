@@ -35,6 +35,9 @@ class Slots {
   /// The first that carries words; null: none does.
   std::shared_ptr<Slot> word_slot() const;
 
+  /// They are of more than one rail, which may differ in speed.
+  bool of_several_rails() const { return several_rails_; }
+
   /// None has pieces under way.
   bool unladen() const;
 
@@ -55,9 +58,10 @@ class Slots {
  private:
   using List = std::vector<std::shared_ptr<Slot>>;
 
-  explicit Slots(List list) : slots_(std::make_shared<List>(std::move(list))) {}
+  explicit Slots(List list);
 
   std::shared_ptr<const List> slots_;
+  bool several_rails_ = false;
 };
 
 }  // namespace p2p::engine

@@ -31,8 +31,9 @@ class WorkSource {
   virtual void add(std::shared_ptr<Slot> slot) = 0;
   virtual void remove(const Slot& slot, const Error& error, Deferred& deferred) = 0;
 
-  /// The next piece to send; those of doomed submissions are dropped on the way.
-  virtual std::optional<Piece> take(Deferred& deferred) = 0;
+  /// The next piece for the slot to send; those of doomed submissions are dropped on the way. Nothing, too,
+  /// if another one would end it so much sooner that this one had better leave it.
+  virtual std::optional<Piece> take(const Slot& slot, Deferred& deferred) = 0;
 
   /// Takes back a piece that a channel had no room for, or that it lost.
   virtual void give_back(Piece piece, Deferred& deferred) = 0;

@@ -1,0 +1,97 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// A lane whose channels go over rails of unlike speeds.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "engine/lane_testing.h"
+
+namespace p2p::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kOneBatch = std::size_t{1} << 20;
+
+// Two channels that are moved by hand, with room for a batch each.
+class RailsTest : public LaneTest {
+ protected:
+  struct Rail {
+    std::shared_ptr<Script> script = std::make_shared<Script>();
+    std::shared_ptr<Slot> slot;
+  };
+
+  void SetUp() override {
+    LaneTest::SetUp();
+    lane_ = std::make_shared<Lane>(Policy::spread({kOneBatch, 8}, 50us));
+    for (Rail* rail : {&slow_, &fast_}) {
+      rail->script->window = 1;
+      Slot::Setup setup{.rail = rail == &slow_ ? "slow" : "fast",
+                        .control = nullptr,
+                        .channel = std::make_unique<CopyChannel>(rail->script, "copy"),
+                        .report = nullptr};
+      rail->slot = std::make_shared<Slot>(thread_, lane_, std::move(setup));
+      turn(*rail);  // it comes up
+    }
+    learn();
+  }
+
+  void TearDown() override {
+    for (const Rail* rail : {&slow_, &fast_}) rail->slot->stop({ErrorCode::kCancelled, "the test ends"});
+    LaneTest::TearDown();
+  }
+
+  static void turn(const Rail& rail) {
+    Deferred deferred;
+    rail.slot->try_turn(deferred);
+    deferred.run();
+  }
+
+  // One batch each, which takes the slow one many times as long, and long enough to matter.
+  void learn() {
+    slow_.script->hold = true;
+    const auto state = submit(1, 2 * kOneBatch);
+    const auto start = Clock::now();
+    turn(slow_);
+    turn(fast_);
+    const auto end = Clock::now() + 50 * (Clock::now() - start) + 100ms;
+    EXPECT_EQ(slow_.script->posts, 1U);
+    EXPECT_EQ(fast_.script->posts, 1U);
+    while (Clock::now() < end) turn(slow_);
+    slow_.script->hold = false;
+    turn(slow_);
+    EXPECT_TRUE(state->wait(0s));
+    slow_.script->posts = fast_.script->posts = 0;
+  }
+
+  StillThread thread_;
+  Rail slow_, fast_;
+};
+
+TEST_F(RailsTest, ASlowOneLeavesTheLastBatchToAFastOne) {
+  const auto state = submit(1, kOneBatch);
+  turn(slow_);
+  EXPECT_EQ(slow_.script->posts, 0U);
+  EXPECT_FALSE(state->done());
+  turn(fast_);
+  EXPECT_EQ(fast_.script->posts, 1U);
+  ASSERT_TRUE(state->wait(0s));
+  expect_arrived(1, kOneBatch);
+}
+
+TEST_F(RailsTest, ASlowOneTakesItIfTheFastOneIsLost) {
+  fast_.script->hold = true;
+  const auto state = submit(1, kOneBatch);
+  turn(fast_);
+  turn(slow_);
+  EXPECT_EQ(slow_.script->posts, 0U);
+  fast_.slot->stop({ErrorCode::kPeerGone, "lost, as the test asked"});
+  const auto other = submit(1, kOneBatch);
+  turn(slow_);
+  EXPECT_EQ(slow_.script->posts, 1U);
+  ASSERT_TRUE(other->wait(0s));
+  expect_arrived(1, kOneBatch);
+}
+
+}  // namespace
+}  // namespace p2p::engine

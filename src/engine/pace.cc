@@ -1,0 +1,66 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/pace.h"
+
+namespace p2p::engine {
+namespace {
+
+// Long enough for a thread's time slice not to matter.
+constexpr std::chrono::milliseconds kSpan{20};
+// What has come and gone within less than a span counts if it was so much.
+constexpr std::uint64_t kEnough = std::uint64_t{256} << 10;
+// A path may have changed while nothing went over it.
+constexpr std::chrono::seconds kForget{2};
+
+}  // namespace
+
+void Pace::sent(std::uint64_t bytes) {
+  pieces_.store(pieces_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  flying_.store(flying_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+  if (bytes < kLeastBytes || from_ != Clock::time_point{}) return;
+  from_ = Clock::now();
+  heard_at_.store(from_, std::memory_order_relaxed);
+}
+
+void Pace::ended(std::uint64_t bytes) {
+  pieces_.store(pieces_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+  flying_.store(flying_.load(std::memory_order_relaxed) - bytes, std::memory_order_relaxed);
+  if (from_ != Clock::time_point{}) arrived_ += bytes;
+}
+
+void Pace::take() {
+  if (arrived_ == 0) return;
+  const auto now = Clock::now();
+  const std::chrono::duration<double> span = now - from_;
+  if (span >= kSpan || (!laden() && arrived_ >= kEnough)) {
+    const double rate = static_cast<double>(arrived_) / span.count();
+    const double before = rate_.load(std::memory_order_relaxed);
+    rate_.store(before == 0 ? rate : (before + rate) / 2, std::memory_order_relaxed);
+    taken_at_.store(now, std::memory_order_relaxed);
+    from_ = now;
+    arrived_ = 0;
+  }
+  if (!laden()) return rest();
+  heard_at_.store(now, std::memory_order_relaxed);
+}
+
+void Pace::rest() {
+  from_ = {};
+  arrived_ = 0;
+  heard_at_.store({}, std::memory_order_relaxed);
+}
+
+void Pace::clear() {
+  pieces_.store(0, std::memory_order_relaxed);
+  flying_.store(0, std::memory_order_relaxed);
+  rest();
+}
+
+Standing Pace::standing(Clock::time_point now) const {
+  const Clock::time_point heard_at = heard_at_.load(std::memory_order_relaxed);
+  const bool known = laden() || now - taken_at_.load(std::memory_order_relaxed) < kForget;
+  return {.flying = flying_.load(std::memory_order_relaxed),
+          .rate = known ? rate_.load(std::memory_order_relaxed) : 0,
+          .silence = heard_at == Clock::time_point{} ? Clock::duration{} : now - heard_at};
+}
+
+}  // namespace p2p::engine
