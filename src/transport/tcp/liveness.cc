@@ -14,11 +14,17 @@ constexpr int kLooks = 4;
 
 }  // namespace
 
+std::chrono::steady_clock::time_point next_look(std::chrono::steady_clock::time_point now,
+                                                std::chrono::steady_clock::time_point answered_at,
+                                                std::chrono::milliseconds silence) {
+  return std::min(now + silence / kLooks, answered_at + silence);
+}
+
 void Liveness::sent() {
   if (watching_) return;
   watching_ = true;
   answered_at_ = Clock::now();
-  next_look_ = answered_at_ + silence_ / kLooks;
+  next_look_ = next_look(answered_at_, answered_at_, silence_);
   polls_.set_alarm(next_look_);
 }
 
@@ -35,7 +41,7 @@ Status Liveness::check() {
   }
   watching_ = answers->awaited || answers->waiting;
   if (watching_) {
-    next_look_ = now + silence_ / kLooks;
+    next_look_ = next_look(now, answered_at_, silence_);
     polls_.set_alarm(next_look_);
   } else {
     polls_.clear_alarm();

@@ -8,6 +8,12 @@
 
 namespace p2p::tcp {
 
+/// When to look again whether bytes that nothing has answered since `answered_at` are: a few times within the
+/// time of silence, and when it is over.
+std::chrono::steady_clock::time_point next_look(std::chrono::steady_clock::time_point now,
+                                                std::chrono::steady_clock::time_point answered_at,
+                                                std::chrono::milliseconds silence);
+
 /// Whether the host at the other end of a stream still answers while bytes are on their way there. It is its
 /// kernel that answers: a peer that does not take its bytes, since it is slow or stopped, is alive. While
 /// nothing is on its way the kernel's keepalive watches. Uses the poll set's alarm.
