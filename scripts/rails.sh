@@ -1,18 +1,26 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/rails.sh [MBITS...]
+# Usage: scripts/rails.sh [--cut] [MBITS...]
 # What p2p-perf moves over rails of such speeds at once (Mbit/s; by default four of 1000), of the sum that iperf3 moves
-# over the same ones with a stream on each. Two hosts as network namespaces, joined by a cable a rail with `tc tbf` at
-# both ends. Needs root, iperf3, and cores that are idle. Uses the release preset's p2p-perf.
+# over the same ones with a stream on each. With --cut: the first rail is dark for a while, then down, in the middle of
+# writes and of reads; when the others carry theirs, and when all carry again (scripts/cut_rail.py). Two hosts as
+# network namespaces, joined by a cable a rail with `tc tbf` at both ends. Needs root, iperf3 or nft, and cores that are
+# idle. Uses the release preset's p2p-perf. RAILS_SECONDS, RAILS_DEPTH: how long it moves, and how much at a time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source-path=SCRIPTDIR
 source scripts/namespaces.sh
 perf=build/release/tools/perf/p2p-perf
 seconds=${RAILS_SECONDS:-5}
+depth=${RAILS_DEPTH:-4}
+cut=
+if [ "${1:-}" = --cut ]; then
+  cut=yes
+  shift
+fi
 speeds=("$@")
 if [ ${#speeds[@]} -eq 0 ]; then speeds=(1000 1000 1000 1000); fi
-for tool in iperf3 tc "$perf"; do
+for tool in "$([ "$cut" ] && echo nft || echo iperf3)" tc "$perf"; do
   command -v "$tool" >/dev/null || { echo "rails: '$tool' is missing" >&2 && exit 2; }
 done
 two_hosts rails 10.98.0
@@ -47,18 +55,24 @@ print(sum(json.load(open(name))["end"]["sum_received"]["bits_per_second"] for na
 END
 }
 
-# "write N" and "read N", in Mbit/s.
-engine_sums() {
+# engine OPERATIONS SECONDS: p2p-perf does these for so long each, and leaves its rows in $folder/rows.
+engine() {
   export UCCL_P2P_INTERFACES=$interfaces UCCL_P2P_STREAMS=1
   local words
+  rm -f "$folder/said" "$folder/rows"
   mkfifo "$folder/said"
-  ip netns exec "$right" timeout 120 "$perf" server --listen 10.98.0.2 --port 0 >"$folder/said" &
+  ip netns exec "$right" timeout 200 "$perf" server --listen 10.98.0.2 --port 0 >"$folder/said" &
   server=$!
   read -r -t 30 words <"$folder/said"
-  UCCL_P2P_LISTEN_ADDRESS=10.98.0.1 ip netns exec "$left" timeout 120 "$perf" client 10.98.0.2 --port "${words##*:}" \
-    --transport tcp --op write,read --size 64M --depth 4 --duration "$seconds" --json "$folder/rows" >/dev/null
+  UCCL_P2P_LISTEN_ADDRESS=10.98.0.1 ip netns exec "$left" timeout 200 "$perf" client 10.98.0.2 --port "${words##*:}" \
+    --transport tcp --op "$1" --size 64M --depth "$depth" --duration "$2" --json "$folder/rows" >/dev/null
   wait "$server"
   server=
+}
+
+# "write N" and "read N", in Mbit/s.
+engine_sums() {
+  engine write,read "$seconds"
   python3 - "$folder/rows" <<'END'
 import json, sys
 for line in open(sys.argv[1]):
@@ -68,6 +82,31 @@ for line in open(sys.argv[1]):
 END
 }
 
+# The first rail is lost and comes back in the middle of an operation.
+cut_rail() {
+  local operation=$1 loss=$2 cut back
+  if [ "$loss" = dark ]; then # what comes over it is dropped on both hosts, and nobody is told
+    cut="for host in $left $right; do ip netns exec \$host nft add rule ip dark come iifname rail0 drop; done"
+    back="for host in $left $right; do ip netns exec \$host nft flush chain ip dark come; done"
+  else
+    cut="ip -n $left link set rail0 down"
+    back="ip -n $left link set rail0 up"
+  fi
+  engine "$operation" 30 &
+  printf '%s, %s: ' "$operation" "$loss"
+  ip netns exec "$right" scripts/cut_rail.py "$interfaces" "$cut" "$back"
+  wait $!
+}
+
+if [ "$cut" ]; then
+  for host in "$left" "$right"; do # now, since to take a hook away may take seconds
+    ip netns exec "$host" nft -f - <<<'table ip dark { chain come { type filter hook prerouting priority -300; }; }'
+  done
+  for operation in write read; do
+    for loss in dark down; do cut_rail "$operation" "$loss"; done
+  done
+  exit
+fi
 best=$(iperf_sum)
 echo "iperf3, ${#speeds[@]} rails of ${speeds[*]} Mbit/s: $best Mbit/s"
 engine_sums | while read -r operation sum; do
