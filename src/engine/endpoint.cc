@@ -32,6 +32,26 @@ unsigned default_workers() {
   return std::min(cores, std::clamp(cores / 2, 8U, 16U));
 }
 
+/// Of the interfaces that the application named and both sides' channels use.
+std::vector<std::string> addresses_towards(const Context& context, const SessionPeer& peer) {
+  std::vector<std::string> addresses;
+  const auto is_named = [&](const Rail& rail) {
+    return std::ranges::any_of(context.options.interfaces, [&](const std::string& wanted) {
+      return wanted == rail.name || wanted == rail.address;
+    });
+  };
+  for (const TransportSlot& slot : context.transports()) {
+    const bool both = std::ranges::any_of(peer.introduction.transports, [&](const auto& theirs) {
+      return theirs.name == slot.transport->name() && theirs.reason.empty();
+    });
+    if (!both || slot.unusable) continue;
+    for (const Rail& rail : slot.transport->rails(peer.path)) {
+      if (is_named(rail)) addresses.push_back(rail.address);
+    }
+  }
+  return addresses;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
@@ -160,15 +180,17 @@ void Endpoint::set_note(std::string note) {
 
 SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   const Options& options = context_->options;
-  SessionConfig config{incarnation_,
-                       credentials_ ? credentials_->current() : nullptr,
-                       options.allow,
-                       {},
-                       options.tls,
-                       options.keepalive,
-                       std::max(options.hung, options.keepalive),
-                       context_->port,
-                       process_};
+  SessionConfig config{
+      incarnation_,
+      credentials_ ? credentials_->current() : nullptr,
+      options.allow,
+      {},
+      options.tls,
+      options.keepalive,
+      std::max(options.hung, options.keepalive),
+      context_->port,
+      process_,
+      [context = context_.get()](const SessionPeer& peer) { return addresses_towards(*context, peer); }};
   if (note) {
     config.introduction.note = std::move(*note);
   } else {

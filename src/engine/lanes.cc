@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "wire/encode.h"
+#include "wire/versions.h"
 
 namespace p2p::engine {
 
@@ -137,17 +138,29 @@ Status Lanes::on(const wire::ChannelsReady& ready) {
     if (closed_) return {};
     Entry* entry = find(ready.transport);
     const bool success = ready.reason.empty();
-    if (entry == nullptr || !entry->expected || (success && !entry->answered) ||
-        std::exchange(entry->peer_said, true)) {
+    if (entry == nullptr || !entry->expected || !is_due(*entry, success)) {
       return fail(ErrorCode::kProtocol, "{} channels ready that were not due", ready.transport);
     }
+    entry->peer_said = success ? PeerSaid::kReady : PeerSaid::kGaveUp;
     entry->peer_done = true;
-    if (!success) give_up(*entry, {ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason});
+    if (!success && !entry->given_up) {
+      give_up(*entry, {ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason});
+    }
     if (success && entry->local_done && entry->channels && !entry->channels->cleared()) open_route(*entry);
     dirty_ = true;
   }
   sweep();
   return {};
+}
+
+/// Once that they are up, and once that they never are or will not be any more.
+bool Lanes::is_due(const Entry& entry, bool success) const {
+  switch (entry.peer_said) {
+    case PeerSaid::kNothing: return !success || entry.answered;
+    case PeerSaid::kReady: return !success && peer_.version >= wire::kTellsOfLoss;
+    case PeerSaid::kGaveUp: break;
+  }
+  return false;
 }
 
 Status Lanes::on(wire::ChannelControl control) {
@@ -269,7 +282,12 @@ void Lanes::give_up(Entry& entry, const Error& why) {
   const std::size_t index = index_of(entry);
   const std::string name(context_->transports()[index].transport->name());
   if (router_->usable(index)) log(LogLevel::kInfo, "{} is lost: {}", name, why.message);
-  if (!std::exchange(entry.local_done, true)) send_(wire::ChannelsReady{name, why.message});
+  const bool was_done = std::exchange(entry.local_done, true);
+  const bool was_given_up = std::exchange(entry.given_up, true);
+  // The peer would else wait for it until this side is hung.
+  const bool tells_of_loss =
+      !was_given_up && peer_.version >= wire::kTellsOfLoss && entry.peer_said != PeerSaid::kGaveUp;
+  if (!was_done || tells_of_loss) send_(wire::ChannelsReady{name, why.message});
   if (entry.channels) {
     entry.channels->clear(trash_);
     given_up_.emplace_back(entry.channels->lane(), why);

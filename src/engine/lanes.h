@@ -65,13 +65,17 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   const std::shared_ptr<Fence>& fence() const { return fence_; }
 
  private:
+  /// By its ChannelsReady.
+  enum class PeerSaid : std::uint8_t { kNothing, kReady, kGaveUp };
+
   struct Entry {
     bool expected = false;
     bool offered = false;     ///< by this side or to it
     bool answered = false;    ///< the same
     bool local_done = false;  ///< up or given up here, and the peer was told
     bool peer_done = false;   ///< the same of the peer, or it is waited for no longer
-    bool peer_said = false;   ///< its ChannelsReady has come
+    bool given_up = false;    ///< here: it does not come back
+    PeerSaid peer_said = PeerSaid::kNothing;
     std::unique_ptr<ChannelSet> channels;
   };
 
@@ -80,6 +84,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   Result<std::vector<Bytes>> open(Entry& entry, std::size_t most) P2P_REQUIRES(mutex_);
   Status take_up(Entry& entry, const wire::ChannelOffer& offer) P2P_REQUIRES(mutex_);
   Status take_answer(Entry& entry, const wire::ChannelAnswer& answer) P2P_REQUIRES(mutex_);
+  bool is_due(const Entry& entry, bool success) const P2P_REQUIRES(mutex_);
   void give_up(Entry& entry, const Error& why) P2P_REQUIRES(mutex_);
   void take_news(Entry& entry, ChannelSet::News news) P2P_REQUIRES(mutex_);
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);

@@ -176,6 +176,7 @@ void ResumeAttempt::finish(Result<Proven> outcome) {
 void ResumeAttempt::stop() {
   if (!std::exchange(done_, nullptr)) return;
   reactor_.unwatch(socket_->fd());
+  socket_->discard_at_close();  // to a peer that has taken it already, a break and not the session's end
 }
 
 }  // namespace p2p::engine

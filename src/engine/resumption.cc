@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "drivers/crypto/crypto.h"
+#include "drivers/socket/address.h"
 #include "engine/keepalive.h"
 
 namespace p2p::engine {
@@ -42,6 +43,26 @@ Status Resumption::take(const wire::Resumable& said) {
   dialer_.emplace(reactor_,
                   ResumeDialer::Settings{terms(), settings_.host, settings_.host_port, settings_.keepalive});
   hooks_.say(own());
+  return {};
+}
+
+Status Resumption::take(const wire::OtherAddresses& said) {
+  if (!dialer_ || std::exchange(has_others_, true)) {
+    return fail(ErrorCode::kProtocol, "other addresses were not due");
+  }
+  if (said.addresses.size() > wire::kMostOtherAddresses) {
+    return fail(ErrorCode::kProtocol, "{} other addresses, of at most {}", said.addresses.size(),
+                wire::kMostOtherAddresses);
+  }
+  for (const auto& [text, port] : said.addresses) {
+    const auto address = socket::Address::parse(text, port);
+    if (!address || port == 0 || address->is_wildcard()) {
+      return fail(ErrorCode::kProtocol, "another address that is none");
+    }
+    // What it calls so is on its own host or link, and something else here.
+    if (address->is_loopback() || address->is_link_local()) continue;
+    dialer_->add_place(address->text(), port);
+  }
   return {};
 }
 

@@ -60,6 +60,9 @@ class Resumption {
   /// The peer says so. kProtocol if that was not due.
   Status take(const wire::Resumable& said);
 
+  /// Where else the acceptor is dialled; kProtocol if that was not due, or is no list of addresses.
+  Status take(const wire::OtherAddresses& said);
+
   /// Both have said so.
   bool possible() const { return peer_.has_value(); }
   bool dials() const { return settings_.role == Role::kConnector; }
@@ -100,6 +103,7 @@ class Resumption {
   bool suspended_ = false;
   ProcessWatch process_;
   std::optional<ResumeDialer> dialer_;
+  bool has_others_ = false;  // `OtherAddresses` has come
   std::shared_ptr<ResumeAcceptor> acceptor_;
   std::optional<Patience> absence_;
   Reactor::TimerId beat_{};

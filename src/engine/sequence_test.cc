@@ -1,37 +1,16 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "support/sequence.h"
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <optional>
 #include <random>
 #include <vector>
 
 #include "base/error.h"
-#include "support/bounds.h"
-#include "support/eventually.h"
+#include "support/sequence_ends.h"
 
 namespace p2p::testing {
 namespace {
-
-using namespace std::chrono_literals;
-
-Bytes address(PlainAddress kind = PlainAddress::kGood) { return {static_cast<std::byte>(kind)}; }
-const wire::ChannelOffer kOffer{"plain", {address(), address()}};
-const wire::ChannelAnswer kAnswer{"plain", "", {address(), address()}};
-const wire::ChannelsReady kReady{"plain", ""};
-const wire::ChannelsReady kGivenUp{"plain", "no more"};
-
-/// How far the channels of the one transport are when a message comes.
-enum Stage : unsigned {
-  kIntroduced = 1,  ///< the endpoint's offer was not answered; or none was made to it
-  kConnected = 2,   ///< answered; the endpoint's channels come up, the raw peer has not said so of its own
-  kOpen = 4,
-  kLost = 8,  ///< the raw peer gave the transport up after it was connected
-  kAlways = kIntroduced | kConnected | kOpen | kLost,
-  kNever = 0,
-};
 
 constexpr std::array kStages{kIntroduced, kConnected, kOpen, kLost};
 
@@ -68,7 +47,7 @@ std::vector<Case> cases() {
       {"refusal", wire::ChannelAnswer{"plain", "no", {}}, kIntroduced, kNever},
       {"answer about another", wire::ChannelAnswer{"other", "", {address()}}, kNever, kNever},
       {"ready", kReady, kConnected, kConnected},
-      {"given up", kGivenUp, kIntroduced | kConnected, kIntroduced | kConnected},
+      {"given up", kGivenUp, kIntroduced | kConnected | kOpen, kIntroduced | kConnected | kOpen},
       {"another ready", wire::ChannelsReady{"other", ""}, kNever, kNever},
       {"control", wire::ChannelControl{"plain", 1, Bytes(1)}, kConnected | kOpen | kLost,
        kConnected | kOpen | kLost},
@@ -102,6 +81,7 @@ std::vector<Case> cases() {
       {"to go on over this connection", wire::Resume{}, kNever, kNever},
       {"answer to who did not dial again", wire::ResumeAnswer{}, kNever, kNever},
       {"gone on, while it never stopped", wire::Resumed{}, kNever, kNever},
+      {"other addresses of what cannot be gone on with", wire::OtherAddresses{}, kNever, kNever},
       {"hello", wire::Hello{}, kNever, kNever},
       {"introduction", wire::Introduction{}, kNever, kNever},
   };
@@ -140,59 +120,8 @@ std::vector<Case> words() {
   };
 }
 
-class SequenceTest : public ::testing::Test {
+class BreachTest : public SequenceTest {
  protected:
-  void SetUp() override {
-    options_.listen_address = "127.0.0.1";
-    make_endpoint();
-  }
-
-  void make_endpoint(bool rests = true) {
-    TransportRegistry registry{{PlainTransport::entry("plain", rests), PlainTransport::entry("spare")}};
-    for (const auto& entry : builtin_transports().entries) {
-      if (entry.name == "tcp") registry.entries.push_back(entry);
-    }
-    endpoint_ = engine::Endpoint::create(options_, registry).value();
-  }
-
-  /// A raw peer that the endpoint has dialled, or that has dialled it, with the channels of "plain" at some
-  /// stage. Those of "spare" are up, so that the connection outlives the loss of "plain".
-  std::optional<RawPeer> peer_at(Stage stage, bool dialled) {
-    if (dialled) static_cast<void>(endpoint_->connect("127.0.0.1", listener_.port(), 20s, std::nullopt));
-    RawPeer peer = dialled ? listener_.accept() : RawPeer::dial(endpoint_->port());
-    peer.speak(newest_);
-    const bool shaken = peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, {"plain", "spare"});
-    if (!shaken || !bring_up(peer, "spare", dialled)) return std::nullopt;
-    peer.say(wire::ChannelsReady{"spare", ""});
-    connection_ = endpoint_->connections().back();
-    if (stage == kIntroduced) return peer;
-    if (!bring_up(peer, "plain", dialled)) return std::nullopt;
-    if (stage == kOpen) peer.say(kReady);
-    if (stage == kLost) peer.say(kGivenUp);
-    return peer;
-  }
-
-  // False if the endpoint does not say that its channels are ready.
-  static bool bring_up(RawPeer& peer, const std::string& transport, bool dialled) {
-    const std::vector<Bytes> addresses{address(), address()};
-    if (dialled) {
-      peer.say(wire::ChannelAnswer{transport, "", addresses});
-    } else {
-      peer.say(wire::ChannelOffer{transport, addresses});
-    }
-    const auto ready = peer.next_of<wire::ChannelsReady>();
-    return ready && ready->transport == transport && ready->reason.empty();
-  }
-
-  /// What comes after the message is still answered.
-  static bool is_kept(RawPeer& peer) {
-    peer.say(wire::RegionQuery{4242, 4711, {}});
-    while (const auto answer = peer.next_of<wire::RegionAnswer>()) {
-      if (answer->query == 4242) return true;
-    }
-    return false;
-  }
-
   template <class Say>
   void expect_kept_or_breach(const std::vector<Case>& all, const Say& say) {
     for (const bool dialled : {true, false}) {
@@ -217,19 +146,13 @@ class SequenceTest : public ::testing::Test {
     connection_.reset();
     EXPECT_TRUE(eventually([&] { return endpoint_->connections().empty(); }));
   }
-
-  Options options_;
-  std::uint16_t newest_ = wire::kVersions.newest;  // of the raw peer
-  std::unique_ptr<engine::Endpoint> endpoint_;
-  std::shared_ptr<engine::Connection> connection_;
-  RawListener listener_;
 };
 
-TEST_F(SequenceTest, EveryMessageAtEveryStageIsTakenOrABreach) {
+TEST_F(BreachTest, EveryMessageAtEveryStageIsTakenOrABreach) {
   expect_kept_or_breach(cases(), [](RawPeer& peer, const wire::Message& message) { peer.say(message); });
 }
 
-TEST_F(SequenceTest, EveryWordAtEveryStageIsTakenOrABreach) {
+TEST_F(BreachTest, EveryWordAtEveryStageIsTakenOrABreach) {
   expect_kept_or_breach(words(), [](RawPeer& peer, const wire::Message& message) { peer.say_word(message); });
 }
 
@@ -271,6 +194,34 @@ TEST_F(SequenceTest, TheAcceptorSaysThatASessionMayGoOn) {
                    : wire::Message(wire::Handled{1'000'000}));
     EXPECT_FALSE(is_kept(peer)) << "twice, or more than was said";
   }
+}
+
+TEST_F(SequenceTest, OtherAddressesAreTakenOnceAndIfTheyAreSome) {
+  using Others = wire::OtherAddresses;
+  const Others::One one{"192.0.2.1", 4000};
+  const std::vector<Others> bad{{{{"nowhere", 4000}}},
+                                {{{"192.0.2.1", 0}}},
+                                {{{"0.0.0.0", 4000}}},
+                                {std::vector<Others::One>(wire::kMostOtherAddresses + 1, one)}};
+  for (std::size_t i = 0; i <= bad.size(); ++i) {
+    SCOPED_TRACE(i);
+    auto peer = peer_at(kOpen, true);
+    ASSERT_TRUE(peer);
+    peer->say(wire::Resumable{.token = {std::byte{7}}});
+    if (i == bad.size()) {
+      peer->say(Others{{one, {"::1", 4000}, {"fe80::1", 4000}}});
+      EXPECT_TRUE(is_kept(*peer));
+    }
+    peer->say(i == bad.size() ? Others{{one}} : bad[i]);
+    EXPECT_FALSE(is_kept(*peer));
+  }
+  auto peer = RawPeer::dial(endpoint_->port());
+  ASSERT_TRUE(peer.shake_hands(Role::kConnector, {"plain"}));
+  const auto offered = peer.next_of<wire::Resumable>();
+  ASSERT_TRUE(offered);
+  peer.say(wire::Resumable{.token = offered->token});
+  peer.say(Others{{one}});
+  EXPECT_FALSE(is_kept(peer)) << "from who dialled";
 }
 
 TEST_F(SequenceTest, WordsAreAnsweredOverTheSession) {
@@ -347,204 +298,6 @@ TEST_F(SequenceTest, AChannelThatFailsAtFirstHoldsUpNoOther) {
     ASSERT_TRUE(again);
     peer->say(wire::ChannelReopened{"plain", again->channel, "", address()});
     EXPECT_TRUE(eventually([&] { return connection_->routes().front().detail == "2 channels: plain"; }));
-  }
-}
-
-/// All channels of "plain" are lost, and "spare" serves meanwhile.
-class LostTest : public SequenceTest {
- protected:
-  void SetUp() override {
-    options_.listen_address = "127.0.0.1";
-    options_.keepalive = 400ms;
-    make_endpoint(false);
-  }
-
-  std::optional<RawPeer> peer_that_lost_all(bool dialled) {
-    auto peer = peer_at(kOpen, dialled);
-    if (!peer || !eventually([&] { return route().detail == "2 channels: plain"; })) return std::nullopt;
-    for (const std::uint32_t channel : {0U, 1U}) {
-      peer->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
-    }
-    EXPECT_TRUE(eventually([&] { return route().transport == "spare"; }));
-    return peer;
-  }
-
-  bool is_why(const std::string& reason) const {
-    return eventually([&] { return route().reason.find("plain: " + reason) != std::string::npos; });
-  }
-
-  Route route() const { return connection_->routes().front(); }
-};
-
-TEST_F(LostTest, AllChannelsComeBack) {
-  for (const bool dialled : {true, false}) {
-    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
-    auto peer = peer_that_lost_all(dialled);
-    ASSERT_TRUE(peer);
-    EXPECT_TRUE(is_why("its channels were lost, and are being opened again")) << route().reason;
-    for (const std::uint32_t number : {64U, 65U}) {
-      if (dialled) {
-        const auto again = peer->next_of<wire::ChannelReopen>();
-        ASSERT_TRUE(again);
-        peer->say(wire::ChannelReopened{"plain", again->channel, "", address()});
-      } else {
-        peer->say(wire::ChannelReopen{"plain", number, address()});
-      }
-    }
-    EXPECT_TRUE(eventually([&] { return route().detail == "2 channels: plain"; })) << route().detail;
-    EXPECT_EQ(connection_->state(), ConnectionState::kOpen);
-  }
-}
-
-// Also where one hangs: each is tried more than once in less time than one may take while others serve.
-TEST_F(LostTest, TheyAreTriedUntilTheTimeIsOver) {
-  for (const auto kind : {PlainAddress::kNeverReady, PlainAddress::kRefused, PlainAddress::kFailsLater}) {
-    SCOPED_TRACE(static_cast<unsigned>(kind));
-    auto peer = peer_that_lost_all(true);
-    ASSERT_TRUE(peer);
-    unsigned tried = 0;
-    while (const auto again = peer->next_of<wire::ChannelReopen>(3s)) {
-      peer->say(wire::ChannelReopened{"plain", again->channel, "", address(kind)});
-      ++tried;
-    }
-    EXPECT_GE(tried, 4U);
-    EXPECT_TRUE(is_why("none of its channels came back in time")) << route().reason;
-    EXPECT_EQ(connection_->state(), ConnectionState::kOpen) << "the spare ones serve";
-  }
-}
-
-// One of version 6 takes another attempt for a breach, unless it is for channels that may rest.
-TEST_F(LostTest, ChannelsToAnOldPeerStayLost) {
-  newest_ = 6;
-  for (const bool dialled : {true, false}) {
-    auto peer = peer_that_lost_all(dialled);
-    ASSERT_TRUE(peer);
-    EXPECT_TRUE(is_why("told to fail")) << route().reason;
-    EXPECT_TRUE(is_kept(*peer));
-  }
-  make_endpoint(true);
-  auto peer = peer_that_lost_all(true);
-  ASSERT_TRUE(peer);
-  EXPECT_TRUE(peer->next_of<wire::ChannelReopen>());
-}
-
-class RestTest : public SequenceTest {
- protected:
-  void make_impatient_endpoint() {
-    options_.idle = 30ms;
-    options_.connect_timeout = 300ms;
-    make_endpoint();
-  }
-
-  /// A raw peer with both transports up, of which the endpoint has let "plain" rest, or asked the peer to.
-  std::optional<RawPeer> peer_at_rest(bool dialled) {
-    make_impatient_endpoint();
-    auto peer = peer_at(kOpen, dialled);
-    if (!peer || !next_of_plain<wire::ChannelsRest>(*peer)) return std::nullopt;
-    if (!dialled) peer->say(wire::ChannelsRest{"plain"});
-    EXPECT_TRUE(eventually([&] { return detail() == kAtRest; })) << detail();
-    EXPECT_TRUE(is_kept(*peer));  // whatever the endpoint was at, it is through with it
-    return peer;
-  }
-
-  template <class Message>
-  static std::optional<Message> next_of_plain(RawPeer& peer) {
-    auto came = peer.next_of<Message>();
-    while (came && came->transport != "plain") came = peer.next_of<Message>();
-    return came;
-  }
-
-  /// The endpoint, which dialled, opens both again, and they come up.
-  static void expect_opened_again(RawPeer& peer) {
-    for (int i = 0; i != 2; ++i) {
-      const auto again = next_of_plain<wire::ChannelReopen>(peer);
-      ASSERT_TRUE(again);
-      EXPECT_GE(again->channel, 64U);
-      peer.say(wire::ChannelReopened{"plain", again->channel, "", address()});
-    }
-  }
-
-  std::string detail() const { return connection_->routes().front().detail; }
-
-  static constexpr const char* kAtRest = "2 channels at rest, opened by the next use";
-};
-
-TEST_F(RestTest, ChannelsThatNothingUsesRestAndComeBack) {
-  for (const bool dialled : {true, false}) {
-    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
-    auto peer = peer_at_rest(dialled);
-    ASSERT_TRUE(peer);
-    static_cast<void>(connection_->notify("wake"));
-    if (dialled) {
-      expect_opened_again(*peer);
-    } else {
-      ASSERT_TRUE(next_of_plain<wire::ChannelsWanted>(*peer));
-      for (const std::uint32_t number : {64U, 65U})
-        peer->say(wire::ChannelReopen{"plain", number, address()});
-    }
-    // They are up until nothing has used them for a while again.
-    EXPECT_TRUE(next_of_plain<wire::ChannelsRest>(*peer));
-    EXPECT_EQ(connection_->state(), ConnectionState::kOpen);
-  }
-}
-
-TEST_F(RestTest, ChannelsAreOpenedAtThePeersWord) {
-  auto peer = peer_at_rest(true);
-  ASSERT_TRUE(peer);
-  peer->say(wire::ChannelsWanted{"plain"});
-  peer->say(wire::ChannelsWanted{"plain"});  // it does not know yet that they are being opened
-  expect_opened_again(*peer);
-  EXPECT_TRUE(next_of_plain<wire::ChannelsRest>(*peer));
-}
-
-TEST_F(RestTest, ChannelsForWhichThePeerHasNoUseRest) {
-  auto peer = peer_at(kOpen, true);
-  ASSERT_TRUE(peer);
-  ASSERT_TRUE(eventually([&] { return detail() == "2 channels: plain"; }));
-  peer->say(wire::ChannelsRest{"plain"});
-  EXPECT_TRUE(next_of_plain<wire::ChannelsRest>(*peer));
-  EXPECT_TRUE(eventually([&] { return detail() == kAtRest; })) << detail();
-  EXPECT_EQ(endpoint_->stats().channels_lost, 0U);
-  static_cast<void>(connection_->notify("wake"));
-  expect_opened_again(*peer);
-  EXPECT_TRUE(eventually([&] { return detail() == "2 channels: plain"; })) << detail();
-}
-
-// The channels of the side that was dialled end a moment after the word, and that is no loss.
-TEST_F(RestTest, TheEndOfChannelsThatRestIsNoLoss) {
-  auto peer = peer_at(kOpen, false);
-  ASSERT_TRUE(peer);
-  peer->say(wire::ChannelsRest{"plain"});
-  for (const std::uint32_t channel : {0U, 1U}) {
-    peer->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
-  }
-  ASSERT_TRUE(is_kept(*peer));
-  EXPECT_EQ(detail(), kAtRest);
-  EXPECT_EQ(endpoint_->stats().channels_lost, 0U);
-  static_cast<void>(connection_->notify("wake"));
-  ASSERT_TRUE(next_of_plain<wire::ChannelsWanted>(*peer));
-  for (const std::uint32_t number : {64U, 65U}) peer->say(wire::ChannelReopen{"plain", number, address()});
-  EXPECT_TRUE(eventually([&] { return detail() == "2 channels: plain"; })) << detail();
-}
-
-TEST_F(RestTest, ChannelsThatCannotBeOpenedAgainAreLost) {
-  for (const bool dialled : {true, false}) {
-    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
-    auto peer = peer_at_rest(dialled);
-    ASSERT_TRUE(peer);
-    static_cast<void>(connection_->notify("wake"));
-    if (!dialled) {
-      ASSERT_TRUE(next_of_plain<wire::ChannelsWanted>(*peer));
-      peer->say(wire::ChannelReopen{"plain", 65, address(PlainAddress::kNeverReady)});
-    }
-    while (dialled) {
-      const auto again = peer->next_of<wire::ChannelReopen>(1s);
-      if (!again) break;
-      peer->say(wire::ChannelReopened{again->transport, again->channel, "no room", {}});
-    }
-    ASSERT_TRUE(eventually([&] { return connection_->routes().front().transport != "plain"; }));
-    const std::string why = connection_->routes().front().reason;
-    EXPECT_NE(why.find(dialled ? "no room" : "not opened again in time"), std::string::npos) << why;
   }
 }
 

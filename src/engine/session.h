@@ -25,6 +25,8 @@
 
 namespace p2p::engine {
 
+struct SessionPeer;
+
 /// What this side brings into the handshake.
 struct SessionConfig {
   Incarnation incarnation = 0;
@@ -36,6 +38,9 @@ struct SessionConfig {
   std::chrono::milliseconds hung{30000};
   std::shared_ptr<StreamPort> port;  ///< at which who dialled may dial again; null: its connection is all
   std::optional<ProcessId> process;  ///< this one
+
+  /// Addresses of this host, numeric, at which `port` is or may be opened for this peer. May be null.
+  std::function<std::vector<std::string>(const SessionPeer&)> addresses = nullptr;
 };
 
 /// What the handshake gave.
@@ -84,6 +89,11 @@ class Session : public std::enable_shared_from_this<Session> {
     /// The peer's machine answers and the peer has not for so long, at least the keepalive time; 0: it does
     /// again. May be null.
     std::function<void(std::chrono::milliseconds)> slow = nullptr;
+
+    /// Its connection broke, for this reason, and the peer may live; it goes on over another one. May be
+    /// null.
+    std::function<void(const Error&)> broken = nullptr;
+    std::function<void()> resumed = nullptr;
   };
 
   /// Connects to host and port (a numeric address or a name) and shakes hands before `deadline`.

@@ -36,13 +36,13 @@ TEST_F(SessionTest, RefusesAnotherVersionWithBothNumbers) {
   Side side;
   accept(side, std::move(ours), config("k"));
   Stranger stranger(std::move(theirs));
-  stranger.send(wire::Hello{.oldest = 8, .newest = 9});
+  stranger.send(wire::Hello{.oldest = 9, .newest = 10});
   const auto hello = stranger.next();
   ASSERT_TRUE(hello);
   EXPECT_EQ(std::get<wire::Hello>(*hello).versions(), wire::kVersions);
   const auto bye = stranger.next();
   ASSERT_TRUE(bye);
-  EXPECT_THAT(std::get<wire::Bye>(*bye).reason, HasSubstr("this side speaks 5 to 7, the peer 8 to 9"));
+  EXPECT_THAT(std::get<wire::Bye>(*bye).reason, HasSubstr("this side speaks 5 to 8, the peer 9 to 10"));
   EXPECT_TRUE(stranger.dropped());
   EXPECT_EQ(side.wait_closed().code, ErrorCode::kUnavailable);
 }

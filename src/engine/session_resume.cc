@@ -24,7 +24,19 @@ bool is_of_resumption(const wire::Message& message) {
   return std::holds_alternative<wire::Resumable>(message) || std::holds_alternative<wire::Handled>(message) ||
          std::holds_alternative<wire::Resume>(message) ||
          std::holds_alternative<wire::ResumeAnswer>(message) ||
-         std::holds_alternative<wire::Resumed>(message);
+         std::holds_alternative<wire::Resumed>(message) ||
+         std::holds_alternative<wire::OtherAddresses>(message);
+}
+
+/// Where else the port is reached. An address that cannot be opened is no loss: another one may serve.
+wire::OtherAddresses other_addresses(const SessionConfig& config, const SessionPeer& peer) {
+  wire::OtherAddresses others;
+  if (!config.addresses || !config.port) return others;
+  for (const std::string& address : config.addresses(peer)) {
+    if (address == peer.path.local_address || others.addresses.size() == wire::kMostOtherAddresses) continue;
+    if (const auto port = config.port->open_at(address)) others.addresses.push_back({address, *port});
+  }
+  return others;
 }
 
 }  // namespace
@@ -48,6 +60,9 @@ void Session::Core::start_resumption(const SessionPeer& peer) {
                           finish({ErrorCode::kPeerGone, fmt::format("{}; {}", loss_->message, why.message)});
                         }});
   resumption_->begin();
+  if (resumption_->dials() || peer.version < wire::kNamesAddresses) return;
+  const wire::OtherAddresses others = other_addresses(config_, peer);
+  if (!others.addresses.empty()) outbox_.put(wire::encode(others), true);
 }
 
 /// One message of an open session.
@@ -71,6 +86,9 @@ Status Session::Core::take_of_resumption(const wire::Message& message) {
     outbox_.keep(kMostKept);
     return {};
   }
+  if (const auto* others = std::get_if<wire::OtherAddresses>(&message); others && resumption_) {
+    return resumption_->take(*others);
+  }
   if (const auto* handled = std::get_if<wire::Handled>(&message);
       handled && resumption_ && resumption_->possible()) {
     return outbox_.confirm(handled->messages);
@@ -88,6 +106,7 @@ void Session::Core::lost(Error cause, Clock::duration dark) {
   state_ = State::kBroken;
   loss_ = std::move(cause);
   lost_at_ = Clock::now();
+  if (handlers_.broken) handlers_.broken(*loss_);
   let_go_of_socket();
   reactor_.cancel(timer_);
   timer_ = reactor_.after(config_.hung + config_.keepalive,
@@ -110,6 +129,9 @@ void Session::Core::resume(ResumeAttempt::Proven proven) {
   const auto self = shared_from_this();
   if (state_ != State::kOpen && state_ != State::kBroken) return;
   const bool was_broken = state_ == State::kBroken;
+  if (!was_broken && handlers_.broken) {
+    handlers_.broken(Error{ErrorCode::kPeerGone, "the peer's end of its connection broke"});
+  }
   let_go_of_socket();
   resumption_->settle();
   reactor_.cancel(timer_);
@@ -130,9 +152,11 @@ void Session::Core::resume(ResumeAttempt::Proven proven) {
   }
   dark_beats_ = 0;
   const auto gone = was_broken ? Clock::now() - lost_at_ : Clock::duration{};
-  log(LogLevel::kInfo, "session with {}: goes on over another connection, attempt {}, after {} ms",
-      peer_name_, proven.attempt, std::chrono::duration_cast<std::chrono::milliseconds>(gone).count());
+  log(LogLevel::kInfo, "session with {}: goes on over another connection, with {}, attempt {}, after {} ms",
+      peer_name_, socket_->peer(), proven.attempt,
+      std::chrono::duration_cast<std::chrono::milliseconds>(gone).count());
   loss_.reset();
+  if (handlers_.resumed) handlers_.resumed();
   start_keepalive();
   take_outbox();
   if (state_ == State::kOpen) flush();

@@ -90,7 +90,8 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "Handled",
                                                                                "Resume",
                                                                                "ResumeAnswer",
-                                                                               "Resumed"};
+                                                                               "Resumed",
+                                                                               "OtherAddresses"};
 
 }  // namespace
 

@@ -60,6 +60,8 @@ void fields(Is<Handled> auto& m, auto&& walk) { walk(m.messages); }
 void fields(Is<Resume> auto& m, auto&& walk) { walk(m.token, m.attempt, m.nonce); }
 void fields(Is<ResumeAnswer> auto& m, auto&& walk) { walk(m.known, m.nonce); }
 void fields(Is<Resumed> auto& m, auto&& walk) { walk(m.proof, m.messages); }
+void fields(Is<OtherAddresses::One> auto& m, auto&& walk) { walk(m.address, m.port); }
+void fields(Is<OtherAddresses> auto& m, auto&& walk) { walk(m.addresses); }
 
 /// A struct with a list of fields above.
 template <class T>

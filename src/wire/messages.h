@@ -86,7 +86,8 @@ struct ChannelAnswer {
   friend bool operator==(const ChannelAnswer&, const ChannelAnswer&) = default;
 };
 
-/// From both sides, once an offered transport's channels are all ready here, or one failed.
+/// From both sides, once an offered transport's channels are all ready here, or one failed. A second one,
+/// with a reason, says from version 8 on that they are lost for good.
 struct ChannelsReady {
   std::string transport;
   std::string reason;  ///< empty: ready
@@ -192,6 +193,6 @@ using Message =
                  Notify, NotifyDone, Heartbeat, Bye, Words, EagerMessage, MessageAnswered, MessageDeclined,
                  ReceiveWanted, MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened, NotifyTaken,
                  ChannelsRest, ChannelsWanted, EncryptionWish, Resumable, Handled, Resume, ResumeAnswer,
-                 Resumed>;
+                 Resumed, OtherAddresses>;
 
 }  // namespace p2p::wire

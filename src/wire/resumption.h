@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 /// Messages by which a session goes on over another connection when its own breaks: src/engine/resumption.h.
 /// From version 7 on.
@@ -21,6 +23,20 @@ struct Resumable {
   std::uint64_t started = 0;
   friend bool operator==(const Resumable&, const Resumable&) = default;
 };
+
+/// From the acceptor, after `Resumable`, from version 8 on: where else its port is reached. Numeric
+/// addresses, at most kMostOtherAddresses.
+struct OtherAddresses {
+  struct One {
+    std::string address;
+    std::uint16_t port = 0;
+    friend bool operator==(const One&, const One&) = default;
+  };
+  std::vector<One> addresses;
+  friend bool operator==(const OtherAddresses&, const OtherAddresses&) = default;
+};
+
+inline constexpr std::size_t kMostOtherAddresses = 16;
 
 /// So many of your messages I have handled since the session began. Those of this file and heartbeats do not
 /// count.

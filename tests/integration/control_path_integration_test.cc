@@ -88,6 +88,31 @@ TEST_F(ControlPathTest, ThatIsDarkForAWhileHarmsNothing) {
   expect_both_connected();
 }
 
+/// The session goes on by an address of a rail; the rails carry on meanwhile.
+class GoneAddressTest : public ControlPathTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(GoneAddressTest, IsLeftForAnother) {
+  const std::uint64_t id = import(theirs_);
+  left_->number(fmt::format("fill {} 0 {} 7", own_.index, kSize));
+  rails_.take_address(GetParam(), 0);
+  ASSERT_TRUE(is_ok(rails_.made()));
+  const auto until = Clock::now() + kKeepalive + std::chrono::seconds(1);
+  do {
+    ASSERT_TRUE(is_ok(write(id, theirs_)));
+  } while (Clock::now() < until);
+  const PeerRegion late = right_->region(kSize);
+  EXPECT_TRUE(is_ok(write(import(late), late)));
+  for (const auto& region : {theirs_, late}) {
+    EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("check {} 0 {} 7", region.index, kSize)))));
+  }
+  EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("drop_region {}", late.index)))));
+  expect_both_connected();
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, GoneAddressTest, ::testing::Bool(), [](const auto& one) {
+  return one.param ? std::string("WhoWasDialled") : std::string("WhoDialled");
+});
+
 TEST_F(ControlPathTest, ThatARouterForgotIsDialledAnew) {
   if (!run({"nft", "--version"})) GTEST_SKIP() << "nft (nftables) is not installed";
   import(theirs_);

@@ -53,6 +53,11 @@ void Rails::set_down(int rail, bool down) {
   if (!down) route(left_, rail, kLeftNet, kRightNet);
 }
 
+void Rails::take_address(bool right, int rail) {
+  must({"ip", "-n", right ? right_ : left_, "addr", "del",
+        fmt::format("10.{}.{}.1/30", right ? kRightNet : kLeftNet, rail), "dev", fmt::format("e{}", rail)});
+}
+
 std::vector<std::string> Rails::control_ports() const {
   std::vector<std::string> ports;
   auto process = Process::spawn(

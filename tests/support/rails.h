@@ -35,6 +35,9 @@ class Rails {
   /// The left host's interface is down, or up again.
   void set_down(int rail, bool down);
 
+  /// An address of the host on the right, or on the left, is gone for good.
+  void take_address(bool right, int rail);
+
   /// The ports on the left of what is connected to the right by the path of control.
   std::vector<std::string> control_ports() const;
 

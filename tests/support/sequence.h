@@ -111,6 +111,7 @@ class Sequence {
           case 6: return wire::Resumable{};
           case 5: return wire::Handled{small()};
           case 4: return wire::Resumed{{}, small()};
+          case 3: return wire::OtherAddresses{{{"192.0.2.1", static_cast<std::uint16_t>(choose(3))}}};
           default: return wire::Heartbeat{};
         }
       default: break;

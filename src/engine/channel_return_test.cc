@@ -1,0 +1,294 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// Channels that are all lost, or at rest, between an endpoint and a raw peer.
+#include "support/sequence_ends.h"
+
+namespace p2p::testing {
+namespace {
+
+/// All channels of "plain" are lost, and "spare" serves meanwhile.
+class LostTest : public SequenceTest {
+ protected:
+  void SetUp() override {
+    options_.listen_address = "127.0.0.1";
+    options_.keepalive = 400ms;
+    make_endpoint(false);
+  }
+
+  std::optional<RawPeer> peer_that_lost_all(bool dialled) {
+    auto peer = peer_at(kOpen, dialled);
+    if (!peer || !eventually([&] { return route().detail == "2 channels: plain"; })) return std::nullopt;
+    for (const std::uint32_t channel : {0U, 1U}) {
+      peer->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
+    }
+    EXPECT_TRUE(eventually([&] { return route().transport == "spare"; }));
+    return peer;
+  }
+
+  /// A write to memory of the raw peer that "plain" alone reaches.
+  std::shared_ptr<engine::TransferState> write_by_plain(RawPeer& peer) {
+    const RegionDescriptor there{.address = 0x10000,
+                                 .size = memory_.size(),
+                                 .place = {},
+                                 .region = RegionId{7},
+                                 .key = {},
+                                 .incarnation = RawPeer::kIncarnation};
+    const auto id = connection_->import_region(there);
+    const auto query = peer.next_of<wire::RegionQuery>();
+    region_ = endpoint_->register_memory(memory_.data(), memory_.size(), {});
+    if (!id || !query || !region_) return engine::failed_transfer({ErrorCode::kSystem, "not begun"});
+    peer.say(wire::RegionAnswer{.query = query->query,
+                                .error = 0,
+                                .message = "",
+                                .base = there.address,
+                                .size = there.size,
+                                .keys = {{"plain", Bytes(1)}}});
+    const LocalSpan from = region_->span();
+    const RemoteSpan to{*id, there.address, there.size};
+    return connection_->transfers()->start(Operation::kWrite, {&from, 1}, {&to, 1}, {});
+  }
+
+  bool is_why(const std::string& reason) const {
+    return eventually([&] { return route().reason.find("plain: " + reason) != std::string::npos; });
+  }
+
+  Route route() const { return connection_->routes().front(); }
+
+  std::vector<std::byte> memory_ = std::vector<std::byte>(64);
+  Result<MemoryRegion> region_ = fail(ErrorCode::kNotFound, "not registered");
+};
+
+TEST_F(LostTest, AllChannelsComeBack) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_that_lost_all(dialled);
+    ASSERT_TRUE(peer);
+    EXPECT_TRUE(is_why("its channels were lost, and are being opened again")) << route().reason;
+    for (const std::uint32_t number : {64U, 65U}) {
+      if (dialled) {
+        const auto again = peer->next_of<wire::ChannelReopen>();
+        ASSERT_TRUE(again);
+        peer->say(wire::ChannelReopened{"plain", again->channel, "", address()});
+      } else {
+        peer->say(wire::ChannelReopen{"plain", number, address()});
+      }
+    }
+    EXPECT_TRUE(eventually([&] { return route().detail == "2 channels: plain"; })) << route().detail;
+    EXPECT_EQ(connection_->state(), ConnectionState::kOpen);
+  }
+}
+
+// Also where one hangs: each is tried more than once in less time than one may take while others serve.
+TEST_F(LostTest, TheyAreTriedUntilTheTimeIsOver) {
+  for (const auto kind : {PlainAddress::kNeverReady, PlainAddress::kRefused, PlainAddress::kFailsLater}) {
+    SCOPED_TRACE(static_cast<unsigned>(kind));
+    auto peer = peer_that_lost_all(true);
+    ASSERT_TRUE(peer);
+    unsigned tried = 0;
+    while (const auto again = peer->next_of<wire::ChannelReopen>(3s)) {
+      peer->say(wire::ChannelReopened{"plain", again->channel, "", address(kind)});
+      ++tried;
+    }
+    EXPECT_GE(tried, 4U);
+    EXPECT_TRUE(is_why("none of its channels came back in time")) << route().reason;
+    EXPECT_EQ(connection_->state(), ConnectionState::kOpen) << "the spare ones serve";
+  }
+}
+
+// Neither side waits for what the other has given up: what was queued there fails at once, for the same
+// reason.
+TEST_F(LostTest, WhoGivesATransportUpIsHeard) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_that_lost_all(dialled);
+    ASSERT_TRUE(peer);
+    const auto waits = write_by_plain(*peer);
+    EXPECT_FALSE(waits->wait(50ms)) << "for channels that come back";
+    peer->say(kGivenUp);
+    const Status ended = waits->wait(10s);
+    ASSERT_FALSE(ended);
+    EXPECT_EQ(ended.error().code, ErrorCode::kPeerGone);
+    EXPECT_NE(ended.error().message.find("no more"), std::string::npos) << ended.error().message;
+    EXPECT_TRUE(is_why("the peer gave it up: no more")) << route().reason;
+    EXPECT_TRUE(is_kept(*peer));
+    EXPECT_EQ(connection_->state(), ConnectionState::kOpen) << "the spare ones serve";
+    peer->say(kGivenUp);
+    EXPECT_FALSE(is_kept(*peer)) << "it has said so";
+  }
+}
+
+TEST_F(LostTest, ThePeerHearsWhatIsGivenUpHere) {
+  options_.hung = 1s;
+  make_endpoint(false);
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_that_lost_all(dialled);
+    ASSERT_TRUE(peer);
+    std::optional<wire::ChannelsReady> told;
+    ASSERT_TRUE(eventually([&] {  // the raw peer lives, and opens nothing again
+      peer->say(wire::Heartbeat{});
+      told = peer->next_of<wire::ChannelsReady>(10ms);
+      return told.has_value();
+    }));
+    EXPECT_EQ(told->transport, "plain");
+    EXPECT_NE(told->reason.find("none of its channels came back"), std::string::npos) << told->reason;
+    peer->say(kGivenUp);  // on its way meanwhile
+    EXPECT_TRUE(is_kept(*peer));
+    EXPECT_TRUE(is_why("none of its channels came back")) << "what was known first stays";
+  }
+}
+
+TEST_F(LostTest, AnOldPeerIsToldNothing) {
+  newest_ = 7;
+  options_.hung = 1s;
+  make_endpoint(false);
+  for (const bool dialled : {true, false}) {
+    auto peer = peer_that_lost_all(dialled);
+    ASSERT_TRUE(peer);
+    EXPECT_TRUE(eventually([&] {
+      peer->say(wire::Heartbeat{});
+      return route().reason.find("plain: none of its channels came back") != std::string::npos;
+    })) << route().reason;
+    EXPECT_TRUE(is_kept(*peer));
+    EXPECT_FALSE(peer->next_of<wire::ChannelsReady>(100ms));
+    peer->say(kGivenUp);
+    EXPECT_FALSE(is_kept(*peer));
+  }
+}
+
+// One of version 6 takes another attempt for a breach, unless it is for channels that may rest.
+TEST_F(LostTest, ChannelsToAnOldPeerStayLost) {
+  newest_ = 6;
+  for (const bool dialled : {true, false}) {
+    auto peer = peer_that_lost_all(dialled);
+    ASSERT_TRUE(peer);
+    EXPECT_TRUE(is_why("told to fail")) << route().reason;
+    EXPECT_TRUE(is_kept(*peer));
+  }
+  make_endpoint(true);
+  auto peer = peer_that_lost_all(true);
+  ASSERT_TRUE(peer);
+  EXPECT_TRUE(peer->next_of<wire::ChannelReopen>());
+}
+
+class RestTest : public SequenceTest {
+ protected:
+  void make_impatient_endpoint() {
+    options_.idle = 30ms;
+    options_.connect_timeout = 300ms;
+    make_endpoint();
+  }
+
+  /// A raw peer with both transports up, of which the endpoint has let "plain" rest, or asked the peer to.
+  std::optional<RawPeer> peer_at_rest(bool dialled) {
+    make_impatient_endpoint();
+    auto peer = peer_at(kOpen, dialled);
+    if (!peer || !next_of_plain<wire::ChannelsRest>(*peer)) return std::nullopt;
+    if (!dialled) peer->say(wire::ChannelsRest{"plain"});
+    EXPECT_TRUE(eventually([&] { return detail() == kAtRest; })) << detail();
+    EXPECT_TRUE(is_kept(*peer));  // whatever the endpoint was at, it is through with it
+    return peer;
+  }
+
+  template <class Message>
+  static std::optional<Message> next_of_plain(RawPeer& peer) {
+    auto came = peer.next_of<Message>();
+    while (came && came->transport != "plain") came = peer.next_of<Message>();
+    return came;
+  }
+
+  /// The endpoint, which dialled, opens both again, and they come up.
+  static void expect_opened_again(RawPeer& peer) {
+    for (int i = 0; i != 2; ++i) {
+      const auto again = next_of_plain<wire::ChannelReopen>(peer);
+      ASSERT_TRUE(again);
+      EXPECT_GE(again->channel, 64U);
+      peer.say(wire::ChannelReopened{"plain", again->channel, "", address()});
+    }
+  }
+
+  std::string detail() const { return connection_->routes().front().detail; }
+
+  static constexpr const char* kAtRest = "2 channels at rest, opened by the next use";
+};
+
+TEST_F(RestTest, ChannelsThatNothingUsesRestAndComeBack) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_at_rest(dialled);
+    ASSERT_TRUE(peer);
+    static_cast<void>(connection_->notify("wake"));
+    if (dialled) {
+      expect_opened_again(*peer);
+    } else {
+      ASSERT_TRUE(next_of_plain<wire::ChannelsWanted>(*peer));
+      for (const std::uint32_t number : {64U, 65U})
+        peer->say(wire::ChannelReopen{"plain", number, address()});
+    }
+    // They are up until nothing has used them for a while again.
+    EXPECT_TRUE(next_of_plain<wire::ChannelsRest>(*peer));
+    EXPECT_EQ(connection_->state(), ConnectionState::kOpen);
+  }
+}
+
+TEST_F(RestTest, ChannelsAreOpenedAtThePeersWord) {
+  auto peer = peer_at_rest(true);
+  ASSERT_TRUE(peer);
+  peer->say(wire::ChannelsWanted{"plain"});
+  peer->say(wire::ChannelsWanted{"plain"});  // it does not know yet that they are being opened
+  expect_opened_again(*peer);
+  EXPECT_TRUE(next_of_plain<wire::ChannelsRest>(*peer));
+}
+
+TEST_F(RestTest, ChannelsForWhichThePeerHasNoUseRest) {
+  auto peer = peer_at(kOpen, true);
+  ASSERT_TRUE(peer);
+  ASSERT_TRUE(eventually([&] { return detail() == "2 channels: plain"; }));
+  peer->say(wire::ChannelsRest{"plain"});
+  EXPECT_TRUE(next_of_plain<wire::ChannelsRest>(*peer));
+  EXPECT_TRUE(eventually([&] { return detail() == kAtRest; })) << detail();
+  EXPECT_EQ(endpoint_->stats().channels_lost, 0U);
+  static_cast<void>(connection_->notify("wake"));
+  expect_opened_again(*peer);
+  EXPECT_TRUE(eventually([&] { return detail() == "2 channels: plain"; })) << detail();
+}
+
+// The channels of the side that was dialled end a moment after the word, and that is no loss.
+TEST_F(RestTest, TheEndOfChannelsThatRestIsNoLoss) {
+  auto peer = peer_at(kOpen, false);
+  ASSERT_TRUE(peer);
+  peer->say(wire::ChannelsRest{"plain"});
+  for (const std::uint32_t channel : {0U, 1U}) {
+    peer->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
+  }
+  ASSERT_TRUE(is_kept(*peer));
+  EXPECT_EQ(detail(), kAtRest);
+  EXPECT_EQ(endpoint_->stats().channels_lost, 0U);
+  static_cast<void>(connection_->notify("wake"));
+  ASSERT_TRUE(next_of_plain<wire::ChannelsWanted>(*peer));
+  for (const std::uint32_t number : {64U, 65U}) peer->say(wire::ChannelReopen{"plain", number, address()});
+  EXPECT_TRUE(eventually([&] { return detail() == "2 channels: plain"; })) << detail();
+}
+
+TEST_F(RestTest, ChannelsThatCannotBeOpenedAgainAreLost) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_at_rest(dialled);
+    ASSERT_TRUE(peer);
+    static_cast<void>(connection_->notify("wake"));
+    if (!dialled) {
+      ASSERT_TRUE(next_of_plain<wire::ChannelsWanted>(*peer));
+      peer->say(wire::ChannelReopen{"plain", 65, address(PlainAddress::kNeverReady)});
+    }
+    while (dialled) {
+      const auto again = peer->next_of<wire::ChannelReopen>(1s);
+      if (!again) break;
+      peer->say(wire::ChannelReopened{again->transport, again->channel, "no room", {}});
+    }
+    ASSERT_TRUE(eventually([&] { return connection_->routes().front().transport != "plain"; }));
+    const std::string why = connection_->routes().front().reason;
+    EXPECT_NE(why.find(dialled ? "no room" : "not opened again in time"), std::string::npos) << why;
+  }
+}
+
+}  // namespace
+}  // namespace p2p::testing
