@@ -14,6 +14,15 @@
 
 namespace p2p {
 
+/// What one transport moved for this side's own transfers that succeeded. What the peer's transfers moved is
+/// in its counters: where memory is reached by one side alone (`cma`, `cuda_ipc`, `rdma`) the other one does
+/// not take part and cannot count.
+struct TransportBytes {
+  std::string transport;
+  std::uint64_t written = 0;  ///< from here to the peer
+  std::uint64_t read = 0;     ///< from the peer to here
+};
+
 /// Counters since the connection (or endpoint) was made. Cheap enough to stay on.
 struct Stats {
   std::uint64_t transfers_started = 0;
@@ -30,12 +39,16 @@ struct Stats {
   /// Times that control messages of the peer were left unread because it did not take the answers to them.
   std::uint64_t reads_paused = 0;
 
-  std::uint64_t channels_lost = 0;  ///< that had been up; what was under way on them went over others
+  std::uint64_t channels_lost = 0;      ///< that had been up; what was under way on them went over others
+  std::uint64_t channels_returned = 0;  ///< of these, opened again
+  std::uint64_t session_resumes = 0;    ///< its connection broke, and it went on over another one
+  std::vector<TransportBytes> by_transport;  ///< that moved anything; sums are bytes_written and bytes_read
 
   // How much there is now.
   std::uint64_t pieces_queued = 0;       ///< of transfers, that wait for room in a channel
   std::uint64_t channels = 0;            ///< that are up, of all transports
   std::uint64_t channels_encrypted = 0;  ///< of these
+  std::uint64_t channels_wanted = 0;     ///< that there are when none is lost
 
   // Of endpoints alone.
   std::uint64_t strangers_refused = 0;    ///< connections closed before they had proven themselves
@@ -76,6 +89,7 @@ struct Route {
   std::string transport;  ///< empty: no route
   std::string reason;     ///< one sentence: why this one, and why each better one is not used
   std::string detail;     ///< the channels now: how many, and for each NIC what they run over
+  std::string history;    ///< channels and sessions that were lost, when and why, and came back; empty: none
 };
 
 /// Why a transport does not move the bytes of a pair of regions.

@@ -245,6 +245,7 @@ nb::typed<nb::list, nb::typed<nb::dict, nb::str, nb::str>> routes_of(const PyEnd
     row["transport"] = route.transport;
     row["reason"] = route.reason;
     row["detail"] = route.detail;
+    row["history"] = route.history;
     out.append(row);
   }
   return out;

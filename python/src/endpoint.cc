@@ -50,14 +50,21 @@ nb::dict counters(const Stats& stats) {
   out["batches_retried"] = stats.batches_retried;
   out["reads_paused"] = stats.reads_paused;
   out["channels_lost"] = stats.channels_lost;
+  out["channels_returned"] = stats.channels_returned;
+  out["session_resumes"] = stats.session_resumes;
   out["pieces_queued"] = stats.pieces_queued;
   out["channels"] = stats.channels;
+  out["channels_wanted"] = stats.channels_wanted;
   out["channels_encrypted"] = stats.channels_encrypted;
   out["strangers_refused"] = stats.strangers_refused;
   out["connections_refused"] = stats.connections_refused;
   out["connections_waiting"] = stats.connections_waiting;
   out["registered_regions"] = stats.registered_regions;
   out["registered_bytes"] = stats.registered_bytes;
+  for (const TransportBytes& one : stats.by_transport) {
+    out[(one.transport + "_bytes_written").c_str()] = one.written;
+    out[(one.transport + "_bytes_read").c_str()] = one.read;
+  }
   return out;
 }
 

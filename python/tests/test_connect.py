@@ -343,6 +343,9 @@ def test_routes_and_stats(other, fast_pair):
     array, mr_id, pointer = fast_pair.memory(4096)
     assert fast_pair.ep.write(fast_pair.conn, mr_id, pointer, 4096, fast_pair.other.advertised("m"))
     assert fast_pair.ep.stats()["bytes_written"] == 4096
+    moved = {name: value for name, value in fast_pair.ep.stats(fast_pair.conn).items() if name.endswith("_bytes_written")}
+    assert sum(moved.values()) == 4096
+    assert routes[0]["history"] == ""
     assert fast_pair.ep.stats(fast_pair.conn)["transfers_completed"] >= 1
 
 

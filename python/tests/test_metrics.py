@@ -181,5 +181,5 @@ def test_top_counts_what_came_since_the_last_look():
     (line,) = top.lines(now, before)
     assert (line.written, line.read, line.peer) == (2000.0, 0.0, 'b, \\"c\\" 2')
     assert (line.p50, line.p99) == (0.002, float("inf"))
-    assert top.table([line]).splitlines()[1].endswith("> 17 s      1     1")
+    assert top.table([line]).splitlines()[1].endswith("> 17 s      1     1     0        0")
     assert top.lines(now, now)[0].p50 is None

@@ -77,6 +77,8 @@ class Line:
     queued: float
     retried: float
     lost: float
+    back: float
+    resumed: float
     p50: float | None
     p99: float | None
 
@@ -115,6 +117,8 @@ def lines(now: Scrape, before: Scrape | None) -> list[Line]:
     done = since("p2p_connection_transfers_completed_total")
     retried = _by_connection(now, "p2p_connection_batches_retried_total")
     lost = _by_connection(now, "p2p_connection_channels_lost_total")
+    back = _by_connection(now, "p2p_connection_channels_returned_total")
+    resumed = _by_connection(now, "p2p_connection_session_resumes_total")
     under_way = _by_connection(now, "p2p_transfers_under_way")
     queued = _by_connection(now, "p2p_pieces_queued")
     counts, old_counts = _buckets(now), _buckets(earlier)
@@ -128,6 +132,7 @@ def lines(now: Scrape, before: Scrape | None) -> list[Line]:
                 endpoint=key[0], connection=key[1], peer=labels["peer"], transport=labels["transport"],
                 written=written[key] / seconds, read=read[key] / seconds, transfers=done[key] / seconds,
                 under_way=under_way[key], queued=queued[key], retried=retried[key], lost=lost[key],
+                back=back.get(key, 0), resumed=resumed.get(key, 0),
                 p50=quantile(times, 0.5), p99=quantile(times, 0.99),
             )
         )  # fmt: skip
@@ -148,12 +153,12 @@ def time_text(seconds: float | None) -> str:
 
 def table(rows: list[Line], most: int | None = None) -> str:
     """The rows as text, `most` lines of it."""
-    heads = ("conn", "peer", "by", "GB/s out", "GB/s in", "done/s", "open", "queued", "p50 <", "p99 <", "again", "lost")
+    heads = ("conn", "peer", "by", "GB/s out", "GB/s in", "done/s", "open", "queued", "p50 <", "p99 <", "again", "lost", "back", "resumed")
     cells = [
         (
             one.connection, one.peer, one.transport, f"{one.written / 1e9:.3f}", f"{one.read / 1e9:.3f}",
             f"{one.transfers:.0f}", f"{one.under_way:.0f}", f"{one.queued:.0f}", time_text(one.p50),
-            time_text(one.p99), f"{one.retried:.0f}", f"{one.lost:.0f}",
+            time_text(one.p99), f"{one.retried:.0f}", f"{one.lost:.0f}", f"{one.back:.0f}", f"{one.resumed:.0f}",
         )
         for one in rows
     ]  # fmt: skip

@@ -40,13 +40,17 @@ constexpr Metric kCounters[] = {
      &Stats::notifications_delayed},
     {"batches_retried", "Batches sent again on another channel after one was lost.", &Stats::batches_retried},
     {"channels_lost", "Channels that had been up and were lost.", &Stats::channels_lost},
+    {"channels_returned", "Channels that were lost and are up again.", &Stats::channels_returned},
+    {"session_resumes", "Times that a session went on over another connection after its own had broken.",
+     &Stats::session_resumes},
     {"reads_paused", "Times that a peer was not read from until it took its answers.", &Stats::reads_paused},
 };
 
 constexpr Metric kConnectionGauges[] = {
     {"pieces_queued", "Pieces of transfers that wait for room in a channel.", &Stats::pieces_queued},
     {"channels", "Channels that are up, of all transports.", &Stats::channels},
-    {"channels_encrypted", "Of these, those that are encrypted.", &Stats::channels_encrypted},
+    {"channels_wanted", "Channels that there are when none is lost.", &Stats::channels_wanted},
+    {"channels_encrypted", "Of those that are up, those that are encrypted.", &Stats::channels_encrypted},
 };
 
 constexpr Metric kEndpointGauges[] = {
@@ -115,6 +119,19 @@ class Page {
     family(open_ ? name : name + "_total", "counter", metric.help);
     for (const Series& one : all) {
       fmt::format_to(out(), "{}_total{{{}{}}} {}\n", name, one.labels, one.carrier, value(one.stats));
+    }
+  }
+
+  void transport_bytes(std::string_view scope, const std::vector<Series>& all) {
+    const std::string name = fmt::format("p2p_{}_transport_bytes", scope);
+    family(open_ ? name : name + "_total", "counter",
+           "Bytes that each transport moved for own transfers that succeeded.");
+    for (const Series& one : all) {
+      for (const TransportBytes& bytes : one.stats.by_transport) {
+        const std::string labels = fmt::format(R"({},transport="{}")", one.labels, escaped(bytes.transport));
+        fmt::format_to(out(), "{0}_total{{{1},direction=\"write\"}} {2}\n", name, labels, bytes.written);
+        fmt::format_to(out(), "{0}_total{{{1},direction=\"read\"}} {2}\n", name, labels, bytes.read);
+      }
     }
   }
 
@@ -192,6 +209,8 @@ std::string metrics_text(std::span<const engine::Endpoint* const> endpoints, Met
     page.counter("endpoint", metric, wholes, of(metric));
     page.counter("connection", metric, connections, of(metric));
   }
+  page.transport_bytes("endpoint", wholes);
+  page.transport_bytes("connection", connections);
   page.histogram("endpoint", wholes);
   page.histogram("connection", connections);
   for (const Metric& metric : kEndpointGauges) {

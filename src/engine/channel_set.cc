@@ -145,6 +145,7 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     place.ready = true;
     place.attempts.succeed(now);
     place.due.reset();
+    if (std::exchange(place.was_lost, false)) lane_->history().returned(now);
     if (!serves_ && !late_at_) late_at_ = now + setup_.context->options.keepalive;
     const bool wakes = rest_ == Rest::kWaking;
     if (wakes ? ready() == places_.size() : rest_ == Rest::kLost || !look_at_) stay_awake(now);
@@ -154,7 +155,10 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     }
   } else {
     const bool was_ready = place.ready;
-    if (was_ready) lane_->count_lost();
+    if (was_ready) {
+      lane_->history().lost(place.rail.name, status.error().message, Clock::now());
+      place.was_lost = true;
+    }
     lose(place, status.error());
     log(was_ready ? LogLevel::kInfo : LogLevel::kDebug, "{} {} is lost, {} of {} channels are left: {}",
         name(), place.rail.name, ready(), places_.size(), status.error().message);
@@ -188,6 +192,10 @@ Status ChannelSet::on(const wire::ChannelReopen& offer) {
   }
   heard_of_channels();
   // The peer's end is shut and has said so. This one gives its pieces back by itself, if it has not done so.
+  if (place.slot && place.ready) {
+    lane_->history().lost(place.rail.name, "the peer's end was lost", Clock::now());
+    place.was_lost = true;
+  }
   if (place.slot) place.last.emplace(number(place), std::exchange(place.slot, nullptr));
   if (place.last.size() > kMostLast) {
     trash_.push_back(std::move(place.last.extract(place.last.begin()).mapped()));

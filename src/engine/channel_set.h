@@ -111,7 +111,8 @@ class ChannelSet {
     std::uint32_t past = 0;                               // channels that were here before
     std::map<std::uint32_t, std::shared_ptr<Slot>> last;  // of those the ones that end by themselves
     bool ready = false;
-    bool met = false;  // connected to its twin
+    bool met = false;       // connected to its twin
+    bool was_lost = false;  // and is not back
     Attempts attempts;
     std::optional<Clock::time_point> due;  // to try again; or to give up this try
   };

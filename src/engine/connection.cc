@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/connection.h"
 
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -93,7 +94,9 @@ Session::Handlers Connection::handlers(Clock::time_point deadline) {
           .message = [self](wire::Message message) { self->on_message(std::move(message)); },
           .closed = [self](const Error& error) { self->end(error); },
           .paused = [self] { self->reads_paused_.fetch_add(1, std::memory_order_relaxed); },
-          .slow = [self](std::chrono::milliseconds still) { self->slow_for_ = still; }};
+          .slow = [self](std::chrono::milliseconds still) { self->slow_for_ = still; },
+          .broken = [self](const Error& why) { self->session_history_.lost("", why.message); },
+          .resumed = [self] { self->session_history_.returned(); }};
 }
 
 void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) {
@@ -303,6 +306,12 @@ Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) c
 
 std::vector<Route> Connection::routes() const {
   auto routes = lanes_->router()->routes();
+  if (const std::string session = session_history_.describe(); !session.empty()) {
+    for (Route& route : routes) {
+      fmt::format_to(std::back_inserter(route.history), "{}session {}", route.history.empty() ? "" : "; ",
+                     session);
+    }
+  }
   const auto slow = slow_for_.load();
   if (slow.count() == 0) return routes;
   for (Route& route : routes) {
@@ -321,6 +330,7 @@ Stats Connection::stats() const {
   stats.notifications_received = notifications_->received();
   stats.notifications_delayed = notifications_->delayed();
   lanes_->add_to(stats);
+  stats.session_resumes = session_history_.returns();
   stats.reads_paused = reads_paused_.load(std::memory_order_relaxed);
   return stats;
 }

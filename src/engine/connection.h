@@ -19,6 +19,7 @@
 #include "engine/lanes.h"
 #include "engine/lifecycle.h"
 #include "engine/notifications.h"
+#include "engine/path_history.h"
 #include "engine/receives.h"
 #include "engine/sends.h"
 #include "engine/session.h"
@@ -132,6 +133,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
 
   std::atomic<std::uint64_t> reads_paused_{0};
+  PathHistory session_history_;
   std::atomic<std::chrono::milliseconds> slow_for_{};  // the peer lives and has not answered for so long
 };
 

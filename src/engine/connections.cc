@@ -27,6 +27,16 @@ void add_to(Stats& sum, const Stats& one) {
   sum.batches_retried += one.batches_retried;
   sum.reads_paused += one.reads_paused;
   sum.channels_lost += one.channels_lost;
+  sum.channels_returned += one.channels_returned;
+  sum.session_resumes += one.session_resumes;
+  sum.channels_wanted += one.channels_wanted;
+  for (const TransportBytes& bytes : one.by_transport) {
+    const auto same = std::ranges::find(sum.by_transport, bytes.transport, &TransportBytes::transport);
+    TransportBytes& row =
+        same != sum.by_transport.end() ? *same : sum.by_transport.emplace_back(bytes.transport);
+    row.written += bytes.written;
+    row.read += bytes.read;
+  }
   sum.pieces_queued += one.pieces_queued;
   sum.channels += one.channels;
   sum.channels_encrypted += one.channels_encrypted;
@@ -168,7 +178,7 @@ void Connections::closed(const std::shared_ptr<Connection>& connection) {
   {
     MutexLock lock(mutex_);
     add_to(ended_, connection->stats());
-    ended_.pieces_queued = ended_.channels = ended_.channels_encrypted = 0;
+    ended_.pieces_queued = ended_.channels = ended_.channels_encrypted = ended_.channels_wanted = 0;
     connection->latencies().add_to(ended_latencies_);
     living_.erase(connection->id());
     forgotten = forget_ended();

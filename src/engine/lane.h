@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "engine/dealing.h"
 #include "engine/gated_pieces.h"
+#include "engine/path_history.h"
 #include "engine/policy.h"
 #include "engine/slots.h"
 #include "engine/submission.h"
@@ -50,9 +51,9 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   /// Pieces that a lost channel gave back.
   std::uint64_t retried() const { return retried_.load(std::memory_order_relaxed); }
 
-  /// A channel that was up is lost.
-  void count_lost() { lost_.fetch_add(1, std::memory_order_relaxed); }
-  std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
+  /// Of its channels, those that had been up.
+  PathHistory& history() { return history_; }
+  const PathHistory& history() const { return history_; }
 
   /// Pieces that wait for room in a channel.
   std::size_t queued() const {
@@ -65,6 +66,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
 
   /// There should be so many, which `describe` tells if there are fewer.
   void expect(std::size_t channels) { expected_.store(channels, std::memory_order_relaxed); }
+  std::size_t expected() const { return expected_.load(std::memory_order_relaxed); }
   std::string describe() const;
 
   /// All channels were lost, and none is up again yet: work waits for them. Needs no lock.
@@ -102,7 +104,8 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t turn, Deferred& deferred) const;
 
   const std::function<void()> want_;
-  std::atomic<std::uint64_t> retried_{0}, lost_{0};
+  std::atomic<std::uint64_t> retried_{0};
+  PathHistory history_;
   std::atomic<std::uint32_t> turn_{0};
   std::atomic<std::size_t> expected_{0};
   std::atomic<bool> interrupted_{false};  // written with the mutex held

@@ -366,7 +366,9 @@ void Lanes::add_to(Stats& stats) const {
     if (!entry.channels) continue;
     const Lane& lane = *entry.channels->lane();
     stats.batches_retried += lane.retried();
-    stats.channels_lost += lane.lost();
+    stats.channels_lost += lane.history().losses();
+    stats.channels_returned += lane.history().returns();
+    if (!entry.channels->cleared()) stats.channels_wanted += lane.expected();
     stats.pieces_queued += lane.queued();
     const Slots slots = lane.slots();
     stats.channels += slots.size();

@@ -28,6 +28,11 @@ void append(std::string& text, std::string_view name, std::string_view reason) {
   text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", name, reason);
 }
 
+void append_history(std::string& text, std::string_view name, const PathHistory& history) {
+  const std::string channels = history.describe();
+  if (!channels.empty()) text += fmt::format("{}{} channels {}", text.empty() ? "" : "; ", name, channels);
+}
+
 }  // namespace
 
 Router::Router(const TransportList& transports, std::string required)
@@ -192,10 +197,13 @@ std::vector<Route> Router::routes() const {
 
 Route Router::best(MemoryKind local, MemoryKind remote) const {
   const auto place = [](MemoryKind kind) { return MemoryPlace{kind, kind == MemoryKind::kHost ? -1 : 0}; };
-  Route route{local, remote, "", "", ""};
+  Route route{local, remote, "", "", "", ""};
   std::optional<Route> waits;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const Transport& transport = *transports_[i].transport;
+    if (rows_[i].lane && transport.carries(place(local), place(remote))) {
+      append_history(route.history, transport.name(), rows_[i].lane->history());
+    }
     if (rows_[i].closed || !transport.carries(place(local), place(remote))) {
       append(route.reason, transport.name(), rows_[i].closed ? *rows_[i].closed : not_carried(local, remote));
       continue;

@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 TransferRecords::TransferRecords(const TransportList& transports, ConnectionId connection,
                                  std::shared_ptr<Trace> trace)
-    : connection_(connection), trace_(std::move(trace)), latencies_(transports) {}
+    : connection_(connection), trace_(std::move(trace)), counts_(transports), latencies_(transports) {}
 
 std::shared_ptr<TransferState> TransferRecords::start(Operation operation, std::uint64_t bytes,
                                                       std::size_t spans, const PostOptions& options) {
@@ -30,7 +30,7 @@ std::shared_ptr<TransferState> TransferRecords::start(Operation operation, std::
 void TransferRecords::end(const SegmentList& list, const TransferState& state, const Status& status) {
   if (auto* const trace = state.trace()) trace->ended(status);
   if (!status) return counts_.failed();
-  counts_.completed(list.operation, list.bytes);
+  counts_.completed(list);
   if (state.timed_from()) latencies_.add(list, Clock::now() - *state.timed_from());
 }
 

@@ -105,6 +105,27 @@ TEST(MetricsTest, LatenciesAreThoseOfTheTransfers) {
   EXPECT_EQ(total(rows[0]), 3U);
 }
 
+TEST(MetricsTest, EachTransportTellsWhatItMoved) {
+  Meeting both(on_loopback());
+  EXPECT_THAT(both.connection.stats().by_transport, ::testing::IsEmpty());
+  for (int i = 0; i < 3; ++i) both.write();
+  both.read();
+  const std::string transport = both.connection.routes().front().transport;
+  EXPECT_TRUE(is_ok(both.connection.close(kLimit)));
+  for (const auto& stats : {both.connection.stats(), both.left.stats()}) {  // it outlives the connection
+    ASSERT_EQ(stats.by_transport.size(), 1U);
+    EXPECT_EQ(stats.by_transport[0].transport, transport);
+    EXPECT_EQ(stats.by_transport[0].written, 3 * both.out.size());
+    EXPECT_EQ(stats.by_transport[0].read, both.out.size());
+    EXPECT_EQ(stats.bytes_written, 3 * both.out.size());
+    EXPECT_EQ(stats.bytes_read, both.out.size());
+  }
+  EXPECT_THAT(both.right.stats().by_transport, ::testing::IsEmpty()) << "the other side moved nothing";
+  EXPECT_THAT(openmetrics(both.left),
+              HasSubstr("p2p_endpoint_transport_bytes_total{" + labels(both.left) + ",transport=\"" +
+                        transport + "\",direction=\"write\"} " + std::to_string(3 * both.out.size()) + "\n"));
+}
+
 TEST(MetricsTest, OneOfEightShortTransfersStandsForAll) {
   Meeting both(on_loopback());
   const LocalSpan local = both.source->span(0, 64);

@@ -74,12 +74,14 @@ bool run_group(const ClientPlan& plan, std::span<const Row> rows, Report& report
       continue;
     }
     figures->transport = note_route(*connection, local, figures->remote, report);
+    figures->stats = connection->stats();
     report.row(row, *figures);
     if (row.verify && !figures->verified) {
       report.failed(describe(row), Error{ErrorCode::kProtocol, figures->fault});
       good = false;
     }
   }
+  report.history(connection->routes().front());
   if (const auto bye = exchange.call({.request = Request::kBye}); !bye) return fail_all(bye.error());
   const Status closed = connection->close(kClose);
   if (!closed) report.failed("close", closed.error());

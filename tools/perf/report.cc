@@ -79,6 +79,11 @@ void Report::row(const Row& row, const Figures& figures) {
       {"pause_ms", row.pause.count()},
       {"awake", row.awake},
       {"verified", figures.verified},
+      {"channels", figures.stats.channels},
+      {"channels_wanted", figures.stats.channels_wanted},
+      {"channels_lost", figures.stats.channels_lost},
+      {"channels_returned", figures.stats.channels_returned},
+      {"session_resumes", figures.stats.session_resumes},
   };
   fmt::print(json_.get(), "{}\n", object.dump());
   std::fflush(json_.get());
@@ -94,6 +99,10 @@ void Report::route(const Route& route) {
   std::string line = fmt::format("route: {}: {}{}{}", route.transport.empty() ? "none" : route.transport,
                                  route.reason, route.detail.empty() ? "" : "; ", route.detail);
   if (std::find(routes_.begin(), routes_.end(), line) == routes_.end()) routes_.push_back(std::move(line));
+}
+
+void Report::history(const Route& route) {
+  if (!route.history.empty()) routes_.push_back("paths: " + route.history);
 }
 
 void Report::finish() {

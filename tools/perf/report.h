@@ -38,6 +38,9 @@ class Report {
   /// Remembers a route for `finish`.
   void route(const Route& route);
 
+  /// The same of what was lost on its way, and came back; nothing was, mostly.
+  void history(const Route& route);
+
   /// Shows the routes that were taken and not yet shown.
   void finish();
 

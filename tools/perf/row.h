@@ -9,6 +9,7 @@
 
 #include "p2p/memory.h"
 #include "p2p/result.h"
+#include "p2p/stats.h"
 
 namespace p2p::perf {
 
@@ -55,6 +56,7 @@ struct Figures {
   MemoryKind remote = MemoryKind::kHost;
   bool verified = false;
   std::string fault;  ///< what was wrong at the destination
+  Stats stats;        ///< of the connection, since it was made
 
   double gbytes_per_second(const Row& row) const;
   double messages_per_second() const;
