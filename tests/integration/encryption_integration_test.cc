@@ -5,23 +5,21 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "support/peer.h"
+#include "support/sides.h"
 
 namespace p2p::testing {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::uint64_t kSize = 3'000'001;
 constexpr std::array kWishes{Encryption::kOff, Encryption::kOn, Encryption::kRequire};
 
 class EncryptionTest : public ::testing::Test {
@@ -42,53 +40,9 @@ class EncryptionTest : public ::testing::Test {
   const std::filesystem::path key_ = folder_ / "key";
 };
 
-std::string host_route(const Connection& connection) { return connection.routes().front().detail; }
-
-/// A peer process and a region at each side.
-struct Sides {
-  Sides(const EndpointPlan& here, const EndpointPlan& there)
-      : pair(here, there), own(pair.endpoint, kSize), theirs(pair.peer.region(kSize)) {
-    target = {pair.connection.import_region(theirs.descriptor).value(), theirs.descriptor.address, kSize};
-  }
-
-  void expect_there(std::uint64_t seed) {
-    EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 0 {} {}", theirs.index, kSize, seed)))));
-  }
-
-  void write(std::uint64_t seed) {
-    fill(own.pages.bytes(), seed);
-    ASSERT_TRUE(is_ok(pair.connection.write(own.span(0, kSize), target).wait(kLimit)));
-    expect_there(seed);
-  }
-  void read(std::uint64_t seed) {
-    pair.peer.number(fmt::format("fill {} 0 {} {}", theirs.index, kSize, seed));
-    ASSERT_TRUE(is_ok(pair.connection.read(own.span(0, kSize), target).wait(kLimit)));
-    EXPECT_EQ(difference(own.pages.bytes(), seed), std::nullopt);
-  }
-  void message(std::uint64_t seed) {
-    fill(own.pages.bytes(), seed);
-    const auto receive = pair.peer.number(fmt::format("recv {} {} 0 {}", pair.at_peer, theirs.index, kSize));
-    ASSERT_TRUE(is_ok(pair.connection.send(own.span(0, kSize)).wait(kLimit)));
-    ASSERT_TRUE(is_ok(pair.peer.wait(receive)));
-    expect_there(seed);
-  }
-  void list(std::uint64_t seed) {
-    fill(own.pages.bytes(), seed);
-    std::vector<LocalSpan> from;
-    std::vector<RemoteSpan> to;
-    for (std::uint64_t at = 0; at < kSize; at += 4099) {
-      const std::uint64_t size = std::min<std::uint64_t>(4099, kSize - at);
-      from.push_back(own.span(at, size));
-      to.push_back({target.region, target.address + at, size});
-    }
-    ASSERT_TRUE(is_ok(pair.connection.write(from, to).wait(kLimit)));
-    expect_there(seed);
-  }
-
-  Pair pair;
-  OwnRegion own;
-  PeerRegion theirs;
-  RemoteSpan target;
+/// Connected, with a region at each side.
+struct Joined : Sides {
+  Joined(const EndpointPlan& here, const EndpointPlan& there) : Sides(here, there) { join(); }
 };
 
 TEST_F(EncryptionTest, EachPairOfWishesIsHonouredOrRefused) {
@@ -105,12 +59,11 @@ TEST_F(EncryptionTest, EachPairOfWishesIsHonouredOrRefused) {
         EXPECT_THAT(refused.error().message, HasSubstr("UCCL_P2P_TLS"));
         continue;
       }
-      Sides sides(plan(mine), plan(theirs));
+      Joined sides(plan(mine), plan(theirs));
       const bool encrypts = mine != Encryption::kOff || theirs != Encryption::kOff;
       sides.write(1);
-      EXPECT_EQ(host_route(sides.pair.connection).find("TLS") != std::string::npos, encrypts)
-          << host_route(sides.pair.connection);
-      const Stats stats = sides.pair.connection.stats();
+      EXPECT_EQ(sides.route().find("TLS") != std::string::npos, encrypts) << sides.route();
+      const Stats stats = sides.connection.stats();
       EXPECT_NE(stats.channels, 0U);
       EXPECT_EQ(stats.channels_encrypted, encrypts ? stats.channels : 0);
       sides.read(2);
@@ -150,27 +103,27 @@ TEST_F(EncryptionTest, RequiredItLeavesOutWhatCannotEncryptAndSaysSo) {
 TEST_F(EncryptionTest, StreamsThatRestAreEncryptedWhenTheyComeBack) {
   EndpointPlan tired = plan(Encryption::kOn);
   tired.idle = std::chrono::milliseconds(100);
-  Sides sides(tired, tired);
+  Joined sides(tired, tired);
   sides.write(1);
   const auto deadline = std::chrono::steady_clock::now() + kLimit;
-  while (host_route(sides.pair.connection).find("at rest") == std::string::npos) {
+  while (sides.route().find("at rest") == std::string::npos) {
     ASSERT_LT(std::chrono::steady_clock::now(), deadline);
     ::usleep(1000);
   }
   sides.read(2);
-  EXPECT_THAT(host_route(sides.pair.connection), HasSubstr("TLS"));
+  EXPECT_THAT(sides.route(), HasSubstr("TLS"));
 }
 
 TEST_F(EncryptionTest, APeerThatDiesInTheMiddleIsGone) {
-  Sides sides(plan(Encryption::kOn), plan(Encryption::kOn));
+  Joined sides(plan(Encryption::kOn), plan(Encryption::kOn));
   sides.write(1);
   std::vector<Transfer> transfers;
   for (int i = 0; i != 50; ++i) {
-    transfers.push_back(i % 2 == 0 ? sides.pair.connection.write(sides.own.span(0, kSize), sides.target)
-                                   : sides.pair.connection.read(sides.own.span(0, kSize), sides.target));
+    transfers.push_back(i % 2 == 0 ? sides.connection.write(sides.own.span(0, Sides::kSize), sides.target)
+                                   : sides.connection.read(sides.own.span(0, Sides::kSize), sides.target));
   }
   ASSERT_TRUE(is_ok(transfers.front().wait(kLimit)));
-  sides.pair.peer.process().kill_now();
+  sides.peer.process().kill_now();
   std::size_t failed = 0;
   for (const Transfer& transfer : transfers) {
     const Status ended = transfer.wait(kLimit);
@@ -182,13 +135,13 @@ TEST_F(EncryptionTest, APeerThatDiesInTheMiddleIsGone) {
 }
 
 TEST_F(EncryptionTest, ACancelledTransferLeavesTheStreamInOrder) {
-  Sides sides(plan(Encryption::kOn), plan(Encryption::kOn));
+  Joined sides(plan(Encryption::kOn), plan(Encryption::kOn));
   for (std::uint64_t round = 1; round != 20; ++round) {
     fill(sides.own.pages.bytes(), round);
-    Transfer write = sides.pair.connection.write(sides.own.span(0, kSize), sides.target);
+    Transfer write = sides.connection.write(sides.own.span(0, Sides::kSize), sides.target);
     write.cancel();
     (void)write.wait(kLimit);
-    Transfer read = sides.pair.connection.read(sides.own.span(0, kSize), sides.target);
+    Transfer read = sides.connection.read(sides.own.span(0, Sides::kSize), sides.target);
     read.cancel();
     (void)read.wait(kLimit);
   }

@@ -12,8 +12,8 @@
 #include <tuple>
 #include <vector>
 
-#include "support/channel_cutter.h"
 #include "support/eventually.h"
+#include "support/middlebox.h"
 #include "support/peer.h"
 #include "support/sides.h"
 
@@ -26,11 +26,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kSize = Sides::kSize;
 
-/// With a cutter between them.
-struct ByCutter : Sides {
-  explicit ByCutter(const EndpointPlan& plan) : Sides(plan), box(peer.port()) { join(ChannelCutter::kHost); }
+/// With a middlebox between them.
+struct ByMiddlebox : Sides {
+  explicit ByMiddlebox(const EndpointPlan& plan) : Sides(plan), box(peer.port()) { join(box.port()); }
 
-  ChannelCutter box;
+  Middlebox box;
 };
 
 /// Over a transport's name as `plan_over` takes it, with so many streams.
@@ -49,7 +49,7 @@ TEST_P(ResetTest, NothingFailsWhileStreamsComeBack) {
   for (const std::uint64_t seed : {std::uint64_t{1}, std::uint64_t{std::random_device()()}}) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     std::mt19937_64 random(seed);
-    ByCutter sides(plan());
+    ByMiddlebox sides(plan());
     for (unsigned which = 0; which != Sides::kOperations; ++which) {
       SCOPED_TRACE(which);
       std::vector<std::uint64_t> after{random() % kSize};
@@ -60,17 +60,22 @@ TEST_P(ResetTest, NothingFailsWhileStreamsComeBack) {
     }
     EXPECT_GT(sides.connection.stats().channels_lost, 0U);
     EXPECT_TRUE(is_ok(sides.connection.status()));
+    EXPECT_TRUE(eventually([&] {
+      const Stats stats = sides.connection.stats();
+      return stats.channels_returned == stats.channels_lost && stats.channels == stats.channels_wanted;
+    })) << sides.route();
+    EXPECT_THAT(sides.connection.routes().front().history, HasSubstr("tcp channels lost "));
   }
 }
 
 // What is started meanwhile waits, and a caller is told how it stands.
 TEST_P(ResetTest, AllOfThemAtOnce) {
   const unsigned streams = std::get<1>(GetParam());
-  ByCutter sides(plan());
+  ByMiddlebox sides(plan());
   for (unsigned which = 0; which != Sides::kOperations; ++which) {
     SCOPED_TRACE(which);
     sides.box.block(true);
-    sides.box.cut();
+    sides.box.reset(Middlebox::What::kStreams);
     const std::string none = fmt::format("0 of {} channel", streams);
     ASSERT_TRUE(eventually([&] { return sides.route().starts_with(none); })) << sides.route();
     sides.box.block(false);
@@ -87,13 +92,14 @@ TEST_P(ResetTest, ADialThatIsNeverAnsweredIsNotTheLast) {
   const unsigned streams = std::get<1>(GetParam());
   EndpointPlan patient = plan();
   patient.keepalive = milliseconds(3000);  // also where this thread has to wait for its turn
-  ByCutter sides(patient);
+  ByMiddlebox sides(patient);
   for (unsigned which = 0; which != Sides::kOperations; ++which) {
     SCOPED_TRACE(which);
-    const std::size_t before = sides.box.swallowed();
+    const int before = sides.box.swallowed();
     sides.box.swallow(true);
-    sides.box.cut();
-    ASSERT_TRUE(eventually([&] { return sides.box.swallowed() >= before + streams; })) << sides.route();
+    sides.box.reset(Middlebox::What::kStreams);
+    ASSERT_TRUE(eventually([&] { return sides.box.swallowed() >= before + static_cast<int>(streams); }))
+        << sides.route();
     sides.box.swallow(false);
     sides.any(which, which + 10);
     if (HasFailure()) return;
@@ -107,9 +113,9 @@ TEST_P(ResetTest, WhatNeverComesBackIsLostInTime) {
     SCOPED_TRACE(here ? "a write of the side that dialled" : "a write of the side that was dialled");
     EndpointPlan quick = plan();
     quick.keepalive = milliseconds(1000);
-    ByCutter sides(quick);
+    ByMiddlebox sides(quick);
     sides.box.block(true);
-    sides.box.cut();
+    sides.box.reset(Middlebox::What::kStreams);
     const auto start = Clock::now();
     Status ended;
     if (here) {
@@ -130,9 +136,9 @@ TEST_P(ResetTest, WhatNeverComesBackIsLostInTime) {
 TEST_P(ResetTest, WhatIsCancelledMeanwhileEndsAtOnce) {
   EndpointPlan slow = plan();
   slow.keepalive = 2 * kLimit;
-  ByCutter sides(slow);
+  ByMiddlebox sides(slow);
   sides.box.block(true);
-  sides.box.cut();
+  sides.box.reset(Middlebox::What::kStreams);
   ASSERT_TRUE(eventually([&] { return sides.route().starts_with("0 of "); })) << sides.route();
   const Transfer write = sides.connection.write(sides.own.span(0, kSize), sides.target);
   EXPECT_TRUE(is_error(write.wait(milliseconds(1)), {ErrorCode::kTimedOut}));

@@ -58,13 +58,14 @@ P2P_OVER_TRANSPORTS_AND_TLS(ResumeTest);
 /// Resets the sessions of a middlebox, again and again; or all its connections, which leaves no path at all.
 class Trouble {
  public:
-  enum class What { kSessions, kAll };
+  using What = Middlebox::What;
   Trouble(Middlebox& middlebox, unsigned seed, What what)
-      : making_(std::async(std::launch::async, [this, &middlebox, seed, all = what == What::kAll] {
+      : making_(std::async(std::launch::async, [this, &middlebox, seed, what] {
           std::mt19937 random(seed);
-          const unsigned most = all ? 500'000 : 50'000;  // streams have to be dialled behind the session
+          const unsigned most =
+              what == What::kAll ? 500'000 : 50'000;  // streams have to be dialled behind the session
           while (!over_) {
-            count_ += middlebox.reset(all);
+            count_ += middlebox.reset(what);
             std::this_thread::sleep_for(std::chrono::microseconds(random() % most));  // the fault itself
           }
         })) {}
@@ -129,6 +130,10 @@ void do_everything_beside(Joined& joined, Trouble::What what, unsigned rounds) {
   }
   EXPECT_GT(resets, 0);
   EXPECT_TRUE(is_ok(joined.connection.status()));
+  EXPECT_GT(joined.connection.stats().session_resumes, 0U);
+  const std::string history = joined.connection.routes().front().history;
+  EXPECT_NE(history.find("session lost "), std::string::npos) << history;
+  EXPECT_NE(history.find("; back "), std::string::npos) << history;
   EXPECT_TRUE(is_ok(status_of(joined.peer.call(fmt::format("status {}", joined.at_peer)))));
   EXPECT_TRUE(joined.connection.take_notifications().empty());
   EXPECT_FALSE(joined.peer.call(fmt::format("notified {} 0", joined.at_peer))) << "one came twice";

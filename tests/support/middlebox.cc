@@ -16,7 +16,7 @@ void Middlebox::run() {
       watched.push_back({wake_.get(), POLLIN, 0});
       watched.push_back({held_ ? -1 : listener_.get(), POLLIN, 0});
       for (const auto& flow : flows_) {
-        if (flow->gone) continue;
+        if (flow->gone || flow->swallowed) continue;
         flows.push_back(flow);
         for (const std::size_t from : {0U, 1U}) {
           const bool full = !flow->waiting[from].empty();
@@ -31,7 +31,9 @@ void Middlebox::run() {
     if (watched[0].revents != 0) ::eventfd_read(wake_.get(), &count);
     for (std::size_t i = 0; i != flows.size(); ++i) {
       for (const std::size_t from : {0U, 1U}) {
-        if (watched[2 + 2 * i + from].revents != 0 && !flows[i]->gone) move(*flows[i], from);
+        if (watched[2 + 2 * i + from].revents != 0 && !flows[i]->gone && !flows[i]->swallowed) {
+          move(*flows[i], from);
+        }
       }
     }
     if (watched[1].revents != 0 && listener_.get() >= 0 && !held_) take_one();
@@ -62,6 +64,7 @@ void Middlebox::move(Flow& flow, std::size_t from) {
     if (from == 0 && flow.said.size() < kMostKept) {
       flow.said.insert(flow.said.end(), waiting.begin(), waiting.end());
     }
+    if (!waiting.empty() && flow.is_stream() && !lets_pass(flow, waiting.size())) return;
     if (flow.ended[0] && flow.ended[1]) return flow.close();
   }
   if (waiting.empty()) return;
@@ -69,6 +72,23 @@ void Middlebox::move(Flow& flow, std::size_t from) {
       ::send(flow.ends[1 - from].get(), waiting.data(), waiting.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0 && errno != EAGAIN) return flow.reset();
   if (sent > 0) waiting.erase(waiting.begin(), waiting.begin() + sent);
+}
+
+/// What a stream carries counts, and may be its end.
+bool Middlebox::lets_pass(Flow& flow, std::size_t bytes) {
+  const bool first = flow.said.size() == bytes;
+  if (first && swallows_) {
+    flow.swallowed = true;
+    return false;
+  }
+  carried_ += bytes;
+  const bool due = !due_.empty() && carried_ >= due_.front();
+  if (due) {
+    due_.pop_front();
+    carried_ = 0;
+  }
+  if (due || blocks_) flow.reset();
+  return !flow.gone;
 }
 
 }  // namespace p2p::testing

@@ -8,19 +8,18 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace p2p::testing {
 
-/// Stands between those who dial its port of 127.0.0.1 and another port there, and resets connections when it
-/// is told to, as middleboxes do. Any thread.
+/// Stands between those who dial its port of 127.0.0.1 and another port there, and resets connections, as
+/// firewalls and address translators do: both ends see an RST. Any thread.
 class Middlebox {
  public:
   using Said = std::vector<std::byte>;
@@ -45,15 +44,45 @@ class Middlebox {
 
   std::uint16_t port() const { return port_; }
 
-  /// Resets all connections that carry sessions; or those of channels, too. How many there were.
-  int reset(bool all = false) {
+  /// Connections of sessions, of channels (streams of `tcp`), or all.
+  enum class What { kSessions, kStreams, kAll };
+
+  /// Resets those that are there. How many there were.
+  int reset(What what = What::kSessions) {
     int count = 0;
     tell([&] {
       for (const auto& flow : flows_) {
-        if (flow->gone || (!all && flow->is_stream())) continue;
+        const bool spared = what != What::kAll && flow->is_stream() != (what == What::kStreams);
+        if (flow->gone || flow->swallowed || spared) continue;
         ++count;
         flow->reset();
       }
+    });
+    return count;
+  }
+
+  /// Each of these resets one stream, that which first has carried so many bytes more from now on.
+  void reset_after(const std::vector<std::uint64_t>& bytes) {
+    tell([&] {
+      due_.insert(due_.end(), bytes.begin(), bytes.end());
+      carried_ = 0;
+    });
+  }
+
+  /// Resets streams that carry anything from now on; or no more.
+  void block(bool on) {
+    tell([&] { blocks_ = on; });
+  }
+
+  /// Lets streams that are dialled from now on come, and their words vanish; or no more; those stay as they
+  /// are.
+  void swallow(bool on) {
+    tell([&] { swallows_ = on; });
+  }
+  int swallowed() {
+    int count = 0;
+    tell([&] {
+      for (const auto& flow : flows_) count += flow->swallowed ? 1 : 0;
     });
     return count;
   }
@@ -117,6 +146,7 @@ class Middlebox {
     std::array<bool, 2> ended{};     // each of them sends nothing more
     Said said;
     bool gone = false;
+    bool swallowed = false;
 
     bool is_stream() const { return said.size() >= 4 && std::memcmp(said.data(), "p2pt", 4) == 0; }
 
@@ -150,6 +180,7 @@ class Middlebox {
   void run();
   void take_one();
   void move(Flow& flow, std::size_t from);
+  bool lets_pass(Flow& flow, std::size_t bytes);
 
   Descriptor listener_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   const Descriptor wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -157,6 +188,10 @@ class Middlebox {
   std::mutex mutex_;
   std::uint16_t target_;
   std::vector<std::shared_ptr<Flow>> flows_;
+  std::deque<std::uint64_t> due_;
+  std::uint64_t carried_ = 0;  // by streams, since the last one was due
+  bool swallows_ = false;
+  bool blocks_ = false;
   bool held_ = false;
   bool over_ = false;
   std::thread thread_;  // uses all the others

@@ -24,12 +24,13 @@ class Sides {
  public:
   static constexpr std::uint64_t kSize = 6'000'001;
 
-  explicit Sides(const EndpointPlan& plan)
-      : peer(plan), endpoint(make_endpoint(plan)), own(endpoint, kSize) {}
+  explicit Sides(const EndpointPlan& plan) : Sides(plan, plan) {}
+  Sides(const EndpointPlan& here, const EndpointPlan& there)
+      : peer(there), endpoint(make_endpoint(here)), own(endpoint, kSize) {}
 
-  /// Connects to the peer's port of that host.
-  void join(const std::string& host = "127.0.0.1") {
-    auto made = endpoint.connect(host, peer.port(), kLimit);
+  /// Connects to the peer, or to who stands before it at that port.
+  void join(std::uint16_t port = 0) {
+    auto made = endpoint.connect("127.0.0.1", port != 0 ? port : peer.port(), kLimit);
     EXPECT_TRUE(is_ok(status_of(made)));
     if (!made) return;
     connection = std::move(*made);

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
 #include <array>
+#include <cerrno>
 #include <optional>
 #include <utility>
 
@@ -32,7 +34,15 @@ class BareListener {
     port_ = ntohs(address.sin_port);
   }
   std::uint16_t port() const { return port_; }
-  UniqueFd accept() { return UniqueFd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+  /// Nothing if nobody comes within 30 s: who dialled may have given up before its connection was made.
+  UniqueFd accept() {
+    constexpr int kMostMs = 30'000;
+    pollfd watched{fd_.get(), POLLIN, 0};
+    int ready = 0;
+    while ((ready = ::poll(&watched, 1, kMostMs)) < 0 && errno == EINTR) {
+    }
+    return UniqueFd(ready > 0 ? accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC) : -1);
+  }
   void close() { fd_.reset(); }
   void stop() { ::shutdown(fd_.get(), SHUT_RDWR); }  ///< ends `accept`
 
