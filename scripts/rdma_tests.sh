@@ -7,6 +7,7 @@
 #   integration   two processes: routes, links that go down, the death of the peer, keys
 #   perf          p2p-perf over rdma and both devices, every byte verified
 #   python        the package's one-sided, two-sided and asynchronous operations; UCCL_P2P_VENV has the package
+#   doctor        p2p-doctor measures rdma; UCCL_P2P_VENV likewise
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 build=build/release
@@ -70,6 +71,14 @@ part_python() {
     echo "tests were skipped that must run here"
     return 1
   fi
+}
+
+part_doctor() {
+  local log
+  log=$(mktemp)
+  UCCL_P2P_KEEPALIVE_MS=20000 UCCL_P2P_CONNECT_TIMEOUT_MS=60000 PYTHONDONTWRITEBYTECODE=1 \
+    "$UCCL_P2P_VENV/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_doctor.py::test_rdma_is_measured |
+    tee "$log" && grep -q '^1 passed' "$log"
 }
 
 begun=0

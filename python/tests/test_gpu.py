@@ -1,6 +1,10 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """GPU tensors of two processes; skipped where there is no GPU."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from other_process import Pair, gpu_tensor
@@ -234,3 +238,22 @@ def test_gpus_of_one_host_take_the_direct_route(fast_pair):
     fast_pair.other.gpu_memory("m", 4096, FAR)
     routes = {(row["local"], row["remote"]): row for row in fast_pair.ep.routes(fast_pair.conn)}
     assert routes["cuda", "cuda"]["transport"] == "cuda_ipc", routes
+
+
+def test_the_doctor_measures_every_path_of_gpus():
+    done = subprocess.run(
+        [sys.executable, "-m", "uccl.doctor", "--json"], capture_output=True, text=True, timeout=120, check=False
+    )
+    measured = {one["name"]: one for one in json.loads(done.stdout)["findings"] if one["section"] == "measured"}
+    for name, raw in (
+        ("cuda_ipc, GPU to GPU", "the driver's copy between GPUs"),
+        ("cuda_ipc, host to GPU", "the driver's copy from host memory"),
+        ("cma, GPU to host", None),
+        ("tcp, GPU to GPU", "a raw socket"),
+        ("tcp, GPU to host", "a raw socket"),
+        ("tcp, host to GPU", "a raw socket"),
+    ):
+        if name.startswith("cma") and name not in measured:
+            continue  # where memory of other processes is refused
+        assert measured[name]["gbytes_per_second"] > 0, (name, measured)
+        assert measured[name]["raw"] == raw or raw is None, (name, measured)

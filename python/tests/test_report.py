@@ -13,7 +13,7 @@ import pytest
 
 from uccl import files as package_files
 from uccl import report
-from uccl.doctor import finding, paths
+from uccl.doctor import figures, finding
 
 pytest.importorskip("matplotlib")
 
@@ -74,7 +74,7 @@ def test_what_our_other_tools_write(tmp_path):
              "median_us": 9.5, "gb_per_s": 3.0, "verified": True} for size in (4096, 65536)]  # fmt: skip
     compared = [{"work": "x", "transport": "cma", "size_bytes": 4096, "blocks": 100, "depth": 2, "python": 4.0, "perf": 5.0,
                  "ratio": 0.8, "ratios": [0.8]}]  # fmt: skip
-    findings = [finding.Finding("machine", "kernel", "Linux"), paths.judge("tcp, host memory", 4.1, "a raw socket", 4.4)]
+    findings = [finding.Finding("machine", "kernel", "Linux"), figures.judge("tcp, host to host", 4.1, "a raw socket", 4.4)]
     doctor = tmp_path / "doctor.json"
     doctor.write_text(finding.as_json(findings))
     results = report.read(
@@ -85,9 +85,9 @@ def test_what_our_other_tools_write(tmp_path):
     by_series = results.works["write", 2, True][1]
     assert {name: points[0].gigabytes for name, points in by_series.items()} == {"cma, Python": 4.0, "cma, p2p-perf": 5.0}
     (measured,) = results.works["write", 1, False][1].items()
-    assert measured[0] == "p2p-doctor, tcp, host memory" and measured[1][0].gigabytes == 4.1
+    assert measured[0] == "p2p-doctor, tcp, host to host" and measured[1][0].gigabytes == 4.1
     assert [(one.name, one.value) for one in results.limits] == [("a raw socket", 4.4)]
-    assert "p2p-doctor, tcp, host memory" in report.page(results, "all")
+    assert "p2p-doctor, tcp, host to host" in report.page(results, "all")
 
 
 class Page(HTMLParser):

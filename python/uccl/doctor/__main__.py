@@ -20,9 +20,17 @@ def _parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--serve", action="store_true", help="answer doctors on other hosts, until interrupted")
     parser.add_argument("--peer", metavar="HOST[:PORT]", help="examine the way to a host where it serves")
     parser.add_argument("--port", type=int, default=peer.PORT, help="of --serve (default: %(default)s)")
-    parser.add_argument("--listen", default="0.0.0.0", help="address of --serve (default: all)")
+    parser.add_argument("--listen", default="", metavar="ADDRESS", help="of --serve (default: all, IPv4 and IPv6)")
     parser.add_argument("--clients", type=int, default=None, help="end --serve after so many")
     return parser.parse_args(words)
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    """Of HOST, HOST:PORT, an IPv6 address, or [ADDRESS]:PORT."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or (":" in host and not host.endswith("]")):
+        host, port = text, str(peer.PORT)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -33,14 +41,11 @@ def main(words: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             pass
         except OSError as error:
-            print(f"p2p-doctor: serve on {arguments.listen}:{arguments.port}: {error}", file=sys.stderr)
+            print(f"p2p-doctor: serve on {arguments.listen or '*'}:{arguments.port}: {error}", file=sys.stderr)
             return 1
         return 0
     if arguments.peer:
-        host, _, port = arguments.peer.rpartition(":")
-        if not host or not port.isdigit():
-            host, port = arguments.peer, str(peer.PORT)
-        findings = peer.examine(host, int(port))
+        findings = peer.examine(*_host_and_port(arguments.peer))
     else:
         findings = [*machine.examine(), *paths.examine()]
     print(as_json(findings) if arguments.json else as_text(findings), flush=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ _ACCESS_SUPPORTED, _ATOMICS_SUPPORTED = 0x02, 0x03  # of cuDeviceGetP2PAttribute
 
 
 class Driver:
-    """libcuda's device calls. OSError where there is none, RuntimeError where it cannot be used."""
+    """libcuda's calls for devices and their memory. OSError where there is none, RuntimeError where it cannot be used."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
+        self._contexts: dict[int, ctypes.c_void_p] = {}
         self._check("cuInit", self._library.cuInit(0))
 
     @staticmethod
@@ -49,6 +51,64 @@ class Driver:
         text = ctypes.create_string_buffer(_PCI_BYTES)
         self._check("cuDeviceGetPCIBusId", self._library.cuDeviceGetPCIBusId(text, len(text), device))
         return text.value.decode().lower()
+
+    def _context(self, device: int) -> ctypes.c_void_p:
+        """The device's primary context, which is current on this thread from here on."""
+        if device not in self._contexts:
+            context = ctypes.c_void_p()
+            self._check(
+                "cuDevicePrimaryCtxRetain", self._library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+            )
+            self._contexts[device] = context
+        self._check("cuCtxSetCurrent", self._library.cuCtxSetCurrent(self._contexts[device]))
+        return self._contexts[device]
+
+    def allocate(self, device: int, size: int) -> int:
+        self._context(device)
+        address = ctypes.c_uint64()
+        self._check("cuMemAlloc", self._library.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)))
+        self._check("cuMemsetD8", self._library.cuMemsetD8_v2(address, ctypes.c_ubyte(1), ctypes.c_size_t(size)))
+        self._check("cuCtxSynchronize", self._library.cuCtxSynchronize())
+        return address.value
+
+    def free(self, device: int, address: int) -> None:
+        self._context(device)
+        self._library.cuMemFree_v2(ctypes.c_uint64(address))
+
+    @contextlib.contextmanager
+    def pinned(self, device: int, size: int) -> Iterator[int]:
+        """Host memory that the device reaches by itself."""
+        self._context(device)
+        pointer = ctypes.c_void_p()
+        self._check("cuMemHostAlloc", self._library.cuMemHostAlloc(ctypes.byref(pointer), ctypes.c_size_t(size), 0))
+        try:
+            yield pointer.value or 0
+        finally:
+            self._library.cuMemFreeHost(pointer)
+
+    def copy_to_host(self, device: int, target: int, source: int, size: int) -> None:
+        self._context(device)
+        code = self._library.cuMemcpyDtoH_v2(ctypes.c_void_p(target), ctypes.c_uint64(source), ctypes.c_size_t(size))
+        self._check("cuMemcpyDtoH", code)
+
+    def copy_from_host(self, device: int, target: int, source: int, size: int) -> None:
+        self._context(device)
+        code = self._library.cuMemcpyHtoD_v2(ctypes.c_uint64(target), ctypes.c_void_p(source), ctypes.c_size_t(size))
+        self._check("cuMemcpyHtoD", code)
+
+    def reach(self, one: int, other: int) -> None:
+        """Lets one device copy to the other without a way round by host memory, where they can."""
+        there = self._context(other)
+        self._context(one)
+        self._library.cuCtxEnablePeerAccess(there, 0)  # refused where they cannot, and the second time
+
+    def copy_between(self, one: int, source: int, other: int, target: int, size: int) -> None:
+        there, here = self._context(other), self._context(one)
+        code = self._library.cuMemcpyPeer(
+            ctypes.c_uint64(target), there, ctypes.c_uint64(source), here, ctypes.c_size_t(size)
+        )
+        self._check("cuMemcpyPeer", code)
+        self._check("cuCtxSynchronize", self._library.cuCtxSynchronize())
 
     def link(self, one: int, other: int) -> str:
         """What the two reach each other by; nothing where they do not. Atomic operations go over NVLink alone."""

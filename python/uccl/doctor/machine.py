@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import contextlib
+import ctypes
 import os
 import platform
 import resource
@@ -187,11 +188,25 @@ def _rdma() -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def plugin_name() -> str:
+    """What the NCCL net plugin calls itself; nothing where none opens."""
+    named = os.environ.get("UCCL_P2P_NCCL_NET_PLUGIN", "") or "libnccl-net.so"
+    candidates = [path for part in named.split(",") for path in (part, f"libnccl-net-{part}.so")]
+    for path in candidates:
+        with contextlib.suppress(OSError):
+            library = ctypes.CDLL(path)
+            for version in range(12, 5, -1):
+                with contextlib.suppress(ValueError):  # every table begins with the name
+                    name = ctypes.c_char_p.in_dll(library, f"ncclNetPlugin_v{version}").value
+                    return (name or b"").decode(errors="replace")
+    return ""
+
+
 def _plugins() -> Iterator[Finding]:
     section = "plugins"
     named = os.environ.get("UCCL_P2P_NCCL_NET_PLUGIN", "")
-    found = named or ctypes.util.find_library("nccl-net") or ""
-    yield Finding(section, "NCCL net plugin", found or "none")
+    name = plugin_name()
+    yield Finding(section, "NCCL net plugin", f"{name}, {named or 'libnccl-net.so'}" if name else named or "none")
     manager = Path(os.environ.get("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", "/run/tcpx"))
     if manager.is_dir():
         sockets = len(list(manager.iterdir()))

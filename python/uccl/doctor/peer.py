@@ -2,7 +2,7 @@
 """Two hosts: what reaches what, how large and how fast, and whether versions and keys fit.
 
 The control connection carries JSON and bytes. Whoever can reach the port of ``--serve`` may ask for what is
-asked here: a list of addresses, sockets that take bytes, and an endpoint with 32 MiB of its own.
+asked here: a list of addresses, sockets that take bytes, and an endpoint with memory of its own.
 """
 
 from __future__ import annotations
@@ -21,23 +21,39 @@ from typing import Any
 
 import uccl
 from uccl import p2p
+from uccl.doctor.figures import acknowledge_blocks, ports_rate, stream_speed
 from uccl.doctor.finding import NOTE, OK, PROBLEM, Finding
-from uccl.doctor.machine import configured_port, is_taken
-from uccl.doctor.paths import Pages, acknowledge_blocks, gigabytes_per_second, judge, remedy_of
+from uccl.doctor.machine import configured_port, is_taken, read
+from uccl.doctor.memory import BYTES, memories
+from uccl.doctor.paths import measure, remedy_of
 from uccl.utils import recv_obj, send_obj
 
 PORT = 18733
 _SECTION = "peer"
 _PATIENCE = 10.0
-_BYTES = 32 << 20
 _ROUNDS = 50
-_IP_MTU = 14  # of getsockopt; Python has no name for it
+_IP_MTU, _IPV6_MTU = 14, 24  # of getsockopt; Python has no names for them
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
+_UNFIT = 0x08 | 0x20 | 0x40  # of its flags: taken by another host, going out of use, not yet tried
 _SIOCGIFFLAGS, _SIOCGIFADDR, _IFF_UP = 0x8913, 0x8915, 1  # of netdevice(7)
 _CLOCKS_APART = 1.0  # seconds from which on logs are hard to compare
 
 
 def addresses() -> dict[str, str]:
-    """This host's IPv4 addresses that others may reach, by interface."""
+    """This host's addresses that others may reach: IPv4 by interface, and IPv6 by "INTERFACE IPv6"."""
+    return {**_ipv4_addresses(), **_ipv6_addresses()}
+
+
+def _ipv6_addresses() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in read(_IPV6_ADDRESSES).splitlines():
+        digits, _, _, scope, flags, name = line.split()
+        if int(scope, 16) == 0 and not int(flags, 16) & _UNFIT:
+            found.setdefault(f"{name} IPv6", socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return found
+
+
+def _ipv4_addresses() -> dict[str, str]:
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
@@ -61,12 +77,23 @@ def _sink(listener: socket.socket) -> None:
 def _swallow(connection: socket.socket) -> None:
     with connection, contextlib.suppress(OSError):
         connection.settimeout(_PATIENCE)
-        acknowledge_blocks(connection, _BYTES)
+        acknowledge_blocks(connection, BYTES)
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    """At every address of this host, if ``address`` is empty."""
+    if not address and socket.has_dualstack_ipv6():
+        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server((address, port), family=_family(address))
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def serve(address: str, port: int, clients: int | None = None) -> None:
     """Answers doctors on other hosts, one at a time; for ever, or so many."""
-    with socket.create_server((address, port)) as server:
+    with _listener(address, port) as server:
         print(f"listening on port {server.getsockname()[1]}", flush=True)
         served = 0
         while clients is None or served < clients:
@@ -87,22 +114,22 @@ def _answer(connection: socket.socket) -> None:
     with contextlib.ExitStack() as stack:
         rails = {}
         for name, address in addresses().items():
-            listener = stack.enter_context(socket.create_server((address, 0)))
+            listener = stack.enter_context(_listener(address, 0))
             threading.Thread(target=_sink, args=(listener,), daemon=True).start()
             rails[name] = listener.getsockname()[:2]
-        here = connection.getsockname()[0]
-        pages = Pages()
+        here = connection.getsockname()[0].removeprefix("::ffff:")  # as a socket for both families has it
+        mine = stack.enter_context(memories(near=True))
         # At the port that firewalls know, where no program has it.
         port = configured_port()
         endpoint = stack.enter_context(p2p.Endpoint(1, listen_address=here, port=0 if is_taken(port) else port))
-        blob = endpoint.advertise(pages.registered(endpoint), pages.address, _BYTES)[1]
+        blobs = mine.advertised(endpoint)
         send_obj(
             connection,
             {
                 "version": uccl.__version__,
                 "rails": rails,
                 "metadata": endpoint.get_metadata().hex(),
-                "blob": blob.hex(),
+                "blobs": {kind: blob.hex() for kind, blob in blobs.items()},
                 "mtu": {name: _interface_mtu(name) for name in rails},
             },
         )
@@ -110,10 +137,9 @@ def _answer(connection: socket.socket) -> None:
             send_obj(connection, {"echo": asked, "clock": time.time()})
 
 
-def _interface_mtu(name: str) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return int(Path(f"/sys/class/net/{name}/mtu").read_text())
-    return 0
+def _interface_mtu(rail: str) -> int:
+    text = read(f"/sys/class/net/{rail.removesuffix(' IPv6')}/mtu")
+    return int(text) if text.isdigit() else 0
 
 
 def examine(host: str, port: int) -> list[Finding]:
@@ -137,7 +163,7 @@ def examine(host: str, port: int) -> list[Finding]:
 def _checked(answer: Any) -> dict[str, Any]:
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         raise ValueError(f"the doctor there: {answer['error']}")
-    kinds = {"version": str, "rails": dict, "metadata": str, "blob": str, "mtu": dict}
+    kinds = {"version": str, "rails": dict, "metadata": str, "blobs": dict, "mtu": dict}
     if not isinstance(answer, dict) or not all(isinstance(answer.get(key), kind) for key, kind in kinds.items()):
         raise ValueError("what answers there is not p2p-doctor")
     return answer
@@ -178,6 +204,8 @@ def _rails(theirs: dict[str, Any]) -> Iterator[Finding]:
     """Each interface here with each there: reached, path MTU, throughput of one stream."""
     for mine, source in addresses().items():
         for name, (address, port) in theirs["rails"].items():
+            if _family(source) != _family(address):
+                continue
             label = f"{mine} to {name}"
             try:
                 with socket.create_connection((address, port), timeout=3, source_address=(source, 0)) as connection:
@@ -190,8 +218,9 @@ def _rails(theirs: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _rail(connection: socket.socket, label: str, mine: int, theirs: int) -> Finding:
-    speed = _stream(connection)
-    path = connection.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+    speed = stream_speed(connection, _PATIENCE)
+    six = connection.family == socket.AF_INET6
+    path = connection.getsockopt(*((socket.IPPROTO_IPV6, _IPV6_MTU) if six else (socket.IPPROTO_IP, _IP_MTU)))
     segment = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     differ = 0 < theirs != mine or path < min(mine, theirs or mine)
     return Finding(
@@ -202,10 +231,11 @@ def _rail(connection: socket.socket, label: str, mine: int, theirs: int) -> Find
 
 
 def _engine(theirs: dict[str, Any], address: str) -> Iterator[Finding]:
-    """A connection with the key that is set, and a write."""
+    """A connection with the key that is set, and a write between each pair of memories."""
+    metadata = bytes.fromhex(theirs["metadata"])
     try:
-        with p2p.Endpoint(0, port=0) as endpoint:
-            ok, connection = endpoint.add_remote_endpoint(bytes.fromhex(theirs["metadata"]))
+        with memories(near=True) as mine, p2p.Endpoint(0, port=0) as endpoint:
+            ok, connection = endpoint.add_remote_endpoint(metadata)
             if not ok:
                 reason = p2p.last_error()
                 about_key = "key" in reason
@@ -217,28 +247,17 @@ def _engine(theirs: dict[str, Any], address: str) -> Iterator[Finding]:
                 return
             host = next(row for row in endpoint.routes(connection) if row["local"] == row["remote"] == "host")
             yield Finding(_SECTION, "connection", f"open; {host['transport']}: {host['reason']}, {host['detail']}")
-            pages = Pages()
-            mr_id, blob = pages.registered(endpoint), bytes.fromhex(theirs["blob"])
+            blobs = {kind: bytes.fromhex(blob) for kind, blob in theirs["blobs"].items()}
+            raw = _raw(theirs)
 
-            def write() -> None:
-                if not endpoint.write(connection, mr_id, pages.address, _BYTES, blob):
-                    raise p2p.Error(p2p.last_error())
+            def limit_of(transport: str, _local: str, _remote: str, detail: str) -> tuple[str, float]:
+                return ("the rate of the ports", ports_rate(detail)) if transport == "rdma" else ("one raw stream", raw)
 
-            figure = gigabytes_per_second(write, _BYTES)
-            yield judge(f"{host['transport']} to {address}", figure, "one raw stream", _raw(theirs))
+            for finding in measure(endpoint, connection, mine, blobs, limit_of):
+                finding.name += f", {address}"
+                yield finding
     except p2p.Error as error:
         yield Finding(_SECTION, "engine", str(error), PROBLEM, remedy_of(str(error)))
-
-
-def _stream(connection: socket.socket) -> float:
-    connection.settimeout(_PATIENCE)
-    block = memoryview(bytearray(_BYTES))
-
-    def move() -> None:
-        connection.sendall(block)
-        connection.recv(1)
-
-    return gigabytes_per_second(move, _BYTES)
 
 
 def _raw(theirs: dict[str, Any]) -> float:
@@ -246,5 +265,5 @@ def _raw(theirs: dict[str, Any]) -> float:
     best = 0.0
     for address, port in theirs["rails"].values():
         with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=3) as connection:
-            best = max(best, _stream(connection))
+            best = max(best, stream_speed(connection, _PATIENCE))
     return best
