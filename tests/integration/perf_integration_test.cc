@@ -18,11 +18,7 @@ struct Ended {
   std::vector<std::string> lines;
 };
 
-/// Runs p2p-perf to its end.
-Ended perf(const std::vector<std::string>& arguments) {
-  // Its two processes take turns at each other's memory; what orders that, the thread sanitizer cannot see.
-  std::vector<std::string> words{"env", "TSAN_OPTIONS=ignore_interceptors_accesses=1", P2P_PERF_PROGRAM};
-  words.insert(words.end(), arguments.begin(), arguments.end());
+Ended to_its_end(const std::vector<std::string>& words) {
   Ended ended;
   auto process = Process::spawn(words);
   if (!process) return ended;
@@ -31,6 +27,14 @@ Ended perf(const std::vector<std::string>& arguments) {
   }
   ended.status = process->wait(kLimit).value_or(-1);
   return ended;
+}
+
+/// Runs p2p-perf to its end.
+Ended perf(const std::vector<std::string>& arguments) {
+  // Its two processes take turns at each other's memory; what orders that, the thread sanitizer cannot see.
+  std::vector<std::string> words{"env", "TSAN_OPTIONS=ignore_interceptors_accesses=1", P2P_PERF_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return to_its_end(words);
 }
 
 TEST(Perf, EveryOperationIsVerifiedOverEveryTransport) {
@@ -92,6 +96,14 @@ TEST(Perf, FailuresShowInTheStatus) {
   EXPECT_NE(perf({"local", "--size", "none"}).status, 0);
   EXPECT_NE(perf({"local", "--size", "4K", "--memory", "cuda:4096", "--duration", "0.05"}).status, 0);
   EXPECT_NE(perf({"server", "--listen", "203.0.113.1"}).status, 0);
+}
+
+TEST(Perf, TheReportIsThePythonPackages) {
+  const Ended ended =
+      to_its_end({"sh", "-c", "exec \"$0\" report figures.json -o page.html 2>&1", P2P_PERF_PROGRAM});
+  EXPECT_EQ(ended.status, 1);
+  ASSERT_EQ(ended.lines.size(), 1u);
+  EXPECT_THAT(ended.lines[0], ::testing::HasSubstr("python -m uccl.report"));
 }
 
 TEST(Perf, BaselineMeasuresTheMachine) {

@@ -58,6 +58,13 @@ Result<bool> measure_machine(const Arguments& arguments) {
   return true;
 }
 
+/// The Python package answers this one itself, so that it comes here from a p2p-perf without it.
+Result<bool> refer_to_python() {
+  return p2p::perf::fail(p2p::ErrorCode::kUnavailable,
+                         "report: the page is made by the Python package (pip install matplotlib and this "
+                         "project), by `p2p-perf report` or `python -m uccl.report`");
+}
+
 /// True if an option that chooses rows was given.
 bool chose_rows(const CLI::App& app) {
   for (const char* name : {"--op", "--size", "--blocks", "--depth", "--streams", "--transport", "--duration",
@@ -86,10 +93,14 @@ int main(int argc, char** argv) {
   auto* const baseline =
       app.add_subcommand("baseline", "measure raw sockets and copies on this machine, without the engine");
   baseline->add_option("--json", arguments.json, "file for one JSON object a figure; - is standard output");
+  auto* const report = app.add_subcommand(
+      "report", "make a page of tables and plots of what --json wrote: the Python package's command");
+  report->prefix_command();
   CLI11_PARSE(app, argc, argv);
 
   const auto good = server->parsed()   ? serve(arguments)
                     : client->parsed() ? measure_remote(arguments)
+                    : report->parsed() ? refer_to_python()
                     : local->parsed()  ? measure_local(arguments, !chose_rows(*local))
                                        : measure_machine(arguments);
   if (!good)
