@@ -2,8 +2,8 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/compare.sh [FOLDER]
 # One sweep between two processes of this machine: ours, and of its peers those that are installed (raw sockets and
-# copies, iperf3, Gloo and NCCL by torch, NIXL with UCX or Mooncake, another package called uccl), in turns, round after
-# round; then a page of it all, FOLDER/report.html (default build/compare).
+# copies, iperf3, Gloo and NCCL by torch, NIXL with UCX or Mooncake, Mooncake's own benchmark, another package called
+# uccl), in turns, round after round; then a page of it all, FOLDER/report.html (default build/compare).
 # DEVICE: gpu (GPU 0 to GPU 1, the default where there are two) or cpu (host memory). UCCL_PYTHONPATH: where the other
 # uccl is. ROUNDS, SIZES, ROW_SECONDS, ITERS: how much. P2P_PERF, PYTHON: the programs; else those that a build or an
 # environment of this repository has.
@@ -83,6 +83,10 @@ uccl() {
   PYTHONPATH=$UCCL_PYTHONPATH ranks python/benchmarks/benchmark_any_uccl.py --name "another uccl" --device "$device" \
     --json "$folder/uccl.$1.json"
 }
+mooncake() {
+  timeout "$limit" "$python" python/benchmarks/benchmark_mooncake.py --device "$device" --sizes "$sizes" --quiet \
+    --json "$folder/mooncake.$1.json"
+}
 nixl() {
   local port server status=0 ended=0
   port=$(free_port)
@@ -109,6 +113,11 @@ else
   parts+=(gloo)
   if [ "$device" = gpu ]; then parts+=(nccl); fi
   if [ -n "${UCCL_PYTHONPATH:-}" ]; then parts+=(uccl); else echo "compare: UCCL_PYTHONPATH names no other uccl"; fi
+fi
+if PYTHONPATH=python/benchmarks "$python" -c 'import benchmark_mooncake; benchmark_mooncake.program()' 2>/dev/null; then
+  parts+=(mooncake)
+else
+  echo "compare: Mooncake is not installed (mooncake-transfer-engine-non-cuda; with GPUs mooncake-transfer-engine)"
 fi
 if ! has_module nixl._api && ! has_module nixl_cu12._api && ! has_module nixl_cu13._api; then
   echo "compare: NIXL is not installed"

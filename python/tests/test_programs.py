@@ -184,3 +184,32 @@ def test_lists(monkeypatch):
     for bad in ("x", "16K", "0x16K", "ax16K", "4x", "4x0"):
         with pytest.raises(ValueError, match="."):
             report.parse_list(bad)
+
+
+# Says what Mooncake's program says, and whether it was told what to do.
+MOONCAKE = """#!/bin/sh
+case "$*" in
+  --help) echo '-use_vram (Allocate memory from GPU)'; exit 1 ;;
+  *--use_vram=false*--mode=target* | *--mode=target*--use_vram=false*)
+    echo 'I1 Transfer Engine RPC using P2P handshake, listening on 127.0.0.1:16394' >&2; exec sleep 100 ;;
+  *--mode=initiator*--segment_id=127.0.0.1:16394*--block_size=65536*--batch_size=1*)
+    echo 'I1 Test completed: duration 2.00, batch count 1000, throughput 0.03 GB/s' >&2 ;;
+  *) exit 2 ;;
+esac
+"""
+
+
+def test_mooncakes_own_benchmark(tmp_path):
+    program = tmp_path / "transfer_engine_bench"
+    program.write_text(MOONCAKE)
+    program.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "benchmark_mooncake.py"), "--device", "cpu", "--sizes", "64K", "--quiet",
+         "--json", str(tmp_path / "rows.json")],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True, text=True,
+        timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("backend mooncake, device cpu, transport tcp")
+    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert (row["size"], row["iters"], row["median"]) == (65536, 1000, 0.002)
