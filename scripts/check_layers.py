@@ -42,7 +42,7 @@ LAYERS = {
                   "src/drivers/socket/", "src/device/", "src/kernels/", "src/base/", *VALUES),
     "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/base/", *VALUES),
     "nixl/": ("nixl/", "include/"),
-    "python/": ("python/", "include/", "src/base/process_id.h"),
+    "python/": ("python/", "include/"),
     "examples/": ("include/",),
     "tools/": ("tools/", "include/"),
     "bench/": ("bench/", "include/"),
@@ -86,6 +86,7 @@ FOREIGN = (
 # The one reader of the environment for each thing that is shipped.
 GETENV_FILES = {
     "src/api/options.cc",
+    "src/api/local_listing.cc",  # the system's folder for what runs now; no option of ours
     "softnet/settings.cc",
     "src/drivers/nccl_net/defaults.cc",  # settings of somebody else's plugin, which has no other way to be told
     "src/tcpx/environment.cc",  # judges the variables of somebody else's plugin; has no options of its own

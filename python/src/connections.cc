@@ -78,7 +78,7 @@ Result<std::uint16_t> port_of(const std::string& host, const GpuName& gpu, Port 
   if (port > 0 && port <= 0xffff) return static_cast<std::uint16_t>(port);
   if (port != -1) return failure(ErrorCode::kInvalidArgument, "port " + std::to_string(port));
   if (const Result<std::int32_t> index = index_of(gpu)) {
-    if (const Result<Identity> found = find_local(*index, host)) return found->port;
+    if (const auto found = find_local(*index, host)) return found->port;
   }
   const Result<Options> options = Options::from_environment();
   if (options && options->port != 0) return options->port;
@@ -99,18 +99,16 @@ OkAndId connect(PyEndpoint& self, const std::string& host, const GpuName& gpu, P
 
 /// The endpoint of a GPU on this host. Programs start in any order: one that is not there yet may come within
 /// the connect timeout.
-Result<Identity> await_local(State& state, std::int32_t gpu) {
+Result<LocalEndpoint> await_local(State& state, std::int32_t gpu) {
   const Deadline deadline = std::chrono::steady_clock::now() + state.connect_timeout;
-  const Result<Arrivals> arrivals = Arrivals::watch();
-  if (!arrivals) return tl::unexpected(arrivals.error());
   for (;;) {
-    Result<Identity> found;
+    Result<LocalEndpoint> found;
     {
       Released released;
-      found = find_local(gpu);
-      if (!found && !passed(deadline)) arrivals->wait(next_slice(deadline));
+      found = find_local(gpu, std::nullopt, next_slice(deadline));
     }
-    if (found || passed(deadline)) return found;
+    const bool absent = !found && found.error().code == ErrorCode::kNotFound;
+    if (!absent || passed(deadline)) return found;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (state.closing.load()) return failure(ErrorCode::kCancelled, "the endpoint was closed");
   }
@@ -124,7 +122,7 @@ OkAndId connect_local(PyEndpoint& self, const GpuName& gpu, Port port) {
   } else {
     const Result<std::int32_t> index = index_of(gpu);
     if (!index) return no_connection(index.error());
-    const Result<Identity> found = await_local(*state, *index);
+    const Result<LocalEndpoint> found = await_local(*state, *index);
     if (!found) return no_connection(found.error());
     to.host = found->address;
     to.port = found->port;

@@ -101,11 +101,10 @@ PyEndpoint::PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> 
   state_->connect_timeout = options.connect_timeout;
   state_->gpu = gpu.value_or(0);
   state_->gpu_from_memory = !gpu;
-  const Identity identity = state_->identity();
-  state_->engine.set_note(value_or_raise(encode_note(identity)));
+  state_->engine.set_note(value_or_raise(encode_note(state_->identity())));
   // Without an entry only connect_local from elsewhere is lost, and that call says what it looked for.
-  if (auto entry = Rendezvous::announce(identity, state_->engine.incarnation())) {
-    state_->rendezvous = std::move(*entry);
+  if (auto entry = LocalListing::announce(state_->engine, state_->gpu)) {
+    state_->listing = std::move(*entry);
   }
   living().insert(this);
 }
@@ -131,13 +130,13 @@ void PyEndpoint::close(std::chrono::nanoseconds timeout) {
   state_ = nullptr;
   if (state->generation != fork_generation()) {
     // Its threads live in the parent only; what is left here can be neither used nor taken apart.
-    state->rendezvous.forget();
+    state->listing.forget();
     new std::shared_ptr<State>(std::move(state));
     return;
   }
   Released released;
   state->closing.store(true);
-  state->rendezvous = Rendezvous();
+  state->listing = LocalListing();
   state->transfers.cancel_receives();  // nothing says that their messages will ever come
   const auto end = std::chrono::steady_clock::now() + timeout;
   for (const Connection& connection : state->engine.connections()) {

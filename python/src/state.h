@@ -18,7 +18,7 @@
 #include "identity.h"
 #include "memory_table.h"
 #include "p2p/endpoint.h"
-#include "rendezvous.h"
+#include "p2p/local_listing.h"
 #include "transfers.h"
 
 namespace p2p::python {
@@ -36,7 +36,7 @@ struct State {
   std::mutex memo_mutex;
   std::unordered_map<std::string, std::uint64_t> by_metadata;
   std::unordered_map<std::int64_t, std::uint64_t> by_rank;
-  Rendezvous rendezvous;
+  LocalListing listing;
   TransferTable transfers;
   ConnectionTable connections;
   MemoryTable memory;
