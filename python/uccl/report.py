@@ -397,10 +397,10 @@ def main(words: list[str] | None = None) -> int:
             raise NotOurs("there is nothing in the files")
         text = page(results, arguments.title)
     except ModuleNotFoundError as error:
-        print(f"report: {error.name} is not installed (pip install matplotlib)", file=sys.stderr)
+        print(f"p2p-perf report: {error.name} is not installed (pip install matplotlib)", file=sys.stderr)
         return 1
     except (NotOurs, OSError, UnicodeDecodeError) as error:
-        print(f"report: {error}", file=sys.stderr)
+        print(f"p2p-perf report: {error}", file=sys.stderr)
         return 1
     Path(arguments.output).write_text(text, encoding="utf-8")
     return 0

@@ -60,9 +60,10 @@ Result<bool> measure_machine(const Arguments& arguments) {
 
 /// The Python package answers this one itself, so that it comes here from a p2p-perf without it.
 Result<bool> refer_to_python() {
-  return p2p::perf::fail(p2p::ErrorCode::kUnavailable,
-                         "report: the page is made by the Python package (pip install matplotlib and this "
-                         "project), by `p2p-perf report` or `python -m uccl.report`");
+  return p2p::perf::fail(
+      p2p::ErrorCode::kUnavailable,
+      "report: the Python package makes the page (pip install '.[report]' where this project's "
+      "sources are): `p2p-perf report` there, or `python -m uccl.report`");
 }
 
 /// True if an option that chooses rows was given.

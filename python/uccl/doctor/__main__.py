@@ -18,7 +18,7 @@ def _parse(words: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object in place of text")
     parser.add_argument("--serve", action="store_true", help="answer doctors on other hosts, until interrupted")
-    parser.add_argument("--peer", metavar="HOST[:PORT]", help="examine the way to a host where it serves")
+    parser.add_argument("--peer", metavar="HOST[:PORT]", help="examine the way to a host where it serves; [ADDRESS]:PORT for IPv6")
     parser.add_argument("--port", type=int, default=peer.PORT, help="of --serve (default: %(default)s)")
     parser.add_argument("--listen", default="", metavar="ADDRESS", help="of --serve (default: all, IPv4 and IPv6)")
     parser.add_argument("--clients", type=int, default=None, help="end --serve after so many")

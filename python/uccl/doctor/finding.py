@@ -45,7 +45,7 @@ def as_text(findings: list[Finding]) -> str:
         if finding.remedy:
             lines.append(f"  {'':<28} -> {finding.remedy}")
     wrong = problems(findings)
-    summary = "nothing is wrong" if not wrong else f"{len(wrong)} problems, marked with !"
+    summary = f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''}, marked with !" if wrong else "nothing is wrong"
     return "\n".join([*lines[1:], "", summary])
 
 
