@@ -24,13 +24,13 @@ using ::testing::HasSubstr;
 /// A folder of its own for the list.
 class LocalListingTest : public ::testing::Test {
  protected:
-  LocalListingTest() {
+  void SetUp() override {
     std::string folder = ::testing::TempDir() + "listing.XXXXXX";
     if (::mkdtemp(folder.data()) != nullptr) folder_ = folder;
-    ::setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);
+    ::setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): one thread yet
   }
-  ~LocalListingTest() override {
-    ::unsetenv("XDG_RUNTIME_DIR");
+  void TearDown() override {
+    ::unsetenv("XDG_RUNTIME_DIR");  // NOLINT(concurrency-mt-unsafe): one thread again
     std::filesystem::remove_all(folder_);
   }
 
