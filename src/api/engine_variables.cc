@@ -243,9 +243,9 @@ constexpr OptionVariable kVariables[] = {
      [](Text text, Options& o) { return read_number(text, {0, 1024}, o.gpu_blocks); },
      [](const Options& o) { return std::to_string(o.gpu_blocks); }},
     {"UCCL_P2P_GPU_STANDBY_BLOCKS",
-     "Thread blocks of the kernel that waits for short single copies between GPUs of one host while they "
-     "follow "
-     "one another within 0.2 ms. 0: none, each copy is started by itself.",
+     "Thread blocks of the kernel that waits for short single copies while they follow one another: between "
+     "GPUs of one host within 0.2 ms, through pinned memory within 0.5 ms. 0: none, each copy is started by "
+     "itself.",
      [](Text text, Options& o) { return read_number(text, {0, 64}, o.gpu_standby_blocks); },
      [](const Options& o) { return std::to_string(o.gpu_standby_blocks); }},
     {"UCCL_P2P_GPU_MEASURE",

@@ -26,7 +26,7 @@ struct Left {
   cuda::HostBuffer blocks;
   cuda::HostBuffer words;
   cuda::DeviceBuffer arrivals;
-  std::unique_ptr<Standby> standby;
+  std::shared_ptr<Standby> standby;
 };
 
 /// Keeps it until the process ends.
@@ -42,11 +42,13 @@ void leave(Left left) {
 
 }  // namespace
 
-Result<std::unique_ptr<Copier>> Copier::open(int device, const Limits& limits) {
+Result<std::unique_ptr<Copier>> Copier::open(int device, const Limits& limits,
+                                             std::shared_ptr<Standby> standby) {
   std::unique_ptr<Copier> copier(new Copier(device, limits));
   // On that device, so that the driver makes no context on another one for pinned memory.
   const cuda::DeviceGuard guard(device);
   Status status = guard.status();
+  copier->standby_ = std::move(standby);
   if (status) status = copier->allocate();
   if (status) status = copier->rehearse_all();
   if (!status) return tl::unexpected(std::move(status.error()));
@@ -75,8 +77,11 @@ Status Copier::allocate() {
   if (!status) return status;
   std::memset(words_.data(), 0, words_.size());
   std::fill_n(empty_blocks(), kRehearsedBlocks, kernels::CopyBlock{});
-  if (limits_.standby_ctas == 0) return {};
-  return move_into(standby_, Standby::open(device_, limits_.standby_ctas));
+  if (limits_.standby_ctas == 0 || standby_) return {};
+  auto standby = Standby::open(device_, {.ctas = limits_.standby_ctas});
+  if (!standby) return tl::unexpected(std::move(standby.error()));
+  standby_ = std::move(*standby);
+  return {};
 }
 
 // Nothing here is looked at again, and so nothing is waited for.
@@ -133,7 +138,7 @@ bool Copier::quiet() const {
 
 Copier::~Copier() {
   const auto deadline = std::chrono::steady_clock::now() + kCloseWithin;
-  while (!quiet()) {
+  while (!quiet() || !settle_orders()) {
     if (std::chrono::steady_clock::now() < deadline) continue;
     log(LogLevel::kError,
         "CUDA device {} still copies after {} s; its channel is closed all the same, and {} bytes are left "
@@ -142,6 +147,22 @@ Copier::~Copier() {
     leave({std::move(blocks_), std::move(words_), std::move(arrivals_), std::move(standby_)});
     return;
   }
+}
+
+// True once none of its orders is under way: a kernel that others use as well goes on after it.
+bool Copier::settle_orders() {
+  bool settled = true;
+  for (List& list : lists_) {
+    if (!list.order_) continue;
+    bool ended = standby_->finished(*list.order_);
+    if (!ended) {
+      const auto lost = standby_->lost(*list.order_);
+      ended = !lost || *lost;
+    }
+    if (ended) list.order_.reset();
+    settled = settled && ended;
+  }
+  return settled;
 }
 
 std::uint32_t* Copier::word_of(const List& list, std::size_t which) const {

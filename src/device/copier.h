@@ -62,7 +62,9 @@ class Copier {
     Status status_;
   };
 
-  static Result<std::unique_ptr<Copier>> open(int device, const Limits& limits);
+  /// `standby`: one that others use as well, in place of its own.
+  static Result<std::unique_ptr<Copier>> open(int device, const Limits& limits,
+                                              std::shared_ptr<Standby> standby = nullptr);
 
   /// Waits until nothing is under way, for a few seconds at most. The memory of what is under way even then
   /// is never freed.
@@ -136,6 +138,7 @@ class Copier {
   std::uint32_t* word_of(const List& list, std::size_t which) const;
   void choose_engine(List& list) const;
   const cuda::Stream& stream_of(const List& list, std::size_t which) const;
+  bool settle_orders();
   bool order(List& list);
   void launch(List& list);
   void start_kernel(List& list);
@@ -154,7 +157,7 @@ class Copier {
   std::vector<List*> free_;
   std::array<cuda::Stream, 2> kernels_;  // two, so that one list starts while the one before drains
   std::array<cuda::Stream, 2> bulk_;
-  std::unique_ptr<Standby> standby_;
+  std::shared_ptr<Standby> standby_;
 };
 
 }  // namespace p2p::device

@@ -20,7 +20,11 @@ class Copiers {
  public:
   using Open = std::function<Result<std::unique_ptr<Copier>>(int device, const Copier::Limits& limits)>;
 
-  explicit Copiers(const Copier::Limits& limits, Open open = Copier::open)
+  static Result<std::unique_ptr<Copier>> open_alone(int device, const Copier::Limits& limits) {
+    return Copier::open(device, limits);
+  }
+
+  explicit Copiers(const Copier::Limits& limits, Open open = open_alone)
       : limits_(limits), open_(std::move(open)) {}
 
   const Copier::Limits& limits() const { return limits_; }

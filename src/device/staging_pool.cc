@@ -20,6 +20,14 @@ constexpr std::size_t kSlab = 4;
 constexpr std::size_t kFirstSlotsPerStream = 1;
 // Thread blocks with which one stream's slot is filled or emptied.
 constexpr unsigned kCopyBlocks = 8;
+// Streams that carry one transfer after the other have an order each in this time.
+constexpr std::chrono::microseconds kStandbyIdle{500};
+
+Copier::Limits with_standby(const StagingPool::Limits& limits) {
+  Copier::Limits copier = limits.copier;
+  copier.standby_bytes = limits.standby.ctas == 0 ? 0 : limits.standby.bytes;
+  return copier;
+}
 
 std::optional<int> node_of(int device) {
   if (device < 0) return std::nullopt;
@@ -42,6 +50,31 @@ Copier::Limits StagingPool::copier_limits(unsigned gpu_blocks, std::size_t block
           .bulk_bytes = gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
           .blocks = blocks,
           .lists = lists};
+}
+
+StagingPool::StagingPool(const Limits& limits, Allocate allocate, Copiers::Open open)
+    : limits_(limits),
+      allocate_(std::move(allocate)),
+      copiers_(
+          with_standby(limits), open ? std::move(open) : [this](int device, const Copier::Limits& copier) {
+            return open_copier(device, copier);
+          }) {}
+
+// One kernel serves all streams: it has the whole way to the host for the first of them, and the GPU keeps
+// its multiprocessors.
+Result<std::unique_ptr<Copier>> StagingPool::open_copier(int device, const Copier::Limits& limits) {
+  std::shared_ptr<Standby> standby;
+  if (limits_.standby.ctas != 0) {
+    const MutexLock lock(standbys_mutex_);
+    std::shared_ptr<Standby>& kept = standbys_[device];
+    if (!kept) {
+      auto opened = Standby::open(device, {.ctas = limits_.standby.ctas, .idle = kStandbyIdle});
+      if (!opened) return tl::unexpected(std::move(opened.error()));
+      kept = std::move(*opened);
+    }
+    standby = kept;
+  }
+  return Copier::open(device, limits, std::move(standby));
 }
 
 StagingPool::~StagingPool() {

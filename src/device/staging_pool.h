@@ -26,6 +26,12 @@ class StagingPool {
     std::size_t slots_per_stream = 0;  ///< made ahead
     std::size_t slots = 0;             ///< made ahead at most; more only for streams that have next to none
     Copier::Limits copier;
+
+    /// The kernel on each device that waits for short runs of all streams.
+    struct {
+      unsigned ctas = 0;        ///< 0: none
+      std::uint64_t bytes = 0;  ///< longer runs have a launch of their own
+    } standby;
   };
 
   /// Copies that fill and empty slots by kernels of few thread blocks, since PCIe needs no more; by copy
@@ -37,8 +43,7 @@ class StagingPool {
   static Result<std::shared_ptr<std::byte>> allocate_pinned(std::size_t bytes, int device);
 
   explicit StagingPool(const Limits& limits, Allocate allocate = allocate_pinned,
-                       Copiers::Open open = Copier::open)
-      : limits_(limits), allocate_(std::move(allocate)), copiers_(limits.copier, std::move(open)) {}
+                       Copiers::Open open = nullptr);
   ~StagingPool();
 
   /// Memory of `device` will be staged.
@@ -71,12 +76,15 @@ class StagingPool {
 
   void make_ahead() P2P_REQUIRES(mutex_);
   void run();
+  Result<std::unique_ptr<Copier>> open_copier(int device, const Copier::Limits& limits);
   Status make(const Want& want);
   Want next() const P2P_REQUIRES(mutex_);
   Result<std::byte*> grow();
 
   const Limits limits_;
   const Allocate allocate_;
+  Mutex standbys_mutex_;
+  std::map<int, std::shared_ptr<Standby>> standbys_ P2P_GUARDED_BY(standbys_mutex_);
   Copiers copiers_;
   mutable Mutex mutex_;
   std::vector<std::shared_ptr<std::byte>> slabs_ P2P_GUARDED_BY(mutex_);

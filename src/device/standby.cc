@@ -22,11 +22,14 @@ constexpr std::size_t kBoardBytes = kOrderBytes + 64;
 // Far above kLife, after which nothing is ordered any more: for a process that is stopped in a debugger.
 constexpr std::chrono::nanoseconds kKernelLife = std::chrono::milliseconds(100);
 constexpr std::chrono::seconds kCloseWithin{5};
+// Of the time after which nothing is ordered any more: who gave the last order in time may be held up on his
+// way.
+constexpr int kIdleTimes = 2;
 
 }  // namespace
 
-Result<std::unique_ptr<Standby>> Standby::open(int device, unsigned ctas) {
-  std::unique_ptr<Standby> standby(new Standby(device, ctas));
+Result<std::unique_ptr<Standby>> Standby::open(int device, const Limits& limits) {
+  std::unique_ptr<Standby> standby(new Standby(device, limits));
   const cuda::DeviceGuard guard(device);
   if (!guard.status()) return tl::unexpected(guard.status().error());
   auto board = cuda::HostBuffer::allocate(kBoardBytes);
@@ -44,7 +47,7 @@ Result<std::unique_ptr<Standby>> Standby::open(int device, unsigned ctas) {
 
 Standby::~Standby() {
   if (!stream_) return;
-  if (running_) stop();
+  dismiss();
   const auto deadline = Clock::now() + kCloseWithin;
   while (Clock::now() < deadline) {
     const auto idle = stream_.idle();
@@ -56,11 +59,13 @@ Standby::~Standby() {
 // A kernel that ended before its time, because this process stood still for long, leaves orders behind. The
 // next one begins with a later number, which would make them look done: there is none until they are settled.
 std::optional<Standby::Number> Standby::order(const kernels::CopyBlock& block, Clock::time_point now) {
-  const bool soon = now - asked_ < kIdle;
+  const MutexLock lock(mutex_);
+  const bool soon = now - asked_ < limits_.idle;
   asked_ = now;
+  note_done();
   // Room is kept for an order to stop.
   if (next_ - oldest_ >= kOrders - 2) return std::nullopt;
-  if (running_ && now - launched_ >= kLife) stop();
+  if (running_ && (!soon || now - launched_ >= kLife)) stop();
   if (!running_) {
     if (soon && !broken_ && under_way_ == 0) broken_ = !launch(now);
     return std::nullopt;
@@ -68,7 +73,7 @@ std::optional<Standby::Number> Standby::order(const kernels::CopyBlock& block, C
   const auto source = reinterpret_cast<std::uint64_t>(block.source);
   const auto target = reinterpret_cast<std::uint64_t>(block.target);
   const bool fits = source <= kernels::kFieldMask && target <= kernels::kFieldMask;
-  if (!fits || block.bytes == 0 || block.bytes > kMostBytes || !done(hello_)) return std::nullopt;
+  if (!fits || block.bytes == 0 || block.bytes > kMostBytes || !is_done(hello_)) return std::nullopt;
   ++under_way_;
   return put(block);
 }
@@ -103,8 +108,9 @@ bool Standby::launch(Clock::time_point now) {
       .done = reinterpret_cast<std::uint32_t*>(board_.data() + kOrderBytes),
       .arrivals = reinterpret_cast<std::uint32_t*>(scratch_.data() + kOrderBytes),
       .first = hello_,
-      .life_ns = static_cast<std::uint64_t>(kKernelLife.count())};
-  const int code = kernels::launch_standby(board, ctas_, stream_.handle());
+      .life_ns = static_cast<std::uint64_t>(kKernelLife.count()),
+      .idle_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(kIdleTimes * limits_.idle).count())};
+  const int code = kernels::launch_standby(board, limits_.ctas, stream_.handle());
   if (code != 0) {
     const Error error = cuda::error_of(code, fmt::format("keep a kernel ready on CUDA device {}", device_));
     log(LogLevel::kWarning, "short copies go by copy engine: {}", error.message);
@@ -115,23 +121,29 @@ bool Standby::launch(Clock::time_point now) {
   return true;
 }
 
-bool Standby::finished(Number number) {
-  if (!done(number)) return false;
-  --under_way_;
-  return true;
+Standby::Number Standby::last_done() {
+  auto& word = *reinterpret_cast<std::uint32_t*>(board_.data() + kOrderBytes);
+  return std::atomic_ref(word).load(std::memory_order_acquire);
 }
 
 // An order done means that all before it are.
-bool Standby::done(Number number) {
-  auto& word = *reinterpret_cast<std::uint32_t*>(board_.data() + kOrderBytes);
-  const Number last = std::atomic_ref(word).load(std::memory_order_acquire);
-  if (static_cast<std::int32_t>(last - number) < 0) return false;
-  if (static_cast<std::int32_t>(last + 1 - oldest_) > 0) oldest_ = last + 1;
+bool Standby::is_done(Number number) { return static_cast<std::int32_t>(last_done() - number) >= 0; }
+
+void Standby::note_done() {
+  const Number after = last_done() + 1;
+  if (static_cast<std::int32_t>(after - oldest_) > 0) oldest_ = after;
+}
+
+bool Standby::finished(Number number) {
+  if (!is_done(number)) return false;
+  const MutexLock lock(mutex_);
+  --under_way_;
   return true;
 }
 
 Result<bool> Standby::lost(Number number) {
   const auto idle = stream_.idle();
+  const MutexLock lock(mutex_);
   if (!idle) {
     broken_ = true;
     running_ = false;
@@ -139,19 +151,31 @@ Result<bool> Standby::lost(Number number) {
   }
   if (!*idle) return false;
   running_ = false;
-  if (done(number)) return false;
+  if (is_done(number)) return false;
   --under_way_;
   return true;
 }
 
 void Standby::rehearse() {
+  const MutexLock lock(mutex_);
   if (running_ || broken_) return;
   broken_ = !launch(Clock::now());
   if (running_) stop();
 }
 
+void Standby::dismiss() {
+  const MutexLock lock(mutex_);
+  if (running_) stop();
+}
+
 void Standby::rest() {
-  if (running_ && Clock::now() - asked_ > kIdle) stop();
+  const MutexLock lock(mutex_);
+  if (running_ && Clock::now() - asked_ > limits_.idle) stop();
+}
+
+bool Standby::running() const {
+  const MutexLock lock(mutex_);
+  return running_;
 }
 
 }  // namespace p2p::device

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/mutex.h"
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/stream.h"
 #include "kernels/copy.h"
@@ -15,20 +16,25 @@
 namespace p2p::device {
 
 /// Short copies one after the other without a call of the driver for each: while they follow one another
-/// within `kIdle`, a kernel of few thread blocks runs and takes orders from pinned memory. It is renewed
-/// every `kLife`, so that whoever synchronises the device waits no longer. Used by one thread at a time.
+/// within `Limits::idle`, a kernel of few thread blocks runs and takes orders from pinned memory. It is
+/// renewed every `kLife`, so that whoever synchronises the device waits no longer, and ends by itself when no
+/// order comes. Thread-safe: orders of all threads are carried out one after the other.
 class Standby {
  public:
   using Clock = std::chrono::steady_clock;
   using Number = std::uint32_t;
 
-  static constexpr std::chrono::microseconds kIdle{200};
   static constexpr std::chrono::microseconds kLife{1000};
+
+  struct Limits {
+    unsigned ctas = 0;  ///< thread blocks of 512
+    std::chrono::microseconds idle{200};
+  };
 
   /// Longer copies are at their end sooner by copy engine on any GPU.
   static constexpr std::uint64_t kMostBytes = std::uint64_t{16} << 20;
 
-  static Result<std::unique_ptr<Standby>> open(int device, unsigned ctas);
+  static Result<std::unique_ptr<Standby>> open(int device, const Limits& limits);
 
   /// Ends the kernel and waits for that, for a few seconds at most.
   ~Standby();
@@ -49,35 +55,37 @@ class Standby {
   void rehearse();
 
   /// Ends the kernel.
-  void dismiss() {
-    if (running_) stop();
-  }
+  void dismiss();
 
   /// Ends the kernel if it has had nothing to do for long. To be called now and then.
   void rest();
 
-  bool running() const { return running_; }
+  bool running() const;
 
  private:
-  Standby(int device, unsigned ctas) : device_(device), ctas_(ctas) {}
-  bool launch(Clock::time_point now);
-  bool done(Number number);
-  Number put(const kernels::CopyBlock& block);
-  void stop();
+  Standby(int device, const Limits& limits) : device_(device), limits_(limits) {}
+  bool launch(Clock::time_point now) P2P_REQUIRES(mutex_);
+  Number last_done();
+  bool is_done(Number number);
+  void note_done() P2P_REQUIRES(mutex_);
+  Number put(const kernels::CopyBlock& block) P2P_REQUIRES(mutex_);
+  void stop() P2P_REQUIRES(mutex_);
 
   const int device_;
-  const unsigned ctas_;
+  const Limits limits_;
   cuda::HostBuffer board_;      // the orders, then the word that tells what is done
   cuda::DeviceBuffer scratch_;  // what its thread blocks tell each other
   cuda::Stream stream_;
-  bool running_ = false;
-  bool broken_ = false;
-  Clock::time_point launched_;
-  Clock::time_point asked_;
-  Number next_ = 1;
-  Number oldest_ = 1;          // all before it are finished
-  Number hello_ = 0;           // done once the kernel runs
-  std::size_t under_way_ = 0;  // orders of which nobody knows yet whether they were carried out
+  mutable Mutex mutex_;
+  bool running_ P2P_GUARDED_BY(mutex_) = false;
+  bool broken_ P2P_GUARDED_BY(mutex_) = false;
+  Clock::time_point launched_ P2P_GUARDED_BY(mutex_);
+  Clock::time_point asked_ P2P_GUARDED_BY(mutex_);
+  Number next_ P2P_GUARDED_BY(mutex_) = 1;
+  Number oldest_ P2P_GUARDED_BY(mutex_) = 1;  // all before it are finished
+  Number hello_ P2P_GUARDED_BY(mutex_) = 0;   // done once the kernel runs
+  // Orders of which nobody knows yet whether they were carried out.
+  std::size_t under_way_ P2P_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace p2p::device

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <random>
@@ -37,7 +38,7 @@ TEST(StandbyOrder, EveryWordTellsItsNumber) {
 
 TEST(StandbyOpen, SaysWhyThereIsNone) {
   if (cuda::available()) GTEST_SKIP() << "there is a CUDA device";
-  const auto standby = Standby::open(0, 4);
+  const auto standby = Standby::open(0, {.ctas = 4});
   ASSERT_FALSE(standby);
   EXPECT_EQ(standby.error().code, ErrorCode::kUnavailable);
 }
@@ -90,7 +91,7 @@ void wait(Standby& standby, Standby::Number number) {
 }
 
 TEST_F(OnDevice, TakesOrdersOnlyInQuickSuccession) {
-  auto standby = Standby::open(0, 16).value();
+  auto standby = Standby::open(0, {.ctas = 16}).value();
   EXPECT_FALSE(standby->order(block(0, 0, 64)));
   EXPECT_FALSE(standby->running());
   ASSERT_NO_FATAL_FAILURE(wait(*standby, insist(*standby, block(0, 0, 64))));
@@ -105,7 +106,7 @@ TEST_F(OnDevice, TakesOrdersOnlyInQuickSuccession) {
 }
 
 TEST_F(OnDevice, AnySizeAndAlignment) {
-  auto standby = Standby::open(0, 16).value();
+  auto standby = Standby::open(0, {.ctas = 16}).value();
   std::uint64_t at = 0;
   for (const std::uint64_t size :
        {1, 2, 15, 16, 17, 511, 512, 513, 4095, 4097, 65536, 65537, 131072, 131073, 1 << 20, (1 << 20) + 7}) {
@@ -121,7 +122,7 @@ TEST_F(OnDevice, AnySizeAndAlignment) {
 
 // What it copies has changed since it last looked: nothing stale comes from a cache.
 TEST_F(OnDevice, SeesWhatWasWrittenMeanwhile) {
-  auto standby = Standby::open(0, 16).value();
+  auto standby = Standby::open(0, {.ctas = 16}).value();
   for (unsigned round = 0; round < 200; ++round) {
     const Bytes fresh = random_bytes(4096, round + 100);
     ASSERT_TRUE(cuda::copy_now(source_.data(), fresh.data(), fresh.size()));
@@ -133,7 +134,7 @@ TEST_F(OnDevice, SeesWhatWasWrittenMeanwhile) {
 
 // Longer than one kernel lives, with as many under way as there is room for.
 TEST_F(OnDevice, ManyUnderWayAndManyKernels) {
-  auto standby = Standby::open(0, 8).value();
+  auto standby = Standby::open(0, {.ctas = 8}).value();
   std::mt19937 random(3);
   std::deque<Standby::Number> flying;
   std::size_t taken = 0;
@@ -162,10 +163,10 @@ TEST_F(OnDevice, ManyUnderWayAndManyKernels) {
 
 // A process that stood still between its look at the clock and the order: the kernel has ended by itself.
 TEST_F(OnDevice, OrderThatNoKernelSawIsLost) {
-  auto standby = Standby::open(0, 16).value();
+  auto standby = Standby::open(0, {.ctas = 16}).value();
   ASSERT_NO_FATAL_FAILURE(wait(*standby, insist(*standby, block(0, 0, 64))));
   const auto before = Standby::Clock::now();
-  std::this_thread::sleep_for(300ms);  // longer than a kernel waits for orders
+  std::this_thread::sleep_for(20ms);  // longer than a kernel waits for an order
   const kernels::CopyBlock unseen{source_.data() + 64, target_.data() + 64, 64};
   std::optional<Standby::Number> number = standby->order(unseen, before);
   if (!number) GTEST_SKIP() << "the kernel had been renewed just before";
@@ -176,6 +177,64 @@ TEST_F(OnDevice, OrderThatNoKernelSawIsLost) {
   EXPECT_TRUE(*lost);
   expect_target();
   ASSERT_NO_FATAL_FAILURE(wait(*standby, insist(*standby, block(500, 600, 64))));
+  expect_target();
+}
+
+// Kernels whose start nobody noticed, since nothing was ordered meanwhile, hold no places for ever.
+TEST_F(OnDevice, TakesOrdersAfterManyStarts) {
+  auto standby = Standby::open(0, {.ctas = 16}).value();
+  for (std::uint32_t i = 0; i < 2 * kernels::kOrders; ++i) standby->rehearse();
+  ASSERT_NO_FATAL_FAILURE(wait(*standby, insist(*standby, block(100, 200, 3000))));
+  expect_target();
+}
+
+TEST_F(OnDevice, CopiersOfManyThreadsShareOne) {
+  constexpr std::size_t kThreads = 4;
+  constexpr std::size_t kRounds = 3000;
+  constexpr std::size_t kSize = 20'000;
+  std::shared_ptr<Standby> standby = Standby::open(0, {.ctas = 16}).value();
+  std::atomic<std::size_t> stood_by{0};
+  std::vector<std::thread> threads;
+  std::memcpy(expected_.data(), content_.data(), kThreads * kSize * 50);
+  for (std::size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const auto copier =
+          Copier::open(0, {.grid = {.ctas = 4}, .blocks = 4, .lists = 2, .standby_bytes = kSize}, standby)
+              .value();
+      for (std::size_t round = 0; round < kRounds; ++round) {
+        auto* const list = copier->take();
+        const std::size_t at = (t * 50 + round % 50) * kSize;
+        copier->add(*list, {source_.data() + at, target_.data() + at, kSize},
+                    Ways{.bulk_bytes = 1 << 25, .standby_bytes = kSize});
+        copier->start(*list);
+        const auto deadline = std::chrono::steady_clock::now() + 10s;
+        while (!copier->finished(*list)) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+        ASSERT_TRUE(list->status()) << list->status().error().message;
+        if (list->stood_by()) stood_by.fetch_add(1);
+        copier->give_back(*list);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(stood_by.load(), 0u);
+  expect_target();
+}
+
+// Its end waits for its own orders; the kernel goes on for the others.
+TEST_F(OnDevice, CopierThatEndsEarlyWaitsForItsOrder) {
+  std::shared_ptr<Standby> standby = Standby::open(0, {.ctas = 1}).value();
+  for (int round = 0; round < 200; ++round) {
+    auto copier =
+        Copier::open(0, {.grid = {.ctas = 4}, .blocks = 4, .lists = 2, .standby_bytes = kBytes}, standby)
+            .value();
+    ASSERT_NO_FATAL_FAILURE(wait(*standby, insist(*standby, block(0, 0, 64))));
+    auto* const list = copier->take();
+    copier->add(*list, block(0, 0, kBytes / 2), Ways{.bulk_bytes = 1 << 25, .standby_bytes = kBytes});
+    copier->start(*list);
+    copier.reset();
+    ASSERT_TRUE(cuda::copy_now(target_.data(), source_.data() + kBytes / 2, kBytes / 2));
+  }
+  std::memcpy(expected_.data(), content_.data() + kBytes / 2, kBytes / 2);
   expect_target();
 }
 

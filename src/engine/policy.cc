@@ -41,7 +41,9 @@ Policy Policy::of(const Capabilities& capabilities, const Options& options) {
   BatchLimits limits{capabilities.max_batch_bytes, capabilities.max_batch_segments};
   if (capabilities.scheduling == Scheduling::kByCaller) return by_caller(limits, options.spin);
   limits.bytes = std::min<std::uint64_t>(limits.bytes, options.batch_bytes);
-  return spread(limits, options.spin);
+  Policy policy = spread(limits, options.spin);
+  policy.thread_bytes = capabilities.thread_bytes;
+  return policy;
 }
 
 }  // namespace p2p::engine

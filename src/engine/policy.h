@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -37,8 +38,11 @@ struct Policy {
   std::uint64_t start_bytes = 0;
   std::uint64_t start_block_bytes = 0;
 
-  /// What a thread is woken for; no batch is made smaller than this to give another channel some.
+  /// No batch is made smaller than this to give another channel some.
   std::uint64_t least_share = 0;
+
+  /// What another thread is woken for.
+  std::uint64_t thread_bytes = 0;
 
   /// A channel that was given so many bytes in a turn leaves the rest of the work to its next one: its thread
   /// has other channels to look at. A batch more at most.
@@ -81,7 +85,7 @@ struct Policy {
 
   /// How many channels are to look for so many bytes.
   std::size_t channels_worth(std::uint64_t bytes, std::size_t channels) const {
-    return bytes / share(bytes, channels) + 1;
+    return bytes / std::max(thread_bytes, share(bytes, channels)) + 1;
   }
 
   bool worth_starting(const Batch& all) const {

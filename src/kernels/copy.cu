@@ -185,10 +185,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const unsigned lane = threadIdx.x % kLanes;
   const std::uint64_t warps = std::uint64_t{gridDim.x} * kWarps;
   const std::uint64_t warp = std::uint64_t{threadIdx.x / kLanes} * gridDim.x + blockIdx.x;
-  const std::uint64_t until = nanoseconds() + board.life_ns;
+  const std::uint64_t end = nanoseconds() + board.life_ns;
   tell_done(board, board.first);
   for (std::uint32_t number = board.first + 1;; ++number) {
     if (threadIdx.x < kLanes) {
+      const std::uint64_t idle = nanoseconds() + board.idle_ns;
+      const std::uint64_t until = idle < end ? idle : end;
       const std::uint64_t field = next_order(board, number, until, lane);
       if (lane < 4) fields[lane] = field;
     }

@@ -36,6 +36,7 @@ struct StandbyBoard {
   std::uint32_t* arrivals = nullptr;  ///< kOrders, device memory, zero
   std::uint32_t first = 0;
   std::uint64_t life_ns = 0;  ///< the kernel ends after this even if nobody tells it to
+  std::uint64_t idle_ns = 0;  ///< and after this without an order
 };
 
 /// Starts the kernel on `stream` (cudaStream_t) of the current device. Returns the CUDA runtime's code.
