@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/gpu_nixl.sh --wheel FILE [--build DIR] [--out DIR] [--debs DIR] [--no-build]
+# Usage: scripts/gpu_nixl.sh --wheel FILE [--build DIR] [--out DIR] [--debs DIR] [--no-build] [--short]
 # On a machine with GPUs and torch, without a network: builds the NIXL backend, unpacks a wheel of NIXL beside it and
 # moves device memory between two agents over NVLink and over TCP, also mixed with host memory, every
 # byte checked; then the blocks of a KV cache with this backend and with NIXL's own UCX. Exits with 1 if a
-# transfer by this backend failed.
+# transfer by this backend failed. --short: the KV cache and one long block with this backend's own choices and with
+# UCX's, without options.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-build=build/gpu out=build/gpu/nixl debs='' wheel='' compile=1
+build=build/gpu out=build/gpu/nixl debs='' wheel='' compile=1 short=0
 while (($#)); do
   case $1 in
     --wheel) wheel=$2 && shift ;;
@@ -16,6 +17,7 @@ while (($#)); do
     --out) out=$2 && shift ;;
     --debs) debs=$2 && shift ;;
     --no-build) compile=0 ;;
+    --short) short=1 ;;
     *) echo "gpu_nixl.sh: unknown argument $1" >&2 && exit 2 ;;
   esac
   shift
@@ -75,6 +77,15 @@ row() {
 
 a=gpu:0 b=gpu:$far
 llama=(--model llama-3.1-70b --tp 8 --isl 4096)
+if ((short)); then
+  for op in write read; do
+    for backend in tcpx ucx; do
+      row "$backend" $a $b --op-type $op "${llama[@]}" --iters $([[ $backend == ucx ]] && echo 3 || echo 20)
+      row "$backend" $a $b --op-type $op --sizes 256M --iters 10
+    done
+  done
+  exit $failed
+fi
 export UCCL_P2P_WORKERS=16 UCCL_P2P_STREAMS=16
 for op in write read; do
   for transport in auto tcp; do

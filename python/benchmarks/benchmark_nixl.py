@@ -107,8 +107,16 @@ def serve(arguments: argparse.Namespace) -> None:
             side.close()
 
 
+def _costs(side: Side) -> dict[str, float]:
+    """Microseconds: of preparing the lists once; of the first transfer; medians of the parts of one."""
+    parts = {"make_us": side.make_seconds, "post_us": side.post_seconds, "wait_us": side.wait_seconds}
+    first = sum(times[0] for times in parts.values())
+    medians = {name: statistics.median(times) * 1e6 for name, times in parts.items()}
+    return {"prepare_us": side.prepare_seconds * 1e6, "first_us": first * 1e6} | medians
+
+
 def measure(arguments: argparse.Namespace, agent: Any, connection: socket.socket, layout: Layout) -> tuple:
-    """One row, and the times of making and posting a request."""
+    """One row, and what its parts cost."""
     op = arguments.op_type
     send_obj(connection, {"layout": layout.to_json(), "op": op, "dual": arguments.dual})
     peer = recv_obj(connection)
@@ -122,15 +130,14 @@ def measure(arguments: argparse.Namespace, agent: Any, connection: socket.socket
         raise RuntimeError("the server is not ready")
     side.always_new = arguments.new_requests or arguments.model is not None
     row = report.measure(layout.bytes, layout.count, arguments.iters, side.transfer)
-    made = statistics.median(side.make_seconds)
-    posted = statistics.median(side.post_seconds)
+    costs = _costs(side)
     send_obj(connection, "through")
     wrong = recv_obj(connection) + side.wrong_bytes()
     send_obj(connection, "next")
     side.close()
     if wrong:
         raise RuntimeError(f"{wrong} of {layout.bytes} bytes are wrong")
-    return row, made, posted
+    return row, costs
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -143,16 +150,17 @@ def run(arguments: argparse.Namespace) -> None:
     rows = report.Report("nixl", settings)
     costs = []
     for layout in report.progress(_layouts(arguments), "nixl", arguments.quiet):
-        row, made, posted = measure(arguments, agent, connection, layout)
+        row, cost = measure(arguments, agent, connection, layout)
         rows.add(row)
-        costs.append({"size": row.size, "blocks": row.iovs, "make_us": made * 1e6, "post_us": posted * 1e6})
+        costs.append({"size": row.size, "blocks": row.iovs} | cost)
     send_obj(connection, None)
     rows.extra["requests"] = costs
     rows.finish(arguments)
     for cost in costs:
         print(
-            f"{report.size_text(cost['size'])} in {cost['blocks']} blocks: request made in {cost['make_us']:.1f} us, "
-            f"posted in {cost['post_us']:.1f} us (medians)"
+            f"{report.size_text(cost['size'])} in {cost['blocks']} blocks: lists prepared in {cost['prepare_us']:.1f} us; "
+            f"first transfer {cost['first_us']:.1f} us; request made in {cost['make_us']:.1f} us, "
+            f"posted in {cost['post_us']:.1f} us, waited for {cost['wait_us']:.1f} us (medians)"
         )
 
 

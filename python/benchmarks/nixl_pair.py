@@ -80,6 +80,8 @@ class Side:
         self.always_new = False
         self.make_seconds: list[float] = []
         self.post_seconds: list[float] = []
+        self.wait_seconds: list[float] = []
+        self.prepare_seconds = 0.0
         self._memory = self._allocate()
         self._registered = [self._register(self._memory)]
         self._own: Any = None
@@ -135,7 +137,9 @@ class Side:
     def _prepare(self, memory: Any, address: int, peer: dict[str, Any]) -> None:
         mine = self._descs(memory.address, memory.device, memory.kind, self.there)
         theirs = self._descs(address, peer["device"], peer["kind"], not self.there)
+        start = time.perf_counter()
         self._lists = [self.agent.prep_xfer_dlist("", mine), self.agent.prep_xfer_dlist(self._peer, theirs)]
+        self.prepare_seconds = time.perf_counter() - start
         self._indices = np.arange(self.layout.count, dtype=np.int32)
 
     def transfer(self) -> None:
@@ -147,9 +151,11 @@ class Side:
             self.make_seconds.append(time.perf_counter() - start)
         start = time.perf_counter()
         state = self.agent.transfer(self._handle)
-        self.post_seconds.append(time.perf_counter() - start)
+        posted = time.perf_counter()
+        self.post_seconds.append(posted - start)
         while state == "PROC":
             state = self.agent.check_xfer_state(self._handle)
+        self.wait_seconds.append(time.perf_counter() - posted)
         if state != "DONE":
             raise RuntimeError(f"a transfer ended as {state}")
         if self.always_new:
