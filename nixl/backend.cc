@@ -200,7 +200,7 @@ nixl_status_t Backend::loadRemoteConnInfo(const std::string& remote_agent, const
 nixl_status_t Backend::loadRemoteMD(const nixlBlobDesc& input, const nixl_mem_t& kind,
                                     const std::string& remote_agent, nixlBackendMD*& out) {
   out = nullptr;
-  auto peer = find(remote_agent);
+  const auto peer = find(remote_agent);
   if (!peer) return unknown(remote_agent);
   const auto descriptor = parse_public_data(input, kind);
   if (!descriptor) {
@@ -211,7 +211,11 @@ nixl_status_t Backend::loadRemoteMD(const nixlBlobDesc& input, const nixl_mem_t&
         {ErrorCode::kPermissionDenied,
          "agent " + remote_agent + ": its memory is described by another process than its connection info"});
   }
-  out = std::make_unique<RemoteMemory>(std::move(peer), *descriptor).release();
+  auto memory = std::make_unique<RemoteMemory>(peer, *descriptor);
+  // Imported now, in the background, so that the first transfer finds it ready. Whether it works is seen
+  // then.
+  if (const auto link = peer->link()) (void)memory->import(*link);
+  out = memory.release();
   return NIXL_SUCCESS;
 }
 
