@@ -20,13 +20,23 @@ stop 20 cma tcp2 tcp2_tls nccl_net
 starve 16 cma tcp2
 soak 3 cma tcp2 tcp2_tls nccl_net
 cut 24 cma tcp1 tcp4 tcp1_tls tcp4_tls nccl_net
-rails 6 rails2 rails4"
+rails 6 rails2 rails4
+netem 6 long_cubic long_bbr"
 
-# Cutting connections takes root and a kernel that does it, rails take network namespaces.
+# Cutting connections takes root and a kernel that does it, rails take network namespaces, long links a TUN device, too.
 if [[ $(id -u) -ne 0 ]]; then
-  echo "chaos: no cut and no rails: they need root"
-  plan=${plan/cut */} # the last two
+  echo "chaos: no cut, no rails and no netem: they need root"
+  plan=${plan/cut */} # the last three
+elif [[ ! -w /dev/net/tun ]]; then
+  echo "chaos: no netem: there is no /dev/net/tun"
+  plan=${plan/netem */}
 fi
+for control in cubic bbr; do
+  if ! grep -qw "$control" /proc/sys/net/ipv4/tcp_available_congestion_control; then
+    echo "chaos: no netem long_$control: the kernel has no $control"
+    plan=${plan/ long_$control/}
+  fi
+done
 
 # round SEED TIMES_FACTOR SECONDS: each run, for at most so long.
 round() {

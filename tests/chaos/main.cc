@@ -16,9 +16,9 @@ namespace {
 
 using Run = std::string (*)(World&, const Extent&);
 
-const std::map<std::string, Run> kRuns{{"kill", run_kill}, {"cancel", run_cancel}, {"stop", run_stop},
-                                       {"cut", run_cut},   {"rails", run_rails},   {"starve", run_starve},
-                                       {"soak", run_soak}};
+const std::map<std::string, Run> kRuns{{"kill", run_kill},     {"cancel", run_cancel}, {"stop", run_stop},
+                                       {"cut", run_cut},       {"rails", run_rails},   {"netem", run_netem},
+                                       {"starve", run_starve}, {"soak", run_soak}};
 
 std::map<std::string, Setting> settings() {
   std::map<std::string, Setting> all;
@@ -45,6 +45,11 @@ std::map<std::string, Setting> settings() {
       setting.rails = rails;
       setting.keepalive = std::chrono::milliseconds(1000);
     });
+  }
+  for (const std::string control : {"cubic", "bbr"}) {
+    const std::string name = "long_" + control;
+    add(name, {"UCCL_P2P_TRANSPORT=tcp"});
+    all[name].congestion_control = control;
   }
   // Little staging memory, so that all of it has been touched soon.
   add("nccl_net",

@@ -115,6 +115,19 @@ std::ptrdiff_t cut_meanwhile(World& world, const std::vector<Flow>& flows) {
   return cutting.get();
 }
 
+/// Any of the links that there are, and worse ones.
+std::string any_profile(Dice& dice) {
+  constexpr std::array kDelays{200, 1000, 10000, 50000};
+  constexpr std::array kLosses{0, 1000, 10000, 50000};
+  constexpr std::array kRates{20, 100, 500};
+  const auto sometimes = [&](std::uint64_t most) { return dice.one_in(3) ? dice.up_to(most) : 0; };
+  return fmt::format(
+      "rate_mbit={} delay_us={} jitter_us={} loss_ppm={} duplicate_ppm={} late_ppm={} queue_us={}",
+      kRates[dice.between(0, kRates.size() - 1)], kDelays[dice.between(0, kDelays.size() - 1)],
+      sometimes(20000), kLosses[dice.between(0, kLosses.size() - 1)], sometimes(50000), sometimes(50000),
+      1000 * dice.up_to(64));
+}
+
 /// Brings a connection into one of its phases and leaves it there.
 class Phases {
  public:
@@ -264,6 +277,29 @@ std::string run_rails(World& world, const Extent& extent) {
   world.settle();
   world.check();
   return fmt::format("{} times; {}", cycle, counted(world));
+}
+
+std::string run_netem(World& world, const Extent& extent) {
+  if (world.setting().congestion_control.empty()) throw std::runtime_error("it takes a setting with a link");
+  const auto go_on = [&](const std::string& profile, std::uint64_t most_ms) {
+    const auto counted = world.link().change(profile);
+    if (!counted) throw std::runtime_error(counted.error().message);
+    world.go_on({.depth = 8, .cancel_one_in = 20, .renew_one_in = 2000},
+                Clock::now() + milliseconds(world.dice().between(50, most_ms)));
+    return *counted;
+  };
+  // In between, so that what is under way ends in time.
+  const std::string good = "rate_mbit=500 delay_us=200 jitter_us=0 loss_ppm=0 duplicate_ppm=0 late_ppm=0";
+  world.open(2);
+  std::uint64_t cycle = 0;
+  std::string counts;
+  for (; !extent.over(cycle); ++cycle) {
+    go_on(any_profile(world.dice()), 3000);
+    counts = go_on(good, 1000);
+  }
+  world.settle();
+  world.check();
+  return fmt::format("{} links: {}; {}", cycle, counts, counted(world));
 }
 
 std::string run_starve(World& world, const Extent& extent) {

@@ -35,6 +35,9 @@ std::string run_cut(World& world, const Extent& extent);
 /// One rail after the other is dark or down for a while, and nothing may fail.
 std::string run_rails(World& world, const Extent& extent);
 
+/// The link between the workers is long, thin or lossy, each time otherwise, and nothing may fail.
+std::string run_netem(World& world, const Extent& extent);
+
 /// A worker may open no more files, at any moment of a connection.
 std::string run_starve(World& world, const Extent& extent);
 

@@ -39,6 +39,10 @@ World::World(const Setting& setting, std::uint64_t seed) : setting_(setting), di
     if (!rails_->made()) throw std::runtime_error(rails_->made().error().message);
     hosts = {rails_->left(), rails_->right()};
     addresses = {testing::Rails::kLeftAddress, testing::Rails::kRightAddress};
+  } else if (!setting.congestion_control.empty()) {
+    make_link(seed);
+    hosts = {link_->left(), link_->right()};
+    addresses = {testing::LongLink::kLeftAddress, testing::LongLink::kRightAddress};
   }
   for (std::size_t side = 0; side != 2; ++side) {
     std::vector<std::string> environment = setting.environment;
@@ -49,6 +53,16 @@ World::World(const Setting& setting, std::uint64_t seed) : setting_(setting), di
     arenas_.emplace_back(fmt::format("worker {}", side), side, workers_[side]->board());
     workers_[side]->start();
     for (std::size_t slot = 0; slot != Board::kEndings; ++slot) slots_[side].push_back(slot);
+  }
+}
+
+void World::make_link(std::uint64_t seed) {
+  if (const std::string missing = testing::LongLink::missing(); !missing.empty()) {
+    throw std::runtime_error(missing);
+  }
+  link_ = std::make_unique<testing::LongLink>(seed, "");
+  if (const Status made = link_->set_congestion_control(setting_.congestion_control); !made) {
+    throw std::runtime_error(made.error().message);
   }
 }
 

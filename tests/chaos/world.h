@@ -12,6 +12,7 @@
 #include "dice.h"
 #include "notes.h"
 #include "operation.h"
+#include "support/long_link.h"
 #include "support/rails.h"
 #include "worker.h"
 
@@ -21,7 +22,8 @@ namespace p2p::chaos {
 struct Setting {
   std::string name;
   std::vector<std::string> environment;
-  int rails = 0;  ///< between two hosts with a worker each; 0: both are on this one
+  int rails = 0;                     ///< between two hosts with a worker each; 0: both are on this one
+  std::string congestion_control{};  ///< of two hosts with a long link between them; empty: there is none
   std::chrono::milliseconds keepalive{3000};
 };
 
@@ -53,6 +55,7 @@ class World {
   const Counts& counts() const { return counts_; }
   const Setting& setting() const { return setting_; }
   testing::Rails& rails() { return *rails_; }
+  testing::LongLink& link() { return *link_; }
 
   /// Registers what is not registered.
   void register_all();
@@ -98,6 +101,7 @@ class World {
  private:
   using Time = std::chrono::steady_clock::time_point;
 
+  void make_link(std::uint64_t seed);
   Cell* pick(std::size_t side, std::size_t size);
   std::vector<Block> cut(std::size_t size);
   std::unique_ptr<Operation> make(Operation::Kind kind, std::size_t side, Cell* local, Cell* remote);
@@ -122,6 +126,7 @@ class World {
 
   const Setting setting_;
   std::unique_ptr<testing::Rails> rails_;
+  std::unique_ptr<testing::LongLink> link_;
   Dice dice_;
   std::array<std::unique_ptr<Worker>, 2> workers_;
   std::vector<Arena> arenas_;
