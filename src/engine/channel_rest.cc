@@ -54,7 +54,16 @@ void ChannelSet::rest() {
 }
 
 void ChannelSet::fall_asleep() {
-  log(LogLevel::kDebug, "{}: its {} channels rest", name(), places_.size());
+  log(LogLevel::kDebug, "{}: its {} channels rest", name(), wanted());
+  for (Place& place : places_) {
+    place.spare = place.extra;
+    // Its end, of which the peer will tell, comes while nobody waits for another one in its place.
+    if (place.spare && place.slot) place.last.emplace(number(place), std::exchange(place.slot, nullptr));
+  }
+  recount();
+  grow_at_.reset();
+  busy_looks_ = 0;
+  if (has_spare()) lane_->watch();
   rest_ = Rest::kAsleep;
   look_at_.reset();
   wake_by_.reset();
@@ -82,7 +91,11 @@ Status ChannelSet::on(const wire::ChannelsWanted& /*wanted*/) {
   if (setup_.role != Role::kConnector || !rests_at_all()) {
     return fail(ErrorCode::kProtocol, "{} channels wanted by the side that opens them", name());
   }
-  wake();
+  if (rest_ == Rest::kNo) {
+    grow();
+  } else {
+    wake();
+  }
   return {};
 }
 
@@ -92,7 +105,9 @@ void ChannelSet::wake() {
   await_channels(std::max(setup_.context->options.hung, setup_.context->options.connect_timeout));
   why_ = {ErrorCode::kPeerGone, "its channels were not opened again in time"};
   if (setup_.role == Role::kAcceptor) return setup_.send(wire::ChannelsWanted{name()});
-  for (Place& place : places_) reopen(place);
+  for (Place& place : places_) {
+    if (!place.spare) reopen(place);
+  }
 }
 
 // What was said first, of what ends first, counts.
@@ -125,8 +140,9 @@ void ChannelSet::heard_of_channels() {
 
 /// All were lost, and were tried for long enough.
 bool ChannelSet::given_up() {
-  if (rest_ != Rest::kLost || !std::all_of(places_.begin(), places_.end(),
-                                           [](const Place& place) { return place.attempts.exhausted(); })) {
+  if (rest_ != Rest::kLost || !std::all_of(places_.begin(), places_.end(), [](const Place& place) {
+        return place.spare || place.attempts.exhausted();
+      })) {
     return false;
   }
   why_ = {ErrorCode::kPeerGone, "none of its channels came back in time: " + why_.message};

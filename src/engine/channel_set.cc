@@ -2,6 +2,7 @@
 #include "engine/channel_set.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
@@ -14,6 +15,9 @@ namespace {
 /// So many may be at their end in one place.
 constexpr std::size_t kMostLast = 4;
 
+/// After one that could not be opened beyond those that there were from the beginning.
+constexpr std::chrono::seconds kNoMore{10};
+
 /// What may not be opened now is looked at again after that.
 constexpr std::chrono::milliseconds kNotNow{1000};
 
@@ -22,7 +26,8 @@ constexpr std::chrono::milliseconds kNotNow{1000};
 ChannelSet::ChannelSet(Setup setup)
     : setup_(std::move(setup)),
       lane_(std::make_shared<Lane>(Policy::of(transport().capabilities(), setup_.context->options),
-                                   transport().capabilities().reopens ? setup_.want : nullptr)) {}
+                                   transport().capabilities().reopens ? setup_.want : nullptr, setup_.bulk)) {
+}
 
 std::uint32_t ChannelSet::number(const Place& place) const {
   return static_cast<std::uint32_t>(place.past * kMaxChannels +
@@ -56,16 +61,32 @@ Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint3
   return std::make_shared<Slot>(worker, lane_, std::move(made));
 }
 
-Result<std::vector<Bytes>> ChannelSet::open(std::size_t most) {
+Result<std::vector<Bytes>> ChannelSet::open() {
+  plan(setup_.context->options.max_channels);
+  return open_planned();
+}
+
+Result<std::vector<Bytes>> ChannelSet::answer(const std::vector<Bytes>& offered) {
+  plan(std::min<std::size_t>(offered.size(), setup_.context->options.max_channels));
+  const bool peer_has_spare =
+      rests_at_all() && std::any_of(offered.begin(), offered.end(), std::mem_fn(&Bytes::empty));
+  // A peer that knows nothing of spare places gets as many as both open at once.
+  while (!peer_has_spare && !places_.empty() && places_.back().spare) places_.pop_back();
+  for (std::size_t i = 0; i != places_.size(); ++i) {
+    if (peer_has_spare && offered[i].empty()) places_[i].extra = places_[i].spare = true;
+  }
+  return open_planned();
+}
+
+Result<std::vector<Bytes>> ChannelSet::open_planned() {
   std::vector<Bytes> addresses;
-  for (const Rail& rail : transport().rails(setup_.peer.path)) {
-    for (unsigned i = transport().channels_per_rail(rail); i != 0 && addresses.size() < most; --i) {
-      auto slot = open_slot(rail, static_cast<std::uint32_t>(addresses.size()));
-      if (!slot) return tl::unexpected(slot.error());
-      addresses.push_back((*slot)->address());
-      places_.push_back(
-          {.rail = rail, .slot = std::move(*slot), .attempts = Attempts(setup_.context->options.keepalive)});
-    }
+  for (Place& place : places_) {
+    addresses.emplace_back();
+    if (place.spare) continue;
+    auto slot = open_slot(place.rail, number(place));
+    if (!slot) return tl::unexpected(slot.error());
+    place.slot = std::move(*slot);
+    addresses.back() = place.slot->address();
   }
   if (addresses.empty()) return fail(ErrorCode::kUnavailable, "no interface towards the peer");
   return addresses;
@@ -74,14 +95,15 @@ Result<std::vector<Bytes>> ChannelSet::open(std::size_t most) {
 Status ChannelSet::connect(const std::vector<Bytes>& addresses) {
   // The peer may take fewer than were offered.
   while (places_.size() > addresses.size()) {
-    places_.back().slot->mute();  // its end is no loss
-    trash_.push_back(std::move(places_.back().slot));
+    make_spare(places_.back());
     places_.pop_back();
   }
   attached_ = true;
-  lane_->expect(places_.size());
+  why_ = {ErrorCode::kProtocol, "the peer has spare channels alone"};
   for (std::size_t i = 0; i < places_.size(); ++i) {
     Place& place = places_[i];
+    if (rests_at_all() && addresses[i].empty()) make_spare(place);
+    if (place.spare) continue;
     if (const Status connected = place.slot->connect(addresses[i]); !connected) {
       lose(place, connected.error());
       continue;
@@ -89,6 +111,8 @@ Status ChannelSet::connect(const std::vector<Bytes>& addresses) {
     place.met = true;
     place.slot->start();
   }
+  recount();
+  if (has_spare()) lane_->watch();
   if (std::all_of(places_.begin(), places_.end(), [](const Place& place) { return !place.slot; })) {
     return tl::unexpected(why_);
   }
@@ -124,10 +148,15 @@ bool ChannelSet::settled() const {
 /// It may be tried again later.
 void ChannelSet::lose(Place& place, const Error& why) {
   why_ = why;
+  // One more was no gain. At the acceptor the peer says when it comes.
+  if (place.extra && !place.ready) no_more_until_ = Clock::now() + kNoMore;
+  place.spare = place.extra && (!place.ready || setup_.role == Role::kAcceptor);
+  recount();
   if (place.slot) trash_.push_back(std::exchange(place.slot, nullptr));
   place.ready = place.met = false;
   place.due.reset();
-  if (reopens() && setup_.role == Role::kConnector) place.due = place.attempts.fail(Clock::now());
+  if (!place.spare && reopens() && setup_.role == Role::kConnector)
+    place.due = place.attempts.fail(Clock::now());
 }
 
 ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status) {
@@ -148,10 +177,10 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     if (std::exchange(place.was_lost, false)) lane_->history().returned(now);
     if (!serves_ && !late_at_) late_at_ = now + setup_.context->options.keepalive;
     const bool wakes = rest_ == Rest::kWaking;
-    if (wakes ? ready() == places_.size() : rest_ == Rest::kLost || !look_at_) stay_awake(now);
+    if (wakes ? ready() == wanted() : rest_ == Rest::kLost || !look_at_) stay_awake(now);
     if (place.past != 0) {
-      log(wakes ? LogLevel::kDebug : LogLevel::kInfo, "{} {} is back: {} of {} channels", name(),
-          place.rail.name, ready(), places_.size());
+      log(wakes || place.extra ? LogLevel::kDebug : LogLevel::kInfo, "{} {} is up: {} of {} channels", name(),
+          place.rail.name, ready(), wanted());
     }
   } else {
     const bool was_ready = place.ready;
@@ -161,7 +190,7 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     }
     lose(place, status.error());
     log(was_ready ? LogLevel::kInfo : LogLevel::kDebug, "{} {} is lost, {} of {} channels are left: {}",
-        name(), place.rail.name, ready(), places_.size(), status.error().message);
+        name(), place.rail.name, ready(), wanted(), status.error().message);
   }
   return news();
 }
@@ -200,8 +229,9 @@ Status ChannelSet::on(const wire::ChannelReopen& offer) {
   if (place.last.size() > kMostLast) {
     trash_.push_back(std::move(place.last.extract(place.last.begin()).mapped()));
   }
-  place.ready = place.met = false;
+  place.ready = place.met = place.spare = false;
   place.past = past;
+  recount();
   auto slot = open_slot(place.rail, offer.channel);
   if (!slot) {
     setup_.send(wire::ChannelReopened{name(), offer.channel, slot.error().message, {}});
@@ -277,6 +307,7 @@ ChannelSet::News ChannelSet::tick(Clock::time_point now, bool serving) {
   }
   if (given_up() || (wake_by_ && now >= *wake_by_ && !keep_waiting(now))) return News::kLost;
   if (look_at_ && now >= *look_at_) look_for_use(now, serving);
+  if (grow_at_ && now >= *grow_at_) look_for_growth(now);
   return late_at_ && now >= *late_at_ ? hurry() : News::kNone;
 }
 
@@ -300,7 +331,7 @@ void ChannelSet::reopen(Place& place) {
 std::optional<ChannelSet::Clock::time_point> ChannelSet::next_tick() const {
   if (cleared_) return std::nullopt;
   std::optional<Clock::time_point> next = serves_ ? std::nullopt : late_at_;
-  for (const auto& other : {look_at_, wake_by_}) {
+  for (const auto& other : {look_at_, wake_by_, grow_at_}) {
     if (other && (!next || *other < *next)) next = other;
   }
   for (const Place& place : places_) {

@@ -26,6 +26,9 @@ inline constexpr std::size_t kMaxChannels = 64;
 /// where the transport can: the side that dialled the session offers a new one. So it is with the last one,
 /// for which work waits. `Attempts` says how often and for how long.
 ///
+/// Where the transport can, there are spare places, whose channels are opened while those that are up have
+/// much to do and the path is long (docs/decisions/more-streams.md).
+///
 /// Where the transport can, all of them rest when nothing has used them for `Options::idle`, and are opened
 /// again by the next use (docs/decisions/idle-streams.md).
 ///
@@ -47,8 +50,9 @@ class ChannelSet {
     /// Is told when a channel is up or has failed; on any thread.
     std::function<void(std::uint32_t channel, const Status&)> report;
 
-    /// Is told when the lane has work for channels that rest; on any thread.
+    /// Are told when the lane has work for channels that rest, and when it has much; on any thread.
     std::function<void()> want;
+    std::function<void()> bulk;
   };
 
   /// What became of the set by a call.
@@ -61,8 +65,11 @@ class ChannelSet {
   bool cleared() const { return cleared_; }
   bool rests() const { return rest_ != Rest::kNo; }
 
-  /// Makes as many channels as the rails have, `most` at most: their addresses.
-  Result<std::vector<Bytes>> open(std::size_t most);
+  /// The connector makes as many channels as the rails have: their addresses, empty for spare places.
+  Result<std::vector<Bytes>> open();
+
+  /// The acceptor makes as many as both have.
+  Result<std::vector<Bytes>> answer(const std::vector<Bytes>& offered);
 
   /// Leaves the first `addresses.size()` channels and connects them to those.
   Status connect(const std::vector<Bytes>& addresses);
@@ -81,6 +88,9 @@ class ChannelSet {
 
   /// Opens channels that rest, or asks the peer to.
   void wake();
+
+  /// The lane has much to do: looks for a while whether more channels would help.
+  void watch();
 
   /// kProtocol for one that never was.
   Status control(wire::ChannelControl message);
@@ -113,6 +123,8 @@ class ChannelSet {
     bool ready = false;
     bool met = false;       // connected to its twin
     bool was_lost = false;  // and is not back
+    bool extra = false;     // not open from the beginning
+    bool spare = false;     // nor now
     Attempts attempts;
     std::optional<Clock::time_point> due;  // to try again; or to give up this try
   };
@@ -133,6 +145,14 @@ class ChannelSet {
   bool rests_at_all() const;
   bool settled() const;
   std::size_t ready() const;
+  void plan(std::size_t most);
+  std::size_t wanted() const;
+  bool has_spare() const { return wanted() != places_.size(); }
+  void recount();
+  void make_spare(Place& place);
+  void look_for_growth(Clock::time_point now);
+  void grow();
+  Result<std::vector<Bytes>> open_planned();
   void lose(Place& place, const Error& why);
   void reopen(Place& place);
   std::optional<Clock::time_point> unused_since() const;
@@ -158,6 +178,9 @@ class ChannelSet {
   std::optional<Clock::time_point> late_at_;  // from then on it serves without those that are not up yet
   Rest rest_ = Rest::kNo;
   std::optional<Clock::time_point> look_at_;  // whether channels are used; while they are up
+  std::optional<Clock::time_point> grow_at_;  // whether more are wanted; while there is much to do
+  Clock::time_point no_more_until_;           // the last one more could not be opened
+  unsigned busy_looks_ = 0;
   std::optional<Clock::time_point> wake_by_;  // one must be up; while all are opened again
 };
 

@@ -17,6 +17,7 @@ std::shared_ptr<Slot> Lane::submit(Piece piece, Deferred& deferred) {
     if (!*open) return submit_gated(std::move(piece), deferred);
   }
   const std::uint64_t bytes = piece.batch.bytes;
+  note_bulk(bytes, deferred);
   const bool worth_starting = policy().worth_starting(piece.batch);
   Slots slots;
   {
@@ -39,9 +40,15 @@ std::shared_ptr<Slot> Lane::submit(Piece piece, Deferred& deferred) {
   return nullptr;
 }
 
+void Lane::note_bulk(std::uint64_t bytes, Deferred& deferred) {
+  if (bytes < kBulkBytes || !watched_.load(std::memory_order_relaxed)) return;
+  if (watched_.exchange(false) && bulk_) deferred.call(bulk_);
+}
+
 // The first channel's worker looks at the gate, and so does a caller who drives that channel.
 std::shared_ptr<Slot> Lane::submit_gated(Piece piece, Deferred& deferred) {
   const bool worth_starting = policy().worth_starting(piece.batch);
+  note_bulk(piece.batch.bytes, deferred);
   gated_.add(std::move(piece), deferred);
   const Slots slots = this->slots();
   if (slots.empty()) return want_channels(deferred), nullptr;
@@ -110,7 +117,10 @@ std::optional<Piece> Lane::take(const Slot& slot, Deferred& deferred) {
       continue;
     }
     BatchLimits limits = policy().limits;
-    if (pieces_.empty()) limits.bytes = policy().share(rest.batch.bytes, slots_.size());
+    if (small_.load(std::memory_order_relaxed)) limits.bytes = std::min(limits.bytes, kBulkBytes);
+    if (pieces_.empty()) {
+      limits.bytes = std::min(limits.bytes, policy().share(rest.batch.bytes, slots_.size()));
+    }
     Piece piece = rest.cut(limits);
     if (!rest.empty()) pieces_.push_back(std::move(rest));
     return piece;

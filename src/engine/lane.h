@@ -30,9 +30,11 @@ namespace p2p::engine {
 class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> {
  public:
   /// `want` is told, on any thread, when there is work and no channel, and the end of the last one leaves
-  /// such a lane open: what waits there goes over those that come. Null: it closes the lane.
-  explicit Lane(const Policy& policy, std::function<void()> want = nullptr)
-      : WorkSource(policy), want_(std::move(want)) {}
+  /// such a lane open: what waits there goes over those that come. Null: it closes the lane. `bulk` is told,
+  /// on any thread, when a large transfer comes after `watch`.
+  explicit Lane(const Policy& policy, std::function<void()> want = nullptr,
+                std::function<void()> bulk = nullptr)
+      : WorkSource(policy), want_(std::move(want)), bulk_(std::move(bulk)) {}
 
   /// Takes the work; small work is done on the caller's thread as far as the channels go. The channel on
   /// which it was started, or will be once its gate is open; null: neither.
@@ -63,6 +65,15 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
 
   /// The channels that are up now.
   Slots slots() const;
+
+  /// So many bytes are worth a look at how they go.
+  static constexpr std::uint64_t kBulkBytes = std::uint64_t{256} << 10;
+
+  /// Has `bulk` told of the next large transfer.
+  void watch() { watched_.store(true, std::memory_order_relaxed); }
+
+  /// From now on no batch is larger: each takes a long time, and there are many channels.
+  void cut_small() { small_.store(true, std::memory_order_relaxed); }
 
   /// There should be so many, which `describe` tells if there are fewer.
   void expect(std::size_t channels) { expected_.store(channels, std::memory_order_relaxed); }
@@ -101,14 +112,17 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   bool leaves_to_another(const Slot& slot, Deferred& deferred) P2P_REQUIRES(mutex_);
   std::uint64_t next_bytes() const P2P_REQUIRES(mutex_);
   bool has_waiting(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
+  void note_bulk(std::uint64_t bytes, Deferred& deferred);
   std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t turn, Deferred& deferred) const;
 
   const std::function<void()> want_;
+  const std::function<void()> bulk_;
   std::atomic<std::uint64_t> retried_{0};
   PathHistory history_;
   std::atomic<std::uint32_t> turn_{0};
   std::atomic<std::size_t> expected_{0};
   std::atomic<bool> interrupted_{false};  // written with the mutex held
+  std::atomic<bool> watched_{false}, small_{false};
   GatedPieces gated_;
 
   mutable Mutex mutex_;

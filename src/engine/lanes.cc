@@ -40,7 +40,8 @@ void Lanes::start(Role role, const SessionPeer& peer) {
         router_->close(i, entry.expected ? "not connected yet" : "the peer cannot use it: " + theirs.reason);
       }
       if (!entry.expected || role != Role::kConnector) continue;
-      auto addresses = open(entry, context_->options.max_channels);
+      make_channels(entry);
+      auto addresses = entry.channels->open();
       if (addresses) {
         entry.offered = true;
         send_(wire::ChannelOffer{std::string(own.transport->name()), std::move(*addresses)});
@@ -53,7 +54,7 @@ void Lanes::start(Role role, const SessionPeer& peer) {
   sweep();
 }
 
-Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
+void Lanes::make_channels(Entry& entry) {
   const std::size_t index = index_of(entry);
   // Hands what becomes of a channel over to the reactor's thread.
   const auto report = [weak = weak_from_this(), &reactor = *context_->reactor, index](std::uint32_t channel,
@@ -62,14 +63,16 @@ Result<std::vector<Bytes>> Lanes::open(Entry& entry, std::size_t most) {
       if (const auto lanes = weak.lock()) lanes->channel_changed(index, channel, status);
     });
   };
-  const auto want = [weak = weak_from_this(), &reactor = *context_->reactor] {
-    reactor.post([weak] {
-      if (const auto lanes = weak.lock()) lanes->wake_all();
-    });
+  const auto on_reactor = [weak = weak_from_this(), &reactor = *context_->reactor](void (Lanes::*call)()) {
+    return [weak, &reactor, call] {
+      reactor.post([weak, call] {
+        if (const auto lanes = weak.lock()) ((*lanes).*call)();
+      });
+    };
   };
   entry.channels = std::make_unique<ChannelSet>(
-      ChannelSet::Setup{context_, index, role_, peer_, send_, words_, fence_, report, want});
-  return entry.channels->open(most);
+      ChannelSet::Setup{context_, index, role_, peer_, send_, words_, fence_, report,
+                        on_reactor(&Lanes::wake_all), on_reactor(&Lanes::watch_all)});
 }
 
 Status Lanes::on(const wire::ChannelOffer& offer) {
@@ -94,7 +97,8 @@ Status Lanes::on(const wire::ChannelOffer& offer) {
 }
 
 Status Lanes::take_up(Entry& entry, const wire::ChannelOffer& offer) {
-  auto addresses = open(entry, std::min<std::size_t>(offer.addresses.size(), context_->options.max_channels));
+  make_channels(entry);
+  auto addresses = entry.channels->answer(offer.addresses);
   if (!addresses) {
     send_(wire::ChannelAnswer{offer.transport, addresses.error().message, {}});
     return tl::unexpected(addresses.error());
@@ -218,6 +222,17 @@ void Lanes::wake_all() {
     MutexLock lock(mutex_);
     for (Entry& entry : entries_) {
       if (entry.channels) entry.channels->wake();
+    }
+  }
+  sweep();
+}
+
+// A lane has much to do.
+void Lanes::watch_all() {
+  {
+    MutexLock lock(mutex_);
+    for (Entry& entry : entries_) {
+      if (entry.channels) entry.channels->watch();
     }
   }
   sweep();

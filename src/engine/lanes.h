@@ -81,7 +81,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
 
   Entry* find(const std::string& transport) P2P_REQUIRES(mutex_);
   std::size_t index_of(const Entry& entry) const P2P_REQUIRES(mutex_);
-  Result<std::vector<Bytes>> open(Entry& entry, std::size_t most) P2P_REQUIRES(mutex_);
+  void make_channels(Entry& entry) P2P_REQUIRES(mutex_);
   Status take_up(Entry& entry, const wire::ChannelOffer& offer) P2P_REQUIRES(mutex_);
   Status take_answer(Entry& entry, const wire::ChannelAnswer& answer) P2P_REQUIRES(mutex_);
   bool is_due(const Entry& entry, bool success) const P2P_REQUIRES(mutex_);
@@ -90,6 +90,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
   void note_rest(const Entry& entry) P2P_REQUIRES(mutex_);
   void wake_all();
+  void watch_all();
   template <class Message>
   Status take_reopening(const Message& message);
   void channel_changed(std::size_t transport, std::uint32_t channel, const Status& status);

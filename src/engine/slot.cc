@@ -194,6 +194,32 @@ void Slot::stop(const Error& error) {
   deferred.run();
 }
 
+bool Slot::give_up(const Error& error) {
+  Deferred deferred;
+  {
+    MutexLock lock(mutex_);
+    if (ready_ && !stopped_) return false;
+    if (!stopped_) drop(error, deferred);
+  }
+  deferred.run();
+  return true;
+}
+
+std::optional<Slot::Clock::time_point> Slot::quiet_since() {
+  MutexLock lock(mutex_);
+  const bool quiet = ready_ && !stopped_ && assists_ == 0 && !busy() && flying_.empty() && channel_->quiet();
+  return quiet ? std::optional(moved_at_) : std::nullopt;
+}
+
+Slot::Load Slot::load() {
+  MutexLock lock(mutex_);
+  Load load;
+  if (!ready_ || stopped_) return load;
+  flying_.for_each([&load](const Piece& piece) { load.bytes += piece.batch.bytes; });
+  load.round_trip = channel_->round_trip();
+  return load;
+}
+
 void Slot::mute() {
   MutexLock lock(mutex_);
   report_ = nullptr;

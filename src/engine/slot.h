@@ -75,27 +75,20 @@ class Slot : public std::enable_shared_from_this<Slot> {
   void stop(const Error& error);
 
   /// The same if the channel is not ready; false if it is, and works on.
-  bool give_up(const Error& error) {
-    Deferred deferred;
-    {
-      MutexLock lock(mutex_);
-      if (ready_ && !stopped_) return false;
-      if (!stopped_) drop(error, deferred);
-    }
-    deferred.run();
-    return true;
-  }
+  bool give_up(const Error& error);
 
   /// No report comes any more, but for one that is on its way.
   void mute();
 
   /// When something last moved; nothing unless it is up, and nothing is under way, and no caller at it.
-  std::optional<Clock::time_point> quiet_since() {
-    MutexLock lock(mutex_);
-    const bool quiet =
-        ready_ && !stopped_ && assists_ == 0 && !busy() && flying_.empty() && channel_->quiet();
-    return quiet ? std::optional(moved_at_) : std::nullopt;
-  }
+  std::optional<Clock::time_point> quiet_since();
+
+  /// What is under way through it, and how long its path is.
+  struct Load {
+    std::uint64_t bytes = 0;
+    std::chrono::microseconds round_trip{0};  ///< 0: not known
+  };
+  Load load();
 
   /// Comes back to its source, which has forgotten it, unless it has ended.
   void rejoin() {

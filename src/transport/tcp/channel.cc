@@ -17,6 +17,9 @@ namespace {
 // Between processes of one host the kernel's own tuning starts too small.
 constexpr int kLocalBufferBytes = 4 << 20;
 
+// From here on the path counts, and not what it takes to wake a thread.
+constexpr std::chrono::milliseconds kLongPath{1};
+
 }  // namespace
 
 Result<std::unique_ptr<Channel>> StreamChannel::open(const ChannelSetup& setup, ChannelConfig config) {
@@ -83,6 +86,10 @@ Status StreamChannel::become_ready(std::unique_ptr<socket::Stream> stream) {
   stream_ = std::move(stream);
   // On one host the kernel copies all the same, and later.
   sender_.start(*stream_, same_host ? 0 : config_.zerocopy_bytes);
+  if (const auto least = round_trip(); least >= kLongPath) {
+    sender_.set_long_path();
+    reads_.set_long_path(least);
+  }
   liveness_.start(stream_->fd());
   phase_ = Phase::kReady;
   return {};

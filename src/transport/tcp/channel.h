@@ -11,6 +11,7 @@
 #include "base/own_pages.h"
 #include "device/staging.h"
 #include "drivers/socket/poll_set.h"
+#include "drivers/socket/round_trip.h"
 #include "drivers/socket/stream.h"
 #include "transport/farewell.h"
 #include "transport/tcp/connecting.h"
@@ -61,6 +62,9 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
   Status on_control(std::span<const std::byte> message) override;
   bool carries_words() const override { return true; }
   bool say(std::span<const std::byte> block) override;
+  std::chrono::microseconds round_trip() const override {
+    return stream_ ? socket::least_round_trip(stream_->fd()) : std::chrono::microseconds(0);
+  }
   bool encrypted() const override { return stream_ && stream_->encrypted(); }
   std::string describe() const override { return description_; }
 

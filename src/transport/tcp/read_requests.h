@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -22,6 +23,12 @@ class ReadRequests {
       : staging_(std::move(staging)), sender_(sender), completions_(completions) {}
   ReadRequests(const ReadRequests&) = delete;
   ReadRequests& operator=(const ReadRequests&) = delete;
+
+  /// Has as many bytes under way as it takes to keep a long path busy, and leaves the rest to other streams.
+  void set_long_path(std::chrono::microseconds round_trip) {
+    round_trip_ = round_trip;
+    most_bytes_ = kLeastBytes;
+  }
 
   /// False: full.
   bool post(const Batch& batch);
@@ -49,7 +56,8 @@ class ReadRequests {
   using Slot = device::Staging::Slot;
   struct Read {
     std::uint64_t number = 0;
-    Batch batch;  // empty once abandoned
+    std::chrono::steady_clock::time_point posted_at{};  // on a long path
+    Batch batch;                                        // empty once abandoned
     bool abandoned = false;
     bool landed = false;
 
@@ -61,6 +69,11 @@ class ReadRequests {
 
   Read* find(std::uint64_t number);
   void unpack(Read& read);
+  void adapt(const Read& ended);
+
+  // Answers that the stream may have on their way to this side; on a long path at first.
+  static constexpr std::uint64_t kMostBytes = 8U << 20;
+  static constexpr std::uint64_t kLeastBytes = 1U << 20;
 
   std::shared_ptr<device::Staging> staging_;
   Sender& sender_;
@@ -68,6 +81,8 @@ class ReadRequests {
   std::deque<Read> reads_;
   std::uint64_t next_ = 1;
   std::uint64_t bytes_ = 0;  // requested and not ended
+  std::uint64_t most_bytes_ = kMostBytes;
+  std::chrono::microseconds round_trip_{0};  // of a long path
 };
 
 }  // namespace p2p::tcp

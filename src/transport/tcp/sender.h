@@ -37,6 +37,8 @@ class Sender {
   /// Room for a write of so many bytes.
   bool takes_write(std::uint64_t bytes) const { return writes_.takes(bytes); }
 
+  void set_long_path() { writes_.set_long_path(); }
+
   /// `staged`, if there is one, holds the batch's bytes instead of its local memory until it has completed.
   void post_write(const Batch& batch, std::byte* staged = nullptr);
   void post_read_request(std::uint64_t number, const Batch& batch);

@@ -65,6 +65,11 @@ class TcpTransport final : public Transport {
   std::vector<Rail> rails(const PeerPath& path) const override;
   unsigned channels_per_rail(const Rail& rail) const override;
 
+  /// Whoever names a number gets that one.
+  unsigned spare_channels(const Rail& rail) const override {
+    return options_.streams != 0 ? 0 : kMaxStreams - channels_per_rail(rail);
+  }
+
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
     auto registration = std::make_shared<device::WithLifetime<Registration>>(region);
     registrations_->add(registration);

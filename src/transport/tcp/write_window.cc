@@ -12,15 +12,13 @@ namespace {
 
 // Enough to fill a long fat pipe, little enough that one slow stream does not hold a transfer back.
 constexpr std::uint64_t kWindowBytes = 32U << 20;
-// A channel that has this much waiting for its socket leaves the rest to others.
-constexpr std::uint64_t kUnsentBytes = 2U << 20;
 
 }  // namespace
 
 bool WriteWindow::takes(std::uint64_t bytes) const {
   return queued_ + writes_.size() + acknowledged_.size() < kMaxWrites &&
          (bytes_in_flight_ == 0 || bytes_in_flight_ + bytes <= kWindowBytes) &&
-         (bytes_unsent_ == 0 || bytes_unsent_ + bytes <= kUnsentBytes);
+         (bytes_unsent_ == 0 || bytes_unsent_ + bytes <= most_unsent_);
 }
 
 void WriteWindow::queue(std::uint64_t bytes) {

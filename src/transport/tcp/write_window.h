@@ -20,6 +20,9 @@ class WriteWindow {
   /// Room for a write of so many bytes.
   bool takes(std::uint64_t bytes) const;
 
+  /// The kernel's buffer holds what the path takes: what waits for that is left to other streams.
+  void set_long_path() { most_unsent_ = 0; }
+
   /// A write was queued. Until it is started it may be withdrawn, and ends with that.
   void queue(std::uint64_t bytes);
   void withdraw(BatchId id, std::uint64_t bytes);
@@ -57,7 +60,11 @@ class WriteWindow {
     Status outcome;
   };
 
+  // A channel that has this much waiting for its socket leaves the rest to others.
+  static constexpr std::uint64_t kUnsentBytes = 2U << 20;
+
   std::vector<Completion>& completions_;
+  std::uint64_t most_unsent_ = kUnsentBytes;
   std::deque<Write> writes_;        // started; the front has number first_
   std::deque<Write> acknowledged_;  // but the kernel still holds their memory
   std::uint64_t first_ = 1;

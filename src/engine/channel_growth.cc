@@ -1,0 +1,106 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// Spare places: channels that are opened while those that are up have much to do over a long path. The rules
+// are in docs/decisions/more-streams.md.
+#include <algorithm>
+#include <utility>
+
+#include "engine/channel_set.h"
+
+namespace p2p::engine {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{100};
+
+/// So many looks in a row must find much to do.
+constexpr unsigned kBusyLooks = 2;
+
+/// The acceptor asks again after as many looks as before, and as many again, up to so often.
+constexpr unsigned kMostDoublings = 6;
+
+/// On shorter ways one stream carries what a core does.
+constexpr std::chrono::milliseconds kLongWay{1};
+
+}  // namespace
+
+/// The places that are opened at once, then the spare ones, which the rails have in turns.
+void ChannelSet::plan(std::size_t most) {
+  const auto add = [&](const Rail& rail, bool spare) {
+    if (places_.size() >= std::min(most, kMaxChannels)) return;
+    places_.push_back({.rail = rail,
+                       .slot = nullptr,
+                       .last = {},
+                       .extra = spare,
+                       .spare = spare,
+                       .attempts = Attempts(setup_.context->options.keepalive),
+                       .due = {}});
+  };
+  const std::vector<Rail> rails = transport().rails(setup_.peer.path);
+  unsigned most_spare = 0;
+  for (const Rail& rail : rails) {
+    for (unsigned i = transport().channels_per_rail(rail); i != 0; --i) add(rail, false);
+    most_spare = std::max(most_spare, transport().spare_channels(rail));
+  }
+  if (!rests_at_all()) return;  // they would stay
+  for (unsigned i = 0; i != most_spare; ++i) {
+    for (const Rail& rail : rails) {
+      if (i < transport().spare_channels(rail)) add(rail, true);
+    }
+  }
+}
+
+std::size_t ChannelSet::wanted() const {
+  return static_cast<std::size_t>(
+      std::count_if(places_.begin(), places_.end(), [](const Place& place) { return !place.spare; }));
+}
+
+void ChannelSet::recount() { lane_->expect(wanted()); }
+
+void ChannelSet::make_spare(Place& place) {
+  place.extra = place.spare = true;
+  if (!place.slot) return;
+  place.slot->mute();  // its end is no loss
+  trash_.push_back(std::exchange(place.slot, nullptr));
+}
+
+void ChannelSet::watch() {
+  if (!cleared_ && !grow_at_ && has_spare()) grow_at_ = Clock::now() + kLook;
+}
+
+void ChannelSet::look_for_growth(Clock::time_point now) {
+  grow_at_.reset();
+  if (!has_spare()) return;
+  Slot::Load sum;
+  for (const Place& place : places_) {
+    if (!place.slot) continue;
+    const Slot::Load load = place.slot->load();
+    sum.bytes += load.bytes;
+    sum.round_trip = std::max(sum.round_trip, load.round_trip);
+  }
+  if (sum.bytes < Lane::kBulkBytes && lane_->queued() == 0) {
+    busy_looks_ = 0;
+    return lane_->watch();
+  }
+  grow_at_ = now + kLook;
+  if (!serves_ || rest_ != Rest::kNo || ready() == 0) return;
+  if (sum.round_trip < kLongWay) return grow_at_.reset();  // until they have been at rest
+  if (++busy_looks_ < kBusyLooks) return;
+  lane_->cut_small();
+  if (setup_.role == Role::kConnector) return grow();
+  grow_at_ = now + kLook * (1U << std::min(busy_looks_ - kBusyLooks, kMostDoublings));
+  setup_.send(wire::ChannelsWanted{name()});
+}
+
+/// As many more as there are, once those are up.
+void ChannelSet::grow() {
+  if (cleared_ || !serves_ || !settled() || Clock::now() < no_more_until_) return;
+  std::size_t more = wanted();
+  for (Place& place : places_) {
+    if (!place.spare || more == 0) continue;
+    --more;
+    place.spare = false;
+    reopen(place);
+  }
+  recount();
+}
+
+}  // namespace p2p::engine
