@@ -90,13 +90,11 @@ void ChannelSet::look_for_growth(Clock::time_point now) {
   setup_.send(wire::ChannelsWanted{name()});
 }
 
-/// As many more as there are, once those are up.
+/// All at once: where they are needed each takes several round trips to come up, and more to get going.
 void ChannelSet::grow() {
   if (cleared_ || !serves_ || !settled() || Clock::now() < no_more_until_) return;
-  std::size_t more = wanted();
   for (Place& place : places_) {
-    if (!place.spare || more == 0) continue;
-    --more;
+    if (!place.spare) continue;
     place.spare = false;
     reopen(place);
   }
