@@ -93,6 +93,7 @@ void Imports::when_resolved(std::span<const RemoteSpan> spans, std::function<voi
 }
 
 void Imports::start(Incarnation peer) {
+  context_->regions->add_importer(shared_from_this());
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
   std::vector<std::shared_ptr<void>> opening;
   {
@@ -332,7 +333,18 @@ void Imports::region_revoked(std::shared_ptr<Region> region) {
   region->answered();
 }
 
+// What a peer imported without a question it would keep until the connection ends.
+void Imports::region_ended(const RegionInfo& region) {
+  if (router_->wants_exported_key(region.place)) return;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+  }
+  send_(wire::RegionRevoke{0, to_underlying(region.id)});
+}
+
 void Imports::close(const Error& error, const std::shared_ptr<Fence>& fence) {
+  context_->regions->remove_importer(*this);
   std::unordered_map<std::uint32_t, std::shared_ptr<RemoteRegion>> remotes;
   std::unordered_map<std::uint64_t, std::shared_ptr<Region>> revocations;
   std::unordered_set<std::uint32_t> given;

@@ -52,6 +52,7 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
   void start(Incarnation peer);
 
   void region_revoked(std::shared_ptr<Region> region) override;
+  void region_ended(const RegionInfo& region) override;
 
   void on(const wire::RegionQuery& query);
   Status on(const wire::RegionAnswer& answer);
@@ -95,7 +96,7 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
   std::unordered_map<std::uint64_t, std::shared_ptr<Region>> revocations_
       P2P_GUARDED_BY(mutex_);                            // unanswered
   std::shared_ptr<Fence> fence_ P2P_GUARDED_BY(mutex_);  // once closed
-  std::uint64_t next_ P2P_GUARDED_BY(mutex_) = 0;
+  std::uint64_t next_ P2P_GUARDED_BY(mutex_) = 1;        // 0: of revocations whose answers nobody waits for
   std::vector<std::shared_ptr<void>> opening_ P2P_GUARDED_BY(mutex_);  // dropped when the connection opens
 };
 

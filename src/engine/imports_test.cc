@@ -316,5 +316,43 @@ TEST_F(SlowImports, EndWithTheirEndpoint) {
   closing.join();
 }
 
+// Over a transport that asks no owner, too: what comes and goes leaves nothing behind.
+TEST(ImportsWithoutQuestions, AreForgottenWithTheirRegions) {
+  Options options;
+  options.listen_address = "127.0.0.1";
+  options.transports = {"tcp"};
+  const auto here = Endpoint::create(options, builtin_transports()).value();
+  const auto there = Endpoint::create(options, builtin_transports()).value();
+  const auto connection = here->connect("127.0.0.1", there->port(), 10s, std::nullopt);
+  ASSERT_TRUE(connection->wait_open(10s));
+  const auto accepted = there->accept(10s).value();
+  std::vector<std::byte> memory(100);
+  const auto id_of = [&](const std::shared_ptr<Region>& region) {
+    const RegionInfo& info = region->info();
+    const auto address = reinterpret_cast<std::uintptr_t>(info.base);
+    return connection
+        ->import_region({address, info.size, info.place, info.id, info.key, region->incarnation()})
+        .value();
+  };
+  const auto stays = there->context().regions->add(memory.data(), memory.size(), {}).value();
+  const RemoteRegionId kept = id_of(stays);
+  RemoteRegionId latest{};
+  for (int round = 0; round < 3000; ++round) {
+    const auto region = there->context().regions->add(memory.data(), memory.size(), {}).value();
+    latest = id_of(region);
+    ASSERT_TRUE(connection->wait_imported(latest, 10s));
+    ASSERT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
+  }
+  EXPECT_TRUE(eventually([&] {
+    const Status usable = connection->wait_imported(latest, 10s);
+    return !usable && usable.error().code == ErrorCode::kNotFound;
+  }));
+  const Status early = connection->wait_imported(RemoteRegionId{to_underlying(kept) + 1}, 10s);
+  ASSERT_FALSE(early);
+  EXPECT_NE(early.error().message.find("none was imported"), std::string::npos) << early.error().message;
+  EXPECT_TRUE(connection->wait_imported(kept, 10s)) << "the one that stayed is known";
+  ASSERT_TRUE(stays->revoke(std::chrono::steady_clock::now() + 10s));
+}
+
 }  // namespace
 }  // namespace p2p::engine

@@ -131,6 +131,7 @@ bool Region::withhold() {
   }
   // An answer keeps the region: until it is there, so are the registrations that the peer may still use.
   for (const auto& importer : importers) importer->region_revoked(shared_from_this());
+  if (first) table_->tell_ended(info_, importers);
   return first;
 }
 
@@ -187,6 +188,30 @@ RegionTable::RegionTable(TransportList transports, Incarnation incarnation,
 Status RegionTable::forked_off() {
   return fail(ErrorCode::kUnavailable,
               "use an endpoint: it belongs to the process that this one was forked off; make another one");
+}
+
+void RegionTable::add_importer(const std::shared_ptr<Importer>& importer) {
+  const std::unique_lock lock(mutex_);
+  importers_.insert_or_assign(importer.get(), importer);
+}
+
+void RegionTable::remove_importer(const Importer& importer) {
+  const std::unique_lock lock(mutex_);
+  importers_.erase(&importer);
+}
+
+void RegionTable::tell_ended(const RegionInfo& region,
+                             const std::vector<std::shared_ptr<Importer>>& gave) const {
+  std::vector<std::shared_ptr<Importer>> others;
+  {
+    const std::shared_lock lock(mutex_);
+    for (const auto& [address, weak] : importers_) {
+      if (auto importer = weak.lock()) others.push_back(std::move(importer));
+    }
+  }
+  for (const auto& importer : others) {
+    if (std::find(gave.begin(), gave.end(), importer) == gave.end()) importer->region_ended(region);
+  }
 }
 
 Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, MemoryPlace place,

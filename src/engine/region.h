@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "engine/fence.h"
+#include "engine/importer.h"
 #include "engine/region_keys.h"
 #include "p2p/memory.h"
 #include "transport/transport.h"
@@ -29,20 +30,6 @@ struct TransportSlot {
   std::optional<std::string> unusable{};  ///< why, if it is
 };
 using TransportList = std::vector<TransportSlot>;
-
-class Region;
-
-/// Gave a region of this endpoint to a peer, and tells it when the region is taken back.
-class Importer {
- public:
-  Importer() = default;
-  virtual ~Importer() = default;
-  Importer(const Importer&) = delete;
-  Importer& operator=(const Importer&) = delete;
-
-  /// `region->answered` follows, on any thread, once the peer is through with the memory.
-  virtual void region_revoked(std::shared_ptr<Region> region) = 0;
-};
 
 /// One registered range: its registrations with the transports and those who use it. Thread-safe.
 /// Shared by the application's MemoryRegion, the table, the transfers under way and, once it was taken back,
@@ -167,6 +154,13 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
 
   void remove(RegionId id);
 
+  /// Whom to tell of every region that ends, until it is removed.
+  void add_importer(const std::shared_ptr<Importer>& importer);
+  void remove_importer(const Importer& importer);
+
+  /// Tells all of them but those that gave it.
+  void tell_ended(const RegionInfo& region, const std::vector<std::shared_ptr<Importer>>& gave) const;
+
   /// How many there are, and their bytes.
   struct Amount {
     std::size_t regions = 0;
@@ -189,6 +183,7 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<Region>> regions_;
   std::uint64_t bytes_ = 0;  // of these
+  std::map<const Importer*, std::weak_ptr<Importer>> importers_;
 };
 
 }  // namespace p2p::engine
