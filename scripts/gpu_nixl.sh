@@ -79,10 +79,9 @@ a=gpu:0 b=gpu:$far
 llama=(--model llama-3.1-70b --tp 8 --isl 4096)
 if ((short)); then
   for op in write read; do
-    for backend in tcpx ucx; do
-      row "$backend" $a $b --op-type $op "${llama[@]}" --iters $([[ $backend == ucx ]] && echo 3 || echo 20)
-      row "$backend" $a $b --op-type $op --sizes 256M --iters 10
-    done
+    row tcpx $a $b --op-type $op "${llama[@]}" --iters 20
+    row ucx $a $b --op-type $op "${llama[@]}" --iters 3
+    for backend in tcpx ucx; do row "$backend" $a $b --op-type $op --sizes 256M --iters 10; done
   done
   exit $failed
 fi
