@@ -132,7 +132,11 @@ std::uint64_t buffer_id_of(const void* pointer) {
   return id_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, reinterpret_cast<CUdeviceptr>(pointer));
 }
 
+// Asked of mapped memory alone, for which captures were lost that were kept with other memory.
 std::uint64_t memory_id_of(const void* pointer) {
+  const Driver* const driver = loaded_driver();
+  if (driver == nullptr) return 0;
+  const RelaxedCapture relaxed(*driver);
   return id_of(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, reinterpret_cast<CUdeviceptr>(pointer));
 }
 
