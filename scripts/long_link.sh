@@ -8,6 +8,8 @@
 # Needs root, /dev/net/tun, iperf3, and cores that are idle. Uses the release preset.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source-path=SCRIPTDIR
+source scripts/namespaces.sh
 perf=build/release/tools/perf/p2p-perf
 link=build/release/tests/support/p2p_long_link
 seconds=${LONG_LINK_SECONDS:-6}
@@ -22,19 +24,7 @@ for tool in iperf3 "$perf" "$link"; do
   command -v "$tool" >/dev/null || { echo "long_link: '$tool' is missing" >&2 && exit 2; }
 done
 
-left=long-$$-left right=long-$$-right server='' carrier='' folder=$(mktemp -d)
-end_all() {
-  local one
-  for one in $server $carrier; do kill "$one" 2>/dev/null || true; done
-  ip netns del "$left" 2>/dev/null || true
-  ip netns del "$right" 2>/dev/null || true
-  rm -rf "$folder"
-}
-trap end_all EXIT
-for host in "$left" "$right"; do
-  ip netns add "$host"
-  ip -n "$host" link set lo up
-done
+bare_hosts long
 
 # The link by a profile; what carries its packets goes with the descriptor 3.
 start_link() {
@@ -82,28 +72,6 @@ print(best[1], round(best[0], 1))
 END
 }
 
-# "write MBITS" and "read MBITS".
-engine_sums() {
-  local words
-  mkfifo "$folder/port"
-  ip netns exec "$right" timeout 300 "$perf" server --listen 10.96.0.2 --port 0 >"$folder/port" &
-  server=$!
-  read -r -t 30 words <"$folder/port"
-  UCCL_P2P_LISTEN_ADDRESS=10.96.0.1 ip netns exec "$left" timeout 300 "$perf" client 10.96.0.2 --port "${words##*:}" \
-    --op write,read --size 1M --depth 16 --duration "$seconds" --json "$folder/rows" >/dev/null
-  wait "$server"
-  server=
-  rm "$folder/port"
-  python3 - "$folder/rows" <<'END'
-import json, sys
-for line in open(sys.argv[1]):
-    row = json.loads(line)
-    if "gbytes_per_second" in row:
-        print(row["op"], round(row["gbytes_per_second"] * 8000, 1))
-END
-  rm "$folder/rows"
-}
-
 start_link "${profiles[0]}"
 available=$(cat /proc/sys/net/ipv4/tcp_available_congestion_control)
 for control in ${LONG_LINK_CONTROLS:-cubic bbr}; do
@@ -115,10 +83,11 @@ for control in ${LONG_LINK_CONTROLS:-cubic bbr}; do
     for _ in $(seq "${LONG_LINK_ROUNDS:-1}"); do
       change_link "$profile"
       best=$(iperf_best)
+      perf_between 10.96.0.1 10.96.0.2 --op write,read --size 1M --depth 16 --duration "$seconds"
       line="$control, $profile: iperf3 with ${best% *} streams ${best#* } Mbit/s"
       while read -r operation sum; do
         line+=$(python3 -c "print(f'; $operation {$sum:.0f}, {$sum / ${best#* }:.2f}')")
-      done < <(engine_sums)
+      done < <(perf_sums)
       echo "$line"
     done
   done

@@ -55,31 +55,10 @@ print(sum(json.load(open(name))["end"]["sum_received"]["bits_per_second"] for na
 END
 }
 
-# engine OPERATIONS SECONDS: p2p-perf does these for so long each, and leaves its rows in $folder/rows.
+# engine OPERATIONS SECONDS: p2p-perf does these for so long each.
 engine() {
   export UCCL_P2P_INTERFACES=$interfaces UCCL_P2P_STREAMS=1
-  local words
-  rm -f "$folder/said" "$folder/rows"
-  mkfifo "$folder/said"
-  ip netns exec "$right" timeout 200 "$perf" server --listen 10.98.0.2 --port 0 >"$folder/said" &
-  server=$!
-  read -r -t 30 words <"$folder/said"
-  UCCL_P2P_LISTEN_ADDRESS=10.98.0.1 ip netns exec "$left" timeout 200 "$perf" client 10.98.0.2 --port "${words##*:}" \
-    --transport tcp --op "$1" --size 64M --depth "$depth" --duration "$2" --json "$folder/rows" >/dev/null
-  wait "$server"
-  server=
-}
-
-# "write N" and "read N", in Mbit/s.
-engine_sums() {
-  engine write,read "$seconds"
-  python3 - "$folder/rows" <<'END'
-import json, sys
-for line in open(sys.argv[1]):
-    row = json.loads(line)
-    if "gbytes_per_second" in row:
-        print(row["op"], row["gbytes_per_second"] * 8000)
-END
+  perf_between 10.98.0.1 10.98.0.2 --transport tcp --op "$1" --size 64M --depth "$depth" --duration "$2"
 }
 
 # The first rail is lost and comes back in the middle of an operation.
@@ -109,6 +88,7 @@ if [ "$cut" ]; then
 fi
 best=$(iperf_sum)
 echo "iperf3, ${#speeds[@]} rails of ${speeds[*]} Mbit/s: $best Mbit/s"
-engine_sums | while read -r operation sum; do
+engine write,read "$seconds"
+perf_sums | while read -r operation sum; do
   python3 -c "print(f'p2p-perf, $operation: {$sum:.0f} Mbit/s, {$sum / $best:.3f} of iperf3')"
 done
