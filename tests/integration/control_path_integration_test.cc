@@ -60,6 +60,18 @@ class ControlPathTest : public ::testing::Test {
     EXPECT_TRUE(is_ok(status_of(right_->call("status 0"))));
   }
 
+  /// What was written is there, and a region can be made, told of, written to and taken back.
+  void expect_all_goes_on() {
+    const PeerRegion late = right_->region(kSize);
+    EXPECT_TRUE(is_ok(write(import(late), late)));
+    for (const auto& region : {theirs_, late}) {
+      EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("check {} 0 {} 7", region.index, kSize)))));
+    }
+    // What is said of a region that goes is answered, over whatever connection the session has by now.
+    EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("drop_region {}", late.index)))));
+    expect_both_connected();
+  }
+
   Rails rails_{{"400mbit", "400mbit"}};
   std::optional<Peer> left_, right_;
   std::uint64_t connection_ = 0;
@@ -78,14 +90,7 @@ TEST_F(ControlPathTest, ThatIsDarkForAWhileHarmsNothing) {
   } while (Clock::now() < dark);
   rails_.set_dark(0, false);
   ASSERT_TRUE(is_ok(rails_.made()));
-  const PeerRegion late = right_->region(kSize);
-  EXPECT_TRUE(is_ok(write(import(late), late)));
-  for (const auto& region : {theirs_, late}) {
-    EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("check {} 0 {} 7", region.index, kSize)))));
-  }
-  // What is said of a region that goes is answered, over whatever connection the session has by now.
-  EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("drop_region {}", late.index)))));
-  expect_both_connected();
+  expect_all_goes_on();
 }
 
 /// The session goes on by an address of a rail; the rails carry on meanwhile.
@@ -100,13 +105,7 @@ TEST_P(GoneAddressTest, IsLeftForAnother) {
   do {
     ASSERT_TRUE(is_ok(write(id, theirs_)));
   } while (Clock::now() < until);
-  const PeerRegion late = right_->region(kSize);
-  EXPECT_TRUE(is_ok(write(import(late), late)));
-  for (const auto& region : {theirs_, late}) {
-    EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("check {} 0 {} 7", region.index, kSize)))));
-  }
-  EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("drop_region {}", late.index)))));
-  expect_both_connected();
+  expect_all_goes_on();
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, GoneAddressTest, ::testing::Bool(), [](const auto& one) {

@@ -14,12 +14,7 @@ std::string LongLink::missing() {
   return "";
 }
 
-LongLink::LongLink(std::uint64_t seed, const std::string& profile)
-    : left_(fmt::format("p2p-{}-a", ::getpid())), right_(fmt::format("p2p-{}-b", ::getpid())) {
-  for (const std::string& host : {left_, right_}) {
-    must({"ip", "netns", "add", host});
-    must({"ip", "-n", host, "link", "set", "lo", "up"});
-  }
+LongLink::LongLink(std::uint64_t seed, const std::string& profile) : Hosts("long") {
   if (made_) start(seed, profile);
   for (const bool left : {true, false}) {
     const std::string& host = left ? left_ : right_;
@@ -28,15 +23,6 @@ LongLink::LongLink(std::uint64_t seed, const std::string& profile)
     // So that the link's own queue is the one that overflows.
     must({"ip", "-n", host, "link", "set", "long", "up", "txqueuelen", "10000"});
   }
-}
-
-LongLink::~LongLink() {
-  link_.reset();
-  for (const std::string& host : {left_, right_}) (void)run({"ip", "netns", "del", host});
-}
-
-void LongLink::must(const std::vector<std::string>& words) {
-  if (made_) made_ = run(words);
 }
 
 void LongLink::start(std::uint64_t seed, const std::string& profile) {

@@ -2,7 +2,6 @@
 #include "rails.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <sstream>
 
@@ -12,14 +11,7 @@
 namespace p2p::testing {
 
 Rails::Rails(const std::vector<std::string>& speeds)
-    : rails_(static_cast<int>(speeds.size())),
-      left_(fmt::format("p2p-{}-l", ::getpid())),
-      router_(fmt::format("p2p-{}-m", ::getpid())),
-      right_(fmt::format("p2p-{}-r", ::getpid())) {
-  for (const std::string& host : {left_, router_, right_}) {
-    must({"ip", "netns", "add", host});
-    must({"ip", "-n", host, "link", "set", "lo", "up"});
-  }
+    : Hosts("rails", true), rails_(static_cast<int>(speeds.size())) {
   must({"ip", "netns", "exec", router_, "sysctl", "-q", "net.ipv4.ip_forward=1"});
   for (int i = 0; i <= rails_; ++i) {
     join(left_, i, "l", kLeftNet);
@@ -28,10 +20,6 @@ Rails::Rails(const std::vector<std::string>& speeds)
     route(right_, i, kRightNet, kLeftNet);
     if (i != 0) slow_down(i, speeds[static_cast<std::size_t>(i) - 1]);
   }
-}
-
-Rails::~Rails() {
-  for (const std::string& host : {left_, router_, right_}) (void)run({"ip", "netns", "del", host});
 }
 
 std::string Rails::interfaces() const {
@@ -93,10 +81,6 @@ std::uint64_t Rails::carried(int rail) const {
     if (line) sum += std::stoull(*line);
   }
   return sum;
-}
-
-void Rails::must(const std::vector<std::string>& words) {
-  if (made_) made_ = run(words);
 }
 
 // The host's interface eN, which the router calls by `side`.

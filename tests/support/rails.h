@@ -5,26 +5,19 @@
 #include <string>
 #include <vector>
 
-#include "p2p/result.h"
+#include "hosts.h"
 
 namespace p2p::testing {
 
 /// Two hosts with several networks between them, each by way of a router: one for control, with the number 0,
-/// the rest are rails of some speed. Network namespaces, which takes root; gone with the object.
-class Rails {
+/// the rest are rails of some speed.
+class Rails : public Hosts {
  public:
   static constexpr const char* kLeftAddress = "10.97.0.1";
   static constexpr const char* kRightAddress = "10.98.0.1";
 
   /// A rail of each speed, as `tc` takes it ("400mbit"); empty: as fast as it goes.
   explicit Rails(const std::vector<std::string>& speeds);
-  ~Rails();
-  Rails(const Rails&) = delete;
-  Rails& operator=(const Rails&) = delete;
-
-  const Status& made() const { return made_; }
-  std::vector<std::string> left() const { return {"ip", "netns", "exec", left_}; }
-  std::vector<std::string> right() const { return {"ip", "netns", "exec", right_}; }
 
   /// "e1,e2": the hosts' interfaces for them.
   std::string interfaces() const;
@@ -51,14 +44,11 @@ class Rails {
   static constexpr int kLeftNet = 97;
   static constexpr int kRightNet = 98;
 
-  void must(const std::vector<std::string>& words);
   void join(const std::string& host, int i, const char* side, int net);
   void route(const std::string& host, int i, int from, int to);
   void slow_down(int i, const std::string& speed);
 
   const int rails_;
-  const std::string left_, router_, right_;
-  Status made_;
 };
 
 }  // namespace p2p::testing
