@@ -23,12 +23,6 @@ constexpr unsigned kCopyBlocks = 8;
 // Streams that carry one transfer after the other have an order each in this time.
 constexpr std::chrono::microseconds kStandbyIdle{500};
 
-Copier::Limits with_standby(const StagingPool::Limits& limits) {
-  Copier::Limits copier = limits.copier;
-  copier.standby_bytes = limits.standby.ctas == 0 ? 0 : limits.standby.bytes;
-  return copier;
-}
-
 std::optional<int> node_of(int device) {
   if (device < 0) return std::nullopt;
   const auto address = cuda::bus_id_of(device);
@@ -45,18 +39,21 @@ Result<std::shared_ptr<std::byte>> StagingPool::allocate_pinned(std::size_t byte
 }
 
 // However long the run: with many streams under way kernels were quicker than the copy engine at all sizes.
-Copier::Limits StagingPool::copier_limits(unsigned gpu_blocks, std::size_t blocks, std::size_t lists) {
-  return {.grid = {.ctas = std::min(gpu_blocks, kCopyBlocks)},
-          .bulk_bytes = gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
+Copier::Limits StagingPool::copier_limits(const Options& options, std::size_t blocks, std::size_t lists,
+                                          std::uint64_t standby_bytes) {
+  return {.grid = {.ctas = std::min(options.gpu_blocks, kCopyBlocks)},
+          .bulk_bytes = options.gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
           .blocks = blocks,
-          .lists = lists};
+          .lists = lists,
+          .standby_ctas = std::min(options.gpu_blocks, options.gpu_standby_blocks),
+          .standby_bytes = standby_bytes};
 }
 
 StagingPool::StagingPool(const Limits& limits, Allocate allocate, Copiers::Open open)
     : limits_(limits),
       allocate_(std::move(allocate)),
       copiers_(
-          with_standby(limits), open ? std::move(open) : [this](int device, const Copier::Limits& copier) {
+          limits.copier, open ? std::move(open) : [this](int device, const Copier::Limits& copier) {
             return open_copier(device, copier);
           }) {}
 
@@ -64,11 +61,11 @@ StagingPool::StagingPool(const Limits& limits, Allocate allocate, Copiers::Open 
 // its multiprocessors.
 Result<std::unique_ptr<Copier>> StagingPool::open_copier(int device, const Copier::Limits& limits) {
   std::shared_ptr<Standby> standby;
-  if (limits_.standby.ctas != 0) {
+  if (limits.standby_ctas != 0) {
     const MutexLock lock(standbys_mutex_);
     std::shared_ptr<Standby>& kept = standbys_[device];
     if (!kept) {
-      auto opened = Standby::open(device, {.ctas = limits_.standby.ctas, .idle = kStandbyIdle});
+      auto opened = Standby::open(device, {.ctas = limits.standby_ctas, .idle = kStandbyIdle});
       if (!opened) return tl::unexpected(std::move(opened.error()));
       kept = std::move(*opened);
     }

@@ -12,6 +12,7 @@
 #include "base/background.h"
 #include "base/mutex.h"
 #include "device/copiers.h"
+#include "p2p/options.h"
 #include "p2p/result.h"
 
 namespace p2p::device {
@@ -25,18 +26,14 @@ class StagingPool {
     std::size_t slot_bytes = 0;
     std::size_t slots_per_stream = 0;  ///< made ahead
     std::size_t slots = 0;             ///< made ahead at most; more only for streams that have next to none
-    Copier::Limits copier;
-
-    /// The kernel on each device that waits for short runs of all streams.
-    struct {
-      unsigned ctas = 0;        ///< 0: none
-      std::uint64_t bytes = 0;  ///< longer runs have a launch of their own
-    } standby;
+    Copier::Limits copier;             ///< the kernel that stands by is one for all on a device
   };
 
   /// Copies that fill and empty slots by kernels of few thread blocks, since PCIe needs no more; by copy
-  /// engine if kernels may have none at all. Of lists up to `blocks` long, `lists` of them under way.
-  static Copier::Limits copier_limits(unsigned gpu_blocks, std::size_t blocks, std::size_t lists);
+  /// engine if kernels may have none at all. Of lists up to `blocks` long, `lists` of them under way; single
+  /// runs of up to `standby_bytes` by the kernel that stands by.
+  static Copier::Limits copier_limits(const Options& options, std::size_t blocks, std::size_t lists,
+                                      std::uint64_t standby_bytes);
 
   /// Pinned memory on the NUMA node of `device` (-1: on any), freed with the last pointer to it.
   using Allocate = std::function<Result<std::shared_ptr<std::byte>>(std::size_t bytes, int device)>;

@@ -17,9 +17,6 @@ constexpr unsigned kBusyLooks = 2;
 /// The acceptor asks again after as many looks as before, and as many again, up to so often.
 constexpr unsigned kMostDoublings = 6;
 
-/// On shorter ways one stream carries what a core does.
-constexpr std::chrono::milliseconds kLongWay{1};
-
 }  // namespace
 
 /// The places that are opened at once, then the spare ones, which the rails have in turns.
@@ -69,20 +66,20 @@ void ChannelSet::watch() {
 void ChannelSet::look_for_growth(Clock::time_point now) {
   grow_at_.reset();
   if (!has_spare()) return;
-  Slot::Load sum;
+  std::uint64_t flying = 0;
+  std::chrono::microseconds round_trip{0};
   for (const Place& place : places_) {
     if (!place.slot) continue;
-    const Slot::Load load = place.slot->load();
-    sum.bytes += load.bytes;
-    sum.round_trip = std::max(sum.round_trip, load.round_trip);
+    flying += place.slot->pace().flying();
+    round_trip = std::max(round_trip, place.slot->round_trip());
   }
-  if (sum.bytes < Lane::kBulkBytes && lane_->queued() == 0) {
+  if (flying < Lane::kBulkBytes && lane_->queued() == 0) {
     busy_looks_ = 0;
     return lane_->watch();
   }
   grow_at_ = now + kLook;
   if (!serves_ || rest_ != Rest::kNo || ready() == 0) return;
-  if (sum.round_trip < kLongWay) return grow_at_.reset();  // until they have been at rest
+  if (round_trip < kLongPath) return grow_at_.reset();  // until they have been at rest
   if (++busy_looks_ < kBusyLooks) return;
   lane_->cut_small();
   if (setup_.role == Role::kConnector) return grow();

@@ -145,6 +145,11 @@ bool ChannelSet::settled() const {
                      [](const Place& place) { return place.ready || !place.slot; });
 }
 
+void ChannelSet::note_loss(Place& place, std::string_view why) {
+  lane_->history().lost(place.rail.name, why);
+  place.was_lost = true;
+}
+
 /// It may be tried again later.
 void ChannelSet::lose(Place& place, const Error& why) {
   why_ = why;
@@ -184,10 +189,7 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     }
   } else {
     const bool was_ready = place.ready;
-    if (was_ready) {
-      lane_->history().lost(place.rail.name, status.error().message, Clock::now());
-      place.was_lost = true;
-    }
+    if (was_ready) note_loss(place, status.error().message);
     lose(place, status.error());
     log(was_ready ? LogLevel::kInfo : LogLevel::kDebug, "{} {} is lost, {} of {} channels are left: {}",
         name(), place.rail.name, ready(), wanted(), status.error().message);
@@ -221,10 +223,7 @@ Status ChannelSet::on(const wire::ChannelReopen& offer) {
   }
   heard_of_channels();
   // The peer's end is shut and has said so. This one gives its pieces back by itself, if it has not done so.
-  if (place.slot && place.ready) {
-    lane_->history().lost(place.rail.name, "the peer's end was lost", Clock::now());
-    place.was_lost = true;
-  }
+  if (place.slot && place.ready) note_loss(place, "the peer's end was lost");
   if (place.slot) place.last.emplace(number(place), std::exchange(place.slot, nullptr));
   if (place.last.size() > kMostLast) {
     trash_.push_back(std::move(place.last.extract(place.last.begin()).mapped()));

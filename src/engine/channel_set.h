@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/attempts.h"
@@ -153,6 +154,7 @@ class ChannelSet {
   void look_for_growth(Clock::time_point now);
   void grow();
   Result<std::vector<Bytes>> open_planned();
+  void note_loss(Place& place, std::string_view why);
   void lose(Place& place, const Error& why);
   void reopen(Place& place);
   std::optional<Clock::time_point> unused_since() const;

@@ -58,7 +58,7 @@ void Pace::clear() {
 Standing Pace::standing(Clock::time_point now) const {
   const Clock::time_point heard_at = heard_at_.load(std::memory_order_relaxed);
   const bool known = laden() || now - taken_at_.load(std::memory_order_relaxed) < kForget;
-  return {.flying = flying_.load(std::memory_order_relaxed),
+  return {.flying = flying(),
           .rate = known ? rate_.load(std::memory_order_relaxed) : 0,
           .silence = heard_at == Clock::time_point{} ? Clock::duration{} : now - heard_at};
 }

@@ -201,10 +201,11 @@ Route Router::best(MemoryKind local, MemoryKind remote) const {
   std::optional<Route> waits;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const Transport& transport = *transports_[i].transport;
-    if (rows_[i].lane && transport.carries(place(local), place(remote))) {
+    const bool carries = transport.carries(place(local), place(remote));
+    if (carries && rows_[i].lane) {
       append_history(route.history, transport.name(), rows_[i].lane->history());
     }
-    if (rows_[i].closed || !transport.carries(place(local), place(remote))) {
+    if (rows_[i].closed || !carries) {
       append(route.reason, transport.name(), rows_[i].closed ? *rows_[i].closed : not_carried(local, remote));
       continue;
     }

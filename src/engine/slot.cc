@@ -211,13 +211,9 @@ std::optional<Slot::Clock::time_point> Slot::quiet_since() {
   return quiet ? std::optional(moved_at_) : std::nullopt;
 }
 
-Slot::Load Slot::load() {
+std::chrono::microseconds Slot::round_trip() {
   MutexLock lock(mutex_);
-  Load load;
-  if (!ready_ || stopped_) return load;
-  flying_.for_each([&load](const Piece& piece) { load.bytes += piece.batch.bytes; });
-  load.round_trip = channel_->round_trip();
-  return load;
+  return ready_ && !stopped_ ? channel_->round_trip() : std::chrono::microseconds(0);
 }
 
 void Slot::mute() {

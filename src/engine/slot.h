@@ -83,12 +83,8 @@ class Slot : public std::enable_shared_from_this<Slot> {
   /// When something last moved; nothing unless it is up, and nothing is under way, and no caller at it.
   std::optional<Clock::time_point> quiet_since();
 
-  /// What is under way through it, and how long its path is.
-  struct Load {
-    std::uint64_t bytes = 0;
-    std::chrono::microseconds round_trip{0};  ///< 0: not known
-  };
-  Load load();
+  /// Of its path; 0: not known.
+  std::chrono::microseconds round_trip();
 
   /// Comes back to its source, which has forgotten it, unless it has ended.
   void rejoin() {

@@ -13,6 +13,10 @@
 
 namespace p2p {
 
+/// Of a round trip: from here on the path decides how much a stream carries, not what a core copies and how
+/// soon a thread wakes.
+inline constexpr std::chrono::milliseconds kLongPath{1};
+
 enum class ChannelState : std::uint8_t { kConnecting, kReady, kFailed };
 
 /// One path to one peer over one rail. Owned and called by one worker at a time, never concurrently.

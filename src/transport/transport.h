@@ -54,8 +54,10 @@ struct Capabilities {
   bool encrypts = false;  ///< what leaves the host, where `ChannelSetup::encrypt` asks for it
   bool reopens = false;   ///< a channel that was lost can be opened again, also the last one
   bool rests = false;     ///< and all are closed when nothing uses them, until something does
-  std::uint64_t thread_bytes =
-      0;  ///< of kSpread: so many are worth another thread, if more than the engine's
+
+  /// Of kSpread: for so many another thread is woken, where the engine would wake one for less.
+  std::uint64_t thread_bytes = 0;
+
   std::uint64_t max_batch_bytes = std::uint64_t{1} << 20;
   std::size_t max_batch_segments = 1024;
 };

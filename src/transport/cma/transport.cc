@@ -26,13 +26,11 @@ constexpr std::uint64_t kStandbyBytes = std::uint64_t{256} << 10;
 constexpr std::uint64_t kThreadBytes = std::uint64_t{512} << 10;
 
 device::StagingPool::Limits staging_limits(const Options& options) {
-  return {
-      .slot_bytes = kMaxBatchBytes,
-      .slots_per_stream = 2 * DevicePath::kSlots,
-      .slots = options.gpu_staging_bytes / kMaxBatchBytes,
-      .copier =
-          device::StagingPool::copier_limits(options.gpu_blocks, kMaxBatchSegments, DevicePath::lists()),
-      .standby = {.ctas = std::min(options.gpu_blocks, options.gpu_standby_blocks), .bytes = kStandbyBytes}};
+  return {.slot_bytes = kMaxBatchBytes,
+          .slots_per_stream = 2 * DevicePath::kSlots,
+          .slots = options.gpu_staging_bytes / kMaxBatchBytes,
+          .copier = device::StagingPool::copier_limits(options, kMaxBatchSegments, DevicePath::lists(),
+                                                       kStandbyBytes)};
 }
 
 class CmaTransport : public Transport {

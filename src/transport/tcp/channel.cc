@@ -17,9 +17,6 @@ namespace {
 // Between processes of one host the kernel's own tuning starts too small.
 constexpr int kLocalBufferBytes = 4 << 20;
 
-// From here on the path counts, and not what it takes to wake a thread.
-constexpr std::chrono::milliseconds kLongPath{1};
-
 }  // namespace
 
 Result<std::unique_ptr<Channel>> StreamChannel::open(const ChannelSetup& setup, ChannelConfig config) {

@@ -8,6 +8,7 @@
 #include "transport/tcp/staged_memory.h"
 
 namespace p2p::tcp {
+
 bool ReadRequests::post(const Batch& batch) {
   const bool room = reads_.size() < kMaxReads && (bytes_ == 0 || bytes_ + batch.bytes <= most_bytes_);
   if (!room) return false;

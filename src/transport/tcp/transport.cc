@@ -30,13 +30,11 @@ std::uint64_t max_batch_bytes(const Options& options) {
 }
 
 device::StagingPool::Limits staging_limits(const Options& options) {
-  return {
-      .slot_bytes = kStagedBytes,
-      .slots_per_stream = kSlotsPerStream,
-      .slots = options.gpu_staging_bytes / kStagedBytes,
-      .copier = device::StagingPool::copier_limits(options.gpu_blocks, kMaxRanges,
-                                                   device::Staging::lists(kStagingSlots)),
-      .standby = {.ctas = std::min(options.gpu_blocks, options.gpu_standby_blocks), .bytes = kStandbyBytes}};
+  return {.slot_bytes = kStagedBytes,
+          .slots_per_stream = kSlotsPerStream,
+          .slots = options.gpu_staging_bytes / kStagedBytes,
+          .copier = device::StagingPool::copier_limits(options, kMaxRanges,
+                                                       device::Staging::lists(kStagingSlots), kStandbyBytes)};
 }
 
 class TcpTransport final : public Transport {
