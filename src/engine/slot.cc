@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/lock_polling.h"
 #include "base/log.h"
 #include "base/relax.h"
 #include "base/underlying.h"
@@ -27,8 +26,6 @@ Slot::Slot(SlotThread& thread, std::shared_ptr<WorkSource> source, Setup setup)
       report_(std::move(setup.report)) {
   thread_.reserve();
 }
-
-// The write path: a caller, or the thread, has a turn.
 
 Turn Slot::try_turn(Deferred& deferred, Clock::time_point now) {
   if (!mutex_.try_lock()) return Turn::kBusy;
@@ -159,168 +156,6 @@ void Slot::drop(const Error& error, Deferred& deferred) {
 
 void Slot::report(Status status, Deferred& deferred) {
   if (report_) deferred.call([report = report_, status = std::move(status)] { report(status); });
-}
-
-// Its life, and messages from others.
-
-Bytes Slot::address() {
-  MutexLock lock(mutex_);
-  return channel_ ? channel_->address() : Bytes();
-}
-
-Status Slot::connect(ByteView peer_address) {
-  MutexLock lock(mutex_);
-  if (!channel_) return fail(ErrorCode::kPeerGone, "connect a channel: it was given up");
-  return channel_->connect(peer_address);
-}
-
-void Slot::start() {
-  thread_.post([self = shared_from_this()](Deferred& deferred) {
-    self->assume_locked();
-    if (!self->channel_) return;  // stopped before it came here
-    const int fd = self->channel_->ready_fd();
-    if (const Status added = self->thread_.add(self, fd); !added) return self->drop(added.error(), deferred);
-    self->fd_ = fd;
-    self->activate();
-  });
-}
-
-void Slot::stop(const Error& error) {
-  Deferred deferred;
-  {
-    MutexLock lock(mutex_);
-    if (!stopped_) drop(error, deferred);
-  }
-  deferred.run();
-}
-
-bool Slot::give_up(const Error& error) {
-  Deferred deferred;
-  {
-    MutexLock lock(mutex_);
-    if (ready_ && !stopped_) return false;
-    if (!stopped_) drop(error, deferred);
-  }
-  deferred.run();
-  return true;
-}
-
-std::optional<Slot::Clock::time_point> Slot::quiet_since() {
-  MutexLock lock(mutex_);
-  const bool quiet = ready_ && !stopped_ && assists_ == 0 && !busy() && flying_.empty() && channel_->quiet();
-  return quiet ? std::optional(moved_at_) : std::nullopt;
-}
-
-std::chrono::microseconds Slot::round_trip() {
-  MutexLock lock(mutex_);
-  return ready_ && !stopped_ ? channel_->round_trip() : std::chrono::microseconds(0);
-}
-
-void Slot::mute() {
-  MutexLock lock(mutex_);
-  report_ = nullptr;
-}
-
-void Slot::control(Bytes message) {
-  thread_.post([self = shared_from_this(), message = std::move(message)](Deferred& deferred) {
-    self->assume_locked();
-    if (!self->channel_) return;
-    if (const Status taken = self->channel_->on_control(message); !taken) {
-      return self->drop(taken.error(), deferred);
-    }
-    self->activate();
-  });
-}
-
-void Slot::abandon(std::shared_ptr<TransferState> state) {
-  thread_.post([self = shared_from_this(), state = std::move(state)](Deferred& /*deferred*/) {
-    self->assume_locked();
-    if (!self->channel_) return;
-    Channel& channel = *self->channel_;
-    self->flying_.for_each([&](const Piece& piece) {
-      if (piece.submission->state() == state) channel.abandon(piece.batch.id);
-    });
-    self->activate();
-  });
-}
-
-// Who looks at it, and when.
-
-// Something is under way that no descriptor announces.
-bool Slot::busy() const {
-  return more_ || channel_->busy() || (carries_words_ && words_->stuck()) || source_->awaits_gates(*this);
-}
-
-void Slot::signal() {
-  if (!signalled_.exchange(true)) thread_.signal(shared_from_this());
-}
-
-// What the descriptor does not announce is the thread's to poll, which it does by itself while it watches.
-void Slot::leave_to_thread() {
-  const bool watching = active_ && policy_.left_to_callers();
-  if (channel_ && busy() && !watching) signal();
-}
-
-bool Slot::begin_assist() {
-  if (!mutex_.try_lock()) return false;
-  if (assists_++ == 0) {
-    disarmed_ = channel_ && !channel_->stir() && fd_ >= 0;
-    if (disarmed_) thread_.arm(*this, fd_, false);
-  }
-  mutex_.unlock();
-  return true;
-}
-
-void Slot::end_assist() {
-  lock_polling(mutex_);
-  if (--assists_ == 0) {
-    if (std::exchange(disarmed_, false) && fd_ >= 0) thread_.arm(*this, fd_, true);
-    const bool came = channel_ && !active_ && !channel_->rest();
-    if (came || (channel_ && carries_words_ && words_->pending())) {
-      signal();
-    } else {
-      leave_to_thread();
-    }
-  }
-  mutex_.unlock();
-}
-
-bool Slot::left_to_caller(Clock::time_point now) const {
-  // Who assists looks without a pause, unless the system has given his core to another.
-  if (!policy_.left_to_callers())
-    return now - called_at_.load() < (assists_ != 0 ? Policy::kAbsence : Policy::kReturn);
-  return assists_ != 0 || now - (idle_ ? source_->called_at() : called_at_.load()) < policy_.callers_turn;
-}
-
-void Slot::take_signal() {
-  assume_locked();
-  signalled_.store(false);
-  if (!channel_) return;
-  called_at_ = Clock::time_point{};
-  due_ = true;
-  activate();
-}
-
-void Slot::activate() {
-  assume_locked();
-  moved_at_ = Clock::now();
-  if (std::exchange(active_, true)) return;
-  if (channel_) channel_->stir();
-  thread_.look_at(shared_from_this());
-}
-
-bool Slot::turn_if_due(Clock::time_point now, Deferred& deferred) {
-  assume_locked();
-  if (!std::exchange(due_, false) && left_to_caller(now)) return false;
-  if (!channel_ || !turn(deferred)) return false;
-  moved_at_ = now;
-  return true;
-}
-
-bool Slot::stays_active(Clock::time_point now) {
-  assume_locked();
-  active_ = channel_ && (now - moved_at_ < policy_.watch || busy() || (assists_ == 0 && !channel_->rest()));
-  return active_;
 }
 
 }  // namespace p2p::engine
