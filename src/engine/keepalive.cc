@@ -14,8 +14,9 @@ Keepalive::Keepalive(Limits limits, Clock::time_point now)
 Result<std::chrono::milliseconds> Keepalive::judge(Clock::time_point now, const socket::Answers& answers) {
   using std::chrono::duration_cast, std::chrono::milliseconds;
   // At two beats, for what is awaited may have left only now, after a time in which nothing did.
-  const bool doubtful = answers.awaited && answers.last >= limits_.machine - beat();
-  if (std::exchange(doubted_, doubtful) && doubtful && answers.last >= limits_.machine) {
+  const bool doubtful =
+      answers.unsure ? doubted_ : answers.awaited && answers.last >= limits_.machine - beat();
+  if (std::exchange(doubted_, doubtful) && doubtful && answers.awaited && answers.last >= limits_.machine) {
     return fail(ErrorCode::kPeerGone, "its machine was not heard of for {} ms", answers.last.count());
   }
   const auto silence = silence_.tick(now);

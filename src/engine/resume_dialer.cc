@@ -85,9 +85,9 @@ void ResumeDialer::beat() {
   const auto now = Clock::now();
   if (attempt_) {
     const auto answers = attempt_->unacknowledged();
-    if (!answers.awaited || answers.last < 2 * beat_time()) {
+    if (!(answers.awaited || answers.unsure) || answers.last < 2 * beat_time()) {
       darkness_->moved(now);
-    } else {
+    } else if (answers.awaited) {
       dial();
     }
   } else if (!dialers_.empty() && now - dialled_at_ >= beat_time() / 2) {

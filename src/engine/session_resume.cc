@@ -167,6 +167,7 @@ void Session::Core::resume(ResumeAttempt::Proven proven) {
 bool Session::Core::is_dark() {
   if (!resumption_ || !resumption_->possible() || !resumption_->dials()) return false;
   const auto answers = socket_->unacknowledged();
+  if (answers.unsure) return false;
   const bool dark = answers.awaited && answers.last >= std::max(config_.keepalive / 3, kDark);
   dark_beats_ = dark ? dark_beats_ + 1 : 0;
   if (dark_beats_ < 2) return false;

@@ -31,6 +31,17 @@ Status keep_alive(int fd, std::chrono::milliseconds silence) {
   return status;
 }
 
+// What goes again where no route is left does not leave this host, and the system does not count it as sent.
+// An attempt that left is younger than the interval to the next one. If none has left, what was sent before
+// them is older than all intervals so far, of which each was twice the one before.
+void add_failed_attempts(const tcp_info& info, Answers& answers) {
+  if (answers.awaited || info.tcpi_unacked == 0 || info.tcpi_backoff == 0) return;
+  const std::uint64_t unsent = std::uint64_t{info.tcpi_last_data_sent} * 1000;  // microseconds, like the next
+  const std::uint64_t interval = info.tcpi_rto;
+  answers.awaited = unsent > interval;
+  answers.unsure = !answers.awaited && unsent > interval - (interval >> info.tcpi_backoff);
+}
+
 Result<UniqueFd> open_stream(const Address& address) {
   UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return tl::unexpected(system_error("open a TCP socket"));
@@ -122,9 +133,11 @@ Result<Answers> answers_of(int fd) {
   // What a host with full buffers does not take goes again at ever longer intervals, in between which it has
   // nothing to answer. Nor does it answer each probe: at most one in half a second (tcp_invalid_ratelimit).
   const bool sent_since = info.tcpi_last_data_sent < info.tcpi_last_ack_recv;
-  return Answers{.awaited = info.tcpi_probes > 1 || (info.tcpi_unacked != 0 && sent_since),
-                 .waiting = waiting != 0 || info.tcpi_unacked != 0,
-                 .last = std::chrono::milliseconds(info.tcpi_last_ack_recv)};
+  Answers answers{.awaited = info.tcpi_probes > 1 || (info.tcpi_unacked != 0 && sent_since),
+                  .waiting = waiting != 0 || info.tcpi_unacked != 0,
+                  .last = std::chrono::milliseconds(info.tcpi_last_ack_recv)};
+  add_failed_attempts(info, answers);
+  return answers;
 }
 
 Status tune_stream(int fd, const StreamOptions& options) {

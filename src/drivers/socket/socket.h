@@ -43,6 +43,7 @@ Status tune_stream(int fd, const StreamOptions& options);
 /// What the other host owes a stream.
 struct Answers {
   bool awaited = false;  ///< it was sent bytes, or probes of its full window, and has not answered
+  bool unsure = false;   ///< as far as is known; what goes to it again may not even leave this host
   bool waiting = false;  ///< bytes wait for room in its window, or go again
   std::chrono::milliseconds last{};  ///< since its last acknowledgement
 };

@@ -2,14 +2,18 @@
 #include "drivers/socket/socket.h"
 
 #include <gmock/gmock.h>
+#include <linux/filter.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <chrono>
+#include <span>
+#include <vector>
 
 #include "drivers/socket/interfaces.h"
 #include "drivers/socket/poll_set.h"
+#include "support/lonely_host.h"
 
 namespace p2p::socket {
 namespace {
@@ -76,7 +80,7 @@ TEST(Address, RefusesNames) {
 TEST(Interfaces, HaveLoopbackAndKnowTheirOwn) {
   const auto found = interfaces();
   ASSERT_TRUE(found);
-  EXPECT_THAT(*found, testing::Contains(testing::Field(&Interface::loopback, true)));
+  EXPECT_THAT(*found, ::testing::Contains(::testing::Field(&Interface::loopback, true)));
   for (const Interface& mine : *found) EXPECT_TRUE(is_local(mine.address)) << mine.name;
   EXPECT_FALSE(is_local(*Address::parse("192.0.2.1", 0)));
   EXPECT_EQ(link_speed("../../etc"), 0U);
@@ -123,6 +127,35 @@ TEST(Socket, AFullWindowWaitsWithoutAnAnswerBeingOwed) {
   } while ((answers.awaited || !answers.waiting) && std::chrono::steady_clock::now() < deadline);
   EXPECT_FALSE(answers.awaited);
   EXPECT_TRUE(answers.waiting);
+}
+
+// Segments of over 1000 bytes are lost before the socket sees them.
+void lose_long_segments(int fd) {
+  std::array<sock_filter, 4> program{{BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
+                                      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, 1000, 0, 1),
+                                      BPF_STMT(BPF_RET | BPF_K, 0), BPF_STMT(BPF_RET | BPF_K, 0xffffffff)}};
+  const sock_fprog filter{program.size(), program.data()};
+  ASSERT_EQ(::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter), 0);
+}
+
+// Something was lost and what was sent after it answered, and then there is no route to send it again.
+TEST(Socket, WhatCannotLeaveAgainIsNotAnswered) {
+  p2p::testing::LonelyHost::run([] {
+    Connected pair = connect_pair(loopback());
+    ASSERT_TRUE(tune_stream(pair.dialled.get(), {}));
+    lose_long_segments(pair.accepted.get());
+    const std::vector<std::byte> bytes(1200);
+    ASSERT_EQ(try_send(pair.dialled.get(), bytes)->bytes, bytes.size());
+    ASSERT_EQ(try_send(pair.dialled.get(), std::span(bytes).first(100))->bytes, 100U);
+    ASSERT_TRUE(p2p::testing::LonelyHost::lose_routes());
+    const auto deadline = steady_clock::now() + std::chrono::seconds(20);
+    Answers answers;
+    do {
+      answers = answers_of(pair.dialled.get()).value();
+    } while (!answers.awaited && steady_clock::now() < deadline);
+    EXPECT_TRUE(answers.awaited);
+    EXPECT_TRUE(answers.waiting);
+  });
 }
 
 TEST(Socket, LowWaterHoldsBackReadiness) {

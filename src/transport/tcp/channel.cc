@@ -38,7 +38,7 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
       liveness_(polls_, config_.keepalive),
       description_(setup.rail.address),
       staging_(std::make_shared<device::Staging>(config_.staging, kStagingSlots, config_.stages)),
-      sender_(completions_),
+      sender_(completions_, liveness_),
       receiver_(*this),
       departures_(staging_, sender_, completions_),
       reads_(staging_, sender_, completions_),
@@ -198,7 +198,6 @@ bool StreamChannel::move_bytes() {
 
 Result<bool> StreamChannel::flush() {
   const Result<bool> sent = sender_.flush();
-  if (sent && *sent) liveness_.sent();
   const bool wanted = sender_.pending();
   if (sent && wanted != watching_output_) {
     watching_output_ = wanted;

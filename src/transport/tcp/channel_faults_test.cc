@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "drivers/socket/socket.h"
+#include "support/bounds.h"
+#include "support/lonely_host.h"
 #include "transport/tcp/channel_pair.h"
 #include "transport/tcp/descriptors.h"
 #include "transport/tcp/frame.h"
@@ -18,11 +20,11 @@ namespace {
 
 using std::chrono::seconds;
 
-class ChannelFaultsTest : public testing::TestWithParam<bool>, protected ChannelPair {
+class ChannelFaultsTest : public ::testing::TestWithParam<bool>, protected ChannelPair {
  protected:
   ChannelFaultsTest() { encrypt_ = GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(Streams, ChannelFaultsTest, testing::Bool(), name_of_encryption);
+INSTANTIATE_TEST_SUITE_P(Streams, ChannelFaultsTest, ::testing::Bool(), name_of_encryption);
 
 /// Keeps what is said between the channels until the test hands it on.
 struct HeldLink final : ControlLink {
@@ -46,6 +48,24 @@ void shut(const Channel& channel) {
   ADD_FAILURE() << "no such stream";
 }
 
+// An acknowledgement that leaves while more is read is watched like all that leaves.
+TEST_P(ChannelFaultsTest, APeerThatLeavesAnAcknowledgementUnansweredIsGone) {
+  p2p::testing::LonelyHost::run([this] {
+    ASSERT_TRUE(open());
+    Memory here = left_.memory(kMiB, *right_.transport);
+    Memory there = right_.memory(kMiB, *left_.transport);
+    const std::vector<Segment> segments{whole(here, there)};
+    ASSERT_TRUE(left_.channel->post(batch_of(1, segments)));
+    // All of it lies at the right side once nothing more leaves.
+    while (left_.progress()) {
+    }
+    ASSERT_TRUE(p2p::testing::LonelyHost::lose_routes());
+    const auto deadline = Clock::now() + p2p::testing::kLimit;
+    while (right_.channel->state() == ChannelState::kReady && Clock::now() < deadline) right_.progress();
+    EXPECT_THAT(right_.channel->error().message, ::testing::HasSubstr("has not answered"));
+  });
+}
+
 class FarewellTest : public ChannelFaultsTest {
  protected:
   void SetUp() override {
@@ -58,7 +78,7 @@ class FarewellTest : public ChannelFaultsTest {
   HeldLink left_said_;
   HeldLink right_said_;
 };
-INSTANTIATE_TEST_SUITE_P(Streams, FarewellTest, testing::Bool(), name_of_encryption);
+INSTANTIATE_TEST_SUITE_P(Streams, FarewellTest, ::testing::Bool(), name_of_encryption);
 
 // The engine sends a batch of a lost stream again over another one. Its frame may still lie in the peer's
 // socket and would land after that, and after whatever was written there since.
@@ -279,7 +299,7 @@ TEST_P(ChannelFaultsTest, PeerThatClosesInTheMiddleFailsEverything) {
 }
 
 // Speaks to an acceptor's channel by hand, after a proper handshake.
-class PeerByHandTest : public testing::Test, protected ChannelPair {
+class PeerByHandTest : public ::testing::Test, protected ChannelPair {
  protected:
   static Options options() {
     Options made;

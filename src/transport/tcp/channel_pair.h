@@ -85,7 +85,7 @@ inline Batch batch_of(std::uint64_t id, const std::vector<Segment>& segments,
 }
 
 /// For parameters of tests: in clear, or within TLS.
-inline std::string name_of_encryption(const testing::TestParamInfo<bool>& info) {
+inline std::string name_of_encryption(const ::testing::TestParamInfo<bool>& info) {
   return info.param ? "Encrypted" : "InClear";
 }
 

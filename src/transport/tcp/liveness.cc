@@ -34,7 +34,11 @@ Status Liveness::check() {
   if (now < next_look_) return {};
   const Result<socket::Answers> answers = socket::answers_of(fd_);
   if (!answers) return tl::unexpected(answers.error());
-  answered_at_ = answers->awaited ? std::max(answered_at_, now - answers->last) : now;
+  if (answers->awaited) {
+    answered_at_ = std::max(answered_at_, now - answers->last);
+  } else if (!answers->unsure) {
+    answered_at_ = now;
+  }
   if (now - answered_at_ >= silence_) {
     return fail(ErrorCode::kPeerGone, "the other host has not answered for {} ms",
                 std::chrono::duration_cast<std::chrono::milliseconds>(now - answered_at_).count());

@@ -237,7 +237,9 @@ Result<bool> Sender::flush() {
     if (Status status = zerocopy_.collect(stream_->fd()); !status) return tl::unexpected(status.error());
     writes_.release(zerocopy_.released());
   }
-  return total != 0 || stream_->kept() < kept;
+  const bool left = total != 0 || stream_->kept() < kept;
+  if (left) liveness_.sent();
+  return left;
 }
 
 bool Sender::pending() const {

@@ -13,6 +13,7 @@
 #include "drivers/socket/stream.h"
 #include "transport/batch.h"
 #include "transport/tcp/descriptors.h"
+#include "transport/tcp/liveness.h"
 #include "transport/tcp/out_frame.h"
 #include "transport/tcp/write_window.h"
 #include "transport/tcp/zerocopy.h"
@@ -21,10 +22,11 @@ namespace p2p::tcp {
 
 /// The outgoing half of a stream: frames in order of urgency, my writes (write_window.h), and the count of
 /// the peer's writes that this side acknowledges. Belongs to a channel, on its thread. What ended goes to the
-/// vector given at construction.
+/// vector given at construction, and `liveness` hears of all that leaves.
 class Sender {
  public:
-  explicit Sender(std::vector<Completion>& completions) : completions_(completions), writes_(completions) {}
+  Sender(std::vector<Completion>& completions, Liveness& liveness)
+      : completions_(completions), liveness_(liveness), writes_(completions) {}
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
@@ -94,6 +96,7 @@ class Sender {
   void finish_front();
 
   std::vector<Completion>& completions_;
+  Liveness& liveness_;
   socket::Stream* stream_ = nullptr;
   std::array<std::deque<FramePtr>, kUrgencies> queues_;  // not started
   std::deque<FramePtr> started_;                         // in the order of the stream
