@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // Channels that are all lost, or at rest, between an endpoint and a raw peer.
+#include "engine/prepared_list.h"
 #include "support/sequence_ends.h"
 
 namespace p2p::testing {
@@ -14,18 +15,33 @@ class LostTest : public SequenceTest {
     make_endpoint(false);
   }
 
-  std::optional<RawPeer> peer_that_lost_all(bool dialled) {
+  std::optional<RawPeer> peer_with_all(bool dialled) {
     auto peer = peer_at(kOpen, dialled);
     if (!peer || !eventually([&] { return route().detail == "2 channels: plain"; })) return std::nullopt;
+    return peer;
+  }
+
+  void lose_all(RawPeer& peer) {
     for (const std::uint32_t channel : {0U, 1U}) {
-      peer->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
+      peer.say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
     }
     EXPECT_TRUE(eventually([&] { return route().transport == "spare"; }));
+  }
+
+  std::optional<RawPeer> peer_that_lost_all(bool dialled) {
+    auto peer = peer_with_all(dialled);
+    if (peer) lose_all(*peer);
     return peer;
   }
 
   /// A write to memory of the raw peer that "plain" alone reaches.
   std::shared_ptr<engine::TransferState> write_by_plain(RawPeer& peer) {
+    const auto list = prepare(peer, {{"plain", Bytes(1)}});
+    return list ? (*list)->post({}) : engine::failed_transfer(list.error());
+  }
+
+  /// The same for many times, to memory that those reach whose keys they are.
+  Result<std::shared_ptr<engine::PreparedList>> prepare(RawPeer& peer, std::vector<wire::ExportedKey> keys) {
     const RegionDescriptor there{.address = 0x10000,
                                  .size = memory_.size(),
                                  .place = {},
@@ -35,16 +51,18 @@ class LostTest : public SequenceTest {
     const auto id = connection_->import_region(there);
     const auto query = peer.next_of<wire::RegionQuery>();
     region_ = endpoint_->register_memory(memory_.data(), memory_.size(), {});
-    if (!id || !query || !region_) return engine::failed_transfer({ErrorCode::kSystem, "not begun"});
+    if (!id || !query || !region_) return fail(ErrorCode::kSystem, "not begun");
     peer.say(wire::RegionAnswer{.query = query->query,
                                 .error = 0,
                                 .message = "",
                                 .base = there.address,
                                 .size = there.size,
-                                .keys = {{"plain", Bytes(1)}}});
+                                .keys = std::move(keys)});
+    const Status ready = connection_->wait_imported(*id, 10s);
+    if (!ready) return tl::unexpected(ready.error());
     const LocalSpan from = region_->span();
     const RemoteSpan to{*id, there.address, there.size};
-    return connection_->transfers()->start(Operation::kWrite, {&from, 1}, {&to, 1}, {});
+    return engine::PreparedList::make(connection_->transfers(), Operation::kWrite, {&from, 1}, {&to, 1});
   }
 
   bool is_why(const std::string& reason) const {
@@ -113,6 +131,56 @@ TEST_F(LostTest, WhoGivesATransportUpIsHeard) {
     EXPECT_EQ(connection_->state(), ConnectionState::kOpen) << "the spare ones serve";
     peer->say(kGivenUp);
     EXPECT_FALSE(is_kept(*peer)) << "it has said so";
+  }
+}
+
+TEST_F(LostTest, WhatWaitedGoesOverTheNextTransport) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_with_all(dialled);
+    ASSERT_TRUE(peer);
+    const auto list = prepare(*peer, {{"plain", Bytes(1)}, {"spare", Bytes(1)}});
+    ASSERT_TRUE(list);
+    lose_all(*peer);
+    const auto waits = (*list)->post({});
+    EXPECT_FALSE(waits->wait(50ms)) << "for channels that come back";
+    peer->say(kGivenUp);
+    EXPECT_TRUE(waits->wait(10s));
+    EXPECT_TRUE((*list)->post({})->wait(10s)) << "what was prepared before serves on";
+    EXPECT_TRUE(is_kept(*peer));
+  }
+}
+
+TEST_F(LostTest, NothingElseServesWhereItIsRequired) {
+  options_.required = "plain";
+  make_endpoint(false);
+  auto peer = peer_with_all(true);
+  ASSERT_TRUE(peer);
+  const auto list = prepare(*peer, {{"plain", Bytes(1)}, {"spare", Bytes(1)}});
+  ASSERT_TRUE(list);
+  lose_all(*peer);
+  const auto waits = (*list)->post({});
+  peer->say(kGivenUp);
+  const Status ended = waits->wait(10s);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, ErrorCode::kPeerGone);
+  EXPECT_NE(ended.error().message.find("UCCL_P2P_REQUIRE"), std::string::npos) << ended.error().message;
+}
+
+// Those that are up here may still have work under way, which is known to be over once they have ended.
+TEST_F(LostTest, ChannelsThatAreUpEndByThemselves) {
+  for (const bool dialled : {true, false}) {
+    SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
+    auto peer = peer_with_all(dialled);
+    ASSERT_TRUE(peer);
+    const auto list = prepare(*peer, {{"plain", Bytes(1)}, {"spare", Bytes(1)}});
+    ASSERT_TRUE(list);
+    peer->say(kGivenUp);
+    EXPECT_TRUE(eventually([&] { return route().transport == "spare"; }));
+    for (const std::uint32_t channel : {0U, 1U, 64U, 3U}) {
+      peer->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
+    }
+    EXPECT_TRUE((*list)->post({})->wait(10s));
   }
 }
 

@@ -166,12 +166,11 @@ void ChannelSet::lose(Place& place, const Error& why) {
 
 ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status) {
   const auto found = find(channel);
-  if (cleared_ || !found) return News::kNone;
+  if (!found) return News::kNone;
   Place& place = **found;
-  if (number(place) != channel || !place.slot) {  // of one that was here before
-    const auto last = status ? place.last.end() : place.last.find(channel);
-    if (last != place.last.end()) trash_.push_back(std::move(place.last.extract(last).mapped()));
-    return news();
+  if (number(place) != channel || !place.slot) {
+    if (!status) end_last(place, channel);
+    return cleared_ ? News::kNone : news();
   }
   if (status) {
     if (rest_ == Rest::kAsleep) return News::kNone;  // it ends by itself
@@ -274,6 +273,7 @@ Status ChannelSet::on(const wire::ChannelReopened& answer) {
 
 Status ChannelSet::control(wire::ChannelControl message) {
   const auto found = find(message.channel);
+  if (cleared_ && (!found || !(*found)->last.contains(message.channel))) return {};  // given up meanwhile
   if (!found) return tl::unexpected(found.error());
   Place& place = **found;
   const auto past = static_cast<std::uint32_t>(message.channel / kMaxChannels);
@@ -291,6 +291,10 @@ Status ChannelSet::control(wire::ChannelControl message) {
 }
 
 ChannelSet::News ChannelSet::tick(Clock::time_point now, bool serving) {
+  if (leave_by_ && now >= *leave_by_) {
+    leave_by_.reset();
+    clear(trash_);
+  }
   if (cleared_) return News::kNone;
   for (Place& place : places_) {
     if (!place.due || now < *place.due) continue;
@@ -328,7 +332,7 @@ void ChannelSet::reopen(Place& place) {
 }
 
 std::optional<ChannelSet::Clock::time_point> ChannelSet::next_tick() const {
-  if (cleared_) return std::nullopt;
+  if (cleared_) return leave_by_;
   std::optional<Clock::time_point> next = serves_ ? std::nullopt : late_at_;
   for (const auto& other : {look_at_, wake_by_, grow_at_}) {
     if (other && (!next || *other < *next)) next = other;
@@ -337,6 +341,26 @@ std::optional<ChannelSet::Clock::time_point> ChannelSet::next_tick() const {
     if (place.due && (!next || *place.due < *next)) next = place.due;
   }
   return next;
+}
+
+void ChannelSet::leave(Clock::time_point now) {
+  cleared_ = true;
+  leave_by_ = now + setup_.context->options.hung;
+  for (Place& place : places_) {
+    if (!place.slot) continue;
+    if (place.ready) {
+      place.last.emplace(number(place), std::exchange(place.slot, nullptr));
+    } else {
+      trash_.push_back(std::exchange(place.slot, nullptr));
+    }
+  }
+}
+
+// Of one that was in the place before.
+void ChannelSet::end_last(Place& place, std::uint32_t channel) {
+  const auto last = place.last.find(channel);
+  if (last == place.last.end()) return;
+  trash_.push_back(std::move(place.last.extract(last).mapped()));
 }
 
 void ChannelSet::clear(std::vector<std::shared_ptr<Slot>>& trash) {

@@ -107,6 +107,10 @@ class ChannelSet {
 
   const Error& why() const { return why_; }
 
+  /// The peer has given it up, and shuts its channels. Those here end by themselves once they hear of that,
+  /// so that what is under way may go over another transport; those that do not hear are stopped in the end.
+  void leave(Clock::time_point now);
+
   /// No channel is left in it, nor will be: they go to `trash`.
   void clear(std::vector<std::shared_ptr<Slot>>& trash);
 
@@ -155,6 +159,7 @@ class ChannelSet {
   void grow();
   Result<std::vector<Bytes>> open_planned();
   void note_loss(Place& place, std::string_view why);
+  void end_last(Place& place, std::uint32_t channel);
   void lose(Place& place, const Error& why);
   void reopen(Place& place);
   std::optional<Clock::time_point> unused_since() const;
@@ -177,7 +182,8 @@ class ChannelSet {
   bool attached_ = false;
   bool serves_ = false;
   bool cleared_ = false;
-  std::optional<Clock::time_point> late_at_;  // from then on it serves without those that are not up yet
+  std::optional<Clock::time_point> leave_by_;  // then the channels that were left are stopped
+  std::optional<Clock::time_point> late_at_;   // from then on it serves without those that are not up yet
   Rest rest_ = Rest::kNo;
   std::optional<Clock::time_point> look_at_;  // whether channels are used; while they are up
   std::optional<Clock::time_point> grow_at_;  // whether more are wanted; while there is much to do

@@ -14,7 +14,7 @@ constexpr std::size_t kLooks = 16;
 
 void GatedPieces::add(Piece piece, Deferred& deferred) {
   MutexLock lock(mutex_);
-  if (error_) return piece.fail(*error_, deferred);
+  if (refusal_) return piece.refuse(*refusal_, deferred);
   pieces_.push_back(std::move(piece));
   waiting_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -55,20 +55,20 @@ std::deque<Piece> GatedPieces::look(Deferred& deferred) {
 // It may have been closed while nobody saw these.
 void GatedPieces::put_back(std::deque<Piece> pieces, Deferred& deferred) {
   MutexLock lock(mutex_);
-  if (!error_) {
+  if (!refusal_) {
     pieces_.insert(pieces_.begin(), std::make_move_iterator(pieces.begin()),
                    std::make_move_iterator(pieces.end()));
     return;
   }
   waiting_.fetch_sub(pieces.size(), std::memory_order_relaxed);
-  for (Piece& piece : pieces) piece.fail(*error_, deferred);
+  for (Piece& piece : pieces) piece.refuse(*refusal_, deferred);
 }
 
-void GatedPieces::close(const Error& error, Deferred& deferred) {
+void GatedPieces::close(const Refusal& refusal, Deferred& deferred) {
   MutexLock lock(mutex_);
-  if (!error_) error_ = error;
+  refusal_ = refusal;
   waiting_.fetch_sub(pieces_.size(), std::memory_order_relaxed);
-  for (Piece& piece : pieces_) piece.fail(error, deferred);
+  for (Piece& piece : pieces_) piece.refuse(refusal, deferred);
   pieces_.clear();
 }
 

@@ -15,7 +15,7 @@ namespace p2p::engine {
 /// Thread-safe; no lock is held while a gate is looked at.
 class GatedPieces {
  public:
-  /// Fails the piece at once if closed.
+  /// Refuses the piece at once if closed.
   void add(Piece piece, Deferred& deferred);
 
   /// None waits, or is being looked at.
@@ -24,8 +24,8 @@ class GatedPieces {
   /// Looks at some of the gates and hands out the pieces whose gates are open. Ends those that are doomed.
   std::deque<Piece> look(Deferred& deferred);
 
-  /// Fails what waits and all that comes. First call counts.
-  void close(const Error& error, Deferred& deferred);
+  /// Refuses what waits and all that comes.
+  void close(const Refusal& refusal, Deferred& deferred);
 
  private:
   void put_back(std::deque<Piece> pieces, Deferred& deferred);
@@ -33,7 +33,7 @@ class GatedPieces {
   std::atomic<std::size_t> waiting_{0};
   Mutex mutex_;
   std::deque<Piece> pieces_ P2P_GUARDED_BY(mutex_);
-  std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
+  std::optional<Refusal> refusal_ P2P_GUARDED_BY(mutex_);
 };
 
 }  // namespace p2p::engine

@@ -22,8 +22,8 @@ std::shared_ptr<Slot> Lane::submit(Piece piece, Deferred& deferred) {
   Slots slots;
   {
     MutexLock lock(mutex_);
-    if (error_) {
-      piece.fail(*error_, deferred);
+    if (refusal_) {
+      piece.refuse(*refusal_, deferred);
       return nullptr;
     }
     pieces_.push_back(std::move(piece));
@@ -131,7 +131,7 @@ std::optional<Piece> Lane::take(const Slot& slot, Deferred& deferred) {
 void Lane::give_back(Piece piece, Deferred& deferred) {
   {
     MutexLock lock(mutex_);
-    if (error_) return piece.fail(*error_, deferred);
+    if (refusal_) return piece.refuse(*refusal_, deferred);
     returned_.push_back(std::move(piece));
     if (!slots_.empty()) return;
   }
@@ -157,8 +157,8 @@ void Lane::look_at_gates(const Slot& slot, Deferred& deferred) {
   Slots slots;
   {
     MutexLock lock(mutex_);
-    if (error_) {
-      for (Piece& piece : open) piece.fail(*error_, deferred);
+    if (refusal_) {
+      for (Piece& piece : open) piece.refuse(*refusal_, deferred);
       return;
     }
     pieces_.insert(pieces_.end(), std::make_move_iterator(open.begin()), std::make_move_iterator(open.end()));

@@ -29,9 +29,9 @@ namespace p2p::engine {
 /// the first channel's worker looks at the gates. Thread-safe; the mutex is never held while a channel works.
 class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> {
  public:
-  /// `want` is told, on any thread, when there is work and no channel, and the end of the last one leaves
-  /// such a lane open: what waits there goes over those that come. Null: it closes the lane. `bulk` is told,
-  /// on any thread, when a large transfer comes after `watch`.
+  /// The end of the last channel leaves a lane open: what waits there goes over those that come, until its
+  /// owner closes it or gives it up. `want` is told, on any thread, when there is work and no channel; null:
+  /// none can be had. `bulk` is told, on any thread, when a large transfer comes after `watch`.
   explicit Lane(const Policy& policy, std::function<void()> want = nullptr,
                 std::function<void()> bulk = nullptr)
       : WorkSource(policy), want_(std::move(want)), bulk_(std::move(bulk)) {}
@@ -47,8 +47,12 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   /// Has workers look at pieces that became doomed.
   void wake_all();
 
-  /// Fails what waits and all that comes, with `error`. First call counts.
-  void close(const Error& error, Deferred& deferred);
+  /// The connection is over: fails what waits and all that comes, with `error`. The first of this and
+  /// `give_up` counts, but that this one counts after that one.
+  void close(const Error& error, Deferred& deferred) { refuse_all({error}, deferred); }
+
+  /// The transport is: what waits and all that comes, also from its last channels, goes over others.
+  void give_up(const Error& why, Deferred& deferred) { refuse_all({why, true}, deferred); }
 
   /// Pieces that a lost channel gave back.
   std::uint64_t retried() const { return retried_.load(std::memory_order_relaxed); }
@@ -89,15 +93,14 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   /// Work waits for a channel.
   bool waits() const;
 
-  /// `close`d, or at its end with the last of its channels.
   bool closed() const {
     MutexLock lock(mutex_);
-    return error_.has_value();
+    return refusal_.has_value();
   }
 
   // For its slots. One that was never added, or was forgotten, ends without more ado.
   void add(std::shared_ptr<Slot> slot) override;
-  void remove(const Slot& slot, const Error& error, Deferred& deferred) override;
+  void remove(const Slot& slot) override;
   std::optional<Piece> take(const Slot& slot, Deferred& deferred) override;
   void give_back(Piece piece, Deferred& deferred) override;
   void retry(Piece piece, Deferred& deferred) override;
@@ -107,6 +110,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
               const std::shared_ptr<Slot>& slot, bool all) const override;
 
  private:
+  void refuse_all(const Refusal& refusal, Deferred& deferred);
   std::shared_ptr<Slot> submit_gated(Piece piece, Deferred& deferred);
   void want_channels(Deferred& deferred);
   bool leaves_to_another(const Slot& slot, Deferred& deferred) P2P_REQUIRES(mutex_);
@@ -130,7 +134,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   std::deque<Piece> returned_ P2P_GUARDED_BY(mutex_);  // batches; they go first
   Slots slots_ P2P_GUARDED_BY(mutex_);
   std::vector<Standing> standings_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
-  std::optional<Error> error_ P2P_GUARDED_BY(mutex_);       // closed
+  std::optional<Refusal> refusal_ P2P_GUARDED_BY(mutex_);   // closed or given up
   bool wanted_ P2P_GUARDED_BY(mutex_) = false;              // `want` was told, and no channel has come since
   bool rests_ P2P_GUARDED_BY(mutex_) = false;  // its channels were taken away, and none has come since
 };

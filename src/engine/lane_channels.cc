@@ -26,7 +26,7 @@ void Lane::add(std::shared_ptr<Slot> slot) {
   interrupted_.store(false, std::memory_order_relaxed);
 }
 
-void Lane::remove(const Slot& slot, const Error& error, Deferred& deferred) {
+void Lane::remove(const Slot& slot) {
   Slots left;
   {
     MutexLock lock(mutex_);
@@ -35,8 +35,7 @@ void Lane::remove(const Slot& slot, const Error& error, Deferred& deferred) {
     left = slots_ = slots_.without(slot);
     interrupted_.store(left.empty(), std::memory_order_relaxed);
   }
-  if (!left.empty()) return left.first()->signal();
-  if (!want_) close(error, deferred);
+  if (!left.empty()) left.first()->signal();
 }
 
 void Lane::forget_slots() {
@@ -55,20 +54,21 @@ bool Lane::waits() const {
 void Lane::want_channels(Deferred& deferred) {
   if (!want_) return;
   MutexLock lock(mutex_);
-  if (error_ || !slots_.empty() || std::exchange(wanted_, true)) return;
+  if (refusal_ || !slots_.empty() || std::exchange(wanted_, true)) return;
   deferred.call(want_);
 }
 
-void Lane::close(const Error& error, Deferred& deferred) {
+void Lane::refuse_all(const Refusal& refusal, Deferred& deferred) {
   {
     MutexLock lock(mutex_);
-    if (!error_) error_ = error;
-    for (Piece& piece : pieces_) piece.fail(error, deferred);
-    for (Piece& piece : returned_) piece.fail(error, deferred);
+    if (refusal_ && (refusal.detour || !refusal_->detour)) return;
+    refusal_ = refusal;
+    for (Piece& piece : returned_) piece.refuse(refusal, deferred);
+    for (Piece& piece : pieces_) piece.refuse(refusal, deferred);
     pieces_.clear();
     returned_.clear();
   }
-  gated_.close(error, deferred);
+  gated_.close(refusal, deferred);
 }
 
 std::string Lane::describe() const {

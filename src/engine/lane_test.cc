@@ -179,15 +179,51 @@ TEST_F(LaneTest, TellsARailOnceAndOnlyWhileItHasAChannel) {
   EXPECT_TRUE(state->wait(20s));
 }
 
-TEST_F(LaneTest, FailsAllWithTheLastChannel) {
+TEST_F(LaneTest, WithoutAChannelWorkWaitsUntilTheLaneIsGivenUp) {
   const auto lost = add_channel();
   lost->fail_after = 2;
   const auto state = submit(400, 4096);
-  const Status status = state->wait(20s);
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().code, ErrorCode::kPeerGone);
-  const auto later = submit(1, 10);
-  EXPECT_FALSE(later->wait(20s));
+  EXPECT_TRUE(eventually([&] { return lane_->interrupted(); }));
+  EXPECT_FALSE(state->wait(1ms));
+  EXPECT_EQ(finisher_->detours, 0U);
+  Deferred deferred;
+  lane_->give_up({ErrorCode::kPeerGone, "given up, as the test asked"}, deferred);
+  deferred.run();
+  EXPECT_GE(finisher_->detours, 2U) << "what was lost, and what was not cut up yet";
+  EXPECT_EQ(state->wait(20s).error().code, ErrorCode::kPeerGone);
+  const auto before = finisher_->detours.load();
+  EXPECT_FALSE(submit(1, 10)->wait(20s));
+  EXPECT_FALSE(submit(1, 10, std::make_shared<TestGate>())->wait(20s));
+  EXPECT_EQ(finisher_->detours, before + 2) << "what comes later goes the same way";
+}
+
+TEST_F(LaneTest, WhatIsUnderWayTakesADetourOnceItIsBack) {
+  const auto script = add_channel();
+  script->hold = true;
+  const auto state = submit(1, 100);
+  ASSERT_TRUE(eventually([&] { return script->posts == 1; }));
+  Deferred deferred;
+  lane_->give_up({ErrorCode::kPeerGone, "given up, as the test asked"}, deferred);
+  deferred.run();
+  EXPECT_FALSE(state->wait(1ms)) << "its channel is still at it";
+  EXPECT_EQ(finisher_->detours, 0U);
+  script->fail_late = true;
+  script->fail_after = 0;
+  lane_->wake_all();
+  EXPECT_TRUE(eventually([&] { return finisher_->detours == 1; }));
+}
+
+TEST_F(LaneTest, TheEndOfTheConnectionEndsDetours) {
+  const auto gate = std::make_shared<TestGate>();
+  for (const bool gated : {false, true}) {
+    Deferred deferred;
+    if (!gated) lane_->give_up({ErrorCode::kPeerGone, "given up, as the test asked"}, deferred);
+    lane_->close({ErrorCode::kCancelled, "closed, as the test asked"}, deferred);
+    deferred.run();
+    const auto state = submit(1, 100, gated ? gate : nullptr);
+    EXPECT_EQ(state->wait(20s).error().code, ErrorCode::kCancelled);
+  }
+  EXPECT_EQ(finisher_->detours, 0U);
 }
 
 TEST_F(LaneTest, CancelDropsWhatIsNotUnderWay) {

@@ -118,6 +118,14 @@ class Finisher : public Submitter {
     submission.state()->finish(std::move(status));
   }
   void cancel(const Submission& /*submission*/) override {}
+  void detour(Piece piece, const Error& why) override {
+    ++detours;
+    Deferred deferred;
+    piece.fail(why, deferred);
+    deferred.run();
+  }
+
+  std::atomic<std::size_t> detours{0};
 };
 
 class LaneTest : public ::testing::Test {
@@ -166,8 +174,7 @@ class LaneTest : public ::testing::Test {
     }
     list->portions.push_back(std::move(portion));
     auto state = std::make_shared<TransferState>(list->bytes);
-    auto submission = std::make_shared<Submission>(std::make_shared<Finisher>(),
-                                                   Submission::Post{list, state, std::move(gate)});
+    auto submission = std::make_shared<Submission>(finisher_, Submission::Post{list, state, std::move(gate)});
     const SegmentList::Portion& all = list->portions.front();
     Deferred deferred;
     started_ = lane_->submit({submission, {.segments = all.segments, .bytes = all.bytes}}, deferred);
@@ -191,6 +198,7 @@ class LaneTest : public ::testing::Test {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 50us));
   std::vector<std::shared_ptr<Slot>> slots_;
+  std::shared_ptr<Finisher> finisher_ = std::make_shared<Finisher>();
   std::shared_ptr<Slot> started_;  // by the last submit
   std::vector<std::byte> source_;
   std::vector<std::byte> target_;

@@ -148,6 +148,7 @@ Status Lanes::on(const wire::ChannelsReady& ready) {
     entry->peer_said = success ? PeerSaid::kReady : PeerSaid::kGaveUp;
     entry->peer_done = true;
     if (!success && !entry->given_up) {
+      if (entry->channels) entry->channels->leave(ChannelSet::Clock::now());
       give_up(*entry, {ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason});
     }
     if (success && entry->local_done && entry->channels && !entry->channels->cleared()) open_route(*entry);
@@ -175,7 +176,7 @@ Status Lanes::on(wire::ChannelControl control) {
     return fail(ErrorCode::kProtocol, "a message for {} channel {} before it was connected",
                 control.transport, control.channel);
   }
-  if (!entry->channels || entry->channels->cleared()) return {};  // given up meanwhile
+  if (!entry->channels) return {};  // given up meanwhile
   return entry->channels->control(std::move(control));
 }
 
@@ -304,7 +305,7 @@ void Lanes::give_up(Entry& entry, const Error& why) {
       !was_given_up && peer_.version >= wire::kTellsOfLoss && entry.peer_said != PeerSaid::kGaveUp;
   if (!was_done || tells_of_loss) send_(wire::ChannelsReady{name, why.message});
   if (entry.channels) {
-    entry.channels->clear(trash_);
+    if (!entry.channels->cleared()) entry.channels->clear(trash_);
     given_up_.emplace_back(entry.channels->lane(), why);
   }
   router_->close(index, why.message);
@@ -340,7 +341,7 @@ void Lanes::sweep() {
   const Error error{ErrorCode::kPeerGone, "the channel was given up"};
   for (const auto& slot : trash) slot->stop(error);
   Deferred deferred;
-  for (const auto& [lane, why] : given_up) lane->close(why, deferred);
+  for (const auto& [lane, why] : given_up) lane->give_up(why, deferred);
   deferred.run();
   set_timer();
   if (changed) changed_();

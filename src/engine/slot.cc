@@ -129,7 +129,7 @@ void Slot::complete(Completion& completion, Deferred& deferred) {
   pace_.ended(piece->batch.bytes);
   if (auto* const trace = piece->trace()) trace->piece_ended(way_, completion.id, completion.status);
   if (completion.status) return piece->close(deferred);
-  // A lost channel's pieces go over another one; the last channel's end fails them.
+  // A lost channel's pieces go over another one, or over another transport.
   const bool lost = completion.status.error().code == ErrorCode::kPeerGone;
   if (lost && piece->submission->doomed()) return piece->drop(deferred);  // cancelled, mostly: nothing failed
   if (lost && piece->may_go_again()) return source_->retry(std::move(*piece), deferred);
@@ -150,7 +150,7 @@ void Slot::drop(const Error& error, Deferred& deferred) {
   });
   flying_.clear();
   pace_.clear();
-  source_->remove(*this, error, deferred);
+  source_->remove(*this);
   report(tl::unexpected(error), deferred);
 }
 

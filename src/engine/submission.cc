@@ -28,6 +28,22 @@ void Submission::set_dropped() {
   set_error({ErrorCode::kCancelled, fmt::format("transfer of {} bytes: cancelled", list().bytes)});
 }
 
+void Submission::keep(std::shared_ptr<const SegmentList> detour) {
+  MutexLock lock(mutex_);
+  detours_.push_back(std::move(detour));
+}
+
+std::vector<std::size_t> Submission::transports() const {
+  std::vector<std::size_t> transports;
+  const auto add = [&](const SegmentList& list) {
+    for (const auto& portion : list.portions) transports.push_back(portion.transport);
+  };
+  add(list());
+  MutexLock lock(mutex_);
+  for (const auto& detour : detours_) add(*detour);
+  return transports;
+}
+
 void Submission::end() {
   Status status;
   {
@@ -56,6 +72,25 @@ void Piece::fail(Error error, Deferred& deferred) {
 void Piece::drop(Deferred& deferred) {
   submission->set_dropped();
   close(deferred);
+}
+
+void Piece::refuse(const Refusal& refusal, Deferred& deferred) {
+  if (!refusal.detour) return fail(refusal.why, deferred);
+  deferred.call(
+      [piece = std::move(*this), why = refusal.why] { piece.submission->submitter_->detour(piece, why); });
+}
+
+std::vector<Piece> Piece::spread(const std::shared_ptr<const SegmentList>& list) {
+  submission->keep(list);
+  submission->open_.fetch_add(static_cast<std::uint32_t>(list->portions.size()) - 1,
+                              std::memory_order_relaxed);
+  std::vector<Piece> pieces;
+  for (const auto& portion : list->portions) {
+    pieces.push_back({submission,
+                      {.operation = batch.operation, .segments = portion.segments, .bytes = portion.bytes},
+                      retries});
+  }
+  return pieces;
 }
 
 }  // namespace p2p::engine

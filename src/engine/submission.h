@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "engine/deferred.h"
@@ -19,6 +20,13 @@
 namespace p2p::engine {
 
 class Submission;
+struct Piece;
+
+/// Why a lane takes no piece any more.
+struct Refusal {
+  Error why;
+  bool detour = false;  ///< the connection lives: pieces go over its other transports
+};
 
 /// Whose submissions they are.
 class Submitter {
@@ -30,6 +38,10 @@ class Submitter {
 
   /// Hurries its end, on behalf of who cancels it.
   virtual void cancel(const Submission& submission) = 0;
+
+  /// Its transport was given up, and nothing moves of the piece any more: it goes over another one that
+  /// carries all of it, or fails with `why`. Called with no lock held.
+  virtual void detour(Piece piece, const Error& why) = 0;
 };
 
 /// One post of a list: counts what is not done of it and keeps its first error. Thread-safe.
@@ -67,6 +79,12 @@ class Submission {
 
   void cancel() const { submitter_->cancel(*this); }
 
+  /// Keeps the list of a detour, to which pieces point, for as long as it lives.
+  void keep(std::shared_ptr<const SegmentList> detour);
+
+  /// Of its list and its detours.
+  std::vector<std::size_t> transports() const;
+
  private:
   friend struct Piece;
 
@@ -74,8 +92,9 @@ class Submission {
   const Post post_;
   std::atomic<std::uint32_t> open_;  // pieces
   std::atomic<bool> failed_{false};
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const SegmentList>> detours_ P2P_GUARDED_BY(mutex_);
 };
 
 /// What a lane has to do of a submission: all of a portion at first, from which batches are cut; those that
@@ -104,6 +123,12 @@ struct Piece {
 
   /// It is left undone, since the submission is doomed.
   void drop(Deferred& deferred);
+
+  /// Its lane takes it no more: it fails, or the submitter sends it over another transport.
+  void refuse(const Refusal& refusal, Deferred& deferred);
+
+  /// It becomes as many as the list has portions, each a piece of the same submission.
+  std::vector<Piece> spread(const std::shared_ptr<const SegmentList>& list);
 };
 
 }  // namespace p2p::engine

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/detour.h"
 #include "engine/prepared_list.h"
 
 namespace p2p::engine {
@@ -88,8 +89,8 @@ std::shared_ptr<Slot> Transfers::launch(const std::shared_ptr<const SegmentList>
 }
 
 void Transfers::cancel(const Submission& submission) {
-  for (const auto& portion : submission.list().portions) {
-    if (const auto lane = router_->lane(portion.transport)) lane->wake_all();
+  for (const std::size_t transport : submission.transports()) {
+    if (const auto lane = router_->lane(transport)) lane->wake_all();
   }
   parts_.lanes->abandon(submission.state());
 }
@@ -109,14 +110,41 @@ std::shared_ptr<Slot> Transfers::submit(const SegmentList& list,
   for (const auto& portion : list.portions) {
     Piece piece{submission,
                 {.operation = list.operation, .segments = portion.segments, .bytes = portion.bytes}};
-    if (const auto lane = router_->lane(portion.transport)) {
-      started = lane->submit(std::move(piece), deferred);
-    } else {
-      piece.fail({ErrorCode::kPeerGone, "the connection is closed"}, deferred);
-    }
+    started = submit(std::move(piece), portion.transport, deferred);
   }
   deferred.run();
   return list.portions.size() == 1 ? started : nullptr;
+}
+
+std::shared_ptr<Slot> Transfers::submit(Piece piece, std::size_t transport, Deferred& deferred) const {
+  if (const auto lane = router_->lane(transport)) return lane->submit(std::move(piece), deferred);
+  piece.fail({ErrorCode::kPeerGone, "the connection is closed"}, deferred);
+  return nullptr;
+}
+
+// The router knows already that the transport of before is closed, so that each is taken once at most.
+void Transfers::detour(Piece piece, const Error& why) {
+  Deferred deferred;
+  const auto submission = piece.submission;
+  const auto list = submission->doomed()
+                        ? Result<std::shared_ptr<const SegmentList>>(nullptr)
+                        : build_detour(submission->list(), piece.batch,
+                                       [this](const Region& here, const RemoteRegion& there) {
+                                         return router_->choose(here, there);
+                                       });
+  if (!list) {
+    piece.fail({why.code, fmt::format("{}; and then: {}", why.message, list.error().message)}, deferred);
+  } else if (!*list) {
+    piece.drop(deferred);
+  } else {
+    std::vector<Piece> parts = piece.spread(*list);
+    for (std::size_t i = 0; i != parts.size(); ++i) {
+      submit(std::move(parts[i]), (*list)->portions[i].transport, deferred);
+    }
+    // Cancelled just now, it was looked for in the lanes of before.
+    if (submission->state()->cancelled()) cancel(*submission);
+  }
+  deferred.run();
 }
 
 // Before the state is handed out; a caller that waits for a parked transfer sleeps.

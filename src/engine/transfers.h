@@ -74,7 +74,9 @@ class Transfers : public Submitter, public std::enable_shared_from_this<Transfer
                                std::shared_ptr<const Gate> gate);
   void ended(const Submission& submission, Status status) override;
   void cancel(const Submission& submission) override;
+  void detour(Piece piece, const Error& why) override;
   std::shared_ptr<Slot> submit(const SegmentList& list, const std::shared_ptr<Submission>& submission) const;
+  std::shared_ptr<Slot> submit(Piece piece, std::size_t transport, Deferred& deferred) const;
   void let_waiter_assist(const SegmentList& list, TransferState& state,
                          const std::shared_ptr<Slot>& started) const;
   void finish(const SegmentList& list, TransferState& state, Status status);

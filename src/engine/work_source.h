@@ -29,7 +29,7 @@ class WorkSource {
 
   /// The slot's channel is ready, or gone; its pieces were handed back before that.
   virtual void add(std::shared_ptr<Slot> slot) = 0;
-  virtual void remove(const Slot& slot, const Error& error, Deferred& deferred) = 0;
+  virtual void remove(const Slot& slot) = 0;
 
   /// The next piece for the slot to send; those of doomed submissions are dropped on the way. Nothing, too,
   /// if another one would end it so much sooner that this one had better leave it.

@@ -1,0 +1,96 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// The best transport of a connection is lost for good, at any moment, and the next one carries on.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <random>
+#include <thread>
+
+#include "support/eventually.h"
+#include "support/sides.h"
+
+namespace p2p::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Closes at the end.
+struct Descriptor {
+  explicit Descriptor(long opened) : number(static_cast<int>(opened)) {}
+  ~Descriptor() {
+    if (number >= 0) ::close(number);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int option(int name) const {
+    int value = -1;
+    socklen_t size = sizeof value;
+    return ::getsockopt(number, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+  }
+
+  const int number;
+};
+
+// Ends the sending half of the sockets that `cma` keeps between its channels, at a process, whose peer then
+// takes them for closed. How many there were.
+int shut_cma_of(pid_t pid) {
+  const Descriptor process(::syscall(SYS_pidfd_open, pid, 0));
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid))) {
+    const int number = std::stoi(entry.path().filename());
+    const Descriptor fd(::syscall(SYS_pidfd_getfd, process.number, number, 0));
+    const bool is_cma = fd.option(SO_DOMAIN) == AF_UNIX && fd.option(SO_TYPE) == SOCK_SEQPACKET &&
+                        fd.option(SO_ACCEPTCONN) == 0;
+    if (is_cma && ::shutdown(fd.number, SHUT_WR) == 0) ++count;
+  }
+  return count;
+}
+
+EndpointPlan all_transports() {
+  EndpointPlan plan;
+  plan.workers = kSharingWorkers;
+  plan.keepalive = 20s;  // how loaded the machine is decides nothing
+  return plan;
+}
+
+/// By who dialled, or by who was dialled.
+class DetourTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static pid_t who_gives_up(Sides& sides) {
+    return GetParam() ? sides.peer.process().pid() : ::getpid();  // the other end of what is shut
+  }
+};
+INSTANTIATE_TEST_SUITE_P(By, DetourTest, ::testing::Values(true, false),
+                         [](const auto& info) { return info.param ? "connector" : "acceptor"; });
+
+TEST_P(DetourTest, NothingFailsWhateverIsUnderWay) {
+  std::mt19937 random(GetParam() ? 1 : 2);
+  for (unsigned seed = 1; seed <= 3 * Sides::kOperations; ++seed) {
+    SCOPED_TRACE(seed);
+    Sides sides(all_transports());
+    sides.join();
+    ASSERT_EQ(sides.connection.routes().front().transport, "cma");
+    sides.write(seed);
+    auto trouble = std::async(std::launch::async, [&, after = random() % 4000] {
+      std::this_thread::sleep_for(std::chrono::microseconds(after));  // the moment of the fault
+      return shut_cma_of(who_gives_up(sides));
+    });
+    sides.any(seed, 100 + seed);
+    EXPECT_GT(trouble.get(), 0);
+    sides.any(seed, 200 + seed);
+    EXPECT_TRUE(eventually([&] { return sides.connection.routes().front().transport == "tcp"; }));
+    for (unsigned which = 0; which != Sides::kOperations; ++which) sides.any(which, 300 + which);
+    EXPECT_EQ(sides.connection.stats().transfers_failed, 0U);
+    EXPECT_TRUE(is_ok(sides.connection.status()));
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace p2p::testing
