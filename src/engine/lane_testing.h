@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/gate_testing.h"
 #include "engine/lane.h"
 #include "engine/worker.h"
 
@@ -77,23 +78,6 @@ class CopyChannel : public Channel {
   std::deque<BatchId> pending_;
   std::size_t looks_ = 0;
   bool failed_ = false;
-};
-
-// Opens, or fails, when the test says so.
-class TestGate : public Gate {
- public:
-  std::atomic<bool> opened{false};
-  std::atomic<bool> broken{false};
-  mutable std::atomic<std::size_t> looks{0};
-  mutable std::atomic<std::size_t> seen_open{0};
-
- private:
-  Result<bool> look() const override {
-    ++looks;
-    if (broken) return tl::unexpected<Error>({ErrorCode::kSystem, "the stream failed"});
-    if (opened) ++seen_open;
-    return opened.load();
-  }
 };
 
 // A thread that does nothing by itself.
