@@ -10,6 +10,7 @@
 #include <future>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "support/eventually.h"
 #include "support/sides.h"
@@ -88,6 +89,39 @@ TEST_P(DetourTest, NothingFailsWhateverIsUnderWay) {
     for (unsigned which = 0; which != Sides::kOperations; ++which) sides.any(which, 300 + which);
     EXPECT_EQ(sides.connection.stats().transfers_failed, 0U);
     EXPECT_TRUE(is_ok(sides.connection.status()));
+    if (HasFailure()) return;
+  }
+}
+
+// Many at once, in parts, so that the fault always meets some of them.
+TEST_P(DetourTest, NothingFailsOfManyAtOnce) {
+  constexpr std::uint64_t kPart = Sides::kSize / 8;
+  std::mt19937 random(GetParam() ? 3 : 4);
+  for (unsigned seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    Sides sides(all_transports());
+    sides.join();
+    sides.write(seed);
+    auto trouble = std::async(std::launch::async, [&, after = random() % 20000] {
+      std::this_thread::sleep_for(std::chrono::microseconds(after));  // the moment of the fault
+      return shut_cma_of(who_gives_up(sides));
+    });
+    fill(sides.own.pages.bytes(), 100 + seed);
+    std::vector<Transfer> transfers;
+    const auto until = std::chrono::steady_clock::now() + 100ms;
+    while (std::chrono::steady_clock::now() < until) {
+      for (std::uint64_t part = 0; part != 8; ++part) {
+        const RemoteSpan to{sides.target.region, sides.target.address + part * kPart, kPart};
+        transfers.push_back(sides.connection.write(sides.own.span(part * kPart, kPart), to));
+      }
+      if (transfers.size() > 64) EXPECT_TRUE(is_ok(transfers[transfers.size() - 65].wait(kLimit)));
+    }
+    EXPECT_GT(trouble.get(), 0);
+    for (const Transfer& transfer : transfers) EXPECT_TRUE(is_ok(transfer.wait(kLimit)));
+    EXPECT_TRUE(eventually([&] { return sides.connection.routes().front().transport == "tcp"; }));
+    sides.write(200 + seed);
+    sides.read(300 + seed);
+    EXPECT_EQ(sides.connection.stats().transfers_failed, 0U);
     if (HasFailure()) return;
   }
 }
