@@ -4,7 +4,9 @@
 # What p2p-perf moves with default options over a link that is long, thin or lossy, of the best that iperf3 reaches there
 # with 1, 2, 4, 8 or 16 streams. PROFILE as of p2p_long_link (tests/support/link_way.h), such as "delay_us=10000
 # loss_ppm=1000" for one way; by default those of docs/performance.md. Two hosts as network namespaces. For each of
-# LONG_LINK_CONTROLS (cubic bbr, as far as the kernel has them) LONG_LINK_ROUNDS (1) times, LONG_LINK_SECONDS (6) each.
+# LONG_LINK_CONTROLS (cubic bbr, as far as the kernel has them) LONG_LINK_ROUNDS (1) times, LONG_LINK_SECONDS (6) each,
+# after LONG_LINK_WARM (4) seconds of iperf3's and the transfers with which p2p-perf begins. iperf3's streams never wait
+# for each other, so p2p-perf has 64 MiB in flight.
 # Needs root, /dev/net/tun, iperf3, and cores that are idle. Uses the release preset.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +15,7 @@ source scripts/namespaces.sh
 perf=build/release/tools/perf/p2p-perf
 link=build/release/tests/support/p2p_long_link
 seconds=${LONG_LINK_SECONDS:-6}
+warm=${LONG_LINK_WARM:-4}
 profiles=("$@")
 if [ ${#profiles[@]} -eq 0 ]; then
   for delay in 1000 10000 50000; do
@@ -57,7 +60,7 @@ iperf_best() {
     server=$!
     exec 5<"$folder/heard"
     while read -r -t 30 word <&5 && [[ $word != *listening* ]]; do :; done
-    ip netns exec "$left" timeout 120 iperf3 -c 10.96.0.2 -P "$streams" -t "$seconds" -J >"$folder/iperf.$streams" ||
+    ip netns exec "$left" timeout 120 iperf3 -c 10.96.0.2 -P "$streams" -O "$warm" -t "$seconds" -J >"$folder/iperf.$streams" ||
       cat "$folder/iperf.$streams" >&2
     cat <&5 >/dev/null
     wait "$server"
@@ -83,7 +86,7 @@ for control in ${LONG_LINK_CONTROLS:-cubic bbr}; do
     for _ in $(seq "${LONG_LINK_ROUNDS:-1}"); do
       change_link "$profile"
       best=$(iperf_best)
-      perf_between 10.96.0.1 10.96.0.2 --op write,read --size 1M --depth 16 --duration "$seconds"
+      perf_between 10.96.0.1 10.96.0.2 --op write,read --size 1M --depth 64 --duration "$seconds"
       line="$control, $profile: iperf3 with ${best% *} streams ${best#* } Mbit/s"
       while read -r operation sum; do
         line+=$(python3 -c "print(f'; $operation {$sum:.0f}, {$sum / ${best#* }:.2f}')")

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/dealing.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace p2p::engine {
@@ -9,6 +10,11 @@ namespace {
 // Less is not worth a look: threads are held up for as long.
 constexpr double kUnimportant = 0.005;  // seconds
 
+// A piece should take no longer than that, as far as pieces of its size say how fast a channel is.
+constexpr double kPieceTime = 0.1;  // seconds
+constexpr double kLeastPiece = Pace::kLeastBytes;
+constexpr double kMostPiece = 256U << 10;
+
 // Until it has moved what is under way and so many bytes more. One that is late may be as late again.
 double end_of(const Standing& channel, std::uint64_t more) {
   const double flying = static_cast<double>(channel.flying) / channel.rate - channel.silence.count();
@@ -16,6 +22,10 @@ double end_of(const Standing& channel, std::uint64_t more) {
 }
 
 }  // namespace
+
+std::uint64_t piece_for(double rate) {
+  return static_cast<std::uint64_t>(std::clamp(rate * kPieceTime, kLeastPiece, kMostPiece));
+}
 
 Least least_queued(std::span<const Standing> channels, const Asking& asking) {
   Least least{.queued = 0, .best = asking.channel};

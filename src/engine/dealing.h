@@ -24,6 +24,10 @@ struct Least {
   std::size_t best = 0;  ///< its place in the list
 };
 
+/// Bytes of a batch for a channel of that rate, where there are many on a long path; a rate of 0 is not
+/// known.
+std::uint64_t piece_for(double rate);
+
 Least least_queued(std::span<const Standing> channels, const Asking& asking);
 
 }  // namespace p2p::engine

@@ -59,5 +59,12 @@ TEST(Dealing, NobodyWaitsForAChannelThatWentSilent) {
   EXPECT_EQ(least_queued(channels, {.channel = 0, .batch = kMega}).queued, 0U);
 }
 
+TEST(Dealing, APieceTakesNoLongTime) {
+  EXPECT_EQ(piece_for(0), 64U << 10);
+  EXPECT_EQ(piece_for(0.2 * kMega), 64U << 10);  // less says nothing of the speed
+  EXPECT_NEAR(static_cast<double>(piece_for(1.5 * kMega)), 0.15 * kMega, 1);
+  EXPECT_EQ(piece_for(1000.0 * kMega), 256U << 10);
+}
+
 }  // namespace
 }  // namespace p2p::engine

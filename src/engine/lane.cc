@@ -67,9 +67,17 @@ std::shared_ptr<Slot> Lane::start_here(const Slots& slots, std::size_t turn, Def
 }
 
 // So many bytes the next piece would have.
-std::uint64_t Lane::next_bytes() const {
+std::uint64_t Lane::next_bytes(const Slot& slot) const {
   if (!returned_.empty()) return returned_.front().batch.bytes;
-  return std::min(pieces_.front().batch.bytes, policy().limits.bytes);
+  return std::min(pieces_.front().batch.bytes, most_bytes(slot));
+}
+
+// Of many streams each has a small share of a long path, and some a very small one: whoever waits for the
+// transfer waits for the piece that such a one has.
+std::uint64_t Lane::most_bytes(const Slot& slot) const {
+  const std::uint64_t most = policy().limits.bytes;
+  if (!small_.load(std::memory_order_relaxed)) return most;
+  return std::min(most, piece_for(slot.pace().rate()));
 }
 
 // Of many short pieces it says so without a look at all.
@@ -84,9 +92,10 @@ bool Lane::has_waiting(std::uint64_t bytes) const {
 
 // The other one looks by itself when something of it ends, and is woken if it has nothing under way.
 bool Lane::leaves_to_another(const Slot& slot, Deferred& deferred) {
-  if (!slots_.of_several_rails() || (pieces_.empty() && returned_.empty())) return false;
+  const bool alike = !slots_.of_several_rails() && !small_.load(std::memory_order_relaxed);
+  if (alike || (pieces_.empty() && returned_.empty())) return false;
   const auto now = Clock::now();
-  Asking asking{.batch = next_bytes()};
+  Asking asking{.batch = next_bytes(slot)};
   standings_.clear();
   for (const auto& one : slots_) {
     if (one.get() == &slot) asking.channel = standings_.size();
@@ -117,7 +126,7 @@ std::optional<Piece> Lane::take(const Slot& slot, Deferred& deferred) {
       continue;
     }
     BatchLimits limits = policy().limits;
-    if (small_.load(std::memory_order_relaxed)) limits.bytes = std::min(limits.bytes, kBulkBytes);
+    limits.bytes = most_bytes(slot);
     if (pieces_.empty()) {
       limits.bytes = std::min(limits.bytes, policy().share(rest.batch.bytes, slots_.size()));
     }
@@ -128,7 +137,21 @@ std::optional<Piece> Lane::take(const Slot& slot, Deferred& deferred) {
   return std::nullopt;
 }
 
-void Lane::give_back(Piece piece, Deferred& deferred) {
+// Who was woken for this work counted on the slot to take more of it. One that has nothing under way itself
+// waits for something that they share.
+void Lane::give_back(const Slot& slot, Piece piece, Deferred& deferred) {
+  return_piece(std::move(piece), deferred);
+  if (!slot.pace().laden()) return;
+  auto idle = slots().idle();
+  if (idle) deferred.call([idle = std::move(idle)] { idle->signal(); });
+}
+
+void Lane::retry(Piece piece, Deferred& deferred) {
+  retried_.fetch_add(1, std::memory_order_relaxed);
+  return_piece(std::move(piece), deferred);
+}
+
+void Lane::return_piece(Piece piece, Deferred& deferred) {
   {
     MutexLock lock(mutex_);
     if (refusal_) return piece.refuse(*refusal_, deferred);
@@ -136,11 +159,6 @@ void Lane::give_back(Piece piece, Deferred& deferred) {
     if (!slots_.empty()) return;
   }
   want_channels(deferred);
-}
-
-void Lane::retry(Piece piece, Deferred& deferred) {
-  retried_.fetch_add(1, std::memory_order_relaxed);
-  give_back(std::move(piece), deferred);
 }
 
 bool Lane::awaits_gates(const Slot& slot) const {

@@ -76,7 +76,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   /// Has `bulk` told of the next large transfer.
   void watch() { watched_.store(true, std::memory_order_relaxed); }
 
-  /// From now on no batch is larger: each takes a long time, and there are many channels.
+  /// From now on batches are small, and smaller for slow channels, of which there are many.
   void cut_small() { small_.store(true, std::memory_order_relaxed); }
 
   /// There should be so many, which `describe` tells if there are fewer.
@@ -102,7 +102,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   void add(std::shared_ptr<Slot> slot) override;
   void remove(const Slot& slot) override;
   std::optional<Piece> take(const Slot& slot, Deferred& deferred) override;
-  void give_back(Piece piece, Deferred& deferred) override;
+  void give_back(const Slot& slot, Piece piece, Deferred& deferred) override;
   void retry(Piece piece, Deferred& deferred) override;
   void look_at_gates(const Slot& slot, Deferred& deferred) override;
   bool awaits_gates(const Slot& slot) const override;
@@ -113,8 +113,10 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   void refuse_all(const Refusal& refusal, Deferred& deferred);
   std::shared_ptr<Slot> submit_gated(Piece piece, Deferred& deferred);
   void want_channels(Deferred& deferred);
+  void return_piece(Piece piece, Deferred& deferred);
   bool leaves_to_another(const Slot& slot, Deferred& deferred) P2P_REQUIRES(mutex_);
-  std::uint64_t next_bytes() const P2P_REQUIRES(mutex_);
+  std::uint64_t most_bytes(const Slot& slot) const;
+  std::uint64_t next_bytes(const Slot& slot) const P2P_REQUIRES(mutex_);
   bool has_waiting(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
   void note_bulk(std::uint64_t bytes, Deferred& deferred);
   std::shared_ptr<Slot> start_here(const Slots& slots, std::size_t turn, Deferred& deferred) const;

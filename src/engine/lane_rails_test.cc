@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
 #include "engine/lane_testing.h"
 
@@ -26,7 +27,7 @@ class RailsTest : public LaneTest {
     lane_ = std::make_shared<Lane>(Policy::spread({kOneBatch, 8}, 50us));
     for (Rail* rail : {&slow_, &fast_}) {
       rail->script->window = 1;
-      Slot::Setup setup{.rail = rail == &slow_ ? "slow" : "fast",
+      Slot::Setup setup{.rail = rail == &slow_ ? slow_name_ : "fast",
                         .control = nullptr,
                         .channel = std::make_unique<CopyChannel>(rail->script, "copy"),
                         .report = nullptr};
@@ -66,6 +67,13 @@ class RailsTest : public LaneTest {
 
   StillThread thread_;
   Rail slow_, fast_;
+  std::string slow_name_ = "slow";
+};
+
+// Two of the many channels over one rail that a long path has.
+class OneRailTest : public RailsTest {
+ protected:
+  OneRailTest() { slow_name_ = "fast"; }
 };
 
 TEST_F(RailsTest, ASlowOneLeavesTheLastBatchToAFastOne) {
@@ -75,6 +83,24 @@ TEST_F(RailsTest, ASlowOneLeavesTheLastBatchToAFastOne) {
   EXPECT_FALSE(state->done());
   turn(fast_);
   EXPECT_EQ(fast_.script->posts, 1U);
+  ASSERT_TRUE(state->wait(0s));
+  expect_arrived(1, kOneBatch);
+}
+
+TEST_F(OneRailTest, OnAShortPathTheyAreTakenForAlike) {
+  const auto state = submit(1, kOneBatch);
+  turn(slow_);
+  EXPECT_EQ(slow_.script->posts, 1U);
+  turn(slow_);
+  EXPECT_TRUE(state->wait(0s));
+}
+
+TEST_F(OneRailTest, OneThatLosesMoreLeavesTheLastOfTheWork) {
+  lane_->cut_small();
+  const auto state = submit(1, kOneBatch);
+  turn(slow_);
+  EXPECT_EQ(slow_.script->posts, 0U);
+  for (int round = 0; round != 20; ++round) turn(fast_);
   ASSERT_TRUE(state->wait(0s));
   expect_arrived(1, kOneBatch);
 }

@@ -25,6 +25,7 @@ class Pace {
 
   /// Pieces are under way.
   bool laden() const { return pieces_.load(std::memory_order_relaxed) != 0; }
+  double rate() const { return rate_.load(std::memory_order_relaxed); }  ///< the last one; bytes a second
   std::uint64_t flying() const { return flying_.load(std::memory_order_relaxed); }  ///< their bytes
 
   void sent(std::uint64_t bytes);

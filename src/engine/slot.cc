@@ -98,7 +98,7 @@ bool Slot::post_work(Deferred& deferred) {
     const auto at = trace != nullptr ? Clock::now() : Clock::time_point{};
     if (!channel_->post(piece->batch)) {
       full_ = true;
-      source_->give_back(std::move(*piece), deferred);
+      source_->give_back(*this, std::move(*piece), deferred);
       break;
     }
     if (trace != nullptr) trace->piece_sent(way_, piece->batch, at);

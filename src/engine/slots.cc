@@ -49,6 +49,11 @@ bool Slots::unladen() const {
   return std::none_of(begin(), end(), [](const auto& slot) { return slot->pace().laden(); });
 }
 
+std::shared_ptr<Slot> Slots::idle() const {
+  const auto found = std::find_if(begin(), end(), [](const auto& slot) { return !slot->pace().laden(); });
+  return found == end() ? nullptr : *found;
+}
+
 void Slots::signal(std::size_t count, std::size_t first) const {
   for (std::size_t i = 0; i < std::min(count, size()); ++i) at(first + i)->signal();
 }

@@ -41,6 +41,9 @@ class Slots {
   /// None has pieces under way.
   bool unladen() const;
 
+  /// The first that has none; null: all have.
+  std::shared_ptr<Slot> idle() const;
+
   /// Wakes `count` of them, at most all, from number `first` on.
   void signal(std::size_t count, std::size_t first) const;
 

@@ -133,7 +133,7 @@ TEST_P(MoreStreamsTest, ThereAreMoreWhileThereIsMuchToDoAndFewAfterARest) {
   ASSERT_NO_FATAL_FAILURE(make("delay_us=5000 rate_mbit=100 loss_ppm=1000"));
   EXPECT_TRUE(channels_are("1 channel:"));
   std::uint64_t seed = 0;
-  until_channels_are("16 channels", [&] { move_once(++seed); });
+  until_channels_are("24 channels", [&] { move_once(++seed); });
   move_once(++seed);
   until_channels_are("1 channel at rest", [] {});
   move_once(++seed);

@@ -7,12 +7,26 @@
 
 namespace p2p::socket {
 
+namespace {
+
+// False: not a TCP socket, or not any more.
+bool look(int fd, tcp_info& info) {
+  socklen_t size = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
+}
+
+}  // namespace
+
 std::chrono::microseconds least_round_trip(int fd) {
   tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  if (!look(fd, info)) return {};
   // Of what was never measured the kernel says that it takes for ever.
   return std::chrono::microseconds(info.tcpi_min_rtt == ~0U ? 0U : info.tcpi_min_rtt);
+}
+
+std::uint64_t bytes_on_path(int fd) {
+  tcp_info info{};
+  return look(fd, info) ? std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss : 0;
 }
 
 }  // namespace p2p::socket

@@ -164,6 +164,10 @@ void set_receive_low_water(int fd, int bytes) {
   (void)::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
 }
 
+void limit_unsent(int fd, int bytes) {
+  (void)::setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+}
+
 bool allow_zerocopy(int fd) { return set_option(fd, SOL_SOCKET, SO_ZEROCOPY, 1, "SO_ZEROCOPY").has_value(); }
 
 void discard_at_close(int fd) {

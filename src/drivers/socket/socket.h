@@ -56,6 +56,10 @@ bool is_broken(int fd);
 /// The least bytes that make the socket readable. Failing to set it costs wake-ups, nothing else.
 void set_receive_low_water(int fd, int bytes);
 
+/// The socket takes bytes only while fewer than that wait for their turn on the path. Failing to set it costs
+/// time, nothing else.
+void limit_unsent(int fd, int bytes);
+
 /// Sets SO_ZEROCOPY; false where the system cannot.
 bool allow_zerocopy(int fd);
 

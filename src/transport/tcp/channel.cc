@@ -84,6 +84,7 @@ Status StreamChannel::become_ready(std::unique_ptr<socket::Stream> stream) {
   // On one host the kernel copies all the same, and later.
   sender_.start(*stream_, same_host ? 0 : config_.zerocopy_bytes);
   if (const auto least = round_trip(); least >= kLongPath) {
+    backlog_.start(stream_->fd(), least);
     sender_.set_long_path();
     reads_.set_long_path(least);
   }
@@ -197,6 +198,7 @@ bool StreamChannel::move_bytes() {
 }
 
 Result<bool> StreamChannel::flush() {
+  if (sender_.pending()) backlog_.follow();
   const Result<bool> sent = sender_.flush();
   const bool wanted = sender_.pending();
   if (sent && wanted != watching_output_) {

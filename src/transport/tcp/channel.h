@@ -14,6 +14,7 @@
 #include "drivers/socket/round_trip.h"
 #include "drivers/socket/stream.h"
 #include "transport/farewell.h"
+#include "transport/tcp/backlog.h"
 #include "transport/tcp/connecting.h"
 #include "transport/tcp/device_departures.h"
 #include "transport/tcp/liveness.h"
@@ -99,6 +100,7 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
   Farewell farewell_;
   std::unique_ptr<socket::Stream> stream_;
   Liveness liveness_;
+  Backlog backlog_;
   bool watching_output_ = false;
   std::string description_;
 

@@ -10,10 +10,9 @@
 namespace p2p::tcp {
 
 bool ReadRequests::post(const Batch& batch) {
-  const bool room = reads_.size() < kMaxReads && (bytes_ == 0 || bytes_ + batch.bytes <= most_bytes_);
+  const bool room = reads_.size() < kMaxReads && (bytes_ == 0 || bytes_ + batch.bytes <= window_.bytes());
   if (!room) return false;
   Read read{.number = next_, .batch = batch, .outcome = {}};
-  if (round_trip_.count() != 0) read.posted_at = std::chrono::steady_clock::now();
   if (starts_on_device(batch)) {
     Result<Slot*> slot = nullptr;
     if (const Status fits = StagedMemory::check_size(batch.bytes); fits) {
@@ -28,6 +27,7 @@ bool ReadRequests::post(const Batch& batch) {
     }
     read.slot = *slot;
   }
+  if (bytes_ == 0 && window_.long_path()) window_.begin(ReadWindow::Clock::now());
   sender_.post_read_request(read.number, batch);
   ++next_;
   bytes_ += batch.bytes;
@@ -73,25 +73,12 @@ void ReadRequests::unpack(Read& read) {
   if (read.outcome) staging_->unpack(*read.slot, StagedMemory::of(read.batch).pieces);
 }
 
-// An answer that comes within little more than the round trip did not wait for those before it: the path
-// takes more. One that takes much longer did.
-void ReadRequests::adapt(const Read& ended) {
-  if (round_trip_.count() == 0) return;
-  const auto took = std::chrono::steady_clock::now() - ended.posted_at;
-  const std::uint64_t bytes = ended.batch.bytes;
-  if (took < 2 * round_trip_) {
-    most_bytes_ = std::min(most_bytes_ + bytes, kMostBytes);
-  } else if (took > 4 * round_trip_) {
-    most_bytes_ = std::max(most_bytes_, kLeastBytes + bytes) - bytes;
-  }
-}
-
 Status ReadRequests::end(const FrameHeader& header, ByteView reason) {
   Read* const read = find(header.number);
   if (read == nullptr || read->ended || (header.code == 0 && !read->landed && read->batch.bytes != 0)) {
     return p2p::fail(ErrorCode::kProtocol, "read {} ends before its bytes have come", header.number);
   }
-  adapt(*read);
+  if (window_.long_path()) window_.ended(read->batch.bytes, ReadWindow::Clock::now());
   Status outcome;
   if (header.code != 0) outcome = tl::unexpected(wire_error(header.code, reason));
   if (read->slot != nullptr) {

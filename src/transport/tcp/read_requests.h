@@ -9,6 +9,7 @@
 
 #include "device/staging.h"
 #include "transport/batch.h"
+#include "transport/tcp/read_window.h"
 #include "transport/tcp/receiver.h"
 #include "transport/tcp/sender.h"
 
@@ -25,10 +26,7 @@ class ReadRequests {
   ReadRequests& operator=(const ReadRequests&) = delete;
 
   /// Has as many bytes under way as it takes to keep a long path busy, and leaves the rest to other streams.
-  void set_long_path(std::chrono::microseconds round_trip) {
-    round_trip_ = round_trip;
-    most_bytes_ = kLeastBytes;
-  }
+  void set_long_path(std::chrono::microseconds round_trip) { window_.set_long_path(round_trip); }
 
   /// False: full.
   bool post(const Batch& batch);
@@ -56,8 +54,7 @@ class ReadRequests {
   using Slot = device::Staging::Slot;
   struct Read {
     std::uint64_t number = 0;
-    std::chrono::steady_clock::time_point posted_at{};  // on a long path
-    Batch batch;                                        // empty once abandoned
+    Batch batch;  // empty once abandoned
     bool abandoned = false;
     bool landed = false;
 
@@ -69,11 +66,6 @@ class ReadRequests {
 
   Read* find(std::uint64_t number);
   void unpack(Read& read);
-  void adapt(const Read& ended);
-
-  // Answers that the stream may have on their way to this side; on a long path at first.
-  static constexpr std::uint64_t kMostBytes = 8U << 20;
-  static constexpr std::uint64_t kLeastBytes = 1U << 20;
 
   std::shared_ptr<device::Staging> staging_;
   Sender& sender_;
@@ -81,8 +73,7 @@ class ReadRequests {
   std::deque<Read> reads_;
   std::uint64_t next_ = 1;
   std::uint64_t bytes_ = 0;  // requested and not ended
-  std::uint64_t most_bytes_ = kMostBytes;
-  std::chrono::microseconds round_trip_{0};  // of a long path
+  ReadWindow window_;
 };
 
 }  // namespace p2p::tcp

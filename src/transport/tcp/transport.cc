@@ -18,6 +18,8 @@ constexpr unsigned kStreamSpeed = 60'000;  // Mb/s
 // Between two GPUs of one host 16 streams and as many workers were the best on 32 cores (45 GB/s; 8 streams
 // 25, 24 streams 35), 8 on 16 cores.
 constexpr unsigned kMaxStreams = 16;
+// Over a long path on which each has a small share, for which it needs neither a core nor a GPU.
+constexpr unsigned kMostOverLongPath = 24;
 constexpr std::size_t kLeastBatchBytes = std::size_t{64} << 10;
 constexpr std::size_t kSlotsPerStream = 8;
 // What one stream carries alone. Where streams share a transfer, orders cost so little that the first of them
@@ -65,7 +67,7 @@ class TcpTransport final : public Transport {
 
   /// Whoever names a number gets that one.
   unsigned spare_channels(const Rail& rail) const override {
-    return options_.streams != 0 ? 0 : kMaxStreams - channels_per_rail(rail);
+    return options_.streams != 0 ? 0 : kMostOverLongPath - channels_per_rail(rail);
   }
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
