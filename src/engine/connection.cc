@@ -90,13 +90,15 @@ void Connection::adopt(std::shared_ptr<Session> session, const SessionPeer& peer
 // The session keeps the connection alive until it has closed.
 Session::Handlers Connection::handlers(Clock::time_point deadline) {
   const auto self = shared_from_this();
-  return {.opened = [self, deadline](const SessionPeer& peer) { self->on_opened(peer, deadline); },
-          .message = [self](wire::Message message) { self->on_message(std::move(message)); },
-          .closed = [self](const Error& error) { self->end(error); },
-          .paused = [self] { self->reads_paused_.fetch_add(1, std::memory_order_relaxed); },
-          .slow = [self](std::chrono::milliseconds still) { self->slow_for_ = still; },
-          .broken = [self](const Error& why) { self->session_history_.lost("", why.message); },
-          .resumed = [self] { self->session_history_.returned(); }};
+  return {
+      .opened = [self, deadline](const SessionPeer& peer) { self->on_opened(peer, deadline); },
+      .message = [self](wire::Message message) { self->on_message(std::move(message)); },
+      .closed = [self](const Error& error) { self->end(error); },
+      .paused = [self] { self->reads_paused_.fetch_add(1, std::memory_order_relaxed); },
+      .slow = [self](std::chrono::milliseconds still) { self->slow_for_ = still; },
+      .broken = [self](const Error& why) { self->session_history_.lost("", why.message); },
+      .resumed = [self] { self->session_history_.returned(); },
+      .heard_within = [self](std::chrono::milliseconds time) { return self->lanes_->heard_within(time); }};
 }
 
 void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) {

@@ -392,15 +392,22 @@ void Lanes::add_to(Stats& stats) const {
   }
 }
 
-void Lanes::abandon(const std::shared_ptr<TransferState>& state) const {
+std::vector<std::shared_ptr<Slot>> Lanes::slots() const {
   std::vector<std::shared_ptr<Slot>> slots;
-  {
-    MutexLock lock(mutex_);
-    for (const Entry& entry : entries_) {
-      if (entry.channels) entry.channels->for_each([&](const auto& slot) { slots.push_back(slot); });
-    }
+  MutexLock lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.channels) entry.channels->for_each([&](const auto& slot) { slots.push_back(slot); });
   }
-  for (const auto& slot : slots) slot->abandon(state);
+  return slots;
+}
+
+void Lanes::abandon(const std::shared_ptr<TransferState>& state) const {
+  for (const auto& slot : slots()) slot->abandon(state);
+}
+
+bool Lanes::heard_within(std::chrono::milliseconds time) const {
+  const auto all = slots();
+  return std::any_of(all.begin(), all.end(), [time](const auto& slot) { return slot->heard_within(time); });
 }
 
 Lanes::Entry* Lanes::find(const std::string& transport) {

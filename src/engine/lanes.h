@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -58,6 +59,9 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   /// Asks all channels to leave a transfer's local memory alone.
   void abandon(const std::shared_ptr<TransferState>& state) const;
 
+  /// The peer's machine was heard of over one of the channels; false also where none can tell.
+  bool heard_within(std::chrono::milliseconds time) const;
+
   /// Ends all channels. What is under way fails with `error`. Any thread.
   void close(const Error& error);
 
@@ -79,6 +83,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
     std::unique_ptr<ChannelSet> channels;
   };
 
+  std::vector<std::shared_ptr<Slot>> slots() const;
   Entry* find(const std::string& transport) P2P_REQUIRES(mutex_);
   std::size_t index_of(const Entry& entry) const P2P_REQUIRES(mutex_);
   void make_channels(Entry& entry) P2P_REQUIRES(mutex_);

@@ -93,6 +93,7 @@ void ResumeDialer::beat() {
   } else if (!dialers_.empty() && now - dialled_at_ >= beat_time() / 2) {
     dial();
   }
+  if (settings_.heard_within(2 * duration_cast<milliseconds>(beat_time()))) darkness_->moved(now);
   if (darkness_->tick(now) >= limit_) {
     const std::string others =
         places_.size() == 1 ? "" : fmt::format(", or to {} other addresses of it,", places_.size() - 1);

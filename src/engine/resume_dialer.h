@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@ class ResumeDialer {
     std::string host;  ///< numeric
     std::uint16_t port = 0;
     std::chrono::milliseconds keepalive{3000};
+    std::function<bool(std::chrono::milliseconds)> heard_within;  ///< its machine, over other connections
   };
 
   ResumeDialer(Reactor& reactor, Settings settings)

@@ -40,8 +40,8 @@ Status Resumption::take(const wire::Resumable& said) {
   peer_ = said;
   if (!dials()) return {};
   token_ = said.token;
-  dialer_.emplace(reactor_,
-                  ResumeDialer::Settings{terms(), settings_.host, settings_.host_port, settings_.keepalive});
+  dialer_.emplace(reactor_, ResumeDialer::Settings{terms(), settings_.host, settings_.host_port,
+                                                   settings_.keepalive, hooks_.heard_within});
   hooks_.say(own());
   return {};
 }
@@ -97,8 +97,10 @@ void Resumption::suspend(Clock::duration dark) {
   wait_for_peer();
 }
 
-/// In beats, so that time in which this process was stopped counts for little.
+/// In beats, so that time in which this process was stopped counts for little. A peer whose machine is heard
+/// of elsewhere may have a bad path alone; its owner bounds that.
 void Resumption::wait_for_peer() {
+  if (hooks_.heard_within(2 * settings_.keepalive / Keepalive::kBeats)) absence_->moved(Clock::now());
   if (absence_->tick(Clock::now()) >= settings_.keepalive) {
     return give_up({ErrorCode::kPeerGone,
                     fmt::format("it did not connect again within {} ms", settings_.keepalive.count())});

@@ -45,7 +45,8 @@ class Resumption {
   struct Hooks {
     std::function<void(const wire::Message&)> say;  ///< passing: not kept, not counted
     std::function<void(ResumeAttempt::Proven)> resumed;
-    std::function<void(const Error&)> gave_up;  ///< while it is suspended
+    std::function<void(const Error&)> gave_up;                    ///< while it is suspended
+    std::function<bool(std::chrono::milliseconds)> heard_within;  ///< the peer's machine, elsewhere
   };
 
   /// Bytes of messages that the peer must keep until it is told that they were handled.

@@ -94,6 +94,10 @@ class Session : public std::enable_shared_from_this<Session> {
     /// null.
     std::function<void(const Error&)> broken = nullptr;
     std::function<void()> resumed = nullptr;
+
+    /// Asked: whether the peer's machine was heard of within this time over another connection with it. Then
+    /// it is not gone, however many packets the session's own path loses. May be null.
+    std::function<bool(std::chrono::milliseconds)> heard_within = nullptr;
   };
 
   /// Connects to host and port (a numeric address or a name) and shakes hands before `deadline`.

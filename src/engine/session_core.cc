@@ -283,13 +283,20 @@ void Session::Core::tick() {
   }
   if (socket_->idle()) keepalive_->taken(Clock::now());
   if (is_dark()) return;
-  const auto slow_for = keepalive_->judge(Clock::now(), socket_->unacknowledged());
+  socket::Answers answers = socket_->unacknowledged();
+  if (answers.last >= config_.keepalive / 2 && heard_elsewhere(config_.keepalive / 2))
+    answers.awaited = false;
+  const auto slow_for = keepalive_->judge(Clock::now(), answers);
   if (!slow_for) return finish(explain(slow_for.error()));
   tell_slow(*slow_for);
   const bool confirmed = resumption_ && resumption_->confirm();
   // With frames waiting, those tell the peer as much as a heartbeat behind them would.
   if (socket_->idle() && !confirmed) outbox_.put(wire::encode(wire::Heartbeat{}), true);
   timer_ = reactor_.after(keepalive_->beat(), [self = shared_from_this()] { self->tick(); });
+}
+
+bool Session::Core::heard_elsewhere(std::chrono::milliseconds within) const {
+  return handlers_.heard_within && handlers_.heard_within(within);
 }
 
 void Session::Core::tell_slow(std::chrono::milliseconds still) {

@@ -63,6 +63,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
 
   void start_keepalive();
   void tick();
+  bool heard_elsewhere(std::chrono::milliseconds within) const;
   void tell_slow(std::chrono::milliseconds still);
 
   void take_outbox();

@@ -58,7 +58,8 @@ void Session::Core::start_resumption(const SessionPeer& peer) {
                         [this](ResumeAttempt::Proven proven) { resume(std::move(proven)); },
                         [this](const Error& why) {
                           finish({ErrorCode::kPeerGone, fmt::format("{}; {}", loss_->message, why.message)});
-                        }});
+                        },
+                        [this](std::chrono::milliseconds within) { return heard_elsewhere(within); }});
   resumption_->begin();
   if (resumption_->dials() || peer.version < wire::kNamesAddresses) return;
   const wire::OtherAddresses others = other_addresses(config_, peer);

@@ -86,6 +86,9 @@ class Slot : public std::enable_shared_from_this<Slot> {
   /// Of its path; 0: not known.
   std::chrono::microseconds round_trip();
 
+  /// The other host was heard of over its channel; false also where that is not known.
+  bool heard_within(std::chrono::milliseconds time);
+
   /// Comes back to its source, which has forgotten it, unless it has ended.
   void rejoin() {
     MutexLock lock(mutex_);

@@ -60,6 +60,11 @@ std::chrono::microseconds Slot::round_trip() {
   return ready_ && !stopped_ ? channel_->round_trip() : std::chrono::microseconds(0);
 }
 
+bool Slot::heard_within(std::chrono::milliseconds time) {
+  MutexLock lock(mutex_);
+  return ready_ && !stopped_ && channel_->heard_within(time);
+}
+
 void Slot::mute() {
   MutexLock lock(mutex_);
   report_ = nullptr;

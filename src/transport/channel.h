@@ -79,6 +79,9 @@ class Channel {
   /// The least time for a round trip that was seen; 0 where it is not known, or does not matter.
   virtual std::chrono::microseconds round_trip() const { return {}; }
 
+  /// The other host was heard of over it within this time; false also where that is not known.
+  virtual bool heard_within(std::chrono::milliseconds /*time*/) const { return false; }
+
   virtual bool encrypted() const { return false; }  ///< what it carries; known once it is ready
 
   /// For people: "127.0.0.1:4001 -> 127.0.0.1:4002".

@@ -93,6 +93,25 @@ TEST_F(ControlPathTest, ThatIsDarkForAWhileHarmsNothing) {
   expect_all_goes_on();
 }
 
+/// For longer than that, and no other connection can be made: the rails tell that the peer's machine is
+/// there.
+TEST_F(ControlPathTest, ThatIsDarkForLongHarmsNothingWhileTheRailsCarry) {
+  if (!run({"nft", "--version"})) GTEST_SKIP() << "nft (nftables) is not installed";
+  const std::uint64_t id = import(theirs_);
+  left_->number(fmt::format("fill {} 0 {} 7", own_.index, kSize));
+  rails_.refuse_new(true);
+  rails_.set_dark(0, true);
+  ASSERT_TRUE(is_ok(rails_.made()));
+  const auto dark = Clock::now() + 2 * kKeepalive;
+  do {
+    ASSERT_TRUE(is_ok(write(id, theirs_)));
+  } while (Clock::now() < dark);
+  rails_.set_dark(0, false);
+  rails_.refuse_new(false);
+  ASSERT_TRUE(is_ok(rails_.made()));
+  expect_all_goes_on();
+}
+
 /// The session goes on by an address of a rail; the rails carry on meanwhile.
 class GoneAddressTest : public ControlPathTest, public ::testing::WithParamInterface<bool> {};
 

@@ -72,6 +72,16 @@ void Rails::forget(const std::string& port) {
   }
 }
 
+void Rails::refuse_new(bool refused) {
+  const std::string chain = "chain ip p2p f";
+  if (!refused) return must({"ip", "netns", "exec", router_, "nft", "flush " + chain});
+  for (const std::string& rule : {std::string("add table ip p2p"),
+                                  "add " + chain + " { type filter hook forward priority 0; policy accept; }",
+                                  std::string("add rule ip p2p f tcp flags & (syn | ack) == syn drop")}) {
+    must({"ip", "netns", "exec", router_, "nft", rule});
+  }
+}
+
 std::uint64_t Rails::carried(int rail) const {
   std::uint64_t sum = 0;
   for (const char* side : {"l", "r"}) {

@@ -37,6 +37,9 @@ class Rails : public Hosts {
   /// The router knows nothing more of a connection from this port, and drops what comes for it.
   void forget(const std::string& port);
 
+  /// The router lets no new connections through from now on, or everything again, also what it forgot.
+  void refuse_new(bool refused);
+
   /// Bytes that went over a rail so far, both ways.
   std::uint64_t carried(int rail) const;
 

@@ -140,6 +140,13 @@ Result<Answers> answers_of(int fd) {
   return answers;
 }
 
+bool heard_within(int fd, std::chrono::milliseconds time) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+         std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv) <= time.count();
+}
+
 Status tune_stream(int fd, const StreamOptions& options) {
   Status status = set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
   if (status && options.user_timeout.count() > 0) {

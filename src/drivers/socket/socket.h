@@ -49,6 +49,9 @@ struct Answers {
 };
 Result<Answers> answers_of(int fd);
 
+/// Something has come from the other host over a stream within this time, bytes or acknowledgements.
+bool heard_within(int fd, std::chrono::milliseconds time);
+
 /// There is no connection any more: it was reset, or the system gave it up. Not so while only the peer has
 /// ended it. False where the system cannot tell.
 bool is_broken(int fd);

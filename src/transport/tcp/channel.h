@@ -12,6 +12,7 @@
 #include "device/staging.h"
 #include "drivers/socket/poll_set.h"
 #include "drivers/socket/round_trip.h"
+#include "drivers/socket/socket.h"
 #include "drivers/socket/stream.h"
 #include "transport/farewell.h"
 #include "transport/tcp/backlog.h"
@@ -65,6 +66,9 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
   bool say(std::span<const std::byte> block) override;
   std::chrono::microseconds round_trip() const override {
     return stream_ ? socket::least_round_trip(stream_->fd()) : std::chrono::microseconds(0);
+  }
+  bool heard_within(std::chrono::milliseconds time) const override {
+    return stream_ && socket::heard_within(stream_->fd(), time);
   }
   bool encrypted() const override { return stream_ && stream_->encrypted(); }
   std::string describe() const override { return description_; }
