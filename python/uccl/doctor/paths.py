@@ -54,7 +54,7 @@ def examine() -> list[Finding]:
                 options = {"transports": usable}
                 why = f"{plugin_name()} does not work with both ends on one machine"
                 findings.append(Finding("transports", "nccl_net", why, NOTE, "measure it by p2p-doctor --peer"))
-            findings += _routes(partner, options)
+            findings += _routes(partner, options, known)
             if mine.missing:
                 findings.append(Finding("measured", "GPU memory", mine.missing, NOTE, "is the GPU's memory full?"))
             limits = Limits(mine, partner.process.pid or 0, partner.address)
@@ -78,7 +78,7 @@ def _connected(endpoint: p2p.Endpoint, metadata: bytes) -> int:
     return connection
 
 
-def _routes(partner: Partner, options: dict[str, Any]) -> Iterator[Finding]:
+def _routes(partner: Partner, options: dict[str, Any], known: dict[str, str]) -> Iterator[Finding]:
     with partner.endpoint(**options) as (metadata, _), p2p.Endpoint(0, port=0, **options) as endpoint:
         connection = _connected(endpoint, metadata)
         cuda = any(name.startswith("cuda") and not reason for name, reason in endpoint.transports().items())
@@ -88,9 +88,11 @@ def _routes(partner: Partner, options: dict[str, Any]) -> Iterator[Finding]:
                 continue
             remedy = remedy_of(row["reason"])
             lost = not row["transport"] or (bool(remedy) and remedy != _CHOSEN)
-            yield Finding(
-                _SECTION, name, f"{row['transport'] or 'no path'}: {row['reason']}", PROBLEM if lost else OK, remedy
-            )
+            reason = row["reason"]
+            for transport, why in known.items():
+                if why:  # said once already
+                    reason = reason.replace(f"{transport}: {why}", f"{transport}: see transports")
+            yield Finding(_SECTION, name, f"{row['transport'] or 'no path'}: {reason}", PROBLEM if lost else OK, remedy)
 
 
 def _figures(transport: str, mine: Memories, partner: Partner, limits: Limits) -> Iterator[Finding]:

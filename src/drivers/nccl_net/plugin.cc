@@ -73,6 +73,7 @@ Result<Library> find_library(const std::string& name) {
     const char* reason = ::dlerror();
     reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", reason == nullptr ? path : reason);
   }
+  if (name.empty()) return fail(ErrorCode::kUnavailable, "the default one does not open: {}", reasons);
   return fail(ErrorCode::kUnavailable, "no NCCL net plugin opens for '{}': {}", name, reasons);
 }
 
