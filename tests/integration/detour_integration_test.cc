@@ -68,7 +68,7 @@ class DetourTest : public ::testing::TestWithParam<bool> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(By, DetourTest, ::testing::Values(true, false),
-                         [](const auto& info) { return info.param ? "connector" : "acceptor"; });
+                         [](const auto& one) { return one.param ? "connector" : "acceptor"; });
 
 TEST_P(DetourTest, NothingFailsWhateverIsUnderWay) {
   std::mt19937 random(GetParam() ? 1 : 2);
@@ -114,7 +114,9 @@ TEST_P(DetourTest, NothingFailsOfManyAtOnce) {
         const RemoteSpan to{sides.target.region, sides.target.address + part * kPart, kPart};
         transfers.push_back(sides.connection.write(sides.own.span(part * kPart, kPart), to));
       }
-      if (transfers.size() > 64) EXPECT_TRUE(is_ok(transfers[transfers.size() - 65].wait(kLimit)));
+      if (transfers.size() > 64) {
+        EXPECT_TRUE(is_ok(transfers[transfers.size() - 65].wait(kLimit)));
+      }
     }
     EXPECT_GT(trouble.get(), 0);
     for (const Transfer& transfer : transfers) EXPECT_TRUE(is_ok(transfer.wait(kLimit)));
