@@ -65,12 +65,22 @@ class LostTest : public SequenceTest {
     return engine::PreparedList::make(connection_->transfers(), Operation::kWrite, {&from, 1}, {&to, 1});
   }
 
+  /// A raw peer with all channels, and a list that both transports reach.
+  void begin_with_both(bool dialled) {
+    peer_ = peer_with_all(dialled);
+    ASSERT_TRUE(peer_);
+    list_ = prepare(*peer_, {{"plain", Bytes(1)}, {"spare", Bytes(1)}});
+    ASSERT_TRUE(list_);
+  }
+
   bool is_why(const std::string& reason) const {
     return eventually([&] { return route().reason.find("plain: " + reason) != std::string::npos; });
   }
 
   Route route() const { return connection_->routes().front(); }
 
+  std::optional<RawPeer> peer_;
+  Result<std::shared_ptr<engine::PreparedList>> list_ = fail(ErrorCode::kNotFound, "not begun");
   std::vector<std::byte> memory_ = std::vector<std::byte>(64);
   Result<MemoryRegion> region_ = fail(ErrorCode::kNotFound, "not registered");
 };
@@ -112,8 +122,8 @@ TEST_F(LostTest, TheyAreTriedUntilTheTimeIsOver) {
   }
 }
 
-// Neither side waits for what the other has given up: what was queued there fails at once, for the same
-// reason.
+// Neither side waits for what the other has given up: what was queued there, and goes no other way, fails at
+// once, for the same reason.
 TEST_F(LostTest, WhoGivesATransportUpIsHeard) {
   for (const bool dialled : {true, false}) {
     SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
@@ -137,30 +147,24 @@ TEST_F(LostTest, WhoGivesATransportUpIsHeard) {
 TEST_F(LostTest, WhatWaitedGoesOverTheNextTransport) {
   for (const bool dialled : {true, false}) {
     SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
-    auto peer = peer_with_all(dialled);
-    ASSERT_TRUE(peer);
-    const auto list = prepare(*peer, {{"plain", Bytes(1)}, {"spare", Bytes(1)}});
-    ASSERT_TRUE(list);
-    lose_all(*peer);
-    const auto waits = (*list)->post({});
+    ASSERT_NO_FATAL_FAILURE(begin_with_both(dialled));
+    lose_all(*peer_);
+    const auto waits = (*list_)->post({});
     EXPECT_FALSE(waits->wait(50ms)) << "for channels that come back";
-    peer->say(kGivenUp);
+    peer_->say(kGivenUp);
     EXPECT_TRUE(waits->wait(10s));
-    EXPECT_TRUE((*list)->post({})->wait(10s)) << "what was prepared before serves on";
-    EXPECT_TRUE(is_kept(*peer));
+    EXPECT_TRUE((*list_)->post({})->wait(10s)) << "what was prepared before serves on";
+    EXPECT_TRUE(is_kept(*peer_));
   }
 }
 
 TEST_F(LostTest, NothingElseServesWhereItIsRequired) {
   options_.required = "plain";
   make_endpoint(false);
-  auto peer = peer_with_all(true);
-  ASSERT_TRUE(peer);
-  const auto list = prepare(*peer, {{"plain", Bytes(1)}, {"spare", Bytes(1)}});
-  ASSERT_TRUE(list);
-  lose_all(*peer);
-  const auto waits = (*list)->post({});
-  peer->say(kGivenUp);
+  ASSERT_NO_FATAL_FAILURE(begin_with_both(true));
+  lose_all(*peer_);
+  const auto waits = (*list_)->post({});
+  peer_->say(kGivenUp);
   const Status ended = waits->wait(10s);
   ASSERT_FALSE(ended);
   EXPECT_EQ(ended.error().code, ErrorCode::kPeerGone);
@@ -171,16 +175,13 @@ TEST_F(LostTest, NothingElseServesWhereItIsRequired) {
 TEST_F(LostTest, ChannelsThatAreUpEndByThemselves) {
   for (const bool dialled : {true, false}) {
     SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
-    auto peer = peer_with_all(dialled);
-    ASSERT_TRUE(peer);
-    const auto list = prepare(*peer, {{"plain", Bytes(1)}, {"spare", Bytes(1)}});
-    ASSERT_TRUE(list);
-    peer->say(kGivenUp);
+    ASSERT_NO_FATAL_FAILURE(begin_with_both(dialled));
+    peer_->say(kGivenUp);
     EXPECT_TRUE(eventually([&] { return route().transport == "spare"; }));
     for (const std::uint32_t channel : {0U, 1U, 64U, 3U}) {
-      peer->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
+      peer_->say(wire::ChannelControl{"plain", channel, Bytes(1, std::byte{0xff})});
     }
-    EXPECT_TRUE((*list)->post({})->wait(10s));
+    EXPECT_TRUE((*list_)->post({})->wait(10s));
   }
 }
 

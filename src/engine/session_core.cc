@@ -282,10 +282,10 @@ void Session::Core::tick() {
     if (state_ != State::kOpen) return;
   }
   if (socket_->idle()) keepalive_->taken(Clock::now());
-  if (is_dark()) return;
   socket::Answers answers = socket_->unacknowledged();
-  if (answers.last >= config_.keepalive / 2 && heard_elsewhere(config_.keepalive / 2))
-    answers.awaited = false;
+  if (is_dark(answers)) return;
+  const auto lately = config_.keepalive / 2;
+  if (answers.awaited && answers.last >= lately && heard_elsewhere(lately)) answers.awaited = false;
   const auto slow_for = keepalive_->judge(Clock::now(), answers);
   if (!slow_for) return finish(explain(slow_for.error()));
   tell_slow(*slow_for);

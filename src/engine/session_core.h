@@ -76,7 +76,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   void lost(Error cause, Clock::duration dark = {});
   void let_go_of_socket();
   void resume(ResumeAttempt::Proven proven);
-  bool is_dark();
+  bool is_dark(const socket::Answers& answers);
 
   Reactor& reactor_;
   SessionConfig config_;

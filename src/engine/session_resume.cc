@@ -165,9 +165,8 @@ void Session::Core::resume(ResumeAttempt::Proven proven) {
 }
 
 /// The peer's machine owes an answer for so long that another connection is tried, while there is time.
-bool Session::Core::is_dark() {
+bool Session::Core::is_dark(const socket::Answers& answers) {
   if (!resumption_ || !resumption_->possible() || !resumption_->dials()) return false;
-  const auto answers = socket_->unacknowledged();
   if (answers.unsure) return false;
   const bool dark = answers.awaited && answers.last >= std::max(config_.keepalive / 3, kDark);
   dark_beats_ = dark ? dark_beats_ + 1 : 0;

@@ -66,6 +66,14 @@ class DetourTest : public ::testing::TestWithParam<bool> {
   static pid_t who_gives_up(Sides& sides) {
     return GetParam() ? sides.peer.process().pid() : ::getpid();  // the other end of what is shut
   }
+
+  /// Shuts `cma` after so long; how many sockets that were.
+  static std::future<int> shut_after(Sides& sides, std::chrono::microseconds after) {
+    return std::async(std::launch::async, [&sides, after] {
+      std::this_thread::sleep_for(after);  // the moment of the fault
+      return shut_cma_of(who_gives_up(sides));
+    });
+  }
 };
 INSTANTIATE_TEST_SUITE_P(By, DetourTest, ::testing::Values(true, false),
                          [](const auto& one) { return one.param ? "connector" : "acceptor"; });
@@ -78,10 +86,7 @@ TEST_P(DetourTest, NothingFailsWhateverIsUnderWay) {
     sides.join();
     ASSERT_EQ(sides.connection.routes().front().transport, "cma");
     sides.write(seed);
-    auto trouble = std::async(std::launch::async, [&, after = random() % 4000] {
-      std::this_thread::sleep_for(std::chrono::microseconds(after));  // the moment of the fault
-      return shut_cma_of(who_gives_up(sides));
-    });
+    auto trouble = shut_after(sides, std::chrono::microseconds(random() % 4000));
     sides.any(seed, 100 + seed);
     EXPECT_GT(trouble.get(), 0);
     sides.any(seed, 200 + seed);
@@ -102,10 +107,7 @@ TEST_P(DetourTest, NothingFailsOfManyAtOnce) {
     Sides sides(all_transports());
     sides.join();
     sides.write(seed);
-    auto trouble = std::async(std::launch::async, [&, after = random() % 20000] {
-      std::this_thread::sleep_for(std::chrono::microseconds(after));  // the moment of the fault
-      return shut_cma_of(who_gives_up(sides));
-    });
+    auto trouble = shut_after(sides, std::chrono::microseconds(random() % 20000));
     fill(sides.own.pages.bytes(), 100 + seed);
     std::vector<Transfer> transfers;
     const auto until = std::chrono::steady_clock::now() + 100ms;

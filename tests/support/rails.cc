@@ -63,23 +63,19 @@ std::vector<std::string> Rails::control_ports() const {
   return ports;
 }
 
-void Rails::forget(const std::string& port) {
-  for (const std::string& rule :
-       {std::string("add table ip p2p"),
-        std::string("add chain ip p2p f { type filter hook forward priority 0; policy accept; }"),
-        "add rule ip p2p f tcp sport " + port + " drop", "add rule ip p2p f tcp dport " + port + " drop"}) {
-    must({"ip", "netns", "exec", router_, "nft", rule});
-  }
+void Rails::drop(const std::vector<std::string>& matches) {
+  nft("add table ip p2p");
+  nft("add chain ip p2p f { type filter hook forward priority 0; policy accept; }");
+  for (const std::string& match : matches) nft("add rule ip p2p f tcp " + match + " drop");
 }
 
+void Rails::nft(const std::string& command) { must({"ip", "netns", "exec", router_, "nft", command}); }
+
+void Rails::forget(const std::string& port) { drop({"sport " + port, "dport " + port}); }
+
 void Rails::refuse_new(bool refused) {
-  const std::string chain = "chain ip p2p f";
-  if (!refused) return must({"ip", "netns", "exec", router_, "nft", "flush " + chain});
-  for (const std::string& rule : {std::string("add table ip p2p"),
-                                  "add " + chain + " { type filter hook forward priority 0; policy accept; }",
-                                  std::string("add rule ip p2p f tcp flags & (syn | ack) == syn drop")}) {
-    must({"ip", "netns", "exec", router_, "nft", rule});
-  }
+  if (refused) return drop({"flags & (syn | ack) == syn"});
+  nft("flush chain ip p2p f");
 }
 
 std::uint64_t Rails::carried(int rail) const {

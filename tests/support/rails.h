@@ -51,6 +51,10 @@ class Rails : public Hosts {
   void route(const std::string& host, int i, int from, int to);
   void slow_down(int i, const std::string& speed);
 
+  /// The router lets no packet through that one of these fits, as nft has it.
+  void drop(const std::vector<std::string>& matches);
+  void nft(const std::string& command);
+
   const int rails_;
 };
 

@@ -31,6 +31,12 @@ Status keep_alive(int fd, std::chrono::milliseconds silence) {
   return status;
 }
 
+// False with errno set: not a TCP socket.
+bool ask_kernel(int fd, tcp_info& info) {
+  socklen_t size = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
+}
+
 // What goes again where no route is left does not leave this host, and the system does not count it as sent.
 // An attempt that left is younger than the interval to the next one. If none has left, what was sent before
 // them is older than all intervals so far, of which each was twice the one before.
@@ -125,9 +131,8 @@ Result<Address> peer_address(int fd) {
 
 Result<Answers> answers_of(int fd) {
   tcp_info info{};
-  socklen_t size = sizeof info;
   int waiting = 0;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || ::ioctl(fd, SIOCOUTQNSD, &waiting) != 0) {
+  if (!ask_kernel(fd, info) || ::ioctl(fd, SIOCOUTQNSD, &waiting) != 0) {
     return tl::unexpected(system_error("ask what a TCP stream waits for"));
   }
   // What a host with full buffers does not take goes again at ever longer intervals, in between which it has
@@ -142,9 +147,7 @@ Result<Answers> answers_of(int fd) {
 
 bool heard_within(int fd, std::chrono::milliseconds time) {
   tcp_info info{};
-  socklen_t size = sizeof info;
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-         std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv) <= time.count();
+  return ask_kernel(fd, info) && std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv) <= time.count();
 }
 
 Status tune_stream(int fd, const StreamOptions& options) {
@@ -163,8 +166,7 @@ Status tune_stream(int fd, const StreamOptions& options) {
 
 bool is_broken(int fd) {
   tcp_info info{};
-  socklen_t size = sizeof info;
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == TCP_CLOSE;
+  return ask_kernel(fd, info) && info.tcpi_state == TCP_CLOSE;
 }
 
 void set_receive_low_water(int fd, int bytes) {

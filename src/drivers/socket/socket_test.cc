@@ -160,6 +160,26 @@ TEST(Socket, WhatCannotLeaveAgainIsNotAnswered) {
   });
 }
 
+TEST(Socket, TakesNoMoreThanMayWait) {
+  const Connected pair = connect_pair(loopback());
+  const std::vector<std::byte> bytes(std::size_t{1} << 20);
+  const auto fill = [&] {  // the peer reads nothing
+    while (::send(pair.dialled.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+    int unsent = 0;
+    EXPECT_EQ(::ioctl(pair.dialled.get(), SIOCOUTQNSD, &unsent), 0);
+    return unsent;
+  };
+  // What the peer's kernel takes is on its way; the rest waits, up to the bound and what the kernel fills at
+  // once.
+  limit_unsent(pair.dialled.get(), 32 << 10);
+  const int unsent = fill();
+  EXPECT_GT(unsent, 0);
+  EXPECT_LE(unsent, (32 << 10) + (64 << 10));
+  limit_unsent(pair.dialled.get(), 512 << 10);
+  EXPECT_GT(fill(), unsent);
+}
+
 TEST(Socket, LowWaterHoldsBackReadiness) {
   Connected pair = connect_pair(loopback());
   set_receive_low_water(pair.accepted.get(), 8);
@@ -219,26 +239,6 @@ TEST(PollSet, AlarmMakesItReadable) {
   EXPECT_FALSE(wait_for(set, 0));
   set.set_alarm(steady_clock::time_point());
   EXPECT_TRUE(wait_for(set));
-}
-
-TEST(Socket, TakesNoMoreThanMayWait) {
-  const Connected pair = connect_pair(loopback());
-  const std::vector<std::byte> bytes(std::size_t{1} << 20);
-  const auto fill = [&] {  // the peer reads nothing
-    while (::send(pair.dialled.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
-    }
-    int unsent = 0;
-    EXPECT_EQ(::ioctl(pair.dialled.get(), SIOCOUTQNSD, &unsent), 0);
-    return unsent;
-  };
-  // What the peer's kernel takes is on its way; the rest waits, up to the bound and what the kernel fills at
-  // once.
-  limit_unsent(pair.dialled.get(), 32 << 10);
-  const int unsent = fill();
-  EXPECT_GT(unsent, 0);
-  EXPECT_LE(unsent, (32 << 10) + (64 << 10));
-  limit_unsent(pair.dialled.get(), 512 << 10);
-  EXPECT_GT(fill(), unsent);
 }
 
 }  // namespace

@@ -24,7 +24,6 @@ void Backlog::start(int fd, std::chrono::microseconds round_trip) {
 }
 
 void Backlog::follow() {
-  if (fd_ < 0) return;
   const auto now = Clock::now();
   if (now < next_) return;
   next_ = now + round_trip_;

@@ -20,7 +20,9 @@ class Backlog {
   /// The socket of a stream whose path takes so long.
   void start(int fd, std::chrono::microseconds round_trip);
 
-  /// Follows the stream's speed; when there is something to send.
+  bool started() const { return fd_ >= 0; }
+
+  /// Once started: follows the stream's speed, when there is something to send.
   void follow();
 
  private:

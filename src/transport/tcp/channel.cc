@@ -198,7 +198,7 @@ bool StreamChannel::move_bytes() {
 }
 
 Result<bool> StreamChannel::flush() {
-  if (sender_.pending()) backlog_.follow();
+  if (backlog_.started() && sender_.pending()) backlog_.follow();
   const Result<bool> sent = sender_.flush();
   const bool wanted = sender_.pending();
   if (sent && wanted != watching_output_) {

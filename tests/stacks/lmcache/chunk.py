@@ -7,13 +7,13 @@ route and over tcp, and compares every byte.
 
 import multiprocessing
 import os
-import socket
 import sys
 import time
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 import torch
+from address import free_address  # beside this script
 from lmcache.v1.distributed.api import MemoryLayoutDesc
 from lmcache.v1.distributed.config import L1MemoryManagerConfig
 from lmcache.v1.distributed.error import L1Error
@@ -29,12 +29,6 @@ ROUTES = ("auto", "tcp")
 _CHUNKS = 4
 _SHAPE = torch.Size([2, 4, 256, 256])  # keys and values, layers, tokens, width
 _BUFFER = 64 << 20
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def contents(chunk: int) -> torch.Tensor:

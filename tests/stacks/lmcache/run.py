@@ -3,19 +3,14 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
+
+from address import free_address  # beside this script
 
 _SECONDS = 240
 _SIZES = ["--object-size", str(1 << 20), "--num-objects", "100", "--iters", "5", "--verify"]
 _SOURCES = ["--num-source-objects", "128", "--buffer-size", str(256 << 20)]
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def measure(backend: str) -> None:
