@@ -105,7 +105,7 @@ void Outbox::detach() {
 bool Outbox::attach(std::uint64_t handled) {
   MutexLock lock(mutex_);
   auto again = log_.after(handled);
-  if (!again) return false;
+  if (!again || !log_.confirm(handled)) return false;
   detached_ = false;
   for (Bytes& frame : *again) {
     bytes_ += frame.size();

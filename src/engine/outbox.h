@@ -64,7 +64,8 @@ class Outbox {
   /// There is no socket: what is put is kept for another one.
   void detach();
 
-  /// There is another one: all that the peer has not handled waits to leave. False if it is not all kept.
+  /// There is another one: what the peer has handled is kept no longer, all else waits to leave. False if it
+  /// is not all kept.
   bool attach(std::uint64_t handled);
 
   /// Takes no more, and drops what waits. Gives the wish to close.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/outbox.h"
+
 namespace p2p::engine {
 namespace {
 
@@ -66,6 +68,18 @@ TEST(SentLog, KeepsNothingAtAll) {
   log.add(frame(1));
   EXPECT_EQ(numbers(log, 2), (std::vector<unsigned>{}));
   EXPECT_FALSE(log.after(1));
+}
+
+// A peer that goes on says how much it has handled, also where its word of that was lost with the connection.
+TEST(Outbox, WhatWasHandledBeforeABreakTakesNoRoomAfterIt) {
+  Outbox outbox([] {});
+  outbox.keep(1000);
+  for (unsigned round = 0; round != 5; ++round) {
+    SCOPED_TRACE(round);
+    outbox.put(frame(round, 400));
+    outbox.detach();
+    ASSERT_TRUE(outbox.attach(round));
+  }
 }
 
 }  // namespace
