@@ -47,6 +47,7 @@ Status GpuCapture::end() {
   if (status && graph == nullptr) status = check_call(-1, "end a capture: no graph");
   if (graph != nullptr) call("cuGraphDestroy", graph);
   call("cuStreamDestroy_v2", stream_);
+  memory_ = GpuMemory();  // not in the next capture, which freeing it would end
   return status;
 }
 

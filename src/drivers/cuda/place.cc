@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "drivers/cuda/driver.h"
 #include "drivers/cuda/error.h"
-#include "drivers/cuda/relaxed_capture.h"
 #include "drivers/cuda/retained.h"
 
 namespace p2p::cuda {
@@ -64,9 +63,6 @@ std::uint64_t id_of(CUpointer_attribute name, CUdeviceptr pointer) {
 // Some drivers say of memory from cudaMalloc, too, that it has no legacy handle.
 bool is_mapped(const Driver& driver, const Attributes& attributes, const void* pointer) {
   if (attributes.legacy_ipc != 0 || attributes.pool != nullptr) return false;
-  // Unlike the questions above CUDA refuses this one while a graph is captured, and what was captured is
-  // lost.
-  const RelaxedCapture relaxed(driver);
   return static_cast<bool>(RetainedMemory(driver, reinterpret_cast<CUdeviceptr>(pointer)));
 }
 
@@ -132,11 +128,7 @@ std::uint64_t buffer_id_of(const void* pointer) {
   return id_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, reinterpret_cast<CUdeviceptr>(pointer));
 }
 
-// Asked of mapped memory alone, for which captures were lost that were kept with other memory.
 std::uint64_t memory_id_of(const void* pointer) {
-  const Driver* const driver = loaded_driver();
-  if (driver == nullptr) return 0;
-  const RelaxedCapture relaxed(*driver);
   return id_of(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, reinterpret_cast<CUdeviceptr>(pointer));
 }
 
