@@ -7,7 +7,7 @@
 # tables. Logs and figures go to --out. --debs unpacks development packages from there first, without installing
 # them, for machines that lack some. --uccl measures UCCL's own package, unpacked in DIR together with the libraries
 # that it needs (DIR/lib), beside this one. --no-build takes what lies in --build. Exits with 1 if any step failed; the
-# others run all the same. A test program of which every test was skipped has failed.
+# others run all the same, where the tree can be configured. A test program of which every test was skipped has failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -88,7 +88,7 @@ if ((compile)); then
       "-DCMAKE_CXX_FLAGS=-isystem $prefix/usr/include/$(uname -m)-linux-gnu")
   fi
   run configure 120 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DP2P_WERROR=ON -DP2P_BENCH=ON \
-    "${options[@]}" || tail -30 "$out/configure.log"
+    "${options[@]}" || { tail -30 "$out/configure.log" && exit 1; }
   run compile 500 ninja -k 0 -C "$build" || grep -E 'error|FAILED' "$out/compile.log" | head -40
   if ((has_python)); then
     run compile_python 300 scripts/gpu_python.sh "$build" "${options[@]}" || tail -20 "$out/compile_python.log"
