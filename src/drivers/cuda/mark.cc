@@ -9,7 +9,6 @@
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/driver.h"
 #include "drivers/cuda/error.h"
-#include "drivers/cuda/relaxed_capture.h"
 
 namespace p2p::cuda {
 namespace {
@@ -23,7 +22,8 @@ Status check_driver(CUresult code, std::string_view what) {
 /// DeviceGuard for a context: the stream's, which need not be a device's primary one.
 class ContextGuard {
  public:
-  ContextGuard(const Driver& driver, CUcontext context) : driver_(driver), relaxed_(driver) {
+  ContextGuard(const Driver& driver, CUcontext context) : driver_(driver) {
+    mode_changed_ = driver.exchange_capture_mode(&mode_) == CUDA_SUCCESS;
     if (driver.get_current(&previous_) != CUDA_SUCCESS) previous_ = nullptr;
     if (previous_ == context) return;
     status_ = check_driver(driver.set_current(context), "make the context of a CUDA stream current");
@@ -31,6 +31,7 @@ class ContextGuard {
   }
   ~ContextGuard() {
     if (restore_) driver_.set_current(previous_);
+    if (mode_changed_) driver_.exchange_capture_mode(&mode_);
   }
   ContextGuard(const ContextGuard&) = delete;
   ContextGuard& operator=(const ContextGuard&) = delete;
@@ -39,8 +40,9 @@ class ContextGuard {
 
  private:
   const Driver& driver_;
-  const RelaxedCapture relaxed_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   CUcontext previous_ = nullptr;
+  bool mode_changed_ = false;
   bool restore_ = false;
   Status status_;
 };
