@@ -88,7 +88,7 @@ if ((compile)); then
       "-DCMAKE_CXX_FLAGS=-isystem $prefix/usr/include/$(uname -m)-linux-gnu")
   fi
   run configure 120 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DP2P_WERROR=ON -DP2P_BENCH=ON \
-    "${options[@]}" || { tail -30 "$out/configure.log" && exit 1; }
+    "${options[@]}" || { tail -30 "$out/configure.log"; exit 1; }
   run compile 500 ninja -k 0 -C "$build" || grep -E 'error|FAILED' "$out/compile.log" | head -40
   if ((has_python)); then
     run compile_python 300 scripts/gpu_python.sh "$build" "${options[@]}" || tail -20 "$out/compile_python.log"
