@@ -71,6 +71,12 @@ class TrialOnDevice : public ::testing::Test {
                   .value();
   }
 
+  Result<Timings> try_up_to(
+      std::uint64_t bytes, std::chrono::nanoseconds time,
+      const std::function<bool()>& undisturbed = [] { return true; }) {
+    return try_ways(*copier_, {source_.data(), sink_.data(), bytes}, time, undisturbed);
+  }
+
   int far_ = 0;
   cuda::DeviceBuffer source_;
   cuda::DeviceBuffer sink_;
@@ -78,7 +84,7 @@ class TrialOnDevice : public ::testing::Test {
 };
 
 TEST_F(TrialOnDevice, TimesAllSizes) {
-  const auto timings = try_ways(*copier_, source_.data(), sink_.data(), kTrialBytes, std::chrono::seconds(5));
+  const auto timings = try_up_to(kTrialBytes, std::chrono::seconds(5));
   ASSERT_TRUE(timings) << timings.error().message;
   ASSERT_FALSE(timings->lists.empty());
   EXPECT_EQ(timings->lists.back().bytes, kTrialBytes);
@@ -96,14 +102,23 @@ TEST_F(TrialOnDevice, TimesAllSizes) {
 }
 
 TEST_F(TrialOnDevice, StaysWithinShortMemoryAndTime) {
-  const auto small = try_ways(*copier_, source_.data(), sink_.data(), 2 * kMiB, std::chrono::seconds(5));
+  const auto small = try_up_to(2 * kMiB, std::chrono::seconds(5));
   ASSERT_TRUE(small) << small.error().message;
   EXPECT_TRUE(small->lists.empty());
   for (const Timing& each : small->singles) EXPECT_LE(each.bytes, 2 * kMiB);
-  const auto hurried = try_ways(*copier_, source_.data(), sink_.data(), kTrialBytes, std::chrono::seconds(0));
+  const auto hurried = try_up_to(kTrialBytes, std::chrono::seconds(0));
   ASSERT_TRUE(hurried) << hurried.error().message;
   EXPECT_TRUE(hurried->lists.empty());
   EXPECT_TRUE(hurried->singles.empty());
+}
+
+TEST_F(TrialOnDevice, EndsWhenThereIsOtherWork) {
+  int copies = 0;
+  const auto disturbed = try_up_to(kTrialBytes, std::chrono::seconds(5), [&] { return ++copies < 5; });
+  ASSERT_FALSE(disturbed);
+  EXPECT_EQ(disturbed.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(copies, 5);
+  EXPECT_TRUE(copier_->unused());
 }
 
 }  // namespace

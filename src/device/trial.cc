@@ -27,8 +27,9 @@ constexpr Ways kByStandby{.bulk_bytes = kAny, .standby_bytes = kAny};
 
 class Trial {
  public:
-  Trial(Copier& copier, const kernels::CopyBlock& most, Clock::time_point deadline)
-      : copier_(copier), most_(most), deadline_(deadline) {}
+  Trial(Copier& copier, const kernels::CopyBlock& most, Clock::time_point deadline,
+        const std::function<bool()>& undisturbed)
+      : copier_(copier), most_(most), deadline_(deadline), undisturbed_(undisturbed) {}
 
   Result<Timings> run() {
     Timings timings;
@@ -72,6 +73,7 @@ class Trial {
     int rounds = 0;
     for (int attempt = 0; attempt < kAttempts && rounds < kRounds; ++attempt) {
       if (over()) return 0.0;
+      if (!undisturbed_()) return fail(ErrorCode::kCancelled, "try copies: there is other work");
       const auto took = once(size, pieces, ways);
       if (!took) return tl::unexpected(took.error());
       if (standby && !took->stood_by) continue;
@@ -103,13 +105,15 @@ class Trial {
   Copier& copier_;
   const kernels::CopyBlock most_;
   const Clock::time_point deadline_;
+  const std::function<bool()>& undisturbed_;
 };
 
 }  // namespace
 
-Result<Timings> try_ways(Copier& copier, const std::byte* source, std::byte* sink, std::uint64_t bytes,
-                         std::chrono::nanoseconds time) {
-  auto timings = Trial(copier, {source, sink, std::min(bytes, kTrialBytes)}, Clock::now() + time).run();
+Result<Timings> try_ways(Copier& copier, const kernels::CopyBlock& most, std::chrono::nanoseconds time,
+                         const std::function<bool()>& undisturbed) {
+  const kernels::CopyBlock bounded{most.source, most.target, std::min(most.bytes, kTrialBytes)};
+  auto timings = Trial(copier, bounded, Clock::now() + time, undisturbed).run();
   copier.dismiss();
   return timings;
 }

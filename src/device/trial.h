@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 
 #include "device/copier.h"
 #include "device/thresholds.h"
@@ -16,10 +17,11 @@ inline constexpr std::uint64_t kTrialBytes = std::uint64_t{32} << 20;
 /// And the smallest one.
 inline constexpr std::uint64_t kLeastTrialBytes = std::uint64_t{1} << 20;
 
-/// Copies `bytes` at most from `source` to `sink`, whose content nobody misses, in pieces of several sizes
-/// and each way, and tells how long that took. Begins nothing after `time`; sizes that it has not come to are
-/// left out. An error if a copy failed, or did not end: the copier is not to be used any more then.
-Result<Timings> try_ways(Copier& copier, const std::byte* source, std::byte* sink, std::uint64_t bytes,
-                         std::chrono::nanoseconds time);
+/// Copies `most`, whose target's content nobody misses, and less of it, in pieces of several sizes and each
+/// way, and tells how long that took. Begins nothing after `time`; sizes that it has not come to are left
+/// out. kCancelled once `undisturbed` is false, which is asked before each copy. Another error if a copy
+/// failed, or did not end: the copier is not to be used any more then.
+Result<Timings> try_ways(Copier& copier, const kernels::CopyBlock& most, std::chrono::nanoseconds time,
+                         const std::function<bool()>& undisturbed);
 
 }  // namespace p2p::device

@@ -263,6 +263,7 @@ Status Imports::on(const wire::RegionAnswer& answer) {
     const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys, reading] {
       self->make_ready(*remote, info, keys);
       self->wake_waiters();
+      self->study(remote);
     };
     // A device that is full of work makes its driver wait; the session's other messages shall not.
     if (!takes_long(info) || !context_->imports.post(ready)) ready();
@@ -270,6 +271,21 @@ Status Imports::on(const wire::RegionAnswer& answer) {
   }
   wake_waiters();
   return {};
+}
+
+// After the first transfers that wait for the region have begun.
+void Imports::study(const std::shared_ptr<RemoteRegion>& remote) {
+  const Lend lend = [weak = std::weak_ptr(remote)]() -> std::shared_ptr<const void> {
+    const auto region = weak.lock();
+    if (!region || !region->add_user()) return nullptr;
+    return {nullptr, [region](const void*) { region->remove_user(); }};
+  };
+  const auto lent = lend();
+  if (!lent) return;
+  const TransportList& transports = context_->transports();
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    if (const RemoteKey* const key = remote->key(i)) transports[i].transport->study(*key, lend);
+  }
 }
 
 bool Imports::takes_long(const RegionInfo& info) const {

@@ -70,6 +70,7 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
   void fail_region(const std::shared_ptr<RemoteRegion>& remote, Error error,
                    std::function<void()> through = nullptr);
   void make_ready(RemoteRegion& remote, const RegionInfo& info, const std::vector<wire::ExportedKey>& keys);
+  void study(const std::shared_ptr<RemoteRegion>& remote);
   bool takes_long(const RegionInfo& info) const;
   void wake_waiters() const;
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,6 +39,10 @@ enum class Scheduling : std::uint8_t {
   /// `max_batch_bytes` alone, started by the caller's thread and looked after by it while it waits.
   kByCaller,
 };
+
+/// Lends a peer's region for a moment, in which a revocation waits as for a transfer; null once it was
+/// revoked.
+using Lend = std::function<std::shared_ptr<const void>()>;
 
 /// What the engine must know of a transport before it uses it.
 struct Capabilities {
@@ -133,6 +138,10 @@ class Transport {
   /// Makes a peer's region usable. `exported` came from the peer: check it.
   virtual Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                            std::span<const std::byte> exported) = 0;
+
+  /// The region is in use by now: what makes later transfers quicker may begin, and goes on by itself. `key`
+  /// is not to be touched but while `lend` lends it.
+  virtual void study(const RemoteKey& /*key*/, const Lend& /*lend*/) {}
 
   /// Whether it moves bytes between these two, which it has made; the error says why not.
   virtual Status check_pair(const Registration& /*local*/, const RemoteKey& /*remote*/) const { return {}; }

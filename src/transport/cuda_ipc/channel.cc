@@ -17,6 +17,7 @@ IpcChannel::IpcChannel(Own own)
 }
 
 IpcChannel::~IpcChannel() {
+  own_.warmup->ways().note_ended(flights_.size());
   for (auto& [device, copier] : copiers_) own_.warmup->copiers().give_back(std::move(copier));
   own_.warmup->remove_channel();
   if (own_.told && own_.control != nullptr) own_.told->remove(*own_.control);
@@ -30,26 +31,10 @@ Status IpcChannel::connect(std::span<const std::byte> peer_address) {
   }
   const bool same_process = peer->process == own_.process;
   if (!same_process && peer->probe) {
-    if (const Status probed = try_probe(*peer->probe); probed) {
-      own_.warmup->note_probe(peer->process, *peer->probe);
-    } else {
-      log(LogLevel::kInfo, "cuda_ipc to process {}: memory of cudaMalloc cannot be shared: {}",
-          peer->process.pid, probed.error().message);
-    }
+    own_.warmup->try_probe(peer->process, *peer->probe);
   }
   description_ = same_process ? "within this process" : fmt::format("to process {}", peer->process.pid);
   state_ = ChannelState::kReady;
-  return {};
-}
-
-// Finds out now what would otherwise fail at the first import of memory from cudaMalloc: two containers'
-// first processes, another user's. Memory of other kinds may do all the same. A process that uses no device
-// gets no context for this: it finds out when it imports.
-Status IpcChannel::try_probe(const SharedMemory& probe) {
-  const std::vector<int> active = cuda::active_devices();
-  if (active.empty()) return {};
-  const auto mapping = own_.warmup->mappings().get(probe, {}, active.front());
-  if (!mapping) return tl::unexpected(mapping.error());
   return {};
 }
 
@@ -65,6 +50,7 @@ bool IpcChannel::post(const Batch& batch) {
   }
   if (flight.status && !flight.asked.empty()) ask(flight, batch.operation);
   if (flight.status && !flight.closed.empty()) use_ring(flight, batch.operation);
+  own_.warmup->ways().note_begun();
   start(flight);
   flights_.push_back(std::move(flight));
   return true;
@@ -132,6 +118,7 @@ bool IpcChannel::serve(std::unique_ptr<ServedCopy> copy) {
         fail(ErrorCode::kUnavailable, "the memory of neither side can be shared between processes");
   }
   flight.served = std::move(copy);
+  own_.warmup->ways().note_begun();
   start(flight);
   flights_.push_back(std::move(flight));
   return true;
@@ -204,7 +191,7 @@ Result<bool> IpcChannel::find_path(const Segment& piece, Flight& flight, Path& p
   if (part->list == nullptr) return false;
   path = {piece.registration, piece.key, *part, *reached, {}, {}};
   if (local.ready_for_kernels()) {
-    path.ways = host ? own_.warmup->host_ways() : own_.warmup->ways(device, peer.device());
+    path.ways = host ? own_.warmup->ways().with_host() : own_.warmup->ways().between(device, peer.device());
   }
   path.seams = local.seams();
   return true;
@@ -281,6 +268,7 @@ bool IpcChannel::progress(std::vector<Completion>& completions) {
     }
     end(flight, completions);
     flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
+    own_.warmup->ways().note_ended(1);
     moved = true;
   }
   if (!flights_.empty()) return moved;

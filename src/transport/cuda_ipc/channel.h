@@ -90,7 +90,6 @@ class IpcChannel : public Channel, private RingCopies::Hands {
   Result<bool> find_path(const Segment& piece, Flight& flight, Path& path);
   Result<Part> part_for(int device, Flight& flight);
   Result<device::Copier*> copier_for(int device);
-  Status try_probe(const SharedMemory& probe);
   void start(Flight& flight);
   void ask(Flight& flight, Operation operation);
   Status offer(const LocalMemory& region);

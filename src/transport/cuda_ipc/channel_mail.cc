@@ -119,7 +119,7 @@ Result<bool> IpcChannel::start(RingLoad& load) {
   if (!copier) return tl::unexpected(copier.error());
   device::Copier::List* const list = (*copier)->take();
   if (list == nullptr) return false;
-  const device::Ways ways = own_.warmup->ways(device, ring.device());
+  const device::Ways ways = own_.warmup->ways().between(device, ring.device());
   const bool write = load.operation == Operation::kWrite;
   for (const RingLoad::Piece& piece : load.pieces) {
     std::byte* const there = *reached + piece.at;

@@ -25,8 +25,6 @@ constexpr std::size_t kBlocks = 4096;
 // A list this short is at its end sooner by copy engine than by a kernel that is launched for it: 1 MiB
 // between two GPUs takes 10 us, by kernel 13.
 constexpr std::size_t kBulkCount = 1;
-// Two threads write lists as fast as a kernel works off the shortest blocks.
-constexpr unsigned kChannels = 2;
 constexpr std::size_t kLists = 8;
 // Host memory that is pinned before it is known to be used: what takes a second at most.
 constexpr std::uint64_t kPinnedAhead = std::uint64_t{1} << 30;
@@ -87,9 +85,11 @@ class CudaIpc : public Transport {
     const MutexLock lock(mutex_);
     if (region.place.kind == MemoryKind::kCuda) {
       const int device = region.place.device;
-      const bool fresh = devices_.insert(device).second && handles_refused_;
+      const bool first = devices_.insert(device).second;
+      const bool fresh = first && handles_refused_;
       const bool closed = !(*memory)->shareable() && private_devices_.insert(device).second;
       if (fresh || closed) borrow_rings();
+      if (first) expect(device);
       regions_->add(*memory);
     } else if (region.size <= kPinnedAhead) {
       std::erase_if(unpinned_, [](const auto& each) { return each.expired(); });
@@ -123,9 +123,12 @@ class CudaIpc : public Transport {
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                    std::span<const std::byte> exported) override;
 
+  void study(const RemoteKey& key, const Lend& lend) override;
+
   Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override;
 
  private:
+  void expect(int device);
   std::optional<SharedMemory> probe_memory();
   std::unique_ptr<RemoteKey> import_private(const RegionInfo& region, const std::optional<RingTicket>& ring,
                                             std::string reason, bool handles);
@@ -147,9 +150,10 @@ class CudaIpc : public Transport {
   std::set<int> devices_ P2P_GUARDED_BY(mutex_);          // that have memory registered here
   std::set<int> private_devices_ P2P_GUARDED_BY(mutex_);  // that have some which cannot be shared
   bool handles_refused_ P2P_GUARDED_BY(mutex_) = false;   // between this process and some peer's
-  cuda::DeviceBuffer probe_ P2P_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<const LocalMemory>> unpinned_ P2P_GUARDED_BY(mutex_);  // host memory
   bool pins_ahead_ P2P_GUARDED_BY(mutex_) = false;
+  Mutex probing_;
+  cuda::DeviceBuffer probe_ P2P_GUARDED_BY(probing_);
   Background pinning_{"p2p-pinning"};
   Background importing_{"p2p-offers"};
 };
@@ -196,7 +200,6 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
     const auto reach = peer->reach(local);
     if (reach) {
       warmup_->prepare(local, *peer);
-      warmup_->measure(local, *peer);
     }
     reached = reached || reach.has_value();
     if (!reach) status = tl::unexpected(reach.error());
@@ -204,6 +207,17 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   if (!reached && ring) return import_private(region, ring, std::move(status.error().message), false);
   if (!reached) return tl::unexpected(status.error());
   return peer;
+}
+
+void CudaIpc::study(const RemoteKey& key, const Lend& lend) {
+  const auto* const peer = dynamic_cast<const PeerMemory*>(&key);
+  if (peer == nullptr) return;
+  std::set<int> devices;
+  {
+    const MutexLock lock(mutex_);
+    devices = devices_;
+  }
+  for (const int device : devices) warmup_->ways().find_out(device, *peer, lend);
 }
 
 // CUDA takes two processes of the same number for one, which needs no handles.
@@ -275,9 +289,15 @@ void CudaIpc::pin_ahead() {
   unpinned_.clear();
 }
 
+// What takes milliseconds when the first peer comes.
+void CudaIpc::expect(int device) {
+  warmup_->expect(device);
+  importing_.post([this] { static_cast<void>(probe_memory()); });
+}
+
 // A little memory for peers to try, on a device that this process uses anyway.
 std::optional<SharedMemory> CudaIpc::probe_memory() {
-  const MutexLock lock(mutex_);
+  const MutexLock lock(probing_);
   if (probe_.data() == nullptr) {
     const std::vector<int> active = cuda::active_devices();
     if (active.empty()) return std::nullopt;
