@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/descriptor_table.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process_id.h"
@@ -21,6 +22,9 @@ namespace p2p::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Some forty connections have so many on a machine of many cores; beyond, the table grows by itself.
+constexpr std::size_t kExpectedDescriptors = 4096;
 
 // Ports that are tried until one is free at both addresses.
 constexpr int kPortTries = 8;
@@ -56,6 +60,7 @@ std::vector<std::string> addresses_towards(const Context& context, const Session
 
 Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
                                                    const TransportRegistry& registry) {
+  make_room_for_descriptors(kExpectedDescriptors);
   std::unique_ptr<Endpoint> endpoint(new Endpoint);
   endpoint->context_->options = options;
   if (Status read = move_into(endpoint->credentials_, CredentialFiles::open(options)); !read) {
