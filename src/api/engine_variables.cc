@@ -250,8 +250,8 @@ constexpr OptionVariable kVariables[] = {
      [](const Options& o) { return std::to_string(o.gpu_standby_blocks); }},
     {"UCCL_P2P_GPU_MEASURE",
      "1: the two sizes below, where they are `auto`, are measured once for each pair of GPUs of a host; "
-     "takes "
-     "some milliseconds when a first region is imported, and 32 MiB of the GPU. 0: they are 32M and 4M.",
+     "takes some milliseconds of a pause after a first region was imported, and 32 MiB of the GPU. 0: they "
+     "are 32M and 4M.",
      [](Text text, Options& o) { return read_flag(text, o.gpu_measure); },
      [](const Options& o) { return show_flag(o.gpu_measure); }},
     {"UCCL_P2P_GPU_BULK_BYTES",

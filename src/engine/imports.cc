@@ -278,7 +278,7 @@ void Imports::study(const std::shared_ptr<RemoteRegion>& remote) {
   const Lend lend = [weak = std::weak_ptr(remote)]() -> std::shared_ptr<const void> {
     const auto region = weak.lock();
     if (!region || !region->add_user()) return nullptr;
-    return {nullptr, [region](const void*) { region->remove_user(); }};
+    return {region.get(), [region](const void*) { region->remove_user(); }};
   };
   const auto lent = lend();
   if (!lent) return;

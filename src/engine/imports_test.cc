@@ -44,12 +44,19 @@ std::size_t allocated() {
 
 constexpr MemoryPlace kDevice{MemoryKind::kCuda, 0};
 
+/// What a transport was asked to do.
+struct Asked {
+  std::atomic<int> importing{0};  // begun
+  Mutex mutex;
+  Lend studied P2P_GUARDED_BY(mutex);  // the last one
+};
+
 // Loopback that takes host memory for a device's, and imports no sooner than it is told to.
 class SlowTransport : public Transport {
  public:
   SlowTransport(std::unique_ptr<Transport> transport, std::shared_future<void> go,
-                std::shared_ptr<std::atomic<int>> importing)
-      : transport_(std::move(transport)), go_(std::move(go)), importing_(std::move(importing)) {}
+                std::shared_ptr<Asked> asked)
+      : transport_(std::move(transport)), go_(std::move(go)), asked_(std::move(asked)) {}
 
   std::string_view name() const override { return "slow"; }
   Capabilities capabilities() const override {
@@ -70,9 +77,13 @@ class SlowTransport : public Transport {
   void revoke_memory(const Registration& registration) override { transport_->revoke_memory(registration); }
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                    std::span<const std::byte> exported) override {
-    importing_->fetch_add(1);
+    asked_->importing.fetch_add(1);
     go_.wait();
     return transport_->import_region(region, exported);
+  }
+  void study(const RemoteKey&, const Lend& lend) override {
+    const MutexLock lock(asked_->mutex);
+    asked_->studied = lend;
   }
   Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override {
     return transport_->open_channel(setup);
@@ -81,7 +92,7 @@ class SlowTransport : public Transport {
  private:
   const std::unique_ptr<Transport> transport_;
   const std::shared_future<void> go_;
-  const std::shared_ptr<std::atomic<int>> importing_;
+  const std::shared_ptr<Asked> asked_;
 };
 
 class SlowImports : public ::testing::Test {
@@ -94,10 +105,9 @@ class SlowImports : public ::testing::Test {
         std::find_if(all.begin(), all.end(), [](const auto& entry) { return entry.name == "loopback"; });
     ASSERT_NE(loopback, all.end());
     const auto registry = [&](const std::shared_future<void>& go) {
-      return TransportRegistry{
-          {{"slow", [go, importing = importing_, make = loopback->make](const Options& options) {
-              return std::make_unique<SlowTransport>(make(options), go, importing);
-            }}}};
+      return TransportRegistry{{{"slow", [go, asked = asked_, make = loopback->make](const Options& options) {
+                                   return std::make_unique<SlowTransport>(make(options), go, asked);
+                                 }}}};
     };
     std::promise<void> at_once;
     at_once.set_value();
@@ -150,7 +160,7 @@ class SlowImports : public ::testing::Test {
     return options;
   }();
   std::promise<void> go_;
-  std::shared_ptr<std::atomic<int>> importing_ = std::make_shared<std::atomic<int>>(0);  // begun
+  std::shared_ptr<Asked> asked_ = std::make_shared<Asked>();
   bool released_ = false;
   std::vector<std::byte> source_ = std::vector<std::byte>(kBytes);
   std::vector<std::byte> target_ = std::vector<std::byte>(kBytes);
@@ -175,9 +185,25 @@ TEST_F(SlowImports, HoldUpNothingButTheirTransfers) {
   EXPECT_EQ(target_, source_);
 }
 
+TEST_F(SlowImports, LendTheRegionUntilItIsTakenBack) {
+  release();
+  ASSERT_TRUE(write()->wait(10s));
+  const auto lend = [this]() -> std::shared_ptr<const void> {
+    const MutexLock lock(asked_->mutex);
+    return asked_->studied ? asked_->studied() : nullptr;
+  };
+  std::shared_ptr<const void> lent;
+  ASSERT_TRUE(eventually([&] { return (lent = lend()) != nullptr; }));
+  EXPECT_FALSE(remote_->revoke(std::chrono::steady_clock::now() + 50ms)) << "it is lent";
+  EXPECT_FALSE(lend()) << "it is being taken back";
+  lent.reset();
+  EXPECT_TRUE(remote_->revoke(std::chrono::steady_clock::now() + 10s));
+  EXPECT_FALSE(lend());
+}
+
 TEST_F(SlowImports, ComeTooLateForARegionThatWasTakenBack) {
   const auto parked = write();
-  ASSERT_TRUE(eventually([&] { return importing_->load() == 1; }));
+  ASSERT_TRUE(eventually([&] { return asked_->importing.load() == 1; }));
   EXPECT_FALSE(remote_->revoke(std::chrono::steady_clock::now() + 50ms)) << "the import may read it";
   const Status refused = parked->wait(10s);
   ASSERT_FALSE(refused);
