@@ -136,8 +136,8 @@ struct P2P_API Options {
   /// is started by itself.
   unsigned gpu_standby_blocks = 16;
 
-  /// Measure once for each pair of GPUs, in a pause after a first region was imported, which way of copying is
-  /// the quicker from which size on; takes some milliseconds and 32 MiB of the GPU.
+  /// Measure once for each pair of GPUs, in a pause after a first region was imported, which way of copying
+  /// is the quicker from which size on; takes some milliseconds and 32 MiB of the GPU.
   bool gpu_measure = true;
 
   /// Pieces of at least this many bytes go by copy engine between GPUs, smaller ones by kernel; 0: as
