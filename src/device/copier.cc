@@ -170,13 +170,14 @@ std::uint32_t* Copier::word_of(const List& list, std::size_t which) const {
 }
 
 const cuda::Stream& Copier::stream_of(const List& list, std::size_t which) const {
-  return (which == kBulk ? bulk_ : kernels_)[list.slot_ % kernels_.size()];
+  return (which == kBulk ? bulk_ : kernels_)[list.stream_];
 }
 
 Copier::List* Copier::take() {
   if (free_.empty()) return nullptr;
   List* const list = free_.back();
   free_.pop_back();
+  list->stream_ = list->slot_ % kernels_.size();
   list->blocks_ = {.blocks = blocks_of(list->slot_)};
   list->bulk_.clear();
   list->waits_ = {};

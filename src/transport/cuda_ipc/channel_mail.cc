@@ -127,7 +127,8 @@ Result<bool> IpcChannel::start(RingLoad& load) {
   }
   load.copier = *copier;
   load.list = list;
-  load.copier->start(*list);
+  // Two at once would share the way, end together, and leave it unused until the owner has emptied a slot.
+  load.copier->start_in_order(*list);
   return true;
 }
 
