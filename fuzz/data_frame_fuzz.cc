@@ -10,6 +10,7 @@
 
 #include "drivers/socket/poll_set.h"
 #include "drivers/socket/socket.h"
+#include "support/devices.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/connector.h"
 #include "transport/tcp/descriptors.h"
@@ -43,7 +44,7 @@ void check_descriptors(ByteView bytes, std::uint64_t total) {
 // An acceptor's channel that has a write and a read under way, and its peer, whose bytes are the input.
 class Stream {
  public:
-  Stream() : transport_(tcp::make({})) {
+  Stream() : transport_(tcp::make({}, test_devices())) {
     const RegionInfo info{.id = RegionId{1}, .base = memory(), .size = kRegistered};
     registration_ = transport_->register_memory(info).value();
     key_ = transport_->import_region(info, {}).value();

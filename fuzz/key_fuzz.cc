@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "support/devices.h"
 #include "transport/cuda_ipc/copy_request.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/registry.h"
@@ -73,8 +74,9 @@ void check_access(const Claim& claim) {
 /// Every transport either takes what an owner exported, for that very region, or says why not.
 void check_imports(const Claim& claim) {
   static const auto transports = [] {
+    const auto devices = test_devices();
     std::vector<std::unique_ptr<Transport>> made;
-    for (const auto& entry : builtin_transports().entries) made.push_back(entry.make({}));
+    for (const auto& entry : builtin_transports().entries) made.push_back(entry.make({}, devices));
     return made;
   }();
   for (const auto& transport : transports) {

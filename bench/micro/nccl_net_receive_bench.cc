@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/service.h"
 #include "transport/nccl_net/nccl_net.h"
 #include "transport/transport.h"
 
@@ -48,7 +49,7 @@ struct End {
     options.nccl_net.plugin = COUNTING_PLUGIN;
     options.nccl_net.host_pool = true;
     options.nccl_net.chunk_bytes = kChunk;
-    transport = make(options);
+    transport = make(options, std::make_shared<device::Service>(options));
     ChannelSetup setup{.role = role, .rail = transport->rails({}).front(), .control = &link};
     auto opened = transport->open_channel(setup);
     insist(opened.has_value(), "no channel");

@@ -105,9 +105,10 @@ class SlowImports : public ::testing::Test {
         std::find_if(all.begin(), all.end(), [](const auto& entry) { return entry.name == "loopback"; });
     ASSERT_NE(loopback, all.end());
     const auto registry = [&](const std::shared_future<void>& go) {
-      return TransportRegistry{{{"slow", [go, asked = asked_, make = loopback->make](const Options& options) {
-                                   return std::make_unique<SlowTransport>(make(options), go, asked);
-                                 }}}};
+      return TransportRegistry{
+          {{"slow", [go, asked = asked_, make = loopback->make](const Options& options, const auto& devices) {
+              return std::make_unique<SlowTransport>(make(options, devices), go, asked);
+            }}}};
     };
     std::promise<void> at_once;
     at_once.set_value();

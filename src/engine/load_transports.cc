@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/service.h"
 
 namespace p2p::engine {
 namespace {
@@ -52,8 +53,9 @@ bool in_clear(const Capabilities& capabilities) {
   return capabilities.reach == Reach::kNetwork && !capabilities.encrypts;
 }
 
-TransportSlot load(const Entry& entry, const Options& options) {
-  TransportSlot slot{entry.make(options)};
+TransportSlot load(const Entry& entry, const Options& options,
+                   const std::shared_ptr<device::Service>& devices) {
+  TransportSlot slot{entry.make(options, devices)};
   if (options.network_only && slot.transport->capabilities().reach != Reach::kNetwork) {
     slot.unusable = "left out: only transports that reach other hosts are wanted";
   } else if (options.tls == Encryption::kRequire && in_clear(slot.transport->capabilities())) {
@@ -93,7 +95,8 @@ Result<TransportList> load_transports(Options& options, const TransportRegistry&
   if (!chosen) return tl::unexpected(chosen.error());
   TransportList list;
   list.reserve(chosen->size());
-  for (const Entry* entry : *chosen) list.push_back(load(*entry, options));
+  const auto devices = std::make_shared<device::Service>(options);
+  for (const Entry* entry : *chosen) list.push_back(load(*entry, options, devices));
   if (Status found = find_required(options.required, registry, list); !found) {
     return tl::unexpected(found.error());
   }

@@ -13,11 +13,15 @@
 
 namespace p2p {
 
+namespace device {
+class Service;
+}
+
 /// Names to factories, best transport first. A plain value: there is no global one.
 struct TransportRegistry {
   struct Entry {
     std::string name;
-    std::function<std::unique_ptr<Transport>(const Options&)> make;
+    std::function<std::unique_ptr<Transport>(const Options&, const std::shared_ptr<device::Service>&)> make;
     std::string alias{};  ///< what users of other engines call it; empty: nothing else
     std::span<const OptionVariable> variables{};  ///< for its own options
   };

@@ -9,6 +9,7 @@
 
 #include "conformance/pair.h"
 #include "drivers/cuda/memory.h"
+#include "support/devices.h"
 
 namespace p2p::conformance {
 namespace {
@@ -103,7 +104,7 @@ class DeviceConformance : public testing::TestWithParam<std::tuple<TransportRegi
  protected:
   void SetUp() override {
     const auto& [entry, places] = GetParam();
-    const auto transport = entry.make(Options{});
+    const auto transport = entry.make({}, test_devices());
     if (const Status usable = transport->probe(); !usable) GTEST_SKIP() << usable.error().message;
     if (!transport->carries(place_of(places.left), place_of(places.right))) {
       GTEST_SKIP() << "it does not carry that way";

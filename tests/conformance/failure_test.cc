@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "conformance/pair.h"
+#include "support/devices.h"
 
 namespace p2p::conformance {
 namespace {
@@ -240,7 +241,7 @@ TEST_P(FailureConformance, RefusedBatchesAmongMany) {
 }
 
 TEST_P(FailureConformance, HostileImport) {
-  const auto transport = GetParam().make(options());
+  const auto transport = GetParam().make(options(), test_devices(options()));
   if (!capabilities_.needs_exported_key) GTEST_SKIP() << "imports nothing";
   RegionInfo info{.id = RegionId{1}, .base = reinterpret_cast<std::byte*>(0x1000), .size = 4096};
   info.size = std::numeric_limits<std::uint64_t>::max();

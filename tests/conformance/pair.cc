@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "support/devices.h"
+
 namespace p2p::conformance {
 
 Options options() {
@@ -27,7 +29,8 @@ ChannelSetup session_of(Role role) {
 }
 
 Pair::Pair(const TransportRegistry::Entry& entry)
-    : left(entry.make(options())), right(entry.make(options())) {}
+    : left(entry.make(options(), test_devices(options()))),
+      right(entry.make(options(), test_devices(options()))) {}
 
 // Both are closed before either goes, since each delivers the other's control messages.
 Pair::~Pair() {
@@ -58,7 +61,7 @@ Segment segment(const Memory& local, std::size_t offset, const RemoteKey& key, s
 
 void Conformance::SetUp() {
   constexpr std::array<std::string_view, 3> kAlways{"loopback", "cma", "tcp"};
-  const auto transport = GetParam().make(options());
+  const auto transport = GetParam().make(options(), test_devices(options()));
   EXPECT_EQ(transport->name(), GetParam().name);
   capabilities_ = transport->capabilities();
   const Status usable = transport->probe();

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "conformance/pair.h"
+#include "support/devices.h"
 
 extern char** environ;
 
@@ -161,7 +162,7 @@ int serve(const std::vector<std::string>& arguments) {
   const Role role = arguments.at(1) == "connector" ? Role::kConnector : Role::kAcceptor;
   for (const TransportRegistry::Entry& entry : builtin_transports().entries) {
     if (entry.name != arguments.at(0)) continue;
-    Peer mine(entry.make(options()));
+    Peer mine(entry.make(options(), test_devices(options())));
     const Memory memory(mine.transport(), OtherProcess::kServedBytes);
     send_frame(kSocket, Kind::kRegion, 0, serialize(memory.offer(), memory.address()));
     if (meet(mine, role, kSocket)) deliver_until_end(mine, kSocket);

@@ -3,6 +3,7 @@
 #include "conformance/process.h"
 
 #include "conformance/pair.h"
+#include "support/devices.h"
 
 namespace p2p::conformance {
 namespace {
@@ -37,7 +38,7 @@ class ProcessConformance : public Conformance {
 
 TEST_P(ProcessConformance, BytesCross) {
   for (const Role role : kBothRoles) {
-    Peer mine(GetParam().make(options()));
+    Peer mine(GetParam().make(options(), test_devices(options())));
     OtherProcess other(GetParam().name, role);
     if (!connect(other, mine)) return;
     const Memory local(mine.transport(), kBytes);
@@ -54,7 +55,7 @@ TEST_P(ProcessConformance, BytesCross) {
 TEST_P(ProcessConformance, KilledMidTransfer) {
   for (const Operation operation : {Operation::kWrite, Operation::kRead}) {
     for (const Role role : kBothRoles) {
-      Peer mine(GetParam().make(options()));
+      Peer mine(GetParam().make(options(), test_devices(options())));
       OtherProcess other(GetParam().name, role);
       if (!connect(other, mine)) return;
       const Memory local(mine.transport(), kBytes);
@@ -81,7 +82,7 @@ TEST_P(ProcessConformance, KilledMidTransfer) {
 
 TEST_P(ProcessConformance, KilledWhileIdle) {
   for (const Role role : kBothRoles) {
-    Peer mine(GetParam().make(options()));
+    Peer mine(GetParam().make(options(), test_devices(options())));
     OtherProcess other(GetParam().name, role);
     if (!connect(other, mine)) return;
     other.kill();

@@ -87,7 +87,7 @@ class PlainTransport : public Transport {
   }
 
   static TransportRegistry::Entry entry(const std::string& name, bool rests = true) {
-    return {name, [=](const Options&) { return std::make_unique<PlainTransport>(name, rests); }};
+    return {name, [=](const Options&, const auto&) { return std::make_unique<PlainTransport>(name, rests); }};
   }
 
  private:

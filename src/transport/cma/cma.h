@@ -3,11 +3,11 @@
 
 #include <memory>
 
-#include "transport/transport.h"
+#include "transport/registry.h"
 
 namespace p2p::cma {
 
 /// Processes of one host: process_vm_readv and process_vm_writev ("cross memory attach").
-std::unique_ptr<Transport> make(const Options& options);
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& devices);
 
 }  // namespace p2p::cma

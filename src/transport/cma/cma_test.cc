@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "support/devices.h"
 #include "transport/cma/channel.h"
 
 namespace p2p::cma {
@@ -270,7 +271,7 @@ TEST(CmaChannelTest, WordsAreNoEndOfThePeerAndWakeNobodyWhoLeft) {
 }
 
 TEST(CmaTransport, ImportsHostRangesOnly) {
-  const auto transport = make(Options{});
+  const auto transport = make({}, test_devices());
   ASSERT_TRUE(transport->probe()) << transport->probe().error().message;
   RegionInfo info{.id = RegionId{1}, .base = reinterpret_cast<std::byte*>(0x1000), .size = 10};
   EXPECT_TRUE(transport->import_region(info, {}));

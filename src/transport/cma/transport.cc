@@ -108,6 +108,8 @@ class CmaTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make(const Options& options) { return std::make_unique<CmaTransport>(options); }
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& /*devices*/) {
+  return std::make_unique<CmaTransport>(options);
+}
 
 }  // namespace p2p::cma

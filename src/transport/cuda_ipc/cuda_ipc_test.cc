@@ -19,6 +19,7 @@
 #include "base/unique_fd.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
+#include "support/devices.h"
 #include "transport/cuda_ipc/key.h"
 
 namespace p2p::cuda_ipc {
@@ -34,7 +35,7 @@ Bytes random_bytes(std::size_t size, unsigned seed) {
 }
 
 TEST(CudaIpcTransport, SaysWhyItCannotBeUsed) {
-  const auto transport = make(Options{});
+  const auto transport = make({}, test_devices());
   EXPECT_EQ(transport->probe().has_value(), cuda::available().has_value());
   if (cuda::available()) return;
   EXPECT_EQ(transport->probe().error().code, ErrorCode::kUnavailable);
@@ -42,7 +43,7 @@ TEST(CudaIpcTransport, SaysWhyItCannotBeUsed) {
 }
 
 TEST(CudaIpcTransport, CarriesToDevicesOnly) {
-  const auto transport = make(Options{});
+  const auto transport = make({}, test_devices());
   const MemoryPlace host;
   const MemoryPlace device{MemoryKind::kCuda, 0};
   EXPECT_TRUE(transport->carries(host, device));
@@ -52,7 +53,7 @@ TEST(CudaIpcTransport, CarriesToDevicesOnly) {
 }
 
 TEST(CudaIpcTransport, PassesOnWhyTheOwnerCannotShare) {
-  const auto transport = make(Options{});
+  const auto transport = make({}, test_devices());
   std::vector<std::byte> memory(4096);
   const RegionInfo region{.id = RegionId{1}, .base = memory.data(), .size = memory.size()};
   const auto registered = transport->register_memory(region);
@@ -156,7 +157,7 @@ int PeerProcess::serve(int device) {
   if (!buffer) return 4;
   const Bytes content = random_bytes(kBytes, 77);
   if (!cuda::copy_now(buffer->data(), content.data(), kBytes)) return 5;
-  const auto transport = make(Options{});
+  const auto transport = make({}, test_devices());
   const auto registered = transport->register_memory(
       {.id = RegionId{1}, .base = buffer->data(), .size = kBytes, .place = {MemoryKind::kCuda, device}});
   const auto channel = transport->open_channel({});
@@ -264,7 +265,7 @@ class IpcTransfers : public ::testing::TestWithParam<int> {
     EXPECT_TRUE(got == expected);
   }
 
-  std::unique_ptr<Transport> transport_ = make(Options{});
+  std::unique_ptr<Transport> transport_ = make({}, test_devices());
   std::unique_ptr<PeerProcess> peer_;
   cuda::DeviceBuffer memory_;
   Bytes mine_;
@@ -433,7 +434,7 @@ TEST_P(IpcTransfers, ManyShortOnes) {
 TEST_P(IpcTransfers, CopyEnginesAlone) {
   Options options;
   options.gpu_blocks = 0;
-  transport_ = make(options);
+  transport_ = make(options, test_devices(options));
   local_ = register_at(memory_.data(), {MemoryKind::kCuda, 0});
   connect();
   const auto segments = scattered(200, 16384, memory_.data(), local_.get());
@@ -451,8 +452,8 @@ TEST(IpcWithinAProcess, NeedsNoHandles) {
   auto theirs = cuda::DeviceBuffer::allocate(other, kBytes).value();
   const Bytes content = random_bytes(kBytes, 8);
   ASSERT_TRUE(cuda::copy_now(mine.data(), content.data(), kBytes));
-  const auto here = make(Options{});
-  const auto there = make(Options{});
+  const auto here = make({}, test_devices());
+  const auto there = make({}, test_devices());
   const RegionInfo region{
       .id = RegionId{1}, .base = theirs.data(), .size = kBytes, .place = {MemoryKind::kCuda, other}};
   const auto registered = there->register_memory(region).value();

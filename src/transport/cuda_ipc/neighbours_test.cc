@@ -15,6 +15,7 @@
 #include "base/unique_fd.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
+#include "support/devices.h"
 #include "transport/cuda_ipc/cuda_ipc.h"
 
 namespace p2p::cuda_ipc {
@@ -75,7 +76,7 @@ Bytes receive(int fd) {
 
 /// The owner's process: says its regions, then lives until its input ends. Returns its exit status.
 int own_regions() {
-  const auto transport = make(Options{});
+  const auto transport = make({}, test_devices());
   std::vector<cuda::DeviceBuffer> buffers;
   std::vector<std::shared_ptr<Registration>> registrations;
   for (std::size_t i = 0; i < kRegions; ++i) {
@@ -150,7 +151,7 @@ Status transfer(Channel& channel, Operation operation, const Segment& segment) {
 TEST(IpcNeighbours, AreAllReached) {
   if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
   Owner owner;
-  const auto transport = make(Options{});
+  const auto transport = make({}, test_devices());
   auto mine = cuda::DeviceBuffer::allocate(0, kBytes, true).value();
   const auto local = transport->register_memory(region_at(100, mine.data())).value();
   const auto channel = transport->open_channel({}).value();

@@ -318,6 +318,8 @@ std::optional<SharedMemory> CudaIpc::probe_memory() {
 
 }  // namespace
 
-std::unique_ptr<Transport> make(const Options& options) { return std::make_unique<CudaIpc>(options); }
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& /*devices*/) {
+  return std::make_unique<CudaIpc>(options);
+}
 
 }  // namespace p2p::cuda_ipc

@@ -31,7 +31,7 @@ ErrorCode refusal(Channel& channel, std::span<const std::byte> address) {
 
 // A peer on another machine may send back the names that it was sent.
 TEST(Loopback, OnlyTheOtherEndOfTheSessionIsReached) {
-  const auto transport = make(Options{});
+  const auto transport = make({}, nullptr);
   const auto left = open(*transport, setup_of(Role::kConnector));
   const auto sibling = open(*transport, setup_of(Role::kConnector));
   const auto stranger = open(*transport, setup_of(Role::kAcceptor, std::byte{8}));
@@ -47,7 +47,7 @@ TEST(Loopback, OnlyTheOtherEndOfTheSessionIsReached) {
 }
 
 TEST(Loopback, AChannelHasOnePartner) {
-  const auto transport = make(Options{});
+  const auto transport = make({}, nullptr);
   const auto left = open(*transport, setup_of(Role::kConnector));
   const auto second = open(*transport, setup_of(Role::kConnector));
   auto right = open(*transport, setup_of(Role::kAcceptor));
@@ -59,8 +59,8 @@ TEST(Loopback, AChannelHasOnePartner) {
 }
 
 TEST(Loopback, ChannelsMayOutliveThePeersTransport) {
-  auto theirs = make(Options{});
-  const auto mine = make(Options{});
+  auto theirs = make({}, nullptr);
+  const auto mine = make({}, nullptr);
   std::array<std::byte, 8> bytes{};
   const RegionInfo info{.id = RegionId{1}, .base = bytes.data(), .size = bytes.size()};
   const auto registration = theirs->register_memory(info);
@@ -89,7 +89,7 @@ TEST(Loopback, ChannelsMayOutliveThePeersTransport) {
 
 TEST(Loopback, ThreadsMayOpenAndCloseAtOnce) {
   const auto churn = [] {
-    const auto transport = make(Options{});
+    const auto transport = make({}, nullptr);
     for (int i = 0; i < 200; ++i) {
       const auto left = open(*transport, setup_of(Role::kConnector));
       const auto right = open(*transport, setup_of(Role::kAcceptor));

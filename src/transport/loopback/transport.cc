@@ -50,6 +50,8 @@ class LoopbackTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make(const Options&) { return std::make_unique<LoopbackTransport>(); }
+std::unique_ptr<Transport> make(const Options&, const std::shared_ptr<device::Service>&) {
+  return std::make_unique<LoopbackTransport>();
+}
 
 }  // namespace p2p::loopback

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "p2p/log.h"
+#include "support/devices.h"
 #include "transport/nccl_net/memory.h"
 #include "transport/nccl_net/nccl_net.h"
 #include "transport/nccl_net/protocol.h"
@@ -50,7 +51,7 @@ struct End {
   std::vector<Completion> completions;
 
   void open(Role role, const Options& set = options()) {
-    transport = make(set);
+    transport = make(set, test_devices(set));
     ASSERT_TRUE(transport->probe()) << transport->probe().error().message;
     ChannelSetup setup{.role = role, .rail = transport->rails({}).front(), .control = &link};
     setup.secret.fill(std::byte{7});
@@ -113,7 +114,7 @@ TEST(NetTransportTest, SaysInTheLogWhyAPluginThatWasAskedForIsNotUsed) {
   });
   Options set;
   set.nccl_net.plugin = "/nowhere/libnccl-net.so";
-  const auto transport = make(set);
+  const auto transport = make(set, test_devices(set));
   EXPECT_FALSE(transport->probe());
   EXPECT_FALSE(transport->probe());
   set_log_sink(nullptr);
@@ -124,17 +125,17 @@ TEST(NetTransportTest, SaysInTheLogWhyAPluginThatWasAskedForIsNotUsed) {
 TEST(NetTransportTest, APluginOfWhoseHandlesNothingIsKnownNeedsAKeyOrCertificates) {
   Options set;
   set.nccl_net.plugin = FAKE_PATH;
-  const Status refused = make(set)->probe();
+  const Status refused = make(set, test_devices(set))->probe();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
   EXPECT_NE(refused.error().message.find("Fake"), std::string::npos) << refused.error().message;
   EXPECT_NE(refused.error().message.find("UCCL_P2P_KEY_FILE"), std::string::npos);
   set.key_file = "/a/key/file";
-  const Status used = make(set)->probe();
+  const Status used = make(set, test_devices(set))->probe();
   EXPECT_TRUE(used) << used.error().message;
   set.key_file.clear();
   set.tls_ca = "/a/ca/file";
-  const Status trusted = make(set)->probe();
+  const Status trusted = make(set, test_devices(set))->probe();
   EXPECT_TRUE(trusted) << trusted.error().message;
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/devices.h"
 #include "transport/nccl_net/nccl_net.h"
 
 namespace p2p::nccl_net {
@@ -72,7 +73,7 @@ struct Side {
   void open(Role role, std::size_t rail) {
     Options set;
     set.nccl_net.plugin = SOFTNET_PATH;
-    transport = make(set);
+    transport = make(set, test_devices(set));
     ASSERT_TRUE(transport->probe()) << transport->probe().error().message;
     const std::vector<Rail> rails = transport->rails({});
     ASSERT_EQ(rails.size(), 2U);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "drivers/cuda/device.h"
+#include "support/devices.h"
 #include "transport/nccl_net/nccl_net.h"
 
 namespace p2p::nccl_net {
@@ -18,13 +19,13 @@ TEST(InitThatExits, IsAReasonWhyThePluginIsNotUsedAndNoMore) {
   ::setenv("SOFTNET_NAME", "GPUDirectTCPX_v7", 1);
   Options set;
   set.nccl_net.plugin = SOFTNET_PATH;
-  const Status unasked = make(set)->probe();
+  const Status unasked = make(set, test_devices(set))->probe();
   ASSERT_FALSE(unasked);
   EXPECT_EQ(unasked.error().code, ErrorCode::kUnavailable);
   EXPECT_NE(unasked.error().message.find("receive into CUDA memory"), std::string::npos)
       << unasked.error().message;
   set.nccl_net.host_pool = true;  // needs no CUDA, so that init is called
-  const Status tried = make(set)->probe();
+  const Status tried = make(set, test_devices(set))->probe();
   ASSERT_FALSE(tried);
   EXPECT_NE(tried.error().message.find("its init ends the process"), std::string::npos)
       << tried.error().message;

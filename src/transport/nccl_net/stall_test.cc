@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "support/devices.h"
 #include "transport/nccl_net/nccl_net.h"
 
 namespace p2p::nccl_net {
@@ -32,7 +33,7 @@ struct End {
     Options options;
     options.nccl_net.plugin = SOFTNET_PATH;
     options.keepalive = std::chrono::milliseconds(200);
-    transport = make(options);
+    transport = make(options, test_devices(options));
     ASSERT_TRUE(transport->probe()) << transport->probe().error().message;
     auto opened =
         transport->open_channel({.role = role, .rail = transport->rails({}).front(), .control = &link});

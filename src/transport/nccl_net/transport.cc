@@ -1,14 +1,13 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/mutex.h"
+#include "device/service.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/place.h"
 #include "drivers/nccl_net/handle.h"
@@ -30,9 +29,6 @@ constexpr std::size_t kLeastBatch = std::size_t{1} << 20;
 constexpr int kFlowSpeed = 60'000;  // Mbit/s
 constexpr unsigned kLeastFlows = 4;
 constexpr unsigned kMostFlows = NcclNetOptions::kMostChannels;
-
-// Of a GPU's unpacker, so that the device has the next one when one ends.
-constexpr std::size_t kLaunches = 4;
 
 /// The GPU's folder in sysfs; empty if that cannot be told.
 std::string place_of(int gpu) {
@@ -75,8 +71,11 @@ Status let_reach(int device, int peer) {
 /// connects, or the one in use if there is none.
 class NetTransport final : public Transport {
  public:
-  explicit NetTransport(const Options& options)
-      : options_(options), gpus_(let_reach), registrations_(std::make_shared<RegistrationTable>()) {}
+  NetTransport(const Options& options, std::shared_ptr<device::Service> devices)
+      : options_(options),
+        devices_(std::move(devices)),
+        gpus_(let_reach),
+        registrations_(std::make_shared<RegistrationTable>()) {}
 
   std::string_view name() const override { return "nccl_net"; }
 
@@ -123,13 +122,11 @@ class NetTransport final : public Transport {
   Status check_place(const RegionInfo& region);
   std::vector<Pair> pairs() const;
   std::uint64_t most_bytes(const Rail& rail) const;
-  Result<std::shared_ptr<device::Unpacker>> unpacker_of(int gpu);
 
   const Options options_;
+  const std::shared_ptr<device::Service> devices_;
   mutable Gpus gpus_;
   std::shared_ptr<RegistrationTable> registrations_;
-  Mutex mutex_;
-  std::map<int, std::weak_ptr<device::Unpacker>> unpackers_ P2P_GUARDED_BY(mutex_);  // by device
   mutable std::once_flag once_;
   mutable Result<Opened> opened_ = fail(ErrorCode::kUnavailable, "not asked yet");
 };
@@ -287,17 +284,6 @@ std::uint64_t NetTransport::most_bytes(const Rail& rail) const {
                        : std::max(share, kMostFlows * share / channels);
 }
 
-Result<std::shared_ptr<device::Unpacker>> NetTransport::unpacker_of(int gpu) {
-  const MutexLock lock(mutex_);
-  if (auto unpacker = unpackers_[gpu].lock()) return unpacker;
-  device::Unpacker::Limits limits{.grid = {.ctas = options_.gpu_blocks}, .launches = kLaunches};
-  if (options_.gpu_blocks == 0) limits.bulk_bytes = 0;
-  if (gpu < 0) limits.launches = std::max(2U, std::thread::hardware_concurrency());
-  auto unpacker = device::Unpacker::open(gpu, limits);
-  if (unpacker) unpackers_[gpu] = *unpacker;
-  return unpacker;
-}
-
 Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& setup) {
   if (!opened()) return tl::unexpected(opened().error());
   const std::vector<Pair> all = pairs();
@@ -306,7 +292,7 @@ Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& 
     return fail(ErrorCode::kNotFound, "open a channel: {} has no device {}", opened()->plugin->name(),
                 setup.rail.name);
   }
-  auto unpacker = unpacker_of(pair->gpu);
+  auto unpacker = devices_->unpacker(pair->gpu);
   if (!unpacker) return tl::unexpected(unpacker.error());
   return NetChannel::open(setup,
                           {.plugin = opened()->plugin,
@@ -327,6 +313,8 @@ Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& 
 
 }  // namespace
 
-std::unique_ptr<Transport> make(const Options& options) { return std::make_unique<NetTransport>(options); }
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& devices) {
+  return std::make_unique<NetTransport>(options, devices);
+}
 
 }  // namespace p2p::nccl_net

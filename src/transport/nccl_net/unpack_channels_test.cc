@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "support/devices.h"
 #include "transport/nccl_net/nccl_net.h"
 #include "transport/nccl_net/protocol.h"
 
@@ -62,7 +63,7 @@ struct Side {
     options.nccl_net = set;
     options.nccl_net.plugin = SOFTNET_PATH;
     options.nccl_net.host_pool = true;
-    transport = make(options);
+    transport = make(options, test_devices(options));
     ASSERT_TRUE(transport->probe()) << transport->probe().error().message;
     info = {.id = RegionId{1}, .base = memory.data(), .size = memory.size()};
     registration = *transport->register_memory(info);

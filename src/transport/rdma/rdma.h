@@ -4,13 +4,12 @@
 #include <memory>
 #include <span>
 
-#include "transport/option_variable.h"
-#include "transport/transport.h"
+#include "transport/registry.h"
 
 namespace p2p::rdma {
 
 /// InfiniBand and RoCE: native writes and reads over the NICs of this machine.
-std::unique_ptr<Transport> make(const Options& options);
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& devices);
 
 /// What sets its part of the options.
 std::span<const OptionVariable> variables();

@@ -88,6 +88,8 @@ Result<std::unique_ptr<Channel>> RdmaTransport::open_channel(const ChannelSetup&
                                    .keepalive = options_.keepalive});
 }
 
-std::unique_ptr<Transport> make(const Options& options) { return std::make_unique<RdmaTransport>(options); }
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& /*devices*/) {
+  return std::make_unique<RdmaTransport>(options);
+}
 
 }  // namespace p2p::rdma

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "device/service.h"
 #include "transport/tcp/acceptor.h"
 #include "transport/tcp/connector.h"
 #include "transport/tcp/tcp.h"
@@ -44,7 +45,8 @@ struct Side {
   std::vector<Completion> completions;
   std::uint32_t regions = 0;
 
-  explicit Side(const Options& options) : transport(make(options)) {}
+  explicit Side(const Options& options)
+      : transport(make(options, std::make_shared<device::Service>(options))) {}
 
   // `peer` is the transport that will name it.
   Memory memory(std::size_t size, Transport& peer) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/staging_pool.h"
+#include "support/devices.h"
 #include "transport/tcp/channel_pair.h"
 
 namespace p2p::tcp {
@@ -224,7 +225,7 @@ TEST(TcpTransport, ChoosesRailsAndStreams) {
   Options options;
   options.interfaces = {"lo"};
   options.streams = 3;
-  const auto transport = make(options);
+  const auto transport = make(options, test_devices(options));
   ASSERT_TRUE(transport->probe());
   const std::vector<Rail> rails = transport->rails({"127.0.0.1", "127.0.0.1"});
   ASSERT_EQ(rails.size(), 1U);
@@ -234,7 +235,7 @@ TEST(TcpTransport, ChoosesRailsAndStreams) {
 
   options.interfaces = {"no-such-interface"};
   options.streams = 0;
-  const auto other = make(options);
+  const auto other = make(options, test_devices(options));
   const Status probe = other->probe();
   ASSERT_FALSE(probe);
   EXPECT_EQ(probe.error().code, ErrorCode::kUnavailable);

@@ -3,10 +3,10 @@
 
 #include <memory>
 
-#include "transport/transport.h"
+#include "transport/registry.h"
 
 namespace p2p::tcp {
 
-std::unique_ptr<Transport> make(const Options& options);
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& devices);
 
 }  // namespace p2p::tcp

@@ -158,6 +158,8 @@ unsigned TcpTransport::channels_per_rail(const Rail& rail) const {
 
 }  // namespace
 
-std::unique_ptr<Transport> make(const Options& options) { return std::make_unique<TcpTransport>(options); }
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& /*devices*/) {
+  return std::make_unique<TcpTransport>(options);
+}
 
 }  // namespace p2p::tcp
