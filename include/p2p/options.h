@@ -147,10 +147,10 @@ struct P2P_API Options {
   /// Single copies of at most this many bytes go by the kernel that stands by; 0: as measured, else 4 MiB.
   std::size_t gpu_standby_bytes = 0;
 
-  /// Pinned host memory through which `tcp` carries GPU memory, for all streams of an endpoint: made in the
-  /// background once GPU memory is registered and a stream is there, in slots of 1 MiB, 8 a stream. As much
-  /// again for `cma` and its channels, once a peer's host memory is imported, too. Where it does not reach,
-  /// each stream or channel gets few slots that it cannot do without.
+  /// Pinned host memory through which `tcp` and `cma` carry GPU memory, for all streams of an endpoint: made
+  /// in the background once GPU memory is registered and a stream is there, in slots of 1 MiB, 8 a stream;
+  /// for channels of `cma` once a peer's host memory is imported, too. Where it does not reach, each stream
+  /// or channel gets few slots that it cannot do without.
   std::size_t gpu_staging_bytes = std::size_t{128} << 20;
 
   /// "address:port" or "[address]:port" at which metrics are served by HTTP, for all endpoints of the process

@@ -102,6 +102,9 @@ class Copier {
     list.blocks_.largest = std::max(list.blocks_.largest, block.bytes);
   }
 
+  /// The limits' ways, but single pieces of at most so much by the kernel that stands by.
+  Ways ways(std::uint64_t standby_bytes) const { return {limits_.bulk_bytes, standby_bytes}; }
+
   /// `by_kernel`: both ends can be reached by kernels; the limits say which way then.
   void add(List& list, const kernels::CopyBlock& block, bool by_kernel) const {
     add(list, block, by_kernel ? Ways{limits_.bulk_bytes, limits_.standby_bytes} : Ways{});

@@ -13,13 +13,13 @@ constexpr std::size_t kLeast = 2;
 
 }  // namespace
 
-Staging::Staging(std::shared_ptr<StagingPool> pool, const Most& most, bool expected)
-    : pool_(std::move(pool)), most_(most) {
-  if (expected) count();
+Staging::Staging(std::shared_ptr<StagingPool> pool, const Share& share, bool expected)
+    : pool_(std::move(pool)), share_(share) {
+  if (expected) expect();
 }
 
-void Staging::count() {
-  if (!std::exchange(counted_, true)) pool_->add_stream();
+void Staging::expect() {
+  if (!counted_.load(std::memory_order_relaxed) && !counted_.exchange(true)) pool_->add_stream();
 }
 
 void Staging::close() {
@@ -36,9 +36,9 @@ Staging::~Staging() {
 }
 
 Result<Staging::Slot*> Staging::take(Use use) {
-  count();
+  expect();
   std::size_t& held = held_[static_cast<std::size_t>(use)];
-  if (held >= most_[static_cast<std::size_t>(use)]) return nullptr;
+  if (held >= share_.slots[static_cast<std::size_t>(use)]) return nullptr;
   const auto data = pool_->take(use == Use::kArrival || held < kLeast);
   if (!data) return tl::unexpected(data.error());
   if (*data == nullptr) return nullptr;
@@ -80,7 +80,7 @@ void Staging::start(Slot& slot, std::span<const StagedPiece> pieces, bool pack) 
       }
       part = *found;
     }
-    part.copier->add(*part.list, {source, target, piece.bytes}, true);
+    part.copier->add(*part.list, {source, target, piece.bytes}, part.copier->ways(share_.standby_bytes));
   }
   for (const Slot::Part& started : slot.parts_) {
     if (slot.status_) started.copier->start(*started.list);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -44,8 +45,13 @@ class Staging {
   /// Slots at most, by use.
   using Most = std::array<std::size_t, kUses>;
 
-  /// Lists that the pool's copiers have to hold for one stream: as many as slots, so that one is always free.
-  static constexpr std::size_t lists(const Most& most) { return most[0] + most[1] + most[2]; }
+  /// What one stream may have. The pool's copiers hold as many lists as it has slots, so that one is free.
+  struct Share {
+    Most slots{};
+    std::uint64_t standby_bytes = 0;  ///< single runs of at most this by the kernel that stands by
+
+    constexpr std::size_t all_slots() const { return slots[0] + slots[1] + slots[2]; }
+  };
 
   class Slot {
    public:
@@ -67,11 +73,14 @@ class Staging {
   };
 
   /// What the stream needs is made at once if it is `expected` to stage, else with its first slot.
-  Staging(std::shared_ptr<StagingPool> pool, const Most& most, bool expected);
+  Staging(std::shared_ptr<StagingPool> pool, const Share& share, bool expected);
 
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
+
+  /// From now on it is expected to. Thread-safe.
+  void expect();
 
   /// Waits for copies under way; nothing may be started or asked for after it.
   void close();
@@ -93,11 +102,10 @@ class Staging {
  private:
   void start(Slot& slot, std::span<const StagedPiece> pieces, bool pack);
   Result<Slot::Part> part_for(int device, Slot& slot);
-  void count();
 
   const std::shared_ptr<StagingPool> pool_;
-  const Most most_;
-  bool counted_ = false;  // among the pool's streams
+  const Share share_;
+  std::atomic<bool> counted_ = false;  // among the pool's streams
   std::array<std::size_t, kUses> held_{};
   std::deque<Slot> slots_;
   std::vector<Slot*> spare_;

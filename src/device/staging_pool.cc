@@ -2,7 +2,6 @@
 #include "device/staging_pool.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -18,8 +17,6 @@ namespace {
 constexpr std::size_t kSlab = 4;
 // With these a stream can start; copiers come next, and then the other slots.
 constexpr std::size_t kFirstSlotsPerStream = 1;
-// Thread blocks with which one stream's slot is filled or emptied.
-constexpr unsigned kCopyBlocks = 8;
 // Streams that carry one transfer after the other have an order each in this time.
 constexpr std::chrono::microseconds kStandbyIdle{500};
 
@@ -36,17 +33,6 @@ Result<std::shared_ptr<std::byte>> StagingPool::allocate_pinned(std::size_t byte
   if (!buffer) return tl::unexpected(std::move(buffer.error()));
   const auto owner = std::make_shared<cuda::HostBuffer>(std::move(*buffer));
   return std::shared_ptr<std::byte>(owner, owner->data());
-}
-
-// However long the run: with many streams under way kernels were quicker than the copy engine at all sizes.
-Copier::Limits StagingPool::copier_limits(const Options& options, std::size_t blocks, std::size_t lists,
-                                          std::uint64_t standby_bytes) {
-  return {.grid = {.ctas = std::min(options.gpu_blocks, kCopyBlocks)},
-          .bulk_bytes = options.gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
-          .blocks = blocks,
-          .lists = lists,
-          .standby_ctas = std::min(options.gpu_blocks, options.gpu_standby_blocks),
-          .standby_bytes = standby_bytes};
 }
 
 StagingPool::StagingPool(const Limits& limits, Allocate allocate, Copiers::Open open)

@@ -12,14 +12,13 @@
 #include "base/background.h"
 #include "base/mutex.h"
 #include "device/copiers.h"
-#include "p2p/options.h"
 #include "p2p/result.h"
 
 namespace p2p::device {
 
-/// What the streams of an endpoint share to stage device memory: pinned slots, and copiers. Made ahead by a
-/// thread of its own once a device and a stream are known, so that no transfer waits for pinned memory; the
-/// thread ends when all is there. Thread-safe.
+/// What the streams of an endpoint, of all transports, share to stage device memory: pinned slots, and
+/// copiers. Made ahead by a thread of its own once a device and a stream are known, so that no transfer waits
+/// for pinned memory; the thread ends when all is there. Thread-safe.
 class StagingPool {
  public:
   struct Limits {
@@ -28,12 +27,6 @@ class StagingPool {
     std::size_t slots = 0;             ///< made ahead at most; more only for streams that have next to none
     Copier::Limits copier;             ///< the kernel that stands by is one for all on a device
   };
-
-  /// Copies that fill and empty slots by kernels of few thread blocks, since PCIe needs no more; by copy
-  /// engine if kernels may have none at all. Of lists up to `blocks` long, `lists` of them under way; single
-  /// runs of up to `standby_bytes` by the kernel that stands by.
-  static Copier::Limits copier_limits(const Options& options, std::size_t blocks, std::size_t lists,
-                                      std::uint64_t standby_bytes);
 
   /// Pinned memory on the NUMA node of `device` (-1: on any), freed with the last pointer to it.
   using Allocate = std::function<Result<std::shared_ptr<std::byte>>(std::size_t bytes, int device)>;

@@ -136,7 +136,7 @@ TEST(Staging, KeepsToItsShareOfEachUse) {
   const auto pool = std::make_shared<StagingPool>(limits(0), makers.allocate, makers.open);
   using Use = Staging::Use;
   {
-    Staging one(pool, {3, 4, 2}, true);
+    Staging one(pool, {.slots = {3, 4, 2}}, true);
     Staging::Slot* const first = one.take(Use::kDeparture).value();
     ASSERT_NE(first, nullptr);
     ASSERT_NE(one.take(Use::kDeparture).value(), nullptr);
@@ -147,14 +147,14 @@ TEST(Staging, KeepsToItsShareOfEachUse) {
     EXPECT_NE(one.take(Use::kDeparture).value(), nullptr);
     for (int i = 0; i < 4; ++i) EXPECT_NE(one.take(Use::kArrival).value(), nullptr);
     EXPECT_EQ(one.take(Use::kArrival).value(), nullptr);
-    Staging other(pool, {30, 4, 2}, true);
+    Staging other(pool, {.slots = {30, 4, 2}}, true);
     std::size_t others = 0;
     while (other.take(Use::kDeparture).value() != nullptr) ++others;
     EXPECT_LT(others, 30u);
     EXPECT_GE(others, 2u);
   }
   // What they held is there again.
-  Staging next(pool, {3, 4, 2}, true);
+  Staging next(pool, {.slots = {3, 4, 2}}, true);
   const std::size_t before = pool->slots();
   for (int i = 0; i < 3; ++i) EXPECT_NE(next.take(Use::kDeparture).value(), nullptr);
   EXPECT_EQ(pool->slots(), before);
@@ -164,17 +164,35 @@ TEST(Staging, WhoIsNotExpectedToStageGetsHisSlotsWithTheFirst) {
   Makers makers;
   const auto pool = std::make_shared<StagingPool>(limits(1000), makers.allocate, makers.open);
   pool->add_device(0);
-  Staging staging(pool, {3, 4, 2}, false);
+  Staging staging(pool, {.slots = {3, 4, 2}}, false);
   ASSERT_TRUE(eventually([&] { return pool->settled(); }));
   EXPECT_EQ(pool->slots(), 0U);
   EXPECT_NE(staging.take(Staging::Use::kDeparture).value(), nullptr);
   EXPECT_TRUE(eventually([&] { return pool->settled() && pool->slots() >= kSlotsPerStream; }));
 }
 
+TEST(Staging, IsServedAheadOnceItIsExpected) {
+  Makers makers;
+  const auto pool = std::make_shared<StagingPool>(limits(1000), makers.allocate, makers.open);
+  pool->add_device(0);
+  {
+    Staging staging(pool, {.slots = {4, 0, 4}}, false);
+    ASSERT_TRUE(eventually([&] { return pool->settled(); }));
+    EXPECT_EQ(pool->slots(), 0U);
+    for (int again = 0; again < 2; ++again) staging.expect();
+    EXPECT_TRUE(eventually([&] { return pool->settled() && pool->slots() == kSlotsPerStream; }));
+    EXPECT_EQ(makers.copiers, 1);
+  }
+  // It was one stream, and is gone: another finds all there.
+  const Staging next(pool, {.slots = {4, 0, 4}}, true);
+  EXPECT_TRUE(pool->settled());
+  EXPECT_EQ(makers.copiers, 1);
+}
+
 TEST(Staging, HostMemoryNeedsNoCopier) {
   Makers makers;
   const auto pool = std::make_shared<StagingPool>(limits(0), makers.allocate, makers.open);
-  Staging staging(pool, {1, 1, 1}, true);
+  Staging staging(pool, {.slots = {1, 1, 1}}, true);
   Staging::Slot* const slot = staging.take(Staging::Use::kDeparture).value();
   std::vector<std::byte> from(10, std::byte{7});
   std::vector<std::byte> to(10);

@@ -54,12 +54,12 @@ class ProcessEnd : public PeerEnd {
 
 }  // namespace
 
-CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::StagingPool> staging)
+CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging)
     : setup_(setup),
       device_path_(std::move(staging), [this](const Batch& batch) { return copy(batch); }, done_) {}
 
 Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
-                                                  std::shared_ptr<device::StagingPool> staging) {
+                                                  std::shared_ptr<device::Staging> staging) {
   auto host = Host::here();
   if (!host) return tl::unexpected(host.error());
   std::unique_ptr<CmaChannel> channel(new CmaChannel(setup, std::move(staging)));

@@ -28,7 +28,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   ~CmaChannel() override { hang_up(); }
 
   static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup,
-                                               std::shared_ptr<device::StagingPool> staging);
+                                               std::shared_ptr<device::Staging> staging);
 
   std::vector<std::byte> address() const override { return address_.serialize(); }
   Status connect(std::span<const std::byte> peer_address) override;
@@ -47,7 +47,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   std::string describe() const override;
 
  private:
-  CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::StagingPool> staging);
+  CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging);
 
   Status check_host(const Host& peer) const;
   Status watch(const UniqueFd& fd) const;

@@ -11,17 +11,7 @@ namespace {
 
 using Use = device::Staging::Use;
 
-constexpr device::Staging::Most kMost{DevicePath::kSlots, 0, DevicePath::kSlots};
-
 }  // namespace
-
-std::size_t DevicePath::lists() { return device::Staging::lists(kMost); }
-
-DevicePath::DevicePath(std::shared_ptr<device::StagingPool> pool, Copy copy,
-                       std::vector<Completion>& completions)
-    : copy_(std::move(copy)),
-      completions_(completions),
-      staging_(std::make_unique<device::Staging>(std::move(pool), kMost, true)) {}
 
 bool DevicePath::post(const Batch& batch) {
   const auto slot = staging_->take(batch.operation == Operation::kWrite ? Use::kDeparture : Use::kAnswer);

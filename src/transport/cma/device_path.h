@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "device/staging.h"
@@ -19,7 +20,11 @@ class DevicePath {
   /// Copies between memory here that the processor reaches and the peer's.
   using Copy = std::function<Status(const Batch& batch)>;
 
-  DevicePath(std::shared_ptr<device::StagingPool> pool, Copy copy, std::vector<Completion>& completions);
+  DevicePath(std::shared_ptr<device::Staging> staging, Copy copy, std::vector<Completion>& completions)
+      : copy_(std::move(copy)), completions_(completions), staging_(std::move(staging)) {}
+  ~DevicePath() {
+    if (staging_) staging_->close();
+  }
   DevicePath(const DevicePath&) = delete;
   DevicePath& operator=(const DevicePath&) = delete;
 
@@ -27,8 +32,10 @@ class DevicePath {
   /// channels reached 31 to 36 GB/s with two of them, 41 to 48 with three or four; PCIe gives 55.
   static constexpr std::size_t kSlots = 4;
 
-  /// Lists of copies that one channel has under way at most.
-  static std::size_t lists();
+  /// What a channel has of the endpoint's staging. By the kernel that stands by goes what is short enough
+  /// that the next one is brought while this one is copied.
+  static constexpr device::Staging::Share kShare{.slots = {kSlots, 0, kSlots},
+                                                 .standby_bytes = std::uint64_t{256} << 10};
 
   /// Takes a batch of at most a slot; false: full.
   bool post(const Batch& batch);
@@ -57,7 +64,7 @@ class DevicePath {
 
   const Copy copy_;
   std::vector<Completion>& completions_;
-  std::unique_ptr<device::Staging> staging_;  // until `fail`
+  std::shared_ptr<device::Staging> staging_;  // until `fail`
   std::vector<Flight> flights_;
   std::vector<Segment> segments_;            // of the batch that is copied just now
   std::vector<device::StagedPiece> pieces_;  // likewise

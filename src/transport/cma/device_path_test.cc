@@ -22,13 +22,14 @@ std::byte* bytes_of(std::string& text) { return reinterpret_cast<std::byte*>(tex
 
 class CmaDevicePath : public testing::Test {
  protected:
-  static std::shared_ptr<device::StagingPool> pool(bool fails = false) {
-    return std::make_shared<device::StagingPool>(
+  static std::shared_ptr<device::Staging> staging(bool fails = false) {
+    auto pool = std::make_shared<device::StagingPool>(
         device::StagingPool::Limits{.slot_bytes = kSlot},
         [fails](std::size_t size, int) -> Result<std::shared_ptr<std::byte>> {
           if (fails) return fail(ErrorCode::kSystem, "no pinned memory");
           return std::shared_ptr<std::byte>(new std::byte[size], std::default_delete<std::byte[]>());
         });
+    return std::make_shared<device::Staging>(std::move(pool), DevicePath::kShare, true);
   }
 
   /// What the channel does; the peer's memory is `theirs_`.
@@ -76,7 +77,7 @@ TEST_F(CmaDevicePath, IsForBatchesWithDeviceMemoryHere) {
 }
 
 TEST_F(CmaDevicePath, WritesAndReadsWhatTheBatchCovers) {
-  DevicePath path(pool(), copier(), done_);
+  DevicePath path(staging(), copier(), done_);
   const auto list = segments();
   ASSERT_TRUE(path.post(batch_of(1, Operation::kWrite, list)));
   EXPECT_TRUE(path.busy());
@@ -101,7 +102,7 @@ TEST_F(CmaDevicePath, WritesAndReadsWhatTheBatchCovers) {
 
 // As long as the pool has slots; without, two a direction go on.
 TEST_F(CmaDevicePath, IsFullWithAsManyAsSlotsADirection) {
-  DevicePath path(pool(), copier(), done_);
+  DevicePath path(staging(), copier(), done_);
   const auto list = segments();
   for (const Operation operation : {Operation::kWrite, Operation::kRead}) {
     std::uint64_t taken = 0;
@@ -116,7 +117,7 @@ TEST_F(CmaDevicePath, IsFullWithAsManyAsSlotsADirection) {
 }
 
 TEST_F(CmaDevicePath, AnAbandonedWriteIsNotMade) {
-  DevicePath path(pool(), copier(), done_);
+  DevicePath path(staging(), copier(), done_);
   const auto list = segments();
   for (const std::uint64_t id : {1, 2}) ASSERT_TRUE(path.post(batch_of(id, Operation::kWrite, list)));
   path.abandon(BatchId{1});
@@ -130,7 +131,7 @@ TEST_F(CmaDevicePath, AnAbandonedWriteIsNotMade) {
 }
 
 TEST_F(CmaDevicePath, WhatCannotBeCopiedFailsAloneAndItsSlotIsFreeAgain) {
-  DevicePath path(pool(), copier(), done_);
+  DevicePath path(staging(), copier(), done_);
   const auto list = segments();
   outcome_ = p2p::fail(ErrorCode::kSystem, "as the test asked");
   for (std::uint64_t id = 1; id <= 10; ++id) {
@@ -148,7 +149,7 @@ TEST_F(CmaDevicePath, WhatCannotBeCopiedFailsAloneAndItsSlotIsFreeAgain) {
 }
 
 TEST_F(CmaDevicePath, WithoutPinnedMemoryABatchFailsWithTheReason) {
-  DevicePath path(pool(true), copier(), done_);
+  DevicePath path(staging(true), copier(), done_);
   const auto list = segments();
   ASSERT_TRUE(path.post(batch_of(1, Operation::kWrite, list)));
   ASSERT_EQ(done_.size(), 1U);
@@ -158,7 +159,7 @@ TEST_F(CmaDevicePath, WithoutPinnedMemoryABatchFailsWithTheReason) {
 }
 
 TEST_F(CmaDevicePath, TheEndOfTheChannelEndsAll) {
-  DevicePath path(pool(), copier(), done_);
+  DevicePath path(staging(), copier(), done_);
   const auto list = segments();
   ASSERT_TRUE(path.post(batch_of(1, Operation::kWrite, list)));
   ASSERT_TRUE(path.post(batch_of(2, Operation::kRead, list)));

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/mutex.h"
 #include "device/lifetime.h"
+#include "device/service.h"
 #include "transport/cma/channel.h"
 #include "transport/cma/cma.h"
 
@@ -19,24 +21,17 @@ namespace {
 // One thread copies far less than memory gives, and an endpoint has no more workers than this unless told to.
 constexpr unsigned kLeastChannels = 2;
 constexpr unsigned kMostChannels = 8;
-// Short enough that the next one is brought while this one is copied.
-constexpr std::uint64_t kStandbyBytes = std::uint64_t{256} << 10;
 // Threads that copy to or from the same pages wait for each other: with five of them on 1 MiB each took 90 us
 // for the 128 KiB that one alone copies in 12.
 constexpr std::uint64_t kThreadBytes = std::uint64_t{512} << 10;
 
-device::StagingPool::Limits staging_limits(const Options& options) {
-  return {.slot_bytes = kMaxBatchBytes,
-          .slots_per_stream = 2 * DevicePath::kSlots,
-          .slots = options.gpu_staging_bytes / kMaxBatchBytes,
-          .copier = device::StagingPool::copier_limits(options, kMaxBatchSegments, DevicePath::lists(),
-                                                       kStandbyBytes)};
-}
+static_assert(kMaxBatchBytes <= device::Service::kSlotBytes &&
+              kMaxBatchSegments <= device::Service::kSlotPieces &&
+              DevicePath::kShare.all_slots() <= device::Service::kStreamSlots);
 
 class CmaTransport : public Transport {
  public:
-  explicit CmaTransport(const Options& options)
-      : staging_(std::make_shared<device::StagingPool>(staging_limits(options))) {}
+  explicit CmaTransport(std::shared_ptr<device::StagingPool> staging) : staging_(std::move(staging)) {}
 
   std::string_view name() const override { return "cma"; }
 
@@ -68,11 +63,7 @@ class CmaTransport : public Transport {
   }
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    if (region.place.kind == MemoryKind::kCuda) {
-      const MutexLock lock(mutex_);
-      devices_.insert(region.place.device);
-      if (copies_) staging_->add_device(region.place.device);
-    }
+    if (region.place.kind == MemoryKind::kCuda) staging_->add_device(region.place.device);
     return std::make_shared<device::WithLifetime<Registration>>(region);
   }
 
@@ -91,25 +82,32 @@ class CmaTransport : public Transport {
     // Only now is it likely that device memory is staged: many peers have nothing but device memory.
     const MutexLock lock(mutex_);
     copies_ = true;
-    for (const int device : devices_) staging_->add_device(device);
+    for (const auto& each : unexpected_) {
+      if (const auto stream = each.lock()) stream->expect();
+    }
+    unexpected_.clear();
     return std::make_unique<RemoteKey>(region);
   }
 
   Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override {
-    return CmaChannel::open(setup, staging_);
+    const MutexLock lock(mutex_);
+    auto stream = std::make_shared<device::Staging>(staging_, DevicePath::kShare, copies_);
+    std::erase_if(unexpected_, [](const auto& each) { return each.expired(); });
+    if (!copies_) unexpected_.push_back(stream);
+    return CmaChannel::open(setup, std::move(stream));
   }
 
  private:
   const std::shared_ptr<device::StagingPool> staging_;
   Mutex mutex_;
-  std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
-  bool copies_ P2P_GUARDED_BY(mutex_) = false;    // host memory of a peer is known
+  bool copies_ P2P_GUARDED_BY(mutex_) = false;  // host memory of a peer is known
+  std::vector<std::weak_ptr<device::Staging>> unexpected_ P2P_GUARDED_BY(mutex_);  // of channels, until it is
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& /*devices*/) {
-  return std::make_unique<CmaTransport>(options);
+std::unique_ptr<Transport> make(const Options& /*options*/, const std::shared_ptr<device::Service>& devices) {
+  return std::make_unique<CmaTransport>(devices->staging());
 }
 
 }  // namespace p2p::cma

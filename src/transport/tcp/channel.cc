@@ -37,7 +37,7 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
       farewell_(setup.control),
       liveness_(polls_, config_.keepalive),
       description_(setup.rail.address),
-      staging_(std::make_shared<device::Staging>(config_.staging, kStagingSlots, config_.stages)),
+      staging_(std::make_shared<device::Staging>(config_.staging, kStagingShare, config_.stages)),
       sender_(completions_, liveness_),
       receiver_(*this),
       departures_(staging_, sender_, completions_),

@@ -14,7 +14,7 @@ bool DeviceDepartures::takes_write(const Batch& batch, bool from_device) const {
   if (to_device_.size() >= kMaxStagedWrites && ends_on_device(batch)) return false;
   // With as many on their way as there are slots, none is free before one of them has ended.
   return !from_device ||
-         outgoing_.size() + sent_.size() < kStagingSlots[static_cast<std::size_t>(Use::kDeparture)];
+         outgoing_.size() + sent_.size() < kStagingShare.slots[static_cast<std::size_t>(Use::kDeparture)];
 }
 
 void DeviceDepartures::post_write(const Batch& batch) {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/lifetime.h"
+#include "device/service.h"
 #include "drivers/cuda/device.h"
 #include "drivers/socket/interfaces.h"
 #include "transport/tcp/channel.h"
@@ -21,31 +22,22 @@ constexpr unsigned kMaxStreams = 16;
 // Over a long path on which each has a small share, for which it needs neither a core nor a GPU.
 constexpr unsigned kMostOverLongPath = 24;
 constexpr std::size_t kLeastBatchBytes = std::size_t{64} << 10;
-constexpr std::size_t kSlotsPerStream = 8;
-// What one stream carries alone. Where streams share a transfer, orders cost so little that the first of them
-// take all of it before the others' threads are there: 1 MiB took 350 us in place of 280.
-constexpr std::uint64_t kStandbyBytes = std::uint64_t{64} << 10;
+
+static_assert(kStagedBytes <= device::Service::kSlotBytes && kMaxRanges <= device::Service::kSlotPieces &&
+              kStagingShare.all_slots() <= device::Service::kStreamSlots);
 
 std::uint64_t max_batch_bytes(const Options& options) {
   const std::uint64_t most = cuda::available() ? kStagedBytes : kMaxPayloadBytes;
   return std::clamp<std::uint64_t>(options.batch_bytes, kLeastBatchBytes, most);
 }
 
-device::StagingPool::Limits staging_limits(const Options& options) {
-  return {.slot_bytes = kStagedBytes,
-          .slots_per_stream = kSlotsPerStream,
-          .slots = options.gpu_staging_bytes / kStagedBytes,
-          .copier = device::StagingPool::copier_limits(options, kMaxRanges,
-                                                       device::Staging::lists(kStagingSlots), kStandbyBytes)};
-}
-
 class TcpTransport final : public Transport {
  public:
-  explicit TcpTransport(const Options& options)
+  TcpTransport(const Options& options, std::shared_ptr<device::StagingPool> staging)
       : options_(options),
         max_batch_bytes_(max_batch_bytes(options)),
         registrations_(std::make_shared<RegistrationTable>()),
-        staging_(std::make_shared<device::StagingPool>(staging_limits(options))) {}
+        staging_(std::move(staging)) {}
 
   std::string_view name() const override { return "tcp"; }
 
@@ -99,7 +91,7 @@ class TcpTransport final : public Transport {
   const Options options_;
   const std::uint64_t max_batch_bytes_;
   std::shared_ptr<RegistrationTable> registrations_;
-  std::shared_ptr<device::StagingPool> staging_;
+  const std::shared_ptr<device::StagingPool> staging_;
 };
 
 Status TcpTransport::probe() const {
@@ -158,8 +150,8 @@ unsigned TcpTransport::channels_per_rail(const Rail& rail) const {
 
 }  // namespace
 
-std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& /*devices*/) {
-  return std::make_unique<TcpTransport>(options);
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& devices) {
+  return std::make_unique<TcpTransport>(options, devices->staging());
 }
 
 }  // namespace p2p::tcp
