@@ -129,11 +129,6 @@ class Copier {
     if (standby_) standby_->dismiss();
   }
 
-  /// The same if it is not used any more. To be called now and then.
-  void rest() {
-    if (standby_) standby_->rest();
-  }
-
  private:
   Copier(int device, const Limits& limits) : device_(device), limits_(limits) {}
 

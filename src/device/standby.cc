@@ -168,11 +168,6 @@ void Standby::dismiss() {
   if (running_) stop();
 }
 
-void Standby::rest() {
-  const MutexLock lock(mutex_);
-  if (running_ && Clock::now() - asked_ > limits_.idle) stop();
-}
-
 bool Standby::running() const {
   const MutexLock lock(mutex_);
   return running_;

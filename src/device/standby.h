@@ -18,7 +18,7 @@ namespace p2p::device {
 /// Short copies one after the other without a call of the driver for each: while they follow one another
 /// within `Limits::idle`, a kernel of few thread blocks runs and takes orders from pinned memory. It is
 /// renewed every `kLife`, so that whoever synchronises the device waits no longer, and ends by itself when no
-/// order comes. Thread-safe: orders of all threads are carried out one after the other.
+/// order comes for twice that time. Thread-safe: orders of all threads are carried out one after the other.
 class Standby {
  public:
   using Clock = std::chrono::steady_clock;
@@ -56,9 +56,6 @@ class Standby {
 
   /// Ends the kernel.
   void dismiss();
-
-  /// Ends the kernel if it has had nothing to do for long. To be called now and then.
-  void rest();
 
   bool running() const;
 

@@ -271,10 +271,6 @@ bool IpcChannel::progress(std::vector<Completion>& completions) {
     own_.warmup->ways().note_ended(1);
     moved = true;
   }
-  if (!flights_.empty()) return moved;
-  for (const auto& [device, copier] : copiers_) {
-    if (copier) copier->rest();
-  }
   return moved;
 }
 
