@@ -137,8 +137,12 @@ bool Copier::quiet() const {
 }
 
 Copier::~Copier() {
+  // A kernel that stands by, which others use as well, goes on after it.
+  const auto no_order = [this] {
+    return std::ranges::all_of(lists_, [this](List& list) { return !list.order_ || finished(list); });
+  };
   const auto deadline = std::chrono::steady_clock::now() + kCloseWithin;
-  while (!quiet() || !settle_orders()) {
+  while (!quiet() || !no_order()) {
     if (std::chrono::steady_clock::now() < deadline) continue;
     log(LogLevel::kError,
         "CUDA device {} still copies after {} s; its channel is closed all the same, and {} bytes are left "
@@ -147,22 +151,6 @@ Copier::~Copier() {
     leave({std::move(blocks_), std::move(words_), std::move(arrivals_), std::move(standby_)});
     return;
   }
-}
-
-// True once none of its orders is under way: a kernel that others use as well goes on after it.
-bool Copier::settle_orders() {
-  bool settled = true;
-  for (List& list : lists_) {
-    if (!list.order_) continue;
-    bool ended = standby_->finished(*list.order_);
-    if (!ended) {
-      const auto lost = standby_->lost(*list.order_);
-      ended = !lost || *lost;
-    }
-    if (ended) list.order_.reset();
-    settled = settled && ended;
-  }
-  return settled;
 }
 
 std::uint32_t* Copier::word_of(const List& list, std::size_t which) const {

@@ -143,7 +143,6 @@ class Copier {
   std::uint32_t* word_of(const List& list, std::size_t which) const;
   void choose_engine(List& list) const;
   const cuda::Stream& stream_of(const List& list, std::size_t which) const;
-  bool settle_orders();
   bool order(List& list);
   void launch(List& list);
   void start_kernel(List& list);
