@@ -14,17 +14,12 @@ constexpr std::size_t kLeast = 2;
 }  // namespace
 
 Staging::Staging(std::shared_ptr<StagingPool> pool, const Share& share, bool expected)
-    : pool_(std::move(pool)), share_(share) {
+    : pool_(std::move(pool)), share_(share), copiers_(pool_->copiers()) {
   if (expected) expect();
 }
 
 void Staging::expect() {
   if (!counted_.load(std::memory_order_relaxed) && !counted_.exchange(true)) pool_->add_stream();
-}
-
-void Staging::close() {
-  for (auto& [device, copier] : copiers_) pool_->give_back(std::move(copier));
-  copiers_.clear();
 }
 
 Staging::~Staging() {
@@ -47,8 +42,8 @@ Result<Staging::Slot*> Staging::take(Use use) {
   spare_.pop_back();
   slot->data_ = *data;
   slot->use_ = use;
-  slot->parts_.clear();
-  slot->status_ = {};
+  slot->copies_ = {};
+  slot->refused_ = {};
   ++held;
   return slot;
 }
@@ -62,8 +57,9 @@ void Staging::give_back(Slot& slot) {
 
 void Staging::start(Slot& slot, std::span<const StagedPiece> pieces, bool pack) {
   std::byte* staged = slot.data_;
-  Slot::Part part{};
-  slot.status_ = {};
+  Job::Part part;
+  slot.copies_ = {};
+  slot.refused_ = {};
   for (const StagedPiece& piece : pieces) {
     std::byte* const target = pack ? staged : piece.data;
     const std::byte* const source = pack ? piece.data : staged;
@@ -73,44 +69,16 @@ void Staging::start(Slot& slot, std::span<const StagedPiece> pieces, bool pack) 
       continue;
     }
     if (part.copier == nullptr || part.copier->device() != piece.device) {
-      const auto found = part_for(piece.device, slot);
+      const auto found = slot.copies_.part(copiers_, piece.device);
       if (!found) {
-        slot.status_ = tl::unexpected(found.error());
-        break;
+        slot.refused_ = tl::unexpected(found.error());
+        return slot.copies_.drop();
       }
       part = *found;
     }
-    part.copier->add(*part.list, {source, target, piece.bytes}, part.copier->ways(share_.standby_bytes));
+    part.add({source, target, piece.bytes}, part.copier->ways(share_.standby_bytes));
   }
-  for (const Slot::Part& started : slot.parts_) {
-    if (slot.status_) started.copier->start(*started.list);
-  }
-}
-
-Result<Staging::Slot::Part> Staging::part_for(int device, Slot& slot) {
-  for (const Slot::Part& part : slot.parts_) {
-    if (part.copier->device() == device) return part;
-  }
-  std::unique_ptr<Copier>& copier = copiers_[device];
-  if (!copier) {
-    auto opened = pool_->take_copier(device);
-    if (!opened) return tl::unexpected(std::move(opened.error()));
-    copier = std::move(*opened);
-  }
-  slot.parts_.push_back({copier.get(), copier->take()});
-  return slot.parts_.back();
-}
-
-bool Staging::finished(Slot& slot) {
-  for (const Slot::Part& part : slot.parts_) {
-    if (slot.status_ && !part.copier->finished(*part.list)) return false;
-  }
-  for (const Slot::Part& part : slot.parts_) {
-    if (slot.status_) slot.status_ = part.list->status();
-    part.copier->give_back(*part.list);
-  }
-  slot.parts_.clear();
-  return true;
+  slot.copies_.start();
 }
 
 }  // namespace p2p::device

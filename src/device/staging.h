@@ -6,12 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "device/copier.h"
+#include "device/job.h"
 #include "device/staging_pool.h"
 #include "p2p/memory.h"
 #include "p2p/result.h"
@@ -58,18 +57,14 @@ class Staging {
     std::byte* data() const { return data_; }
 
     /// How the last list ended, once finished.
-    const Status& status() const { return status_; }
+    const Status& status() const { return refused_ ? copies_.status() : refused_; }
 
    private:
     friend class Staging;
-    struct Part {
-      Copier* copier;
-      Copier::List* list;
-    };
     std::byte* data_ = nullptr;  // null while nobody has it
     Use use_ = Use::kDeparture;
-    std::vector<Part> parts_;  // one a device
-    Status status_;
+    Job copies_;
+    Status refused_;  // it could not be started
   };
 
   /// What the stream needs is made at once if it is `expected` to stage, else with its first slot.
@@ -83,7 +78,7 @@ class Staging {
   void expect();
 
   /// Waits for copies under way; nothing may be started or asked for after it.
-  void close();
+  void close() { copiers_.give_back(); }
 
   /// Null while all are in use, here or by other streams; a stream that has few for this use, and each
   /// arrival, gets one all the same.
@@ -97,11 +92,10 @@ class Staging {
   void unpack(Slot& slot, std::span<const StagedPiece> pieces) { start(slot, pieces, false); }
 
   /// Never blocks; true also when nothing was started. The bytes are visible to whoever learns of it.
-  bool finished(Slot& slot);
+  static bool finished(Slot& slot) { return slot.copies_.finished(); }
 
  private:
   void start(Slot& slot, std::span<const StagedPiece> pieces, bool pack);
-  Result<Slot::Part> part_for(int device, Slot& slot);
 
   const std::shared_ptr<StagingPool> pool_;
   const Share share_;
@@ -109,7 +103,7 @@ class Staging {
   std::array<std::size_t, kUses> held_{};
   std::deque<Slot> slots_;
   std::vector<Slot*> spare_;
-  std::map<int, std::unique_ptr<Copier>> copiers_;
+  OwnCopiers copiers_;
 };
 
 }  // namespace p2p::device

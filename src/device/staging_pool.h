@@ -47,8 +47,8 @@ class StagingPool {
   Result<std::byte*> take(bool must);
   void give_back(std::byte* slot);
 
-  Result<std::unique_ptr<Copier>> take_copier(int device) { return copiers_.take(device); }
-  void give_back(std::unique_ptr<Copier> copier) { copiers_.give_back(std::move(copier)); }
+  /// For lists between slots and devices.
+  Copiers& copiers() { return copiers_; }
 
   /// True once what the known devices and streams want is there, or could not be made.
   bool settled() const;

@@ -216,14 +216,14 @@ TEST(StagingPool, MakesPinnedMemoryOnADevice) {
   ASSERT_TRUE(eventually([&] { return pool.settled(); }));
   if (const Status status = cuda::available(); !status) {
     EXPECT_EQ(pool.take(true).error().code, ErrorCode::kUnavailable);
-    EXPECT_EQ(pool.take_copier(0).error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(pool.copiers().take(0).error().code, ErrorCode::kUnavailable);
     GTEST_SKIP() << status.error().message;
   }
   EXPECT_EQ(pool.slots(), kSlotsPerStream);
   std::byte* const slot = pool.take(false).value();
   ASSERT_NE(slot, nullptr);
   std::memset(slot, 3, 1 << 20);
-  auto copier = pool.take_copier(0).value();
+  auto copier = pool.copiers().take(0).value();
   auto device = cuda::DeviceBuffer::allocate(0, 1 << 20, true).value();
   Copier::List* const list = copier->take();
   copier->add(*list, {slot, device.data(), 1 << 20}, true);
@@ -234,7 +234,7 @@ TEST(StagingPool, MakesPinnedMemoryOnADevice) {
   std::vector<std::byte> got(1 << 20);
   ASSERT_TRUE(cuda::copy_now(got.data(), device.data(), got.size()));
   EXPECT_EQ(got, std::vector<std::byte>(1 << 20, std::byte{3}));
-  pool.give_back(std::move(copier));
+  pool.copiers().give_back(std::move(copier));
   pool.give_back(slot);
 }
 

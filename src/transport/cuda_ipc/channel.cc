@@ -11,6 +11,7 @@
 namespace p2p::cuda_ipc {
 IpcChannel::IpcChannel(Own own)
     : own_(std::move(own)),
+      copiers_(own_.warmup->copiers()),
       served_(own_.regions, own_.import, own_.warmup->copiers().limits().blocks),
       mail_(own_.control) {
   own_.warmup->add_channel();
@@ -18,7 +19,7 @@ IpcChannel::IpcChannel(Own own)
 
 IpcChannel::~IpcChannel() {
   own_.warmup->ways().note_ended(flights_.size());
-  for (auto& [device, copier] : copiers_) own_.warmup->copiers().give_back(std::move(copier));
+  copiers_.give_back();
   own_.warmup->remove_channel();
   if (own_.told && own_.control != nullptr) own_.told->remove(*own_.control);
 }
@@ -45,7 +46,7 @@ bool IpcChannel::post(const Batch& batch) {
     flight.status = fail(ErrorCode::kInvalidArgument, "a batch of {} segments, {} at most",
                          batch.segments.size(), own_.warmup->copiers().limits().blocks);
   } else if (plan(batch, flight) == Planned::kFull) {
-    release(flight);
+    flight.copies.drop();
     return false;
   }
   if (flight.status && !flight.asked.empty()) ask(flight, batch.operation);
@@ -109,7 +110,7 @@ bool IpcChannel::serve(std::unique_ptr<ServedCopy> copy) {
   Flight flight;
   flight.status = copy->status;
   if (flight.status && plan(copy->batch(), flight) == Planned::kFull) {
-    release(flight);
+    flight.copies.drop();
     full_ = std::move(copy);
     return false;
   }
@@ -165,7 +166,7 @@ std::vector<Segment>* IpcChannel::apart_of(const Segment& piece, Flight& flight)
 void IpcChannel::add(const Path& path, const Segment& piece, std::byte* peer, bool write) {
   const auto add = [&](std::byte* local, std::uint64_t size, const device::Ways& ways) {
     std::byte* const there = peer + (local - piece.local);
-    path.part.copier->add(*path.part.list, {write ? local : there, write ? there : local, size}, ways);
+    path.part.add({write ? local : there, write ? there : local, size}, ways);
   };
   const std::byte* const end = piece.local + piece.size;
   std::byte* at = piece.local;
@@ -186,7 +187,7 @@ Result<bool> IpcChannel::find_path(const Segment& piece, Flight& flight, Path& p
   const int device = host ? peer.device_for_host() : local.info().place.device;
   const auto reached = peer.reach(device);
   if (!reached) return tl::unexpected(reached.error());
-  const auto part = part_for(device, flight);
+  const auto part = flight.copies.part(copiers_, device);
   if (!part) return tl::unexpected(part.error());
   if (part->list == nullptr) return false;
   path = {piece.registration, piece.key, *part, *reached, {}, {}};
@@ -197,48 +198,17 @@ Result<bool> IpcChannel::find_path(const Segment& piece, Flight& flight, Path& p
   return true;
 }
 
-Result<IpcChannel::Part> IpcChannel::part_for(int device, Flight& flight) {
-  for (const Part& part : flight.parts) {
-    if (part.copier->device() == device) return part;
-  }
-  const auto copier = copier_for(device);
-  if (!copier) return tl::unexpected(copier.error());
-  const Part part{*copier, (*copier)->take()};
-  if (part.list != nullptr) flight.parts.push_back(part);
-  return part;
-}
-
-Result<device::Copier*> IpcChannel::copier_for(int device) {
-  std::unique_ptr<device::Copier>& copier = copiers_[device];
-  if (!copier) {
-    auto opened = own_.warmup->copiers().take(device);
-    if (!opened) return tl::unexpected(opened.error());
-    copier = std::move(*opened);
-  }
-  return copier.get();
-}
-
 void IpcChannel::start(Flight& flight) {
-  if (!flight.status) return release(flight);
-  for (const Part& part : flight.parts) part.copier->start(*part.list);
-}
-
-void IpcChannel::release(Flight& flight) {
-  for (const Part& part : flight.parts) part.copier->give_back(*part.list);
-  flight.parts.clear();
+  if (!flight.status) return flight.copies.drop();
+  flight.copies.start();
 }
 
 // True once the flight has ended.
 bool IpcChannel::advance(Flight& flight) {
   if (flight.awaits_peer || (flight.ringed && !flight.ringed->ended())) return false;
-  for (const Part& part : flight.parts) {
-    if (!part.copier->finished(*part.list)) return false;
-  }
-  for (const Part& part : flight.parts) {
-    if (flight.status) flight.status = part.list->status();
-  }
+  if (!flight.copies.finished()) return false;
+  if (flight.status) flight.status = flight.copies.status();
   if (flight.ringed && flight.status) flight.status = flight.ringed->status();
-  release(flight);
   return true;
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "device/copier.h"
+#include "device/job.h"
 #include "transport/cuda_ipc/mail.h"
 #include "transport/cuda_ipc/regions.h"
 #include "transport/cuda_ipc/ring_copies.h"
@@ -58,14 +58,10 @@ class IpcChannel : public Channel, private RingCopies::Hands {
   std::string describe() const override { return description_; }
 
  private:
-  struct Part {
-    device::Copier* copier = nullptr;
-    device::Copier::List* list = nullptr;
-  };
   /// A batch under way.
   struct Flight {
     BatchId id{};
-    std::vector<Part> parts;  // one a local device, so mostly one
+    device::Job copies;  // by local devices
     Status status;
     std::vector<Segment> asked;   // that the peer has to copy, because its memory is private
     std::vector<Segment> closed;  // of memory that is private on both sides, until it is `ringed`
@@ -77,7 +73,7 @@ class IpcChannel : public Channel, private RingCopies::Hands {
   struct Path {
     const Registration* registration = nullptr;
     const RemoteKey* key = nullptr;
-    Part part;
+    device::Job::Part part;
     std::byte* peer = nullptr;  // where the peer's region begins here
     device::Ways ways;
     std::span<std::byte* const> seams;  // of the local memory
@@ -88,9 +84,7 @@ class IpcChannel : public Channel, private RingCopies::Hands {
   static std::vector<Segment>* apart_of(const Segment& piece, Flight& flight);
   static void add(const Path& path, const Segment& piece, std::byte* peer, bool write);
   Result<bool> find_path(const Segment& piece, Flight& flight, Path& path);
-  Result<Part> part_for(int device, Flight& flight);
-  Result<device::Copier*> copier_for(int device);
-  void start(Flight& flight);
+  static void start(Flight& flight);
   void ask(Flight& flight, Operation operation);
   Status offer(const LocalMemory& region);
   Result<bool> take_mail();
@@ -102,8 +96,7 @@ class IpcChannel : public Channel, private RingCopies::Hands {
   void serve();
   bool serve(std::unique_ptr<ServedCopy> copy);
   void end(Flight& flight, std::vector<Completion>& completions);
-  bool advance(Flight& flight);
-  void release(Flight& flight);
+  static bool advance(Flight& flight);
 
   // For memory that is private on both sides.
   Result<std::shared_ptr<RingSlots>> ring_for(const Segment& piece) override;
@@ -115,7 +108,7 @@ class IpcChannel : public Channel, private RingCopies::Hands {
   ChannelState state_ = ChannelState::kConnecting;
   Error error_;
   std::string description_ = "not connected";
-  std::map<int, std::unique_ptr<device::Copier>> copiers_;
+  device::OwnCopiers copiers_;
   std::deque<Flight> flights_;
   ServedCopies served_;
   std::unique_ptr<ServedCopy> full_;  // a batch of the peer's for which no list was free

@@ -115,27 +115,24 @@ Result<bool> IpcChannel::start(RingLoad& load) {
   if (const Status alive = local.check_alive(); !alive) return tl::unexpected(alive.error());
   const auto reached = ring.reach(device);
   if (!reached) return tl::unexpected(reached.error());
-  const auto copier = copier_for(device);
-  if (!copier) return tl::unexpected(copier.error());
-  device::Copier::List* const list = (*copier)->take();
-  if (list == nullptr) return false;
+  load.copies = {};
+  const auto part = load.copies.part(copiers_, device);
+  if (!part) return tl::unexpected(part.error());
+  if (part->list == nullptr) return false;
   const device::Ways ways = own_.warmup->ways().between(device, ring.device());
   const bool write = load.operation == Operation::kWrite;
   for (const RingLoad::Piece& piece : load.pieces) {
     std::byte* const there = *reached + piece.at;
-    (*copier)->add(*list, {write ? piece.local : there, write ? there : piece.local, piece.size}, ways);
+    part->add({write ? piece.local : there, write ? there : piece.local, piece.size}, ways);
   }
-  load.copier = *copier;
-  load.list = list;
   // Two at once would share the way, end together, and leave it unused until the owner has emptied a slot.
-  load.copier->start_in_order(*list);
+  load.copies.start_in_order();
   return true;
 }
 
 bool IpcChannel::finished(RingLoad& load, Status& status) {
-  if (!load.copier->finished(*load.list)) return false;
-  status = load.list->status();
-  load.copier->give_back(*load.list);
+  if (!load.copies.finished()) return false;
+  status = load.copies.status();
   return true;
 }
 

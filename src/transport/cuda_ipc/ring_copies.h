@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/copier.h"
+#include "device/job.h"
 #include "p2p/result.h"
 #include "transport/batch.h"
 #include "transport/cuda_ipc/ring_slots.h"
@@ -69,8 +69,7 @@ struct RingLoad {
   const Registration* registration = nullptr;  ///< of all pieces
   const RemoteKey* key = nullptr;
   std::vector<Piece> pieces;
-  device::Copier* copier = nullptr;  ///< these two while this side copies
-  device::Copier::List* list = nullptr;
+  device::Job copies;  ///< of this side
 
   RingJob* job = nullptr;
   Stage stage = Stage::kCopying;

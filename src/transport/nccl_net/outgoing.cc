@@ -188,31 +188,28 @@ bool Outgoing::place(Sending& sending) {
   std::byte* out = staging_->slot(placed_);
   sending.data = out;
   sending.handle = &staging_->handle();
+  device::Job::Part part;
   if (copier_) {
-    sending.gather = copier_->take();
-    if (sending.gather == nullptr) return false;
+    part = sending.gather.part(*copier_);
+    if (part.list == nullptr) return false;
   }
   for (const LocalRange& piece : sending.pieces) {
     if (copier_) {
-      copier_->add(*sending.gather, {piece.data, out, piece.size}, true);
+      copier_->add(*part.list, {piece.data, out, piece.size}, true);
     } else {
       std::memcpy(out, piece.data, piece.size);
     }
     out += piece.size;
   }
-  if (copier_) copier_->start(*sending.gather);
+  sending.gather.start();
   return true;
 }
 
 /// Sends the oldest chunk that has a place. False: not now.
 Result<bool> Outgoing::post_next() {
   Sending& sending = waiting_.front();
-  if (sending.gather != nullptr) {
-    if (!copier_->finished(*sending.gather)) return false;
-    const Status gathered = sending.gather->status();
-    copier_->give_back(*std::exchange(sending.gather, nullptr));
-    if (!gathered) return tl::unexpected(gathered.error());
-  }
+  if (!sending.gather.finished()) return false;
+  if (!sending.gather.status()) return tl::unexpected(sending.gather.status().error());
   const auto posted = window_->post(sending.data, sending.size, *sending.handle);
   if (!posted || !*posted) return posted;
   sending.pieces.clear();

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "device/copier.h"
+#include "device/job.h"
 #include "drivers/nccl_net/window.h"
 #include "transport/nccl_net/memory.h"
 #include "transport/nccl_net/protocol.h"
@@ -77,7 +77,7 @@ class Outgoing {
     std::uint64_t size = 0;
     const std::byte* data = nullptr;  ///< from where it goes, once that is decided
     const MemoryHandle* handle = nullptr;
-    device::Copier::List* gather = nullptr;
+    device::Job gather;
   };
 
   Outgoing(SendComm comm, const Flow& flow, Announce announce, SlotMemory staging);
