@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/gpu_check.sh [--build DIR] [--out DIR] [--debs DIR] [--uccl DIR] [--no-build] [--no-tests]
-#                             [--no-sanitizer] [--no-python] [--no-perf]
+# Usage: scripts/gpu_check.sh [--gpus 2|4] [--build DIR] [--out DIR] [--debs DIR] [--uccl DIR] [--no-build]
+#                             [--no-tests] [--no-sanitizer] [--no-python] [--no-perf]
 # On a machine with one GPU or more: builds (release), runs every test that uses them, memcheck and racecheck over
 # the kernels, the Python package on GPU tensors where python3 has torch and nanobind, then measures and prints
-# tables. Logs and figures go to --out. --debs unpacks development packages from there first, without installing
-# them, for machines that lack some. --uccl measures UCCL's own package, unpacked in DIR together with the libraries
-# that it needs (DIR/lib), beside this one. --no-build takes what lies in --build. Exits with 1 if any step failed; the
-# others run all the same, where the tree can be configured. A test program of which every test was skipped has failed.
+# tables. --gpus takes the first two or four of the machine's, or fails; of four, what two processes do with a GPU
+# each is also tested on the other two. Logs and figures go to --out. --debs unpacks development packages from there
+# first, without installing them, for machines that lack some. --uccl measures UCCL's own package, unpacked in DIR
+# together with the libraries that it needs (DIR/lib), beside this one. --no-build takes what lies in --build. Exits
+# with 1 if any step failed; the others run all the same, where the tree can be configured. A test program of which
+# every test was skipped has failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-build=build/gpu out=build/gpu/check debs='' uccl='' compile=1 run_tests=1 sanitizer=1 python=1 perf=1
+build=build/gpu out=build/gpu/check wanted='' debs='' uccl='' compile=1 run_tests=1 sanitizer=1 python=1 perf=1
 while (($#)); do
   case $1 in
+    --gpus) wanted=$2 && shift ;;
     --build) build=$2 && shift ;;
     --out) out=$2 && shift ;;
     --debs) debs=$2 && shift ;;
@@ -27,6 +30,9 @@ while (($#)); do
   esac
   shift
 done
+if [[ ! $wanted =~ ^[24]?$ ]]; then
+  echo "gpu_check.sh: --gpus $wanted: two or four" >&2 && exit 2
+fi
 mkdir -p "$build" "$out"
 rm -f "$out"/{perf,parts,nccl,python,python_ipc,python_lists,uccl}.json # of an earlier run
 build=$(realpath "$build") out=$(realpath "$out")
@@ -66,6 +72,14 @@ program() {
 
 nvidia-smi --query-gpu=index,name,driver_version --format=csv,noheader | tee "$out/devices.txt"
 gpus=$(nvidia-smi -L | wc -l)
+if [[ -n $wanted ]]; then
+  if ((gpus < wanted)); then
+    echo "gpu_check.sh: --gpus $wanted: this machine has $gpus" >&2 && exit 2
+  fi
+  gpus=$wanted
+  CUDA_VISIBLE_DEVICES=$(seq -s , 0 $((gpus - 1)))
+  export CUDA_VISIBLE_DEVICES
+fi
 nvidia-smi topo -m >"$out/topology.txt" 2>&1
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
 
@@ -110,6 +124,14 @@ for test in "${tests[@]}"; do
   run "$test" 240 "$path" --gtest_color=no "--gtest_filter=$filter" ||
     grep -E -B12 '^\[  FAILED  \]' "$out/$test.log" | head -60
 done
+
+if ((run_tests && gpus == 4)); then
+  for test in cuda_ipc_test gpu_transfer_test gpu_stream_test; do
+    path=$(program "$test") || continue # said above
+    CUDA_VISIBLE_DEVICES=2,3 run "${test}_others" 240 "$path" --gtest_color=no ||
+      grep -E -B12 '^\[  FAILED  \]' "$out/${test}_others.log" | head -60
+  done
+fi
 
 # sanitize TOOL NAME SECONDS PROGRAM FILTER: one program's tests under memcheck or racecheck.
 sanitize() {
