@@ -55,8 +55,7 @@ class ProcessEnd : public PeerEnd {
 }  // namespace
 
 CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging)
-    : setup_(setup),
-      device_path_(std::move(staging), [this](const Batch& batch) { return copy(batch); }, done_) {}
+    : setup_(setup), staging_(std::move(staging)) {}
 
 Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
                                                   std::shared_ptr<device::Staging> staging) {
@@ -252,7 +251,7 @@ bool CmaChannel::post(const Batch& batch) {
   if (Status inside = check_bounds(batch); !inside) {
     done_.push_back({batch.id, std::move(inside)});
   } else if (starts_on_device(batch)) {
-    taken = device_path_.post(batch);
+    taken = post_staged(batch);
   } else {
     done_.push_back({batch.id, copy(batch)});
   }
@@ -262,10 +261,10 @@ bool CmaChannel::post(const Batch& batch) {
 
 // The peer is looked at before every batch, so that a number which the system gave to a new process is never
 // used.
-Status CmaChannel::copy(const Batch& batch) {
+Status CmaChannel::copy(const Batch& batch, std::byte* staged) {
   Status status;
   lost_ = lost_ || !peer_is_alive();
-  if (!lost_) status = copier_.copy(pid_, batch);
+  if (!lost_) status = copier_.copy(pid_, batch, staged);
   lost_ = lost_ || (!status && !peer_is_alive());
   return lost_ ? tl::unexpected(gone()) : std::move(status);
 }
@@ -291,7 +290,7 @@ bool CmaChannel::progress(std::vector<Completion>& completions) {
   if (state_ == ChannelState::kConnecting) return shake_hands();
   const ChannelState before = state_;
   bool moved = state_ == ChannelState::kReady && take_words();
-  device_path_.progress();
+  end_staged();
   if (done_.empty() && state_ == ChannelState::kReady && !moved && turns_++ % kTurnsALook == 0) {
     lost_ = !peer_is_alive();
   }
@@ -310,7 +309,7 @@ Error CmaChannel::gone() const {
 void CmaChannel::fail_with(Error error) {
   state_ = ChannelState::kFailed;
   error_ = std::move(error);
-  device_path_.fail(error_);
+  fail_staged(error_);
   // Closed, they leave `events_`, which nothing more is to wake.
   listener_.reset();
   strangers_.clear();
@@ -326,7 +325,7 @@ void CmaChannel::hang_up() {
 
 std::unique_ptr<PeerEnd> CmaChannel::leave() {
   if (state_ != ChannelState::kReady || !peer_is_alive()) return nullptr;
-  device_path_.fail(gone());
+  fail_staged(gone());
   state_ = ChannelState::kFailed;
   ::shutdown(socket_.get(), SHUT_WR);  // this side copies nothing any more
   // What still wakes is no end; nobody takes it off the socket from now on.

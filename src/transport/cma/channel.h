@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/cma/device_path.h"
+#include "device/staging.h"
 #include "transport/cma/handshake.h"
 #include "transport/cma/process_copier.h"
 #include "transport/peer_end.h"
@@ -19,13 +19,26 @@ namespace p2p::cma {
 inline constexpr std::uint64_t kMaxBatchBytes = std::uint64_t{1} << 20;
 inline constexpr std::size_t kMaxBatchSegments = 1024;
 
+/// Slots of a channel for each direction: one is with the processor and the others with the device. On a
+/// machine with H200 GPUs eight channels reached 31 to 36 GB/s with two of them, 41 to 48 with three or four;
+/// PCIe gives 55.
+inline constexpr std::size_t kStagedBatches = 4;
+
+/// What a channel has of the endpoint's staging. By the kernel that stands by goes what is short enough that
+/// the next one is brought while this one is copied.
+inline constexpr device::Staging::Share kStagingShare{.slots = {kStagedBatches, 0, kStagedBatches},
+                                                      .standby_bytes = std::uint64_t{256} << 10};
+
 /// A path to one process of this host. `post` copies host memory at once; `progress` copies what a device had
 /// to bring first, reports all of it, takes words from the ring and watches the peer. A socket stays open
 /// between the two channels so that each learns of the other's end, and can be woken for words: who shuts it
 /// copies nothing any more.
 class CmaChannel : public Channel, public LeavesPeer {
  public:
-  ~CmaChannel() override { hang_up(); }
+  ~CmaChannel() override {
+    hang_up();
+    if (staging_) staging_->close();
+  }
 
   static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup,
                                                std::shared_ptr<device::Staging> staging);
@@ -36,9 +49,9 @@ class CmaChannel : public Channel, public LeavesPeer {
   Error error() const override { return error_; }
   bool post(const Batch& batch) override;
   bool progress(std::vector<Completion>& completions) override;
-  void abandon(BatchId id) override { device_path_.abandon(id); }  // else it is already copied
+  void abandon(BatchId id) override;
   int ready_fd() const override { return events_.get(); }
-  bool busy() const override { return !done_.empty() || device_path_.busy(); }
+  bool busy() const override { return !done_.empty() || !staged_.empty(); }
   std::unique_ptr<PeerEnd> leave() override;
   bool carries_words() const override { return true; }
   bool say(std::span<const std::byte> block) override;
@@ -47,6 +60,13 @@ class CmaChannel : public Channel, public LeavesPeer {
   std::string describe() const override;
 
  private:
+  /// A batch that goes through a slot.
+  struct Staged {
+    Batch batch;
+    device::Staging::Slot* slot = nullptr;
+    bool abandoned = false;
+  };
+
   CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging);
 
   Status check_host(const Host& peer) const;
@@ -61,7 +81,12 @@ class CmaChannel : public Channel, public LeavesPeer {
   void take_wakes();
   bool peer_is_alive() const;
   Status check_bounds(const Batch& batch) const;
-  Status copy(const Batch& batch);
+  Status copy(const Batch& batch, std::byte* staged = nullptr);
+  bool post_staged(const Batch& batch);
+  Status begin(const Batch& batch, device::Staging::Slot& slot);
+  void end_staged();
+  Status finish(const Staged& staged);
+  void fail_staged(const Error& why);
   void fail_if_lost();
   Error gone() const;
   void fail_with(Error error);
@@ -92,7 +117,9 @@ class CmaChannel : public Channel, public LeavesPeer {
 
   ProcessCopier copier_;
   std::vector<Completion> done_;
-  DevicePath device_path_;
+  std::shared_ptr<device::Staging> staging_;  ///< until the channel fails
+  std::vector<Staged> staged_;
+  std::vector<device::StagedPiece> pieces_;  ///< scratch
 };
 
 }  // namespace p2p::cma

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <climits>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "base/io_vector.h"
@@ -29,7 +30,7 @@ tl::unexpected<Error> copy_error(pid_t pid, Operation operation, const iovec& re
 
 }  // namespace
 
-Status ProcessCopier::copy(pid_t pid, const Batch& batch) {
+Status ProcessCopier::copy(pid_t pid, const Batch& batch, std::byte* staged) {
   local_.clear();
   remote_.clear();
   Status status;
@@ -37,7 +38,8 @@ Status ProcessCopier::copy(pid_t pid, const Batch& batch) {
     if (!status) return;
     if (local_.size() == kMaxEntries || remote_.size() == kMaxEntries) status = flush(pid, batch.operation);
     // Blocks that are scattered on one side only need one entry on the other.
-    append_run(local_, piece.local, piece.size);
+    std::byte* const local = staged == nullptr ? piece.local : std::exchange(staged, staged + piece.size);
+    append_run(local_, local, piece.size);
     append_run(remote_, reinterpret_cast<std::byte*>(piece.remote), piece.size);
   });
   return status ? flush(pid, batch.operation) : status;

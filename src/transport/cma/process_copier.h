@@ -17,8 +17,9 @@ class ProcessCopier {
  public:
   /// Moves the batch's pieces to or from process `pid`, whose memory must be known to be the one meant.
   /// kPeerGone if there is no such process; kSystem or kPermissionDenied, naming the first address that was
-  /// not reached, if a part could not be copied.
-  Status copy(pid_t pid, const Batch& batch);
+  /// not reached, if a part could not be copied. `staged`: here they lie back to back from there on, in place
+  /// of where the batch says.
+  Status copy(pid_t pid, const Batch& batch, std::byte* staged = nullptr);
 
  private:
   Status flush(pid_t pid, Operation operation);

@@ -27,7 +27,7 @@ constexpr std::uint64_t kThreadBytes = std::uint64_t{512} << 10;
 
 static_assert(kMaxBatchBytes <= device::Service::kSlotBytes &&
               kMaxBatchSegments <= device::Service::kSlotPieces &&
-              DevicePath::kShare.all_slots() <= device::Service::kStreamSlots);
+              kStagingShare.all_slots() <= device::Service::kStreamSlots);
 
 class CmaTransport : public Transport {
  public:
@@ -91,7 +91,7 @@ class CmaTransport : public Transport {
 
   Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override {
     const MutexLock lock(mutex_);
-    auto stream = std::make_shared<device::Staging>(staging_, DevicePath::kShare, copies_);
+    auto stream = std::make_shared<device::Staging>(staging_, kStagingShare, copies_);
     std::erase_if(unexpected_, [](const auto& each) { return each.expired(); });
     if (!copies_) unexpected_.push_back(stream);
     return CmaChannel::open(setup, std::move(stream));
