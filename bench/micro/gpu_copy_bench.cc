@@ -114,7 +114,7 @@ std::vector<kernels::CopyBlock> cut(const Place& source, const Place& target, st
 Result<Clock::duration> run(Copier& copier, const std::vector<kernels::CopyBlock>& blocks) {
   Copier::List* const list = copier.take();
   if (list == nullptr) return fail(ErrorCode::kUnavailable, "no list is free");
-  for (const kernels::CopyBlock& block : blocks) copier.add(*list, block, true);
+  for (const kernels::CopyBlock& block : blocks) copier.add(*list, block);
   const auto start = Clock::now();
   copier.start(*list);
   while (!copier.finished(*list)) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,6 +24,12 @@ struct Ways {
   std::uint64_t bulk_bytes = 0;     ///< of at least this size by copy engine; 0: all do
   std::uint64_t standby_bytes = 0;  ///< a single one of at most this size by the kernel that stands by
 };
+
+/// Copier::Limits::bulk_bytes if kernels may have so many thread blocks: pieces of any size go by kernel, or
+/// none.
+constexpr std::uint64_t all_by_kernel(unsigned ctas) {
+  return ctas == 0 ? 0 : std::numeric_limits<std::uint64_t>::max();
+}
 
 /// Runs lists of copies on one device for one channel. Everything it needs is made when it is opened, and
 /// every kernel and stream used once, because CUDA puts off work of its own to the first use; later it
@@ -105,9 +112,9 @@ class Copier {
   /// The limits' ways, but single pieces of at most so much by the kernel that stands by.
   Ways ways(std::uint64_t standby_bytes) const { return {limits_.bulk_bytes, standby_bytes}; }
 
-  /// `by_kernel`: both ends can be reached by kernels; the limits say which way then.
-  void add(List& list, const kernels::CopyBlock& block, bool by_kernel) const {
-    add(list, block, by_kernel ? Ways{limits_.bulk_bytes, limits_.standby_bytes} : Ways{});
+  /// By which way the limits say; kernels reach both ends.
+  void add(List& list, const kernels::CopyBlock& block) const {
+    add(list, block, ways(limits_.standby_bytes));
   }
 
   /// Starts it. Errors are the list's status.

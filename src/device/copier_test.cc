@@ -44,8 +44,8 @@ bool copies_right(Copier& copier) {
   if (!cuda::copy_now(source->data(), sent.data(), kBytes)) return false;
   Copier::List* const list = copier.take();
   if (list == nullptr) return false;
-  copier.add(*list, {source->data(), target->data() + 5000, 5000}, true);
-  copier.add(*list, {source->data() + 5000, target->data(), 5000}, true);
+  copier.add(*list, {source->data(), target->data() + 5000, 5000});
+  copier.add(*list, {source->data() + 5000, target->data(), 5000});
   copier.start(*list);
   const bool ended = ends(copier, *list) && list->status();
   copier.give_back(*list);
@@ -70,11 +70,10 @@ TEST(CopierErrors, ARefusedCopyFailsItsListAlone) {
   Copier::List* const before = copier->take();
   Copier::List* const bad = copier->take();
   Copier::List* const after = copier->take();
-  copier->add(*before, {buffer.data(), buffer.data() + 1000, 1000}, true);
-  copier->add(*bad, {buffer.data(), buffer.data() + 2000, 1000}, true);
-  copier->add(*bad, {buffer.data(), buffer.data() + 4000, std::uint64_t{1} << 40},
-              true);  // beyond what there is
-  copier->add(*after, {buffer.data(), buffer.data() + 3000, 1000}, true);
+  copier->add(*before, {buffer.data(), buffer.data() + 1000, 1000});
+  copier->add(*bad, {buffer.data(), buffer.data() + 2000, 1000});
+  copier->add(*bad, {buffer.data(), buffer.data() + 4000, std::uint64_t{1} << 40});  // beyond what there is
+  copier->add(*after, {buffer.data(), buffer.data() + 3000, 1000});
   for (Copier::List* const list : {before, bad, after}) copier->start(*list);
   for (Copier::List* const list : {before, bad, after}) ASSERT_TRUE(ends(*copier, *list));
   EXPECT_TRUE(before->status());
@@ -98,8 +97,8 @@ TEST(CopierOrder, ListsStartedInOrderEndInOrder) {
   for (int round = 0; round < 100; ++round) {
     Copier::List* const first = copier->take();
     Copier::List* const second = copier->take();
-    copier->add(*first, {buffer.data(), buffer.data() + kLong, kLong}, true);
-    copier->add(*second, {buffer.data(), buffer.data() + kLong, 64}, true);
+    copier->add(*first, {buffer.data(), buffer.data() + kLong, kLong});
+    copier->add(*second, {buffer.data(), buffer.data() + kLong, 64});
     for (Copier::List* const list : {first, second}) copier->start_in_order(*list);
     ASSERT_TRUE(ends(*copier, *second));
     EXPECT_TRUE(copier->finished(*first)) << "round " << round;
@@ -120,7 +119,7 @@ TEST(CopierEnd, DoesNotWaitForEver) {
   auto copier = Copier::open(0, kLong).value();
   while (Copier::List* const list = copier->take()) {
     for (std::size_t i = 0; i < kLong.blocks; ++i) {
-      copier->add(*list, {host->data(), buffer->data(), kBytes}, true);
+      copier->add(*list, {host->data(), buffer->data(), kBytes});
     }
     copier->start(*list);
     ASSERT_TRUE(list->status()) << list->status().error().message;
@@ -136,7 +135,7 @@ TEST(CopierEnd, DoesNotWaitForEver) {
   EXPECT_NE(said.find("still copies"), std::string::npos) << said;
   copier = Copier::open(0, kByEngine).value();
   Copier::List* const list = copier->take();
-  copier->add(*list, {buffer->data(), buffer->data() + 1000, 1000}, true);
+  copier->add(*list, {buffer->data(), buffer->data() + 1000, 1000});
   copier->start(*list);
   EXPECT_TRUE(ends(*copier, *list));
   EXPECT_TRUE(list->status());
@@ -150,7 +149,7 @@ int fault_in_a_kernel() {
   auto copier = Copier::open(0, kByKernel);
   if (!copier) return 3;
   Copier::List* const list = (*copier)->take();
-  for (int i = 0; i < 2; ++i) (*copier)->add(*list, {nowhere(), buffer->data() + i * 64, 64}, true);
+  for (int i = 0; i < 2; ++i) (*copier)->add(*list, {nowhere(), buffer->data() + i * 64, 64});
   (*copier)->start(*list);
   if (!ends(**copier, *list)) return 4;
   if (list->status()) return 5;

@@ -64,6 +64,11 @@ void Job::drop() {
   others_.clear();
 }
 
+void Job::refuse(const Error& why) {
+  drop();
+  status_ = tl::unexpected(why);
+}
+
 bool Job::finished() {
   if (!all([](const Part& part) { return part.copier->finished(*part.list); })) return false;
   all([this](const Part& part) {

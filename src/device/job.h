@@ -41,6 +41,7 @@ class Job {
     Copier::List* list = nullptr;  ///< null: all are in use
 
     void add(const kernels::CopyBlock& block, const Ways& ways) const { copier->add(*list, block, ways); }
+    void add(const kernels::CopyBlock& block) const { copier->add(*list, block); }
   };
 
   /// Where copies by `device` are added to.
@@ -54,6 +55,9 @@ class Job {
 
   /// What was added and not started is not copied.
   void drop();
+
+  /// The same, and that is how it ended.
+  void refuse(const Error& why);
 
   /// Never blocks; true also where nothing was started. The bytes are visible to whoever learns of it.
   bool finished();

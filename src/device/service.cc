@@ -2,7 +2,6 @@
 #include "device/service.h"
 
 #include <algorithm>
-#include <limits>
 #include <thread>
 
 namespace p2p::device {
@@ -22,7 +21,7 @@ StagingPool::Limits staging_limits(const Options& options) {
           .slots_per_stream = kSlotsPerStream,
           .slots = options.gpu_staging_bytes / Service::kSlotBytes,
           .copier = {.grid = {.ctas = std::min(options.gpu_blocks, kCopyBlocks)},
-                     .bulk_bytes = options.gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
+                     .bulk_bytes = all_by_kernel(options.gpu_blocks),
                      .blocks = Service::kSlotPieces,
                      .lists = Service::kStreamSlots,
                      .standby_ctas = std::min(options.gpu_blocks, options.gpu_standby_blocks)}};
@@ -36,8 +35,8 @@ Service::Service(const Options& options)
 Result<std::shared_ptr<Unpacker>> Service::unpacker(int device) {
   const MutexLock lock(mutex_);
   if (auto unpacker = unpackers_[device].lock()) return unpacker;
-  Unpacker::Limits limits{.grid = {.ctas = gpu_blocks_}, .launches = kLaunches};
-  if (gpu_blocks_ == 0) limits.bulk_bytes = 0;
+  Unpacker::Limits limits{
+      .grid = {.ctas = gpu_blocks_}, .bulk_bytes = all_by_kernel(gpu_blocks_), .launches = kLaunches};
   if (device < 0) limits.launches = std::max(2U, std::thread::hardware_concurrency());
   auto unpacker = Unpacker::open(device, limits);
   if (unpacker) unpackers_[device] = *unpacker;

@@ -43,7 +43,6 @@ Result<Staging::Slot*> Staging::take(Use use) {
   slot->data_ = *data;
   slot->use_ = use;
   slot->copies_ = {};
-  slot->refused_ = {};
   ++held;
   return slot;
 }
@@ -59,7 +58,6 @@ void Staging::start(Slot& slot, std::span<const StagedPiece> pieces, bool pack) 
   std::byte* staged = slot.data_;
   Job::Part part;
   slot.copies_ = {};
-  slot.refused_ = {};
   for (const StagedPiece& piece : pieces) {
     std::byte* const target = pack ? staged : piece.data;
     const std::byte* const source = pack ? piece.data : staged;
@@ -70,10 +68,7 @@ void Staging::start(Slot& slot, std::span<const StagedPiece> pieces, bool pack) 
     }
     if (part.copier == nullptr || part.copier->device() != piece.device) {
       const auto found = slot.copies_.part(copiers_, piece.device);
-      if (!found) {
-        slot.refused_ = tl::unexpected(found.error());
-        return slot.copies_.drop();
-      }
+      if (!found) return slot.copies_.refuse(found.error());
       part = *found;
     }
     part.add({source, target, piece.bytes}, part.copier->ways(share_.standby_bytes));

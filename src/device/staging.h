@@ -57,14 +57,13 @@ class Staging {
     std::byte* data() const { return data_; }
 
     /// How the last list ended, once finished.
-    const Status& status() const { return refused_ ? copies_.status() : refused_; }
+    const Status& status() const { return copies_.status(); }
 
    private:
     friend class Staging;
     std::byte* data_ = nullptr;  // null while nobody has it
     Use use_ = Use::kDeparture;
     Job copies_;
-    Status refused_;  // it could not be started
   };
 
   /// What the stream needs is made at once if it is `expected` to stage, else with its first slot.

@@ -226,7 +226,7 @@ TEST(StagingPool, MakesPinnedMemoryOnADevice) {
   auto copier = pool.copiers().take(0).value();
   auto device = cuda::DeviceBuffer::allocate(0, 1 << 20, true).value();
   Copier::List* const list = copier->take();
-  copier->add(*list, {slot, device.data(), 1 << 20}, true);
+  copier->add(*list, {slot, device.data(), 1 << 20});
   copier->start(*list);
   ASSERT_TRUE(eventually([&] { return copier->finished(*list); }));
   EXPECT_TRUE(list->status());

@@ -247,7 +247,7 @@ TEST_F(OnDevice, CopierUsesItAndGoesWithoutIt) {
     auto* const list = copier->take();
     ASSERT_NE(list, nullptr);
     const std::uint64_t at = round * 2048 % kBytes;
-    copier->add(*list, block(at, kBytes - 2048 - at, 2048), true);
+    copier->add(*list, block(at, kBytes - 2048 - at, 2048));
     copier->start(*list);
     const auto deadline = std::chrono::steady_clock::now() + 10s;
     while (!copier->finished(*list)) ASSERT_LT(std::chrono::steady_clock::now(), deadline);

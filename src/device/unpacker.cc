@@ -82,7 +82,7 @@ Unpacker::Jobs Unpacker::gather() {
 void Unpacker::launch(Jobs jobs) {
   Copier::List* const list = copier_->take();  // there are as many as launches
   for (const auto& job : jobs) {
-    for (const kernels::CopyBlock& copy : job->copies) copier_->add(*list, copy, true);
+    for (const kernels::CopyBlock& copy : job->copies) copier_->add(*list, copy);
   }
   copier_->start(*list);
   launches_.push_back({std::move(jobs), list});

@@ -1,6 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -33,7 +32,7 @@ constexpr std::size_t kProbeBytes = std::size_t{2} << 20;
 
 device::Copier::Limits limits_from(const Options& options) {
   return {.grid = {.ctas = options.gpu_blocks},
-          .bulk_bytes = options.gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
+          .bulk_bytes = device::all_by_kernel(options.gpu_blocks),
           .bulk_count = kBulkCount,
           .blocks = kBlocks,
           .lists = kLists,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -24,11 +23,10 @@ Result<Outgoing> Outgoing::open(SendComm comm, const Flow& flow, Announce announ
   if (!staging) return tl::unexpected(staging.error());
   Outgoing made(std::move(comm), flow, std::move(announce), std::move(*staging));
   if (flow.device < 0) return made;
-  auto copier = device::Copier::open(
-      flow.device, {.grid = {.ctas = flow.gpu_blocks},
-                    .bulk_bytes = flow.gpu_blocks == 0 ? 0 : std::numeric_limits<std::uint64_t>::max(),
-                    .blocks = kMaxRanges,
-                    .lists = flow.window});
+  auto copier = device::Copier::open(flow.device, {.grid = {.ctas = flow.gpu_blocks},
+                                                   .bulk_bytes = device::all_by_kernel(flow.gpu_blocks),
+                                                   .blocks = kMaxRanges,
+                                                   .lists = flow.window});
   if (!copier) return tl::unexpected(copier.error());
   made.copier_ = std::move(*copier);
   return made;
@@ -195,7 +193,7 @@ bool Outgoing::place(Sending& sending) {
   }
   for (const LocalRange& piece : sending.pieces) {
     if (copier_) {
-      copier_->add(*part.list, {piece.data, out, piece.size}, true);
+      part.add({piece.data, out, piece.size});
     } else {
       std::memcpy(out, piece.data, piece.size);
     }
