@@ -33,18 +33,18 @@ Result<std::shared_ptr<Unpacker>> Unpacker::open(int device, const Limits& limit
 Unpacker::~Unpacker() {
   const MutexLock lock(mutex_);
   if (device_ >= 0) {
-    log(LogLevel::kDebug, "CUDA device {}: {} receives unpacked by {} launches", device_, counts_.jobs,
+    log(LogLevel::kDebug, "CUDA device {}: {} receives unpacked by {} launches", device_, counts_.receives,
         counts_.launches);
   }
 }
 
-void Unpacker::add(std::shared_ptr<Job> job) {
+void Unpacker::add(std::shared_ptr<Receive> receive) {
   const MutexLock lock(mutex_);
-  job->alone_ = false;
-  job->status_ = {};
-  job->state_.store(Job::State::kWaiting, std::memory_order_relaxed);
-  waiting_.push_back(std::move(job));
-  ++counts_.jobs;
+  receive->alone_ = false;
+  receive->status_ = {};
+  receive->state_.store(Receive::State::kWaiting, std::memory_order_relaxed);
+  waiting_.push_back(std::move(receive));
+  ++counts_.receives;
 }
 
 void Unpacker::advance() {
@@ -52,49 +52,51 @@ void Unpacker::advance() {
   if (!mutex_.try_lock()) return;
   end_launches();
   while (!waiting_.empty() && launches_.size() + copying_ < limits_.launches) {
-    Jobs jobs = gather();
+    Receives receives = gather();
     ++counts_.launches;
     if (copier_) {
-      launch(std::move(jobs));
+      launch(std::move(receives));
     } else {
-      copy_here(jobs);
+      copy_here(receives);
     }
   }
   mutex_.unlock();
 }
 
-/// The jobs of one launch, in the order in which they came.
-Unpacker::Jobs Unpacker::gather() {
-  Jobs jobs;
+/// The receives of one launch, in the order in which they came.
+Unpacker::Receives Unpacker::gather() {
+  Receives receives;
   std::size_t blocks = 0;
   while (!waiting_.empty()) {
-    const std::shared_ptr<Job>& next = waiting_.front();
+    const std::shared_ptr<Receive>& next = waiting_.front();
     const bool fits = blocks + next->copies.size() <= kLaunchBlocks;
-    if (!jobs.empty() && (!fits || next->alone_ || jobs.front()->alone_)) break;
+    if (!receives.empty() && (!fits || next->alone_ || receives.front()->alone_)) break;
     blocks += next->copies.size();
-    next->state_.store(Job::State::kRunning, std::memory_order_relaxed);
-    jobs.push_back(next);
+    next->state_.store(Receive::State::kRunning, std::memory_order_relaxed);
+    receives.push_back(next);
     waiting_.pop_front();
   }
-  return jobs;
+  return receives;
 }
 
-void Unpacker::launch(Jobs jobs) {
-  Copier::List* const list = copier_->take();  // there are as many as launches
-  for (const auto& job : jobs) {
-    for (const kernels::CopyBlock& copy : job->copies) copier_->add(*list, copy);
+void Unpacker::launch(Receives receives) {
+  Launch launch;
+  const Job::Part part = launch.copies.part(*copier_);  // which has as many lists as there are launches
+  for (const auto& receive : receives) {
+    for (const kernels::CopyBlock& copy : receive->copies) part.add(copy);
   }
-  copier_->start(*list);
-  launches_.push_back({std::move(jobs), list});
+  launch.copies.start();
+  launch.receives = std::move(receives);
+  launches_.push_back(std::move(launch));
 }
 
 /// With the lock open meanwhile: other threads copy what is theirs.
-void Unpacker::copy_here(const Jobs& jobs) {
+void Unpacker::copy_here(const Receives& receives) {
   ++copying_;
   mutex_.unlock();
-  for (const auto& job : jobs) {
-    kernels::copy_on_host(job->copies);
-    job->state_.store(Job::State::kDone, std::memory_order_release);
+  for (const auto& receive : receives) {
+    kernels::copy_on_host(receive->copies);
+    receive->state_.store(Receive::State::kDone, std::memory_order_release);
   }
   mutex_.lock();
   --copying_;
@@ -103,48 +105,46 @@ void Unpacker::copy_here(const Jobs& jobs) {
 
 void Unpacker::end_launches() {
   for (auto launch = launches_.begin(); launch != launches_.end();) {
-    if (!copier_->finished(*launch->list)) {
+    if (!launch->copies.finished()) {
       ++launch;
       continue;
     }
-    const Status status = launch->list->status();
-    copier_->give_back(*launch->list);
-    end(launch->jobs, status);
+    end(launch->receives, launch->copies.status());
     launch = launches_.erase(launch);
   }
 }
 
 /// A launch that failed does not tell because of which receive: each is tried again by itself, so that one
 /// channel's mistake is not another's end.
-void Unpacker::end(Jobs& jobs, const Status& status) {
-  const bool again = !status && jobs.size() > 1;
-  for (auto& job : jobs | std::views::reverse) {
+void Unpacker::end(Receives& receives, const Status& status) {
+  const bool again = !status && receives.size() > 1;
+  for (auto& receive : receives | std::views::reverse) {
     if (again) {
-      job->alone_ = true;
-      job->state_.store(Job::State::kWaiting, std::memory_order_relaxed);
-      waiting_.push_front(std::move(job));
+      receive->alone_ = true;
+      receive->state_.store(Receive::State::kWaiting, std::memory_order_relaxed);
+      waiting_.push_front(std::move(receive));
     } else {
-      job->status_ = status;
-      job->state_.store(Job::State::kDone, std::memory_order_release);
+      receive->status_ = status;
+      receive->state_.store(Receive::State::kDone, std::memory_order_release);
     }
   }
   ended_.notify_all();
 }
 
-void Unpacker::withdraw(Job& job) {
+void Unpacker::withdraw(Receive& receive) {
   const auto deadline = std::chrono::steady_clock::now() + kWithdrawWithin;
   const MutexLock lock(mutex_);
   while (true) {
-    const auto state = job.state_.load(std::memory_order_acquire);
-    if (state == Job::State::kWaiting) {
-      std::erase_if(waiting_, [&](const auto& waiting) { return waiting.get() == &job; });
-      job.state_.store(Job::State::kIdle, std::memory_order_relaxed);
+    const auto state = receive.state_.load(std::memory_order_acquire);
+    if (state == Receive::State::kWaiting) {
+      std::erase_if(waiting_, [&](const auto& waiting) { return waiting.get() == &receive; });
+      receive.state_.store(Receive::State::kIdle, std::memory_order_relaxed);
       return;
     }
-    if (state != Job::State::kRunning) return;
+    if (state != Receive::State::kRunning) return;
     if (std::chrono::steady_clock::now() >= deadline) break;
     end_launches();
-    if (job.state_.load(std::memory_order_acquire) == Job::State::kRunning)
+    if (receive.state_.load(std::memory_order_acquire) == Receive::State::kRunning)
       ended_.wait_for(mutex_, kLookEvery);
   }
   log(LogLevel::kError, "a receive is still being unpacked after {} s; its channel is closed all the same",
@@ -156,19 +156,19 @@ Unpacker::Counts Unpacker::counts() const {
   return counts_;
 }
 
-std::shared_ptr<Unpacker::Job> SpareJobs::take(std::vector<kernels::CopyBlock>& copies) {
-  if (spare_.empty()) spare_.push_back(std::make_shared<Unpacker::Job>());
-  std::shared_ptr<Unpacker::Job> job = std::move(spare_.back());
+std::shared_ptr<Unpacker::Receive> SpareReceives::take(std::vector<kernels::CopyBlock>& copies) {
+  if (spare_.empty()) spare_.push_back(std::make_shared<Unpacker::Receive>());
+  std::shared_ptr<Unpacker::Receive> receive = std::move(spare_.back());
   spare_.pop_back();
-  job->copies.swap(copies);
-  return job;
+  receive->copies.swap(copies);
+  return receive;
 }
 
-Result<bool> SpareJobs::reclaim(std::shared_ptr<Unpacker::Job>& job) {
-  if (!job) return true;
-  if (!job->finished()) return false;
-  if (!job->status()) return tl::unexpected(job->status().error());
-  spare_.push_back(std::move(job));
+Result<bool> SpareReceives::reclaim(std::shared_ptr<Unpacker::Receive>& receive) {
+  if (!receive) return true;
+  if (!receive->finished()) return false;
+  if (!receive->status()) return tl::unexpected(receive->status().error());
+  spare_.push_back(std::move(receive));
   return true;
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "device/copier.h"
+#include "device/job.h"
 #include "kernels/copy.h"
 #include "p2p/result.h"
 
@@ -30,11 +30,11 @@ class Unpacker {
     std::size_t launches = 2;  ///< under way at once
   };
 
-  /// Copies of one launch, and so of one job.
+  /// Copies of one launch, and so of one receive.
   static constexpr std::size_t kLaunchBlocks = 8192;
 
   /// What one receive needs. Its channel's alone but between `add` and `finished`.
-  class Job {
+  class Receive {
    public:
     std::vector<kernels::CopyBlock> copies;  ///< at most kLaunchBlocks
 
@@ -52,7 +52,7 @@ class Unpacker {
   };
 
   struct Counts {
-    std::uint64_t jobs = 0;
+    std::uint64_t receives = 0;
     std::uint64_t launches = 0;
   };
 
@@ -60,56 +60,56 @@ class Unpacker {
   static Result<std::shared_ptr<Unpacker>> open(int device, const Limits& limits);
   ~Unpacker();
 
-  /// Puts the job where the next launch finds it.
-  void add(std::shared_ptr<Job> job);
+  /// Puts the receive where the next launch finds it.
+  void add(std::shared_ptr<Receive> receive);
 
   /// Takes note of launches that have ended and starts what has gathered, for everyone. To be called by each
-  /// channel while a job of its own is not finished. Never waits for a device or for another thread.
+  /// channel while a receive of its own is not finished. Never waits for a device or for another thread.
   void advance();
 
-  /// After this nothing of the job is touched. Waits for a launch that is under way, for a few seconds at
+  /// After this nothing of the receive is touched. Waits for a launch that is under way, for a few seconds at
   /// most.
-  void withdraw(Job& job);
+  void withdraw(Receive& receive);
 
   Counts counts() const;
 
  private:
-  using Jobs = std::vector<std::shared_ptr<Job>>;
+  using Receives = std::vector<std::shared_ptr<Receive>>;
   struct Launch {
-    Jobs jobs;
-    Copier::List* list;
+    Receives receives;
+    Job copies;
   };
 
   Unpacker(int device, const Limits& limits) : device_(device), limits_(limits) {}
-  Jobs gather() P2P_REQUIRES(mutex_);
-  void launch(Jobs jobs) P2P_REQUIRES(mutex_);
-  void copy_here(const Jobs& jobs) P2P_REQUIRES(mutex_);
+  Receives gather() P2P_REQUIRES(mutex_);
+  void launch(Receives receives) P2P_REQUIRES(mutex_);
+  void copy_here(const Receives& receives) P2P_REQUIRES(mutex_);
   void end_launches() P2P_REQUIRES(mutex_);
-  void end(Jobs& jobs, const Status& status) P2P_REQUIRES(mutex_);
+  void end(Receives& receives, const Status& status) P2P_REQUIRES(mutex_);
 
   const int device_;
   const Limits limits_;
   mutable Mutex mutex_;
   std::condition_variable_any ended_;
-  std::deque<std::shared_ptr<Job>> waiting_ P2P_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Receive>> waiting_ P2P_GUARDED_BY(mutex_);
   std::deque<Launch> launches_ P2P_GUARDED_BY(mutex_);  // of the device
   std::size_t copying_ P2P_GUARDED_BY(mutex_) = 0;      // threads that copy host memory
   Counts counts_ P2P_GUARDED_BY(mutex_);
   std::unique_ptr<Copier> copier_ P2P_GUARDED_BY(mutex_);  // its end waits for copies
 };
 
-/// One channel's jobs, each used again after it ended. Used by one thread at a time.
-class SpareJobs {
+/// One channel's receives, each used again after it ended. Used by one thread at a time.
+class SpareReceives {
  public:
-  /// A job that is to do `copies`, which get the place of an earlier job's.
-  std::shared_ptr<Unpacker::Job> take(std::vector<kernels::CopyBlock>& copies);
+  /// A receive that is to do `copies`, which get the place of an earlier receive's.
+  std::shared_ptr<Unpacker::Receive> take(std::vector<kernels::CopyBlock>& copies);
 
-  /// True if `job` has ended well, and is kept now, or is null. False while it is under way; its error if it
-  /// failed.
-  Result<bool> reclaim(std::shared_ptr<Unpacker::Job>& job);
+  /// True if `receive` has ended well, and is kept now, or is null. False while it is under way; its error if
+  /// it failed.
+  Result<bool> reclaim(std::shared_ptr<Unpacker::Receive>& receive);
 
  private:
-  std::vector<std::shared_ptr<Unpacker::Job>> spare_;
+  std::vector<std::shared_ptr<Unpacker::Receive>> spare_;
 };
 
 }  // namespace p2p::device

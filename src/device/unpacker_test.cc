@@ -26,13 +26,13 @@ std::shared_ptr<Unpacker> open(int device, const Unpacker::Limits& limits) {
 struct Receive {
   std::vector<std::byte> source;
   std::vector<std::byte> target;
-  std::shared_ptr<Unpacker::Job> job = std::make_shared<Unpacker::Job>();
+  std::shared_ptr<Unpacker::Receive> handed = std::make_shared<Unpacker::Receive>();
 
   Receive(std::size_t size, int seed) : source(size), target(size) {
     for (std::size_t i = 0; i < size; ++i) source[i] = static_cast<std::byte>(1 + (i * 7 + seed) % 250);
     const std::size_t half = size / 2;
-    job->copies = {{source.data(), target.data() + (size - half), half},
-                   {source.data() + half, target.data(), size - half}};
+    handed->copies = {{source.data(), target.data() + (size - half), half},
+                      {source.data() + half, target.data(), size - half}};
   }
   bool right() const {
     const std::size_t half = source.size() / 2;
@@ -42,10 +42,10 @@ struct Receive {
   bool untouched() const { return target == std::vector<std::byte>(target.size()); }
 };
 
-bool ends(Unpacker& unpacker, const Unpacker::Job& job) {
+bool ends(Unpacker& unpacker, const Unpacker::Receive& receive) {
   const auto deadline = Clock::now() + 30s;
-  while (!job.finished() && Clock::now() < deadline) unpacker.advance();
-  return job.finished();
+  while (!receive.finished() && Clock::now() < deadline) unpacker.advance();
+  return receive.finished();
 }
 
 TEST(Unpacker, OneLaunchTakesWhatAllChannelsHaveHandedIn) {
@@ -53,33 +53,33 @@ TEST(Unpacker, OneLaunchTakesWhatAllChannelsHaveHandedIn) {
   std::vector<Receive> channels;
   for (int channel = 0; channel < 5; ++channel) channels.emplace_back(1000 + channel, channel);
   for (Receive& receive : channels) {
-    unpacker->add(receive.job);
-    EXPECT_FALSE(receive.job->finished());
+    unpacker->add(receive.handed);
+    EXPECT_FALSE(receive.handed->finished());
     EXPECT_TRUE(receive.untouched());
   }
   unpacker->advance();
   for (const Receive& receive : channels) {
-    EXPECT_TRUE(receive.job->finished());
-    EXPECT_TRUE(receive.job->status());
+    EXPECT_TRUE(receive.handed->finished());
+    EXPECT_TRUE(receive.handed->status());
     EXPECT_TRUE(receive.right());
   }
-  EXPECT_EQ(unpacker->counts().jobs, 5U);
+  EXPECT_EQ(unpacker->counts().receives, 5U);
   EXPECT_EQ(unpacker->counts().launches, 1U);
 }
 
 TEST(Unpacker, ALaunchHasRoomForSoManyCopies) {
   const auto unpacker = open(-1, {.launches = 1});
   std::vector<std::byte> source(1), target(4 * Unpacker::kLaunchBlocks);
-  std::vector<std::shared_ptr<Unpacker::Job>> jobs;
+  std::vector<std::shared_ptr<Unpacker::Receive>> receives;
   for (std::size_t index = 0; index < 4; ++index) {
-    jobs.push_back(std::make_shared<Unpacker::Job>());
+    receives.push_back(std::make_shared<Unpacker::Receive>());
     for (std::size_t i = 0; i < Unpacker::kLaunchBlocks * 2 / 5; ++i) {
-      jobs.back()->copies.push_back({source.data(), &target[index * Unpacker::kLaunchBlocks + i], 1});
+      receives.back()->copies.push_back({source.data(), &target[index * Unpacker::kLaunchBlocks + i], 1});
     }
-    unpacker->add(jobs.back());
+    unpacker->add(receives.back());
   }
   unpacker->advance();
-  for (const auto& job : jobs) EXPECT_TRUE(job->finished());
+  for (const auto& receive : receives) EXPECT_TRUE(receive->finished());
   EXPECT_EQ(unpacker->counts().launches, 2U);
 }
 
@@ -94,28 +94,28 @@ TEST(Unpacker, ChannelsOfManyThreads) {
       for (int round = 0; round < kRounds; ++round) {
         std::vector<Receive> receives;
         for (int i = 0; i < 3; ++i) receives.emplace_back(100 + 997 * i, thread + round + i);
-        for (Receive& receive : receives) unpacker->add(receive.job);
+        for (Receive& receive : receives) unpacker->add(receive.handed);
         for (Receive& receive : receives) {
-          if (!ends(*unpacker, *receive.job) || !receive.right()) ++wrong;
+          if (!ends(*unpacker, *receive.handed) || !receive.right()) ++wrong;
         }
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  EXPECT_EQ(unpacker->counts().jobs, std::uint64_t{kThreads} * kRounds * 3);
-  EXPECT_LE(unpacker->counts().launches, unpacker->counts().jobs);
+  EXPECT_EQ(unpacker->counts().receives, std::uint64_t{kThreads} * kRounds * 3);
+  EXPECT_LE(unpacker->counts().launches, unpacker->counts().receives);
 }
 
 TEST(Unpacker, AChannelThatEndsTakesItsReceivesBack) {
   const auto unpacker = open(-1, {.launches = 1});
   Receive first(1000, 1), gone(1000, 2), last(1000, 3);
-  for (Receive* receive : {&first, &gone, &last}) unpacker->add(receive->job);
-  unpacker->withdraw(*gone.job);
+  for (Receive* receive : {&first, &gone, &last}) unpacker->add(receive->handed);
+  unpacker->withdraw(*gone.handed);
   unpacker->advance();
   EXPECT_TRUE(first.right());
   EXPECT_TRUE(last.right());
-  EXPECT_FALSE(gone.job->finished());
+  EXPECT_FALSE(gone.handed->finished());
   EXPECT_TRUE(gone.untouched());
 }
 
@@ -123,9 +123,9 @@ TEST(Unpacker, NothingIsTouchedAfterAReceiveWasTakenBack) {
   const auto unpacker = open(-1, {.launches = 1});
   for (int round = 0; round < 20; ++round) {
     Receive receive(std::size_t{4} << 20, round);
-    unpacker->add(receive.job);
+    unpacker->add(receive.handed);
     std::thread other([&] { unpacker->advance(); });
-    unpacker->withdraw(*receive.job);
+    unpacker->withdraw(*receive.handed);
     const auto then = receive.target;
     other.join();
     EXPECT_EQ(receive.target, then);
@@ -152,8 +152,8 @@ class UnpackerOnDevice : public ::testing::Test {
     std::vector<std::byte> bytes(kParts * kPart, std::byte{9});
     ASSERT_TRUE(cuda::copy_now(memory_.data(), bytes.data(), bytes.size()));
     for (std::size_t i = 0; i < kParts; ++i) {
-      jobs_.push_back(std::make_shared<Unpacker::Job>());
-      jobs_.back()->copies = {{memory_.data() + i * kPart, target(i), kPart}};
+      receives_.push_back(std::make_shared<Unpacker::Receive>());
+      receives_.back()->copies = {{memory_.data() + i * kPart, target(i), kPart}};
     }
   }
   std::byte* target(std::size_t i) const { return memory_.data() + kBytes / 2 + i * kPart; }
@@ -164,15 +164,15 @@ class UnpackerOnDevice : public ::testing::Test {
   }
 
   cuda::DeviceBuffer memory_;
-  std::vector<std::shared_ptr<Unpacker::Job>> jobs_;
+  std::vector<std::shared_ptr<Unpacker::Receive>> receives_;
 };
 
 TEST_F(UnpackerOnDevice, OneLaunchForAll) {
   const auto unpacker = open(0, {.grid = {.ctas = 8}, .launches = 1});
-  for (const auto& job : jobs_) unpacker->add(job);
-  for (const auto& job : jobs_) {
-    ASSERT_TRUE(ends(*unpacker, *job));
-    EXPECT_TRUE(job->status());
+  for (const auto& receive : receives_) unpacker->add(receive);
+  for (const auto& receive : receives_) {
+    ASSERT_TRUE(ends(*unpacker, *receive));
+    EXPECT_TRUE(receive->status());
   }
   for (std::size_t i = 0; i < kParts; ++i) EXPECT_TRUE(right(i)) << i;
   EXPECT_EQ(unpacker->counts().launches, 1U);
@@ -180,12 +180,12 @@ TEST_F(UnpackerOnDevice, OneLaunchForAll) {
 
 TEST_F(UnpackerOnDevice, AReceiveThatCannotBeCopiedFailsAlone) {
   const auto unpacker = open(0, {.bulk_bytes = 0, .launches = 1});
-  jobs_[2]->copies.push_back(
+  receives_[2]->copies.push_back(
       {memory_.data(), memory_.data(), std::uint64_t{1} << 40});  // beyond what there is
-  for (const auto& job : jobs_) unpacker->add(job);
-  for (const auto& job : jobs_) ASSERT_TRUE(ends(*unpacker, *job));
+  for (const auto& receive : receives_) unpacker->add(receive);
+  for (const auto& receive : receives_) ASSERT_TRUE(ends(*unpacker, *receive));
   for (std::size_t i = 0; i < kParts; ++i) {
-    EXPECT_EQ(jobs_[i]->status().has_value(), i != 2) << i;
+    EXPECT_EQ(receives_[i]->status().has_value(), i != 2) << i;
     EXPECT_TRUE(i == 2 || right(i)) << i;
   }
   EXPECT_EQ(unpacker->counts().launches, 1 + kParts);
@@ -193,10 +193,10 @@ TEST_F(UnpackerOnDevice, AReceiveThatCannotBeCopiedFailsAlone) {
 
 TEST_F(UnpackerOnDevice, AChannelThatEndsWaitsForItsLaunch) {
   const auto unpacker = open(0, {.grid = {.ctas = 8}, .launches = 1});
-  unpacker->add(jobs_[0]);
+  unpacker->add(receives_[0]);
   unpacker->advance();
-  unpacker->withdraw(*jobs_[0]);
-  EXPECT_TRUE(jobs_[0]->finished());
+  unpacker->withdraw(*receives_[0]);
+  EXPECT_TRUE(receives_[0]->finished());
   EXPECT_TRUE(right(0));
 }
 

@@ -71,7 +71,7 @@ ReceiveChannel::~ReceiveChannel() { withdraw(); }
 /// Nothing copies out of the pool any more.
 void ReceiveChannel::withdraw() {
   for (const Landing& landing : landings_) {
-    if (landing.job) unpacker_->withdraw(*landing.job);
+    if (landing.receive) unpacker_->withdraw(*landing.receive);
   }
 }
 
@@ -124,8 +124,8 @@ Result<bool> ReceiveChannel::take_arrival() {
 
 Status ReceiveChannel::copy(Landing& landing, std::vector<p2p::kernels::CopyBlock>& copies) {
   if (unpacker_) {
-    landing.job = spare_jobs_.take(copies);
-    unpacker_->add(landing.job);
+    landing.receive = spare_receives_.take(copies);
+    unpacker_->add(landing.receive);
     return {};
   }
   std::vector<std::byte> bytes;
@@ -141,7 +141,7 @@ Result<bool> ReceiveChannel::finish() {
   bool moved = false;
   while (!landings_.empty()) {
     Landing& landing = landings_.front();
-    const auto ended = spare_jobs_.reclaim(landing.job);
+    const auto ended = spare_receives_.reclaim(landing.receive);
     if (!ended) return ended;
     if (!*ended) break;
     if (auto consumed = window_.consume(); !consumed) return tl::unexpected(consumed.error());

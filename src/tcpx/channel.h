@@ -93,7 +93,7 @@ class ReceiveChannel {
   /// A chunk that has come, until it is in its place.
   struct Landing {
     Chunk chunk;
-    std::shared_ptr<p2p::device::Unpacker::Job> job;  ///< null: in place
+    std::shared_ptr<p2p::device::Unpacker::Receive> receive;  ///< null: in place
   };
 
   p2p::Result<bool> post_next();
@@ -108,7 +108,7 @@ class ReceiveChannel {
   std::deque<Chunk> waiting_;
   std::deque<Chunk> posted_;
   std::deque<Landing> landings_;
-  p2p::device::SpareJobs spare_jobs_;
+  p2p::device::SpareReceives spare_receives_;
 };
 
 }  // namespace tcpx

@@ -35,7 +35,7 @@ Incoming::Incoming(RecvComm comm, const Flow& flow, std::shared_ptr<device::Unpa
 
 Incoming::~Incoming() {
   for (const Landing& landing : landings_) {
-    if (landing.job) unpacker_->withdraw(*landing.job);
+    if (landing.receive) unpacker_->withdraw(*landing.receive);
   }
   // The comm closes with its last holder; only then may regions go.
   window_.reset();
@@ -158,7 +158,7 @@ Result<bool> Incoming::take_arrivals() {
     auto landing = take(**arrival, posted_.front());
     if (!landing) return tl::unexpected(landing.error());
     posted_.pop_front();
-    if (landing->job) unpacker_->add(landing->job);
+    if (landing->receive) unpacker_->add(landing->receive);
     landings_.push_back(std::move(*landing));
     any = true;
   }
@@ -174,7 +174,7 @@ Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted)
   const bool pooled = flow_.unpacks() && arrival.unpack;
   Landing landing{land(posted), nullptr};
   auto& copies = plan_.copies_from(pooled ? window_->comm().unpack->pool : posted.staged);
-  if (!copies.empty()) landing.job = spare_jobs_.take(copies);
+  if (!copies.empty()) landing.receive = spare_receives_.take(copies);
   return landing;
 }
 
@@ -214,7 +214,7 @@ Result<bool> Incoming::finish_landings() {
   bool moved = false;
   while (!landings_.empty()) {
     Landing& landing = landings_.front();
-    const auto ended = spare_jobs_.reclaim(landing.job);
+    const auto ended = spare_receives_.reclaim(landing.receive);
     if (!ended) return ended;
     if (!*ended) break;
     if (auto finished = finish(landing.landed); !finished) return tl::unexpected(finished.error());

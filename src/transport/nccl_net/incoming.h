@@ -71,7 +71,7 @@ class Incoming {
   };
   struct Landing {
     Landed landed;
-    std::shared_ptr<device::Unpacker::Job> job;  ///< null: the bytes are in place
+    std::shared_ptr<device::Unpacker::Receive> receive;  ///< null: the bytes are in place
   };
 
   Incoming(RecvComm comm, const Flow& flow, std::shared_ptr<device::Unpacker> unpacker,
@@ -95,7 +95,7 @@ class Incoming {
   std::deque<Chunk> waiting_;
   std::deque<Posted> posted_;
   std::deque<Landing> landings_;
-  device::SpareJobs spare_jobs_;
+  device::SpareReceives spare_receives_;
   std::uint64_t announced_ = 0;
   std::uint64_t receives_ = 0;
   bool proof_posted_ = false;
