@@ -40,7 +40,7 @@ LAYERS = {
                  "src/drivers/cuda/place.h", "src/drivers/http/"),
     "src/tcpx/": ("src/tcpx/", "include/tcpx/", "src/drivers/nccl_net/", "src/drivers/cuda/",
                   "src/drivers/socket/", "src/device/", "src/kernels/", "src/base/", *VALUES),
-    "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/base/", *VALUES),
+    "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/device/", "src/base/", *VALUES),
     "nixl/": ("nixl/", "include/"),
     "python/": ("python/", "include/"),
     "examples/": ("include/",),

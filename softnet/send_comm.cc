@@ -107,12 +107,10 @@ int SendComm::test(Request& request, int* done, int* /*sizes*/) {
 /// Starts to copy what waits for it, in order.
 void SendComm::stage() {
   const std::uint64_t end = std::min(posted_, oldest_unread() + kStagedAhead);
-  for (std::uint64_t index = sent_; index < end && error_ == abi::kSuccess; ++index) {
+  for (std::uint64_t index = sent_; index < end; ++index) {
     Request& request = requests_[index % kRequests];
     if (request.staging != Request::Staging::kWaiting) continue;
-    const auto started = stager_->start(index % kRequests, request.data, request.size, request.extent);
-    if (started == Stager::Progress::kNoRoom) return sweep_unread();
-    if (started == Stager::Progress::kFailed) error_ = abi::kUnhandledCudaError;
+    if (!stager_->start(index % kRequests, request.data, request.size, request.extent)) return sweep_unread();
     request.staging = Request::Staging::kCopying;
   }
 }
