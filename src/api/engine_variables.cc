@@ -267,12 +267,9 @@ constexpr OptionVariable kVariables[] = {
      [](const Options& o) { return show_measured_size(o.gpu_standby_bytes); }},
     {"UCCL_P2P_GPU_STAGING_BYTES",
      "Pinned host memory through which `tcp` and `cma` carry GPU memory, for all streams of an endpoint. "
-     "Made in "
-     "the background once GPU memory is registered and a stream is there, 8 MiB a stream; 8 MiB for a "
-     "channel of "
-     "`cma` once host memory of a peer on this host is imported, too. Where it does not reach, each stream "
-     "or "
-     "channel gets few slots of 1 MiB that it cannot do without.",
+     "Made in the background once GPU memory is registered and a stream is there, 8 MiB a stream; 8 MiB for "
+     "a channel of `cma` once host memory of a peer on this host is imported, too. Where it does not reach, "
+     "each stream or channel gets few slots of 1 MiB that it cannot do without.",
      [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 40}, o.gpu_staging_bytes); },
      [](const Options& o) { return show_size(o.gpu_staging_bytes); }},
     {"UCCL_P2P_DISABLE_IPC",
