@@ -56,6 +56,9 @@ class Staging {
    public:
     std::byte* data() const { return data_; }
 
+    /// Never blocks; true also when nothing was started. The bytes are visible to whoever learns of it.
+    bool finished() { return copies_.finished(); }
+
     /// How the last list ended, once finished.
     const Status& status() const { return copies_.status(); }
 
@@ -89,9 +92,6 @@ class Staging {
 
   /// Starts to copy what the slot holds to the pieces.
   void unpack(Slot& slot, std::span<const StagedPiece> pieces) { start(slot, pieces, false); }
-
-  /// Never blocks; true also when nothing was started. The bytes are visible to whoever learns of it.
-  static bool finished(Slot& slot) { return slot.copies_.finished(); }
 
  private:
   void start(Slot& slot, std::span<const StagedPiece> pieces, bool pack);

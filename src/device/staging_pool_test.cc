@@ -199,9 +199,9 @@ TEST(Staging, HostMemoryNeedsNoCopier) {
   const StagedPiece source{from.data(), from.size(), -1};
   const StagedPiece target{to.data(), to.size(), -1};
   staging.pack(*slot, {&source, 1});
-  EXPECT_TRUE(staging.finished(*slot));
+  EXPECT_TRUE(slot->finished());
   staging.unpack(*slot, {&target, 1});
-  EXPECT_TRUE(staging.finished(*slot));
+  EXPECT_TRUE(slot->finished());
   EXPECT_TRUE(slot->status());
   EXPECT_EQ(to, from);
 }

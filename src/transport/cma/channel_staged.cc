@@ -48,7 +48,7 @@ Status CmaChannel::begin(const Batch& batch, device::Staging::Slot& slot) {
 // Those with which the device is through.
 void CmaChannel::end_staged() {
   for (std::size_t i = 0; i < staged_.size();) {
-    if (!staging_->finished(*staged_[i].slot)) {
+    if (!staged_[i].slot->finished()) {
       ++i;
       continue;
     }

@@ -192,7 +192,7 @@ bool Outgoing::place(Sending& sending) {
     if (part.list == nullptr) return false;
   }
   for (const LocalRange& piece : sending.pieces) {
-    if (copier_) {
+    if (part.copier != nullptr) {
       part.add({piece.data, out, piece.size});
     } else {
       std::memcpy(out, piece.data, piece.size);

@@ -33,7 +33,7 @@ std::optional<DeviceArrivals::Ended> DeviceArrivals::next_ended() {
   if (landed_.empty()) return std::nullopt;
   Landed& first = landed_.front();
   if (first.slot != nullptr) {
-    if (!staging_->finished(*first.slot)) return std::nullopt;
+    if (!first.slot->finished()) return std::nullopt;
     if (first.outcome) first.outcome = first.slot->status();
     staging_->give_back(*first.slot);
   }

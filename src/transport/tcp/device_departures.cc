@@ -47,7 +47,7 @@ std::size_t DeviceDepartures::responses() const {
 // True once it has left for the sender, or ended.
 bool DeviceDepartures::advance(Outgoing& outgoing) {
   if (!outgoing.packing && !begin(outgoing)) return outgoing.abandoned;
-  if (!staging_->finished(*outgoing.slot)) return false;
+  if (!outgoing.slot->finished()) return false;
   return hand_over(outgoing);
 }
 

@@ -96,7 +96,7 @@ bool ReadRequests::settle() {
   bool moved = false;
   for (std::size_t i = 0; i < reads_.size();) {
     Read& read = reads_[i];
-    if (read.slot == nullptr || !read.ended || !staging_->finished(*read.slot)) {
+    if (read.slot == nullptr || !read.ended || !read.slot->finished()) {
       ++i;
       continue;
     }
