@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "support/eventually.h"
 #include "support/hex.h"
@@ -24,6 +26,9 @@ constexpr std::chrono::seconds kKeepalive{6};
 
 class ControlPathTest : public ::testing::Test {
  protected:
+  explicit ControlPathTest(const std::vector<std::string>& speeds = {"400mbit", "400mbit"})
+      : rails_(speeds) {}
+
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
     ASSERT_TRUE(is_ok(rails_.made()));
@@ -35,7 +40,7 @@ class ControlPathTest : public ::testing::Test {
     theirs_ = right_->region(kSize);
   }
 
-  EndpointPlan plan(const char* address) const {
+  virtual EndpointPlan plan(const char* address) const {
     EndpointPlan plan;
     plan.keepalive = kKeepalive;
     plan.transport = "tcp";
@@ -48,6 +53,12 @@ class ControlPathTest : public ::testing::Test {
 
   std::uint64_t import(const PeerRegion& region) {
     return left_->number(fmt::format("import {} {}", connection_, to_hex(region.descriptor)));
+  }
+
+  /// Of the left: "write" or "read".
+  std::uint64_t begin(const char* operation, const PeerRegion& own, const PeerRegion& theirs) {
+    return left_->number(fmt::format("{} {} {} 0 {} {} {}", operation, connection_, own.index, kSize,
+                                     import(theirs), theirs.descriptor.address));
   }
 
   Status write(std::uint64_t id, const PeerRegion& region) {
@@ -72,7 +83,7 @@ class ControlPathTest : public ::testing::Test {
     expect_both_connected();
   }
 
-  Rails rails_{{"400mbit", "400mbit"}};
+  Rails rails_;
   std::optional<Peer> left_, right_;
   std::uint64_t connection_ = 0;
   PeerRegion own_, theirs_;
@@ -110,6 +121,44 @@ TEST_F(ControlPathTest, ThatIsDarkForLongHarmsNothingWhileTheRailsCarry) {
   rails_.refuse_new(false);
   ASSERT_TRUE(is_ok(rails_.made()));
   expect_all_goes_on();
+}
+
+/// A rail on which what is announced at once takes longer than the path is dark.
+class CommsControlPathTest : public ControlPathTest {
+ protected:
+  CommsControlPathTest() : ControlPathTest({"8mbit"}) { ::setenv("SOFTNET_INTERFACES", "e1", 1); }
+  ~CommsControlPathTest() override { ::unsetenv("SOFTNET_INTERFACES"); }
+
+  EndpointPlan plan(const char* address) const override {
+    EndpointPlan plan = ControlPathTest::plan(address);
+    plan.transport = "nccl_net";
+    plan.plugin = P2P_SOFTNET;
+    return plan;
+  }
+};
+
+/// Comms announce over the session what they send, so that nothing new is begun meanwhile; what was goes on.
+TEST_F(CommsControlPathTest, ThatIsDarkForLongHarmsNothingWhileCommsBringWhatWasAnnounced) {
+  if (!run({"nft", "--version"})) GTEST_SKIP() << "nft (nftables) is not installed";
+  const PeerRegion into = left_->region(kSize);
+  const PeerRegion kept = right_->region(kSize);
+  left_->number(fmt::format("fill {} 0 {} 7", own_.index, kSize));
+  right_->number(fmt::format("fill {} 0 {} 9", kept.index, kSize));
+  const std::uint64_t write = begin("write", own_, theirs_);
+  const std::uint64_t read = begin("read", into, kept);
+  ASSERT_TRUE(eventually([&] { return rails_.carried(1) > kSize / 8; }));
+  rails_.refuse_new(true);
+  rails_.set_dark(0, true);
+  ASSERT_TRUE(is_ok(rails_.made()));
+  EXPECT_TRUE(is_error(left_->wait(write, 3 * kKeepalive / 2), {ErrorCode::kTimedOut}));
+  rails_.set_dark(0, false);
+  rails_.refuse_new(false);
+  ASSERT_TRUE(is_ok(rails_.made()));
+  EXPECT_TRUE(is_ok(left_->wait(write)));
+  EXPECT_TRUE(is_ok(left_->wait(read)));
+  EXPECT_TRUE(is_ok(status_of(right_->call(fmt::format("check {} 0 {} 7", theirs_.index, kSize)))));
+  EXPECT_TRUE(is_ok(status_of(left_->call(fmt::format("check {} 0 {} 9", into.index, kSize)))));
+  expect_both_connected();
 }
 
 /// The session goes on by an address of a rail; the rails carry on meanwhile.

@@ -146,6 +146,7 @@ Result<bool> NetChannel::move() {
   peers_.end_reads();
   const bool moved = *sent || *received || ended;
   if (moved) watch_.moved(now);
+  watch_.arrived(incoming_->arrived(), now);
   if (watch_.due(now)) {
     if (auto alive = watch_.check(now, busy()); !alive) return tl::unexpected(alive.error());
     messages_.send(Ping{});

@@ -40,6 +40,7 @@ class NetChannel final : public Channel {
   int ready_fd() const override { return polls_.fd(); }
   bool busy() const override;
   Status on_control(std::span<const std::byte> message) override;
+  bool heard_within(std::chrono::milliseconds time) const override { return watch_.heard_within(time); }
   std::string describe() const override;
 
  private:

@@ -201,6 +201,36 @@ TEST_F(NetChannelTest, MoreBytesThanAReadWantsAreABreach) {
   EXPECT_FALSE(left_.completions[0].status);
 }
 
+// What control says has another path, and what a plugin takes may wait here.
+TEST_F(NetChannelTest, TellsOfThePeersHostByWhatComes) {
+  std::vector<std::byte> here(1000), there(here.size());
+  const RegionInfo source{.id = RegionId{1}, .base = here.data(), .size = here.size()};
+  const RegionInfo target{.id = RegionId{1}, .base = there.data(), .size = there.size()};
+  const auto registration = left_.transport->register_memory(source);
+  const auto registered = right_.transport->register_memory(target);
+  const auto key = left_.transport->import_region(target, {});
+  ASSERT_TRUE(registration && registered && key);
+  const std::array segments{Segment{here.data(), reinterpret_cast<std::uint64_t>(there.data()), here.size(),
+                                    registration->get(), key->get()}};
+  const auto carry = [&](Operation operation) {
+    left_.completions.clear();
+    const Batch batch{.id = BatchId{1}, .operation = operation, .segments = segments, .bytes = here.size()};
+    ASSERT_TRUE(left_.channel->post(batch));
+    ASSERT_TRUE(step_until([&] { return !left_.completions.empty(); }));
+  };
+  constexpr std::chrono::minutes kEver{60};
+  const auto end = Clock::now() + std::chrono::milliseconds(200);
+  ASSERT_TRUE(step_until([&] { return Clock::now() >= end; }));
+  EXPECT_FALSE(left_.channel->heard_within(kEver) || right_.channel->heard_within(kEver));
+  carry(Operation::kWrite);
+  EXPECT_TRUE(right_.channel->heard_within(kEver));
+  EXPECT_FALSE(left_.channel->heard_within(kEver));
+  carry(Operation::kRead);
+  EXPECT_TRUE(left_.channel->heard_within(kEver));
+  right_.transport->revoke_memory(**registered);
+  ASSERT_TRUE(step_until([&] { return !left_.channel->heard_within(std::chrono::milliseconds(50)); }));
+}
+
 class OneOfManyChannelsTest : public NetChannelTest {
  protected:
   Options set() const override {

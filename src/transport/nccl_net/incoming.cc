@@ -158,6 +158,7 @@ Result<bool> Incoming::take_arrivals() {
     auto landing = take(**arrival, posted_.front());
     if (!landing) return tl::unexpected(landing.error());
     posted_.pop_front();
+    ++arrived_;
     if (landing->receive) unpacker_->add(landing->receive);
     landings_.push_back(std::move(*landing));
     any = true;

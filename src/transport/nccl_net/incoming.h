@@ -51,6 +51,9 @@ class Incoming {
 
   Result<bool> progress();
 
+  /// Chunks whose bytes have come so far.
+  std::uint64_t arrived() const { return arrived_; }
+
   bool idle() const { return waiting_.empty() && posted_.empty() && landings_.empty(); }
   void sweep() { handles_->sweep(); }
 
@@ -98,6 +101,7 @@ class Incoming {
   device::SpareReceives spare_receives_;
   std::uint64_t announced_ = 0;
   std::uint64_t receives_ = 0;
+  std::uint64_t arrived_ = 0;
   bool proof_posted_ = false;
 
   device::LandingPlan plan_;  // of the receive that has come last

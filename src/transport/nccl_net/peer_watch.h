@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <utility>
 
 #include "drivers/socket/poll_set.h"
 #include "p2p/result.h"
@@ -28,6 +30,17 @@ class PeerWatch {
 
   /// Bytes have moved, or are to.
   void moved(Clock::time_point now) { moved_at_ = now; }
+
+  /// So many messages have come over the comm by now.
+  void arrived(std::uint64_t messages, Clock::time_point now) {
+    if (std::exchange(arrived_, messages) != messages) arrived_at_ = now;
+  }
+
+  /// The last one came within this time. That a message was sent says nothing of the peer, and what its
+  /// channel says comes over the session.
+  bool heard_within(std::chrono::milliseconds time) const {
+    return arrived_ != 0 && Clock::now() - arrived_at_ <= time;
+  }
 
   /// There is a batch to look after.
   void posted() {
@@ -56,6 +69,8 @@ class PeerWatch {
   Clock::time_point moved_at_;
   Clock::time_point next_check_;
   Clock::time_point rest_until_;
+  std::uint64_t arrived_ = 0;
+  Clock::time_point arrived_at_;
 };
 
 }  // namespace p2p::nccl_net

@@ -170,6 +170,7 @@ bool RdmaChannel::take(const verbs::WorkCompletion& completion) {
     take_failure(completion);
     return false;
   }
+  heard_at_ = Clock::now();
   if (completion.id == Link::kGreeting) {
     if (setup_.role == Role::kAcceptor) become_ready();
   } else if ((completion.id & Link::kReceive) != 0) {

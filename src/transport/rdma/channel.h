@@ -45,6 +45,9 @@ class RdmaChannel : public Channel {
   int ready_fd() const override { return polls_.fd(); }
   bool busy() const override;
   Status on_control(std::span<const std::byte> message) override;
+  bool heard_within(std::chrono::milliseconds time) const override {
+    return heard_at_ && Clock::now() - *heard_at_ <= time;
+  }
   std::string describe() const override { return description_; }
 
  private:
@@ -92,6 +95,7 @@ class RdmaChannel : public Channel {
   std::uint32_t generation_ = 0;
   unsigned repairs_ = 0;  ///< since a batch ended last
   Error error_;
+  std::optional<Clock::time_point> heard_at_;  ///< what the peer's NIC last did for this one
 
   socket::PollSet polls_;
   std::optional<DeviceWatch> watch_;  ///< there once it is open

@@ -261,6 +261,23 @@ TEST_F(RdmaTimeTest, IdleChannelAsksWhetherThePeerIsThere) {
   ASSERT_TRUE(serve_until([&] { return failed(left_) || failed(right_); }));
 }
 
+TEST_F(RdmaTimeTest, TellsOfThePeersHostByWhatItsNicDoes) {
+  constexpr std::chrono::milliseconds kShort{300};  // less than between two probes
+  connect();
+  EXPECT_TRUE(left_.channel->heard_within(kPatience) && right_.channel->heard_within(kPatience));
+  const auto heard = [&] { return left_.channel->heard_within(kShort); };
+  ASSERT_TRUE(serve_until([&] { return !heard(); }));
+  ASSERT_TRUE(serve_until(heard)) << "of an idle one by its probes";
+  provider_.hold();
+  ASSERT_TRUE(serve_until([&] { return !heard(); }));
+  ASSERT_TRUE(post(left_, 1, {segment(left_, 0, 0, 100)}));
+  serve(left_, right_);
+  EXPECT_FALSE(heard()) << "of what its own NIC took";
+  provider_.release();
+  ASSERT_TRUE(serve_until([&] { return left_.ended.contains(1); }));
+  ASSERT_TRUE(serve_until(heard));
+}
+
 TEST_F(RdmaChannelTest, ClosedPeerIsNoticedAtOnce) {
   connect();
   right_.channel.reset();
