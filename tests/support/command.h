@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "p2p/result.h"
 
@@ -44,6 +45,14 @@ class Words {
  private:
   std::istringstream words_;
 };
+
+/// Names with commas between them.
+inline std::vector<std::string> names_in(const std::string& text) {
+  std::istringstream words(text);
+  std::vector<std::string> names;
+  for (std::string name; std::getline(words, name, ',');) names.push_back(name);
+  return names;
+}
 
 /// A peer's answers: "ok ...", or "error <code> <sentence>".
 inline std::string ok(const std::string& words) { return "ok " + words; }

@@ -54,7 +54,7 @@ Options EndpointPlan::options() const {
   Options options;
   options.listen_address = address;
   options.port = port;
-  if (!transport.empty()) options.transports = {transport};
+  if (!transport.empty()) options.transports = names_in(transport);
   options.keepalive = keepalive;
   options.hung = hung;
   options.idle = idle;

@@ -19,7 +19,7 @@ namespace p2p::testing {
 
 /// How an endpoint of a test is made, here or in a peer process.
 struct EndpointPlan {
-  std::string transport;  ///< empty: all
+  std::string transport;  ///< comma-separated; empty: all
   std::chrono::milliseconds keepalive{kSanitized ? 3000 : 1000};
   std::chrono::milliseconds hung{30000};
   std::string key_file;

@@ -127,15 +127,12 @@ class Peer {
     Options options;
     if (const std::string address = words.text(); address != "-") options.listen_address = address;
     options.port = static_cast<std::uint16_t>(words.number());
-    if (const std::string transport = words.text(); transport != "-") options.transports = {transport};
+    if (const std::string names = words.text(); names != "-") options.transports = names_in(names);
     options.keepalive = words.time();
     if (const std::string key = words.text(); key != "-") options.key_file = key;
     options.workers = static_cast<unsigned>(words.number());
     options.streams = static_cast<unsigned>(words.number());
-    if (const std::string interfaces = words.text(); interfaces != "-") {
-      std::istringstream names(interfaces);
-      for (std::string name; std::getline(names, name, ',');) options.interfaces.push_back(name);
-    }
+    if (const std::string names = words.text(); names != "-") options.interfaces = names_in(names);
     options.hung = words.time();
     options.idle = words.time();
     options.tls = static_cast<Encryption>(words.number());

@@ -1,0 +1,229 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// The comms of a net plugin are lost for good, at any moment, and `tcp` carries on.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/eventually.h"
+#include "support/sides.h"
+
+namespace p2p::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// This process connects to no other port; 0: to all.
+std::atomic<std::uint16_t> only_port{0};
+
+std::uint16_t port_of(const sockaddr* address) {
+  if (address->sa_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(address)->sin_port);
+  if (address->sa_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(address)->sin6_port);
+  return 0;
+}
+
+// The port at the other end of a TCP connection, or 0.
+std::uint16_t peer_port(int fd) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  auto* const address = reinterpret_cast<sockaddr*>(&storage);
+  return ::getpeername(fd, address, &size) == 0 ? port_of(address) : std::uint16_t{0};
+}
+
+/// From here on the plugin of this process has no connections and gets none, until the end.
+class Break {
+ public:
+  explicit Break(std::uint16_t session) {
+    only_port = session;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      // Of its own, so that it stays what it is.
+      const int fd = ::dup(std::stoi(entry.path().filename()));
+      const std::uint16_t port = fd < 0 ? 0 : peer_port(fd);
+      if (port != 0 && port != session && ::shutdown(fd, SHUT_RDWR) == 0) ++comms_;
+      if (fd >= 0) ::close(fd);
+    }
+  }
+  ~Break() {
+    if (!moved_) only_port = 0;
+  }
+  Break(Break&& other) noexcept : comms_(other.comms_) { other.moved_ = true; }
+  Break& operator=(Break&&) = delete;
+
+  int comms() const { return comms_; }
+
+ private:
+  int comms_ = 0;
+  bool moved_ = false;
+};
+
+class NetDetourTest : public ::testing::Test {
+ protected:
+  NetDetourTest() { ::setenv("SOFTNET_INTERFACES", "lo", 1); }
+
+  static EndpointPlan plan() {
+    EndpointPlan plan;
+    plan.transport = "nccl_net,tcp";
+    plan.plugin = P2P_SOFTNET;
+    plan.workers = kSharingWorkers;
+    return plan;
+  }
+
+  static std::string transport(const Sides& sides) { return sides.connection.routes().front().transport; }
+
+  /// After so long.
+  static std::future<Break> break_after(const Sides& sides, std::chrono::microseconds after) {
+    return std::async(std::launch::async, [port = sides.peer.port(), after] {
+      std::this_thread::sleep_for(after);  // the moment of the fault
+      return Break(port);
+    });
+  }
+
+  static void expect_nothing_failed(const Sides& sides) {
+    EXPECT_EQ(sides.connection.stats().transfers_failed, 0U);
+    EXPECT_TRUE(is_ok(sides.connection.status()));
+  }
+};
+
+TEST_F(NetDetourTest, NothingFailsWhateverIsUnderWay) {
+  std::mt19937 random(1);
+  for (unsigned seed = 1; seed <= Sides::kOperations && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    Sides sides(plan());
+    sides.join();
+    ASSERT_EQ(transport(sides), "nccl_net");
+    sides.write(seed);
+    auto breaking = break_after(sides, std::chrono::microseconds(random() % 6000));
+    sides.any(seed, 100 + seed);
+    const Break broken = breaking.get();
+    EXPECT_GT(broken.comms(), 0);
+    sides.write(200 + seed);  // comms that nothing uses are not known to be lost
+    EXPECT_TRUE(eventually([&] { return transport(sides) == "tcp"; }));
+    for (unsigned which = 0; which != Sides::kOperations; ++which) sides.any(which, 300 + which);
+    expect_nothing_failed(sides);
+  }
+}
+
+/// Writes, reads and lists of both, in parts of the memory, so that the fault always meets some of each.
+class Traffic {
+ public:
+  static constexpr std::uint64_t kPart = Sides::kSize / 8;
+
+  Traffic(Sides& sides, std::uint64_t seed) : sides_(sides), seed_(seed) {
+    for (const std::uint64_t part : kWritten) fill(own(part), seed_ + part);
+    for (const std::uint64_t part : kRead) {
+      at_peer("fill", part);
+      fill(own(part), seed_ + kNoSeed);
+    }
+  }
+
+  void start_all() {
+    auto& over = sides_.connection;
+    for (const std::uint64_t part : kWritten) {
+      const auto [from, to] = spans(part);
+      transfers_.push_back(over.write(from, to));
+    }
+    for (const std::uint64_t part : kRead) {
+      const auto [from, to] = spans(part);
+      transfers_.push_back(over.read(from, to));
+    }
+    if (transfers_.size() > kMost) EXPECT_TRUE(is_ok(transfers_[transfers_.size() - kMost].wait(kLimit)));
+  }
+
+  void expect_all_done() {
+    for (const Transfer& transfer : transfers_) EXPECT_TRUE(is_ok(transfer.wait(kLimit)));
+    for (const std::uint64_t part : kWritten) at_peer("check", part);
+    for (const std::uint64_t part : kRead)
+      EXPECT_EQ(difference(own(part), seed_ + part), std::nullopt) << part;
+  }
+
+ private:
+  // The odd ones as lists of blocks.
+  static constexpr std::array<std::uint64_t, 4> kWritten{0, 1, 2, 3};
+  static constexpr std::array<std::uint64_t, 4> kRead{4, 5, 6, 7};
+  static constexpr std::uint64_t kNoSeed = 100;
+  static constexpr std::size_t kMost = 64;
+
+  std::span<std::byte> own(std::uint64_t part) { return sides_.own.part(part * kPart, kPart); }
+
+  void at_peer(const char* what, std::uint64_t part) {
+    EXPECT_TRUE(is_ok(status_of(sides_.peer.call(
+        fmt::format("{} {} {} {} {}", what, sides_.theirs.index, part * kPart, kPart, seed_ + part)))));
+  }
+
+  std::pair<std::vector<LocalSpan>, std::vector<RemoteSpan>> spans(std::uint64_t part) const {
+    std::pair<std::vector<LocalSpan>, std::vector<RemoteSpan>> both;
+    const std::uint64_t end = (part + 1) * kPart;
+    const std::uint64_t step = part % 2 == 0 ? kPart : 4099;
+    for (std::uint64_t at = part * kPart; at < end; at += step) {
+      const std::uint64_t size = std::min(step, end - at);
+      both.first.push_back(sides_.own.span(at, size));
+      both.second.push_back({sides_.target.region, sides_.target.address + at, size});
+    }
+    std::ranges::reverse(both.first);  // nothing merges
+    std::ranges::reverse(both.second);
+    return both;
+  }
+
+  Sides& sides_;
+  const std::uint64_t seed_;
+  std::vector<Transfer> transfers_;
+};
+
+TEST_F(NetDetourTest, NothingFailsOfManyAtOnce) {
+  std::mt19937 random(2);
+  std::uint64_t retried = 0;
+  for (unsigned round = 1; round <= 4 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    Sides sides(plan());
+    sides.join();
+    ASSERT_EQ(transport(sides), "nccl_net");
+    sides.write(round);
+    Traffic traffic(sides, 1000 * round);
+    auto breaking = break_after(sides, std::chrono::microseconds(random() % 20000));
+    const auto until = std::chrono::steady_clock::now() + 100ms;
+    while (std::chrono::steady_clock::now() < until) traffic.start_all();
+    const Break broken = breaking.get();
+    EXPECT_GT(broken.comms(), 0);
+    traffic.expect_all_done();
+    EXPECT_TRUE(eventually([&] { return transport(sides) == "tcp"; }));
+    sides.write(200 + round);
+    sides.read(300 + round);
+    expect_nothing_failed(sides);
+    retried += sides.connection.stats().batches_retried;
+  }
+  EXPECT_GT(retried, 0U) << "the fault met nothing that was under way";
+}
+
+}  // namespace
+
+int connect_if_allowed(int fd, const sockaddr* address, socklen_t size) {
+  const std::uint16_t port = port_of(address);
+  const std::uint16_t only = only_port;
+  if (only != 0 && port != 0 && port != only) {
+    errno = ECONNREFUSED;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_connect, fd, address, size));
+}
+
+}  // namespace p2p::testing
+
+// In place of the C library's, for the whole program and the plugin.
+extern "C" __attribute__((visibility("default"))) int connect(int fd, const sockaddr* address,
+                                                              socklen_t size) {
+  return p2p::testing::connect_if_allowed(fd, address, size);
+}
