@@ -31,9 +31,11 @@ Latencies::Row& Latencies::row(std::size_t place) {
   return *made.release();
 }
 
-void Latencies::add(const SegmentList& list, std::chrono::nanoseconds took) {
-  const std::size_t transport =
-      list.portions.size() == 1 ? list.portions.front().transport : transports_.size();
+void Latencies::add(const SegmentList& list, std::span<const TransportShare> shares,
+                    std::chrono::nanoseconds took) {
+  std::size_t transport = transports_.size();
+  if (shares.size() == 1) transport = shares.front().transport;
+  if (shares.empty() && list.portions.size() == 1) transport = list.portions.front().transport;
   Row& held = row(2 * transport + (list.operation == Operation::kRead ? 1 : 0));
   const std::uint64_t weight = list.bytes >= kShort ? 1 : kShortStandFor;
   held.counts[bucket_of(took)].fetch_add(weight, std::memory_order_relaxed);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/segment_list.h"
@@ -28,8 +29,8 @@ class Latencies {
     return bytes >= kShort || number % kShortStandFor == 0;
   }
 
-  /// Of a transfer that was timed.
-  void add(const SegmentList& list, std::chrono::nanoseconds took);
+  /// Of a transfer that was timed. `shares` are empty if it went as the list says.
+  void add(const SegmentList& list, std::span<const TransportShare> shares, std::chrono::nanoseconds took);
 
   /// Adds each row to that of the same place; `sum` is empty or was filled by another one of this endpoint.
   void add_to(std::vector<Latency>& sum) const;

@@ -14,6 +14,12 @@
 
 namespace p2p::engine {
 
+/// Bytes that a transport moved of a transfer.
+struct TransportShare {
+  std::size_t transport = 0;
+  std::uint64_t bytes = 0;
+};
+
 /// A checked and merged list of segments, one portion for each transport that carries some of it.
 /// Immutable once built; keeps its regions. Shared by all posts of it.
 struct SegmentList {

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/submission.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -28,9 +29,10 @@ void Submission::set_dropped() {
   set_error({ErrorCode::kCancelled, fmt::format("transfer of {} bytes: cancelled", list().bytes)});
 }
 
-void Submission::keep(std::shared_ptr<const SegmentList> detour) {
+void Submission::keep(std::shared_ptr<const SegmentList> detour, std::size_t around) {
   MutexLock lock(mutex_);
-  detours_.push_back(std::move(detour));
+  detours_.push_back({std::move(detour), around});
+  detoured_.store(true, std::memory_order_relaxed);
 }
 
 std::vector<std::size_t> Submission::transports() const {
@@ -40,8 +42,26 @@ std::vector<std::size_t> Submission::transports() const {
   };
   add(list());
   MutexLock lock(mutex_);
-  for (const auto& detour : detours_) add(*detour);
+  for (const auto& detour : detours_) add(*detour.list);
   return transports;
+}
+
+// A part that went around more than one transport is taken from each but the last.
+std::vector<TransportShare> Submission::shares() const {
+  std::vector<TransportShare> shares;
+  if (!detoured_.load(std::memory_order_relaxed)) return shares;
+  const auto share = [&](std::size_t transport) -> std::uint64_t& {
+    const auto found = std::ranges::find(shares, transport, &TransportShare::transport);
+    return (found != shares.end() ? *found : shares.emplace_back(transport)).bytes;
+  };
+  for (const auto& portion : list().portions) share(portion.transport) += portion.bytes;
+  MutexLock lock(mutex_);
+  for (const auto& detour : detours_) {
+    share(detour.around) -= detour.list->bytes;
+    for (const auto& portion : detour.list->portions) share(portion.transport) += portion.bytes;
+  }
+  std::erase_if(shares, [](const TransportShare& one) { return one.bytes == 0; });
+  return shares;
 }
 
 void Submission::end() {
@@ -54,7 +74,7 @@ void Submission::end() {
 }
 
 Piece Piece::cut(const BatchLimits& limits) {
-  Piece front{submission, cut_batch(batch, limits)};
+  Piece front{.submission = submission, .batch = cut_batch(batch, limits), .transport = transport};
   if (!empty()) submission->open_.fetch_add(1, std::memory_order_relaxed);
   return front;
 }
@@ -81,14 +101,13 @@ void Piece::refuse(const Refusal& refusal, Deferred& deferred) {
 }
 
 std::vector<Piece> Piece::spread(const std::shared_ptr<const SegmentList>& list) {
-  submission->keep(list);
+  submission->keep(list, transport);
   submission->open_.fetch_add(static_cast<std::uint32_t>(list->portions.size()) - 1,
                               std::memory_order_relaxed);
   std::vector<Piece> pieces;
   for (const auto& portion : list->portions) {
-    pieces.push_back({submission,
-                      {.operation = batch.operation, .segments = portion.segments, .bytes = portion.bytes},
-                      retries});
+    const Batch whole{.operation = batch.operation, .segments = portion.segments, .bytes = portion.bytes};
+    pieces.push_back({submission, whole, retries, portion.transport});
   }
   return pieces;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -79,14 +80,23 @@ class Submission {
 
   void cancel() const { submitter_->cancel(*this); }
 
-  /// Keeps the list of a detour, to which pieces point, for as long as it lives.
-  void keep(std::shared_ptr<const SegmentList> detour);
+  /// Keeps the list of a detour, to which pieces point, for as long as it lives. It goes `around` a
+  /// transport.
+  void keep(std::shared_ptr<const SegmentList> detour, std::size_t around);
 
   /// Of its list and its detours.
   std::vector<std::size_t> transports() const;
 
+  /// What each moved, once it is done; empty: as its list says, without detours.
+  std::vector<TransportShare> shares() const;
+
  private:
   friend struct Piece;
+
+  struct Detour {
+    std::shared_ptr<const SegmentList> list;
+    std::size_t around = 0;
+  };
 
   const std::shared_ptr<Submitter> submitter_;
   const Post post_;
@@ -94,7 +104,8 @@ class Submission {
   std::atomic<bool> failed_{false};
   mutable Mutex mutex_;
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<const SegmentList>> detours_ P2P_GUARDED_BY(mutex_);
+  std::vector<Detour> detours_ P2P_GUARDED_BY(mutex_);
+  std::atomic<bool> detoured_{false};  // there are some
 };
 
 /// What a lane has to do of a submission: all of a portion at first, from which batches are cut; those that
@@ -116,6 +127,8 @@ struct Piece {
   bool may_go_again() { return ++retries <= kMostRetries; }
   static constexpr std::uint8_t kMostRetries = 16;
   std::uint8_t retries = 0;
+
+  std::size_t transport = 0;  ///< that it is to go over
 
   /// It is done. The outcome of the submission is told by `deferred` if this was its last.
   void close(Deferred& deferred);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,13 +23,12 @@ class TransferCounts {
   /// How many were before it.
   std::uint64_t started() { return started_.fetch_add(1, std::memory_order_relaxed); }
   void failed() { failed_.fetch_add(1, std::memory_order_relaxed); }
-  void completed(const SegmentList& list) {
+  /// `shares` are empty if it went as the list says.
+  void completed(const SegmentList& list, std::span<const TransportShare> shares) {
     completed_.fetch_add(1, std::memory_order_relaxed);
-    for (const auto& portion : list.portions) {
-      Bytes& bytes = bytes_[portion.transport];
-      (list.operation == Operation::kWrite ? bytes.written : bytes.read)
-          .fetch_add(portion.bytes, std::memory_order_relaxed);
-    }
+    for (const TransportShare& share : shares) add(list.operation, share.transport, share.bytes);
+    if (!shares.empty()) return;
+    for (const auto& portion : list.portions) add(list.operation, portion.transport, portion.bytes);
   }
 
   void add_to(Stats& stats) const {
@@ -48,6 +49,11 @@ class TransferCounts {
   struct Bytes {
     std::atomic<std::uint64_t> written{0}, read{0};
   };
+
+  void add(Operation operation, std::size_t transport, std::uint64_t bytes) {
+    Bytes& sum = bytes_[transport];
+    (operation == Operation::kWrite ? sum.written : sum.read).fetch_add(bytes, std::memory_order_relaxed);
+  }
 
   const TransportList& transports_;
   std::vector<Bytes> bytes_;  // by transport

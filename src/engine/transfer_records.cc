@@ -27,11 +27,12 @@ std::shared_ptr<TransferState> TransferRecords::start(Operation operation, std::
   return state;
 }
 
-void TransferRecords::end(const SegmentList& list, const TransferState& state, const Status& status) {
+void TransferRecords::end(const SegmentList& list, std::span<const TransportShare> shares,
+                          const TransferState& state, const Status& status) {
   if (auto* const trace = state.trace()) trace->ended(status);
   if (!status) return counts_.failed();
-  counts_.completed(list);
-  if (state.timed_from()) latencies_.add(list, Clock::now() - *state.timed_from());
+  counts_.completed(list, shares);
+  if (state.timed_from()) latencies_.add(list, shares, Clock::now() - *state.timed_from());
 }
 
 }  // namespace p2p::engine

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "engine/latencies.h"
 #include "engine/segment_list.h"
@@ -25,8 +26,9 @@ class TransferRecords {
   std::shared_ptr<TransferState> start(Operation operation, std::uint64_t bytes, std::size_t spans,
                                        const PostOptions& options);
 
-  /// It has ended so. `list` has no portions if none was built.
-  void end(const SegmentList& list, const TransferState& state, const Status& status);
+  /// It has ended so. `list` has no portions if none was built; `shares` are empty if it went as that says.
+  void end(const SegmentList& list, std::span<const TransportShare> shares, const TransferState& state,
+           const Status& status);
 
   const TransferCounts& counts() const { return counts_; }
   const Latencies& latencies() const { return latencies_; }

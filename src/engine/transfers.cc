@@ -100,7 +100,7 @@ void Transfers::ended(const Submission& submission, Status status) {
   if (const auto& notification = submission.notification(); status && notification) {
     parts_.notifications->send(*notification, std::make_shared<TransferState>(notification->size()));
   }
-  finish(submission.list(), *submission.state(), std::move(status));
+  finish(submission.list(), *submission.state(), std::move(status), submission.shares());
 }
 
 std::shared_ptr<Slot> Transfers::submit(const SegmentList& list,
@@ -117,6 +117,7 @@ std::shared_ptr<Slot> Transfers::submit(const SegmentList& list,
 }
 
 std::shared_ptr<Slot> Transfers::submit(Piece piece, std::size_t transport, Deferred& deferred) const {
+  piece.transport = transport;
   if (const auto lane = router_->lane(transport)) return lane->submit(std::move(piece), deferred);
   piece.fail({ErrorCode::kPeerGone, "the connection is closed"}, deferred);
   return nullptr;
@@ -156,8 +157,9 @@ void Transfers::let_waiter_assist(const SegmentList& list, TransferState& state,
   }
 }
 
-void Transfers::finish(const SegmentList& list, TransferState& state, Status status) {
-  records_.end(list, state, status);
+void Transfers::finish(const SegmentList& list, TransferState& state, Status status,
+                       std::span<const TransportShare> shares) {
+  records_.end(list, shares, state, status);
   // Before anybody can know that it is done: who knows may close the connection, and finds it drained then.
   under_way_.fetch_sub(1, std::memory_order_acq_rel);
   state.finish(std::move(status));

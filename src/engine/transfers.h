@@ -79,7 +79,8 @@ class Transfers : public Submitter, public std::enable_shared_from_this<Transfer
   std::shared_ptr<Slot> submit(Piece piece, std::size_t transport, Deferred& deferred) const;
   void let_waiter_assist(const SegmentList& list, TransferState& state,
                          const std::shared_ptr<Slot>& started) const;
-  void finish(const SegmentList& list, TransferState& state, Status status);
+  void finish(const SegmentList& list, TransferState& state, Status status,
+              std::span<const TransportShare> shares = {});
   void fail_early(TransferState& state, Error error);
   void park(const std::shared_ptr<ParkedTransfer>& parked);
   void start_parked(const TransferState& state);

@@ -130,5 +130,38 @@ TEST_P(DetourTest, NothingFailsOfManyAtOnce) {
   }
 }
 
+TransportBytes moved_by(const Sides& sides, const std::string& transport) {
+  for (const TransportBytes& one : sides.connection.stats().by_transport) {
+    if (one.transport == transport) return one;
+  }
+  return {};
+}
+
+// A list that was prepared for the transport of before begins there, and ends elsewhere.
+TEST_P(DetourTest, WhatWentElsewhereIsCountedWhereItWent) {
+  Sides sides(all_transports());
+  sides.join();
+  const std::vector<LocalSpan> here{sides.own.span(0, Sides::kSize)};
+  const std::vector<RemoteSpan> there{sides.target};
+  const auto prepared_write = sides.connection.prepare_write(here, there);
+  const auto prepared_read = sides.connection.prepare_read(here, there);
+  ASSERT_TRUE(is_ok(status_of(prepared_write)) && is_ok(status_of(prepared_read)));
+  sides.write(1);
+  EXPECT_EQ(moved_by(sides, "cma").written, Sides::kSize);
+  EXPECT_GT(shut_after(sides, 0us).get(), 0);
+  EXPECT_TRUE(eventually([&] { return sides.connection.routes().front().transport == "tcp"; }));
+  for (int i = 0; i != 2; ++i) EXPECT_TRUE(is_ok(prepared_write->post().wait(kLimit)));
+  EXPECT_TRUE(is_ok(prepared_read->post().wait(kLimit)));
+  EXPECT_EQ(moved_by(sides, "cma").written, Sides::kSize);
+  EXPECT_EQ(moved_by(sides, "cma").read, 0U);
+  EXPECT_EQ(moved_by(sides, "tcp").written, 2 * Sides::kSize);
+  EXPECT_EQ(moved_by(sides, "tcp").read, Sides::kSize);
+  std::uint64_t timed = 0;
+  for (const Latency& row : sides.connection.latencies()) {
+    for (const std::uint64_t count : row.counts) timed += row.transport == "tcp" ? count : 0;
+  }
+  EXPECT_EQ(timed, 3U) << "how long they took is told of it as well";
+}
+
 }  // namespace
 }  // namespace p2p::testing
