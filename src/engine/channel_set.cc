@@ -343,6 +343,20 @@ std::optional<ChannelSet::Clock::time_point> ChannelSet::next_tick() const {
   return next;
 }
 
+void ChannelSet::moved(const PeerPath& path) {
+  if (!setup_.context->options.interfaces.empty()) return;
+  const PeerPath before = std::exchange(setup_.peer.path, path);
+  // A NIC that a transport finds by itself is the same by any path, and keeps its name.
+  const auto was = transport().rails(before);
+  const auto is = transport().rails(path);
+  const bool by_path = was.size() == 1 && is.size() == 1 && was.front().name != is.front().name;
+  for (Place& place : places_) {
+    if (place.rail.address != before.local_address) continue;
+    place.rail.address = path.local_address;
+    if (by_path) place.rail.name = is.front().name;
+  }
+}
+
 void ChannelSet::leave(Clock::time_point now) {
   cleared_ = true;
   leave_by_ = now + setup_.context->options.hung;

@@ -87,6 +87,10 @@ class ChannelSet {
   Status on(const wire::ChannelsRest& rest);
   Status on(const wire::ChannelsWanted& wanted);
 
+  /// The session has another path: unless the application named interfaces, channels that are opened from now
+  /// on take that one.
+  void moved(const PeerPath& path);
+
   /// Opens channels that rest, or asks the peer to.
   void wake();
 

@@ -97,7 +97,11 @@ Session::Handlers Connection::handlers(Clock::time_point deadline) {
       .paused = [self] { self->reads_paused_.fetch_add(1, std::memory_order_relaxed); },
       .slow = [self](std::chrono::milliseconds still) { self->slow_for_ = still; },
       .broken = [self](const Error& why) { self->session_history_.lost("", why.message); },
-      .resumed = [self] { self->session_history_.returned(); },
+      .resumed =
+          [self](const PeerPath& path) {
+            self->session_history_.returned();
+            self->lanes_->moved(path);
+          },
       .heard_within = [self](std::chrono::milliseconds time) { return self->lanes_->heard_within(time); }};
 }
 

@@ -36,8 +36,12 @@ unsigned default_workers() {
   return std::min(cores, std::clamp(cores / 2, 8U, 16U));
 }
 
-/// Of the interfaces that the application named and both sides' channels use.
-std::vector<std::string> addresses_towards(const Context& context, const SessionPeer& peer) {
+/// Of the interfaces that the application named and both sides' channels use. If it named none, of all that
+/// peers may reach anyway.
+std::vector<std::string> addresses_towards(const Context& context, const SessionPeer& peer, bool has_key) {
+  if (context.options.interfaces.empty()) {
+    return other_addresses(context.options, peer.path.local_address, has_key);
+  }
   std::vector<std::string> addresses;
   const auto is_named = [&](const Rail& rail) {
     return std::ranges::any_of(context.options.interfaces, [&](const std::string& wanted) {
@@ -185,17 +189,17 @@ void Endpoint::set_note(std::string note) {
 
 SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   const Options& options = context_->options;
-  SessionConfig config{
-      incarnation_,
-      credentials_ ? credentials_->current() : nullptr,
-      options.allow,
-      {},
-      options.tls,
-      options.keepalive,
-      std::max(options.hung, options.keepalive),
-      context_->port,
-      process_,
-      [context = context_.get()](const SessionPeer& peer) { return addresses_towards(*context, peer); }};
+  SessionConfig config{incarnation_,
+                       credentials_ ? credentials_->current() : nullptr,
+                       options.allow,
+                       {},
+                       options.tls,
+                       options.keepalive,
+                       std::max(options.hung, options.keepalive),
+                       context_->port,
+                       process_,
+                       [context = context_.get(), has_key = credentials_ != nullptr](
+                           const SessionPeer& peer) { return addresses_towards(*context, peer, has_key); }};
   if (note) {
     config.introduction.note = std::move(*note);
   } else {

@@ -410,6 +410,14 @@ bool Lanes::heard_within(std::chrono::milliseconds time) const {
   return std::any_of(all.begin(), all.end(), [time](const auto& slot) { return slot->heard_within(time); });
 }
 
+void Lanes::moved(const PeerPath& path) {
+  MutexLock lock(mutex_);
+  peer_.path = path;
+  for (Entry& entry : entries_) {
+    if (entry.channels) entry.channels->moved(path);
+  }
+}
+
 Lanes::Entry* Lanes::find(const std::string& transport) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (context_->transports()[i].transport->name() == transport) return &entries_[i];

@@ -62,6 +62,9 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   /// The peer's machine was heard of over one of the channels; false also where none can tell.
   bool heard_within(std::chrono::milliseconds time) const;
 
+  /// The session goes on over this path.
+  void moved(const PeerPath& path);
+
   /// Ends all channels. What is under way fails with `error`. Any thread.
   void close(const Error& error);
 

@@ -3,6 +3,7 @@
 
 #include "drivers/socket/address.h"
 #include "drivers/socket/default_address.h"
+#include "drivers/socket/interfaces.h"
 #include "engine/announcement.h"
 
 namespace p2p::engine {
@@ -31,6 +32,17 @@ std::vector<std::string> listen_addresses(const Options& options, const std::str
   const auto address = socket::Address::parse(own, 0);
   if (!address || address->is_loopback() || address->is_link_local()) return {own};
   return {own, v4 ? "127.0.0.1" : "::1"};
+}
+
+std::vector<std::string> other_addresses(const Options& options, const std::string& address, bool has_key) {
+  const bool is_open = is_wildcard(options.listen_address) || (options.listen_address.empty() && has_key);
+  const auto there = socket::Address::parse(address, 0);
+  const auto interfaces = socket::interfaces();
+  if (!is_open || !options.announce.empty() || !there || !interfaces) return {};
+  const socket::AddressWish wish{.interfaces = options.announce_interfaces, .near = ""};
+  std::vector<std::string> texts;
+  for (const auto& one : socket::choose_others(wish, *interfaces, *there)) texts.push_back(one.text());
+  return texts;
 }
 
 }  // namespace p2p::engine

@@ -19,4 +19,8 @@ Result<std::string> announced_address(const Options& options);
 /// host may use its loopback address.
 std::vector<std::string> listen_addresses(const Options& options, const std::string& own, bool has_key);
 
+/// Where else a peer that came to `address` finds this host: if the application left it to the engine at
+/// which addresses to listen and which one to tell, and so all are open, at one of each other network.
+std::vector<std::string> other_addresses(const Options& options, const std::string& address, bool has_key);
+
 }  // namespace p2p::engine

@@ -93,7 +93,7 @@ class Session : public std::enable_shared_from_this<Session> {
     /// Its connection broke, for this reason, and the peer may live; it goes on over another one. May be
     /// null.
     std::function<void(const Error&)> broken = nullptr;
-    std::function<void()> resumed = nullptr;
+    std::function<void(const PeerPath&)> resumed = nullptr;
 
     /// Asked: whether the peer's machine was heard of within this time over another connection with it. Then
     /// it is not gone, however many packets the session's own path loses. May be null.

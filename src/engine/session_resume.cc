@@ -157,7 +157,7 @@ void Session::Core::resume(ResumeAttempt::Proven proven) {
       peer_name_, socket_->peer(), proven.attempt,
       std::chrono::duration_cast<std::chrono::milliseconds>(gone).count());
   loss_.reset();
-  if (handlers_.resumed) handlers_.resumed();
+  if (handlers_.resumed) handlers_.resumed(socket_->path());
   start_keepalive();
   take_outbox();
   if (state_ == State::kOpen) flush();

@@ -34,7 +34,7 @@ class ControlPathTest : public ::testing::Test {
     ASSERT_TRUE(is_ok(rails_.made()));
     left_.emplace(plan(Rails::kLeftAddress), rails_.left());
     right_.emplace(plan(Rails::kRightAddress), rails_.right());
-    connection_ = left_->number(fmt::format("connect {} {} 20000", right_->address(), right_->port()));
+    connection_ = left_->number(fmt::format("connect {} {} 20000", Rails::kRightAddress, right_->port()));
     right_->accept();
     own_ = left_->region(kSize);
     theirs_ = right_->region(kSize);
@@ -177,6 +177,37 @@ TEST_P(GoneAddressTest, IsLeftForAnother) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, GoneAddressTest, ::testing::Bool(), [](const auto& one) {
+  return one.param ? std::string("WhoWasDialled") : std::string("WhoDialled");
+});
+
+/// Nothing is said of interfaces and addresses, there is a key, and a host has more than one network: session
+/// and streams go on over another one.
+class DefaultAddressTest : public ControlPathTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  EndpointPlan plan(const char* address) const override {
+    EndpointPlan plan = ControlPathTest::plan(address);
+    plan.address.clear();
+    plan.interfaces.clear();
+    plan.key_file = plan_over("tcp_tls").key_file;
+    return plan;
+  }
+};
+
+TEST_P(DefaultAddressTest, ThatIsGoneIsLeftForAnother) {
+  const std::uint64_t id = import(theirs_);
+  left_->number(fmt::format("fill {} 0 {} 7", own_.index, kSize));
+  ASSERT_TRUE(is_ok(write(id, theirs_)));
+  ASSERT_EQ(rails_.control_ports().size(), 2U) << "the session, and a stream beside it";
+  rails_.take_address(GetParam(), 0);
+  ASSERT_TRUE(is_ok(rails_.made()));
+  const auto until = Clock::now() + 2 * kKeepalive;
+  do {
+    ASSERT_TRUE(is_ok(write(id, theirs_)));
+  } while (Clock::now() < until);
+  expect_all_goes_on();
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, DefaultAddressTest, ::testing::Bool(), [](const auto& one) {
   return one.param ? std::string("WhoWasDialled") : std::string("WhoDialled");
 });
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <utility>
 
@@ -45,7 +46,34 @@ std::optional<Address> routed_address() {
   return std::nullopt;
 }
 
+/// Its addresses lead to this host's own guests, and often are the same on every host.
+bool is_of_guests(std::string_view name) {
+  constexpr std::array<std::string_view, 13> kBeginnings{"docker", "br-",    "veth",     "virbr", "cni",
+                                                         "cali",   "cilium", "lxc",      "tunl",  "flannel",
+                                                         "kube-",  "podman", "nodelocal"};
+  return std::ranges::any_of(kBeginnings, [&](std::string_view one) { return name.starts_with(one); });
+}
+
 }  // namespace
+
+std::vector<Address> choose_others(const AddressWish& wish, std::span<const Interface> interfaces,
+                                   const Address& address) {
+  if (address.is_loopback() || address.is_link_local()) return {};
+  std::vector<std::string_view> passed;
+  for (const Interface& one : interfaces) {
+    if (one.address.same_host(address)) passed.push_back(one.name);
+  }
+  std::vector<Address> others;
+  for (const Interface& one : interfaces) {
+    const bool wished = wish.interfaces.empty() || is_wished(one.name, wish.interfaces);
+    const bool leads_here = !one.loopback && !one.address.is_link_local() && !is_of_guests(one.name);
+    if (!wished || !leads_here || one.address.family() != address.family()) continue;
+    if (std::ranges::find(passed, one.name) != passed.end()) continue;
+    passed.push_back(one.name);
+    others.push_back(one.address);
+  }
+  return others;
+}
 
 Result<Address> choose_address(const AddressWish& wish, std::span<const Interface> interfaces,
                                const std::optional<Address>& routed) {

@@ -30,4 +30,10 @@ Result<std::string> default_address(const AddressWish& wish);
 Result<Address> choose_address(const AddressWish& wish, std::span<const Interface> interfaces,
                                const std::optional<Address>& routed);
 
+/// One address of each other interface as wished by which peers may reach this host, of the family of
+/// `address`, which is one of its own: none of loopback, of a link alone, or of containers and virtual
+/// machines. Empty if that is loopback.
+std::vector<Address> choose_others(const AddressWish& wish, std::span<const Interface> interfaces,
+                                   const Address& address);
+
 }  // namespace p2p::socket

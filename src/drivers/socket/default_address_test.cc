@@ -65,6 +65,30 @@ TEST(DefaultAddress, NamesWhatThereIsWhenNothingMatches) {
   }
 }
 
+std::vector<std::string> others(const AddressWish& wish, const std::vector<Interface>& interfaces,
+                                const std::string& address) {
+  std::vector<std::string> texts;
+  for (const Address& one : choose_others(wish, interfaces, Address::parse(address, 0).value())) {
+    texts.push_back(one.text());
+  }
+  return texts;
+}
+
+TEST(DefaultAddress, OthersAreOfOtherNetworksThatPeersMayReach) {
+  using ::testing::ElementsAre;
+  using ::testing::IsEmpty;
+  std::vector<Interface> host = kHost;
+  for (const char* const name : {"eth0", "eth2", "eth2"}) host.push_back(make(name, "10.2.0.5"));
+  for (const char* const name : {"br-12ab", "veth7", "virbr0", "cali9", "kube-ipvs0"}) {
+    host.push_back(make(name, "10.3.0.5"));
+  }
+  EXPECT_THAT(others({}, host, "10.0.0.5"), ElementsAre("10.1.0.5", "192.168.7.5", "10.2.0.5"));
+  EXPECT_THAT(others({}, host, "fd00::5"), IsEmpty()) << "none of another family";
+  EXPECT_THAT(others({.interfaces = "^ens", .near = ""}, kHost, "10.0.0.5"), ElementsAre("10.1.0.5"));
+  EXPECT_THAT(others({}, kHost, "127.0.0.1"), IsEmpty()) << "whoever is there is on this host";
+  EXPECT_THAT(others({}, kHost, "fe80::5%1"), IsEmpty());
+}
+
 TEST(DefaultAddress, OfThisHostIsNumeric) {
   const auto address = default_address({});
   ASSERT_TRUE(address) << address.error().message;
