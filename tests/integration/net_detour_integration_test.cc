@@ -27,7 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// This process connects to no other port; 0: to all.
+// To other ports this process does not connect; 0: to all.
 std::atomic<std::uint16_t> only_port{0};
 
 std::uint16_t port_of(const sockaddr* address) {
@@ -36,24 +36,33 @@ std::uint16_t port_of(const sockaddr* address) {
   return 0;
 }
 
-// The port at the other end of a TCP connection, or 0.
-std::uint16_t peer_port(int fd) {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof storage;
-  auto* const address = reinterpret_cast<sockaddr*>(&storage);
-  return ::getpeername(fd, address, &size) == 0 ? port_of(address) : std::uint16_t{0};
+// The ports at both ends of a TCP connection, or nothing.
+std::vector<std::uint16_t> ports_of(int fd) {
+  std::vector<std::uint16_t> ports;
+  for (const auto name : {&::getpeername, &::getsockname}) {
+    sockaddr_storage storage{};
+    socklen_t size = sizeof storage;
+    auto* const address = reinterpret_cast<sockaddr*>(&storage);
+    if (name(fd, address, &size) != 0 || port_of(address) == 0) return {};
+    ports.push_back(port_of(address));
+  }
+  return ports;
 }
 
 /// From here on the plugin of this process has no connections and gets none, until the end.
 class Break {
  public:
-  explicit Break(std::uint16_t session) {
-    only_port = session;
+  /// But for those of the session, at a port here or there, and of `tcp`, which uses the same.
+  explicit Break(const Sides& sides) {
+    only_port = sides.peer.port();
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       // Of its own, so that it stays what it is.
       const int fd = ::dup(std::stoi(entry.path().filename()));
-      const std::uint16_t port = fd < 0 ? 0 : peer_port(fd);
-      if (port != 0 && port != session && ::shutdown(fd, SHUT_RDWR) == 0) ++comms_;
+      const auto ports = ports_of(fd);
+      const bool is_comm = !ports.empty() && std::ranges::none_of(ports, [&](std::uint16_t port) {
+        return port == sides.peer.port() || port == sides.endpoint.port();
+      });
+      if (is_comm && ::shutdown(fd, SHUT_RDWR) == 0) ++comms_;
       if (fd >= 0) ::close(fd);
     }
   }
@@ -82,13 +91,16 @@ class NetDetourTest : public ::testing::Test {
     return plan;
   }
 
+  /// By who dialled in one round, and by who was dialled in the next one.
+  static void join(Sides& sides, unsigned round) { round % 2 == 0 ? sides.join() : sides.be_joined(); }
+
   static std::string transport(const Sides& sides) { return sides.connection.routes().front().transport; }
 
   /// After so long.
   static std::future<Break> break_after(const Sides& sides, std::chrono::microseconds after) {
-    return std::async(std::launch::async, [port = sides.peer.port(), after] {
+    return std::async(std::launch::async, [&sides, after] {
       std::this_thread::sleep_for(after);  // the moment of the fault
-      return Break(port);
+      return Break(sides);
     });
   }
 
@@ -103,7 +115,7 @@ TEST_F(NetDetourTest, NothingFailsWhateverIsUnderWay) {
   for (unsigned seed = 1; seed <= Sides::kOperations && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     Sides sides(plan());
-    sides.join();
+    join(sides, seed);
     ASSERT_EQ(transport(sides), "nccl_net");
     sides.write(seed);
     auto breaking = break_after(sides, std::chrono::microseconds(random() % 6000));
@@ -189,7 +201,7 @@ TEST_F(NetDetourTest, NothingFailsOfManyAtOnce) {
   for (unsigned round = 1; round <= 4 && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     Sides sides(plan());
-    sides.join();
+    join(sides, round);
     ASSERT_EQ(transport(sides), "nccl_net");
     sides.write(round);
     Traffic traffic(sides, 1000 * round);

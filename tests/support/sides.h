@@ -35,6 +35,23 @@ class Sides {
     if (!made) return;
     connection = std::move(*made);
     at_peer = peer.accept();
+    meet();
+  }
+
+  /// The peer connects to here.
+  void be_joined() {
+    peer.begin(
+        fmt::format("connect 127.0.0.1 {} {}", endpoint.port(), std::chrono::milliseconds(kLimit).count()));
+    auto made = endpoint.accept(kLimit);
+    EXPECT_TRUE(is_ok(status_of(made)) && is_ok(status_of(peer.finish())));
+    if (!made) return;
+    connection = std::move(*made);
+    at_peer = 0;
+    meet();
+  }
+
+  /// Each has a region of the other.
+  void meet() {
     theirs = peer.region(kSize);
     const auto imported = connection.import_region(theirs.descriptor);
     EXPECT_TRUE(is_ok(status_of(imported)));
