@@ -73,21 +73,21 @@ Status import_list(const Connection& connection, BlobKind kind, const List& blob
 
 }  // namespace
 
-Result<RemoteRegionId> Importer::region_of(std::span<const std::byte> blob) {
-  Known& known = known_[load<std::uint32_t>(blob, kRegionAt) % kKnown];
-  if (known.region != RemoteRegionId{} && same_region(blob, known.blob)) return known.region;
+Status Importer::learn(std::span<const std::byte> blob, Known& known) {
   const Result<RegionDescriptor> descriptor = RegionDescriptor::parse(blob);
   if (!descriptor) return tl::unexpected(descriptor.error());
   const Result<RemoteRegionId> region = connection_.import_region(*descriptor);
-  if (!region) return region;
+  if (!region) return tl::unexpected(region.error());
   std::memcpy(known.blob.data(), blob.data(), RegionDescriptor::kBytes);
   known.region = *region;
-  return region;
+  return {};
 }
 
 Result<RemoteSpan> Importer::operator()(std::span<const std::byte> blob, std::size_t size) {
-  const Result<RemoteRegionId> region = region_of(blob);
-  if (!region) return tl::unexpected(region.error());
+  Known& known = known_[load<std::uint32_t>(blob, kRegionAt) % kKnown];
+  if (known.region == RemoteRegionId{} || !same_region(blob, known.blob)) {
+    if (Status learned = learn(blob, known); !learned) return tl::unexpected(std::move(learned.error()));
+  }
   const auto short_size = load<std::uint32_t>(blob, kShortSizeAt);
   const std::uint64_t described =
       short_size == kSizeIsLong ? load<std::uint64_t>(blob, kLongSizeAt) : short_size;
@@ -96,7 +96,7 @@ Result<RemoteSpan> Importer::operator()(std::span<const std::byte> blob, std::si
         ErrorCode::kOutOfRange,
         "move " + std::to_string(size) + " bytes: the peer's blob describes " + std::to_string(described));
   }
-  return RemoteSpan{.region = *region, .address = load<std::uint64_t>(blob, 0), .size = size};
+  return RemoteSpan{.region = known.region, .address = load<std::uint64_t>(blob, 0), .size = size};
 }
 
 void check_blobs(BlobKind kind, const Blob& blob, std::size_t count) { check_list(kind, blob, count); }

@@ -54,7 +54,8 @@ class Importer {
   };
   static constexpr std::size_t kKnown = 64;
 
-  Result<RemoteRegionId> region_of(std::span<const std::byte> blob);
+  /// Asks the connection about a region that has not come yet.
+  Status learn(std::span<const std::byte> blob, Known& known);
 
   const Connection& connection_;
   std::array<Known, kKnown> known_{};
