@@ -332,7 +332,7 @@ class Serving:
         )  # fmt: skip
 
     def __enter__(self):
-        return self.process.stdout.readline().split()[-1]
+        return self.process.stdout.readline().split(":")[-1].strip()
 
     def __exit__(self, *_):
         try:
@@ -388,6 +388,12 @@ def test_the_doctor_there_says_what_is_wrong(hosts, tmp_path):
 def test_nobody_serves(hosts):
     code, found = doctor("--peer", f"{RIGHT}:9", wrapper=hosts[0])
     assert code == 1 and "--serve" in found["peer", f"{RIGHT}:9"]["remedy"]
+
+
+def test_a_name_that_is_no_hosts():
+    (found,) = peer.examine("nobody.invalid", 9)
+    assert found.level == finding.PROBLEM and "nobody.invalid the name of a host" in found.remedy
+    assert "Errno" not in found.text and "firewall" not in found.remedy
 
 
 def test_something_else_serves():

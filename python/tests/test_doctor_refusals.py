@@ -126,7 +126,7 @@ def examined(monkeypatch):
     words = [sys.executable, "-m", "uccl.doctor", "--serve", "--listen", "127.0.0.1", "--port", "0", "--clients", "1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as serving:
         try:
-            port = int(serving.stdout.readline().split()[-1])
+            port = int(serving.stdout.readline().split(":")[-1])
             return by_name(peer.examine("127.0.0.1", port))
         finally:
             serving.kill()

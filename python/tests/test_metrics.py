@@ -147,7 +147,7 @@ def test_top_shows_the_connection(served):
     shown = run_top(served, "--once")
     assert shown.returncode == 0, shown.stderr
     first, heads, row = shown.stdout.strip().splitlines()
-    assert first.startswith("1 connections, ")
+    assert first.startswith("1 connection, ")
     assert heads.split()[:3] == ["conn", "peer", "by"]
     assert row.split()[0] == "0"
 
@@ -155,12 +155,38 @@ def test_top_shows_the_connection(served):
 def test_top_says_where_nothing_is_served():
     refused = run_top(free_place(), "--once")
     assert refused.returncode == 1
-    assert "UCCL_P2P_METRICS=" in refused.stderr
+    assert "Connection refused; run the process with UCCL_P2P_METRICS=" in refused.stderr
+    assert "urlopen" not in refused.stderr
     assert run_top().returncode == 2
+    nowhere = run_top("here", "--once")
+    assert (nowhere.returncode, nowhere.stderr.splitlines()[-1]) == (2, "p2p-top: error: here is no address:port")
 
 
-def scrape(at, written, counts):
-    labels = 'endpoint="a 1",connection="0",peer="b, \\"c\\" 2"'
+def test_top_says_that_the_process_has_ended(other):
+    place = free_place()
+    other.open(metrics=place)
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "uccl.top", place, "--interval", "0.05"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert watching.stdout.readline().startswith("0 connections, ")
+        other.call("close")
+        _, told = watching.communicate(timeout=50)
+    finally:
+        watching.kill()
+    assert watching.returncode == 1 and told.strip().endswith("; the process has ended")
+
+
+def test_top_tells_endpoints_of_one_process_apart():
+    now = scrape(12.0, 5000, {"+Inf": 15})
+    now.samples.update(scrape(12.0, 4000, {"+Inf": 15}, endpoint="a 2").samples)
+    assert [row.split()[0] for row in top.table(top.lines(now, None)).splitlines()] == ["conn", "1/0", "2/0"]
+    assert [top.bytes_text(count) for count in (2048, 2 << 20, 3 << 30)] == ["2 KiB", "2.0 MiB", "3.0 GiB"]
+
+
+def scrape(at, written, counts, endpoint="a 1"):
+    labels = f'endpoint="{endpoint}",connection="0",peer="b, \\"c\\" 2"'
     rows = [f'p2p_connection_written_bytes_total{{{labels},transport="tcp"}} {written}']
     for name in ("connection_read_bytes_total", "connection_transfers_completed_total",
                  "connection_batches_retried_total", "connection_channels_lost_total", "transfers_under_way",

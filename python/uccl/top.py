@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
 import time
 import urllib.error
@@ -139,6 +140,13 @@ def lines(now: Scrape, before: Scrape | None) -> list[Line]:
     return sorted(made, key=lambda one: one.written + one.read, reverse=True)
 
 
+def bytes_text(count: float) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count / 1024:.0f} KiB"
+
+
 def time_text(seconds: float | None) -> str:
     """Bounds of buckets, so "at most"."""
     if seconds is None:
@@ -152,11 +160,13 @@ def time_text(seconds: float | None) -> str:
 
 
 def table(rows: list[Line], most: int | None = None) -> str:
-    """The rows as text, `most` lines of it."""
+    """The rows as text, `most` lines of it. Connections of several endpoints are told apart by the endpoints' ports."""
+    several = len({one.endpoint for one in rows}) > 1
     heads = ("conn", "peer", "by", "GB/s out", "GB/s in", "done/s", "open", "queued", "p50 <", "p99 <", "again", "lost", "back", "resumed")
     cells = [
         (
-            one.connection, one.peer, one.transport, f"{one.written / 1e9:.3f}", f"{one.read / 1e9:.3f}",
+            f"{one.endpoint.split()[-1]}/{one.connection}" if several else one.connection,
+            one.peer, one.transport, f"{one.written / 1e9:.3f}", f"{one.read / 1e9:.3f}",
             f"{one.transfers:.0f}", f"{one.under_way:.0f}", f"{one.queued:.0f}", time_text(one.p50),
             time_text(one.p99), f"{one.retried:.0f}", f"{one.lost:.0f}", f"{one.back:.0f}", f"{one.resumed:.0f}",
         )
@@ -178,9 +188,9 @@ def summary(now: Scrape, rows: list[Line]) -> str:
         return sum(value for _, value in now.named(name))
 
     return (
-        f"{len(rows)} connections, {sum(one.written for one in rows) / 1e9:.3f} GB/s out, "
+        f"{len(rows)} {'connection' if len(rows) == 1 else 'connections'}, {sum(one.written for one in rows) / 1e9:.3f} GB/s out, "
         f"{sum(one.read for one in rows) / 1e9:.3f} in; "
-        f"{total('p2p_registered_bytes') / 2**30:.2f} GiB registered in {total('p2p_registered_regions'):.0f} regions; "
+        f"{bytes_text(total('p2p_registered_bytes'))} registered, regions: {total('p2p_registered_regions'):.0f}; "
         f"{total('p2p_endpoint_strangers_refused_total'):.0f} strangers refused, "
         f"{total('p2p_endpoint_transfers_failed_total'):.0f} transfers failed"
     )
@@ -194,11 +204,14 @@ def show(place: str, interval: float, once: bool) -> int:
         try:
             now = fetch(place)
         except (urllib.error.URLError, OSError) as error:
-            print(f"p2p-top: no metrics at {place}: {error}; run the process with UCCL_P2P_METRICS={place}", file=sys.stderr)
+            reason = getattr(error, "reason", error)
+            text = getattr(reason, "strerror", None) or reason
+            remedy = "the process has ended" if before else f"run the process with UCCL_P2P_METRICS={place}"
+            print(f"p2p-top: no metrics at {place}: {text}; {remedy}", file=sys.stderr)
             return 1
         rows = lines(now, before)
         if terminal and not once:
-            height = os.get_terminal_size().lines - 3
+            height = max(shutil.get_terminal_size().lines - 3, 2)
             print("\033[H\033[2J" + f"p2p-top {place}  {summary(now, rows)}\n\n{table(rows, height)}", flush=True)
         else:
             print(f"{summary(now, rows)}\n{table(rows)}\n", flush=True)
@@ -219,6 +232,8 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     if not arguments.place:
         parser.error("no place is given, and UCCL_P2P_METRICS is not set")
+    if not re.fullmatch(r".+:\d+", arguments.place):
+        parser.error(f"{arguments.place} is no address:port")
     if not 0.05 <= arguments.interval <= 86400:
         parser.error("--interval must be from 0.05 to 86400 seconds")
     try:

@@ -94,7 +94,8 @@ def _family(address: str) -> socket.AddressFamily:
 def serve(address: str, port: int, clients: int | None = None) -> None:
     """Answers doctors on other hosts, one at a time; for ever, or so many."""
     with _listener(address, port) as server:
-        print(f"listening on port {server.getsockname()[1]}", flush=True)
+        port = server.getsockname()[1]
+        print(f"listening on port {port}; on another host: p2p-doctor --peer THIS_HOST:{port}", flush=True)
         served = 0
         while clients is None or served < clients:
             connection, (peer, *_) = server.accept()
@@ -155,9 +156,11 @@ def examine(host: str, port: int) -> list[Finding]:
             return findings
     except ValueError as error:
         return [Finding(_SECTION, f"{host}:{port}", str(error), PROBLEM)]
+    except socket.gaierror as error:
+        return [Finding(_SECTION, f"{host}:{port}", error.strerror or str(error), PROBLEM, f"is {host} the name of a host, as this one knows it?")]
     except OSError as error:
         remedy = f"is `p2p-doctor --serve --port {port}` running there, and does a firewall let it through?"
-        return [Finding(_SECTION, f"{host}:{port}", str(error) or type(error).__name__, PROBLEM, remedy)]
+        return [Finding(_SECTION, f"{host}:{port}", error.strerror or str(error) or type(error).__name__, PROBLEM, remedy)]
 
 
 def _checked(answer: Any) -> dict[str, Any]:
