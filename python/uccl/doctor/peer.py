@@ -157,7 +157,8 @@ def examine(host: str, port: int) -> list[Finding]:
     except ValueError as error:
         return [Finding(_SECTION, f"{host}:{port}", str(error), PROBLEM)]
     except socket.gaierror as error:
-        return [Finding(_SECTION, f"{host}:{port}", error.strerror or str(error), PROBLEM, f"is {host} the name of a host, as this one knows it?")]
+        text = error.strerror or str(error)
+        return [Finding(_SECTION, f"{host}:{port}", text, PROBLEM, f"is {host} the name of a host, as this one knows it?")]
     except OSError as error:
         remedy = f"is `p2p-doctor --serve --port {port}` running there, and does a firewall let it through?"
         return [Finding(_SECTION, f"{host}:{port}", error.strerror or str(error) or type(error).__name__, PROBLEM, remedy)]

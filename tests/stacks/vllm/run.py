@@ -80,7 +80,7 @@ class Server:
         while time.monotonic() < end:
             if self._process.poll() is not None:
                 break
-            with contextlib.suppress(OSError), urllib.request.urlopen(self._url("/health"), timeout=5):
+            with contextlib.suppress(OSError), urllib.request.urlopen(self.address("/health"), timeout=5):
                 return
             time.sleep(0.5)
         self.stop()
@@ -89,7 +89,7 @@ class Server:
     def complete(self, prompt: str, **parameters: Any) -> dict[str, Any]:
         body = {"model": str(self._model), "prompt": prompt, "temperature": 0, "max_tokens": _TOKENS, **parameters}
         request = urllib.request.Request(
-            self._url("/v1/completions"), json.dumps(body).encode(), {"Content-Type": "application/json"}
+            self.address("/v1/completions"), json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS) as answer:
             completion: dict[str, Any] = json.load(answer)
@@ -107,7 +107,7 @@ class Server:
             self._process.wait(30)
         self._process = None
 
-    def _url(self, path: str) -> str:
+    def address(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
 
