@@ -166,6 +166,33 @@ def test_as_a_part_of_the_command_p2p_perf(files, tmp_path, monkeypatch):
     assert ended.value.code == 0 and out.read_text().startswith("<!DOCTYPE html>")
 
 
+def test_a_series_looks_the_same_in_all_plots(tmp_path):
+    rows = [perf_row(4096, 1.0, transport=transport, op=op) for op, transport in
+            (("send", "cma"), ("send", "tcp"), ("write", "tcp"))]  # fmt: skip
+    text = report.page(report.read([write_lines(tmp_path / "rows.jsonl", rows)]), "all")
+    send, write = text.split("<h2>")[1:]
+    colours = [set(re.findall("|".join(report._COLOURS), section)) for section in (send, write)]
+    assert colours == [set(report._COLOURS[:2]), {report._COLOURS[1]}]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_a_phone_shows_figures_beside_long_names(tmp_path):
+    limit = {"name": "x", "text": "process_vm_writev, 8192 x 4 KiB shuffled, two threads", "value": 9.0, "unit": "GB/s"}
+    probe = tmp_path / "probe.html"
+    text = report.page(report.read([write_lines(tmp_path / "machine.jsonl", [limit])]), "all")
+    script = (
+        "<script>const t = document.querySelector('.wide');"
+        "document.title = [t.clientWidth, t.scrollWidth].join()</script>"
+    )
+    probe.write_text(text.replace("</body>", script + "</body>"))
+    dumped = subprocess.run(
+        [BROWSER, "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=390,900",
+         "--dump-dom", probe.as_uri()], capture_output=True, text=True, timeout=50, check=True,
+    )  # fmt: skip
+    room, wide = map(int, re.search(r"<title>(\d+),(\d+)</title>", dumped.stdout).groups())
+    assert wide <= room
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
 def test_a_browser_shows_it_without_scrolling_sideways(made, tmp_path, width, dark):

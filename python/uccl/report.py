@@ -231,6 +231,7 @@ class Plots:
         matplotlib.use("svg")
         self._matplotlib = matplotlib
         self._number = 0
+        self._places: dict[str, int] = {}  # of series: each looks the same in all plots
 
     def draw(self, by_series: dict[str, list[Point]], figures: list[tuple[str, Callable[[Point], float]]],
              limits: list[Limit], label: str, logarithmic: bool) -> str:  # fmt: skip
@@ -241,13 +242,14 @@ class Plots:
         self._number += 1
         drawn = 0
         style: Any = {
-            "svg.fonttype": "none", "svg.hashsalt": f"plot{self._number}", "font.family": "sans-serif", "font.size": 11,
+            "svg.fonttype": "none", "svg.hashsalt": f"plot{self._number}", "font.family": "sans-serif", "font.size": 12,
             "axes.edgecolor": _INK, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
             "text.color": _INK, "axes.spines.top": False, "axes.spines.right": False,
         }  # fmt: skip
         with self._matplotlib.rc_context(style):
             figure, axes = pyplot.subplots(figsize=(5.2, 3.9), layout="constrained")
-            for number, (series, points) in enumerate(by_series.items()):
+            for series, points in by_series.items():
+                number = self._places.setdefault(series, len(self._places))
                 for dashes, (name, of) in zip(("-", ":"), figures, strict=False):
                     sizes, values = _medians(points, of)
                     if not sizes:
@@ -265,7 +267,7 @@ class Plots:
                 # Each at a place of its own: lines may lie close together.
                 axes.annotate(
                     _letter(number), (0.02 + 0.05 * (number % 19), limit.value), xycoords=("axes fraction", "data"),
-                    xytext=(0, 1), textcoords="offset points", fontsize=9,
+                    xytext=(0, 1), textcoords="offset points", fontsize=11,
                 )  # fmt: skip
             axes.set_xscale("log", base=2)
             if logarithmic:
@@ -277,7 +279,7 @@ class Plots:
             axes.tick_params(axis="x", labelrotation=35)
             axes.set_ylabel(label)
             axes.grid(True, color=_INK, alpha=0.15)
-            figure.legend(loc="outside lower center", ncols=2 if drawn > 3 else 1, frameon=False, fontsize=9)
+            figure.legend(loc="outside lower center", ncols=2 if drawn > 3 else 1, frameon=False, fontsize=11)
             out = io.StringIO()
             figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
             pyplot.close(figure)
@@ -312,7 +314,7 @@ figcaption { font-size: .9rem; color: var(--soft); } figure svg { display: block
 .wide { overflow-x: auto; margin-top: .8rem; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; min-width: 100%; }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } th { font-weight: 600; color: var(--soft); }
+th:first-child, td:first-child { text-align: left; white-space: normal; } th { font-weight: 600; color: var(--soft); }
 .bad { color: #c62828; font-weight: 600; } summary { cursor: pointer; color: var(--soft); margin-top: .8rem; }
 """
 
