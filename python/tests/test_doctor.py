@@ -390,6 +390,15 @@ def test_nobody_serves(hosts):
     assert code == 1 and "--serve" in found["peer", f"{RIGHT}:9"]["remedy"]
 
 
+def test_host_memory_misses_nothing_without_cuda():
+    known = {"cuda_ipc": "built without CUDA", "cma": ""}
+    for others, remedy in (("", ""), ("; cma: not permitted", "--cap-add")):
+        reason = "the best that works; before it cuda_ipc: built without CUDA" + others
+        told = [paths.remedy_of_path({"local": kind, "remote": kind, "reason": reason}, known) for kind in ("host", "cuda")]
+        assert remedy in told[0] and bool(told[0]) == bool(remedy)
+        assert told[1]
+
+
 def test_a_name_that_is_no_hosts():
     (found,) = peer.examine("nobody.invalid", 9)
     assert found.level == finding.PROBLEM and "nobody.invalid the name of a host" in found.remedy

@@ -39,6 +39,14 @@ def remedy_of(reason: str) -> str:
     return next((remedy for sign, remedy in REMEDIES if sign in reason), "")
 
 
+def remedy_of_path(row: dict[str, Any], known: dict[str, str]) -> str:
+    """What to do for a better way between two kinds of memory; ``known``: why transports cannot be used at all."""
+    reason: str = row["reason"]
+    if row["local"] == row["remote"] == "host":  # what moves GPU memory alone is missed by nobody here
+        reason = reason.replace(f"cuda_ipc: {known.get('cuda_ipc', '')}", "")
+    return remedy_of(reason)
+
+
 def examine() -> list[Finding]:
     """Routes and figures; a problem where no two processes can be connected at all."""
     findings: list[Finding] = []
@@ -86,7 +94,7 @@ def _routes(partner: Partner, options: dict[str, Any], known: dict[str, str]) ->
             name = f"{row['local']} to {row['remote']}"
             if "cuda" in name and not cuda:
                 continue
-            remedy = remedy_of(row["reason"])
+            remedy = remedy_of_path(row, known)
             lost = not row["transport"] or (bool(remedy) and remedy != _CHOSEN)
             reason = row["reason"]
             for transport, why in known.items():
