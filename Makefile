@@ -20,8 +20,9 @@ demo:
 
 build:
 	@scripts/setup.sh demo
-	@cmake --preset release -B build/install -DP2P_TESTS=OFF
-	@cmake --build build/install
+	@bash -c '. scripts/steps.sh; use_compiler_cache; \
+	  cmake --preset release -B build/install -DP2P_TESTS=OFF -DP2P_BENCH=OFF && cmake --build build/install'
+	@echo "built in build/install; make install PREFIX=FOLDER puts it where other programs find it"
 
 install: build
 	@cmake --install build/install --prefix "$(PREFIX)"
