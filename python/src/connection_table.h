@@ -1,8 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -23,18 +23,25 @@ struct Link {
   enum class Origin { kDialled, kAccepted };
 
   std::uint64_t id = 0;
+  std::uint64_t number = 0;  ///< as the side that made it counts
   Connection connection;
   Identity peer;
   Incarnation incarnation = 0;  ///< the peer's
   Origin origin = Origin::kDialled;
-  mutable std::atomic<bool> claimed{false};  ///< given to a caller of accept()
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+  mutable std::shared_ptr<const Link> partner;  ///< that crosses it, once it is known; guarded by the table
 };
 
 /// The connections of an endpoint by small numbers, and the queues of accepted ones. Any thread; waits are
 /// in slices so that the caller can look for signals.
 class ConnectionTable {
  public:
-  std::shared_ptr<const Link> add(Connection connection, Link::Origin origin);
+  /// `number`: of one that was made here.
+  std::shared_ptr<const Link> add(Connection connection, Link::Origin origin, std::uint64_t number = 0);
+
+  /// For a connection that is to be made here.
+  std::uint64_t next_number() { return made_.fetch_add(1) + 1; }
+
   std::shared_ptr<const Link> find(std::uint64_t id) const;
   std::shared_ptr<const Link> remove(std::uint64_t id);
 
@@ -47,11 +54,12 @@ class ConnectionTable {
   void serve_passively();
 
   /// Where both sides connected to each other and neither accepted: of a connection made here, the one made
-  /// by the peer, first with first and so on. Null if there is none, or a caller of accept() has it.
+  /// by the peer, first with first and so on. They stay a pair, whatever ends besides them, and accept()
+  /// gives no longer the peer's. Null if there is none.
   std::shared_ptr<const Link> crossing(Endpoint& engine, const Link& mine);
 
-  /// Waits, for a second at most, until what that peer has connected so far has opened here. Called with the
-  /// GIL.
+  /// Waits, for a second at most, until what that peer has connected so far has opened here, and is known to
+  /// be accept()'s or not. Called with the GIL.
   void await_crossing(Endpoint& engine, const Link& mine);
 
   void clear();
@@ -61,20 +69,27 @@ class ConnectionTable {
   static constexpr std::size_t kPrune = 1024;
 
   using Queue = std::deque<std::shared_ptr<const Link>>;
-  Queue::iterator first_for(Purpose purpose, const std::string& own_address);
+  static bool meant_for(const Link& link, Purpose purpose, const std::string& own_address);
+
+  /// A program that accepts has so long to do so before a connection is taken for one that crosses.
+  static constexpr std::chrono::seconds kToAccept{1};
+  bool left_to_accept(const Link& link, const std::string& own_address) const;
 
   /// Takes what has come from the engine. With accept_mutex_: who looks for a connection finds it either
   /// there or here.
   Status sort_in(Endpoint& engine);
-  bool knows_all_of(Endpoint& engine, Incarnation peer);
+  bool decided_on_all_of(Endpoint& engine, Incarnation peer);
 
+  std::atomic<std::uint64_t> made_{0};
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Link>> links_;
   std::size_t prune_at_ = kPrune;
 
   std::mutex accept_mutex_;
   bool passive_ = false;
+  bool accepts_ = false, accepts_local_ = false;  // that was called here
   Queue accepted_;
+  Queue passively_;  // served without accept(), and crossed by none so far
 };
 
 }  // namespace p2p::python

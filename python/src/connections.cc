@@ -44,7 +44,9 @@ struct Dial {
 
 /// Connects within the engine's connect timeout; the handshake carries the purpose.
 Result<std::shared_ptr<const Link>> dial(State& state, const Dial& to) {
-  const Result<std::string> note = encode_note(state.identity(to.purpose));
+  Identity self = state.identity(to.purpose);
+  self.number = state.connections.next_number();
+  const Result<std::string> note = encode_note(self);
   if (!note) return tl::unexpected(note.error());
   Connection connection;
   {
@@ -60,7 +62,7 @@ Result<std::shared_ptr<const Link>> dial(State& state, const Dial& to) {
     if (connection.state() != ConnectionState::kConnecting) {
       const Status open = connection.status();
       if (!open) return tl::unexpected(open.error());
-      return state.connections.add(std::move(connection), Link::Origin::kDialled);
+      return state.connections.add(std::move(connection), Link::Origin::kDialled, self.number);
     }
     const bool interrupted = PyErr_CheckSignals() != 0;
     if (interrupted || state.closing.load()) {

@@ -18,7 +18,7 @@
 namespace p2p::python {
 namespace {
 
-constexpr std::string_view kNoteMark = "UCCLp2p1";
+constexpr std::string_view kNoteMark = "UCCLp2p2";
 constexpr std::size_t kTail = 6;  // port and GPU index
 
 std::atomic<GpuNaming> naming_in_force{GpuNaming::kIndex};
@@ -99,14 +99,18 @@ Result<Identity> decode_metadata(std::span<const std::byte> bytes) {
 Result<std::string> encode_note(const Identity& identity) {
   Result<std::string> metadata = encode_metadata(identity, GpuNaming::kIndex);
   if (!metadata) return metadata;
-  return std::string(kNoteMark) + static_cast<char>(identity.purpose) + *metadata;
+  std::string out = std::string(kNoteMark) + static_cast<char>(identity.purpose);
+  out.append(reinterpret_cast<const char*>(&identity.number), sizeof identity.number);
+  return out + *metadata;
 }
 
 Identity decode_note(const Peer& peer) {
   const std::string& note = peer.note;
-  if (note.size() > kNoteMark.size() && note.starts_with(kNoteMark)) {
+  constexpr std::size_t kHead = 1 + sizeof(Identity::number);
+  if (note.size() > kNoteMark.size() + kHead && note.starts_with(kNoteMark)) {
     const auto bytes = std::as_bytes(std::span(note)).subspan(kNoteMark.size());
-    if (Result<Identity> identity = decode_metadata(bytes.subspan(1))) {
+    if (Result<Identity> identity = decode_metadata(bytes.subspan(kHead))) {
+      std::memcpy(&identity->number, bytes.data() + 1, sizeof identity->number);
       const auto purpose = std::to_integer<std::uint8_t>(bytes[0]);
       if (purpose <= static_cast<std::uint8_t>(Purpose::kRemoteEndpoint)) {
         identity->purpose = static_cast<Purpose>(purpose);

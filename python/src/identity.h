@@ -29,6 +29,7 @@ struct Identity {
   std::uint16_t port = 0;
   std::int32_t gpu = 0;
   Purpose purpose = Purpose::kConnect;
+  std::uint64_t number = 0;  ///< in notes: of the connection, as its maker counts those that it makes
 };
 
 /// Seed form: address (4 or 16 bytes, network order), port (u16 big endian), GPU index (i32, host order).
@@ -38,7 +39,7 @@ Result<std::string> encode_metadata(const Identity& identity, GpuNaming naming);
 /// Takes both forms, told apart by length. kInvalidArgument for any other.
 Result<Identity> decode_metadata(std::span<const std::byte> bytes);
 
-/// The handshake's note: a mark, the purpose, the metadata in seed form.
+/// The handshake's note: a mark, the purpose, the connection's number, the metadata in seed form.
 Result<std::string> encode_note(const Identity& identity);
 
 /// Falls back to what the socket tells where the peer is another program with a note of its own.

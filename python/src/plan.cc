@@ -13,11 +13,11 @@ Local one_span(std::uint64_t mr_id, std::uint64_t address, std::size_t size, boo
 }
 
 /// Where the peer has connected to this side as well and nobody has accepted that, it sends on what it made:
-/// that is where to receive.
+/// that is where to receive. A send tells as well which two belong together.
 bool cross(Plan& plan) {
-  if (plan.verb != Verb::kReceive) return false;
+  if (plan.verb != Verb::kReceive && plan.verb != Verb::kSend) return false;
   auto theirs = plan.state->connections.crossing(plan.state->engine, *plan.link);
-  if (theirs == nullptr) return false;
+  if (theirs == nullptr || plan.verb == Verb::kSend) return false;
   plan.link = std::move(theirs);
   return true;
 }

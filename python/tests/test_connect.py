@@ -1,6 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 import ctypes
 import os
+import random
 import signal
 import socket
 import sys
@@ -290,6 +291,135 @@ def test_an_asynchronous_receive_finds_what_another_thread_is_just_taking(ep):
             assert peer.connect_local(gpu, port)[0]
             accepting.join(20)
         assert not accepting.is_alive()
+
+
+def got(endpoint, conn, seconds=20):
+    """The byte that a message brings by recv_async, or None."""
+    array, arguments = message(endpoint)
+    ok, transfer = endpoint.recv_async(conn, *arguments)
+    return int(array[0]) if ok and endpoint.wait(transfer, seconds) else None
+
+
+def give(endpoint, conn, value):
+    """Sends without waiting for the receiver; what is sent has to be kept."""
+    array, arguments = message(endpoint, value=value)
+    assert endpoint.send_async(conn, *arguments)[0], p2p.last_error()
+    return array
+
+
+def test_crossing_connections_stay_pairs_when_others_end(ep):
+    with p2p.Endpoint(1, 2) as peer:
+        mine = [ep.connect(*where(peer.get_metadata()))[1] for _ in range(3)]
+        theirs = [peer.connect(*where(ep.get_metadata()))[1] for _ in range(3)]
+        kept = [give(peer, conn, 7 + index) for index, conn in enumerate(theirs[:2])]
+        assert [got(ep, conn) for conn in mine[:2]] == [7, 8]
+        assert ep.remove_remote_endpoint(mine[0])  # the peer's half of this pair stays open
+        kept.append(give(peer, theirs[1], 9))
+        assert got(ep, mine[1]) == 9
+        kept.append(give(peer, theirs[2], 10))
+        assert got(ep, mine[2]) == 10
+        del kept
+
+
+def test_connections_that_threads_make_at_once_are_the_same_pairs_on_both_sides():
+    for _ in range(40):
+        with p2p.Endpoint(0, 2) as one, p2p.Endpoint(1, 2) as two, ThreadPoolExecutor(16) as pool:
+            dials = [
+                [pool.submit(here.connect, *where(there.get_metadata())) for _ in range(8)]
+                for here, there in ((one, two), (two, one))
+            ]
+            mine, theirs = ([dial.result(20)[1] for dial in dialled] for dialled in dials)
+            kept = [give(one, conn, index + 1) for index, conn in enumerate(mine)]
+            asked = [got(two, conn) for conn in theirs]
+            assert sorted(asked) == list(range(1, 9))
+            kept += [give(two, conn, value) for conn, value in zip(theirs, asked, strict=True)]
+            assert [got(one, conn) for conn in mine] == list(range(1, 9))
+            del kept
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_each_side_serves_whom_it_accepts_and_asks_where_it_connected(asynchronous):
+    """An answer comes by the connection that asked, also while the peer's own question is on its way here."""
+    wrong, stop = [], threading.Event()
+
+    def receive(endpoint, conn):
+        if asynchronous:
+            return got(endpoint, conn)
+        array, arguments = message(endpoint)
+        return int(array[0]) if endpoint.recv(conn, *arguments) else None
+
+    def answer(endpoint, conn):
+        array, arguments = message(endpoint, value=(receive(endpoint, conn) or 0) + 100)
+        endpoint.send(conn, *arguments)
+
+    def serve(endpoint, pool):
+        while not stop.is_set():
+            ok, _, _, conn = endpoint.accept(timeout=0.1)
+            if ok:
+                pool.submit(answer, endpoint, conn)
+
+    def ask(endpoint, peer, first):
+        for value in range(first, first + 10):
+            ok, conn = endpoint.connect(*where(peer.get_metadata()))
+            array, arguments = message(endpoint, value=value)
+            if not ok or not endpoint.send(conn, *arguments) or (told := receive(endpoint, conn)) != value + 100:
+                wrong.append((value, told if ok else p2p.last_error()))
+
+    with p2p.Endpoint(0, 2) as one, p2p.Endpoint(1, 2) as two, ThreadPoolExecutor(32) as pool:
+        assert not one.accept(timeout=0)[0] and not two.accept(timeout=0)[0]  # both are such as accept
+        servers = [pool.submit(serve, endpoint, pool) for endpoint in (one, two)]
+        try:
+            sides = ((one, two, 1), (two, one, 11))
+            for asker in [pool.submit(ask, *side) for side in sides for _ in range(3)]:
+                asker.result(50)
+        finally:
+            stop.set()
+        assert [server.result(20) for server in servers] == [None, None]
+    assert not wrong
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_who_accepts_one_peer_may_cross_with_another(other, ep, asynchronous):
+    with p2p.Endpoint(1, 2) as third:
+        assert third.connect(*where(ep.get_metadata()))[0]
+        assert ep.accept(timeout=10)[0]
+        ok, conn = ep.connect(*where(other.open()))
+        address, gpu, port = where(ep.get_metadata())
+        their_ok, their_conn = other.call("connect", address, gpu, port)
+        assert ok and their_ok
+        theirs, pointer = other.memory("m", 64, 9)
+        other.begin("call", "send", their_conn, theirs, pointer, 64)
+        if asynchronous:
+            assert got(ep, conn) == 9
+        else:
+            array, arguments = message(ep)
+            assert ep.recv(conn, *arguments), p2p.last_error()
+            assert (array == 9).all()
+        assert other.result()
+
+
+def test_two_processes_connect_to_each_other_at_any_moment(other):
+    moment = random.Random(5)
+    for _ in range(30):
+        with p2p.Endpoint(0, 2) as ep:
+            metadata = other.open()
+            address, gpu, port = where(ep.get_metadata())
+            if moment.random() < 0.5:
+                other.begin("call", "connect", address, gpu, port)
+                ok, conn = ep.connect(*where(metadata))
+                their_ok, their_conn = other.result()
+            else:
+                ok, conn = ep.connect(*where(metadata))
+                their_ok, their_conn = other.call("connect", address, gpu, port)
+            assert ok and their_ok
+            value = moment.randrange(1, 256)
+            theirs, pointer = other.memory("m", 64, value)
+            other.begin("call", "send", their_conn, theirs, pointer, 64)
+            assert got(ep, conn) == value
+            assert other.result()
+            kept = give(ep, conn, 3)
+            assert other.call("recv", their_conn, theirs, pointer, 64)
+            assert other.contents("m") == bytes(kept)
 
 
 def test_connections_that_cross_and_are_accepted_stay_two(other, ep):
