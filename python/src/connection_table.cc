@@ -113,6 +113,7 @@ std::shared_ptr<const Link> ConnectionTable::crossing(Endpoint& engine, const Li
   }
   if (theirs.empty()) return nullptr;
   const std::lock_guard lock(mutex_);
+  if (!knows_all_of(engine, mine.incarnation)) return nullptr;  // an earlier one may still be on its way
   const auto before = std::ranges::count_if(links_, [&](const auto& entry) {
     const Link& link = *entry.second;
     return link.number < mine.number && link.origin == Link::Origin::kDialled && !link.partner &&
@@ -127,20 +128,22 @@ std::shared_ptr<const Link> ConnectionTable::crossing(Endpoint& engine, const Li
   return mine.partner;
 }
 
-bool ConnectionTable::decided_on_all_of(Endpoint& engine, Incarnation peer) {
-  const std::scoped_lock lock(accept_mutex_, mutex_);
-  const std::string own_address = engine.address();
-  if (std::ranges::any_of(accepted_, [&](const auto& link) {
-        return link->incarnation == peer && left_to_accept(*link, own_address);
-      })) {
-    return false;
-  }
+bool ConnectionTable::knows_all_of(Endpoint& engine, Incarnation peer) const {
   return std::ranges::none_of(engine.connections(), [&](const Connection& one) {
     if (links_.contains(static_cast<std::uint64_t>(one.id()))) return false;
     const ConnectionState state = one.state();
     const bool coming = state == ConnectionState::kConnecting || state == ConnectionState::kOpen;
     return coming && one.peer().incarnation == peer;
   });
+}
+
+bool ConnectionTable::decided_on_all_of(Endpoint& engine, Incarnation peer) {
+  const std::scoped_lock lock(accept_mutex_, mutex_);
+  const std::string own_address = engine.address();
+  const bool decided = std::ranges::none_of(accepted_, [&](const auto& link) {
+    return link->incarnation == peer && left_to_accept(*link, own_address);
+  });
+  return decided && knows_all_of(engine, peer);
 }
 
 void ConnectionTable::await_crossing(Endpoint& engine, const Link& mine) {

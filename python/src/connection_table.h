@@ -78,6 +78,7 @@ class ConnectionTable {
   /// Takes what has come from the engine. With accept_mutex_: who looks for a connection finds it either
   /// there or here.
   Status sort_in(Endpoint& engine);
+  bool knows_all_of(Endpoint& engine, Incarnation peer) const;  // with both mutexes
   bool decided_on_all_of(Endpoint& engine, Incarnation peer);
 
   std::atomic<std::uint64_t> made_{0};
