@@ -86,6 +86,15 @@ def test_a_file_from_elsewhere_is_left_alone(tmp_path):
     assert nixl.state(tmp_path) == "linked"
 
 
+def test_a_package_without_the_backend_has_none_installed(tmp_path, monkeypatch):
+    shutil.copy(nixl.plugin(), tmp_path)
+    assert nixl.state(tmp_path) == "copied"
+    monkeypatch.setattr(nixl.folders, "_OURS", tmp_path / "built without")
+    assert nixl.state(tmp_path) == "other"
+    with pytest.raises(FileNotFoundError, match="built without the NIXL backend"):
+        nixl.plugin()
+
+
 def test_a_folder_of_its_own(tmp_path):
     shutil.copy(nixl.plugin(), tmp_path)
     moved = run("-c", MOVE, plugin_dir=tmp_path)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 BACKEND = "TCPX"
 NAME = f"libplugin_{BACKEND}.so"
+_OURS = pathlib.Path(__file__).resolve().parent / NAME
 
 # The packages that bring NIXL's library, one for each kind of GPU runtime.
 _PACKAGES = ("nixl_cu12", "nixl_cu13", "nixl_rocm")
@@ -36,10 +37,9 @@ class Place:
 
 def plugin() -> pathlib.Path:
     """The backend that came with this package. FileNotFoundError if it was built without."""
-    path = pathlib.Path(__file__).resolve().parent / NAME
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: this package was built without the NIXL backend (P2P_NIXL=OFF)")
-    return path
+    if not _OURS.is_file():
+        raise FileNotFoundError(f"{_OURS}: this package was built without the NIXL backend (P2P_NIXL=OFF)")
+    return _OURS
 
 
 def places() -> list[Place]:
@@ -74,8 +74,8 @@ def state(folder: pathlib.Path, *, backend: str = BACKEND) -> str:
     if not os.path.lexists(target):
         return "absent"
     if target.is_symlink():
-        return "linked" if target.resolve() == plugin() else "other"
-    return "copied" if filecmp.cmp(target, plugin(), shallow=False) else "other"
+        return "linked" if target.resolve() == _OURS else "other"
+    return "copied" if _OURS.is_file() and filecmp.cmp(target, _OURS, shallow=False) else "other"
 
 
 def install(
