@@ -90,9 +90,10 @@ mooncake() {
 nixl() {
   local port server status=0 ended=0
   port=$(free_port)
-  timeout "$limit" "$python" python/benchmarks/benchmark_nixl.py --role server --port "$port" --backend "$2" --device "$device" &
+  local both=(python/benchmarks/benchmark_nixl.py --port "$port" --backend "$2" --device "$device")
+  timeout "$limit" "$python" "${both[@]}" --role server --local-gpu-idx 1 &
   server=$!
-  timeout "$limit" "$python" python/benchmarks/benchmark_nixl.py --role client --port "$port" --backend "$2" --device "$device" --quiet \
+  timeout "$limit" "$python" "${both[@]}" --role client --local-gpu-idx 0 --quiet \
     --sizes "$sizes" --iters "$iters" --json "$folder/nixl_$2.$1.json" || status=$?
   forgiven "$status" "$folder/nixl_$2.$1.json" && status=0
   [ "$status" -eq 0 ] || kill "$server" 2>/dev/null || true
