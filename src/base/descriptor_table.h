@@ -7,7 +7,7 @@ namespace p2p {
 
 /// Makes the kernel's table of this process's descriptors large enough for `count`, as far as the process may
 /// have so many. A table that grows under a process of several threads holds up whoever opened the descriptor
-/// that did not fit for 10 to 30 ms (synchronize_rcu, Linux 6.12 and 6.18): better now than in the midst of
+/// that did not fit for 10 to 30 ms (synchronize_rcu; seen with Linux 6.18): better now than in the midst of
 /// connecting.
 void make_room_for_descriptors(std::size_t count);
 
