@@ -11,11 +11,14 @@
 
 namespace p2p {
 
+std::size_t descriptor_limit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
 // The table grows for the number of a descriptor, not for how many there are.
 void make_room_for_descriptors(std::size_t count) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const auto most = std::min<rlim_t>(count, limit.rlim_cur);
+  const std::size_t most = std::min(count, descriptor_limit());
   const UniqueFd any(::eventfd(0, EFD_CLOEXEC));
   if (!any || most == 0) return;
   const UniqueFd last(::fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(most - 1)));

@@ -3,12 +3,12 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "base/descriptor_table.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "drivers/socket/socket.h"
@@ -25,12 +25,6 @@ constexpr int kAcceptsPerEvent = 64;
 
 // How long nothing is taken when there is nothing to take it with.
 constexpr std::chrono::milliseconds kPause{100};
-
-// The first descriptor that a process cannot have.
-std::size_t descriptor_limit() {
-  rlimit limit{};
-  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
-}
 
 }  // namespace
 

@@ -35,10 +35,11 @@ std::vector<std::string> listen_addresses(const Options& options, const std::str
 }
 
 std::vector<std::string> other_addresses(const Options& options, const std::string& address, bool has_key) {
-  const bool is_open = is_wildcard(options.listen_address) || (options.listen_address.empty() && has_key);
+  if (!options.announce.empty() || !is_wildcard(listen_addresses(options, address, has_key).front()))
+    return {};
   const auto there = socket::Address::parse(address, 0);
   const auto interfaces = socket::interfaces();
-  if (!is_open || !options.announce.empty() || !there || !interfaces) return {};
+  if (!there || !interfaces) return {};
   const socket::AddressWish wish{.interfaces = options.announce_interfaces, .near = ""};
   std::vector<std::string> texts;
   for (const auto& one : socket::choose_others(wish, *interfaces, *there)) texts.push_back(one.text());
