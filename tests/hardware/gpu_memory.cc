@@ -15,6 +15,7 @@ namespace p2p::testing {
 namespace {
 
 using Context = void*;
+using Pool = void*;
 
 struct RawHandle {
   char bytes[64];
@@ -36,7 +37,15 @@ struct Access {
   Location location;
   int flags = 3;  // to read and to write
 };
-static_assert(sizeof(MemoryKindAsked) == 32 && sizeof(Access) == 12);
+struct PoolAsked {
+  int type = 1;       // pinned
+  int shared_as = 1;  // descriptors
+  Location location;
+  void* unused = nullptr;
+  std::size_t most = 0;  // the driver's own limit
+  unsigned char rest[56] = {};
+};
+static_assert(sizeof(MemoryKindAsked) == 32 && sizeof(Access) == 12 && sizeof(PoolAsked) == 88);
 
 constexpr unsigned kAttachGlobal = 1;
 constexpr unsigned kLazyPeerAccess = 1;
@@ -62,6 +71,8 @@ struct Driver {
   int (*close)(std::uint64_t address) = nullptr;
   int (*allocate_pooled)(std::uint64_t* address, std::size_t size, void* stream) = nullptr;
   int (*free_pooled)(std::uint64_t address, void* stream) = nullptr;
+  int (*make_pool)(Pool* pool, const PoolAsked* kind) = nullptr;
+  int (*allocate_from)(std::uint64_t* address, std::size_t size, Pool pool, void* stream) = nullptr;
   int (*reserve)(std::uint64_t* address, std::size_t size, std::size_t alignment, std::uint64_t wanted,
                  unsigned long long flags) = nullptr;
   int (*free_reserved)(std::uint64_t address, std::size_t size) = nullptr;
@@ -98,6 +109,8 @@ bool find_all(void* library, Driver& driver) {
          find(library, "cuIpcCloseMemHandle", driver.close) &&
          find(library, "cuMemAllocAsync", driver.allocate_pooled) &&
          find(library, "cuMemFreeAsync", driver.free_pooled) &&
+         find(library, "cuMemPoolCreate", driver.make_pool) &&
+         find(library, "cuMemAllocFromPoolAsync", driver.allocate_from) &&
          find(library, "cuMemAddressReserve", driver.reserve) &&
          find(library, "cuMemAddressFree", driver.free_reserved) &&
          find(library, "cuMemCreate", driver.create) && find(library, "cuMemRelease", driver.release) &&
@@ -140,6 +153,17 @@ Result<const Driver*> driver_on(int device) {
     return failure(fmt::format("make cuda:{} current", device), code);
   }
   return found;
+}
+
+/// Memory of a pool that could be exported. There is one pool a device, for the life of the process.
+int allocate_from_open_pool(const Driver& driver, int device, std::size_t size, std::uint64_t& address) {
+  static std::mutex mutex;
+  static std::map<int, Pool> pools;
+  const std::scoped_lock lock(mutex);
+  Pool& pool = pools[device];
+  const PoolAsked kind{.location = {.device = device}};
+  const int code = pool != nullptr ? 0 : driver.make_pool(&pool, &kind);
+  return code != 0 ? code : driver.allocate_from(&address, size, pool, nullptr);
 }
 
 }  // namespace
@@ -189,9 +213,10 @@ Status open_shared(const GpuHandle& handle, int device) {
 
 Result<GpuMemory> GpuMemory::allocate(const std::string& place, std::size_t size) {
   static const std::map<std::string, Kind, std::less<>> kinds{
-      {"host", Kind::kHost},     {"managed", Kind::kManaged}, {"cuda", Kind::kDevice},
-      {"pooled", Kind::kPooled}, {"mapped", Kind::kMapped},   {"gapped", Kind::kMapped},
-      {"chunks", Kind::kMapped}, {"segments", Kind::kMapped}, {"private", Kind::kMapped}};
+      {"host", Kind::kHost},     {"managed", Kind::kManaged},  {"cuda", Kind::kDevice},
+      {"pooled", Kind::kPooled}, {"open_pool", Kind::kPooled}, {"mapped", Kind::kMapped},
+      {"gapped", Kind::kMapped}, {"chunks", Kind::kMapped},    {"segments", Kind::kMapped},
+      {"private", Kind::kMapped}};
   const std::string name = place.substr(0, place.find(':'));
   const auto kind = kinds.find(name);
   if (kind == kinds.end()) return tl::unexpected(Error{ErrorCode::kInvalidArgument, place + ": no place"});
@@ -216,7 +241,8 @@ Result<GpuMemory> GpuMemory::allocate(const std::string& place, std::size_t size
   if (memory.kind_ == Kind::kManaged) {
     code = (*on)->allocate_managed(&memory.address_, size, kAttachGlobal);
   } else if (memory.kind_ == Kind::kPooled) {
-    code = (*on)->allocate_pooled(&memory.address_, size, nullptr);
+    code = name == "open_pool" ? allocate_from_open_pool(**on, memory.device_, size, memory.address_)
+                               : (*on)->allocate_pooled(&memory.address_, size, nullptr);
     if (code == 0) code = (*on)->synchronize(nullptr);
   } else {
     code = (*on)->allocate(&memory.address_, size);

@@ -31,10 +31,9 @@ using GpuHandle = std::array<std::byte, 64>;
 Status open_shared(const GpuHandle& handle, int device);
 
 /// Owns memory of "host", "managed" (by GPU 0), or of GPU N: "cuda:N", "pooled:N" from the driver's pool,
-/// and of memories that are mapped side by side: "mapped:N" a few that other processes can be given,
-/// "chunks:N" one for every 2 MiB, "segments:N" one for every
-/// 20 MiB, "private:N" a few that nobody can be given, "gapped:N" with one
-/// missing among them. Movable.
+/// "open_pool:N" from one that was made with a handle type, and of memories that are mapped side by side:
+/// "mapped:N" a few that other processes can be given, "chunks:N" one for every 2 MiB, "segments:N" one for
+/// every 20 MiB, "private:N" a few that nobody can be given, "gapped:N" with one missing among them. Movable.
 class GpuMemory {
  public:
   static Result<GpuMemory> allocate(const std::string& place, std::size_t size);

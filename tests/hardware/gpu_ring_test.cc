@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::byte kUntouched{0xee};
-constexpr std::array kPrivate{"private", "pooled"};
+constexpr std::array kPrivate{"private", "pooled", "open_pool"};
 
 class GpuRing : public GpuTest {
  protected:

@@ -183,8 +183,8 @@ Result<ChunkServer::Offer> LocalMemory::offer_chunks() const {
     return fail(
         ErrorCode::kUnavailable,
         "its memory cannot be shared between processes: it was mapped with cuMemMap, and made without a "
-        "handle type for that (make it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; PyTorch's "
-        "expandable segments are from 2.5 on)");
+        "handle type for that, or with FABRIC alone (make it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; "
+        "PyTorch's expandable segments are from 2.5 on)");
   }
   const auto server = server_.lock();
   if (!server) return fail(ErrorCode::kUnavailable, "the endpoint is being closed");
