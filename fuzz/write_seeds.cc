@@ -149,9 +149,9 @@ void write_keys(const Path& folder) {
   const cuda_ipc::ExportedKey own{.is_private = true, .refusal = "why"};
   write(folder / "private", claim(kBase, 32768, cuda_ipc::encode(own)));
   const cuda_ipc::ExportedKey lends{
-      .is_private = true, .ring = cuda_ipc::RingTicket{.ticket = 1}, .refusal = "why"};
+      .is_private = true, .ring = cuda_ipc::RingTicket{.ticket = {.number = 1}}, .refusal = "why"};
   write(folder / "private_ring", claim(kBase, 32768, cuda_ipc::encode(lends)));
-  const cuda_ipc::ChunkedMemory chunks{.ticket = 1, .base = kBase, .size = 65536, .count = 2};
+  const cuda_ipc::ChunkedMemory chunks{.ticket = {.number = 1}, .base = kBase, .size = 65536, .count = 2};
   write(folder / "chunks", claim(kBase, 32768, cuda_ipc::encode(cuda_ipc::ExportedKey{.chunks = chunks})));
   const auto message = [&](const char* name, const cuda_ipc::ChannelMessage& said) {
     write(folder / name, claim(kBase, 32768, cuda_ipc::encode(said)));

@@ -35,25 +35,28 @@ Result<socket::Packet> answer_from(const UniqueFd& owner, std::size_t descriptor
               to_string(packet->bytes));
 }
 
-Status prove(const UniqueFd& owner, std::uint64_t ticket, const Token& secret) {
-  const auto greeting = socket::receive_packet(owner, sizeof(Token), 0, soon());
+// The owner's socket, once each side has shown that it knows the secret.
+Result<UniqueFd> call_owner(const Ticket& ticket) {
+  auto owner = socket::connect_locally(name_of(ticket.server));
+  if (!owner) return owner;
+  const auto greeting = socket::receive_packet(*owner, sizeof(Token), 0, soon());
   if (!greeting) return tl::unexpected(greeting.error());
   Token theirs{};
   if (greeting->bytes.size() != theirs.size()) return unreadable();
   std::ranges::copy(greeting->bytes, theirs.begin());
   Token mine{};
-  if (const Status drawn = crypto::random_bytes(mine); !drawn) return drawn;
+  if (const Status drawn = crypto::random_bytes(mine); !drawn) return tl::unexpected(drawn.error());
   Bytes request;
   ByteWriter out(request);
-  out.put(ticket);
+  out.put(ticket.number);
   out.put(ByteView(mine));
-  out.put(ByteView(proof_of(secret, Speaker::kImporter, ticket, theirs, mine)));
-  if (const Status sent = socket::send_packet(owner, request, {}, soon()); !sent) return sent;
-  const auto answer = answer_from(owner, 0);
-  if (!answer) return tl::unexpected(answer.error());
-  if (crypto::equal(answer->bytes, proof_of(secret, Speaker::kOwner, ticket, theirs, mine))) {
-    return {};
+  out.put(ByteView(proof_of(ticket, Speaker::kImporter, theirs, mine)));
+  if (const Status sent = socket::send_packet(*owner, request, {}, soon()); !sent) {
+    return tl::unexpected(sent.error());
   }
+  const auto answer = answer_from(*owner, 0);
+  if (!answer) return tl::unexpected(answer.error());
+  if (crypto::equal(answer->bytes, proof_of(ticket, Speaker::kOwner, theirs, mine))) return owner;
   return fail(ErrorCode::kPermissionDenied, "fetch a peer's device memory: another process answered");
 }
 
@@ -68,9 +71,8 @@ Status ask_for_next(const UniqueFd& owner) {
 
 Status fetch_chunks(const ChunkedMemory& memory,
                     const std::function<Status(const UniqueFd& chunk, std::uint64_t size)>& take) {
-  const auto owner = socket::connect_locally(name_of(memory.server));
+  const auto owner = call_owner(memory.ticket);
   if (!owner) return tl::unexpected(owner.error());
-  if (const Status proven = prove(*owner, memory.ticket, memory.secret); !proven) return proven;
   const std::size_t batches = (memory.count + kChunksOfABatch - 1) / kChunksOfABatch;
   std::uint64_t left = memory.size;
   for (std::size_t asked = 0, got = 0; got < batches; ++got) {
@@ -94,12 +96,9 @@ Status fetch_chunks(const ChunkedMemory& memory,
   return {};
 }
 
-Result<Borrowed> borrow(const RingTicket& ticket, std::size_t descriptors) {
-  auto owner = socket::connect_locally(name_of(ticket.server));
+Result<Borrowed> borrow(const Ticket& ticket, std::size_t descriptors) {
+  auto owner = call_owner(ticket);
   if (!owner) return tl::unexpected(std::move(owner.error()));
-  if (const Status proven = prove(*owner, ticket.ticket, ticket.secret); !proven) {
-    return tl::unexpected(proven.error());
-  }
   if (const Status asked = ask_for_next(*owner); !asked) return tl::unexpected(asked.error());
   auto answer = answer_from(*owner, descriptors);
   if (!answer) return tl::unexpected(std::move(answer.error()));

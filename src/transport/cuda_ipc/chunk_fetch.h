@@ -26,6 +26,6 @@ struct Borrowed {
 };
 
 /// Asks for it in the same way; exactly `descriptors` are to come.
-Result<Borrowed> borrow(const RingTicket& ticket, std::size_t descriptors);
+Result<Borrowed> borrow(const Ticket& ticket, std::size_t descriptors);
 
 }  // namespace p2p::cuda_ipc

@@ -30,8 +30,8 @@ inline constexpr std::chrono::seconds kPacketTime{5};
 
 enum class Speaker : std::uint8_t { kOwner, kImporter };
 
-/// That `speaker` knows the secret, good for this one conversation.
-Bytes proof_of(const Token& secret, Speaker speaker, std::uint64_t ticket, const Token& owners_challenge,
+/// That `speaker` knows the ticket's secret, good for this one conversation.
+Bytes proof_of(const Ticket& ticket, Speaker speaker, const Token& owners_challenge,
                const Token& importers_challenge);
 
 /// The socket's name.

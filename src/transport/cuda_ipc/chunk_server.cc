@@ -32,16 +32,16 @@ std::string name_of(const Token& server) {
   return name;
 }
 
-Bytes proof_of(const Token& secret, Speaker speaker, std::uint64_t ticket, const Token& owners_challenge,
+Bytes proof_of(const Ticket& ticket, Speaker speaker, const Token& owners_challenge,
                const Token& importers_challenge) {
   Bytes message;
   ByteWriter out(message);
   out.put(as_bytes("p2p cuda_ipc chunks"));
   out.put(static_cast<std::uint8_t>(speaker));
-  out.put(ticket);
+  out.put(ticket.number);
   out.put(ByteView(owners_challenge));
   out.put(ByteView(importers_challenge));
-  const crypto::Digest digest = crypto::hmac_sha256(secret, message);
+  const crypto::Digest digest = crypto::hmac_sha256(ticket.secret, message);
   return {digest.begin(), digest.end()};
 }
 
@@ -56,7 +56,7 @@ ChunkServer::~ChunkServer() {
   thread.join();
 }
 
-Result<ChunkServer::Offer> ChunkServer::offer(std::vector<cuda::Chunk> chunks, Access access) {
+Result<Ticket> ChunkServer::offer(std::vector<cuda::Chunk> chunks, Access access) {
   auto offered = std::make_shared<Offered>();
   offered->chunks = std::move(chunks);
   offered->access = std::move(access);
@@ -64,7 +64,7 @@ Result<ChunkServer::Offer> ChunkServer::offer(std::vector<cuda::Chunk> chunks, A
   return add(std::move(offered));
 }
 
-Result<ChunkServer::Offer> ChunkServer::offer_loan(int device) {
+Result<Ticket> ChunkServer::offer_loan(int device) {
   if (!lend_) return fail(ErrorCode::kUnavailable, "nothing is lent here");
   const MutexLock lock(mutex_);
   if (const auto known = loans_.find(device); known != loans_.end()) return known->second;
@@ -75,21 +75,21 @@ Result<ChunkServer::Offer> ChunkServer::offer_loan(int device) {
   return made;
 }
 
-Result<ChunkServer::Offer> ChunkServer::add(std::shared_ptr<Offered> offered) {
-  if (const Status drawn = crypto::random_bytes(offered->secret); !drawn) {
-    return tl::unexpected(drawn.error());
-  }
+Result<Ticket> ChunkServer::add(std::shared_ptr<Offered> offered) {
+  Ticket& ticket = offered->ticket;
+  if (const Status drawn = crypto::random_bytes(ticket.secret); !drawn) return tl::unexpected(drawn.error());
   if (!thread_.joinable()) {
     if (const Status started = start(); !started) return tl::unexpected(started.error());
   }
-  const Offer made{.server = name_, .ticket = ++last_ticket_, .secret = offered->secret};
-  offers_.emplace(made.ticket, std::move(offered));
-  return made;
+  ticket.server = name_;
+  ticket.number = ++last_ticket_;
+  offers_.emplace(ticket.number, offered);
+  return ticket;
 }
 
-void ChunkServer::withdraw(std::uint64_t ticket) {
+void ChunkServer::withdraw(const Ticket& ticket) {
   const MutexLock lock(mutex_);
-  offers_.erase(ticket);
+  offers_.erase(ticket.number);
 }
 
 std::shared_ptr<const ChunkServer::Offered> ChunkServer::find(std::uint64_t ticket) {
@@ -169,14 +169,12 @@ bool ChunkServer::recognise(Caller& caller, ByteView request) {
   if (!offered) {
     return refuse(caller, {ErrorCode::kNotFound, "its owner has taken the memory back"});
   }
-  if (!crypto::equal(proof,
-                     proof_of(offered->secret, Speaker::kImporter, ticket, caller.challenge, challenge))) {
+  if (!crypto::equal(proof, proof_of(offered->ticket, Speaker::kImporter, caller.challenge, challenge))) {
     return false;
   }
   caller.wants = offered;
   Bytes answer{std::byte{kServed}};
-  ByteWriter(answer).put(
-      ByteView(proof_of(offered->secret, Speaker::kOwner, ticket, caller.challenge, challenge)));
+  ByteWriter(answer).put(ByteView(proof_of(offered->ticket, Speaker::kOwner, caller.challenge, challenge)));
   return socket::send_packet(caller.socket, answer, {}, kNow).has_value();
 }
 
@@ -190,18 +188,13 @@ bool ChunkServer::send_batch(Caller& caller) {
   Bytes answer{std::byte{kServed}};
   ByteWriter out(answer);
   std::vector<UniqueFd> descriptors;
-  Status status;
-  for (std::size_t i = 0; i < count && status; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     const cuda::Chunk& chunk = chunks[caller.next + i];
     auto exported = export_(chunk);
-    if (!exported) {
-      status = tl::unexpected(exported.error());
-      break;
-    }
+    if (!exported) return refuse(caller, exported.error());
     descriptors.push_back(std::move(*exported));
     out.put(chunk.size);
   }
-  if (!status) return refuse(caller, status.error());
   caller.next += count;
   if (const Status sent = socket::send_packet(caller.socket, answer, descriptors, kNow); !sent) {
     return refuse(caller, sent.error());

@@ -44,23 +44,18 @@ class ChunkServer {
   ChunkServer(const ChunkServer&) = delete;
   ChunkServer& operator=(const ChunkServer&) = delete;
 
-  /// Under which name, number and secret the chunks can be had from now on.
-  struct Offer {
-    Token server{};
-    std::uint64_t ticket = 0;
-    Token secret{};
-  };
-  Result<Offer> offer(std::vector<cuda::Chunk> chunks, Access access);
+  /// By which the chunks can be had from now on.
+  Result<Ticket> offer(std::vector<cuda::Chunk> chunks, Access access);
 
-  /// Under which of them something of `device` is lent to each that asks.
-  Result<Offer> offer_loan(int device);
+  /// By which something of `device` is lent to each that asks.
+  Result<Ticket> offer_loan(int device);
 
   /// Nobody gets them any more.
-  void withdraw(std::uint64_t ticket);
+  void withdraw(const Ticket& ticket);
 
  private:
   struct Offered {
-    Token secret{};
+    Ticket ticket;
     std::vector<cuda::Chunk> chunks;
     Access access;
     int lends_of = -1;  // a device: there are no chunks
@@ -75,7 +70,7 @@ class ChunkServer {
     UniqueFd kept;                         // the last one sent: the first export after all are closed is slow
   };
 
-  Result<Offer> add(std::shared_ptr<Offered> offered) P2P_REQUIRES(mutex_);
+  Result<Ticket> add(std::shared_ptr<Offered> offered) P2P_REQUIRES(mutex_);
   Status start() P2P_REQUIRES(mutex_);
   void run();
   void greet_callers(std::list<Caller>& callers);
@@ -92,7 +87,7 @@ class ChunkServer {
   Token name_ P2P_GUARDED_BY(mutex_){};
   std::uint64_t last_ticket_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, std::shared_ptr<const Offered>> offers_ P2P_GUARDED_BY(mutex_);
-  std::map<int, Offer> loans_ P2P_GUARDED_BY(mutex_);  // by device
+  std::map<int, Ticket> loans_ P2P_GUARDED_BY(mutex_);  // by device
   std::thread thread_ P2P_GUARDED_BY(mutex_);
   UniqueFd listener_;  // these two are made before the thread
   UniqueFd stop_;      // readable: the thread is to end

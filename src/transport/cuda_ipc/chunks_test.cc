@@ -47,11 +47,9 @@ std::vector<cuda::Chunk> some_chunks(std::size_t count) {
 
 Result<std::shared_ptr<const void>> always() { return std::shared_ptr<const void>(); }
 
-ChunkedMemory memory_of(const ChunkServer::Offer& offer, const std::vector<cuda::Chunk>& chunks) {
+ChunkedMemory memory_of(const Ticket& ticket, const std::vector<cuda::Chunk>& chunks) {
   ChunkedMemory memory{.owner = {},
-                       .server = offer.server,
-                       .ticket = offer.ticket,
-                       .secret = offer.secret,
+                       .ticket = ticket,
                        .base = 4096,
                        .size = 0,
                        .count = static_cast<std::uint32_t>(chunks.size())};
@@ -89,7 +87,7 @@ TEST(CudaIpcChunks, AreGivenToNobodyWithoutTheSecret) {
   });
   const auto chunks = some_chunks(3);
   ChunkedMemory memory = memory_of(server.offer(chunks, always).value(), chunks);
-  memory.secret[4] ^= std::byte{1};
+  memory.ticket.secret[4] ^= std::byte{1};
   const Status fetched = fetch(memory);
   ASSERT_FALSE(fetched);
   EXPECT_EQ(fetched.error().code, ErrorCode::kPeerGone);
@@ -99,9 +97,9 @@ TEST(CudaIpcChunks, AreGivenToNobodyWithoutTheSecret) {
 // Who took the owner's name does not learn the secret, and is not believed.
 TEST(CudaIpcChunks, AreTakenFromNobodyWithoutTheSecret) {
   const auto chunks = some_chunks(1);
-  ChunkServer::Offer offer;
-  offer.server.fill(std::byte{static_cast<unsigned char>(::getpid())});
-  const UniqueFd listener = socket::listen_locally(name_of(offer.server)).value();
+  Ticket ticket;
+  ticket.server.fill(std::byte{static_cast<unsigned char>(::getpid())});
+  const UniqueFd listener = socket::listen_locally(name_of(ticket.server)).value();
   Background impostor("impostor");
   impostor.post([&] {
     const auto deadline = std::chrono::steady_clock::now() + 5s;
@@ -112,7 +110,7 @@ TEST(CudaIpcChunks, AreTakenFromNobodyWithoutTheSecret) {
     EXPECT_TRUE(socket::send_packet(caller, Bytes(33), {}, deadline));
     static_cast<void>(socket::receive_packet(caller, kMaxPacket, 0, deadline));
   });
-  const Status fetched = fetch(memory_of(offer, chunks));
+  const Status fetched = fetch(memory_of(ticket, chunks));
   ASSERT_FALSE(fetched);
   EXPECT_EQ(fetched.error().code, ErrorCode::kPermissionDenied);
 }
@@ -129,7 +127,7 @@ TEST(CudaIpcChunks, OfMemoryThatItsOwnerTookBack) {
   Status fetched = fetch(memory_of(*offer, chunks));
   ASSERT_FALSE(fetched);
   EXPECT_NE(fetched.error().message.find("it was taken back"), std::string::npos) << fetched.error().message;
-  server.withdraw(offer->ticket);
+  server.withdraw(*offer);
   fetched = fetch(memory_of(*offer, chunks));
   ASSERT_FALSE(fetched);
   EXPECT_EQ(fetched.error().code, ErrorCode::kNotFound);
@@ -163,10 +161,7 @@ TEST(CudaIpcChunks, ThatDoNotAddUpAreRefused) {
 /// A server that lends a file and counts who has one.
 class Lender {
  public:
-  RingTicket ticket(int device = 0) {
-    const auto offer = server.offer_loan(device).value();
-    return {{}, offer.server, offer.ticket, offer.secret};
-  }
+  Ticket ticket(int device = 0) { return server.offer_loan(device).value(); }
 
   bool comes_to(long count) const {
     const auto deadline = std::chrono::steady_clock::now() + 5s;
@@ -217,7 +212,7 @@ TEST(CudaIpcLoans, AreRefusedWithTheReasonAndToStrangers) {
   const auto refused = borrow(lender.ticket(1), 1);
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("no memory is left"), std::string::npos);
-  RingTicket wrong = lender.ticket();
+  Ticket wrong = lender.ticket();
   wrong.secret[3] ^= std::byte{1};
   EXPECT_FALSE(borrow(wrong, 1));
   EXPECT_EQ(borrow(lender.ticket(), 2).error().code, ErrorCode::kProtocol) << "one descriptor, not two";
@@ -231,7 +226,7 @@ TEST(CudaIpcChunks, StrangersAreNotInTheWay) {
   const ChunkedMemory memory = memory_of(server.offer(chunks, always).value(), chunks);
   std::vector<UniqueFd> strangers;
   for (int i = 0; i < 100; ++i) {
-    strangers.push_back(socket::connect_locally(name_of(memory.server)).value());
+    strangers.push_back(socket::connect_locally(name_of(memory.ticket.server)).value());
     const auto deadline = std::chrono::steady_clock::now() + 5s;
     ASSERT_TRUE(socket::receive_packet(strangers.back(), kMaxPacket, 0, deadline));
     if (i % 2 == 0) static_cast<void>(socket::send_packet(strangers.back(), Bytes(i + 1), {}, deadline));

@@ -30,12 +30,16 @@ void put(ByteWriter& out, const SharedMemory& memory) {
   out.put(memory.buffer_id);
 }
 
+void put(ByteWriter& out, const Ticket& ticket) {
+  out.put(ByteView(ticket.server));
+  out.put(ticket.number);
+  out.put(ByteView(ticket.secret));
+}
+
 void put(ByteWriter& out, const ChunkedMemory& memory) {
   put(out, memory.owner);
   out.put(ByteView(memory.device));
-  out.put(ByteView(memory.server));
-  out.put(memory.ticket);
-  out.put(ByteView(memory.secret));
+  put(out, memory.ticket);
   out.put(memory.base);
   out.put(memory.size);
   out.put(memory.count);
@@ -46,9 +50,7 @@ void put(ByteWriter& out, const std::optional<RingTicket>& ring) {
   out.put(static_cast<std::uint8_t>(ring ? 1 : 0));
   if (!ring) return;
   put(out, ring->owner);
-  out.put(ByteView(ring->server));
-  out.put(ring->ticket);
-  out.put(ByteView(ring->secret));
+  put(out, ring->ticket);
 }
 
 template <std::size_t kBytes>
@@ -79,13 +81,19 @@ SharedMemory get_memory(ByteReader& in) {
   return memory;
 }
 
+Ticket get_ticket(ByteReader& in) {
+  Ticket ticket;
+  ticket.server = get_array<16>(in);
+  ticket.number = in.get<std::uint64_t>();
+  ticket.secret = get_array<16>(in);
+  return ticket;
+}
+
 ChunkedMemory get_chunks(ByteReader& in) {
   ChunkedMemory memory;
   memory.owner = get_process(in);
   memory.device = get_array<16>(in);
-  memory.server = get_array<16>(in);
-  memory.ticket = in.get<std::uint64_t>();
-  memory.secret = get_array<16>(in);
+  memory.ticket = get_ticket(in);
   memory.base = in.get<std::uint64_t>();
   memory.size = in.get<std::uint64_t>();
   memory.count = in.get<std::uint32_t>();
@@ -124,9 +132,7 @@ bool get_ring(ByteReader& in, std::optional<RingTicket>& ring) {
   if (there == 0) return in.ok();
   ring.emplace();
   ring->owner = get_process(in);
-  ring->server = get_array<16>(in);
-  ring->ticket = in.get<std::uint64_t>();
-  ring->secret = get_array<16>(in);
+  ring->ticket = get_ticket(in);
   return in.ok();
 }
 

@@ -29,26 +29,29 @@ struct SharedMemory {
 /// Random bytes: a name that nobody guesses, or a secret.
 using Token = std::array<std::byte, 16>;
 
-/// A region of memory that was mapped chunk by chunk. What makes the chunks another process's is fetched at a
-/// Unix socket (chunk_fetch.h): descriptors do not travel in keys.
+/// Where descriptors are fetched (chunk_fetch.h), which do not travel in keys.
+struct Ticket {
+  Token server{};            ///< in the name of the owner's Unix socket
+  std::uint64_t number = 0;  ///< of what is offered there
+  Token secret{};            ///< whoever knows it may have that
+  friend auto operator<=>(const Ticket&, const Ticket&) = default;
+};
+
+/// A region of memory that was mapped chunk by chunk.
 struct ChunkedMemory {
   ProcessId owner;
   cuda::DeviceUuid device{};
-  Token server{};            ///< in the name of the owner's socket
-  std::uint64_t ticket = 0;  ///< which of the memories that are offered there
-  Token secret{};            ///< whoever knows it may have this one
-  std::uint64_t base = 0;    ///< of the first chunk, in the owner's address space
-  std::uint64_t size = 0;    ///< bytes of all chunks
-  std::uint32_t count = 0;   ///< chunks
+  Ticket ticket;
+  std::uint64_t base = 0;   ///< of the first chunk, in the owner's address space
+  std::uint64_t size = 0;   ///< bytes of all chunks
+  std::uint32_t count = 0;  ///< chunks
 };
 
-/// At the owner's socket a peer can have a ring lent (ring_lender.h), by which bytes come to and go from
-/// memory that nobody else can be given.
+/// For a ring that the owner lends (ring_lender.h), by which bytes come to and go from memory that nobody
+/// else can be given.
 struct RingTicket {
   ProcessId owner;
-  Token server{};
-  std::uint64_t ticket = 0;
-  Token secret{};
+  Ticket ticket;
   friend auto operator<=>(const RingTicket&, const RingTicket&) = default;
 };
 

@@ -10,7 +10,7 @@
 
 namespace p2p::cuda_ipc {
 
-Result<std::shared_ptr<PeerRing>> PeerRing::borrow(const RingTicket& ticket) {
+Result<std::shared_ptr<PeerRing>> PeerRing::borrow(const Ticket& ticket) {
   auto lent = cuda_ipc::borrow(ticket, 2);
   if (!lent) return tl::unexpected(std::move(lent.error()));
   const std::shared_ptr<PeerRing> ring(new PeerRing);
@@ -57,7 +57,7 @@ Status RingSource::fetch(const std::set<int>& devices) {
     if (ring_ && ring_->whole()) ring = ring_;
   }
   if (!ring) {
-    auto borrowed = PeerRing::borrow(ticket_);
+    auto borrowed = PeerRing::borrow(ticket_.ticket);
     const MutexLock lock(mutex_);
     if (!borrowed) {
       error_ = borrowed.error();

@@ -24,7 +24,7 @@ namespace p2p::cuda_ipc {
 class PeerRing : public RingSlots {
  public:
   /// Blocks while the owner answers within seconds.
-  static Result<std::shared_ptr<PeerRing>> borrow(const RingTicket& ticket);
+  static Result<std::shared_ptr<PeerRing>> borrow(const Ticket& ticket);
 
   /// Where it begins for kernels and copies of `device`. The first call for a device takes some 50 us.
   Result<std::byte*> reach(int device) const;

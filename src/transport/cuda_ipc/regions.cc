@@ -95,7 +95,7 @@ Result<std::shared_ptr<LocalMemory>> LocalMemory::make(const RegionInfo& region,
 void LocalMemory::withdraw() const {
   const auto server = server_.lock();
   const MutexLock lock(mutex_);
-  if (server && offer_) server->withdraw(offer_->ticket);
+  if (server && offer_) server->withdraw(*offer_);
 }
 
 std::optional<AllocationId> LocalMemory::alive() const {
@@ -167,9 +167,7 @@ Result<ChunkedMemory> LocalMemory::share_chunks() const {
   if (!offer) return tl::unexpected(offer.error());
   ChunkedMemory memory{.owner = process_,
                        .device = *uuid,
-                       .server = offer->server,
-                       .ticket = offer->ticket,
-                       .secret = offer->secret,
+                       .ticket = *offer,
                        .base = reinterpret_cast<std::uint64_t>(chunks.front().base),
                        .size = 0,
                        .count = static_cast<std::uint32_t>(chunks.size())};
@@ -177,7 +175,7 @@ Result<ChunkedMemory> LocalMemory::share_chunks() const {
   return memory;
 }
 
-Result<ChunkServer::Offer> LocalMemory::offer_chunks() const {
+Result<Ticket> LocalMemory::offer_chunks() const {
   const std::vector<cuda::Chunk>& chunks = lifetime().chunks();
   if (!shareable() || chunks.empty()) {
     return fail(
@@ -215,7 +213,7 @@ std::optional<RingTicket> LocalMemory::offer_ring() const {
   if (!server) return std::nullopt;
   const auto offer = server->offer_loan(info().place.device);
   if (!offer) return std::nullopt;
-  return RingTicket{process_, offer->server, offer->ticket, offer->secret};
+  return RingTicket{process_, *offer};
 }
 
 bool LocalMemory::shareable() const {

@@ -65,13 +65,13 @@ class LocalMemory : public device::WithLifetime<Registration>,
 
  private:
   Result<ChunkedMemory> share_chunks() const;
-  Result<ChunkServer::Offer> offer_chunks() const;
+  Result<Ticket> offer_chunks() const;
   std::optional<RingTicket> offer_ring() const;
 
   const ProcessId process_;
   const std::weak_ptr<ChunkServer> server_;  // whose thread may be the last to let go of this
   mutable Mutex mutex_;
-  mutable std::optional<ChunkServer::Offer> offer_ P2P_GUARDED_BY(mutex_);  // once a peer has asked
+  mutable std::optional<Ticket> offer_ P2P_GUARDED_BY(mutex_);  // once a peer has asked
   mutable std::once_flag pin_once_;
   mutable std::optional<PinnedRange> pinned_;
 };

@@ -83,6 +83,7 @@ std::unique_ptr<RemoteKey> RingLender::key_of(std::shared_ptr<LentRing> ring, Re
   ExportedKey key;
   key.chunks = ChunkedMemory{.owner = process_,
                              .device = {},
+                             .ticket = {},
                              .base = reinterpret_cast<std::uint64_t>(ring->data()),
                              .size = kLentBytes,
                              .count = 1};
