@@ -44,8 +44,9 @@ class Importer {
  public:
   explicit Importer(const Connection& connection) : connection_(connection) {}
 
-  /// The first `size` bytes of what the blob describes; kOutOfRange if it describes fewer.
-  Result<RemoteSpan> operator()(std::span<const std::byte> blob, std::size_t size);
+  /// Makes `span`, which has its size, the first bytes of what the blob describes; kOutOfRange if it
+  /// describes fewer.
+  Status locate(std::span<const std::byte> blob, RemoteSpan& span);
 
  private:
   struct Known {

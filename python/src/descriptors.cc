@@ -140,17 +140,17 @@ std::vector<XferDesc> deserialize(const nb::bytes& bytes) {
 
 /// `size` bytes of the peer's from the descriptor's address on, which may have been moved within its region.
 Result<RemoteSpan> remote_span(Importer& importer, const XferDesc& desc, std::uint64_t size) {
-  Result<RemoteSpan> span = importer(desc.region, 0);
-  if (!span) return span;
-  const std::uint64_t base = span->address;
+  RemoteSpan span;
+  if (Status known = importer.locate(desc.region, span); !known) return tl::unexpected(known.error());
+  const std::uint64_t base = span.address;
   const Result<RegionDescriptor> whole = RegionDescriptor::parse(desc.region);
   const std::uint64_t offset = desc.addr - base;
   if (desc.addr < base || offset > whole->size || size > whole->size - offset) {
     return failure(ErrorCode::kOutOfRange, "transfer: " + std::to_string(size) + " bytes at " +
                                                std::to_string(desc.addr) + " lie outside the peer's region");
   }
-  span->address = desc.addr;
-  span->size = size;
+  span.address = desc.addr;
+  span.size = size;
   return span;
 }
 

@@ -63,9 +63,9 @@ Local in_regions(const Numbers& ids, const Numbers& addresses, const Numbers& si
                  std::optional<std::size_t> num_iovs) {
   const auto count = value_or_raise(same_length({ids.size(), addresses.size(), sizes.size()}, num_iovs));
   Local local;
-  local.spans->reserve(count);
+  local.spans->resize(count);
   for (std::size_t i = 0; i < count; ++i) {
-    local.spans->push_back(local_span(ids[i], addresses[i], sizes[i]));
+    (*local.spans)[i] = local_span(ids[i], addresses[i], sizes[i]);
   }
   return local;
 }
@@ -73,8 +73,8 @@ Local in_regions(const Numbers& ids, const Numbers& addresses, const Numbers& si
 Local at_addresses(const Numbers& addresses, const Numbers& sizes) {
   const auto count = value_or_raise(same_length({addresses.size(), sizes.size()}, std::nullopt));
   Local local{.spans = {}, .by_address = true};
-  local.spans->reserve(count);
-  for (std::size_t i = 0; i < count; ++i) local.spans->push_back(local_span(0, addresses[i], sizes[i]));
+  local.spans->resize(count);
+  for (std::size_t i = 0; i < count; ++i) (*local.spans)[i] = local_span(0, addresses[i], sizes[i]);
   return local;
 }
 

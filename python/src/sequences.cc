@@ -100,9 +100,16 @@ bool Numbers::load_sequence(nb::handle source) {
   const bool list = PyList_Check(all);
   const Py_ssize_t count = length_of(all, list);
   copied_.resize(static_cast<std::size_t>(count));
+  const PyObject* last = nullptr;  // sizes are often one object again and again
   for (Py_ssize_t i = 0; i < count; ++i) {
     std::uint64_t& number = copied_[static_cast<std::size_t>(i)];
-    if (is_plain_unsigned(item_of(all, list, i), number)) continue;
+    PyObject* const entry = item_of(all, list, i);
+    if (entry == last) {
+      number = copied_[static_cast<std::size_t>(i) - 1];
+      continue;
+    }
+    last = is_plain_unsigned(entry, number) ? entry : nullptr;
+    if (last != nullptr) continue;
     // An item's __index__ may change the list, and drop the item.
     const nb::object item = nb::borrow(item_of(all, list, i));
     if (!to_unsigned(item.ptr(), number) || length_of(all, list) != count) return false;

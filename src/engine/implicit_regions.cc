@@ -10,9 +10,20 @@ namespace {
 
 std::uint64_t address_of(const std::byte* data) { return reinterpret_cast<std::uint64_t>(data); }
 
-bool within(const MemoryRegion& region, const LocalSpan& span) {
-  const std::uint64_t offset = address_of(span.data) - address_of(region.data());
-  return span.data >= region.data() && offset <= region.size() && span.size <= region.size() - offset;
+// What a region covers; nothing at first.
+struct Covered {
+  std::uint64_t begin = 0;
+  std::uint64_t size = 0;
+  RegionId id{};
+
+  bool has(const LocalSpan& span) const {
+    const std::uint64_t offset = address_of(span.data) - begin;
+    return address_of(span.data) >= begin && offset <= size && span.size <= size - offset;
+  }
+};
+
+Covered covered_by(const MemoryRegion& region) {
+  return {address_of(region.data()), region.size(), region.id()};
 }
 
 }  // namespace
@@ -58,18 +69,20 @@ ImplicitRegions::Run ImplicitRegions::first_run(std::span<LocalSpan* const> span
 std::vector<LocalSpan*> ImplicitRegions::name_known(std::span<LocalSpan> spans, std::vector<Kept>& held) {
   std::vector<LocalSpan*> missing;
   std::vector<Kept> stale;
+  Covered covered;
   MutexLock lock(mutex_);
   for (LocalSpan& span : spans) {
     // Whether memory was freed takes a call of the driver: once for a run of spans.
-    if (held.empty() || !within(*held.back(), span)) {
+    if (held.empty() || !covered.has(span)) {
       Kept region = known(span, stale);
       if (!region) {
         missing.push_back(&span);
         continue;
       }
+      covered = covered_by(*region);
       held.push_back(std::move(region));
     }
-    span.region = held.back()->id();
+    span.region = covered.id;
   }
   return missing;
 }
@@ -79,7 +92,7 @@ ImplicitRegions::Kept ImplicitRegions::known(const LocalSpan& span, std::vector<
   auto next = regions_.upper_bound({address_of(span.data), ~std::size_t{0}});
   if (next == regions_.begin()) return nullptr;
   const auto& [range, entry] = *--next;
-  if (!within(*entry.region, span)) return nullptr;
+  if (!covered_by(*entry.region).has(span)) return nullptr;
   if (!entry.region->alive()) {
     stale.push_back(take(Range(range)));
     return nullptr;

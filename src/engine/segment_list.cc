@@ -20,6 +20,15 @@ class Builder {
     list_->operation = operation;
   }
 
+  // False if there is more to it than two places in the current pair of regions: `add` sees to that.
+  bool add_alike(const LocalSpan& local, const RemoteSpan& remote) {
+    const bool alike = local_ && remote_ && local.region == local_->info().id &&
+                       remote.region == remote_->id() && local.size == remote.size;
+    if (!alike || !local_contains(local) || !remote_contains(remote)) return false;
+    append(local, remote);
+    return true;
+  }
+
   // False: a remote region is waiting.
   Result<bool> add(const LocalSpan& local, const RemoteSpan& remote) {
     if (local.size != remote.size) {
@@ -41,16 +50,20 @@ class Builder {
           fmt::format("the remote region is [{:#x}, +{})",
                       reinterpret_cast<std::uintptr_t>(remote_->info().base), remote_->info().size));
     }
-    SegmentList::Portion& portion = list_->portions[portion_];
-    append_merged(portion.segments, {local.data, remote.address, local.size, registration_, key_});
-    portion.bytes += local.size;
-    list_->bytes += local.size;
+    append(local, remote);
     return true;
   }
 
   std::shared_ptr<const SegmentList> take() { return std::move(list_); }
 
  private:
+  void append(const LocalSpan& local, const RemoteSpan& remote) {
+    SegmentList::Portion& portion = list_->portions[portion_];
+    append_merged(portion.segments, {local.data, remote.address, local.size, registration_, key_});
+    portion.bytes += local.size;
+    list_->bytes += local.size;
+  }
+
   tl::unexpected<Error> refuse(ErrorCode code, const LocalSpan& local, const RemoteSpan& remote,
                                std::string_view why) const {
     return fail(code, "{} {} bytes between {} and remote {:#x}: {}",
@@ -146,6 +159,7 @@ Result<std::shared_ptr<const SegmentList>> build_list(Operation operation, std::
   }
   Builder builder(operation, local.size(), context);
   for (std::size_t i = 0; i < local.size(); ++i) {
+    if (builder.add_alike(local[i], remote[i])) continue;
     const auto added = builder.add(local[i], remote[i]);
     if (!added) return tl::unexpected(added.error());
     if (!*added) return std::shared_ptr<const SegmentList>();

@@ -7,19 +7,6 @@
 
 namespace p2p::engine {
 
-void append_merged(std::vector<Segment>& list, const Segment& next) {
-  if (next.size == 0) return;
-  if (!list.empty()) {
-    Segment& last = list.back();
-    if (last.local + last.size == next.local && last.remote + last.size == next.remote &&
-        last.registration == next.registration && last.key == next.key) {
-      last.size += next.size;
-      return;
-    }
-  }
-  list.push_back(next);
-}
-
 Batch cut_batch(Batch& rest, const BatchLimits& limits) {
   Batch front{rest.id, rest.operation, {}, rest.skip, 0};
   std::size_t whole = 0;  // segments that are used to their ends

@@ -13,7 +13,18 @@
 namespace p2p::engine {
 
 /// Appends `next` to `list`, or makes the last segment longer if both sides continue it. Empty ones vanish.
-void append_merged(std::vector<Segment>& list, const Segment& next);
+inline void append_merged(std::vector<Segment>& list, const Segment& next) {
+  if (next.size == 0) return;
+  if (!list.empty()) {
+    Segment& last = list.back();
+    if (last.local + last.size == next.local && last.remote + last.size == next.remote &&
+        last.registration == next.registration && last.key == next.key) {
+      last.size += next.size;
+      return;
+    }
+  }
+  list.push_back(next);
+}
 
 struct BatchLimits {
   std::uint64_t bytes = 0;

@@ -17,13 +17,6 @@ constexpr std::uint32_t kRevoked = std::uint32_t{1} << 31;
 
 }  // namespace
 
-bool RegionInfo::contains(std::uint64_t address, std::uint64_t length) const {
-  const auto begin = reinterpret_cast<std::uint64_t>(base);
-  if (address < begin) return false;
-  const std::uint64_t offset = address - begin;
-  return offset <= size && length <= size - offset;
-}
-
 void RegionInfo::restrict_to(const RegionOptions& rights) {
   options = std::make_shared<const RegionOptions>(rights);
   if (rights.expires) expires_at = deadline_after(*rights.expires);

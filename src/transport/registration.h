@@ -47,7 +47,12 @@ struct RegionInfo {
   Status check(Operation operation, std::string_view peer) const;
 
   /// True if `length` bytes at `address` lie within the range. Safe against overflow.
-  bool contains(std::uint64_t address, std::uint64_t length) const;
+  bool contains(std::uint64_t address, std::uint64_t length) const {
+    const auto begin = reinterpret_cast<std::uint64_t>(base);
+    if (address < begin) return false;
+    const std::uint64_t offset = address - begin;
+    return offset <= size && length <= size - offset;
+  }
 };
 
 /// A transport's handle on my memory; transports derive from it to keep what they need (an ibv_mr, an IPC
