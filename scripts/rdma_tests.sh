@@ -5,6 +5,7 @@
 #   device        that the device refuses wrong keys and ranges, and that channels are repaired
 #   conformance   the suite of all transports, over rdma, on one device and on two
 #   integration   two processes: routes, links that go down, the death of the peer, keys
+#   detour        two processes: all devices are lost in the middle of everything, and tcp carries on
 #   perf          p2p-perf over rdma and both devices, every byte verified
 #   python        the package's one-sided, two-sided and asynchronous operations; UCCL_P2P_VENV has the package
 #   doctor        p2p-doctor measures rdma; UCCL_P2P_VENV likewise
@@ -42,6 +43,8 @@ part_conformance() {
 }
 
 part_integration() { gtest "integration tests" $build/tests/integration/rdma_integration_test; }
+
+part_detour() { gtest "detour tests" $build/tests/integration/rdma_detour_integration_test; }
 
 part_perf() {
   local perf=$build/tools/perf/p2p-perf log

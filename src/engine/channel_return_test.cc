@@ -158,6 +158,27 @@ TEST_F(LostTest, WhatWaitedGoesOverTheNextTransport) {
   }
 }
 
+// Channels come up, and are lost as soon as they are used.
+TEST_F(LostTest, WhatNoChannelCarriesGoesOverTheNextTransport) {
+  for (const bool required : {false, true}) {
+    SCOPED_TRACE(required ? "none is allowed" : "");
+    options_.required = required ? "plain" : "";
+    make_endpoint(false);
+    ASSERT_NO_FATAL_FAILURE(begin_with_both(true));
+    lose_all(*peer_);
+    const auto waits = (*list_)->post({});
+    while (!waits->done()) {
+      const auto again = peer_->next_of<wire::ChannelReopen>(10s);
+      ASSERT_TRUE(again);
+      peer_->say(wire::ChannelReopened{"plain", again->channel, "", address(PlainAddress::kLosesAll)});
+      peer_->say(wire::Heartbeat{});
+      ASSERT_TRUE(eventually([&] { return waits->done() || connection_->stats().channels == 2; }));
+    }
+    EXPECT_EQ(waits->wait(1ms).has_value(), !required);
+    EXPECT_TRUE(is_kept(*peer_));
+  }
+}
+
 TEST_F(LostTest, NothingElseServesWhereItIsRequired) {
   options_.required = "plain";
   make_endpoint(false);

@@ -146,8 +146,9 @@ void Lane::give_back(const Slot& slot, Piece piece, Deferred& deferred) {
   if (idle) deferred.call([idle = std::move(idle)] { idle->signal(); });
 }
 
-void Lane::retry(Piece piece, Deferred& deferred) {
+void Lane::retry(Piece piece, const Error& why, Deferred& deferred) {
   retried_.fetch_add(1, std::memory_order_relaxed);
+  if (!piece.note_loss(Clock::now(), policy().patience)) return piece.divert(why, deferred);
   return_piece(std::move(piece), deferred);
 }
 

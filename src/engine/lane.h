@@ -44,6 +44,9 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   /// what `submit` gave. Before the transfer is handed out.
   void let_waiter_assist(TransferState& state, const std::shared_ptr<Slot>& started);
 
+  /// Takes back what was under way: it goes before what has not begun.
+  void return_piece(Piece piece, Deferred& deferred);
+
   /// Has workers look at pieces that became doomed.
   void wake_all();
 
@@ -103,7 +106,7 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   void remove(const Slot& slot) override;
   std::optional<Piece> take(const Slot& slot, Deferred& deferred) override;
   void give_back(const Slot& slot, Piece piece, Deferred& deferred) override;
-  void retry(Piece piece, Deferred& deferred) override;
+  void retry(Piece piece, const Error& why, Deferred& deferred) override;
   void look_at_gates(const Slot& slot, Deferred& deferred) override;
   bool awaits_gates(const Slot& slot) const override;
   void assist(const std::function<bool()>& through, Clock::time_point deadline,
@@ -113,7 +116,6 @@ class Lane final : public WorkSource, public std::enable_shared_from_this<Lane> 
   void refuse_all(const Refusal& refusal, Deferred& deferred);
   std::shared_ptr<Slot> submit_gated(Piece piece, Deferred& deferred);
   void want_channels(Deferred& deferred);
-  void return_piece(Piece piece, Deferred& deferred);
   bool leaves_to_another(const Slot& slot, Deferred& deferred) P2P_REQUIRES(mutex_);
   std::uint64_t most_bytes(const Slot& slot) const;
   std::uint64_t next_bytes(const Slot& slot) const P2P_REQUIRES(mutex_);

@@ -123,6 +123,47 @@ TEST_F(LaneTest, SendsALostChannelsPiecesOverAnother) {
   expect_arrived(400, 4096);
 }
 
+/// Channels come up one after the other, and each is lost with the first batch that it is given.
+class StuckTest : public LaneTest {
+ protected:
+  void begin(std::chrono::milliseconds patience) {
+    Policy policy = Policy::spread({4096, 8}, 50us);
+    policy.patience = patience;
+    lane_ = std::make_shared<Lane>(policy);
+    state_ = submit(1, 64);
+  }
+
+  void lose_one() {
+    EXPECT_EQ(finisher_->diverted, 0U);
+    add_channel("", 0);
+    ++lost_;
+    EXPECT_TRUE(eventually([&] { return lane_->retried() == lost_; }));
+  }
+
+  void expect_diverted() {
+    EXPECT_EQ(state_->wait(20s).error().code, ErrorCode::kPeerGone);
+    EXPECT_EQ(finisher_->diverted, 1U);
+  }
+
+  std::shared_ptr<TransferState> state_;
+  unsigned lost_ = 0;
+};
+
+TEST_F(StuckTest, WhatManyChannelsAreLostWithIsDiverted) {
+  begin(1h);
+  for (int i = 0; i <= Piece::kMostRetries; ++i) lose_one();
+  expect_diverted();
+}
+
+TEST_F(StuckTest, WhatIsStuckForLongIsDiverted) {
+  constexpr std::chrono::milliseconds kPatience{200};
+  begin(kPatience);
+  lose_one();
+  EXPECT_FALSE(state_->wait(kPatience));
+  lose_one();
+  expect_diverted();
+}
+
 // What came of a batch whose channel is found lost when its completions of that turn have been taken already,
 // while another channel serves.
 class LostLateTest : public LaneTest {

@@ -102,14 +102,19 @@ class Finisher : public Submitter {
     submission.state()->finish(std::move(status));
   }
   void cancel(const Submission& /*submission*/) override {}
-  void detour(Piece piece, const Error& why) override {
-    ++detours;
+  void detour(Piece piece, const Error& why) override { fail_counted(detours, std::move(piece), why); }
+  void divert(Piece piece, const Error& why) override { fail_counted(diverted, std::move(piece), why); }
+
+  std::atomic<std::size_t> detours{0};
+  std::atomic<std::size_t> diverted{0};
+
+ private:
+  static void fail_counted(std::atomic<std::size_t>& count, Piece piece, const Error& why) {
+    ++count;
     Deferred deferred;
     piece.fail(why, deferred);
     deferred.run();
   }
-
-  std::atomic<std::size_t> detours{0};
 };
 
 class LaneTest : public ::testing::Test {
@@ -126,8 +131,9 @@ class LaneTest : public ::testing::Test {
     workers_.clear();
   }
 
-  std::shared_ptr<Script> add_channel(const std::string& rail = "") {
+  std::shared_ptr<Script> add_channel(const std::string& rail = "", std::size_t fail_after = ~0UL) {
     auto script = std::make_shared<Script>();
+    script->fail_after = fail_after;
     auto up = std::make_shared<TransferState>();
     Slot::Setup setup{.rail = rail,
                       .control = nullptr,

@@ -39,10 +39,11 @@ std::uint64_t Policy::share(std::uint64_t left, std::size_t channels) const {
 
 Policy Policy::of(const Capabilities& capabilities, const Options& options) {
   BatchLimits limits{capabilities.max_batch_bytes, capabilities.max_batch_segments};
-  if (capabilities.scheduling == Scheduling::kByCaller) return by_caller(limits, options.spin);
-  limits.bytes = std::min<std::uint64_t>(limits.bytes, options.batch_bytes);
-  Policy policy = spread(limits, options.spin);
-  policy.thread_bytes = capabilities.thread_bytes;
+  const bool callers = capabilities.scheduling == Scheduling::kByCaller;
+  if (!callers) limits.bytes = std::min<std::uint64_t>(limits.bytes, options.batch_bytes);
+  Policy policy = callers ? by_caller(limits, options.spin) : spread(limits, options.spin);
+  if (!callers) policy.thread_bytes = capabilities.thread_bytes;
+  policy.patience = options.keepalive;
   return policy;
 }
 

@@ -78,6 +78,9 @@ struct Policy {
   /// on it need not wake them.
   std::chrono::nanoseconds watch{};
 
+  /// A piece whose channels are lost again and again for so long may go over another transport.
+  std::chrono::milliseconds patience{3000};
+
   /// Bytes of a batch of what is left of a transfer while nothing else waits: half of the channels get some,
   /// as far as it is worth the waking of a thread. The other half of the cores is the peer's or the
   /// program's.

@@ -115,7 +115,8 @@ bool Router::is_news(const Explanation::Passed& passed) const {
   return warned_.size() < kMaxWarnings && warned_.insert(std::move(key)).second;
 }
 
-Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remote) const {
+Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remote,
+                                   std::optional<std::size_t> around) const {
   const bool on_gpu =
       local.info().place.kind == MemoryKind::kCuda || remote.info().place.kind == MemoryKind::kCuda;
   std::string why;
@@ -125,7 +126,11 @@ Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remo
   {
     MutexLock lock(mutex_);
     for (std::size_t i = 0; i < rows_.size() && !chosen; ++i) {
-      const auto passed = obstacle(i, local, remote);
+      auto passed = obstacle(i, local, remote);
+      if (!passed && i == around) {
+        passed = {std::string(transports_[i].transport->name()), RouteObstacle::kUnusable,
+                  "its channels are lost again and again"};
+      }
       if (!passed) {
         if (!rows_[i].lane->interrupted() || is_required(i, local, remote)) {
           chosen = i;

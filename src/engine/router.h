@@ -42,9 +42,10 @@ class Router {
   /// Null if the transport never had a lane that was up, or the connection is over.
   std::shared_ptr<Lane> lane(std::size_t transport) const;
 
-  /// The transport that moves bytes between the regions, or why none does. Warns, once for each reason, of
-  /// what keeps GPU memory from a faster one.
-  Result<std::size_t> choose(const Region& local, const RemoteRegion& remote) const;
+  /// The transport that moves bytes between the regions, or why none does; `around`: another one than this.
+  /// Warns, once for each reason, of what keeps GPU memory from a faster one.
+  Result<std::size_t> choose(const Region& local, const RemoteRegion& remote,
+                             std::optional<std::size_t> around = std::nullopt) const;
 
   /// The same choice, with what is in the way of the transports before it.
   Explanation explain(const Region& local, const RemoteRegion& remote) const;

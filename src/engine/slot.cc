@@ -129,11 +129,11 @@ void Slot::complete(Completion& completion, Deferred& deferred) {
   pace_.ended(piece->batch.bytes);
   if (auto* const trace = piece->trace()) trace->piece_ended(way_, completion.id, completion.status);
   if (completion.status) return piece->close(deferred);
+  Error& error = completion.status.error();
+  if (error.code != ErrorCode::kPeerGone) return piece->fail(std::move(error), deferred);
   // A lost channel's pieces go over another one, or over another transport.
-  const bool lost = completion.status.error().code == ErrorCode::kPeerGone;
-  if (lost && piece->submission->doomed()) return piece->drop(deferred);  // cancelled, mostly: nothing failed
-  if (lost && piece->may_go_again()) return source_->retry(std::move(*piece), deferred);
-  piece->fail(std::move(completion.status.error()), deferred);
+  if (piece->submission->doomed()) return piece->drop(deferred);  // cancelled, mostly: nothing failed
+  source_->retry(std::move(*piece), error, deferred);
 }
 
 void Slot::drop(const Error& error, Deferred& deferred) {

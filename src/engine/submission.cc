@@ -100,6 +100,16 @@ void Piece::refuse(const Refusal& refusal, Deferred& deferred) {
       [piece = std::move(*this), why = refusal.why] { piece.submission->submitter_->detour(piece, why); });
 }
 
+bool Piece::note_loss(Clock::time_point now, Clock::duration patience) {
+  if (retries++ == 0) lost_at = now;
+  return !worn_out() && (diverted || retries == 1 || now - lost_at < patience);
+}
+
+void Piece::divert(Error why, Deferred& deferred) {
+  deferred.call(
+      [piece = std::move(*this), why = std::move(why)] { piece.submission->submitter_->divert(piece, why); });
+}
+
 std::vector<Piece> Piece::spread(const std::shared_ptr<const SegmentList>& list) {
   submission->keep(list, transport);
   submission->open_.fetch_add(static_cast<std::uint32_t>(list->portions.size()) - 1,
@@ -107,7 +117,12 @@ std::vector<Piece> Piece::spread(const std::shared_ptr<const SegmentList>& list)
   std::vector<Piece> pieces;
   for (const auto& portion : list->portions) {
     const Batch whole{.operation = batch.operation, .segments = portion.segments, .bytes = portion.bytes};
-    pieces.push_back({submission, whole, retries, portion.transport});
+    pieces.push_back({.submission = submission,
+                      .batch = whole,
+                      .retries = retries,
+                      .diverted = diverted,
+                      .lost_at = lost_at,
+                      .transport = portion.transport});
   }
   return pieces;
 }

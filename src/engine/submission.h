@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,6 +44,11 @@ class Submitter {
   /// Its transport was given up, and nothing moves of the piece any more: it goes over another one that
   /// carries all of it, or fails with `why`. Called with no lock held.
   virtual void detour(Piece piece, const Error& why) = 0;
+
+  /// It is stuck in its transport, which lives: it goes over another one that carries all of it. Where none
+  /// does, it goes on there, or fails with `why` if too many channels were lost with it. Called with no lock
+  /// held.
+  virtual void divert(Piece piece, const Error& why) = 0;
 };
 
 /// One post of a list: counts what is not done of it and keeps its first error. Thread-safe.
@@ -111,6 +117,8 @@ class Submission {
 /// What a lane has to do of a submission: all of a portion at first, from which batches are cut; those that
 /// are on their way through a channel or wait to be sent again. Each ends once: by `close`, `fail` or `drop`.
 struct Piece {
+  using Clock = std::chrono::steady_clock;
+
   std::shared_ptr<Submission> submission;
   Batch batch;
 
@@ -122,11 +130,16 @@ struct Piece {
   /// Null: it is not traced.
   TransferTrace* trace() const { return submission->state()->trace(); }
 
-  /// Its channel was lost, and there may be others. A batch with which many were lost is likely to be the
-  /// cause.
-  bool may_go_again() { return ++retries <= kMostRetries; }
+  /// Its channel was lost. False if it is stuck: its channels are lost again and again, with no end for so
+  /// long, or too many of them.
+  bool note_loss(Clock::time_point now, Clock::duration patience);
+
+  /// A batch with which many channels were lost is likely to be the cause.
+  bool worn_out() const { return retries > kMostRetries; }
   static constexpr std::uint8_t kMostRetries = 16;
   std::uint8_t retries = 0;
+  bool diverted = false;        ///< it was stuck in another transport before
+  Clock::time_point lost_at{};  ///< of its channels the first one
 
   std::size_t transport = 0;  ///< that it is to go over
 
@@ -139,6 +152,9 @@ struct Piece {
 
   /// Its lane takes it no more: it fails, or the submitter sends it over another transport.
   void refuse(const Refusal& refusal, Deferred& deferred);
+
+  /// It is stuck: the submitter finds another way for it.
+  void divert(Error why, Deferred& deferred);
 
   /// It becomes as many as the list has portions, each a piece of the same submission.
   std::vector<Piece> spread(const std::shared_ptr<const SegmentList>& list);

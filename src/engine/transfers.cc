@@ -123,27 +123,54 @@ std::shared_ptr<Slot> Transfers::submit(Piece piece, std::size_t transport, Defe
   return nullptr;
 }
 
+// Null if it need not be moved any more.
+Result<std::shared_ptr<const SegmentList>> Transfers::way_of(const Piece& piece,
+                                                             std::optional<std::size_t> around) const {
+  if (piece.submission->doomed()) return std::shared_ptr<const SegmentList>();
+  return build_detour(piece.submission->list(), piece.batch,
+                      [this, around](const Region& here, const RemoteRegion& there) {
+                        return router_->choose(here, there, around);
+                      });
+}
+
+void Transfers::send(Piece piece, const std::shared_ptr<const SegmentList>& way, Deferred& deferred) {
+  if (!way) return piece.drop(deferred);
+  const auto submission = piece.submission;
+  std::vector<Piece> parts = piece.spread(way);
+  for (std::size_t i = 0; i != parts.size(); ++i) {
+    submit(std::move(parts[i]), way->portions[i].transport, deferred);
+  }
+  // Cancelled just now, it was looked for in the lanes of before.
+  if (submission->state()->cancelled()) cancel(*submission);
+}
+
 // The router knows already that the transport of before is closed, so that each is taken once at most.
 void Transfers::detour(Piece piece, const Error& why) {
   Deferred deferred;
-  const auto submission = piece.submission;
-  const auto list = submission->doomed()
-                        ? Result<std::shared_ptr<const SegmentList>>(nullptr)
-                        : build_detour(submission->list(), piece.batch,
-                                       [this](const Region& here, const RemoteRegion& there) {
-                                         return router_->choose(here, there);
-                                       });
-  if (!list) {
-    piece.fail({why.code, fmt::format("{}; and then: {}", why.message, list.error().message)}, deferred);
-  } else if (!*list) {
-    piece.drop(deferred);
+  const auto way = way_of(piece, std::nullopt);
+  if (way) {
+    send(std::move(piece), *way, deferred);
   } else {
-    std::vector<Piece> parts = piece.spread(*list);
-    for (std::size_t i = 0; i != parts.size(); ++i) {
-      submit(std::move(parts[i]), (*list)->portions[i].transport, deferred);
-    }
-    // Cancelled just now, it was looked for in the lanes of before.
-    if (submission->state()->cancelled()) cancel(*submission);
+    piece.fail({why.code, fmt::format("{}; and then: {}", why.message, way.error().message)}, deferred);
+  }
+  deferred.run();
+}
+
+// Once: two transports that both lose their channels would have it for ever.
+void Transfers::divert(Piece piece, const Error& why) {
+  Deferred deferred;
+  Result<std::shared_ptr<const SegmentList>> way = fail(why.code, "{}", why.message);
+  if (!piece.diverted) way = way_of(piece, piece.transport);
+  if (way) {
+    piece.diverted = true;
+    piece.retries = 0;
+    send(std::move(piece), *way, deferred);
+  } else if (piece.worn_out()) {
+    piece.fail(why, deferred);
+  } else if (const auto lane = router_->lane(piece.transport)) {
+    lane->return_piece(std::move(piece), deferred);
+  } else {
+    piece.fail({ErrorCode::kPeerGone, "the connection is closed"}, deferred);
   }
   deferred.run();
 }

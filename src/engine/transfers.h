@@ -75,6 +75,10 @@ class Transfers : public Submitter, public std::enable_shared_from_this<Transfer
   void ended(const Submission& submission, Status status) override;
   void cancel(const Submission& submission) override;
   void detour(Piece piece, const Error& why) override;
+  void divert(Piece piece, const Error& why) override;
+  Result<std::shared_ptr<const SegmentList>> way_of(const Piece& piece,
+                                                    std::optional<std::size_t> around) const;
+  void send(Piece piece, const std::shared_ptr<const SegmentList>& way, Deferred& deferred);
   std::shared_ptr<Slot> submit(const SegmentList& list, const std::shared_ptr<Submission>& submission) const;
   std::shared_ptr<Slot> submit(Piece piece, std::size_t transport, Deferred& deferred) const;
   void let_waiter_assist(const SegmentList& list, TransferState& state,

@@ -35,9 +35,9 @@ class WorkSource {
   /// if another one would end it so much sooner that this one had better leave it.
   virtual std::optional<Piece> take(const Slot& slot, Deferred& deferred) = 0;
 
-  /// Takes back a piece that the slot's channel had no room for, or that a channel lost.
+  /// Takes back a piece that the slot's channel had no room for, or that a channel lost by `why`.
   virtual void give_back(const Slot& slot, Piece piece, Deferred& deferred) = 0;
-  virtual void retry(Piece piece, Deferred& deferred) = 0;
+  virtual void retry(Piece piece, const Error& why, Deferred& deferred) = 0;
 
   /// Lets in the pieces whose gates have opened, if it is for this slot to look. Before it takes any.
   virtual void look_at_gates(const Slot& slot, Deferred& deferred) = 0;

@@ -13,7 +13,7 @@
 namespace p2p::testing {
 
 /// What the one byte of a plain channel's address makes of the channel that connects to it.
-enum class PlainAddress : std::uint8_t { kGood, kRefused, kFailsLater, kNeverReady };
+enum class PlainAddress : std::uint8_t { kGood, kRefused, kFailsLater, kNeverReady, kLosesAll };
 
 /// A channel without anything behind it: every batch is done at once, whatever lies at the other end.
 class PlainChannel : public Channel {
@@ -31,13 +31,16 @@ class PlainChannel : public Channel {
   Error error() const override { return {ErrorCode::kPeerGone, "the plain channel was lost"}; }
 
   bool post(const Batch& batch) override {
-    done_.push_back({batch.id, {}});
+    const bool lost = peer_ == PlainAddress::kLosesAll;
+    done_.push_back({batch.id, lost ? Status(tl::unexpected(error())) : Status()});
+    if (lost) state_ = ChannelState::kFailed;
     return true;
   }
 
   bool progress(std::vector<Completion>& completions) override {
     const bool moved = !done_.empty() || state_ == ChannelState::kConnecting;
-    if (peer_ == PlainAddress::kGood && state_ == ChannelState::kConnecting) state_ = ChannelState::kReady;
+    const bool comes_up = peer_ == PlainAddress::kGood || peer_ == PlainAddress::kLosesAll;
+    if (comes_up && state_ == ChannelState::kConnecting) state_ = ChannelState::kReady;
     if (peer_ == PlainAddress::kFailsLater) state_ = ChannelState::kFailed;
     for (Completion& completion : done_) completions.push_back(std::move(completion));
     done_.clear();
