@@ -94,7 +94,7 @@ Result<bool> NetChannel::connect_further() {
   outgoing_.emplace(handshake_.take_outgoing());
   incoming_.emplace(handshake_.take_incoming());
   phase_ = Phase::kReady;
-  watch_.start();
+  watch_.start(Clock::now());
   for (Message& message : early_) {
     if (auto taken = take(std::move(message)); !taken) return tl::unexpected(taken.error());
   }
@@ -148,7 +148,9 @@ Result<bool> NetChannel::move() {
   if (moved) watch_.moved(now);
   watch_.arrived(incoming_->arrived(), now);
   if (watch_.due(now)) {
-    if (auto alive = watch_.check(now, busy()); !alive) return tl::unexpected(alive.error());
+    // A GPU that is busy with other work may hold up what is announced, at either side.
+    const std::uint64_t awaited = config_.flow.device < 0 ? incoming_->awaited() : 0;
+    if (auto alive = watch_.check(now, {busy(), awaited}); !alive) return tl::unexpected(alive.error());
     messages_.send(Ping{});
     outgoing_->sweep();
     incoming_->sweep();
@@ -184,7 +186,7 @@ void NetChannel::finish() {
 
 Status NetChannel::on_control(std::span<const std::byte> message) {
   if (phase_ == Phase::kFailed) return {};
-  watch_.heard();
+  watch_.heard(Clock::now());
   const Status status = take_control(message);
   if (!status) lose(status.error());
   messages_.flush();

@@ -54,6 +54,9 @@ class Incoming {
   /// Chunks whose bytes have come so far.
   std::uint64_t arrived() const { return arrived_; }
 
+  /// Bytes of the chunk that is to come next; 0: no receive is posted for one.
+  std::uint64_t awaited() const { return posted_.empty() ? 0 : posted_.front().chunk.size; }
+
   bool idle() const { return waiting_.empty() && posted_.empty() && landings_.empty(); }
   void sweep() { handles_->sweep(); }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "drivers/socket/poll_set.h"
@@ -11,8 +12,9 @@
 namespace p2p::nccl_net {
 
 /// Whether the peer's channel lives and whether bytes move: a plugin may say "not yet" for ever, so channels
-/// ping each other over the control link. Also when the next look for bytes is worth its while. Uses the poll
-/// set's alarm. Part of its channel.
+/// ping each other over the control link. It is who receives that notices a comm which has gone dark: a
+/// message was announced to him, the other side lives, and it does not come. Also when the next look for
+/// bytes is worth its while. Uses the poll set's alarm. Part of its channel.
 class PeerWatch {
  public:
   using Clock = std::chrono::steady_clock;
@@ -20,11 +22,11 @@ class PeerWatch {
   PeerWatch(socket::PollSet& polls, std::chrono::milliseconds keepalive, std::chrono::milliseconds hung)
       : polls_(polls), keepalive_(keepalive), hung_(hung) {}
 
-  void start() { heard_at_ = moved_at_ = next_check_ = Clock::now(); }
+  void start(Clock::time_point now) { heard_at_ = moved_at_ = next_check_ = checked_at_ = now; }
 
   /// The peer's channel said something.
-  void heard() {
-    heard_at_ = Clock::now();
+  void heard(Clock::time_point now) {
+    heard_at_ = now;
     rest_until_ = {};
   }
 
@@ -57,11 +59,19 @@ class PeerWatch {
   /// A few times in each keepalive time, also when nothing is under way.
   bool due(Clock::time_point now) const { return now >= next_check_; }
 
-  /// kPeerGone if nothing was heard until the peer counts as hung, or nothing moved for very long. To be
-  /// called when due.
-  Status check(Clock::time_point now, bool busy);
+  /// What is under way.
+  struct Load {
+    bool busy = false;
+    std::uint64_t awaited = 0;  ///< bytes of the message that is to come next; 0: none is, or it may be late
+  };
+
+  /// kPeerGone if nothing was heard until the peer counts as hung, what is awaited does not come, or nothing
+  /// moved for very long. To be called when due.
+  Status check(Clock::time_point now, const Load& load);
 
  private:
+  Status check_awaited(Clock::time_point now, std::uint64_t bytes);
+
   socket::PollSet& polls_;
   const std::chrono::milliseconds keepalive_;
   const std::chrono::milliseconds hung_;
@@ -71,6 +81,9 @@ class PeerWatch {
   Clock::time_point rest_until_;
   std::uint64_t arrived_ = 0;
   Clock::time_point arrived_at_;
+  Clock::time_point checked_at_;
+  std::optional<std::uint64_t> awaited_;  // the message that was awaited at that time
+  Clock::duration still_{0};              // for so long, while both sides lived
 };
 
 }  // namespace p2p::nccl_net
