@@ -28,9 +28,9 @@ class CommsTest : public ::testing::Test {
     ::setenv("SOFTNET_INTERFACES", "lo", 1);
   }
 
-  static EndpointPlan plan() {
+  static EndpointPlan plan(const char* transports = "nccl_net") {
     EndpointPlan plan;
-    plan.transport = "nccl_net";
+    plan.transport = transports;
     plan.plugin = P2P_SOFTNET;
     plan.streams = kChannels;
     plan.workers = kSharingWorkers;
@@ -61,8 +61,13 @@ TEST_F(CommsTest, AllOfThemAtOnceComeBack) {
   EXPECT_TRUE(is_ok(sides.connection.status()));
 }
 
-TEST_F(CommsTest, NothingFailsWhoseCommsAreCutInItsMiddle) {
-  Sides sides(plan());
+/// Alone, and where what is stuck goes over another transport.
+class CutCommsTest : public CommsTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Of, CutCommsTest, ::testing::Values("nccl_net", "nccl_net,tcp"),
+                         [](const auto& one) { return one.index == 0 ? "OneTransport" : "Two"; });
+
+TEST_P(CutCommsTest, NothingFailsInItsMiddle) {
+  Sides sides(plan(GetParam()));
   sides.join();
   std::atomic<std::ptrdiff_t> cuts{0};
   std::atomic<bool> over{false};

@@ -14,6 +14,7 @@
 
 #include "support/eventually.h"
 #include "support/sides.h"
+#include "support/taken.h"
 
 namespace p2p::testing {
 namespace {
@@ -127,6 +128,27 @@ TEST_P(DetourTest, NothingFailsOfManyAtOnce) {
     sides.read(300 + seed);
     EXPECT_EQ(sides.connection.stats().transfers_failed, 0U);
     if (HasFailure()) return;
+  }
+}
+
+TEST_P(DetourTest, NothingLandsInWhatIsTakenBackMeanwhile) {
+  static std::mt19937 random(5);  // others when it is repeated
+  for (unsigned round = 0; round != 8 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    Sides sides(all_transports());
+    sides.join();
+    Taken taken(sides);
+    auto trouble = shut_after(sides, std::chrono::microseconds(random() % 8000));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 12000);
+    unsigned started = 0;
+    do {
+      if (started++ < 16) taken.start();
+    } while (std::chrono::steady_clock::now() < until);
+    const bool there = round % 2 == 0;
+    there ? taken.take_back_there() : taken.take_back_here();
+    taken.expect_untouched(there);
+    EXPECT_GT(trouble.get(), 0);
+    EXPECT_TRUE(is_ok(sides.connection.status()));
   }
 }
 

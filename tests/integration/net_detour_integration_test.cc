@@ -20,6 +20,7 @@
 
 #include "support/eventually.h"
 #include "support/sides.h"
+#include "support/taken.h"
 #include "support/traffic.h"
 
 namespace p2p::testing {
@@ -153,6 +154,29 @@ TEST_F(NetDetourTest, NothingFailsOfManyAtOnce) {
     retried += sides.connection.stats().batches_retried;
   }
   EXPECT_GT(retried, 0U) << "the fault met nothing that was under way";
+}
+
+TEST_F(NetDetourTest, NothingLandsInWhatIsTakenBackMeanwhile) {
+  static std::mt19937 random(3);  // others when it is repeated
+  for (unsigned round = 0; round != 8 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    Sides sides(plan());
+    join(sides, round / 2);
+    ASSERT_EQ(transport(sides), "nccl_net");
+    Taken taken(sides);
+    auto breaking = break_after(sides, std::chrono::microseconds(random() % 8000));
+    const auto now = std::chrono::steady_clock::now();
+    const auto until = now + std::chrono::microseconds(random() % 12000);
+    const bool there = round % 2 == 0;
+    unsigned started = 0;
+    do {
+      if (started++ < 16) taken.start();
+    } while (std::chrono::steady_clock::now() < until);
+    there ? taken.take_back_there() : taken.take_back_here();
+    taken.expect_untouched(there);
+    breaking.wait();
+    EXPECT_TRUE(is_ok(sides.connection.status()));
+  }
 }
 
 }  // namespace

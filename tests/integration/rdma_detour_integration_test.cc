@@ -19,6 +19,7 @@
 
 #include "support/eventually.h"
 #include "support/sides.h"
+#include "support/taken.h"
 #include "support/traffic.h"
 
 namespace p2p::testing {
@@ -193,6 +194,26 @@ TEST_F(RdmaDetourTest, NothingFailsWhateverIsUnderWay) {
     EXPECT_EQ(sides.connection.stats().transfers_failed, 0U);
     EXPECT_TRUE(is_ok(sides.connection.status()));
     if (!pairs) set_links("up");
+  }
+}
+
+TEST_F(RdmaDetourTest, NothingLandsInWhatIsTakenBackMeanwhile) {
+  std::mt19937 random(4);
+  for (unsigned round = 0; round != 4 && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    Sides sides(plan());
+    join(sides, round / 2);
+    Taken taken(sides);
+    for (int i = 0; i != 8; ++i) taken.start();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 100'000));  // the moment of the fault
+    set_links("down");
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(random() % 4'000'000));  // the moment of the next one
+    const bool there = round % 2 == 0;
+    there ? taken.take_back_there() : taken.take_back_here();
+    taken.expect_untouched(there);
+    EXPECT_TRUE(is_ok(sides.connection.status()));
+    set_links("up");
   }
 }
 
