@@ -31,7 +31,7 @@ class Taken {
   }
   void take_back_here() {
     EXPECT_TRUE(is_ok(sides_.own.region.release(kLimit)));
-    fill(sides_.own.pages.bytes(), kOwn);
+    fill(sides_.own.pages.bytes(), kKept);
   }
 
   void expect_untouched(bool there) {
@@ -45,12 +45,12 @@ class Taken {
       const auto clear = fmt::format("check_clear {} 0 {}", sides_.theirs.index, Sides::kSize);
       EXPECT_TRUE(is_ok(status_of(sides_.peer.call(clear))));
     } else {
-      EXPECT_EQ(difference(sides_.own.pages.bytes(), kOwn), std::nullopt);
+      EXPECT_EQ(difference(sides_.own.pages.bytes(), kKept), std::nullopt);
     }
   }
 
  private:
-  static constexpr std::uint64_t kOwn = 99;
+  static constexpr std::uint64_t kKept = 99;
 
   Sides& sides_;
   bool writes_ = true;
