@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <future>
+#include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -178,6 +182,30 @@ TEST_P(RegionTest, NarrowedDescriptorsWork) {
   EXPECT_TRUE(is_ok(write(narrow, 0, 5000)));
   EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 1000 5000 4", theirs.index)))));
   EXPECT_TRUE(is_ok(peer_clear(theirs, 6000, kMiB - 6000)));
+}
+
+TEST_P(RegionTest, APeerThatIsStoppedInAnImportHoldsItUpAndNoMore) {
+  std::mt19937 random(1);
+  const auto moment = [&] { return std::chrono::microseconds(random() % 400); };
+  constexpr std::size_t kSize = 4096;
+  constexpr int kRounds = scaled(200, 50);
+  for (int round = 0; round != kRounds && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const PeerRegion theirs = pair.peer.region(kSize);
+    fill(own.part(0, kSize), static_cast<std::uint64_t>(round));
+    auto written = std::async(std::launch::async, [&] { return write(theirs.descriptor, 0, kSize); });
+    std::this_thread::sleep_for(moment());  // of the fault
+    pair.peer.process().stop();
+    std::this_thread::sleep_for(moment());  // of its end
+    pair.peer.process().go_on();
+    ASSERT_TRUE(is_ok(written.get()));
+    EXPECT_TRUE(
+        is_ok(status_of(pair.peer.call(fmt::format("check {} 0 {} {}", theirs.index, kSize, round)))));
+    pair.peer.number(fmt::format("clear {} 0 {}", theirs.index, kSize));
+    EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("drop_region {}", theirs.index)))));
+    EXPECT_TRUE(is_ok(peer_clear(theirs, 0, kSize)));
+  }
+  EXPECT_TRUE(is_ok(pair.connection.status()));
 }
 
 TEST_P(RegionTest, DeregisteredRegionsAreRefused) {
