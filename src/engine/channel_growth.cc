@@ -21,11 +21,14 @@ constexpr unsigned kMostDoublings = 6;
 
 /// The places that are opened at once, then the spare ones, which the rails have in turns.
 void ChannelSet::plan(std::size_t most) {
-  const auto add = [&](const Rail& rail, bool spare) {
+  const bool follow = transport().capabilities().others_follow && setup_.peer.version >= wire::kFollows;
+  const auto add = [&](const Rail& rail, bool follows, bool spare) {
     if (places_.size() >= std::min(most, kMaxChannels)) return;
     places_.push_back({.rail = rail,
                        .slot = nullptr,
                        .last = {},
+                       .follows = follows,
+                       .later = follows,
                        .extra = spare,
                        .spare = spare,
                        .attempts = Attempts(setup_.context->options.keepalive),
@@ -34,13 +37,13 @@ void ChannelSet::plan(std::size_t most) {
   const std::vector<Rail> rails = transport().rails(setup_.peer.path);
   unsigned most_spare = 0;
   for (const Rail& rail : rails) {
-    for (unsigned i = transport().channels_per_rail(rail); i != 0; --i) add(rail, false);
+    for (unsigned i = 0; i != transport().channels_per_rail(rail); ++i) add(rail, follow && i != 0, false);
     most_spare = std::max(most_spare, transport().spare_channels(rail));
   }
   if (!rests_at_all()) return;  // they would stay
   for (unsigned i = 0; i != most_spare; ++i) {
     for (const Rail& rail : rails) {
-      if (i < transport().spare_channels(rail)) add(rail, true);
+      if (i < transport().spare_channels(rail)) add(rail, false, true);
     }
   }
 }
@@ -54,13 +57,20 @@ void ChannelSet::recount() { lane_->expect(wanted()); }
 
 void ChannelSet::make_spare(Place& place) {
   place.extra = place.spare = true;
+  place.follows = place.later = false;
   if (!place.slot) return;
   place.slot->mute();  // its end is no loss
   trash_.push_back(std::exchange(place.slot, nullptr));
 }
 
 void ChannelSet::watch() {
-  if (!cleared_ && !grow_at_ && has_spare()) grow_at_ = Clock::now() + kLook;
+  if (cleared_) return;
+  const auto now = Clock::now();
+  if (!grow_at_ && has_spare()) grow_at_ = now + kLook;
+  if (may_follow() && (lane_->queued() != 0 || !lane_->slots().unladen())) {
+    hurries_ = true;
+    follow_at_ = now;
+  }
 }
 
 void ChannelSet::look_for_growth(Clock::time_point now) {

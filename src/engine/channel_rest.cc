@@ -57,13 +57,17 @@ void ChannelSet::fall_asleep() {
   log(LogLevel::kDebug, "{}: its {} channels rest", name(), wanted());
   for (Place& place : places_) {
     place.spare = place.extra;
+    place.later = place.follows;
     // Its end, of which the peer will tell, comes while nobody waits for another one in its place.
-    if (place.spare && place.slot) place.last.emplace(number(place), std::exchange(place.slot, nullptr));
+    if ((place.spare || place.later) && place.slot)
+      place.last.emplace(number(place), std::exchange(place.slot, nullptr));
   }
   recount();
   grow_at_.reset();
   busy_looks_ = 0;
-  if (has_spare()) lane_->watch();
+  if (has_spare() || has_followers()) lane_->watch();
+  follow_at_.reset();
+  followed_ = hurries_ = false;
   rest_ = Rest::kAsleep;
   look_at_.reset();
   wake_by_.reset();
@@ -106,7 +110,7 @@ void ChannelSet::wake() {
   why_ = {ErrorCode::kPeerGone, "its channels were not opened again in time"};
   if (setup_.role == Role::kAcceptor) return setup_.send(wire::ChannelsWanted{name()});
   for (Place& place : places_) {
-    if (!place.spare) reopen(place);
+    if (!place.spare && !place.later) reopen(place);
   }
 }
 
@@ -141,7 +145,7 @@ void ChannelSet::heard_of_channels() {
 /// All were lost, and were tried for long enough.
 bool ChannelSet::given_up() {
   if (rest_ != Rest::kLost || !std::all_of(places_.begin(), places_.end(), [](const Place& place) {
-        return place.spare || place.attempts.exhausted();
+        return place.spare || place.later || place.attempts.exhausted();
       })) {
     return false;
   }

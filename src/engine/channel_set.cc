@@ -72,17 +72,15 @@ Result<std::vector<Bytes>> ChannelSet::answer(const std::vector<Bytes>& offered)
       rests_at_all() && std::any_of(offered.begin(), offered.end(), std::mem_fn(&Bytes::empty));
   // A peer that knows nothing of spare places gets as many as both open at once.
   while (!peer_has_spare && !places_.empty() && places_.back().spare) places_.pop_back();
-  for (std::size_t i = 0; i != places_.size(); ++i) {
-    if (peer_has_spare && offered[i].empty()) places_[i].extra = places_[i].spare = true;
-  }
+  for (std::size_t i = 0; i != places_.size(); ++i) take_offer(places_[i], offered[i], peer_has_spare);
   return open_planned();
 }
 
 Result<std::vector<Bytes>> ChannelSet::open_planned() {
   std::vector<Bytes> addresses;
   for (Place& place : places_) {
-    addresses.emplace_back();
-    if (place.spare) continue;
+    addresses.push_back(place.later ? wire::following() : Bytes());
+    if (place.spare || place.later) continue;
     auto slot = open_slot(place.rail, number(place));
     if (!slot) return tl::unexpected(slot.error());
     place.slot = std::move(*slot);
@@ -103,7 +101,8 @@ Status ChannelSet::connect(const std::vector<Bytes>& addresses) {
   for (std::size_t i = 0; i < places_.size(); ++i) {
     Place& place = places_[i];
     if (rests_at_all() && addresses[i].empty()) make_spare(place);
-    if (place.spare) continue;
+    if (place.spare || (place.later && addresses[i] == wire::following())) continue;
+    if (place.later) return fail(ErrorCode::kProtocol, "the peer names a channel that follows others");
     if (const Status connected = place.slot->connect(addresses[i]); !connected) {
       lose(place, connected.error());
       continue;
@@ -112,7 +111,7 @@ Status ChannelSet::connect(const std::vector<Bytes>& addresses) {
     place.slot->start();
   }
   recount();
-  if (has_spare()) lane_->watch();
+  if (has_spare() || has_followers()) lane_->watch();
   if (std::all_of(places_.begin(), places_.end(), [](const Place& place) { return !place.slot; })) {
     return tl::unexpected(why_);
   }
@@ -181,10 +180,10 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     if (std::exchange(place.was_lost, false)) lane_->history().returned(now);
     if (!serves_ && !late_at_) late_at_ = now + setup_.context->options.keepalive;
     const bool wakes = rest_ == Rest::kWaking;
-    if (wakes ? ready() == wanted() : rest_ == Rest::kLost || !look_at_) stay_awake(now);
+    if (wakes ? ready() == opened() : rest_ == Rest::kLost || !look_at_) stay_awake(now);
     if (place.past != 0) {
-      log(wakes || place.extra ? LogLevel::kDebug : LogLevel::kInfo, "{} {} is up: {} of {} channels", name(),
-          place.rail.name, ready(), wanted());
+      log(wakes || place.extra || place.follows ? LogLevel::kDebug : LogLevel::kInfo,
+          "{} {} is up: {} of {} channels", name(), place.rail.name, ready(), wanted());
     }
   } else {
     const bool was_ready = place.ready;
@@ -193,6 +192,7 @@ ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status
     log(was_ready ? LogLevel::kInfo : LogLevel::kDebug, "{} {} is lost, {} of {} channels are left: {}",
         name(), place.rail.name, ready(), wanted(), status.error().message);
   }
+  await_followers(Clock::now());
   return news();
 }
 
@@ -217,7 +217,7 @@ Status ChannelSet::on(const wire::ChannelReopen& offer) {
   if (!found) return tl::unexpected(found.error());
   Place& place = **found;
   const auto past = static_cast<std::uint32_t>(offer.channel / kMaxChannels);
-  if (setup_.role != Role::kAcceptor || !reopens() || past <= place.past) {
+  if (setup_.role != Role::kAcceptor || !(reopens() || place.later) || past <= place.past) {
     return fail(ErrorCode::kProtocol, "{} channel {} opened again, which was not due", name(), offer.channel);
   }
   heard_of_channels();
@@ -227,7 +227,7 @@ Status ChannelSet::on(const wire::ChannelReopen& offer) {
   if (place.last.size() > kMostLast) {
     trash_.push_back(std::move(place.last.extract(place.last.begin()).mapped()));
   }
-  place.ready = place.met = place.spare = false;
+  place.ready = place.met = place.spare = place.later = false;
   place.past = past;
   recount();
   auto slot = open_slot(place.rail, offer.channel);
@@ -311,6 +311,8 @@ ChannelSet::News ChannelSet::tick(Clock::time_point now, bool serving) {
   if (given_up() || (wake_by_ && now >= *wake_by_ && !keep_waiting(now))) return News::kLost;
   if (look_at_ && now >= *look_at_) look_for_use(now, serving);
   if (grow_at_ && now >= *grow_at_) look_for_growth(now);
+  if (follow_at_ && now >= *follow_at_) open_followers(now, serving);
+  await_followers(now);
   return late_at_ && now >= *late_at_ ? hurry() : News::kNone;
 }
 
@@ -334,7 +336,7 @@ void ChannelSet::reopen(Place& place) {
 std::optional<ChannelSet::Clock::time_point> ChannelSet::next_tick() const {
   if (cleared_) return leave_by_;
   std::optional<Clock::time_point> next = serves_ ? std::nullopt : late_at_;
-  for (const auto& other : {look_at_, wake_by_, grow_at_}) {
+  for (const auto& other : {look_at_, wake_by_, grow_at_, follow_at_}) {
     if (other && (!next || *other < *next)) next = other;
   }
   for (const Place& place : places_) {

@@ -4,14 +4,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/attempts.h"
+#include "engine/channel_place.h"
 #include "engine/context.h"
 #include "engine/fence.h"
 #include "engine/lane.h"
@@ -19,13 +18,13 @@
 
 namespace p2p::engine {
 
-/// More channels than this between two processes is a mistake or an attack.
-inline constexpr std::size_t kMaxChannels = 64;
-
 /// The channels of one transport of one connection, each in a place of its own. They are offered and answered
 /// once, and serve as soon as one is up. One that fails while others serve is opened again in its place,
 /// where the transport can: the side that dialled the session offers a new one. So it is with the last one,
 /// for which work waits. `Attempts` says how often and for how long.
+///
+/// Where the transport can, the first one of each rail serves before the others are opened
+/// (docs/decisions/channels-follow.md).
 ///
 /// Where the transport can, there are spare places, whose channels are opened while those that are up have
 /// much to do and the path is long (docs/decisions/more-streams.md).
@@ -124,19 +123,7 @@ class ChannelSet {
   void for_each(const std::function<void(const std::shared_ptr<Slot>&)>& visit) const;
 
  private:
-  struct Place {
-    Rail rail;
-    std::shared_ptr<Slot> slot;                           // null: lost
-    std::uint32_t past = 0;                               // channels that were here before
-    std::map<std::uint32_t, std::shared_ptr<Slot>> last;  // of those the ones that end by themselves
-    bool ready = false;
-    bool met = false;       // connected to its twin
-    bool was_lost = false;  // and is not back
-    bool extra = false;     // not open from the beginning
-    bool spare = false;     // nor now
-    Attempts attempts;
-    std::optional<Clock::time_point> due;  // to try again; or to give up this try
-  };
+  using Place = ChannelPlace;
 
   enum class Rest : std::uint8_t {
     kNo,
@@ -161,6 +148,12 @@ class ChannelSet {
   void make_spare(Place& place);
   void look_for_growth(Clock::time_point now);
   void grow();
+  std::size_t opened() const;
+  bool has_followers() const;
+  bool may_follow() const;
+  void take_offer(Place& place, const Bytes& offered, bool peer_has_spare);
+  void await_followers(Clock::time_point now);
+  void open_followers(Clock::time_point now, bool serving);
   Result<std::vector<Bytes>> open_planned();
   void note_loss(Place& place, std::string_view why);
   void end_last(Place& place, std::uint32_t channel);
@@ -193,7 +186,10 @@ class ChannelSet {
   std::optional<Clock::time_point> grow_at_;  // whether more are wanted; while there is much to do
   Clock::time_point no_more_until_;           // the last one more could not be opened
   unsigned busy_looks_ = 0;
-  std::optional<Clock::time_point> wake_by_;  // one must be up; while all are opened again
+  std::optional<Clock::time_point> wake_by_;    // one must be up; while all are opened again
+  std::optional<Clock::time_point> follow_at_;  // others are opened; while some are not
+  bool followed_ = false;                       // some were
+  bool hurries_ = false;                        // all of them are wanted now
 };
 
 }  // namespace p2p::engine

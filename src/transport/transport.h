@@ -56,9 +56,10 @@ struct Capabilities {
   bool slow_import = false;  ///< of device memory, by milliseconds: not on the session's thread
 
   Scheduling scheduling = Scheduling::kSpread;
-  bool encrypts = false;  ///< what leaves the host, where `ChannelSetup::encrypt` asks for it
-  bool reopens = false;   ///< a channel that was lost can be opened again, also the last one
-  bool rests = false;     ///< and all are closed when nothing uses them, until something does
+  bool encrypts = false;       ///< what leaves the host, where `ChannelSetup::encrypt` asks for it
+  bool reopens = false;        ///< a channel that was lost can be opened again, also the last one
+  bool rests = false;          ///< and all are closed when nothing uses them, until something does
+  bool others_follow = false;  ///< the first one of each rail serves before the others are opened
 
   /// Of kSpread: for so many another thread is woken, where the engine would wake one for less.
   std::uint64_t thread_bytes = 0;

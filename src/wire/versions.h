@@ -10,7 +10,7 @@ namespace p2p::wire {
 /// The versions of the wire that a side speaks, all from the oldest to the newest.
 struct Versions {
   std::uint16_t oldest = 5;
-  std::uint16_t newest = 8;
+  std::uint16_t newest = 9;
   friend bool operator==(const Versions&, const Versions&) = default;
 };
 
@@ -28,6 +28,9 @@ inline constexpr std::uint16_t kTellsOfLoss = 8;
 
 /// The first in which the acceptor names other addresses by which it may be dialled again.
 inline constexpr std::uint16_t kNamesAddresses = 8;
+
+/// The first in which an offer keeps places for channels that follow those with which it serves.
+inline constexpr std::uint16_t kFollows = 9;
 
 /// The highest that both speak; nothing if there is none.
 constexpr std::optional<std::uint16_t> common(Versions mine, Versions theirs) {

@@ -26,9 +26,13 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kSize = Sides::kSize;
 
-/// With a middlebox between them.
+/// With a middlebox between them, and all streams up.
 struct ByMiddlebox : Sides {
-  explicit ByMiddlebox(const EndpointPlan& plan) : Sides(plan), box(peer.port()) { join(box.port()); }
+  explicit ByMiddlebox(const EndpointPlan& plan) : Sides(plan), box(peer.port()) {
+    join(box.port());
+    EXPECT_TRUE(eventually([&] { return connection.stats().channels == connection.stats().channels_wanted; }))
+        << route();
+  }
 
   Middlebox box;
 };

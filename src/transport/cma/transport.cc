@@ -39,6 +39,7 @@ class CmaTransport : public Transport {
     return {.reach = Reach::kHost,
             .needs_exported_key = true,
             .guard = Guard::kNobody,
+            .others_follow = true,
             .thread_bytes = kThreadBytes,
             .max_batch_bytes = kMaxBatchBytes,
             .max_batch_segments = kMaxBatchSegments};

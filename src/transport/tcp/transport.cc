@@ -46,6 +46,7 @@ class TcpTransport final : public Transport {
             .encrypts = true,
             .reopens = true,
             .rests = true,
+            .others_follow = true,
             .max_batch_bytes = max_batch_bytes_,
             .max_batch_segments = kMaxRanges};
   }
