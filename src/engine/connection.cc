@@ -123,7 +123,19 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
   lanes_->start(role_, peer);
 }
 
+// Mapping memory of a GPU takes its time, and so does asking for it: the channels come up beside.
+void Connection::import_early() {
+  Incarnation incarnation = 0;
+  {
+    MutexLock lock(mutex_);
+    if (peer_.version < wire::kFollows) return;  // it knows its keys once all channels are up
+    incarnation = peer_.incarnation;
+  }
+  imports_->start(incarnation);
+}
+
 void Connection::on_lanes_changed() {
+  if (state() == ConnectionState::kConnecting && lanes_->met()) import_early();
   if (state() == ConnectionState::kConnecting && lanes_->settled()) {
     if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
     if (!lanes_->router()->any_usable()) {
@@ -137,6 +149,7 @@ void Connection::on_lanes_changed() {
     }
     life_->open();
     imports_->start(incarnation);
+    imports_->open();
     for (const Route& route : lanes_->router()->routes()) {
       if (route.transport.empty()) continue;
       log(LogLevel::kInfo, "connection {}: {} to {} memory by {}: {}", static_cast<std::uint64_t>(id_),

@@ -95,6 +95,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void choose_path();
   void break_off(const Error& error);
   void on_bye(const wire::Bye& bye);
+  void import_early();
   void on_lanes_changed();
   void watch_for_end();
   void end(const Error& error);

@@ -83,7 +83,7 @@ void Imports::when_resolved(std::span<const RemoteSpan> spans, std::function<voi
   const auto all = std::shared_ptr<void>(nullptr, [then = std::move(then)](void*) { then(); });
   {
     MutexLock lock(mutex_);
-    if (!started_ && !closed_) opening_.push_back(all);
+    if (!open_ && !closed_) opening_.push_back(all);
   }
   std::unordered_set<std::uint32_t> seen;
   for (const RemoteSpan& span : spans) {
@@ -93,19 +93,30 @@ void Imports::when_resolved(std::span<const RemoteSpan> spans, std::function<voi
 }
 
 void Imports::start(Incarnation peer) {
-  context_->regions->add_importer(shared_from_this());
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
-  std::vector<std::shared_ptr<void>> opening;
+  {
+    MutexLock lock(mutex_);
+    if (started_) return;
+  }
+  context_->regions->add_importer(shared_from_this());
   {
     MutexLock lock(mutex_);
     started_ = true;
     peer_ = peer;
     for (const auto& [id, remote] : remotes_) remotes.push_back(remote);
-    opening.swap(opening_);
   }
   std::ranges::sort(remotes, {}, [](const auto& remote) { return remote->id(); });
   for (const auto& remote : remotes) resolve(remote);
   wake_waiters();
+}
+
+void Imports::open() {
+  std::vector<std::shared_ptr<void>> opening;
+  {
+    MutexLock lock(mutex_);
+    open_ = true;
+    opening.swap(opening_);
+  }
   for (auto& one : opening) one.reset();  // in their order
 }
 
@@ -176,7 +187,7 @@ void Imports::make_ready(RemoteRegion& remote, const RegionInfo& info,
     reasons[transport] = std::move(why);
   };
   for (std::size_t i = 0; i < transports.size(); ++i) {
-    if (!router_->usable(i)) continue;
+    if (!router_->may_be_usable(i)) continue;
     Transport& transport = *transports[i].transport;
     const auto found = std::find_if(exported.begin(), exported.end(), [&](const wire::ExportedKey& key) {
       return key.transport == transport.name();
@@ -229,7 +240,7 @@ void Imports::on(const wire::RegionQuery& query) {
     answer.size = info.size;
     for (std::size_t i = 0; i < context_->transports().size(); ++i) {
       const auto& registration = (*region)->registration(i);
-      if (!registration || !router_->usable(i)) continue;
+      if (!registration || !router_->may_be_usable(i)) continue;
       answer.keys.push_back(
           {std::string(context_->transports()[i].transport->name()), registration->export_key()});
     }
@@ -292,7 +303,7 @@ bool Imports::takes_long(const RegionInfo& info) const {
   if (info.place.kind == MemoryKind::kHost) return false;
   const TransportList& transports = context_->transports();
   for (std::size_t i = 0; i < transports.size(); ++i) {
-    if (router_->usable(i) && transports[i].transport->capabilities().slow_import) return true;
+    if (router_->may_be_usable(i) && transports[i].transport->capabilities().slow_import) return true;
   }
   return false;
 }

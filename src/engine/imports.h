@@ -48,8 +48,12 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
     identity_ = std::move(identity);
   }
 
-  /// The connection is open: resolves what was imported before.
+  /// The peer is known, and which transports may come up: resolves what was imported before. Only the first
+  /// call counts.
   void start(Incarnation peer);
+
+  /// The connection is open.
+  void open();
 
   void region_revoked(std::shared_ptr<Region> region) override;
   void region_ended(const RegionInfo& region) override;
@@ -83,6 +87,7 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
 
   mutable Mutex mutex_;
   bool started_ P2P_GUARDED_BY(mutex_) = false;
+  bool open_ P2P_GUARDED_BY(mutex_) = false;
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
   Incarnation peer_ P2P_GUARDED_BY(mutex_) = 0;
   std::string identity_ P2P_GUARDED_BY(mutex_);

@@ -37,7 +37,11 @@ void Lanes::start(Role role, const SessionPeer& peer) {
       for (const wire::TransportStatus& theirs : peer.introduction.transports) {
         if (theirs.name != own.transport->name()) continue;
         entry.expected = theirs.reason.empty();
-        router_->close(i, entry.expected ? "not connected yet" : "the peer cannot use it: " + theirs.reason);
+        if (entry.expected) {
+          router_->await(i);
+        } else {
+          router_->close(i, "the peer cannot use it: " + theirs.reason);
+        }
       }
       if (!entry.expected || role != Role::kConnector) continue;
       make_channels(entry);
@@ -85,7 +89,7 @@ Status Lanes::on(const wire::ChannelOffer& offer) {
       return fail(ErrorCode::kProtocol, "an offer of {} {} channels that was not due", offer.addresses.size(),
                   offer.transport);
     }
-    entry->offered = entry->answered = true;
+    entry->offered = entry->answered = dirty_ = true;
     if (entry->local_done) {  // given up meanwhile
       send_(wire::ChannelAnswer{offer.transport, "given up meanwhile", {}});
     } else if (const Status taken = take_up(*entry, offer); !taken) {
@@ -118,7 +122,7 @@ Status Lanes::on(const wire::ChannelAnswer& answer) {
     if (role_ != Role::kConnector || entry == nullptr || !entry->offered || entry->answered) {
       return fail(ErrorCode::kProtocol, "an answer about {} channels that was not due", answer.transport);
     }
-    entry->answered = true;
+    entry->answered = dirty_ = true;
     if (entry->local_done) return {};  // given up meanwhile
     if (const Status taken = take_answer(*entry, answer); !taken) give_up(*entry, taken.error());
   }
@@ -367,6 +371,13 @@ void Lanes::close(const Error& error) {
     std::ranges::move(entry.channels->take_trash(), std::back_inserter(trash));
   }
   for (const auto& slot : trash) slot->stop(error);
+}
+
+bool Lanes::met() const {
+  MutexLock lock(mutex_);
+  return started_ && std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+           return !entry.expected || entry.answered || entry.local_done;
+         });
 }
 
 bool Lanes::settled() const {

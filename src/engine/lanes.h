@@ -25,7 +25,7 @@ namespace p2p::engine {
 /// their end. Messages come on the reactor's thread.
 class Lanes : public std::enable_shared_from_this<Lanes> {
  public:
-  /// `changed` is called, on the reactor's thread, when a lane became usable or was given up.
+  /// `changed` is called, on the reactor's thread, when a lane got further or was given up.
   Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed,
         std::shared_ptr<Words> words);
 
@@ -46,6 +46,9 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
 
   /// Gives up what is not up yet.
   void expire(const Error& error);
+
+  /// Of every lane it is known whether its channels can reach the peer, or it is given up.
+  bool met() const;
 
   /// Every lane is up on both sides or given up.
   bool settled() const;

@@ -40,22 +40,34 @@ Router::Router(const TransportList& transports, std::string required)
 
 void Router::open(std::size_t transport, std::shared_ptr<Lane> lane) {
   MutexLock lock(mutex_);
-  rows_[transport] = {std::nullopt, std::move(lane)};
+  rows_[transport] = {std::nullopt, false, std::move(lane)};
 }
 
 void Router::close(std::size_t transport, std::string reason) {
   MutexLock lock(mutex_);
   rows_[transport].closed = std::move(reason);
+  rows_[transport].awaited = false;
+}
+
+void Router::await(std::size_t transport) {
+  MutexLock lock(mutex_);
+  rows_[transport].closed = "not connected yet";
+  rows_[transport].awaited = true;
 }
 
 void Router::close_all(const std::string& reason) {
   MutexLock lock(mutex_);
-  for (Row& row : rows_) row = {reason, nullptr};
+  for (Row& row : rows_) row = {reason, false, nullptr};
 }
 
 bool Router::usable(std::size_t transport) const {
   MutexLock lock(mutex_);
   return !rows_[transport].closed;
+}
+
+bool Router::may_be_usable(std::size_t transport) const {
+  MutexLock lock(mutex_);
+  return !rows_[transport].closed || rows_[transport].awaited;
 }
 
 bool Router::any_usable() const {
@@ -67,7 +79,8 @@ bool Router::wants_exported_key(MemoryPlace place) const {
   MutexLock lock(mutex_);
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     const Transport& transport = *transports_[i].transport;
-    if (rows_[i].closed || !transport.capabilities().needs_exported_key) continue;
+    const bool hopeless = rows_[i].closed && !rows_[i].awaited;
+    if (hopeless || !transport.capabilities().needs_exported_key) continue;
     if (transport.carries({}, place) || transport.carries({MemoryKind::kCuda, 0}, place)) return true;
   }
   return false;

@@ -27,16 +27,22 @@ class Router {
   /// The lane is up on both sides.
   void open(std::size_t transport, std::shared_ptr<Lane> lane);
 
-  /// The transport cannot be used: not yet, or no more. Its lane, if it has one, can still be found.
+  /// The transport cannot be used: not at all, or no more. Its lane, if it has one, can still be found.
   void close(std::size_t transport, std::string reason);
+
+  /// It cannot be used yet: its lane comes up, or is closed.
+  void await(std::size_t transport);
 
   /// The connection is over; no lane is found any more.
   void close_all(const std::string& reason);
 
   bool usable(std::size_t transport) const;
+
+  /// The same, or its lane may still come up: regions are imported for it meanwhile.
+  bool may_be_usable(std::size_t transport) const;
   bool any_usable() const;
 
-  /// Some lane that is up wants the owner's word for a region in `place`.
+  /// Some lane that is up, or may come up, wants the owner's word for a region in `place`.
   bool wants_exported_key(MemoryPlace place) const;
 
   /// Null if the transport never had a lane that was up, or the connection is over.
@@ -60,6 +66,7 @@ class Router {
  private:
   struct Row {
     std::optional<std::string> closed = "the peer does not offer it";  ///< why not usable
+    bool awaited = false;                                              ///< and may be
     std::shared_ptr<Lane> lane;
   };
 

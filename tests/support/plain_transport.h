@@ -67,11 +67,17 @@ class PlainChannel : public Channel {
 /// Two channels to whoever speaks the session's protocol, for tests in which the peer is made by hand.
 class PlainTransport : public Transport {
  public:
-  explicit PlainTransport(std::string name, bool rests = true) : name_(std::move(name)), rests_(rests) {}
+  /// What its channels can: rest, or be opened one after the other.
+  enum class Kind : std::uint8_t { kStays, kRests, kFollows };
+
+  explicit PlainTransport(std::string name, Kind kind = Kind::kRests) : name_(std::move(name)), kind_(kind) {}
 
   std::string_view name() const override { return name_; }
   Capabilities capabilities() const override {
-    return {.needs_exported_key = true, .reopens = true, .rests = rests_};
+    return {.needs_exported_key = true,
+            .reopens = true,
+            .rests = kind_ != Kind::kStays,
+            .others_follow = kind_ == Kind::kFollows};
   }
   Status probe() const override { return {}; }
   bool carries(MemoryPlace, MemoryPlace) const override { return true; }
@@ -89,13 +95,13 @@ class PlainTransport : public Transport {
     return std::make_unique<PlainChannel>();
   }
 
-  static TransportRegistry::Entry entry(const std::string& name, bool rests = true) {
-    return {name, [=](const Options&, const auto&) { return std::make_unique<PlainTransport>(name, rests); }};
+  static TransportRegistry::Entry entry(const std::string& name, Kind kind = Kind::kRests) {
+    return {name, [=](const Options&, const auto&) { return std::make_unique<PlainTransport>(name, kind); }};
   }
 
  private:
   const std::string name_;
-  const bool rests_;
+  const Kind kind_;
 };
 
 }  // namespace p2p::testing

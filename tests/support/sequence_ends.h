@@ -42,7 +42,8 @@ class SequenceTest : public ::testing::Test {
   }
 
   void make_endpoint(bool rests = true) {
-    TransportRegistry registry{{PlainTransport::entry("plain", rests), PlainTransport::entry("spare")}};
+    const auto kind = rests ? PlainTransport::Kind::kRests : PlainTransport::Kind::kStays;
+    TransportRegistry registry{{PlainTransport::entry("plain", kind), PlainTransport::entry("spare")}};
     for (const auto& entry : builtin_transports().entries) {
       if (entry.name == "tcp") registry.entries.push_back(entry);
     }
