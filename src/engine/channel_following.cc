@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/channel_set.h"
+#include "wire/following.h"
 
 namespace p2p::engine {
 namespace {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/sequence_ends.h"
+#include "wire/following.h"
 
 namespace p2p::testing {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/session_link.h"
+#include "wire/following.h"
 
 namespace p2p::engine {
 namespace {

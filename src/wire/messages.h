@@ -71,13 +71,6 @@ struct EncryptionWish {
   friend bool operator==(const EncryptionWish&, const EncryptionWish&) = default;
 };
 
-/// In an offer or answer, in place of the address of a channel that follows: it is opened once the first ones
-/// serve. From version 9 on.
-inline Bytes following() {
-  const ByteView text = as_bytes("follows");
-  return {text.begin(), text.end()};
-}
-
 /// Connector: my channels of one transport, in order. One offer for each transport that both can use.
 struct ChannelOffer {
   std::string transport;
