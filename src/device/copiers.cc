@@ -67,8 +67,24 @@ void Copiers::give_back(std::unique_ptr<Copier> copier) {
 }
 
 void Copiers::for_each_free(int device, const std::function<void(Copier&)>& visit) {
-  const MutexLock lock(mutex_);
-  for (const auto& copier : kept_[device].free) visit(*copier);
+  std::size_t left = 0;
+  {
+    const MutexLock lock(mutex_);
+    left = kept_[device].free.size();
+  }
+  for (; left != 0; --left) {
+    std::unique_ptr<Copier> copier;
+    {
+      const MutexLock lock(mutex_);
+      auto& free = kept_[device].free;
+      if (free.empty()) return;
+      copier = std::move(free.front());
+      free.erase(free.begin());
+    }
+    visit(*copier);
+    const MutexLock lock(mutex_);
+    kept_[device].free.push_back(std::move(copier));
+  }
 }
 
 }  // namespace p2p::device

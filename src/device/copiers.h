@@ -41,7 +41,7 @@ class Copiers {
   /// Keeps it for others; one that is still at work waits for its end first, and ends.
   void give_back(std::unique_ptr<Copier> copier);
 
-  /// With each one for `device` that nobody has. Do not keep it.
+  /// With each one for `device` that nobody has, one after the other: the rest can be taken meanwhile.
   void for_each_free(int device, const std::function<void(Copier&)>& visit);
 
  private:

@@ -141,7 +141,7 @@ class Transport {
                                                            std::span<const std::byte> exported) = 0;
 
   /// The region is in use by now: what makes later transfers quicker may begin, and goes on by itself. `key`
-  /// is not to be touched but while `lend` lends it.
+  /// is not to be touched after the call but while `lend` lends it.
   virtual void study(const RemoteKey& /*key*/, const Lend& /*lend*/) {}
 
   /// Whether it moves bytes between these two, which it has made; the error says why not.

@@ -153,6 +153,7 @@ class CudaIpc : public Transport {
   bool pins_ahead_ P2P_GUARDED_BY(mutex_) = false;
   Mutex probing_;
   cuda::DeviceBuffer probe_ P2P_GUARDED_BY(probing_);
+  std::optional<SharedMemory> probe_key_ P2P_GUARDED_BY(probing_);  // a driver that maps memory answers late
   Background pinning_{"p2p-pinning"};
   Background importing_{"p2p-offers"};
 };
@@ -191,15 +192,12 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
     pins_ahead_ = pins_ahead_ || devices.empty();
     if (pins_ahead_) pin_ahead();
   }
-  // All is made and mapped now for the devices in use, so that the first transfer is as fast as the others.
+  // Mapped now for the devices in use, so that no transfer does it.
   Status status;
   bool reached = devices.empty();
-  if (devices.empty()) warmup_->prepare(peer->device_for_host(), *peer);
+  if (devices.empty()) static_cast<void>(peer->reach(peer->device_for_host()));
   for (const int local : devices) {
     const auto reach = peer->reach(local);
-    if (reach) {
-      warmup_->prepare(local, *peer);
-    }
     reached = reached || reach.has_value();
     if (!reach) status = tl::unexpected(reach.error());
   }
@@ -216,6 +214,8 @@ void CudaIpc::study(const RemoteKey& key, const Lend& lend) {
     const MutexLock lock(mutex_);
     devices = devices_;
   }
+  if (devices.empty()) warmup_->prepare(peer->device_for_host(), *peer);
+  for (const int device : devices) warmup_->prepare(device, *peer);
   for (const int device : devices) warmup_->ways().find_out(device, *peer, lend);
 }
 
@@ -297,6 +297,7 @@ void CudaIpc::expect(int device) {
 // A little memory for peers to try, on a device that this process uses anyway.
 std::optional<SharedMemory> CudaIpc::probe_memory() {
   const MutexLock lock(probing_);
+  if (probe_key_) return probe_key_;
   if (probe_.data() == nullptr) {
     const std::vector<int> active = cuda::active_devices();
     if (active.empty()) return std::nullopt;
@@ -311,8 +312,8 @@ std::optional<SharedMemory> CudaIpc::probe_memory() {
       {.base = probe_.data(), .size = probe_.size(), .place = {MemoryKind::kCuda, probe_.device()}},
       *process_);
   if (!memory) return std::nullopt;
-  const auto key = decode_key((*memory)->export_key());
-  return key ? key->memory : std::nullopt;
+  if (const auto key = decode_key((*memory)->export_key())) probe_key_ = key->memory;
+  return probe_key_;
 }
 
 }  // namespace
