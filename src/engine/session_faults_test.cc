@@ -1,4 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -36,13 +37,17 @@ TEST_F(SessionTest, RefusesAnotherVersionWithBothNumbers) {
   Side side;
   accept(side, std::move(ours), config("k"));
   Stranger stranger(std::move(theirs));
-  stranger.send(wire::Hello{.oldest = 9, .newest = 10});
+  const auto [oldest, newest] = wire::kVersions;
+  stranger.send(wire::Hello{.oldest = static_cast<std::uint16_t>(newest + 1),
+                            .newest = static_cast<std::uint16_t>(newest + 2)});
   const auto hello = stranger.next();
   ASSERT_TRUE(hello);
   EXPECT_EQ(std::get<wire::Hello>(*hello).versions(), wire::kVersions);
   const auto bye = stranger.next();
   ASSERT_TRUE(bye);
-  EXPECT_THAT(std::get<wire::Bye>(*bye).reason, HasSubstr("this side speaks 5 to 8, the peer 9 to 10"));
+  EXPECT_THAT(std::get<wire::Bye>(*bye).reason,
+              HasSubstr(fmt::format("this side speaks {} to {}, the peer {} to {}", oldest, newest,
+                                    newest + 1, newest + 2)));
   EXPECT_TRUE(stranger.dropped());
   EXPECT_EQ(side.wait_closed().code, ErrorCode::kUnavailable);
 }
