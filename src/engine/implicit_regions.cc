@@ -5,25 +5,19 @@
 #include <iterator>
 #include <utility>
 
+#include "transport/registration.h"
+
 namespace p2p::engine {
 namespace {
 
 std::uint64_t address_of(const std::byte* data) { return reinterpret_cast<std::uint64_t>(data); }
 
-// What a region covers; nothing at first.
-struct Covered {
-  std::uint64_t begin = 0;
-  std::uint64_t size = 0;
-  RegionId id{};
+RegionInfo covered_by(const MemoryRegion& region) {
+  return {.id = region.id(), .key = {}, .base = region.data(), .size = region.size(), .place = {}};
+}
 
-  bool has(const LocalSpan& span) const {
-    const std::uint64_t offset = address_of(span.data) - begin;
-    return address_of(span.data) >= begin && offset <= size && span.size <= size - offset;
-  }
-};
-
-Covered covered_by(const MemoryRegion& region) {
-  return {address_of(region.data()), region.size(), region.id()};
+bool covers(const RegionInfo& region, const LocalSpan& span) {
+  return region.contains(address_of(span.data), span.size);
 }
 
 }  // namespace
@@ -69,11 +63,11 @@ ImplicitRegions::Run ImplicitRegions::first_run(std::span<LocalSpan* const> span
 std::vector<LocalSpan*> ImplicitRegions::name_known(std::span<LocalSpan> spans, std::vector<Kept>& held) {
   std::vector<LocalSpan*> missing;
   std::vector<Kept> stale;
-  Covered covered;
+  RegionInfo covered;
   MutexLock lock(mutex_);
   for (LocalSpan& span : spans) {
     // Whether memory was freed takes a call of the driver: once for a run of spans.
-    if (held.empty() || !covered.has(span)) {
+    if (held.empty() || !covers(covered, span)) {
       Kept region = known(span, stale);
       if (!region) {
         missing.push_back(&span);
@@ -92,7 +86,7 @@ ImplicitRegions::Kept ImplicitRegions::known(const LocalSpan& span, std::vector<
   auto next = regions_.upper_bound({address_of(span.data), ~std::size_t{0}});
   if (next == regions_.begin()) return nullptr;
   const auto& [range, entry] = *--next;
-  if (!covered_by(*entry.region).has(span)) return nullptr;
+  if (!covers(covered_by(*entry.region), span)) return nullptr;
   if (!entry.region->alive()) {
     stale.push_back(take(Range(range)));
     return nullptr;
