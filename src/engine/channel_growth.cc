@@ -35,15 +35,17 @@ void ChannelSet::plan(std::size_t most) {
                        .due = {}});
   };
   const std::vector<Rail> rails = transport().rails(setup_.peer.path);
-  unsigned most_spare = 0;
   for (const Rail& rail : rails) {
-    for (unsigned i = 0; i != transport().channels_per_rail(rail); ++i) add(rail, follow && i != 0, false);
-    most_spare = std::max(most_spare, transport().spare_channels(rail));
+    const unsigned channels = transport().channels_per_rail(rail);
+    for (unsigned i = 0; i != channels; ++i) add(rail, follow && i != 0, false);
   }
   if (!rests_at_all()) return;  // they would stay
+  std::vector<unsigned> spare;
+  for (const Rail& rail : rails) spare.push_back(transport().spare_channels(rail));
+  const unsigned most_spare = rails.empty() ? 0 : *std::ranges::max_element(spare);
   for (unsigned i = 0; i != most_spare; ++i) {
-    for (const Rail& rail : rails) {
-      if (i < transport().spare_channels(rail)) add(rail, false, true);
+    for (std::size_t rail = 0; rail != rails.size(); ++rail) {
+      if (i < spare[rail]) add(rails[rail], false, true);
     }
   }
 }
