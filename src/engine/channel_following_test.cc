@@ -77,12 +77,12 @@ TEST_F(FollowingTest, TheFirstServesWhileTheOtherNeverComes) {
   for (const auto kind : {PlainAddress::kNeverReady, PlainAddress::kRefused, PlainAddress::kFailsLater}) {
     SCOPED_TRACE(static_cast<unsigned>(kind));
     RawPeer peer = meet(true);
+    ASSERT_NO_FATAL_FAILURE(tell_of_region(peer));
     const auto offer = peer.next_of<wire::ChannelOffer>();
     ASSERT_TRUE(offer);
     EXPECT_EQ(offer->addresses, (std::vector<Bytes>{address(), wire::following()}));
     peer.say(wire::ChannelAnswer{"plain", "", offer->addresses});
     peer.say(kReady);
-    ASSERT_NO_FATAL_FAILURE(tell_of_region(peer));
     const Status written = write();
     EXPECT_TRUE(written) << written.error().message;
 
@@ -103,6 +103,7 @@ TEST_F(FollowingTest, TheOtherJoins) {
     RawPeer peer = meet(dialled);
     const std::vector<Bytes> addresses{address(), wire::following()};
     if (dialled) {
+      ASSERT_TRUE(peer.next_of<wire::ChannelOffer>());
       peer.say(wire::ChannelAnswer{"plain", "", addresses});
     } else {
       peer.say(wire::ChannelOffer{"plain", addresses});
@@ -129,12 +130,14 @@ TEST_F(FollowingTest, TheOtherJoins) {
 TEST_F(FollowingTest, ThePeerMayHaveNoPlaceForIt) {
   for (const auto& addresses : {std::vector<Bytes>{address()}, std::vector<Bytes>{address(), Bytes()}}) {
     RawPeer peer = meet(true);
+    ASSERT_TRUE(peer.next_of<wire::ChannelOffer>());
     peer.say(wire::ChannelAnswer{"plain", "", addresses});
     peer.say(kReady);
     EXPECT_TRUE(has("1 channel")) << detail();
     EXPECT_TRUE(is_kept(peer));
   }
   RawPeer peer = meet(true);
+  ASSERT_TRUE(peer.next_of<wire::ChannelOffer>());
   peer.say(wire::ChannelAnswer{"plain", "", {address(), address()}});
   const auto ready = peer.next_of<wire::ChannelsReady>();
   ASSERT_TRUE(ready);
@@ -158,12 +161,13 @@ TEST_F(FollowingTest, TheOtherRestsAndFollowsAgain) {
   EXPECT_TRUE(has("2 channels")) << detail();
 }
 
-// What is imported before is asked for while the channels come up.
+// What is imported before is asked for while the channels come up. The peer has this side's address, so that
+// the question comes before the offer.
 TEST_F(FollowingTest, RegionsAreAskedForBeforeChannelsAreUp) {
   RawPeer peer = meet(true);
+  ASSERT_NO_FATAL_FAILURE(tell_of_region(peer));
   ASSERT_TRUE(peer.next_of<wire::ChannelOffer>());
   peer.say(wire::ChannelAnswer{"plain", "", {address(PlainAddress::kNeverReady), wire::following()}});
-  ASSERT_NO_FATAL_FAILURE(tell_of_region(peer));
   const Status imported = connection_->wait_imported(*remote_, 20s);
   EXPECT_TRUE(imported) << imported.error().message;
   EXPECT_EQ(connection_->state(), ConnectionState::kConnecting);

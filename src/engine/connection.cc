@@ -121,6 +121,19 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
     self->lanes_->expire({ErrorCode::kTimedOut, "not connected in time"});
   });
   lanes_->start(role_, peer);
+  // A peer at this very address is on this host, where transports need the owner's word.
+  if (peer.path.local_address == peer.path.remote_address) import_early();
+  if (role_ != Role::kConnector) return;
+  // Questions leave first, and answers are taken in between: to open channels takes longer than to answer.
+  if (imports_->asks()) return offer_later();
+  while (lanes_->offer_next()) continue;
+}
+
+void Connection::offer_later() {
+  context_->reactor->post([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self && self->lanes_->offer_next()) self->offer_later();
+  });
 }
 
 // Mapping memory of a GPU takes its time, and so does asking for it: the channels come up beside.

@@ -96,6 +96,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void break_off(const Error& error);
   void on_bye(const wire::Bye& bye);
   void import_early();
+  void offer_later();
   void on_lanes_changed();
   void watch_for_end();
   void end(const Error& error);

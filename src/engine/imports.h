@@ -52,6 +52,12 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
   /// call counts.
   void start(Incarnation peer);
 
+  /// Questions are on their way to the peer, or answers on theirs.
+  bool asks() const {
+    MutexLock lock(mutex_);
+    return !asked_.empty();
+  }
+
   /// The connection is open.
   void open();
 

@@ -43,19 +43,32 @@ void Lanes::start(Role role, const SessionPeer& peer) {
           router_->close(i, "the peer cannot use it: " + theirs.reason);
         }
       }
-      if (!entry.expected || role != Role::kConnector) continue;
-      make_channels(entry);
-      auto addresses = entry.channels->open();
-      if (addresses) {
-        entry.offered = true;
-        send_(wire::ChannelOffer{std::string(own.transport->name()), std::move(*addresses)});
-      } else {
-        give_up(entry, addresses.error());
-      }
     }
     dirty_ = true;
   }
   sweep();
+}
+
+bool Lanes::offer_next() {
+  {
+    MutexLock lock(mutex_);
+    const auto next = std::find_if(entries_.begin(), entries_.end(), [](const Entry& entry) {
+      return entry.expected && !entry.offered && !entry.local_done;
+    });
+    if (closed_ || next == entries_.end()) return false;
+    make_channels(*next);
+    auto addresses = next->channels->open();
+    if (addresses) {
+      next->offered = true;
+      const TransportSlot& own = context_->transports()[index_of(*next)];
+      send_(wire::ChannelOffer{std::string(own.transport->name()), std::move(*addresses)});
+    } else {
+      give_up(*next, addresses.error());
+    }
+    dirty_ = true;
+  }
+  sweep();
+  return true;
 }
 
 void Lanes::make_channels(Entry& entry) {

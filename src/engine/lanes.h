@@ -29,8 +29,11 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed,
         std::shared_ptr<Words> words);
 
-  /// Finds what both sides can use and, as connector, opens and offers the channels.
+  /// Finds what both sides can use.
   void start(Role role, const SessionPeer& peer);
+
+  /// As connector, after `start`: opens and offers the channels of one transport. False: there is none left.
+  bool offer_next();
 
   Status on(const wire::ChannelOffer& offer);
   Status on(const wire::ChannelAnswer& answer);
