@@ -29,7 +29,9 @@ struct Context {
   std::shared_ptr<StreamPort> port;  ///< the endpoint's
   std::shared_ptr<Trace> trace;      ///< of transfers; null: none
   RegionWatch watch;
-  Background imports{"p2p-imports"};  ///< of regions that take long; the endpoint stops it
+  // Of regions that take long; the endpoint stops them.
+  Background imports{"p2p-imports"};
+  Background answers{"p2p-answers"};  ///< to peers that import
 
   const TransportList& transports() const { return regions->transports(); }
 };

@@ -162,6 +162,7 @@ Endpoint::~Endpoint() {
                      Clock::now() + 2 * context_->options.keepalive + std::chrono::seconds(1));
   implicit_.clear();
   context_->imports.stop();
+  context_->answers.stop();
   context_->watch.stop();
   context_->workers.clear();  // they post to the reactor until they are gone
   context_->reactor->stop();

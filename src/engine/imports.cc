@@ -228,8 +228,17 @@ Result<std::shared_ptr<Region>> Imports::give(const wire::RegionQuery& query) {
 }
 
 void Imports::on(const wire::RegionQuery& query) {
-  wire::RegionAnswer answer{.query = query.query};
   const auto region = give(query);
+  // A driver that maps memory answers nobody meanwhile; the session's other messages shall not wait for it.
+  const bool waits = region && takes_long((*region)->info());
+  const auto later = [self = shared_from_this(), query] {
+    self->answer(query, self->context_->regions->find(RegionId{query.region}, query.key));
+  };
+  if (!waits || !context_->answers.post(later)) answer(query, region);
+}
+
+void Imports::answer(const wire::RegionQuery& query, const Result<std::shared_ptr<Region>>& region) {
+  wire::RegionAnswer answer{.query = query.query};
   if (!region) {
     answer.error = wire_code(region.error().code);
     answer.message = region.error().message;

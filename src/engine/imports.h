@@ -75,6 +75,7 @@ class Imports : public Importer, public std::enable_shared_from_this<Imports> {
 
  private:
   Result<std::shared_ptr<Region>> give(const wire::RegionQuery& query);
+  void answer(const wire::RegionQuery& query, const Result<std::shared_ptr<Region>>& region);
   void resolve(const std::shared_ptr<RemoteRegion>& remote);
   void ask();
   void fail_region(const std::shared_ptr<RemoteRegion>& remote, Error error,
