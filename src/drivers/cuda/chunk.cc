@@ -83,7 +83,7 @@ Result<UniqueFd> export_chunk(const Chunk& chunk) {
 Result<UniqueFd> make_chunk(int device, std::uint64_t size) {
   const auto driver = load_driver();
   if (!driver) return tl::unexpected<Error>(driver.error());
-  const DeviceGuard guard(device);
+  const DeviceGuard guard(kAnyDevice);
   if (!guard.status()) return tl::unexpected<Error>(guard.status().error());
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

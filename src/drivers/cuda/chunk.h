@@ -32,7 +32,7 @@ bool is_there(const Chunk& chunk);
 Result<UniqueFd> export_chunk(const Chunk& chunk);
 
 /// New memory of `device`, for Window::add here and in other processes: it is there while somebody has it
-/// mapped or a descriptor of it. `size` is a multiple of 2 MiB.
+/// mapped or a descriptor of it. Makes no context there. `size` is a multiple of 2 MiB.
 Result<UniqueFd> make_chunk(int device, std::uint64_t size);
 
 }  // namespace p2p::cuda

@@ -31,9 +31,7 @@ Status IpcChannel::connect(std::span<const std::byte> peer_address) {
     return fail(ErrorCode::kUnavailable, "the peer runs on another machine");
   }
   const bool same_process = peer->process == own_.process;
-  if (!same_process && peer->probe) {
-    own_.warmup->try_probe(peer->process, *peer->probe);
-  }
+  if (!same_process && peer->probe) own_.warmup->note_probe(peer->process, *peer->probe);
   description_ = same_process ? "within this process" : fmt::format("to process {}", peer->process.pid);
   state_ = ChannelState::kReady;
   return {};

@@ -168,6 +168,10 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   if (!key->memory && !key->chunks) {
     return fail(ErrorCode::kUnavailable, "the owner cannot share it: {}", key->refusal);
   }
+  const ProcessId& owner = key->memory ? key->memory->owner : key->chunks->owner;
+  if (owner.boot != process_->boot) {
+    return fail(ErrorCode::kUnavailable, "its owner runs on another machine");
+  }
   const auto base = reinterpret_cast<std::uint64_t>(region.base);
   const std::uint64_t shared = key->memory ? key->memory->base : key->chunks->base;
   const std::uint64_t bytes = key->memory ? key->memory->size : key->chunks->size;
@@ -176,7 +180,7 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
                 region.size, base);
   }
   const auto device = cuda::find_device(key->memory ? key->memory->device : key->chunks->device);
-  const bool same_process = (key->memory ? key->memory->owner : key->chunks->owner) == *process_;
+  const bool same_process = owner == *process_;
   if (same_process && !registered_here(region)) {
     return fail(ErrorCode::kProtocol, "import {} bytes at {:#x}: no endpoint of this process registered them",
                 region.size, base);

@@ -26,23 +26,17 @@ Warmup::Warmup(const device::Copier::Limits& limits, const Options& options,
                std::shared_ptr<Mappings> mappings)
     : copiers_(limits), mappings_(std::move(mappings)), ways_(options, copiers_) {}
 
-void Warmup::try_probe(const ProcessId& owner, const SharedMemory& memory) {
-  static_cast<void>(ahead_.post([this, owner, memory] {
-    const std::vector<int> active = cuda::active_devices();
-    if (active.empty()) return;
-    if (const auto mapping = mappings_->get(memory, {}, active.front()); !mapping) {
-      log(LogLevel::kInfo, "cuda_ipc to process {}: memory of cudaMalloc cannot be shared: {}", owner.pid,
-          mapping.error().message);
-      return;
-    }
-    const MutexLock lock(mutex_);
-    if (probes_.size() >= kMaxProbes) probes_.clear();
-    probes_.insert_or_assign(owner, memory);
-  }));
+void Warmup::note_probe(const ProcessId& owner, const SharedMemory& memory) {
+  const MutexLock lock(mutex_);
+  if (probes_.size() >= kMaxProbes) probes_.clear();
+  probes_.insert_or_assign(owner, memory);
 }
 
 void Warmup::expect(int device) {
-  static_cast<void>(ahead_.post([this, device] { reserve(device, kAhead); }));
+  static_cast<void>(ahead_.post([this, device] {
+    reserve(device, kAhead);
+    links_.open(device);
+  }));
 }
 
 std::optional<SharedMemory> Warmup::probe_of(const ProcessId& owner) const {
@@ -65,7 +59,7 @@ bool Warmup::reserve(int device, std::size_t count) {
 void Warmup::prepare(int device, const PeerMemory& region) {
   const auto source = region.reach(device);
   // One more than channels, so that one is free for rehearsals when regions come later.
-  if (!source || !reserve(device, channels_ + 1)) return;
+  if (!source || !reserve(device, channels_ + 1) || !ways_.quiet()) return;
   std::shared_ptr<const cuda::IpcMapping> mapping;  // until the copies have ended
   std::size_t bytes = std::min<std::uint64_t>(region.info().size, device::Copier::kRehearsed);
   if (const auto probe = probe_of(region.owner()); probe && !region.same_process()) {
@@ -80,6 +74,7 @@ void Warmup::prepare(int device, const PeerMemory& region) {
   const auto kept = region.keep(device);  // to unmap chunks does not wait for copies
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   copiers_.for_each_free(device, [&](device::Copier& copier) {
+    if (!ways_.quiet()) return;  // a first transfer has begun: it would wait for the driver
     const Status rehearsed = copier.rehearse(*source, target, bytes);
     if (!rehearsed) log(LogLevel::kDebug, "a first copy: {}", rehearsed.error().message);
     while (!copier.quiet() && std::chrono::steady_clock::now() < deadline) continue;

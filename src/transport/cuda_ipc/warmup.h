@@ -15,6 +15,7 @@
 #include "p2p/options.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/cuda_ipc/mappings.h"
+#include "transport/cuda_ipc/open_links.h"
 #include "transport/cuda_ipc/quicker_ways.h"
 #include "transport/cuda_ipc/regions.h"
 
@@ -36,13 +37,13 @@ class Warmup {
   void add_channel() { ++channels_; }
   void remove_channel() { --channels_; }
 
-  /// `memory` of `owner` may be written to at any time; nobody reads it. Finds out, in the background, what
-  /// would otherwise fail at the first import of memory from cudaMalloc: two containers' first processes,
-  /// another user's. Memory of other kinds may do all the same. A process that uses no device gets no context
-  /// for this: it finds out when it imports.
-  void try_probe(const ProcessId& owner, const SharedMemory& memory);
+  /// `memory` of `owner` may be written to at any time, and nobody reads it: what copies are tried on. It is
+  /// mapped when a region of the owner's has been, since what a process maps first from another takes
+  /// milliseconds.
+  void note_probe(const ProcessId& owner, const SharedMemory& memory);
 
-  /// `device` may have to copy for channels that there will be: copiers are made in the background.
+  /// `device` may have to copy for channels that there will be: copiers are made, and the ways to other GPUs
+  /// opened, in the background.
   void expect(int device);
 
   /// `device` will copy for channels.
@@ -65,6 +66,7 @@ class Warmup {
   std::atomic<std::size_t> channels_{0};
   std::map<ProcessId, SharedMemory> probes_ P2P_GUARDED_BY(mutex_);
   QuickerWays ways_;
+  OpenLinks links_;
   Background ahead_{"p2p-warmup"};  // ends before what its tasks use
 };
 
