@@ -34,8 +34,9 @@ void Warmup::note_probe(const ProcessId& owner, const SharedMemory& memory) {
 
 void Warmup::expect(int device) {
   static_cast<void>(ahead_.post([this, device] {
-    reserve(device, kAhead);
+    reserve(device, 1);
     links_.open(device);
+    reserve(device, kAhead);
   }));
 }
 
