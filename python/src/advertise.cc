@@ -23,7 +23,7 @@ nb::bytes to_bytes(const T& value) {
   return nb::bytes(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-Result<nb::list> describe_regions(State& state, const std::vector<LocalSpan>& spans) {
+Result<nb::list> describe_regions(State& state, std::span<const LocalSpan> spans) {
   nb::list blobs;
   for (const LocalSpan& span : spans) {
     const auto descriptor = state.memory.describe(static_cast<std::uint64_t>(span.region),
@@ -35,7 +35,7 @@ Result<nb::list> describe_regions(State& state, const std::vector<LocalSpan>& sp
 }
 
 /// Their regions may yet have to be made.
-Result<nb::list> describe_addresses(State& state, std::vector<LocalSpan>& spans) {
+Result<nb::list> describe_addresses(State& state, std::span<LocalSpan> spans) {
   const auto held = state.engine.cover(spans);
   if (!held) return tl::unexpected(held.error());
   std::unordered_map<std::uint64_t, const MemoryRegion*> regions;
@@ -123,7 +123,7 @@ void bind_into_buffers(PyClass& endpoint) {
                        const Numbers& sizes, const std::vector<Buffer>& outs,
                        std::optional<std::size_t> num_iovs) {
     Local local = in_regions(ids, addresses, sizes, num_iovs);
-    raise_unless(same_length({outs.size()}, local.spans->size()).map([](std::size_t) {}));
+    raise_unless(same_length({outs.size()}, (*local.spans).size()).map([](std::size_t) {}));
     std::vector<const Buffer*> into;
     for (const Buffer& out : outs) into.push_back(&out);
     return fill(describe(self, std::move(local)), into);

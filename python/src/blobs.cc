@@ -20,14 +20,14 @@ constexpr std::size_t kRegionAt = 16;
 constexpr std::uint32_t kSizeIsLong = 0xffffffff;
 
 template <class T>
-T load(std::span<const std::byte> bytes, std::size_t at) {
+T load(const std::byte* bytes, std::size_t at) {
   T value;
-  std::memcpy(&value, bytes.data() + at, sizeof value);
+  std::memcpy(&value, bytes + at, sizeof value);
   return value;
 }
 
 // Word by word: for so few bytes a call of memcmp takes longer, and lists have tens of thousands.
-bool same_region(std::span<const std::byte> a, std::span<const std::byte> b) {
+bool same_region(const std::byte* a, const std::byte* b) {
   static_assert(kFixedAt + sizeof(std::uint32_t) == kRegionAt && (kLongSizeAt - kRegionAt) % 8 == 0 &&
                 kTailAt + sizeof(std::uint64_t) == RegionDescriptor::kBytes);
   const auto differ = [&](std::size_t at) { return load<std::uint64_t>(a, at) ^ load<std::uint64_t>(b, at); };
@@ -36,44 +36,9 @@ bool same_region(std::span<const std::byte> a, std::span<const std::byte> b) {
   return (difference | differ(kTailAt)) == 0;
 }
 
-// A blob alone is a list of one.
-std::size_t count_of(const Blob&) { return 1; }
-std::size_t count_of(const Blobs& blobs) { return blobs.size(); }
-std::size_t size_at(const Blob& blob, std::size_t) { return blob.size(); }
-std::size_t size_at(const Blobs& blobs, std::size_t index) { return blobs[index].size(); }
-std::span<const std::byte> bytes_at(const Blob& blob, std::size_t) { return blob.bytes(); }
-std::span<const std::byte> bytes_at(const Blobs& blobs, std::size_t index) { return blobs[index]; }
-
-[[noreturn]] void refuse(std::string message) {
-  raise(Error{ErrorCode::kInvalidArgument, std::move(message)});
-}
-
-template <class List>
-void check_list(BlobKind kind, const List& blobs, std::size_t count) {
-  raise_unless(same_length({count_of(blobs)}, count).map([](std::size_t) {}));
-  const bool plain = kind == BlobKind::kDescriptor;
-  const std::size_t bytes = plain ? RegionDescriptor::kBytes : sizeof(Ticket);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (size_at(blobs, i) == bytes) continue;
-    refuse((plain ? "meta must be exactly 64 bytes (serialized FifoItem), not "
-                  : "info must be exactly 88 bytes (of advertise_ipc), not ") +
-           std::to_string(size_at(blobs, i)));
-  }
-}
-
-template <class List>
-Status import_list(const Connection& connection, BlobKind kind, const List& blobs,
-                   const std::vector<LocalSpan>& local, std::vector<RemoteSpan>& into) {
-  into.resize(local.size());
-  Importer importer(connection);
-  for (std::size_t i = 0; i < local.size(); ++i) {
-    const auto blob = bytes_at(blobs, i);
-    if (kind == BlobKind::kTicket && !Ticket::is_one(blob)) refuse("info is not what advertise_ipc gave");
-    into[i].size = local[i].size;
-    const Status imported = importer.locate(blob.first(RegionDescriptor::kBytes), into[i]);
-    if (!imported) return imported;
-  }
-  return {};
+std::uint64_t described_by(const std::byte* blob) {
+  const auto short_size = load<std::uint32_t>(blob, kShortSizeAt);
+  return short_size == kSizeIsLong ? load<std::uint64_t>(blob, kLongSizeAt) : short_size;
 }
 
 }  // namespace
@@ -88,35 +53,99 @@ Status Importer::learn(std::span<const std::byte> blob, Known& known) {
   return {};
 }
 
-Status Importer::locate(std::span<const std::byte> blob, RemoteSpan& span) {
-  Known& known = known_[load<std::uint32_t>(blob, kRegionAt) % kKnown];
-  if (known.region == RemoteRegionId{} || !same_region(blob, known.blob)) {
-    if (Status learned = learn(blob, known); !learned) return tl::unexpected(std::move(learned.error()));
-  }
-  const auto short_size = load<std::uint32_t>(blob, kShortSizeAt);
-  const std::uint64_t described =
-      short_size == kSizeIsLong ? load<std::uint64_t>(blob, kLongSizeAt) : short_size;
-  if (span.size > described) {
-    return failure(ErrorCode::kOutOfRange, "move " + std::to_string(span.size) +
-                                               " bytes: the peer's blob describes " +
-                                               std::to_string(described));
-  }
+inline bool Importer::locate_known(const std::byte* blob, RemoteSpan& span) const {
+  const Known& known = known_[load<std::uint32_t>(blob, kRegionAt) % kKnown];
+  if (known.region == RemoteRegionId{} || !same_region(blob, known.blob.data())) return false;
+  if (span.size > described_by(blob)) return false;
   span.region = known.region;
   span.address = load<std::uint64_t>(blob, 0);
-  return {};
+  return true;
 }
 
-void check_blobs(BlobKind kind, const Blob& blob, std::size_t count) { check_list(kind, blob, count); }
-void check_blobs(BlobKind kind, const Blobs& blobs, std::size_t count) { check_list(kind, blobs, count); }
+Status Importer::locate_new(std::span<const std::byte> blob, RemoteSpan& span) {
+  Known& known = known_[load<std::uint32_t>(blob.data(), kRegionAt) % kKnown];
+  if (Status learned = learn(blob, known); !learned) return learned;
+  if (locate_known(blob.data(), span)) return {};
+  return failure(ErrorCode::kOutOfRange, "move " + std::to_string(span.size) +
+                                             " bytes: the peer's blob describes " +
+                                             std::to_string(described_by(blob.data())));
+}
+
+Status Importer::locate(std::span<const std::byte, RegionDescriptor::kBytes> blob, RemoteSpan& span) {
+  return locate_known(blob.data(), span) ? Status{} : locate_new(blob, span);
+}
+
+namespace {
+
+/// Where a list has it; nothing for a blob alone.
+std::string entry(std::size_t index, std::size_t of) {
+  return of == 1 ? "" : "entry " + std::to_string(index) + " of " + std::to_string(of) + ": ";
+}
+
+/// Reads the blobs of one call.
+class Reading {
+ public:
+  Reading(const Connection& connection, BlobKind kind, std::size_t count)
+      : importer_(connection),
+        ticket_(kind == BlobKind::kTicket),
+        bytes_(ticket_ ? sizeof(Ticket) : RegionDescriptor::kBytes),
+        count_(count) {}
+
+  /// One step of the list, from the entry `first` on.
+  Status read(std::size_t first, std::span<const BlobView> blobs, const LocalSpan* local, RemoteSpan* into) {
+    for (std::size_t i = 0; i < blobs.size(); ++i) {
+      check(blobs[i], first + i);
+      into[i].size = local[i].size;
+      const std::span<const std::byte, RegionDescriptor::kBytes> bytes(blobs[i].first,
+                                                                       RegionDescriptor::kBytes);
+      if (Status located = importer_.locate(bytes, into[i]); !located) {
+        located.error().message.insert(0, entry(first + i, count_));
+        return located;
+      }
+    }
+    return {};
+  }
+
+ private:
+  void check(const BlobView& blob, std::size_t index) const {
+    if (blob.size != bytes_) {
+      refuse(index, (ticket_ ? "info must be exactly 88 bytes (of advertise_ipc), not "
+                             : "meta must be exactly 64 bytes (serialized FifoItem), not ") +
+                        std::to_string(blob.size));
+    }
+    if (ticket_ && !Ticket::is_one(blob.first)) refuse(index, "info is not what advertise_ipc gave");
+  }
+
+  [[noreturn]] void refuse(std::size_t index, const std::string& why) const {
+    raise(Error{ErrorCode::kInvalidArgument, entry(index, count_) + why});
+  }
+
+  Importer importer_;
+  const bool ticket_;
+  const std::size_t bytes_;
+  const std::size_t count_;
+};
+
+}  // namespace
 
 Status import_blobs(const Connection& connection, BlobKind kind, const Blob& blob,
-                    const std::vector<LocalSpan>& local, std::vector<RemoteSpan>& into) {
-  return import_list(connection, kind, blob, local, into);
+                    std::span<const LocalSpan> local, Recycled<RemoteSpan>& into) {
+  const std::span<RemoteSpan> spans = into.resize(1);
+  const BlobView view = blob.view();
+  return Reading(connection, kind, 1).read(0, {&view, 1}, local.data(), spans.data());
 }
 
 Status import_blobs(const Connection& connection, BlobKind kind, const Blobs& blobs,
-                    const std::vector<LocalSpan>& local, std::vector<RemoteSpan>& into) {
-  return import_list(connection, kind, blobs, local, into);
+                    std::span<const LocalSpan> local, Recycled<RemoteSpan>& into) {
+  const std::span<RemoteSpan> spans = into.resize(local.size());
+  Reading reading(connection, kind, local.size());
+  Blobs::Step step;
+  Status status;
+  for_each_step(local.size(), [&](std::size_t first, std::size_t count) {
+    if (!status) return;
+    status = reading.read(first, blobs.step(first, count, step), &local[first], &spans[first]);
+  });
+  return status;
 }
 
 }  // namespace p2p::python

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include "p2p/connection.h"
 #include "sequences.h"
@@ -29,9 +28,9 @@ struct Ticket {
   std::array<char, 8> mark = kMark;
 
   /// Of bytes of the right length.
-  static bool is_one(std::span<const std::byte> bytes) {
+  static bool is_one(const std::byte* bytes) {
     constexpr Ticket kNone;
-    return std::memcmp(bytes.data() + offsetof(Ticket, flags), &kNone.flags,
+    return std::memcmp(bytes + offsetof(Ticket, flags), &kNone.flags,
                        sizeof kNone.flags + sizeof kNone.mark) == 0;
   }
 };
@@ -46,7 +45,7 @@ class Importer {
 
   /// Makes `span`, which has its size, the first bytes of what the blob describes; kOutOfRange if it
   /// describes fewer.
-  Status locate(std::span<const std::byte> blob, RemoteSpan& span);
+  Status locate(std::span<const std::byte, RegionDescriptor::kBytes> blob, RemoteSpan& span);
 
  private:
   struct Known {
@@ -58,18 +57,23 @@ class Importer {
   /// Asks the connection about a region that has not come yet.
   Status learn(std::span<const std::byte> blob, Known& known);
 
+  /// False if there is more to it than a blob of a region that has come.
+  bool locate_known(const std::byte* blob, RemoteSpan& span) const;
+  Status locate_new(std::span<const std::byte> blob, RemoteSpan& span);
+
   const Connection& connection_;
   std::array<Known, kKnown> known_{};
 };
 
-/// Raises unless there are so many, of the right length.
-void check_blobs(BlobKind kind, const Blob& blob, std::size_t count);
-void check_blobs(BlobKind kind, const Blobs& blobs, std::size_t count);
+/// A blob alone is a list of one.
+inline std::size_t count_of(const Blob&) { return 1; }
+inline std::size_t count_of(const Blobs& blobs) { return blobs.size(); }
 
-/// Checked blobs as spans of the sizes of `local`. Raises for what is no ticket.
+/// As many blobs as there are spans in `local`, as spans of their sizes. Raises for what is no blob of that
+/// kind.
 Status import_blobs(const Connection& connection, BlobKind kind, const Blob& blob,
-                    const std::vector<LocalSpan>& local, std::vector<RemoteSpan>& into);
+                    std::span<const LocalSpan> local, Recycled<RemoteSpan>& into);
 Status import_blobs(const Connection& connection, BlobKind kind, const Blobs& blobs,
-                    const std::vector<LocalSpan>& local, std::vector<RemoteSpan>& into);
+                    std::span<const LocalSpan> local, Recycled<RemoteSpan>& into);
 
 }  // namespace p2p::python

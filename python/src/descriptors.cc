@@ -171,11 +171,13 @@ OkAndId transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::strin
                                                  " remote ones"});
   }
   Importer importer(plan.link->connection);
+  const std::span<LocalSpan> here = plan.local.resize(local.size());
+  const std::span<RemoteSpan> there = plan.remote.resize(local.size());
   for (std::size_t i = 0; i < local.size(); ++i) {
     const Result<RemoteSpan> span = remote_span(importer, remote[i], local[i].size);
     if (!span) return not_started(span.error());
-    plan.local->push_back(local_span(local[i].mr_id, local[i].addr, local[i].size));
-    plan.remote->push_back(*span);
+    here[i] = local_span(local[i].mr_id, local[i].addr, local[i].size);
+    there[i] = *span;
   }
   const Stream behind(stream);
   return begin(std::move(plan), behind);

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "sequences.h"
+#include "plan.h"
 #include "state.h"
 #include "tensors.h"
 
@@ -50,17 +50,19 @@ OkAndId reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, const RegionO
 
 Tuple<bool, std::vector<std::uint64_t>> regv(PyEndpoint& self, const Numbers& ptrs, const Numbers& sizes) {
   const auto state = self.state_or_raise();
-  raise_unless(same_length({ptrs.size(), sizes.size()}, std::nullopt).map([](std::size_t) {}));
+  const Local local = at_addresses(ptrs, sizes);
   std::vector<std::uint64_t> ids;
   Status status;
   {
     Released released;
-    for (std::size_t i = 0; i < ptrs.size() && status; ++i) {
-      const Result<std::uint64_t> id = state->memory.add(state->engine, ptrs[i], sizes[i]);
+    for (const LocalSpan& span : *local.spans) {
+      const Result<std::uint64_t> id =
+          state->memory.add(state->engine, reinterpret_cast<std::uint64_t>(span.data), span.size);
       if (id) {
         ids.push_back(*id);
       } else {
         status = tl::unexpected(id.error());
+        break;
       }
     }
     if (!status) {

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "plan.h"
 
+#include <array>
 #include <chrono>
 
 namespace p2p::python {
@@ -8,7 +9,7 @@ namespace {
 
 Local one_span(std::uint64_t mr_id, std::uint64_t address, std::size_t size, bool by_address) {
   Local local{.spans = {}, .by_address = by_address};
-  local.spans->push_back(local_span(mr_id, address, size));
+  local.spans.resize(1)[0] = local_span(mr_id, address, size);
   return local;
 }
 
@@ -63,18 +64,27 @@ Local in_regions(const Numbers& ids, const Numbers& addresses, const Numbers& si
                  std::optional<std::size_t> num_iovs) {
   const auto count = value_or_raise(same_length({ids.size(), addresses.size(), sizes.size()}, num_iovs));
   Local local;
-  local.spans->resize(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    (*local.spans)[i] = local_span(ids[i], addresses[i], sizes[i]);
-  }
+  const std::span<LocalSpan> spans = local.spans.resize(count);
+  std::array<Numbers::Step, 3> steps;
+  for_each_step(count, [&](std::size_t first, std::size_t few) {
+    const auto id = ids.step(first, few, steps[0]);
+    const auto address = addresses.step(first, few, steps[1]);
+    const auto size = sizes.step(first, few, steps[2]);
+    for (std::size_t i = 0; i < few; ++i) spans[first + i] = local_span(id[i], address[i], size[i]);
+  });
   return local;
 }
 
 Local at_addresses(const Numbers& addresses, const Numbers& sizes) {
   const auto count = value_or_raise(same_length({addresses.size(), sizes.size()}, std::nullopt));
   Local local{.spans = {}, .by_address = true};
-  local.spans->resize(count);
-  for (std::size_t i = 0; i < count; ++i) (*local.spans)[i] = local_span(0, addresses[i], sizes[i]);
+  const std::span<LocalSpan> spans = local.spans.resize(count);
+  std::array<Numbers::Step, 2> steps;
+  for_each_step(count, [&](std::size_t first, std::size_t few) {
+    const auto address = addresses.step(first, few, steps[0]);
+    const auto size = sizes.step(first, few, steps[1]);
+    for (std::size_t i = 0; i < few; ++i) spans[first + i] = local_span(0, address[i], size[i]);
+  });
   return local;
 }
 

@@ -60,10 +60,10 @@ inline Result<Plan> plan_message(const PyEndpoint& self, Verb verb, std::uint64_
 template <class List>
 Result<Plan> plan_access(const PyEndpoint& self, Verb verb, std::uint64_t conn_id, Local local, BlobKind kind,
                          const List& blobs) {
-  check_blobs(kind, blobs, local.spans->size());
+  raise_unless(same_length({count_of(blobs)}, (*local.spans).size()).map([](std::size_t) {}));
   Result<Plan> plan = open_plan(self, verb, conn_id);
   if (!plan) return plan;
-  Status known = import_blobs(plan->link->connection, kind, blobs, *local.spans, *plan->remote);
+  Status known = import_blobs(plan->link->connection, kind, blobs, *local.spans, plan->remote);
   if (!known) return tl::unexpected(std::move(known.error()));
   return with_memory(std::move(*plan), std::move(local));
 }

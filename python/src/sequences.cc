@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <stdexcept>
 
 #include "errors.h"
 
@@ -12,17 +13,22 @@ namespace p2p::python {
 namespace nb = nanobind;
 namespace {
 
-/// Copies a strided integer array of any width; false for another kind of number.
 template <class T, class Array>
-bool copy_as(const Array& array, std::vector<std::uint64_t>& out) {
-  if (array.dtype() != nb::dtype<T>()) return false;
-  const T* first = static_cast<const T*>(array.data());
+void read_as(const Array& array, std::size_t first, std::span<std::uint64_t> into) {
   const std::int64_t stride = array.stride(0);
-  out.resize(array.shape(0));
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i] = static_cast<std::uint64_t>(first[static_cast<std::int64_t>(i) * stride]);
+  const T* next = static_cast<const T*>(array.data()) + static_cast<std::int64_t>(first) * stride;
+  for (std::uint64_t& number : into) {
+    number = static_cast<std::uint64_t>(*next);
+    next += stride;
   }
-  return true;
+}
+
+/// What reads an array of one of these types; null for one of another.
+template <class Array, class... T>
+auto reader_among(const Array& array) {
+  void (*reader)(const Array&, std::size_t, std::span<std::uint64_t>) = nullptr;
+  (static_cast<void>(array.dtype() == nb::dtype<T>() && (reader = &read_as<T, Array>)), ...);
+  return reader;
 }
 
 // The length and an entry of a list or tuple. Wheels for several versions of Python have calls for it only.
@@ -39,6 +45,39 @@ PyObject* item_of(PyObject* items, bool list, Py_ssize_t index) {
   return list ? PyList_GET_ITEM(items, index) : PyTuple_GET_ITEM(items, index);
 }
 #endif
+
+std::size_t length_of(const nb::object& items) {
+  return static_cast<std::size_t>(length_of(items.ptr(), PyList_Check(items.ptr())));
+}
+
+/// Asks for memory that is read soon.
+void fetch(const void* first, std::size_t bytes) {
+  constexpr std::size_t kLine = 64;
+  for (std::size_t at = 0; at < bytes; at += kLine)
+    __builtin_prefetch(static_cast<const std::byte*>(first) + at);
+}
+
+/// Python has each entry in memory of its own, which is seldom in the cache: all of a step are asked for
+/// before the first is looked at.
+using Items = std::array<PyObject*, kStep>;
+void fetch(const nb::object& items, std::size_t first, std::size_t count, std::size_t bytes, Items& into) {
+  PyObject* const all = items.ptr();
+  const bool list = PyList_Check(all);
+  const PyObject* last = nullptr;  // sizes are often one object again and again
+  for (std::size_t i = 0; i < count; ++i) {
+    PyObject* const item = item_of(all, list, static_cast<Py_ssize_t>(first + i));
+    into[i] = item;
+    if (item == last) continue;
+    last = item;
+    fetch(item, bytes);
+  }
+}
+
+/// An entry, which a call of Python's may drop from the list. Raises if one has changed the list's length.
+nb::object kept_item(const nb::object& items, std::size_t size, std::size_t index) {
+  if (length_of(items) != size) throw std::runtime_error("a list was changed while it was read");
+  return nb::borrow(item_of(items.ptr(), PyList_Check(items.ptr()), static_cast<Py_ssize_t>(index)));
+}
 
 /// An address or a size, as nearly all are; false, without a Python error, for another object or number. Runs
 /// nothing of Python's.
@@ -62,60 +101,95 @@ bool to_unsigned(PyObject* item, std::uint64_t& out) {
   return !PyErr_Occurred();
 }
 
+/// With a Python error set: TypeError for that entry, with what Python says of it.
+[[noreturn]] void refuse_entry(std::size_t index) {
+  nb::python_error why;
+  const nb::str said(why.value());
+  nb::raise_from(why, PyExc_TypeError, "entry %zu of a list: %s", index, said.c_str());
+}
+
+/// A list or tuple of what a sequence has. None for what is no sequence, or a text.
+nb::object sequence_of(nb::handle source) {
+  if (PyUnicode_Check(source.ptr()) || PyBytes_Check(source.ptr())) return {};
+  return nb::steal(PySequence_Fast(source.ptr(), "a sequence"));
+}
+
+/// As far as all are plain integers.
+std::size_t read_plain(std::span<PyObject* const> items, std::span<std::uint64_t> into) {
+  const PyObject* last = nullptr;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i] == last) {
+      into[i] = into[i - 1];
+      continue;
+    }
+    if (!is_plain_unsigned(items[i], into[i])) return i;
+    last = items[i];
+  }
+  return items.size();
+}
+
+/// As far as all are bytes.
+std::size_t view_plain(std::span<PyObject* const> items, std::span<BlobView> into) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!PyBytes_CheckExact(items[i])) return i;
+#ifdef Py_LIMITED_API
+    const char* const first = PyBytes_AsString(items[i]);
+    const Py_ssize_t size = PyBytes_Size(items[i]);
+#else
+    const char* const first = PyBytes_AS_STRING(items[i]);
+    const Py_ssize_t size = PyBytes_GET_SIZE(items[i]);
+#endif
+    into[i] = {reinterpret_cast<const std::byte*>(first), static_cast<std::size_t>(size)};
+  }
+  return items.size();
+}
+
 }  // namespace
 
 bool Numbers::load(nb::handle source) noexcept {
   try {
-    if (nb::ndarray_check(source)) {
-      Array array;
-      return nb::try_cast<Array>(source, array) && load_array(array);
+    if (nb::ndarray_check(source)) return load_array(source);
+    sequence_ = sequence_of(source);
+    if (sequence_.is_valid()) {
+      size_ = length_of(sequence_);
+      return true;
     }
-    if (load_sequence(source)) return true;
-  } catch (const std::exception&) {  // out of memory, or an item's __index__ raised
+  } catch (const std::exception&) {  // out of memory
   }
   PyErr_Clear();
   return false;
 }
 
-bool Numbers::load_array(const Array& array) {
-  const bool wide = array.dtype() == nb::dtype<std::uint64_t>() || array.dtype() == nb::dtype<std::int64_t>();
-  if (wide && (array.stride(0) == 1 || array.shape(0) <= 1)) {
-    array_ = array;
-    view_ = {static_cast<const std::uint64_t*>(array.data()), array.shape(0)};
+bool Numbers::load_array(nb::handle source) {
+  if (!nb::try_cast<Array>(source, array_)) return false;
+  size_ = array_.shape(0);
+  const bool wide =
+      array_.dtype() == nb::dtype<std::uint64_t>() || array_.dtype() == nb::dtype<std::int64_t>();
+  if (wide && (array_.stride(0) == 1 || size_ <= 1)) {
+    in_place_ = static_cast<const std::uint64_t*>(array_.data());
     return true;
   }
-  const bool copied = copy_as<std::uint64_t>(array, copied_) || copy_as<std::int64_t>(array, copied_) ||
-                      copy_as<std::uint32_t>(array, copied_) || copy_as<std::int32_t>(array, copied_) ||
-                      copy_as<std::uint16_t>(array, copied_) || copy_as<std::int16_t>(array, copied_) ||
-                      copy_as<std::uint8_t>(array, copied_) || copy_as<std::int8_t>(array, copied_);
-  view_ = copied_;
-  return copied;
+  reader_ = reader_among<Array, std::uint64_t, std::int64_t, std::uint32_t, std::int32_t, std::uint16_t,
+                         std::int16_t, std::uint8_t, std::int8_t>(array_);
+  return reader_ != nullptr;
 }
 
-bool Numbers::load_sequence(nb::handle source) {
-  if (PyUnicode_Check(source.ptr()) || PyBytes_Check(source.ptr())) return false;
-  nb::object items = nb::steal(PySequence_Fast(source.ptr(), "a sequence of integers"));
-  if (!items.is_valid()) return false;
-  PyObject* const all = items.ptr();
-  const bool list = PyList_Check(all);
-  const Py_ssize_t count = length_of(all, list);
-  copied_.resize(static_cast<std::size_t>(count));
-  const PyObject* last = nullptr;  // sizes are often one object again and again
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    std::uint64_t& number = copied_[static_cast<std::size_t>(i)];
-    PyObject* const entry = item_of(all, list, i);
-    if (entry == last) {
-      number = copied_[static_cast<std::size_t>(i) - 1];
-      continue;
-    }
-    last = is_plain_unsigned(entry, number) ? entry : nullptr;
-    if (last != nullptr) continue;
-    // An item's __index__ may change the list, and drop the item.
-    const nb::object item = nb::borrow(item_of(all, list, i));
-    if (!to_unsigned(item.ptr(), number) || length_of(all, list) != count) return false;
+std::span<const std::uint64_t> Numbers::step(std::size_t first, std::size_t count, Step& into) const {
+  if (in_place_ != nullptr) return {in_place_ + first, count};
+  const std::span<std::uint64_t> numbers(into.data(), count);
+  if (reader_ != nullptr) {
+    reader_(array_, first, numbers);
+    return numbers;
   }
-  view_ = copied_;
-  return true;
+  (void)kept_item(sequence_, size_, first);  // entries of another list may have changed this one
+  Items items;
+  fetch(sequence_, first, count, 1, items);
+  // From an entry that is no plain integer on one by one: its __index__ may change the list.
+  for (std::size_t i = read_plain({items.data(), count}, numbers); i < count; ++i) {
+    const nb::object item = kept_item(sequence_, size_, first + i);
+    if (!to_unsigned(item.ptr(), numbers[i])) refuse_entry(first + i);
+  }
+  return numbers;
 }
 
 bool Blob::load(nb::handle source) noexcept {
@@ -130,20 +204,16 @@ bool Blob::load(nb::handle source) noexcept {
   return true;
 }
 
-std::span<const std::byte> Blob::bytes() const { return {storage_.data(), std::min(size_, kCapacity)}; }
-
 bool Blobs::load(nb::handle source) noexcept {
   try {
-    if (nb::ndarray_check(source)) return nb::try_cast<Matrix>(source, matrix_);
-    if (PyUnicode_Check(source.ptr()) || PyBytes_Check(source.ptr())) return false;
-    // A tuple of its own: the list may be changed by another thread while its items are in use.
-    sequence_ = nb::steal(PySequence_Tuple(source.ptr()));
+    if (nb::ndarray_check(source)) {
+      if (!nb::try_cast<Matrix>(source, matrix_)) return false;
+      size_ = matrix_.shape(0);
+      return true;
+    }
+    sequence_ = sequence_of(source);
     if (sequence_.is_valid()) {
-      const Py_ssize_t count = length_of(sequence_.ptr(), false);
-      items_.reserve(static_cast<std::size_t>(count));
-      for (Py_ssize_t i = 0; i < count; ++i) {
-        if (!load_item(item_of(sequence_.ptr(), false, i))) return false;
-      }
+      size_ = length_of(sequence_);
       return true;
     }
   } catch (const std::exception&) {  // out of memory
@@ -152,28 +222,35 @@ bool Blobs::load(nb::handle source) noexcept {
   return false;
 }
 
-bool Blobs::load_item(nb::handle item) {
-  if (PyBytes_Check(item.ptr())) {
-#ifdef Py_LIMITED_API
-    const char* const first = PyBytes_AsString(item.ptr());
-    const Py_ssize_t size = PyBytes_Size(item.ptr());
-#else
-    const char* const first = PyBytes_AS_STRING(item.ptr());
-    const Py_ssize_t size = PyBytes_GET_SIZE(item.ptr());
-#endif
-    items_.emplace_back(reinterpret_cast<const std::byte*>(first), static_cast<std::size_t>(size));
-    return true;
+std::span<const BlobView> Blobs::step(std::size_t first, std::size_t count, Step& into) const {
+  const std::span<BlobView> views(into.views.data(), count);
+  if (matrix_.is_valid()) {
+    const std::size_t width = matrix_.shape(1);
+    const auto* next = reinterpret_cast<const std::byte*>(matrix_.data()) + first * width;
+    fetch(next, count * width);
+    for (BlobView& view : views) {
+      view = {next, width};
+      next += width;
+    }
+    return views;
   }
-  Py_buffer buffer;
-  if (PyObject_GetBuffer(item.ptr(), &buffer, PyBUF_SIMPLE) != 0) {
-    PyErr_Clear();
-    return false;
+  (void)kept_item(sequence_, size_, first);
+  Items items;
+  fetch(sequence_, first, count, Blob::kCapacity, items);
+  if (view_plain({items.data(), count}, views) == count) return views;
+  // To ask another object for its bytes may run what changes the list: all are copied.
+  into.copied.resize(kStep);
+  for (std::size_t i = 0; i < count; ++i) {
+    const nb::object item = kept_item(sequence_, size_, first + i);
+    if (!into.copied[i].load(item)) {
+      const nb::str type = nb::type_name(item.type());
+      PyErr_Format(PyExc_TypeError, "entry %zu of a list: a bytes-like object is required, not '%s'",
+                   first + i, type.c_str());
+      throw nb::python_error();
+    }
+    views[i] = into.copied[i].view();
   }
-  const auto* first = static_cast<const std::byte*>(buffer.buf);
-  copied_.emplace_back(first, first + buffer.len);
-  PyBuffer_Release(&buffer);
-  items_.emplace_back(copied_.back());
-  return true;
+  return views;
 }
 
 bool Buffer::load(nb::handle target) noexcept {

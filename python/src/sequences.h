@@ -4,10 +4,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <initializer_list>
 #include <optional>
 #include <span>
@@ -18,25 +18,47 @@
 
 namespace p2p::python {
 
-/// An argument that lists integers: a NumPy array of 64-bit integers is read in place, other integer arrays
-/// and Python sequences are copied once. Negative numbers become huge ones, which no region contains.
+/// Lists are read so many entries at a time, where they lie: an entry is used while it is in the cache.
+inline constexpr std::size_t kStep = 64;
+
+/// Calls `read(first, count)` for each step of a list of `size` entries.
+template <class Read>
+void for_each_step(std::size_t size, Read&& read) {
+  for (std::size_t first = 0; first < size; first += kStep) read(first, std::min(kStep, size - first));
+}
+
+/// An argument that lists integers: an array of any width and stride, or a Python sequence. Read with the
+/// GIL. Negative numbers become huge ones, which no region contains.
 class Numbers {
  public:
-  /// False, without a Python error, for what is not such a list.
+  using Step = std::array<std::uint64_t, kStep>;
+
+  /// False, without a Python error, for what is not such a list. Entries of a sequence are not looked at yet.
   bool load(nanobind::handle source) noexcept;
 
-  std::size_t size() const { return view_.size(); }
-  std::uint64_t operator[](std::size_t index) const { return view_[index]; }
+  std::size_t size() const { return size_; }
+
+  /// `count` numbers from `first` on, in `into` unless they are read in place. Raises TypeError with the
+  /// index for what is no integer of 64 bits, RuntimeError if the list was changed meanwhile.
+  std::span<const std::uint64_t> step(std::size_t first, std::size_t count, Step& into) const;
 
  private:
   using Array = nanobind::ndarray<nanobind::ro, nanobind::device::cpu, nanobind::ndim<1>>;
+  using Reader = void (*)(const Array& array, std::size_t first, std::span<std::uint64_t> into);
 
-  bool load_array(const Array& array);
-  bool load_sequence(nanobind::handle source);
+  bool load_array(nanobind::handle source);
 
   Array array_;
-  std::vector<std::uint64_t> copied_;
-  std::span<const std::uint64_t> view_;
+  Reader reader_ = nullptr;                  // of arrays that are not read in place
+  const std::uint64_t* in_place_ = nullptr;  // of those that are
+  nanobind::object sequence_;
+  std::size_t size_ = 0;
+};
+
+/// Where bytes are, of which the first Blob::kCapacity can be read.
+struct BlobView {
+  const std::byte* first = nullptr;
+  std::size_t size = 0;
 };
 
 /// An argument of bytes: bytes, bytearray, memoryview or any other contiguous buffer.
@@ -48,8 +70,10 @@ class Blob {
   bool load(nanobind::handle source) noexcept;
 
   /// All of it if it fits the capacity, else its beginning; `size` tells the true length.
-  std::span<const std::byte> bytes() const;
+  std::span<const std::byte> bytes() const { return {storage_.data(), std::min(size_, kCapacity)}; }
   std::size_t size() const { return size_; }
+
+  BlobView view() const { return {storage_.data(), size_}; }
 
  private:
   std::array<std::byte, kCapacity> storage_{};
@@ -59,25 +83,27 @@ class Blob {
 /// An argument that lists blobs: a sequence of bytes-likes, or a contiguous array of shape (n, bytes).
 class Blobs {
  public:
+  struct Step {
+    std::array<BlobView, kStep> views;
+    std::vector<Blob> copied;
+  };
+
+  /// As of Numbers.
   bool load(nanobind::handle source) noexcept;
 
-  std::size_t size() const { return matrix_.is_valid() ? matrix_.shape(0) : items_.size(); }
-  std::span<const std::byte> operator[](std::size_t index) const {
-    if (!matrix_.is_valid()) return items_[index];
-    const std::size_t width = matrix_.shape(1);
-    return {reinterpret_cast<const std::byte*>(matrix_.data()) + index * width, width};
-  }
+  std::size_t size() const { return size_; }
+
+  /// `count` blobs from `first` on, to be used before anything of Python's runs. Raises as that of Numbers
+  /// does.
+  std::span<const BlobView> step(std::size_t first, std::size_t count, Step& into) const;
 
  private:
   using Matrix = nanobind::ndarray<nanobind::ro, std::uint8_t, nanobind::device::cpu, nanobind::ndim<2>,
                                    nanobind::c_contig>;
 
-  bool load_item(nanobind::handle item);
-
   Matrix matrix_;
-  nanobind::object sequence_;  // keeps the items that are read in place
-  std::deque<std::vector<std::byte>> copied_;
-  std::vector<std::span<const std::byte>> items_;
+  nanobind::object sequence_;
+  std::size_t size_ = 0;
 };
 
 /// An argument to write into: bytearray, a writable memoryview or array.
