@@ -94,8 +94,9 @@ class Reading {
   /// One step of the list, from the entry `first` on.
   Status read(std::size_t first, std::span<const BlobView> blobs, const LocalSpan* local, RemoteSpan* into) {
     for (std::size_t i = 0; i < blobs.size(); ++i) {
-      check(blobs[i], first + i);
       into[i].size = local[i].size;
+      if (is_one(blobs[i]) && importer_.locate_known(blobs[i].first, into[i])) continue;
+      if (!is_one(blobs[i])) refuse(blobs[i], first + i);
       const std::span<const std::byte, RegionDescriptor::kBytes> bytes(blobs[i].first,
                                                                        RegionDescriptor::kBytes);
       if (Status located = importer_.locate(bytes, into[i]); !located) {
@@ -107,16 +108,17 @@ class Reading {
   }
 
  private:
-  void check(const BlobView& blob, std::size_t index) const {
-    if (blob.size != bytes_) {
-      refuse(index, (ticket_ ? "info must be exactly 88 bytes (of advertise_ipc), not "
-                             : "meta must be exactly 64 bytes (serialized FifoItem), not ") +
-                        std::to_string(blob.size));
-    }
-    if (ticket_ && !Ticket::is_one(blob.first)) refuse(index, "info is not what advertise_ipc gave");
+  bool is_one(const BlobView& blob) const {
+    return blob.size == bytes_ && (!ticket_ || Ticket::is_one(blob.first));
   }
 
-  [[noreturn]] void refuse(std::size_t index, const std::string& why) const {
+  [[noreturn]] void refuse(const BlobView& blob, std::size_t index) const {
+    std::string why = "info is not what advertise_ipc gave";
+    if (blob.size != bytes_) {
+      why = (ticket_ ? "info must be exactly 88 bytes (of advertise_ipc), not "
+                     : "meta must be exactly 64 bytes (serialized FifoItem), not ") +
+            std::to_string(blob.size);
+    }
     raise(Error{ErrorCode::kInvalidArgument, entry(index, count_) + why});
   }
 
