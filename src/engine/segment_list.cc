@@ -161,7 +161,11 @@ Result<std::shared_ptr<const SegmentList>> build_list(Operation operation, std::
   for (std::size_t i = 0; i < local.size(); ++i) {
     if (builder.add_alike(local[i], remote[i])) continue;
     const auto added = builder.add(local[i], remote[i]);
-    if (!added) return tl::unexpected(added.error());
+    if (!added && local.size() == 1) return tl::unexpected(added.error());
+    if (!added) {
+      return tl::unexpected(Error{added.error().code,
+                                  fmt::format("entry {} of {}: {}", i, local.size(), added.error().message)});
+    }
     if (!*added) return std::shared_ptr<const SegmentList>();
   }
   return builder.take();
