@@ -11,6 +11,7 @@
 #include <future>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,8 +48,34 @@ constexpr MemoryPlace kDevice{MemoryKind::kCuda, 0};
 /// What a transport was asked to do.
 struct Asked {
   std::atomic<int> importing{0};  // begun
+  std::atomic<int> telling{0};    // the same, of regions' keys
+  std::optional<std::shared_future<void>>
+      tell;  // no sooner, of regions of a device that are added from now on
   Mutex mutex;
   Lend studied P2P_GUARDED_BY(mutex);  // the last one
+};
+
+// Tells of its memory no sooner than it is told to.
+class SlowRegistration : public Registration {
+ public:
+  SlowRegistration(std::shared_ptr<Registration> registration, const RegionInfo& region,
+                   std::shared_ptr<Asked> asked)
+      : Registration(region),
+        registration_(std::move(registration)),
+        asked_(std::move(asked)),
+        go_(*asked_->tell) {}
+  ~SlowRegistration() override { registration_->revoke(); }
+
+  std::vector<std::byte> export_key() const override {
+    asked_->telling.fetch_add(1);
+    go_.wait();
+    return registration_->export_key();
+  }
+
+ private:
+  const std::shared_ptr<Registration> registration_;
+  const std::shared_ptr<Asked> asked_;
+  const std::shared_future<void> go_;
 };
 
 // Loopback that takes host memory for a device's, and imports no sooner than it is told to.
@@ -72,7 +99,9 @@ class SlowTransport : public Transport {
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
     RegionInfo host = region;
     host.place = {};
-    return transport_->register_memory(host);
+    auto registration = transport_->register_memory(host);
+    if (!registration || !asked_->tell || region.place.kind == MemoryKind::kHost) return registration;
+    return std::make_shared<SlowRegistration>(std::move(*registration), host, asked_);
   }
   void revoke_memory(const Registration& registration) override { transport_->revoke_memory(registration); }
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
@@ -184,6 +213,26 @@ TEST_F(SlowImports, HoldUpNothingButTheirTransfers) {
   const Status written = parked->wait(10s);
   ASSERT_TRUE(written) << written.error().message;
   EXPECT_EQ(target_, source_);
+}
+
+// The peer's session answers others meanwhile.
+TEST_F(SlowImports, AnswersHoldUpNothingElse) {
+  release();
+  std::promise<void> tell;
+  asked_->tell = tell.get_future().share();
+  std::vector<std::byte> more(kBytes);
+  const auto slow = there_->context().regions->add(more.data(), kBytes, kDevice).value();
+  const auto quick = there_->context().regions->add(source_.data(), kBytes, {}).value();
+  const auto slow_id = connection_->import_region(descriptor(*slow)).value();
+  EXPECT_TRUE(eventually([&] { return asked_->telling.load() == 1; }));
+  const auto quick_id = connection_->import_region(descriptor(*quick)).value();
+  EXPECT_TRUE(connection_->wait_imported(quick_id, 10s));
+  EXPECT_FALSE(connection_->wait_imported(slow_id, 0s));
+  tell.set_value();
+  EXPECT_TRUE(connection_->wait_imported(slow_id, 10s));
+  for (const auto& region : {slow, quick}) {
+    EXPECT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
+  }
 }
 
 TEST_F(SlowImports, LendTheRegionUntilItIsTakenBack) {
