@@ -1,16 +1,17 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/cma/channel.h"
 
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "drivers/crypto/crypto.h"
+#include "transport/cma/process_end.h"
 
 namespace p2p::cma {
 
@@ -29,39 +30,18 @@ constexpr unsigned kTurnsALook = 64;
 // Taken in one go; then others have their turn.
 constexpr int kBlocksATurn = 64;
 
-// After the handshake nothing but wake-ups comes over the socket.
-bool is_open(const UniqueFd& process, const UniqueFd& socket) {
-  std::array<pollfd, 2> fds{pollfd{.fd = process.get(), .events = POLLIN, .revents = 0},
-                            pollfd{.fd = socket.get(), .events = POLLRDHUP, .revents = 0}};
-  return ::poll(fds.data(), fds.size(), 0) == 0;
-}
-
-// Over once the peer's channel has shut the socket, which it does between two copies and never in one, or
-// the system has ended its process.
-class ProcessEnd : public PeerEnd {
- public:
-  ProcessEnd(UniqueFd events, UniqueFd socket, UniqueFd process)
-      : events_(std::move(events)), socket_(std::move(socket)), process_(std::move(process)) {}
-
-  int fd() const override { return events_.get(); }
-  bool over() const override { return !is_open(process_, socket_); }
-
- private:
-  const UniqueFd events_;  // epoll over the two
-  const UniqueFd socket_;
-  const UniqueFd process_;
-};
-
 }  // namespace
 
-CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging)
-    : setup_(setup), staging_(std::move(staging)) {}
+CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging,
+                       PeerAccess regions)
+    : setup_(setup), served_(std::move(regions)), staging_(std::move(staging)) {}
 
 Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
-                                                  std::shared_ptr<device::Staging> staging) {
+                                                  std::shared_ptr<device::Staging> staging,
+                                                  PeerAccess regions) {
   auto host = Host::here();
   if (!host) return tl::unexpected(host.error());
-  std::unique_ptr<CmaChannel> channel(new CmaChannel(setup, std::move(staging)));
+  std::unique_ptr<CmaChannel> channel(new CmaChannel(setup, std::move(staging), std::move(regions)));
   channel->address_ = {.host = *host, .pid = static_cast<std::uint32_t>(::getpid())};
   channel->mine_ = std::make_unique<MemoryProof>();
   MemoryProof& proof = *channel->mine_;
@@ -80,6 +60,8 @@ Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
     if (const Status watched = channel->watch(channel->listener_); !watched) {
       return tl::unexpected(watched.error());
     }
+  } else {
+    channel->address_.listener = Address::kTakesRequests;
   }
   return channel;
 }
@@ -88,7 +70,10 @@ Status CmaChannel::connect(std::span<const std::byte> peer_address) {
   const auto peer = Address::parse(peer_address);
   if (!peer) return tl::unexpected(peer.error());
   if (const Status same = check_host(peer->host); !same) return same;
-  if (setup_.role == Role::kAcceptor) return {};
+  if (setup_.role == Role::kAcceptor) {
+    has_messages_ = peer->listener == Address::kTakesRequests;
+    return {};
+  }
   listener_name_ = peer->listener;
   auto socket = connect_to(listener_name_);
   if (!socket) return tl::unexpected(socket.error());
@@ -177,16 +162,27 @@ Status CmaChannel::take_peer(const MemoryProof& proof) {
   return {};
 }
 
-// The acceptor's, which goes with its proof.
+// The acceptor's, which goes with its proof. A second pair of rings is for requests and their outcomes; an
+// acceptor that does not know of them has one pair.
 Status CmaChannel::share_ring() {
   UniqueFd descriptor = std::move(ring_descriptor_);
   const bool mine = setup_.role == Role::kAcceptor;
-  auto memory = mine ? RingMemory::create(descriptor) : RingMemory::open(descriptor);
+  auto memory =
+      mine ? RingMemory::create(descriptor, has_messages_ ? 2 : 1) : RingMemory::open(descriptor, 2);
+  if (!mine) {
+    has_messages_ = memory.has_value();
+    if (!memory) memory = RingMemory::open(descriptor);
+  }
   if (!memory) return tl::unexpected(memory.error());
   ring_ = std::move(*memory);
   writer_ = RingWriter(ring_.direction(mine ? 0 : 1));
   reader_ = RingReader(ring_.direction(mine ? 1 : 0));
   reader_.rest();  // whatever the peer did to it: this side looks before it sleeps
+  if (has_messages_) {
+    message_writer_ = RingWriter(ring_.direction(mine ? 0 : 1, 1));
+    message_reader_ = RingReader(ring_.direction(mine ? 1 : 0, 1));
+    message_reader_.rest();
+  }
   return mine ? send_proof(descriptor) : Status();
 }
 
@@ -200,21 +196,26 @@ Status CmaChannel::send_proof(const UniqueFd& ring) const {
 bool CmaChannel::peer_is_alive() const { return is_open(process_, socket_); }
 
 bool CmaChannel::say(std::span<const std::byte> block) {
-  if (state_ != ChannelState::kReady) return false;
-  const auto written = writer_.write(block);
-  if (!written) {
-    fail_with(written.error());
-    return false;
-  }
+  if (state_ != ChannelState::kReady || closing_) return false;
+  const bool written = write(writer_, block);
+  fail_if_lost();
+  return written;
+}
+
+// False: there is no room.
+bool CmaChannel::write(RingWriter& ring, ByteView block) {
+  const auto written = ring.write(block);
+  if (!written) breach_ = written.error();
+  if (!written || !*written) return false;
   // A full socket holds wake-ups enough.
-  if (*written && writer_.wake_due()) ::send(socket_.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-  return *written;
+  if (ring.wake_due()) ::send(socket_.get(), "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return true;
 }
 
 bool CmaChannel::take_words() {
   for (int taken = 0; taken != kBlocksATurn; ++taken) {
     const auto read = reader_.read(block_);
-    if (!read) fail_with(read.error());
+    if (!read) breach_ = read.error();
     if (!read || !*read) return taken != 0;
     if (setup_.words != nullptr) setup_.words->take(block_);
   }
@@ -222,18 +223,20 @@ bool CmaChannel::take_words() {
 }
 
 bool CmaChannel::stir() {
-  if (state_ != ChannelState::kReady) return false;
+  if (state_ != ChannelState::kReady || closing_) return false;
   reader_.stir();
-  return reader_.wakes() == 0;
+  if (has_messages_) message_reader_.stir();
+  return reader_.wakes() + message_reader_.wakes() == 0;
 }
 
 // Wake-ups are taken off the socket here alone: until then it tells whoever sleeps on it that there was one.
 // Now and then more are looked for than can be there, so that a peer which sends them for nothing is no
 // burden.
 bool CmaChannel::rest() {
-  if (state_ != ChannelState::kReady) return true;
-  if (reader_.wakes() != 0 || rests_++ % kTurnsALook == 0) take_wakes();
-  return reader_.rest();
+  if (state_ != ChannelState::kReady || closing_) return true;
+  const bool woken = reader_.wakes() + message_reader_.wakes() != 0;
+  if (woken || rests_++ % kTurnsALook == 0) take_wakes();
+  return reader_.rest() && (!has_messages_ || message_reader_.rest());
 }
 
 void CmaChannel::take_wakes() {
@@ -241,12 +244,16 @@ void CmaChannel::take_wakes() {
   for (int i = 0; i != kBlocksATurn; ++i) {
     const ssize_t taken = ::recv(socket_.get(), wakes.data(), wakes.size(), MSG_DONTWAIT);
     if (taken <= 0) return;
-    reader_.note_wakes(static_cast<std::uint64_t>(taken));
+    // One is as good as another.
+    const auto count = static_cast<std::uint64_t>(taken);
+    const std::uint64_t for_words = std::min(count, reader_.wakes());
+    reader_.note_wakes(for_words);
+    message_reader_.note_wakes(count - for_words);
   }
 }
 
 bool CmaChannel::post(const Batch& batch) {
-  if (state_ != ChannelState::kReady || done_.size() >= kMaxUnreported) return false;
+  if (state_ != ChannelState::kReady || closing_ || done_.size() >= kMaxUnreported) return false;
   bool taken = true;
   if (Status inside = check_bounds(batch); !inside) {
     done_.push_back({batch.id, std::move(inside)});
@@ -270,7 +277,9 @@ Status CmaChannel::copy(const Batch& batch, std::byte* staged) {
 }
 
 void CmaChannel::fail_if_lost() {
-  if (lost_ && state_ == ChannelState::kReady) fail_with(gone());
+  if (state_ != ChannelState::kReady || closing_) return;
+  if (lost_) return fail_with(gone());
+  if (breach_) fail_with(*breach_);
 }
 
 // The system checks no keys: a range that the owner did not name must not be touched.
@@ -289,16 +298,27 @@ Status CmaChannel::check_bounds(const Batch& batch) const {
 bool CmaChannel::progress(std::vector<Completion>& completions) {
   if (state_ == ChannelState::kConnecting) return shake_hands();
   const ChannelState before = state_;
-  bool moved = state_ == ChannelState::kReady && take_words();
-  end_staged();
-  if (done_.empty() && state_ == ChannelState::kReady && !moved && turns_++ % kTurnsALook == 0) {
-    lost_ = !peer_is_alive();
+  bool moved = false;
+  if (closing_) {
+    if (!peer_is_alive()) finish();
+  } else if (state_ == ChannelState::kReady) {
+    moved = move();
   }
-  if (lost_ && state_ == ChannelState::kReady) take_words();  // its last ones
-  fail_if_lost();
   moved = moved || !done_.empty() || state_ != before;
   for (Completion& completion : done_) completions.push_back(std::move(completion));
   done_.clear();
+  return moved;
+}
+
+// Answers come before what waits for them, and what others wait for before what the peer wants.
+bool CmaChannel::move() {
+  bool moved = take_words();
+  if (has_messages_ && take_messages()) moved = true;
+  move_staged();
+  if (serve()) moved = true;
+  if (done_.empty() && !moved && turns_++ % kTurnsALook == 0) lost_ = !peer_is_alive();
+  if (lost_) take_words();  // its last ones
+  fail_if_lost();
   return moved;
 }
 
@@ -306,15 +326,32 @@ Error CmaChannel::gone() const {
   return {ErrorCode::kPeerGone, fmt::format("process {} ended or closed its cma channel", pid_)};
 }
 
+// While the peer may use slots of this side they stay, and so do the batches: one that was given back would
+// else be made again, and the peer's copy of it land later.
 void CmaChannel::fail_with(Error error) {
-  state_ = ChannelState::kFailed;
   error_ = std::move(error);
+  if (awaits_owner() && peer_is_alive() && stop_copying()) {
+    closing_ = true;
+  } else {
+    finish();
+  }
+}
+
+void CmaChannel::finish() {
+  state_ = ChannelState::kFailed;
   fail_staged(error_);
   // Closed, they leave `events_`, which nothing more is to wake.
   listener_.reset();
   strangers_.clear();
   hang_up();
   process_.reset();
+}
+
+// For good, and says so. What still wakes is no end; nobody takes it off the socket from now on.
+bool CmaChannel::stop_copying() {
+  ::shutdown(socket_.get(), SHUT_WR);
+  epoll_event event{.events = EPOLLRDHUP, .data = {.fd = socket_.get()}};
+  return ::epoll_ctl(events_.get(), EPOLL_CTL_MOD, socket_.get(), &event) == 0;
 }
 
 // Also where a child of this process holds the socket too.
@@ -325,13 +362,13 @@ void CmaChannel::hang_up() {
 
 std::unique_ptr<PeerEnd> CmaChannel::leave() {
   if (state_ != ChannelState::kReady || !peer_is_alive()) return nullptr;
+  auto slots = awaits_owner() ? staging_ : nullptr;
   fail_staged(gone());
   state_ = ChannelState::kFailed;
-  ::shutdown(socket_.get(), SHUT_WR);  // this side copies nothing any more
-  // What still wakes is no end; nobody takes it off the socket from now on.
-  epoll_event event{.events = EPOLLRDHUP, .data = {.fd = socket_.get()}};
-  if (::epoll_ctl(events_.get(), EPOLL_CTL_MOD, socket_.get(), &event) != 0) return nullptr;
-  return std::make_unique<ProcessEnd>(std::move(events_), std::move(socket_), std::move(process_));
+  const bool watched = stop_copying();
+  auto end = std::make_unique<ProcessEnd>(std::move(events_), std::move(socket_), std::move(process_),
+                                          std::move(slots));
+  return watched ? std::move(end) : nullptr;
 }
 
 std::string CmaChannel::describe() const { return fmt::format("process {} -> {}", ::getpid(), pid_); }

@@ -1,23 +1,23 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "device/staging.h"
+#include "transport/cma/copy_request.h"
 #include "transport/cma/handshake.h"
 #include "transport/cma/process_copier.h"
+#include "transport/cma/served_copies.h"
+#include "transport/peer_access.h"
 #include "transport/peer_end.h"
 #include "transport/transport.h"
 #include "transport/word_ring.h"
 
 namespace p2p::cma {
-
-/// Bytes of one batch, and of a pinned slot: long enough to make the system call cheap, short enough that
-/// workers share a transfer evenly.
-inline constexpr std::uint64_t kMaxBatchBytes = std::uint64_t{1} << 20;
-inline constexpr std::size_t kMaxBatchSegments = 1024;
 
 /// Slots of a channel for each direction: one is with the processor and the others with the device. On a
 /// machine with H200 GPUs eight channels reached 31 to 36 GB/s with two of them, 41 to 48 with three or four;
@@ -29,19 +29,36 @@ inline constexpr std::size_t kStagedBatches = 4;
 inline constexpr device::Staging::Share kStagingShare{.slots = {kStagedBatches, 0, kStagedBatches},
                                                       .standby_bytes = std::uint64_t{256} << 10};
 
-/// A path to one process of this host. `post` copies host memory at once; `progress` copies what a device had
-/// to bring first, reports all of it, takes words from the ring and watches the peer. A socket stays open
-/// between the two channels so that each learns of the other's end, and can be woken for words: who shuts it
-/// copies nothing any more.
+/// A batch that goes through a slot is copied by the owner of the peer's memory if it has so many bytes, or
+/// so many pieces. Pages of 4 KiB are locked one by one for a process that writes to them from outside, and
+/// its threads wait for each other there; for shorter batches that takes less than to wake a thread of the
+/// owner's.
+inline constexpr std::uint64_t kOwnerBytes = std::uint64_t{128} << 10;
+inline constexpr std::size_t kOwnerPieces = 64;
+
+/// Of batches below this the owner gets one at a time over one channel: they were cut small so that several
+/// threads copy at once, and a channel that only asks would take all of them.
+inline constexpr std::uint64_t kSpreadBytes = std::uint64_t{512} << 10;
+
+/// So long a channel that waits for the owner is polled before its thread sleeps: it copies a batch, or wakes
+/// up.
+inline constexpr std::chrono::microseconds kOwnersTurn{500};
+
+/// A path to one process of this host. `post` copies host memory at once. What goes through a slot is copied
+/// by `progress`, or by the peer's `progress`, which is asked for it. It also reports all that was copied,
+/// takes words and watches the peer. A socket stays open between the two channels so that each learns of the
+/// other's end, and can be woken for words: who shuts it copies nothing any more.
 class CmaChannel : public Channel, public LeavesPeer {
  public:
   ~CmaChannel() override {
+    if (awaits_owner()) leave();
     hang_up();
     if (staging_) staging_->close();
   }
 
+  /// `regions`: those of this side that the peer may have copied.
   static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup,
-                                               std::shared_ptr<device::Staging> staging);
+                                               std::shared_ptr<device::Staging> staging, PeerAccess regions);
 
   std::vector<std::byte> address() const override { return address_.serialize(); }
   Status connect(std::span<const std::byte> peer_address) override;
@@ -51,7 +68,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   bool progress(std::vector<Completion>& completions) override;
   void abandon(BatchId id) override;
   int ready_fd() const override { return events_.get(); }
-  bool busy() const override { return !done_.empty() || !staged_.empty(); }
+  bool busy() const override;
   std::unique_ptr<PeerEnd> leave() override;
   bool carries_words() const override { return true; }
   bool say(std::span<const std::byte> block) override;
@@ -60,14 +77,27 @@ class CmaChannel : public Channel, public LeavesPeer {
   std::string describe() const override;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  enum class Step : std::uint8_t {
+    kToSlot,    ///< of a write: a device fills the slot
+    kToAsk,     ///< the owner is to be asked
+    kAsked,     ///< it uses the slot
+    kAnswered,  ///< it says how that ended
+    kFromSlot,  ///< of a read: a device empties the slot
+  };
+
   /// A batch that goes through a slot.
   struct Staged {
     Batch batch;
     device::Staging::Slot* slot = nullptr;
+    bool by_owner = false;
+    Step step = Step::kToSlot;
     bool abandoned = false;
+    Status outcome{};  // of the owner
   };
 
-  CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging);
+  CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging, PeerAccess regions);
 
   Status check_host(const Host& peer) const;
   Status watch(const UniqueFd& fd) const;
@@ -77,19 +107,37 @@ class CmaChannel : public Channel, public LeavesPeer {
   Status take_peer(const MemoryProof& proof);
   Status share_ring();
   Status send_proof(const UniqueFd& ring) const;
+  bool move();
   bool take_words();
   void take_wakes();
   bool peer_is_alive() const;
   Status check_bounds(const Batch& batch) const;
   Status copy(const Batch& batch, std::byte* staged = nullptr);
+
   bool post_staged(const Batch& batch);
-  Status begin(const Batch& batch, device::Staging::Slot& slot);
-  void end_staged();
-  Status finish(const Staged& staged);
+  bool owner_copies(const Batch& batch) const;
+  bool leaves_to_others(const Batch& batch) const;
+  std::optional<Status> begin(Staged& staged);
+  void list_pieces(const Batch& batch);
+  void move_staged();
+  std::optional<Status> advance(Staged& staged);
+  std::optional<Status> ask(Staged& staged);
+  std::optional<Status> empty_slot(Staged& staged);
+  static Status cancelled();
   void fail_staged(const Error& why);
+  bool awaits_owner() const;
+
+  bool write(RingWriter& ring, ByteView block);
+  bool take_messages();
+  Status take_message();
+  Status take_outcome(CopyOutcome outcome);
+  bool serve();
+
   void fail_if_lost();
   Error gone() const;
   void fail_with(Error error);
+  void finish();
+  bool stop_copying();
   void hang_up();
 
   const ChannelSetup setup_;
@@ -106,7 +154,9 @@ class CmaChannel : public Channel, public LeavesPeer {
   pid_t pid_ = 0;
   unsigned turns_ = 0;
   unsigned rests_ = 0;
-  bool lost_ = false;  ///< the peer is gone, seen while copying
+  bool lost_ = false;            ///< the peer is gone, seen while copying
+  std::optional<Error> breach_;  ///< of the protocol, by the peer: the channel is to fail
+  bool closing_ = false;         ///< it fails, once the peer has let go of its slots
 
   std::unique_ptr<MemoryProof> mine_;  ///< on the heap: the peer reads `token` there
   UniqueFd ring_descriptor_;           ///< that came with the peer's proof
@@ -114,6 +164,13 @@ class CmaChannel : public Channel, public LeavesPeer {
   RingWriter writer_;
   RingReader reader_;
   Bytes block_;  ///< scratch
+
+  bool has_messages_ = false;  ///< the peer takes requests, and so does this side
+  RingWriter message_writer_;
+  RingReader message_reader_;
+  ServedCopies served_;
+  std::optional<CopyOutcome> answer_;  ///< for which there was no room yet
+  Clock::time_point poll_until_{};     ///< while the owner copies
 
   ProcessCopier copier_;
   std::vector<Completion> done_;

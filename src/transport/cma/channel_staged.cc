@@ -1,74 +1,149 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // A channel's batches with device memory of this process. The system copies host memory only, so their bytes
-// go through pinned slots; one is filled or emptied by a device while another is copied.
+// go through pinned slots; one is filled or emptied by a device while another is copied, here or by the owner
+// of the peer's memory.
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "base/underlying.h"
 #include "transport/cma/channel.h"
 #include "transport/registration.h"
 
 namespace p2p::cma {
 
-// False: all slots are in use.
+// False: all slots are in use, or another channel is to have it.
 bool CmaChannel::post_staged(const Batch& batch) {
   using Use = device::Staging::Use;
+  const bool by_owner = owner_copies(batch);
+  if (by_owner && leaves_to_others(batch)) return false;
   const auto slot = staging_->take(batch.operation == Operation::kWrite ? Use::kDeparture : Use::kAnswer);
   if (!slot) {
     done_.push_back({batch.id, tl::unexpected(slot.error())});
     return true;
   }
   if (*slot == nullptr) return false;
-  if (Status begun = begin(batch, **slot); !begun) {
+  Staged staged{.batch = batch, .slot = *slot, .by_owner = by_owner};
+  if (auto ended = begin(staged)) {
     staging_->give_back(**slot);
-    done_.push_back({batch.id, std::move(begun)});
-    return true;
+    done_.push_back({batch.id, std::move(*ended)});
+  } else {
+    staged_.push_back(std::move(staged));
   }
-  staged_.push_back({.batch = batch, .slot = *slot});
   return true;
 }
 
-Status CmaChannel::begin(const Batch& batch, device::Staging::Slot& slot) {
-  if (Status alive = check_alive(batch); !alive) return alive;
-  const bool read = batch.operation == Operation::kRead;
-  if (read) {
-    if (Status copied = copy(batch, slot.data()); !copied) return copied;
+bool CmaChannel::owner_copies(const Batch& batch) const {
+  return has_messages_ && (batch.bytes >= kOwnerBytes || batch.segments.size() >= kOwnerPieces);
+}
+
+bool CmaChannel::leaves_to_others(const Batch& batch) const {
+  return batch.bytes < kSpreadBytes && std::ranges::any_of(staged_, &Staged::by_owner);
+}
+
+// How it ended, if it has, as of those below.
+std::optional<Status> CmaChannel::begin(Staged& staged) {
+  if (Status alive = check_alive(staged.batch); !alive) return alive;
+  if (staged.batch.operation == Operation::kWrite) {
+    list_pieces(staged.batch);
+    staging_->pack(*staged.slot, pieces_);
+    return std::nullopt;
   }
+  if (staged.by_owner) return ask(staged);
+  if (Status copied = copy(staged.batch, staged.slot->data()); !copied) return copied;
+  return empty_slot(staged);
+}
+
+void CmaChannel::list_pieces(const Batch& batch) {
   pieces_.clear();
   batch.for_each_piece([&](const Segment& piece) {
     pieces_.push_back(device::StagedPiece::of(piece.local, piece.size, piece.registration->info().place));
   });
-  if (read) {
-    staging_->unpack(slot, pieces_);
-  } else {
-    staging_->pack(slot, pieces_);
-  }
-  return {};
 }
 
-// Those with which the device is through.
-void CmaChannel::end_staged() {
+void CmaChannel::move_staged() {
   for (std::size_t i = 0; i < staged_.size();) {
-    if (!staged_[i].slot->finished()) {
+    Staged& staged = staged_[i];
+    auto ended = advance(staged);
+    if (!ended) {
       ++i;
       continue;
     }
-    const Staged staged = staged_[i];
-    staged_.erase(staged_.begin() + static_cast<std::ptrdiff_t>(i));
-    done_.push_back({staged.batch.id, finish(staged)});
+    done_.push_back({staged.batch.id, std::move(*ended)});
     staging_->give_back(*staged.slot);
+    staged_.erase(staged_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
 
-Status CmaChannel::finish(const Staged& staged) {
-  if (!staged.slot->status() || staged.batch.operation == Operation::kRead) return staged.slot->status();
-  if (staged.abandoned) return fail(ErrorCode::kCancelled, "cancelled before it was copied");
-  return copy(staged.batch, staged.slot->data());
+std::optional<Status> CmaChannel::advance(Staged& staged) {
+  const bool read = staged.batch.operation == Operation::kRead;
+  switch (staged.step) {
+    case Step::kToSlot:
+      if (!staged.slot->finished()) return std::nullopt;
+      if (!staged.slot->status()) return staged.slot->status();
+      if (staged.abandoned) return cancelled();
+      return staged.by_owner ? ask(staged) : copy(staged.batch, staged.slot->data());
+    case Step::kToAsk: return staged.abandoned ? cancelled() : ask(staged);
+    case Step::kAsked: return std::nullopt;
+    case Step::kAnswered:
+      if (!staged.outcome || !read) return staged.outcome;
+      return staged.abandoned ? cancelled() : empty_slot(staged);
+    case Step::kFromSlot: break;
+  }
+  return staged.slot->finished() ? std::optional(staged.slot->status()) : std::nullopt;
 }
 
-// A write whose bytes did not leave yet is not made; a device that has begun reads the memory for moments
-// more. All else is already copied.
+std::optional<Status> CmaChannel::ask(Staged& staged) {
+  const CopyRequest request = CopyRequest::of(staged.batch, staged.slot->data());
+  const bool asked = write(message_writer_, encode(request));
+  staged.step = asked ? Step::kAsked : Step::kToAsk;
+  poll_until_ = Clock::now() + kOwnersTurn;
+  return std::nullopt;
+}
+
+Status CmaChannel::take_outcome(CopyOutcome outcome) {
+  const auto staged = std::ranges::find_if(staged_, [&](const Staged& each) {
+    return each.step == Step::kAsked && to_underlying(each.batch.id) == outcome.batch;
+  });
+  if (staged == staged_.end()) {
+    return fail(ErrorCode::kProtocol, "a cma peer has copied batch {}, which it was not asked for",
+                outcome.batch);
+  }
+  staged->step = Step::kAnswered;
+  staged->outcome = std::move(outcome.status);
+  return {};
+}
+
+// Memory may have been freed while the owner was at it.
+std::optional<Status> CmaChannel::empty_slot(Staged& staged) {
+  if (Status alive = check_alive(staged.batch); !alive) return alive;
+  list_pieces(staged.batch);
+  staging_->unpack(*staged.slot, pieces_);
+  staged.step = Step::kFromSlot;
+  return std::nullopt;
+}
+
+Status CmaChannel::cancelled() { return fail(ErrorCode::kCancelled, "cancelled before it was copied"); }
+
+// What the owner was asked for it copies, and the batch ends with its answer. Else a write whose bytes did
+// not leave yet is not made, nor a read; a device that has begun uses the memory for moments more.
 void CmaChannel::abandon(BatchId id) {
   for (Staged& staged : staged_) staged.abandoned = staged.abandoned || staged.batch.id == id;
+}
+
+bool CmaChannel::awaits_owner() const {
+  return std::ranges::any_of(staged_, [](const Staged& each) { return each.step == Step::kAsked; });
+}
+
+// Whoever waits for the owner alone is woken by its answer, and polls for it only for a while.
+bool CmaChannel::busy() const {
+  if (!done_.empty()) return true;
+  if (closing_ || state_ != ChannelState::kReady) return false;
+  if (!served_.empty() || answer_) return true;
+  if (staged_.empty()) return false;
+  const bool asked =
+      std::ranges::all_of(staged_, [](const Staged& each) { return each.step == Step::kAsked; });
+  return !asked || Clock::now() < poll_until_;
 }
 
 // Waits for devices.

@@ -39,7 +39,8 @@ ChannelSetup setup_of(Role role, std::byte secret = std::byte{7}) {
 std::unique_ptr<Channel> open(const ChannelSetup& setup) {
   auto pool = std::make_shared<device::StagingPool>(device::StagingPool::Limits{});
   auto channel =
-      CmaChannel::open(setup, std::make_shared<device::Staging>(std::move(pool), kStagingShare, false));
+      CmaChannel::open(setup, std::make_shared<device::Staging>(std::move(pool), kStagingShare, false),
+                       PeerAccess(std::make_shared<RegistrationTable>(), ""));
   EXPECT_TRUE(channel) << channel.error().message;
   return *std::move(channel);
 }

@@ -34,7 +34,11 @@ using Token = std::array<std::byte, 16>;
 struct Address {
   Host host;
   std::uint32_t pid = 0;
-  Token listener{};  ///< of the acceptor
+  Token listener{};  ///< of the acceptor; of a connector, whom nobody dials, kTakesRequests, or zeros
+
+  /// Says that a connector asks for copies, and makes them. Acceptors that do not know of it look at nothing
+  /// there.
+  static constexpr Token kTakesRequests{std::byte{1}};
 
   Bytes serialize() const;
   static Result<Address> parse(ByteView bytes);

@@ -41,7 +41,8 @@ class CmaStaged : public testing::Test {
           return std::shared_ptr<std::byte>(new std::byte[size], std::default_delete<std::byte[]>());
         });
     auto channel = CmaChannel::open({.role = role},
-                                    std::make_shared<device::Staging>(std::move(pool), kStagingShare, true));
+                                    std::make_shared<device::Staging>(std::move(pool), kStagingShare, true),
+                                    PeerAccess(std::make_shared<RegistrationTable>(), ""));
     EXPECT_TRUE(channel) << channel.error().message;
     return *std::move(channel);
   }

@@ -64,12 +64,18 @@ class CmaTransport : public Transport {
   }
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    if (region.place.kind == MemoryKind::kCuda) staging_->add_device(region.place.device);
-    return std::make_shared<device::WithLifetime<Registration>>(region);
+    auto registration = std::make_shared<device::WithLifetime<Registration>>(region);
+    if (region.place.kind == MemoryKind::kCuda) {
+      staging_->add_device(region.place.device);
+    } else {
+      regions_->add(registration);
+    }
+    return registration;
   }
 
-  // Peers reach memory through the system, which knows no registrations: they are told to stop instead.
-  void revoke_memory(const Registration& registration) override { registration.revoke(); }
+  // What peers ask for is refused from now on. They also reach memory through the system, which knows no
+  // registrations: they are told to stop.
+  void revoke_memory(const Registration& registration) override { regions_->revoke(registration); }
 
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                    std::span<const std::byte> exported) override {
@@ -95,11 +101,13 @@ class CmaTransport : public Transport {
     auto stream = std::make_shared<device::Staging>(staging_, kStagingShare, copies_);
     std::erase_if(unexpected_, [](const auto& each) { return each.expired(); });
     if (!copies_) unexpected_.push_back(stream);
-    return CmaChannel::open(setup, std::move(stream));
+    return CmaChannel::open(setup, std::move(stream), PeerAccess(regions_, setup.peer_identity));
   }
 
  private:
   const std::shared_ptr<device::StagingPool> staging_;
+  const std::shared_ptr<RegistrationTable> regions_ =
+      std::make_shared<RegistrationTable>();  // of host memory
   Mutex mutex_;
   bool copies_ P2P_GUARDED_BY(mutex_) = false;  // host memory of a peer is known
   std::vector<std::weak_ptr<device::Staging>> unexpected_ P2P_GUARDED_BY(mutex_);  // of channels, until it is

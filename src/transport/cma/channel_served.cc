@@ -1,0 +1,47 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// What a channel's peer asks and answers, by rings of their own beside those of words.
+#include <utility>
+
+#include "base/error.h"
+#include "transport/cma/channel.h"
+
+namespace p2p::cma {
+namespace {
+
+// Taken in one go: more than the slots of both sides.
+constexpr int kMessagesATurn = 64;
+
+}  // namespace
+
+bool CmaChannel::take_messages() {
+  int taken = 0;
+  for (; taken != kMessagesATurn && !breach_; ++taken) {
+    const auto read = message_reader_.read(block_);
+    if (read && !*read) break;
+    const Status good = read ? take_message() : tl::unexpected(read.error());
+    if (!good) breach_ = good.error();
+  }
+  return taken != 0;
+}
+
+Status CmaChannel::take_message() {
+  auto message = decode_message(block_);
+  if (!message) return tl::unexpected(std::move(message.error()));
+  if (auto* const request = std::get_if<CopyRequest>(&*message)) return served_.add(std::move(*request));
+  return take_outcome(std::get<CopyOutcome>(std::move(*message)));
+}
+
+// One at a time: words, and this side's own batches, have their turns between.
+bool CmaChannel::serve() {
+  if (!lost_ && !breach_ && !answer_ && !served_.empty()) {
+    answer_ = served_.serve([this](const Batch& batch) { return copy(batch); });
+    // Who is gone hears nothing.
+    if (lost_) answer_.reset();
+  } else if (!answer_) {
+    return false;
+  }
+  if (answer_ && write(message_writer_, encode(*answer_))) answer_.reset();
+  return true;
+}
+
+}  // namespace p2p::cma
