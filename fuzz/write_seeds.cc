@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "transport/cma/copy_request.h"
 #include "transport/cuda_ipc/copy_request.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/tcp/descriptors.h"
@@ -170,6 +171,29 @@ void write_keys(const Path& folder) {
   message("outcome", cuda_ipc::CopyOutcome{1, tl::unexpected(p2p::Error{p2p::ErrorCode::kNotFound, "why"})});
 }
 
+/// What channels of cma say to one that has region 1 with a key of 1, 2, 3 and zeros: 32 KiB at 0x10000000.
+void write_copy_requests(const Path& folder) {
+  namespace cma = p2p::cma;
+  constexpr std::uint64_t kBase = 0x10000000;
+  const cma::CopyRequest::Region region{p2p::RegionId{1}, {std::byte{1}, std::byte{2}, std::byte{3}}};
+  const cma::CopyRequest good{.batch = 7,
+                              .operation = p2p::Operation::kWrite,
+                              .slot = 0x20000000,
+                              .regions = {region, {p2p::RegionId{2}, {}}},
+                              .pieces = {{kBase + 64, 100, 0}, {kBase + 32000, 768, 0}}};
+  write(folder / "write", cma::encode(good));
+  cma::CopyRequest read = good;
+  read.operation = p2p::Operation::kRead;
+  read.pieces.push_back({kBase, 8, 1});
+  write(folder / "read_of_two_regions", cma::encode(read));
+  cma::CopyRequest outside = good;
+  outside.pieces[1].size = 769;
+  write(folder / "outside", cma::encode(outside));
+  write(folder / "done", cma::encode(cma::CopyOutcome{7, {}}));
+  const p2p::Error why{p2p::ErrorCode::kNotFound, "why"};
+  write(folder / "refused", cma::encode(cma::CopyOutcome{7, tl::unexpected(why)}));
+}
+
 /// Choices as support/sequence.h reads them.
 void write_sequences(const Path& folder) {
   const auto choices = [](std::initializer_list<std::initializer_list<unsigned>> steps) {
@@ -216,10 +240,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   const Path corpus(argv[1]);
-  for (const char* const name : {"control", "data_frame", "descriptor", "first_bytes", "key", "session"}) {
+  for (const char* const name :
+       {"control", "copy_request", "data_frame", "descriptor", "first_bytes", "key", "session"}) {
     std::filesystem::create_directories(corpus / name);
   }
   write_control(corpus / "control", std::make_index_sequence<std::variant_size_v<wire::Message>>());
+  write_copy_requests(corpus / "copy_request");
   write_frames(corpus / "data_frame");
   write_descriptors(corpus / "descriptor");
   write_first_bytes(corpus / "first_bytes");
