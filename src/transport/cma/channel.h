@@ -29,12 +29,12 @@ inline constexpr std::size_t kStagedBatches = 4;
 inline constexpr device::Staging::Share kStagingShare{.slots = {kStagedBatches, 0, kStagedBatches},
                                                       .standby_bytes = std::uint64_t{256} << 10};
 
-/// A batch that goes through a slot is copied by the owner of the peer's memory if it has so many bytes, or
-/// so many pieces. Pages of 4 KiB are locked one by one for a process that writes to them from outside, and
-/// its threads wait for each other there; for shorter batches that takes less than to wake a thread of the
-/// owner's.
-inline constexpr std::uint64_t kOwnerBytes = std::uint64_t{128} << 10;
-inline constexpr std::size_t kOwnerPieces = 64;
+/// A batch that goes through a slot is copied by the owner of the peer's memory if it has so many pieces, or
+/// if the segments that it is cut from have so many bytes, so that several threads are at them. Pages of 4
+/// KiB are locked one by one for a process that writes to them from outside, and its threads wait for each
+/// other there. One thread alone, with few pieces, is through before the owner is awake.
+inline constexpr std::size_t kOwnerPieces = 32;
+inline constexpr std::uint64_t kOwnerBytes = std::uint64_t{512} << 10;
 
 /// Of batches below this the owner gets one at a time over one channel: they were cut small so that several
 /// threads copy at once, and a channel that only asks would take all of them.

@@ -34,7 +34,10 @@ bool CmaChannel::post_staged(const Batch& batch) {
 }
 
 bool CmaChannel::owner_copies(const Batch& batch) const {
-  return has_messages_ && (batch.bytes >= kOwnerBytes || batch.segments.size() >= kOwnerPieces);
+  if (!has_messages_ || batch.segments.size() >= kOwnerPieces) return has_messages_;
+  std::uint64_t bytes = 0;
+  for (const Segment& segment : batch.segments) bytes += segment.size;
+  return bytes >= kOwnerBytes;
 }
 
 bool CmaChannel::leaves_to_others(const Batch& batch) const {

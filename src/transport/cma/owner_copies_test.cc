@@ -157,6 +157,26 @@ TEST_F(CmaOwnerCopies, ShortBatchesLeaveTheOwnerAlone) {
   EXPECT_EQ(done_.size(), 2U);
 }
 
+TEST_F(CmaOwnerCopies, PartsOfALongRunAreTheOwnersAndAShortOneIsNot) {
+  const auto run = [&](std::uint64_t size) {
+    const auto there = reinterpret_cast<std::uint64_t>(theirs_.data());
+    return std::vector<Segment>{{mine_.data(), there, size, &local_, &first_}};
+  };
+  constexpr std::uint64_t kPart = kOwnerBytes / 4;
+  const auto long_run = run(kOwnerBytes);
+  const auto short_run = run(kPart);
+  const Batch part{.id = BatchId{1}, .segments = long_run, .skip = kPart, .bytes = kPart};
+  ASSERT_TRUE(here_->post(part));
+  ASSERT_TRUE(here_->post(batch_of(2, Operation::kWrite, short_run)));
+  settle_here();
+  ASSERT_EQ(done_.size(), 1U);
+  EXPECT_EQ(done_[0].id, BatchId{2});
+  settle();
+  ASSERT_EQ(done_.size(), 2U);
+  EXPECT_TRUE(done_[1].status);
+  EXPECT_TRUE(std::equal(mine_.begin(), mine_.begin() + 2 * kPart, theirs_.begin()));
+}
+
 TEST_F(CmaOwnerCopies, APeerThatTakesNoRequestsIsLeftAlone) {
   connect(false);
   const auto list = scattered(256);
@@ -170,7 +190,7 @@ TEST_F(CmaOwnerCopies, APeerThatTakesNoRequestsIsLeftAlone) {
 }
 
 TEST_F(CmaOwnerCopies, WhatIsCutSmallIsLeftToOtherChannels) {
-  const auto small = scattered(kOwnerBytes / kPiece);
+  const auto small = scattered(kOwnerPieces);
   ASSERT_TRUE(here_->post(batch_of(1, Operation::kWrite, small)));
   EXPECT_FALSE(here_->post(batch_of(2, Operation::kWrite, small)));
   const auto large = scattered(256);
