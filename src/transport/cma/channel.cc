@@ -236,7 +236,9 @@ bool CmaChannel::rest() {
   if (state_ != ChannelState::kReady || closing_) return true;
   const bool woken = reader_.wakes() + message_reader_.wakes() != 0;
   if (woken || rests_++ % kTurnsALook == 0) take_wakes();
-  return reader_.rest() && (!has_messages_ || message_reader_.rest());
+  const bool quiet = reader_.rest() && (!has_messages_ || message_reader_.rest());
+  if (!quiet) stir();  // nobody is to wake who looks
+  return quiet;
 }
 
 void CmaChannel::take_wakes() {
@@ -316,7 +318,7 @@ bool CmaChannel::move() {
   if (has_messages_ && take_messages()) moved = true;
   move_staged();
   if (serve()) moved = true;
-  if (done_.empty() && !moved && turns_++ % kTurnsALook == 0) lost_ = !peer_is_alive();
+  if (done_.empty() && !moved && turns_++ % kTurnsALook == 0) lost_ = lost_ || !peer_is_alive();
   if (lost_) take_words();  // its last ones
   fail_if_lost();
   return moved;
