@@ -158,11 +158,17 @@ TEST_F(CmaOwnerCopies, ShortBatchesLeaveTheOwnerAlone) {
 }
 
 TEST_F(CmaOwnerCopies, PartsOfALongRunAreTheOwnersAndAShortOneIsNot) {
+  Bytes mine = pattern(kOwnerBytes, 3);
+  Bytes theirs(mine.size());
+  const RegionInfo info = info_of(3, theirs.data(), theirs.size());
+  const auto registered = add(*regions_, info);
+  const RemoteKey key(info);
+  const Registration local(as_device_memory(mine));
   const auto run = [&](std::uint64_t size) {
-    const auto there = reinterpret_cast<std::uint64_t>(theirs_.data());
-    return std::vector<Segment>{{mine_.data(), there, size, &local_, &first_}};
+    return std::vector<Segment>{
+        {mine.data(), reinterpret_cast<std::uint64_t>(theirs.data()), size, &local, &key}};
   };
-  constexpr std::uint64_t kPart = kOwnerBytes / 4;
+  constexpr std::uint64_t kPart = kMaxBatchBytes;
   const auto long_run = run(kOwnerBytes);
   const auto short_run = run(kPart);
   const Batch part{.id = BatchId{1}, .segments = long_run, .skip = kPart, .bytes = kPart};
@@ -174,7 +180,7 @@ TEST_F(CmaOwnerCopies, PartsOfALongRunAreTheOwnersAndAShortOneIsNot) {
   settle();
   ASSERT_EQ(done_.size(), 2U);
   EXPECT_TRUE(done_[1].status);
-  EXPECT_TRUE(std::equal(mine_.begin(), mine_.begin() + 2 * kPart, theirs_.begin()));
+  EXPECT_TRUE(std::equal(mine.begin(), mine.begin() + 2 * kPart, theirs.begin()));
 }
 
 TEST_F(CmaOwnerCopies, APeerThatTakesNoRequestsIsLeftAlone) {

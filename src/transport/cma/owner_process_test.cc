@@ -27,7 +27,8 @@ namespace {
 using p2p::testing::eventually;
 
 constexpr std::size_t kAreas = 8;
-constexpr std::size_t kArea = std::max(kOwnerBytes, kSpreadBytes);  // several at once over one channel
+constexpr std::size_t kArea = kSpreadBytes;  // several at once over one channel
+constexpr std::size_t kPiece = kArea / kOwnerPieces;
 constexpr std::size_t kRounds = 24;
 
 /// Memory that both processes see at one address: what a peer wrote there can be looked at from here.
@@ -139,7 +140,10 @@ class Writer {
     if (prepared_ == next_) {
       std::ranges::copy(pattern(kArea, ++prepared_),
                         mine_.begin() + static_cast<std::ptrdiff_t>(area * kArea));
-      lists_[area] = {{mine_.data() + area * kArea, there, kArea, &local_, &key_}};
+      lists_[area].clear();
+      for (std::size_t at = 0; at != kArea; at += kPiece) {
+        lists_[area].push_back({mine_.data() + area * kArea + at, there + at, kPiece, &local_, &key_});
+      }
     }
     if (!channel_.post({.id = BatchId{area}, .segments = lists_[area], .bytes = kArea})) return false;
     ++next_;
