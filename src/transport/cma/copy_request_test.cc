@@ -235,8 +235,11 @@ TEST_F(CmaRawPeer, ABreachEndsBatchesOnceThePeerIsThrough) {
   Bytes mine = pattern(kMaxBatchBytes, 3);
   const Registration local(as_device_memory(mine));
   const RemoteKey key(info_of(9, slot_.data(), slot_.size()));
-  const std::vector<Segment> list{
-      {mine.data(), reinterpret_cast<std::uint64_t>(slot_.data()), mine.size(), &local, &key}};
+  std::vector<Segment> list;
+  const std::size_t piece = mine.size() / kOwnerPieces;
+  for (std::size_t at = 0; at != mine.size(); at += piece) {
+    list.push_back({&mine[at], reinterpret_cast<std::uint64_t>(&slot_[at]), piece, &local, &key});
+  }
   ASSERT_TRUE(channel_->post({.id = BatchId{1}, .segments = list, .bytes = mine.size()}));
   turns();
   const ChannelMessage asked = hear();
