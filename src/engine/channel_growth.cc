@@ -40,9 +40,10 @@ void ChannelSet::plan(std::size_t most) {
     for (unsigned i = 0; i != channels; ++i) add(rail, follow && i != 0, false);
   }
   if (!rests_at_all()) return;  // they would stay
-  std::vector<unsigned> spare;
-  for (const Rail& rail : rails) spare.push_back(transport().spare_channels(rail));
-  const unsigned most_spare = rails.empty() ? 0 : *std::ranges::max_element(spare);
+  std::vector<unsigned> spare(rails.size());
+  std::ranges::transform(rails, spare.begin(),
+                         [&](const Rail& rail) { return transport().spare_channels(rail); });
+  const unsigned most_spare = spare.empty() ? 0 : std::ranges::max(spare);
   for (unsigned i = 0; i != most_spare; ++i) {
     for (std::size_t rail = 0; rail != rails.size(); ++rail) {
       if (i < spare[rail]) add(rails[rail], false, true);
