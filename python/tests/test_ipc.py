@@ -1,6 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 import numpy as np
 import pytest
+from number import Number
 
 from uccl import p2p
 
@@ -113,17 +114,6 @@ def test_wrong_contents(pair, offered):
     assert pair.ep.write_ipc(99, array.ctypes.data, 16, info) is False
     assert pair.ep.advertise_ipc(0, 0, 4096) == (False, b"")
     assert pair.ep.advertisev_ipc(0, [0], [4096]) == (False, [])
-
-
-class Number:
-    """An integer that runs a function when it is read."""
-
-    def __init__(self, value, then=lambda: None):
-        self.value, self.then = value, then
-
-    def __index__(self):
-        self.then()
-        return self.value
 
 
 def test_lists_of_any_integers(pair, offered):

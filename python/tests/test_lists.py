@@ -5,6 +5,7 @@ import array as arrays
 
 import numpy as np
 import pytest
+from number import Number
 
 from uccl import p2p
 
@@ -17,17 +18,6 @@ def pattern(size, seed):
 
 class Small(int):
     """A subclass of int."""
-
-
-class Number:
-    """An integer that runs a function when it is read."""
-
-    def __init__(self, value, then=lambda: None):
-        self.value, self.then = value, then
-
-    def __index__(self):
-        self.then()
-        return self.value
 
 
 class Raw(bytes):
