@@ -22,6 +22,10 @@ constexpr std::chrono::seconds kNoMore{10};
 /// What may not be opened now is looked at again after that.
 constexpr std::chrono::milliseconds kNotNow{1000};
 
+/// After that the acceptor takes one beyond those of the beginning for given up. The connector waits 2 s for
+/// it (attempts.cc), and then may not come back to it.
+constexpr std::chrono::seconds kPeerGivesUp{5};
+
 }  // namespace
 
 ChannelSet::ChannelSet(Setup setup)
@@ -243,6 +247,7 @@ Status ChannelSet::on(const wire::ChannelReopen& offer) {
     return {};
   }
   place.met = true;
+  if (place.extra) place.due = Clock::now() + kPeerGivesUp;
   place.slot->start();
   return {};
 }

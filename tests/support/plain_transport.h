@@ -67,8 +67,8 @@ class PlainChannel : public Channel {
 /// Two channels to whoever speaks the session's protocol, for tests in which the peer is made by hand.
 class PlainTransport : public Transport {
  public:
-  /// What its channels can: rest, or be opened one after the other.
-  enum class Kind : std::uint8_t { kStays, kRests, kFollows };
+  /// What its channels can: rest, be opened one after the other, or become three while there is much to do.
+  enum class Kind : std::uint8_t { kStays, kRests, kFollows, kGrows };
 
   explicit PlainTransport(std::string name, Kind kind = Kind::kRests) : name_(std::move(name)), kind_(kind) {}
 
@@ -83,6 +83,7 @@ class PlainTransport : public Transport {
   bool carries(MemoryPlace, MemoryPlace) const override { return true; }
   std::vector<Rail> rails(const PeerPath&) const override { return {{.name = "plain", .address = {}}}; }
   unsigned channels_per_rail(const Rail&) const override { return 2; }
+  unsigned spare_channels(const Rail&) const override { return kind_ == Kind::kGrows ? 1 : 0; }
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
     return std::make_shared<Registration>(region);
   }
