@@ -14,8 +14,11 @@ cd "$(dirname "$0")/.." || exit 1
 source scripts/steps.sh
 use_compiler_cache
 
+# Many tests wait for most of their time: for a keepalive, for a peer that stands still.
+jobs=$((2 * $(nproc)))
+
 build_and_ctest() {
-  cmake --preset "$1" && cmake --build --preset "$1" && ctest --preset "$1" -j "$(nproc)" -LE lint
+  cmake --preset "$1" && cmake --build --preset "$1" && ctest --preset "$1" -j "$jobs" -LE lint
 }
 
 # The checks that CTest also knows (label lint) run once, with the optimised build.
@@ -27,7 +30,7 @@ part_dev() { build_and_ctest dev; }
 part_tsan() {
   local runner=()
   if setarch "$(uname -m)" -R true 2>/dev/null; then runner=(setarch "$(uname -m)" -R); fi
-  cmake --preset tsan && cmake --build --preset tsan && "${runner[@]}" ctest --preset tsan -j "$(nproc)" -LE 'lint|slow'
+  cmake --preset tsan && cmake --build --preset tsan && "${runner[@]}" ctest --preset tsan -j "$jobs" -LE 'lint|slow'
 }
 
 part_lint() { cmake --preset lint && scripts/lint.sh build/lint; }
