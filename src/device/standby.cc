@@ -21,7 +21,7 @@ constexpr std::size_t kBoardBytes = kOrderBytes + 64;
 
 // Far above kLife, after which nothing is ordered any more: for a process that is stopped in a debugger.
 constexpr std::chrono::nanoseconds kKernelLife = std::chrono::milliseconds(100);
-constexpr std::chrono::seconds kCloseWithin{5};
+constexpr std::chrono::seconds kLeaveWithin{5};
 // Of the time after which nothing is ordered any more: who gave the last order in time may be held up on his
 // way.
 constexpr int kIdleTimes = 2;
@@ -48,7 +48,7 @@ Result<std::unique_ptr<Standby>> Standby::open(int device, const Limits& limits)
 Standby::~Standby() {
   if (!stream_) return;
   dismiss();
-  const auto deadline = Clock::now() + kCloseWithin;
+  const auto deadline = Clock::now() + kLeaveWithin;
   while (Clock::now() < deadline) {
     const auto idle = stream_.idle();
     if (!idle || *idle) return;

@@ -6,7 +6,7 @@
 namespace p2p::nccl_net {
 namespace {
 
-thread_local unsigned depth = 0;
+thread_local unsigned guards = 0;
 
 sigset_t only_sigpipe() {
   sigset_t set;
@@ -17,7 +17,7 @@ sigset_t only_sigpipe() {
 
 }  // namespace
 
-NoSigpipe::NoSigpipe() : outermost_(depth++ == 0) {
+NoSigpipe::NoSigpipe() : outermost_(guards++ == 0) {
   if (!outermost_) return;
   sigset_t pending;
   sigemptyset(&pending);
@@ -28,7 +28,7 @@ NoSigpipe::NoSigpipe() : outermost_(depth++ == 0) {
 }
 
 NoSigpipe::~NoSigpipe() {
-  --depth;
+  --guards;
   if (!outermost_) return;
   if (ours_) {
     // It is this thread's own, so that taking it away waits for nothing and hides nobody else's.

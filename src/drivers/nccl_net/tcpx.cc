@@ -14,7 +14,7 @@
 namespace p2p::nccl_net {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kFragmentBytes = 4096;
 // Of IPv4 and of TCP with its time stamps.
 constexpr std::size_t kHeaderBytes = 52;
 // A quarter of the list is for segments that were cut short.
@@ -22,8 +22,8 @@ constexpr std::size_t kFragments = abi::kUnpackEntries / 4 * 3;
 
 ChunkLimit by_fragments(const Device& device, int mtu) {
   const std::size_t payload = static_cast<std::size_t>(mtu) - kHeaderBytes;
-  const std::size_t in_packet = (payload + kPage - 1) / kPage;
-  return {kFragments / in_packet * payload / kPage * kPage,
+  const std::size_t in_packet = (payload + kFragmentBytes - 1) / kFragmentBytes;
+  return {kFragments / in_packet * payload / kFragmentBytes * kFragmentBytes,
           fmt::format("the MTU of {} is {}, and a receive is listed as 2048 fragments at most",
                       device.label(), mtu)};
 }
