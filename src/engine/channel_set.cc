@@ -164,8 +164,11 @@ void ChannelSet::lose(Place& place, const Error& why) {
   if (place.slot) trash_.push_back(std::exchange(place.slot, nullptr));
   place.ready = place.met = false;
   place.due.reset();
-  if (!place.spare && reopens() && setup_.role == Role::kConnector)
+  if (place.spare) {
+    watch();  // looks had ended once no place was spare
+  } else if (reopens() && setup_.role == Role::kConnector) {
     place.due = place.attempts.fail(Clock::now());
+  }
 }
 
 ChannelSet::News ChannelSet::changed(std::uint32_t channel, const Status& status) {

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,9 +14,10 @@
 namespace p2p::testing {
 
 /// What the one byte of a plain channel's address makes of the channel that connects to it.
-enum class PlainAddress : std::uint8_t { kGood, kRefused, kFailsLater, kNeverReady, kLosesAll };
+enum class PlainAddress : std::uint8_t { kGood, kRefused, kFailsLater, kNeverReady, kLosesAll, kHoldsAll };
 
-/// A channel without anything behind it: every batch is done at once, whatever lies at the other end.
+/// A channel without anything behind it: every batch is done at once, whatever lies at the other end. One
+/// that holds all is done with none, as on a long path.
 class PlainChannel : public Channel {
  public:
   std::vector<std::byte> address() const override { return {std::byte{0}}; }
@@ -31,6 +33,7 @@ class PlainChannel : public Channel {
   Error error() const override { return {ErrorCode::kPeerGone, "the plain channel was lost"}; }
 
   bool post(const Batch& batch) override {
+    if (peer_ == PlainAddress::kHoldsAll) return true;
     const bool lost = peer_ == PlainAddress::kLosesAll;
     done_.push_back({batch.id, lost ? Status(tl::unexpected(error())) : Status()});
     if (lost) state_ = ChannelState::kFailed;
@@ -39,7 +42,7 @@ class PlainChannel : public Channel {
 
   bool progress(std::vector<Completion>& completions) override {
     const bool moved = !done_.empty() || state_ == ChannelState::kConnecting;
-    const bool comes_up = peer_ == PlainAddress::kGood || peer_ == PlainAddress::kLosesAll;
+    const bool comes_up = peer_ != PlainAddress::kNeverReady && peer_ != PlainAddress::kFailsLater;
     if (comes_up && state_ == ChannelState::kConnecting) state_ = ChannelState::kReady;
     if (peer_ == PlainAddress::kFailsLater) state_ = ChannelState::kFailed;
     for (Completion& completion : done_) completions.push_back(std::move(completion));
@@ -50,6 +53,9 @@ class PlainChannel : public Channel {
   void abandon(BatchId) override {}
   int ready_fd() const override { return -1; }
   bool busy() const override { return !done_.empty(); }
+  std::chrono::microseconds round_trip() const override {
+    return std::chrono::milliseconds(peer_ == PlainAddress::kHoldsAll ? 5 : 0);
+  }
 
   Status on_control(std::span<const std::byte> message) override {
     if (!message.empty() && message[0] == std::byte{0xff}) return fail(ErrorCode::kProtocol, "told to fail");
