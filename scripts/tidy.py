@@ -20,6 +20,8 @@ import sys
 
 TIDY = "clang-tidy-19"
 SECONDS = 600  # for one file
+# The analyzer looks at the file that it is given; where that only includes sources, at what it includes.
+FOLLOW = ["--extra-arg=-Xclang", "--extra-arg=-analyzer-opt-analyze-headers"]
 TEST = re.compile(r"_test\.cc$|^tests/|^bench/|^examples/")
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 SEARCH = ("include", "src", "tests", "tools", "fuzz", "softnet", "nixl", ".")
@@ -32,10 +34,14 @@ def git_files(root):
     return set(listing.stdout.splitlines())
 
 
+def is_made(file):
+    """The build has made it, of sources (cmake/Unity.cmake)."""
+    return "/unity/" in file.as_posix()
+
+
 def sources_of(root, file):
-    """The names of the sources that a file of the compilation database stands for: those that it includes, if it is one
-    that the build has made."""
-    if "/unity/" not in file.as_posix():
+    """The names of the sources that a file of the compilation database stands for."""
+    if not is_made(file):
         return [file.relative_to(root).as_posix()] if file.is_relative_to(root) else []
     return [included.decode() for included in INCLUDE.findall(file.read_bytes())]
 
@@ -79,7 +85,7 @@ def fingerprint(root, sources, arguments, version):
 
 
 def look(root, build, file):
-    run = [TIDY, "--quiet", "-p", str(build), str(file)]
+    run = [TIDY, "--quiet", "-p", str(build), *(FOLLOW if is_made(file) else []), str(file)]
     try:
         done = subprocess.run(run, cwd=root, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
