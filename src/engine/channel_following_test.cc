@@ -13,15 +13,10 @@
 namespace p2p::testing {
 namespace {
 
-constexpr RegionDescriptor kThere{.address = 0x10000,
-                                  .size = 64,
-                                  .place = {},
-                                  .region = RegionId{7},
-                                  .key = {},
-                                  .incarnation = RawPeer::kIncarnation};
-
 class FollowingTest : public SequenceTest {
  protected:
+  static constexpr RegionDescriptor kThere = memory_there(64);
+
   void SetUp() override {
     options_.listen_address = "127.0.0.1";
     const TransportRegistry registry{{PlainTransport::entry("plain", PlainTransport::Kind::kFollows)}};
@@ -40,17 +35,6 @@ class FollowingTest : public SequenceTest {
     EXPECT_TRUE(peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, {"plain"}));
     if (!dialled) connection_ = endpoint_->connections().back();
     return peer;
-  }
-
-  static void tell_of_region(RawPeer& peer) {
-    const auto query = peer.next_of<wire::RegionQuery>();
-    ASSERT_TRUE(query);
-    peer.say(wire::RegionAnswer{.query = query->query,
-                                .error = 0,
-                                .message = "",
-                                .base = kThere.address,
-                                .size = kThere.size,
-                                .keys = {{"plain", Bytes(1)}}});
   }
 
   Status write() {
@@ -77,7 +61,7 @@ TEST_F(FollowingTest, TheFirstServesWhileTheOtherNeverComes) {
   for (const auto kind : {PlainAddress::kNeverReady, PlainAddress::kRefused, PlainAddress::kFailsLater}) {
     SCOPED_TRACE(static_cast<unsigned>(kind));
     RawPeer peer = meet(true);
-    ASSERT_NO_FATAL_FAILURE(tell_of_region(peer));
+    ASSERT_TRUE(tell_of(peer, kThere));
     const auto offer = peer.next_of<wire::ChannelOffer>();
     ASSERT_TRUE(offer);
     EXPECT_EQ(offer->addresses, (std::vector<Bytes>{address(), wire::following()}));
@@ -165,7 +149,7 @@ TEST_F(FollowingTest, TheOtherRestsAndFollowsAgain) {
 // the question comes before the offer.
 TEST_F(FollowingTest, RegionsAreAskedForBeforeChannelsAreUp) {
   RawPeer peer = meet(true);
-  ASSERT_NO_FATAL_FAILURE(tell_of_region(peer));
+  ASSERT_TRUE(tell_of(peer, kThere));
   ASSERT_TRUE(peer.next_of<wire::ChannelOffer>());
   peer.say(wire::ChannelAnswer{"plain", "", {address(PlainAddress::kNeverReady), wire::following()}});
   const Status imported = connection_->wait_imported(*remote_, 20s);

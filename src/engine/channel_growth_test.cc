@@ -41,21 +41,9 @@ class GrowthTest : public SequenceTest {
 
   /// Much to do, of which nothing gets done.
   std::shared_ptr<engine::TransferState> write(RawPeer& peer) {
-    const RegionDescriptor there{.address = 0x10000,
-                                 .size = memory_.size(),
-                                 .place = {},
-                                 .region = RegionId{7},
-                                 .key = {},
-                                 .incarnation = RawPeer::kIncarnation};
+    const RegionDescriptor there = memory_there(memory_.size());
     const auto id = connection_->import_region(there);
-    const auto query = peer.next_of<wire::RegionQuery>();
-    if (!region_ || !id || !query) return nullptr;
-    peer.say(wire::RegionAnswer{.query = query->query,
-                                .error = 0,
-                                .message = "",
-                                .base = there.address,
-                                .size = there.size,
-                                .keys = {{"plain", Bytes(1)}}});
+    if (!region_ || !id || !tell_of(peer, there)) return nullptr;
     const LocalSpan from = region_->span();
     const RemoteSpan to{*id, there.address, there.size};
     return connection_->transfers()->start(Operation::kWrite, {&from, 1}, {&to, 1}, {});

@@ -42,22 +42,10 @@ class LostTest : public SequenceTest {
 
   /// The same for many times, to memory that those reach whose keys they are.
   Result<std::shared_ptr<engine::PreparedList>> prepare(RawPeer& peer, std::vector<wire::ExportedKey> keys) {
-    const RegionDescriptor there{.address = 0x10000,
-                                 .size = memory_.size(),
-                                 .place = {},
-                                 .region = RegionId{7},
-                                 .key = {},
-                                 .incarnation = RawPeer::kIncarnation};
-    const auto id = connection_->import_region(there);
-    const auto query = peer.next_of<wire::RegionQuery>();
+    const RegionDescriptor there = memory_there(memory_.size());
     region_ = endpoint_->register_memory(memory_.data(), memory_.size(), {});
-    if (!id || !query || !region_) return fail(ErrorCode::kSystem, "not begun");
-    peer.say(wire::RegionAnswer{.query = query->query,
-                                .error = 0,
-                                .message = "",
-                                .base = there.address,
-                                .size = there.size,
-                                .keys = std::move(keys)});
+    const auto id = connection_->import_region(there);
+    if (!id || !region_ || !tell_of(peer, there, std::move(keys))) return fail(ErrorCode::kSystem, "not begun");
     const Status ready = connection_->wait_imported(*id, 10s);
     if (!ready) return tl::unexpected(ready.error());
     const LocalSpan from = region_->span();

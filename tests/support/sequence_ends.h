@@ -79,6 +79,29 @@ class SequenceTest : public ::testing::Test {
     return ready && ready->transport == transport && ready->reason.empty();
   }
 
+  /// Memory of the raw peer, and the answer to the endpoint's question for it: that the transports reach it
+  /// whose keys they are. False if it was not asked.
+  static constexpr RegionDescriptor memory_there(std::size_t bytes) {
+    return {.address = 0x10000,
+            .size = bytes,
+            .place = {},
+            .region = RegionId{7},
+            .key = {},
+            .incarnation = RawPeer::kIncarnation};
+  }
+  static bool tell_of(RawPeer& peer, const RegionDescriptor& there,
+                      std::vector<wire::ExportedKey> keys = {{"plain", Bytes(1)}}) {
+    const auto query = peer.next_of<wire::RegionQuery>();
+    if (!query) return false;
+    peer.say(wire::RegionAnswer{.query = query->query,
+                                .error = 0,
+                                .message = "",
+                                .base = there.address,
+                                .size = there.size,
+                                .keys = std::move(keys)});
+    return true;
+  }
+
   /// What comes after the message is still answered.
   static bool is_kept(RawPeer& peer) {
     peer.say(wire::RegionQuery{4242, 4711, {}});
