@@ -17,6 +17,8 @@ constexpr std::chrono::milliseconds kDoubt{500};
 // Callers start transfers with what `link` gave: they must not be kept waiting by a close.
 constexpr std::chrono::nanoseconds kAtOnce{0};
 
+constexpr const char* kAnother = "another process, or another life of it, answers at its address";
+
 }  // namespace
 
 /// Holds the mutex of a peer whose state is up to date. What was discarded meanwhile is closed after the
@@ -121,7 +123,7 @@ void Peer::dial(State as) {
 void Peer::opened() {
   if (connection_.peer().incarnation != info_.incarnation) {
     discarded_ = connection_;
-    return give_up(State::kEnded, "another process, or another life of it, answers at its address");
+    return give_up(State::kEnded, kAnother);
   }
   state_ = State::kOpen;
   opened_at_ = Clock::now();
@@ -142,8 +144,12 @@ void Peer::dial_if_due() {
 }
 
 void Peer::closed(const Error& error) {
-  // A host that refuses the port runs nobody who listens there.
-  if (state_ != State::kOpen && error.code == ErrorCode::kUnavailable) {
+  const Incarnation met = connection_.peer().incarnation;  // 0: nobody has said who he is
+  if (state_ != State::kOpen && met != 0 && met != info_.incarnation) {
+    return give_up(State::kEnded, kAnother);
+  }
+  // A host that refuses the port runs nobody who listens there. Who was met lives, though no channel came up.
+  if (state_ != State::kOpen && met == 0 && error.code == ErrorCode::kUnavailable) {
     return give_up(State::kEnded, error.message);
   }
   const bool flapping = again_ && Clock::now() - opened_at_ < timing_.keepalive;

@@ -57,7 +57,7 @@ class P2P_API Connection {
   /// Success while usable, else why it ended.
   Status status() const;
 
-  /// Waits until the handshake and the channels are done; kTimedOut leaves it connecting.
+  /// Waits until the handshake and the channels are done; kTimedOut may leave it connecting: see `state`.
   Status wait_open(std::chrono::nanoseconds timeout) const;
 
   /// Runs `callback` when the connection has opened and when it has ended, if that is still to come; `state`

@@ -118,6 +118,7 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
     const auto self = weak.lock();
     if (!self) return;
     self->timer_.reset();
+    self->late_ = true;
     self->lanes_->expire({ErrorCode::kTimedOut, "not connected in time"});
   });
   lanes_->start(role_, peer);
@@ -152,8 +153,10 @@ void Connection::on_lanes_changed() {
   if (state() == ConnectionState::kConnecting && lanes_->settled()) {
     if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
     if (!lanes_->router()->any_usable()) {
-      return close_session({ErrorCode::kUnavailable, "no transport works between the two sides: " +
-                                                         lanes_->router()->routes().front().reason});
+      // What did not come up in time may work.
+      return close_session({late_ ? ErrorCode::kTimedOut : ErrorCode::kUnavailable,
+                            "no transport works between the two sides: " +
+                                lanes_->router()->routes().front().reason});
     }
     Incarnation incarnation = 0;
     {

@@ -301,6 +301,18 @@ TEST_F(SequenceTest, AChannelThatFailsAtFirstHoldsUpNoOther) {
   }
 }
 
+// Whether something else would work nobody knows.
+TEST_F(SequenceTest, TimeThatRanOutIsNoInability) {
+  const auto connection = endpoint_->connect("127.0.0.1", listener_.port(), 300ms, std::nullopt);
+  RawPeer peer = listener_.accept();
+  ASSERT_TRUE(peer.shake_hands(Role::kAcceptor, {"plain"}));
+  const Status opened = connection->wait_open(20s);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, ErrorCode::kTimedOut) << opened.error().message;
+  EXPECT_NE(opened.error().message.find("plain: not connected in time"), std::string::npos)
+      << opened.error().message;
+}
+
 // The one that crashed: what an answer gave up was connected again by the next.
 TEST_F(SequenceTest, ASecondAnswerIsABreach) {
   for (const auto kind : {PlainAddress::kFailsLater, PlainAddress::kRefused, PlainAddress::kNeverReady}) {
