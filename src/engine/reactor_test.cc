@@ -90,37 +90,48 @@ TEST_F(ReactorTest, DropsWhatHandlersHold) {
   EXPECT_EQ(held.use_count(), 1);
 }
 
+// A timer is due by when it was asked for: a round tells nothing in which a busy machine let that take long.
 TEST_F(ReactorTest, RunsTimersWhenDueAndInOrder) {
-  std::promise<std::vector<int>> done;
-  std::vector<int> order;
-  const auto start = Reactor::Clock::now();
-  run([&] {
-    reactor_->after(30ms, [&] {
-      order.push_back(3);
-      done.set_value(order);
+  bool quick = false;
+  for (int round = 0; round != 100 && !quick; ++round) {
+    std::promise<std::vector<int>> done;
+    const auto order = std::make_shared<std::vector<int>>();  // for a timer that comes last, too
+    const auto start = Reactor::Clock::now();
+    run([&] {
+      const auto begun = Reactor::Clock::now();
+      reactor_->after(30ms, [&done, order] {
+        order->push_back(3);
+        done.set_value(*order);
+      });
+      reactor_->after(10ms, [order] { order->push_back(1); });
+      reactor_->after(20ms, [order] { order->push_back(2); });
+      const auto cancelled = reactor_->after(5ms, [order] { order->push_back(0); });
+      quick = Reactor::Clock::now() - begun < 10ms;
+      reactor_->cancel(cancelled);
+      reactor_->cancel(cancelled);
+      reactor_->cancel(Reactor::TimerId{});
     });
-    reactor_->after(10ms, [&] { order.push_back(1); });
-    reactor_->after(20ms, [&] { order.push_back(2); });
-    const auto cancelled = reactor_->after(5ms, [&] { order.push_back(0); });
-    reactor_->cancel(cancelled);
-    reactor_->cancel(cancelled);
-    reactor_->cancel(Reactor::TimerId{});
-  });
-  auto ran = done.get_future();
-  ASSERT_EQ(ran.wait_for(kPatience), std::future_status::ready);
-  EXPECT_EQ(ran.get(), std::vector({1, 2, 3}));
-  EXPECT_GE(Reactor::Clock::now() - start, 30ms);
+    auto ran = done.get_future();
+    ASSERT_EQ(ran.wait_for(kPatience), std::future_status::ready);
+    EXPECT_GE(Reactor::Clock::now() - start, 30ms);
+    if (quick) {
+      EXPECT_EQ(ran.get(), std::vector({1, 2, 3}));
+    }
+  }
+  EXPECT_TRUE(quick);
 }
 
 TEST_F(ReactorTest, TimersMayCancelAndStartTimers) {
   std::promise<void> done;
   bool wrong = false;
   run([&] {
-    const auto later = reactor_->after(2ms, [&] { wrong = true; });
+    // Asked for first, so that it is due first on a busy machine, too.
+    const auto later = std::make_shared<Reactor::TimerId>();
     reactor_->after(1ms, [&, later] {
-      reactor_->cancel(later);
+      reactor_->cancel(*later);
       reactor_->after(5ms, [&] { done.set_value(); });
     });
+    *later = reactor_->after(2ms, [&] { wrong = true; });
   });
   ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
   EXPECT_FALSE(wrong);
