@@ -29,8 +29,8 @@ class PeerTest : public ::testing::Test {
   /// Dials where the raw peer listens.
   void dial(Incarnation expected = RawPeer::kIncarnation) {
     const ConnInfo info{.address = "127.0.0.1", .port = listener_.port(), .incarnation = expected};
-    peer_ = std::make_shared<Peer>(endpoint_, "there", info,
-                                   Peer::Timing{.connect = 300ms, .keepalive = 200ms});
+    const Peer::Timing timing{.connect = 3s, .keepalive = 2s};  // time for a handshake on a busy machine
+    peer_ = std::make_shared<Peer>(endpoint_, "there", info, timing);
     EXPECT_TRUE(peer_->link());
   }
 

@@ -303,7 +303,7 @@ TEST_F(SequenceTest, AChannelThatFailsAtFirstHoldsUpNoOther) {
 
 // Whether something else would work nobody knows.
 TEST_F(SequenceTest, TimeThatRanOutIsNoInability) {
-  const auto connection = endpoint_->connect("127.0.0.1", listener_.port(), 300ms, std::nullopt);
+  const auto connection = endpoint_->connect("127.0.0.1", listener_.port(), 3s, std::nullopt);
   RawPeer peer = listener_.accept();
   ASSERT_TRUE(peer.shake_hands(Role::kAcceptor, {"plain"}));
   const Status opened = connection->wait_open(20s);
