@@ -15,10 +15,10 @@ namespace p2p::nixl {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 using p2p::testing::eventually;
 using p2p::testing::RawListener;
 using p2p::testing::RawPeer;
+using ::testing::HasSubstr;
 
 class PeerTest : public ::testing::Test {
  protected:

@@ -45,7 +45,8 @@ class LostTest : public SequenceTest {
     const RegionDescriptor there = memory_there(memory_.size());
     region_ = endpoint_->register_memory(memory_.data(), memory_.size(), {});
     const auto id = connection_->import_region(there);
-    if (!id || !region_ || !tell_of(peer, there, std::move(keys))) return fail(ErrorCode::kSystem, "not begun");
+    if (!id || !region_ || !tell_of(peer, there, std::move(keys)))
+      return fail(ErrorCode::kSystem, "not begun");
     const Status ready = connection_->wait_imported(*id, 10s);
     if (!ready) return tl::unexpected(ready.error());
     const LocalSpan from = region_->span();

@@ -154,9 +154,9 @@ void Connection::on_lanes_changed() {
     if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
     if (!lanes_->router()->any_usable()) {
       // What did not come up in time may work.
-      return close_session({late_ ? ErrorCode::kTimedOut : ErrorCode::kUnavailable,
-                            "no transport works between the two sides: " +
-                                lanes_->router()->routes().front().reason});
+      return close_session(
+          {late_ ? ErrorCode::kTimedOut : ErrorCode::kUnavailable,
+           "no transport works between the two sides: " + lanes_->router()->routes().front().reason});
     }
     Incarnation incarnation = 0;
     {
