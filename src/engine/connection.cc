@@ -118,7 +118,6 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
     const auto self = weak.lock();
     if (!self) return;
     self->timer_.reset();
-    self->late_ = true;
     self->lanes_->expire({ErrorCode::kTimedOut, "not connected in time"});
   });
   lanes_->start(role_, peer);
@@ -151,11 +150,12 @@ void Connection::import_early() {
 void Connection::on_lanes_changed() {
   if (state() == ConnectionState::kConnecting && lanes_->met()) import_early();
   if (state() == ConnectionState::kConnecting && lanes_->settled()) {
+    const bool late = !timer_;  // it has run
     if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
     if (!lanes_->router()->any_usable()) {
       // What did not come up in time may work.
       return close_session(
-          {late_ ? ErrorCode::kTimedOut : ErrorCode::kUnavailable,
+          {late ? ErrorCode::kTimedOut : ErrorCode::kUnavailable,
            "no transport works between the two sides: " + lanes_->router()->routes().front().reason});
     }
     Incarnation incarnation = 0;

@@ -126,7 +126,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<Dispatch> dispatch_;       // written once, before any message comes
   std::optional<Reactor::TimerId> timer_;  // reactor's thread only
   bool ended_ = false;                     // likewise: nothing is left
-  bool late_ = false;                      // likewise: a channel did not come up in time
 
   mutable Mutex mutex_;
   std::shared_ptr<Session> session_ P2P_GUARDED_BY(mutex_);
