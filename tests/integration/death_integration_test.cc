@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,6 +18,8 @@
 namespace p2p::testing {
 namespace {
 
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -39,14 +42,10 @@ class DeathTest : public OverTransport {
 };
 P2P_OVER_TRANSPORTS_AND_TLS(DeathTest);
 
-/// Everything fails with a cause, from `start` on within what the engine may take to know.
-void expect_all_fail(const std::vector<Transfer>& transfers, Clock::time_point start,
-                     std::chrono::milliseconds limit) {
-  for (const Transfer& transfer : transfers) {
-    const auto left = start + limit + kMargin - Clock::now();
-    EXPECT_TRUE(
-        is_error(transfer.wait(std::max<Clock::duration>(left, std::chrono::milliseconds(1))), kGone));
-  }
+/// That a peer is taken to hang for the reason and after the time of the plan; a busy machine may take more.
+void expect_hung(const Status& status, const EndpointPlan& plan) {
+  ASSERT_TRUE(is_error(status, kGone));
+  EXPECT_THAT(status.error().message, HasSubstr(fmt::format(" for {} ms", plan.hung.count())));
 }
 
 /// A connection to a third process that must not notice what happens to others.
@@ -108,17 +107,17 @@ void test_signal(const EndpointPlan& plan, Work work, int signal) {
   const PeerRegion theirs = pair.peer.region(kSize);
   const auto transfers = start_work(pair.connection, own, theirs, work);
   pair.peer.process().signal(signal);
-  // The first ones of a stopped owner may still end well over a transport that needs no peer.
-  const auto deadline = Clock::now() + (signal == SIGSTOP ? plan.hung : plan.keepalive) + kMargin;
+  const auto deadline = Clock::now() + kLimit;
   for (const Transfer& transfer : transfers) {
-    const auto left = deadline - Clock::now();
-    const Status done = transfer.wait(std::max<Clock::duration>(left, std::chrono::milliseconds(1)));
-    EXPECT_TRUE(transfer.done());
+    const Status done = transfer.wait(std::max(deadline - Clock::now(), Clock::duration(1ms)));
+    ASSERT_TRUE(transfer.done());
+    // The first ones of a stopped owner may still end well over a transport that needs no peer.
     if (!done) {
       EXPECT_TRUE(is_error(done, kGone));
     }
   }
   EXPECT_TRUE(is_error(transfers.front().status(), kGone));
+  if (signal == SIGSTOP) expect_hung(pair.connection.status(), plan);
   if (signal == SIGKILL && work != Work::kIdle) {
     EXPECT_TRUE(is_error(transfers.back().status(), kGone));
   }
@@ -152,9 +151,9 @@ void test_active_peer_dies(const EndpointPlan& plan, const std::string& command)
   }
   const Transfer receive = pair.connection.recv(own.span(0, 100));
   pair.peer.process().kill_now();
-  expect_all_fail({receive}, Clock::now(), plan.keepalive);
+  EXPECT_TRUE(is_error(receive.wait(kLimit), kGone));
   // The memory is mine again: whoever served the peer is through with it.
-  EXPECT_TRUE(is_ok(own.region.release(plan.keepalive + kMargin)));
+  EXPECT_TRUE(is_ok(own.region.release(kLimit)));
   bystander.expect_unharmed();
 }
 
@@ -236,17 +235,13 @@ TEST_P(DeathTest, StoppedPeerThatGoesOnIsToldAndMayReconnect) {
   Pair pair(plan());
   pair.peer.process().signal(SIGSTOP);
   OwnRegion own(pair.endpoint, 100);
-  expect_all_fail({pair.connection.recv(own.span(0, 100))}, Clock::now(), plan().hung);
+  expect_hung(pair.connection.recv(own.span(0, 100)).wait(kLimit), plan());
   pair.peer.process().signal(SIGCONT);
   const auto again = pair.endpoint.connect(pair.peer.address(), pair.peer.port(), kLimit);
   ASSERT_TRUE(is_ok(status_of(again)));
   pair.peer.accept();
   EXPECT_TRUE(is_ok(again->notify("back").wait(kLimit)));
-  const auto deadline = Clock::now() + plan().hung + kMargin;
-  while (pair.peer.call(fmt::format("status {}", pair.at_peer)) && Clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  EXPECT_FALSE(pair.peer.call(fmt::format("status {}", pair.at_peer)));
+  EXPECT_TRUE(eventually([&] { return !pair.peer.call(fmt::format("status {}", pair.at_peer)); }));
 }
 
 TEST_P(DeathTest, RestartedPeerIsReachedAndItsOldDescriptorsAreRefused) {
@@ -292,7 +287,7 @@ TEST(Watcher, HearsOfTheOpeningAndOfTheEnd) {
   std::atomic<int> late{0};
   connection.on_change([&] { ++late; });
   peer.process().kill_now();
-  EXPECT_TRUE(heard(calls, 2, kMargin + EndpointPlan{}.keepalive));
+  EXPECT_TRUE(heard(calls, 2, kLimit));
   EXPECT_EQ(state, ConnectionState::kClosed);
   EXPECT_TRUE(heard(late, 1, kLimit));
   connection.on_change([&] { ++late; });
@@ -336,7 +331,7 @@ TEST(DeathInHandshake, DialledPeerIsKilled) {
   EXPECT_TRUE(is_error(connection.wait_open(std::chrono::milliseconds(100)), {ErrorCode::kTimedOut}));
   peer.process().kill_now();
   // One that closes before it has said a word is dialled again, and then nobody listens.
-  EXPECT_TRUE(is_error(connection.wait_open(EndpointPlan{}.keepalive + kMargin),
+  EXPECT_TRUE(is_error(connection.wait_open(kLimit),
                        {ErrorCode::kPeerGone, ErrorCode::kSystem, ErrorCode::kUnavailable}));
   EXPECT_TRUE(
       is_error(waiting.wait(kLimit), {ErrorCode::kPeerGone, ErrorCode::kSystem, ErrorCode::kUnavailable}));
@@ -377,11 +372,7 @@ TEST(DeathInHandshake, DiallersKilledAtAnyMomentLeaveNothingBehind) {
     }
     dialler.process().kill_now();
   }
-  const auto deadline = Clock::now() + EndpointPlan{}.keepalive + kMargin;
-  while (!endpoint.connections().empty() && Clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  EXPECT_TRUE(endpoint.connections().empty());
+  EXPECT_TRUE(eventually([&] { return endpoint.connections().empty(); }));
   Peer last({});
   EXPECT_TRUE(
       is_ok(status_of(last.call(fmt::format("connect {} {} 20000", endpoint.address(), endpoint.port())))));

@@ -4,12 +4,14 @@
 #include <chrono>
 #include <thread>
 
+#include "support/bounds.h"
+
 namespace p2p::testing {
 
-/// Whether `holds` comes to hold within 20 seconds, far more than what is waited for takes.
+/// Whether `holds` comes to hold within the bound of what must succeed.
 template <class Condition>
 bool eventually(Condition&& holds) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto deadline = std::chrono::steady_clock::now() + kLimit;
   while (!holds()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::yield();
