@@ -279,8 +279,9 @@ TEST(Stranger, ANameThatMayNotConnectIsToldSo) {
   ASSERT_TRUE(endpoint) << endpoint.error().message;
   const auto dial = [&](const KeyFile& key) {
     Peer peer({.key_file = key.path()});
+    const std::chrono::milliseconds limit = kLimit;
     const auto answer =
-        peer.call(fmt::format("connect {} {} {}", endpoint->address(), endpoint->port(), kLimit.count()));
+        peer.call(fmt::format("connect {} {} {}", endpoint->address(), endpoint->port(), limit.count()));
     return answer ? std::string("open") : answer.error().message;
   };
   EXPECT_THAT(dial(both), ::testing::HasSubstr("'decode-1' is not among those that may connect here"));
