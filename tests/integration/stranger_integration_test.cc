@@ -279,9 +279,8 @@ TEST(Stranger, ANameThatMayNotConnectIsToldSo) {
   ASSERT_TRUE(endpoint) << endpoint.error().message;
   const auto dial = [&](const KeyFile& key) {
     Peer peer({.key_file = key.path()});
-    const std::chrono::milliseconds limit = kLimit;
-    const auto answer =
-        peer.call(fmt::format("connect {} {} {}", endpoint->address(), endpoint->port(), limit.count()));
+    const auto answer = peer.call(fmt::format("connect {} {} {}", endpoint->address(), endpoint->port(),
+                                              std::chrono::milliseconds(kLimit).count()));
     return answer ? std::string("open") : answer.error().message;
   };
   EXPECT_THAT(dial(both), ::testing::HasSubstr("'decode-1' is not among those that may connect here"));
