@@ -53,7 +53,8 @@ Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint3
        .encrypt = setup_.peer.encrypts,
        .control = control.get(),
        .words = port.get(),
-       .port = setup_.context->port});
+       .port = setup_.context->port,
+       .transports = setup_.transports});
   if (!channel) return tl::unexpected(channel.error());
   Slot::Setup made{rail.name, std::move(control), std::move(*channel),
                    nullptr,   setup_.fence,       std::move(port)};

@@ -43,6 +43,7 @@ class ChannelSet {
     std::size_t transport = 0;  ///< its index
     Role role = Role::kConnector;
     SessionPeer peer;
+    std::vector<std::string> transports;  ///< that both sides have
     SendMessage send;
     std::shared_ptr<Words> words;
     std::shared_ptr<Fence> fence;

@@ -71,6 +71,15 @@ bool Lanes::offer_next() {
   return true;
 }
 
+std::vector<std::string> Lanes::of_both() const {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries_) {
+    if (!entry.expected || entry.given_up) continue;
+    names.emplace_back(context_->transports()[index_of(entry)].transport->name());
+  }
+  return names;
+}
+
 void Lanes::make_channels(Entry& entry) {
   const std::size_t index = index_of(entry);
   // Hands what becomes of a channel over to the reactor's thread.
@@ -88,7 +97,7 @@ void Lanes::make_channels(Entry& entry) {
     };
   };
   entry.channels = std::make_unique<ChannelSet>(
-      ChannelSet::Setup{context_, index, role_, peer_, send_, words_, fence_, report,
+      ChannelSet::Setup{context_, index, role_, peer_, of_both(), send_, words_, fence_, report,
                         on_reactor(&Lanes::wake_all), on_reactor(&Lanes::watch_all)});
 }
 

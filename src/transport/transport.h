@@ -104,6 +104,7 @@ struct ChannelSetup {
   ControlLink* control = nullptr;              ///< outlives the channel
   WordListener* words = nullptr;               ///< likewise; null: nobody listens
   std::shared_ptr<StreamPort> port = nullptr;  ///< where the peer may dial; null: nowhere
+  std::vector<std::string> transports{};       ///< that both sides have, as far as is known when it is opened
 };
 
 /// One fabric in this process. Every call is thread-safe.

@@ -47,6 +47,16 @@ TEST(StagedMemory, TakesWhatTheBatchCoversOfEachPlace) {
   EXPECT_TRUE(ends_on_device({.segments = over_there, .bytes = 50}));
 }
 
+TEST(StagedMemory, IsNotExpectedWhereCudaIpcServes) {
+  ChannelSetup setup{.path = {.local_address = "10.0.0.1", .remote_address = "10.0.0.1"}};
+  setup.transports = {"cma", "tcp"};
+  EXPECT_TRUE(expects_to_stage(setup));
+  setup.transports = {"cuda_ipc", "tcp"};
+  EXPECT_FALSE(expects_to_stage(setup));
+  setup.path.remote_address = "10.0.0.2";
+  EXPECT_TRUE(expects_to_stage(setup));
+}
+
 /// Registered memory of one side on a device, in shuffled blocks.
 struct DeviceMemory {
   cuda::DeviceBuffer buffer;

@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/tcp/staged_memory.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace p2p::tcp {
@@ -39,6 +41,12 @@ bool ends_on_device(const Batch& batch) {
     on_device = on_device || piece.key->info().place.kind == MemoryKind::kCuda;
   });
   return on_device;
+}
+
+bool expects_to_stage(const ChannelSetup& setup) {
+  const auto& both = setup.transports;
+  const bool has_cuda_ipc = std::find(both.begin(), both.end(), "cuda_ipc") != both.end();
+  return !has_cuda_ipc || setup.path.local_address != setup.path.remote_address;
 }
 
 }  // namespace p2p::tcp

@@ -10,6 +10,7 @@
 #include "transport/batch.h"
 #include "transport/registration.h"
 #include "transport/tcp/frame.h"
+#include "transport/transport.h"
 
 namespace p2p::tcp {
 
@@ -36,6 +37,11 @@ Status begin_device_accesses(const std::vector<std::shared_ptr<Registration>>& o
 
 /// True if the batch's remote memory is on a device.
 bool ends_on_device(const Batch& batch);
+
+/// False if device memory will hardly take this stream: between GPUs of one host cuda_ipc serves, where both
+/// sides have it. To pin slots would hold up each of its calls of the driver by a millisecond, for the first
+/// tenth of a second.
+bool expects_to_stage(const ChannelSetup& setup);
 
 /// What one stream has of the endpoint's staging. Short runs go by the kernel that stands by as far as one
 /// stream carries them alone: where streams share a transfer, orders cost so little that the first of them

@@ -83,12 +83,10 @@ class TcpTransport final : public Transport {
                                        .keepalive = options_.keepalive,
                                        .zerocopy_bytes = options_.zerocopy_bytes,
                                        .staging = staging_,
-                                       .stages = stages(setup.path)});
+                                       .stages = expects_to_stage(setup)});
   }
 
  private:
-  bool stages(const PeerPath& path) const;
-
   const Options options_;
   const std::uint64_t max_batch_bytes_;
   std::shared_ptr<RegistrationTable> registrations_;
@@ -131,14 +129,6 @@ std::vector<Rail> TcpTransport::rails(const PeerPath& path) const {
     if (match != found->end()) name = match->name;
   }
   return {{name, path.local_address}};
-}
-
-// Between GPUs of one host cuda_ipc serves, unless it was left out. To pin slots would hold up each of its
-// calls of the driver by a millisecond, for the first tenth of a second.
-bool TcpTransport::stages(const PeerPath& path) const {
-  const auto& names = options_.transports;
-  const bool has_cuda_ipc = names.empty() || std::find(names.begin(), names.end(), "cuda_ipc") != names.end();
-  return !has_cuda_ipc || path.local_address != path.remote_address;
 }
 
 unsigned TcpTransport::channels_per_rail(const Rail& rail) const {
