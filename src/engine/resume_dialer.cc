@@ -18,7 +18,8 @@ void ResumeDialer::start(std::uint64_t handled, Clock::duration dark, ResumeAtte
   const auto now = Clock::now();
   handled_ = handled;
   done_ = std::move(done);
-  limit_ = settings_.keepalive - std::min<Clock::duration>(dark, settings_.keepalive);
+  // Two beats at least: it was also dark to a side that stood still itself.
+  limit_ = std::max<Clock::duration>(settings_.keepalive - dark, 2 * beat_time());
   next_pause_ = kFirstPause;
   for (Place& place : places_) place.is_another = false;
   dials_all_ = dark.count() != 0;
