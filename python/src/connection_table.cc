@@ -148,7 +148,7 @@ bool ConnectionTable::decided_on_all_of(Endpoint& engine, Incarnation peer) {
 
 void ConnectionTable::await_crossing(Endpoint& engine, const Link& mine) {
   if (mine.origin != Link::Origin::kDialled) return;
-  const Deadline deadline = std::chrono::steady_clock::now() + kToAccept;
+  const Deadline deadline = std::chrono::steady_clock::now() + kToOpen + kToAccept;
   for (;;) {
     const std::uint64_t seen = engine.wait_for_peer(0, std::chrono::nanoseconds{0});
     if (const std::lock_guard lock(accept_mutex_); !sort_in(engine)) return;

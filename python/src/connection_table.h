@@ -58,8 +58,8 @@ class ConnectionTable {
   /// gives no longer the peer's. Null if there is none.
   std::shared_ptr<const Link> crossing(Endpoint& engine, const Link& mine);
 
-  /// Waits, for a second at most, until what that peer has connected so far has opened here, and is known to
-  /// be accept()'s or not. Called with the GIL.
+  /// Waits, for kToOpen and kToAccept at most, until what that peer has connected so far has opened here, and
+  /// is known to be accept()'s or not. Called with the GIL.
   void await_crossing(Endpoint& engine, const Link& mine);
 
   void clear();
@@ -73,6 +73,8 @@ class ConnectionTable {
 
   /// A program that accepts has so long to do so before a connection is taken for one that crosses.
   static constexpr std::chrono::seconds kToAccept{1};
+  /// A connection that is on its way has so long to come up here.
+  static constexpr std::chrono::seconds kToOpen{1};
   bool left_to_accept(const Link& link, const std::string& own_address) const;
 
   /// Takes what has come from the engine. With accept_mutex_: who looks for a connection finds it either

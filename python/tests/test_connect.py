@@ -398,6 +398,19 @@ def test_who_accepts_one_peer_may_cross_with_another(other, ep, asynchronous):
         assert other.result()
 
 
+def test_an_asynchronous_receive_waits_until_accept_had_its_time(ep):
+    """The peer's connection is the last of many that come up here: accept() has a second from then on."""
+    with p2p.Endpoint(1, 2) as peer, p2p.Endpoint(2, 2) as third:
+        assert not ep.accept(timeout=0)[0]
+        ok, conn = ep.connect(*where(peer.get_metadata()))
+        assert ok and all(third.connect(*where(ep.get_metadata()))[0] for _ in range(100))
+        ok, their_conn = peer.connect(*where(ep.get_metadata()))
+        assert ok
+        kept = give(peer, their_conn, 9)
+        assert got(ep, conn, 5) == 9
+        del kept
+
+
 def test_two_processes_connect_to_each_other_at_any_moment(other):
     moment = random.Random(5)
     for _ in range(30):
