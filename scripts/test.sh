@@ -52,12 +52,12 @@ if [ "${1:-}" = --inside ]; then
   exit
 fi
 
-# Seconds after which a part counts as hung. About twice what it takes on two cores with nothing compiled before.
+# Seconds after which a part counts as hung. About three times what it takes on two cores with nothing compiled before.
 limit_of() {
   case $1 in
-    dev | tsan | lint) echo 2400 ;;
-    release | python | nixl | rdma | aarch64) echo 1800 ;;
-    *) echo 900 ;;
+    dev | tsan | lint) echo 3600 ;;
+    release | python | nixl | rdma | aarch64) echo 2700 ;;
+    *) echo 1350 ;;
   esac
 }
 

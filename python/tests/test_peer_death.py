@@ -107,7 +107,7 @@ def test_kill_while_a_call_waits(doomed, blocked):
 @pytest.fixture
 def impatient():
     other = Other()
-    pair = Pair(other, keepalive=KEEPALIVE, hung=KEEPALIVE)
+    pair = Pair(other, keepalive=KEEPALIVE, hung=2.0)
     yield pair
     pair.close()
     other.stop()

@@ -141,7 +141,8 @@ class RdmaDetourTest : public ::testing::Test {
       fault();
     });
     const auto until = std::chrono::steady_clock::now() + 600ms;
-    while (std::chrono::steady_clock::now() < until) traffic.start_all();
+    const auto over = [&] { return trouble.wait_for(0s) == std::future_status::ready; };
+    while (std::chrono::steady_clock::now() < until || !over()) traffic.start_all();
     trouble.get();
     traffic.expect_all_done();
     EXPECT_TRUE(eventually([&] { return transport(sides) == "tcp"; }));

@@ -265,7 +265,7 @@ TEST(Patience, AFullReceiverIsNotADeadOne) {
   EXPECT_EQ(std::memcmp(from.data, to.data, kSize), 0);
 }
 
-/// A connection that had nothing to do for longer than the timeout, here 300 ms.
+/// A connection that had nothing to do for longer than the timeout, here a second.
 TEST(Pause, IsNoSilence) {
   auto pair = Pair::open(open_plugin());
   ASSERT_TRUE(pair);
@@ -273,7 +273,7 @@ TEST(Pause, IsNoSilence) {
   Memory from(kSize, 3), to(kSize);
   const MemoryHandle source = pair->source(from), target = pair->target(to);
   for (int round = 0; round < 5; ++round) {
-    const auto next = Clock::now() + std::chrono::milliseconds(400);
+    const auto next = Clock::now() + std::chrono::milliseconds(1200);
     EXPECT_TRUE(until([&] { return Clock::now() >= next; }));
     ASSERT_TRUE(*pair->sends->post(from.data, kSize, source));
     std::string failure;
@@ -325,7 +325,7 @@ TEST(Strangers, SilentOnesHoldNobodyBack) {
     }
     return send != nullptr && receive != nullptr;
   }));
-  EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(400)) << "the timeout is 500 ms";
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(10)) << "the timeout is 20 s";
   for (const int fd : strangers) ::close(fd);
   EXPECT_EQ(net.close_send(send), 0);
   EXPECT_EQ(net.close_recv(receive), 0);
