@@ -11,19 +11,26 @@ from party import GONE, LIMIT, Party, shut_connections, wait_until
 
 KEEPALIVE = 2.0  # seconds
 BOUND = 12.0  # keepalive, notice and a machine that is busy
-AT_ONCE = 1.5  # seconds that a call may take that must not wait: less than it would, more than a busy machine takes
+AT_ONCE = 0.25  # seconds that a call may take that must not wait for anything
+ONCE = 1.5  # the same of one that cannot be tried again on a busy machine; what it would wait for takes longer
 IMPATIENT = {"keepalive_ms": str(int(KEEPALIVE * 1000))}
 BIG = 64 << 20
 
 
-def quick(call, *arguments):
-    """What a call that must not wait gives, or the class of what it raises."""
+def timed(call, *arguments):
+    """What a call gives, or the class of what it raises, and the seconds that it took."""
     start = time.monotonic()
     try:
         result = call(*arguments)
     except Exception as error:  # noqa: BLE001
         result = type(error)
-    assert time.monotonic() - start < AT_ONCE
+    return result, time.monotonic() - start
+
+
+def quick(call, *arguments):
+    """What a call that must not wait gives, or the class of what it raises."""
+    result, seconds = timed(call, *arguments)
+    assert seconds < ONCE
     return result
 
 
@@ -110,7 +117,7 @@ def test_a_stopped_peer_is_slow_and_no_more_than_that(doomed):
     try:
         posted = here.agent.transfer(handle, b"meanwhile")
         assert posted in ("PROC", "DONE")
-        time.sleep(1.5 * KEEPALIVE)  # what the test is about
+        time.sleep(5 * KEEPALIVE)  # what the test is about
         assert here.agent.check_xfer_state(handle) in ("PROC", "DONE")
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -122,10 +129,15 @@ def assert_dead(pair, handle):
     """Every later call on the peer says so at once, by the backend in 1.5 and by the agent before."""
     here, name = pair.here, pair.there.name
     gone = {GONE} if peer_stays_known(here, name) else {GONE, type(None)} | not_found()
-    for _ in range(3):
-        assert quick(here.agent.transfer, handle) in gone
-        assert quick(here.notify, name, b"hello?") in gone
-        assert quick(here.request, "READ", name, [(pair.mine, 8)], [(pair.theirs, 8)]) in gone
+    calls = [
+        (here.agent.transfer, handle),
+        (here.notify, name, b"hello?"),
+        (here.request, "READ", name, [(pair.mine, 8)], [(pair.theirs, 8)]),
+    ]
+    for call in calls:
+        results, seconds = zip(*(timed(*call) for _ in range(3)), strict=True)
+        assert set(results) <= gone
+        assert min(seconds) < AT_ONCE  # one that waits does so each time
     assert released(here, handle)
 
 
@@ -144,7 +156,7 @@ def test_a_notification_to_the_dead_is_no_success(doomed):
         return quick(doomed.here.notify, doomed.there.name, b"?") is GONE
 
     assert wait_until(refused, BOUND)
-    assert wait_until(refused, AT_ONCE), "and again"
+    assert wait_until(refused, ONCE), "and again"
 
 
 def test_peer_that_died_before_it_was_used(mortal, names):
@@ -155,7 +167,7 @@ def test_peer_that_died_before_it_was_used(mortal, names):
     mortal.kill()
     start = time.monotonic()
     assert here.add(metadata) == there.name
-    assert time.monotonic() - start < AT_ONCE
+    assert time.monotonic() - start < ONCE
 
     def attempt():
         try:

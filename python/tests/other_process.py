@@ -20,7 +20,7 @@ REPLY_SECONDS = 180.0 if os.environ.get("P2P_SLOW_MACHINE") else 30.0
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-def state_at(path: Path) -> str | None:
+def _state_at(path: Path) -> str | None:
     try:
         return path.read_text().rpartition(")")[2].split()[0]
     except OSError:  # it has just ended
@@ -31,7 +31,7 @@ def until_asleep(process: int, thread: int | None = None) -> None:
     """Returns once a thread (by default the first) of a process waits in the kernel, or has ended."""
     deadline = time.monotonic() + REPLY_SECONDS
     path = Path(f"/proc/{process}/task/{thread or process}/stat")
-    while path.exists() and state_at(path) != "S":
+    while _state_at(path) not in ("S", None):
         assert time.monotonic() < deadline, "the thread never waits"
         time.sleep(0.001)
 

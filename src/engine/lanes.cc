@@ -60,8 +60,7 @@ bool Lanes::offer_next() {
     auto addresses = next->channels->open();
     if (addresses) {
       next->offered = true;
-      const TransportSlot& own = context_->transports()[index_of(*next)];
-      send_(wire::ChannelOffer{std::string(own.transport->name()), std::move(*addresses)});
+      send_(wire::ChannelOffer{name_of(*next), std::move(*addresses)});
     } else {
       give_up(*next, addresses.error());
     }
@@ -74,8 +73,7 @@ bool Lanes::offer_next() {
 std::vector<std::string> Lanes::of_both() const {
   std::vector<std::string> names;
   for (const Entry& entry : entries_) {
-    if (!entry.expected || entry.given_up) continue;
-    names.emplace_back(context_->transports()[index_of(entry)].transport->name());
+    if (entry.expected && !entry.given_up) names.push_back(name_of(entry));
   }
   return names;
 }
@@ -282,7 +280,7 @@ void Lanes::take_news(Entry& entry, ChannelSet::News news) {
   if (news == ChannelSet::News::kLost) return give_up(entry, entry.channels->why());
   note_rest(entry);
   if (news != ChannelSet::News::kServing || std::exchange(entry.local_done, true)) return;
-  send_(wire::ChannelsReady{std::string(context_->transports()[index_of(entry)].transport->name()), ""});
+  send_(wire::ChannelsReady{name_of(entry), ""});
   if (entry.peer_done) open_route(entry);
   dirty_ = true;
 }
@@ -322,7 +320,7 @@ void Lanes::open_route(const Entry& entry) { router_->open(index_of(entry), entr
 
 void Lanes::give_up(Entry& entry, const Error& why) {
   const std::size_t index = index_of(entry);
-  const std::string name(context_->transports()[index].transport->name());
+  const std::string name = name_of(entry);
   if (router_->usable(index)) log(LogLevel::kInfo, "{} is lost: {}", name, why.message);
   const bool was_done = std::exchange(entry.local_done, true);
   const bool was_given_up = std::exchange(entry.given_up, true);
@@ -460,6 +458,10 @@ Lanes::Entry* Lanes::find(const std::string& transport) {
 
 std::size_t Lanes::index_of(const Entry& entry) const {
   return static_cast<std::size_t>(&entry - entries_.data());
+}
+
+std::string Lanes::name_of(const Entry& entry) const {
+  return std::string(context_->transports()[index_of(entry)].transport->name());
 }
 
 }  // namespace p2p::engine

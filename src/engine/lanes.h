@@ -95,6 +95,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   std::vector<std::shared_ptr<Slot>> slots() const;
   Entry* find(const std::string& transport) P2P_REQUIRES(mutex_);
   std::size_t index_of(const Entry& entry) const P2P_REQUIRES(mutex_);
+  std::string name_of(const Entry& entry) const P2P_REQUIRES(mutex_);
   std::vector<std::string> of_both() const P2P_REQUIRES(mutex_);
   void make_channels(Entry& entry) P2P_REQUIRES(mutex_);
   Status take_up(Entry& entry, const wire::ChannelOffer& offer) P2P_REQUIRES(mutex_);

@@ -44,9 +44,8 @@ bool ends_on_device(const Batch& batch) {
 }
 
 bool expects_to_stage(const ChannelSetup& setup) {
-  const auto& both = setup.transports;
-  const bool has_cuda_ipc = std::find(both.begin(), both.end(), "cuda_ipc") != both.end();
-  return !has_cuda_ipc || setup.path.local_address != setup.path.remote_address;
+  const bool both_have_it = std::ranges::find(setup.transports, "cuda_ipc") != setup.transports.end();
+  return !both_have_it || setup.path.local_address != setup.path.remote_address;
 }
 
 }  // namespace p2p::tcp
