@@ -38,10 +38,10 @@ struct Reactor::Loop {
   };
 
   void run();
-  void dispatch();
+  void dispatch(Clock::time_point now);
   void run_inbox();
-  void run_timers();
-  int patience() const;
+  void run_timers(Clock::time_point now);
+  int patience(Clock::time_point now) const;
   void wake();
   bool stopping();
 
@@ -77,16 +77,16 @@ bool Reactor::Loop::stopping() {
 }
 
 /// Milliseconds until the next timer, rounded up so that it is due then; -1: no timer.
-int Reactor::Loop::patience() const {
+int Reactor::Loop::patience(Clock::time_point now) const {
   if (timers.empty()) return -1;
-  const auto left = timers.begin()->first.first - Clock::now();
+  const auto left = timers.begin()->first.first - now;
   const auto rounded = std::chrono::ceil<std::chrono::milliseconds>(left).count();
   return static_cast<int>(std::clamp<std::int64_t>(rounded, 0, std::numeric_limits<int>::max()));
 }
 
-void Reactor::Loop::dispatch() {
+void Reactor::Loop::dispatch(Clock::time_point now) {
   std::array<epoll_event, 64> events{};
-  const int count = epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), patience());
+  const int count = epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), patience(now));
   if (count < 0 && errno != EINTR) {
     log(LogLevel::kError, "{}", system_error("wait for events of control connections").message);
   }
@@ -102,12 +102,10 @@ void Reactor::Loop::dispatch() {
     // Held here because the handler may unwatch itself.
     const std::shared_ptr<Watch> watch = found->second;
     watch->handler(events[static_cast<std::size_t>(i)].events);
-    run_timers();
   }
 }
 
-void Reactor::Loop::run_timers() {
-  const auto now = Clock::now();
+void Reactor::Loop::run_timers(Clock::time_point now) {
   while (!timers.empty() && timers.begin()->first.first <= now) {
     auto timer = timers.extract(timers.begin());
     due.erase(timer.key().second);
@@ -121,17 +119,16 @@ void Reactor::Loop::run_inbox() {
     MutexLock lock(mutex);
     tasks.swap(inbox);
   }
-  for (Task& task : tasks) {
-    std::exchange(task, nullptr)();
-    run_timers();
-  }
+  for (Task& task : tasks) std::exchange(task, nullptr)();
 }
 
+// Where the thread stood still meanwhile, a deadline is past and what meets it is there: that is taken first.
 void Reactor::Loop::run() {
   while (!stopping()) {
-    dispatch();
-    run_timers();
+    const auto now = Clock::now();
+    dispatch(now);
     run_inbox();
+    run_timers(now);
   }
   run_inbox();
   // What handlers and tasks own ends on this thread, and may call the reactor while it does.

@@ -36,8 +36,9 @@ class Reactor {
   void change(int fd, std::uint32_t events);
   void unwatch(int fd);
 
-  /// Runs `task` once, not before `delay`; timers run in the order in which they fall due. Ids start at 1 and
-  /// are not used again; cancelling one that ran or was cancelled does nothing.
+  /// Runs `task` once, not before `delay`, and after the events and posts that came by the time it fell due,
+  /// as long as those fit one round of 64 events. Timers run in the order in which they fall due. Ids start
+  /// at 1 and are not used again; cancelling one that ran or was cancelled does nothing.
   TimerId after(Clock::duration delay, std::function<void()> task);
   void cancel(TimerId timer);
 

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <future>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -119,6 +120,30 @@ TEST_F(ReactorTest, RunsTimersWhenDueAndInOrder) {
     }
   }
   EXPECT_TRUE(quick);
+}
+
+// A thread that stood still, as in a stopped process, takes no deadline for missed that was met meanwhile.
+TEST_F(ReactorTest, WhatHasComeGoesBeforeTimersThatAreDue) {
+  std::promise<void> done;
+  std::vector<std::string> order;
+  const UniqueFd event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  run([&] {
+    ASSERT_TRUE(reactor_->watch(event.get(), EPOLLIN, [&](std::uint32_t) {
+      reactor_->unwatch(event.get());
+      order.emplace_back("event");
+    }));
+    reactor_->after(1ms, [&] {
+      order.emplace_back("timer");
+      done.set_value();
+    });
+    eventfd_write(event.get(), 1);
+    reactor_->post([&] { order.emplace_back("post"); });
+    const auto stands_still_until = Reactor::Clock::now() + 2ms;
+    while (Reactor::Clock::now() < stands_still_until) {
+    }
+  });
+  ASSERT_EQ(done.get_future().wait_for(kPatience), std::future_status::ready);
+  EXPECT_EQ(order, std::vector<std::string>({"event", "post", "timer"}));
 }
 
 TEST_F(ReactorTest, TimersMayCancelAndStartTimers) {
