@@ -79,28 +79,32 @@ bool finish_connect(Attempt& attempt, int& code) {
   return false;
 }
 
-/// Returns true once the acceptor has answered; sets `code` if it never will.
+/// Sends or hears what can be now: its bytes, or kLost.
+long exchange(Attempt& attempt) {
+  if (attempt.sent != sizeof attempt.greeting) {
+    auto* out = reinterpret_cast<std::byte*>(&attempt.greeting);
+    iovec piece{out + attempt.sent, sizeof attempt.greeting - attempt.sent};
+    const long moved = send_some(attempt.socket.get(), {&piece, 1});
+    if (moved > 0) attempt.sent += static_cast<std::size_t>(moved);
+    return moved;
+  }
+  auto* in = reinterpret_cast<std::byte*>(&attempt.answer);
+  iovec piece{in + attempt.heard, sizeof attempt.answer - attempt.heard};
+  const long moved = receive_some(attempt.socket.get(), {&piece, 1});
+  if (moved > 0) attempt.heard += static_cast<std::size_t>(moved);
+  return moved;
+}
+
+/// Returns true once the acceptor has answered; sets `code` if it never will. Where the caller was late the
+/// answer may be there: only an attempt that gets no further is too late.
 bool go_on(Attempt& attempt, int& code) {
-  if (Clock::now() > attempt.deadline) {
+  const bool tries = !settings().never_connect && (attempt.connected || finish_connect(attempt, code));
+  const long moved = tries ? exchange(attempt) : 0;
+  if (moved == kLost) code = abi::kRemoteError;
+  if (moved == 0 && code == abi::kSuccess && Clock::now() > attempt.deadline) {
     warn("connect: no answer within {} ms", settings().timeout.count());
     code = abi::kRemoteError;
-    return false;
   }
-  if (settings().never_connect) return false;
-  if (!attempt.connected && !finish_connect(attempt, code)) return false;
-  auto* out = reinterpret_cast<std::byte*>(&attempt.greeting);
-  auto* in = reinterpret_cast<std::byte*>(&attempt.answer);
-  long moved = 0;
-  if (attempt.sent != sizeof attempt.greeting) {
-    iovec piece{out + attempt.sent, sizeof attempt.greeting - attempt.sent};
-    moved = send_some(attempt.socket.get(), {&piece, 1});
-    if (moved > 0) attempt.sent += static_cast<std::size_t>(moved);
-  } else {
-    iovec piece{in + attempt.heard, sizeof attempt.answer - attempt.heard};
-    moved = receive_some(attempt.socket.get(), {&piece, 1});
-    if (moved > 0) attempt.heard += static_cast<std::size_t>(moved);
-  }
-  if (moved == kLost) code = abi::kRemoteError;
   if (attempt.heard != sizeof attempt.answer) return false;
   const bool same =
       attempt.answer.magic == Handle::kMagic && attempt.answer.cookie == attempt.greeting.cookie;
@@ -224,13 +228,14 @@ UniqueFd Listener::take_guest() {
 }
 
 Listener::Verdict Listener::hear(Guest& guest) const {
-  if (Clock::now() > guest.deadline) return Verdict::kLeave;
   iovec piece{reinterpret_cast<std::byte*>(&guest.greeting) + guest.bytes,
               sizeof guest.greeting - guest.bytes};
   const long moved = receive_some(guest.socket.get(), {&piece, 1});
   if (moved == kLost) return Verdict::kLeave;
   guest.bytes += static_cast<std::size_t>(moved);
-  if (guest.bytes != sizeof guest.greeting) return Verdict::kWait;
+  if (guest.bytes != sizeof guest.greeting) {
+    return moved == 0 && Clock::now() > guest.deadline ? Verdict::kLeave : Verdict::kWait;
+  }
   const bool known = guest.greeting.magic == Handle::kMagic && guest.greeting.cookie == cookie_;
   return known ? Verdict::kWelcome : Verdict::kLeave;
 }
@@ -267,8 +272,9 @@ int poll_connect(const Device& device, Handle& handle, std::unique_ptr<SendComm>
 void end_stale_attempts() {
   Attempts& all = attempts();
   const std::lock_guard lock(all.mutex);
-  const auto now = Clock::now();
-  std::erase_if(all.open, [now](const auto& entry) { return entry.second.deadline < now; });
+  const auto long_ago =
+      Clock::now() - settings().timeout;  // a host that is only late ends its attempt itself
+  std::erase_if(all.open, [&](const auto& entry) { return entry.second.deadline < long_ago; });
 }
 
 }  // namespace softnet

@@ -71,7 +71,7 @@ class Listener {
   std::vector<Guest> guests_;
 };
 
-/// Closes what hosts have begun to connect and then forgotten, once its time is over.
+/// Closes what hosts have begun to connect and then forgotten, once twice its time is over.
 void end_stale_attempts();
 
 /// Starts or continues the attempt that the handle names: 0 with a null comm until it is made, or a code.

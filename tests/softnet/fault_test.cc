@@ -83,6 +83,27 @@ TEST(Fault, ConnectThatNeverCompletesEndsInTime) {
   EXPECT_FALSE(connector.poll()) << "it is over";
 }
 
+TEST(Fault, AnAnswerThatIsThereCountsForWhoComesLate) {
+  const auto plugin = open_plugin();
+  const auto device = plugin->device(0);
+  auto listener = Listener::open(plugin, *device);
+  ASSERT_TRUE(listener);
+  Connector connector(plugin, *device, listener->handle());
+  const auto start = Clock::now();
+  std::optional<RecvComm> accepted;
+  ASSERT_TRUE(until([&] {
+    if (!accepted && !connector.poll()) return false;
+    accepted = listener->poll().value_or(std::nullopt);
+    return accepted.has_value();
+  }));
+  while (Clock::now() < start + std::chrono::milliseconds(
+                                    1100)) {  // the caller stands still until its attempt's time is over
+  }
+  const auto late = connector.poll();
+  ASSERT_TRUE(late) << late.error().message;
+  EXPECT_TRUE(late->has_value());
+}
+
 /// The peer is another process, killed without a word.
 void kill_peer(std::size_t bytes_before) {
   const auto plugin = open_plugin();
