@@ -98,9 +98,7 @@ TEST_F(FollowingTest, TheOtherJoins) {
     ASSERT_TRUE(peer.next_of<wire::ChannelsReady>());
     peer.say(kReady);
     if (dialled) {
-      const auto reopen = peer.next_of<wire::ChannelReopen>();
-      ASSERT_TRUE(reopen);
-      peer.say(wire::ChannelReopened{"plain", reopen->channel, "", address()});
+      EXPECT_TRUE(open_again(peer));
     } else {
       EXPECT_TRUE(has("1 of 2 channels"));
       peer.say(wire::ChannelReopen{"plain", 65, address()});

@@ -143,7 +143,7 @@ TEST_P(ResumeTest, NothingIsLostOrComesTwice) {
     const auto talk = [&](Side& side, unsigned lot) {
       std::mt19937 random(lot);
       for (std::size_t i = 0; i != kMessages; ++i) {
-        const std::size_t size = random() % 10 == 0 ? random() % 200'000 : random() % 300;
+        const std::size_t size = random() % 10 == 0 ? random() % 150'000 : random() % 300;
         side.session->send(
             wire::Notify{.notification = i, .total = size, .piece = Bytes(size, std::byte{1})});
         if (random() % 8 == 0) std::this_thread::yield();

@@ -169,7 +169,9 @@ TEST_F(SessionTest, MessagesOfManyThreadsStayWholeAndInOrder) {
 TEST_F(SessionTest, CloseSendsWhatIsQueued) {
   Side connector;
   Side acceptor;
-  connect(connector, config(""), acceptor, config(""));
+  SessionConfig patient = config("");
+  patient.keepalive = 20s;  // for that long the end waits
+  connect(connector, patient, acceptor, patient);
   ASSERT_TRUE(connector.wait_open());
   constexpr std::size_t kMessages = 64;  // far more than the socket's buffers take
   for (std::size_t i = 0; i < kMessages; ++i) {

@@ -102,6 +102,26 @@ class SequenceTest : public ::testing::Test {
     return true;
   }
 
+  /// Both channels of "plain". Those of "spare" are told of in the same words.
+  bool both_serve() const {
+    const Route route = connection_->routes().front();
+    return route.transport == "plain" && route.detail == "2 channels: plain";
+  }
+
+  /// Takes part in the endpoint's attempts to open channels of "plain" again until both serve; the last one's
+  /// number. On a busy machine an attempt may be over before it is answered.
+  std::optional<std::uint32_t> open_again(RawPeer& peer) const {
+    std::optional<std::uint32_t> last;
+    const bool serve = eventually([&] {
+      if (const auto again = peer.next_of<wire::ChannelReopen>(1ms); again && again->transport == "plain") {
+        last = again->channel;
+        peer.say(wire::ChannelReopened{"plain", again->channel, "", address()});
+      }
+      return both_serve();
+    });
+    return serve ? last : std::nullopt;
+  }
+
   /// What comes after the message is still answered.
   static bool is_kept(RawPeer& peer) {
     peer.say(wire::RegionQuery{4242, 4711, {}});

@@ -221,7 +221,7 @@ TEST_F(HandshakeTest, DropsSilentStrangersInTime) {
   Acceptor acceptor = listen(secret_of(1));
   const UniqueFd silent = stranger(acceptor);
   const Clock::time_point deadline = Clock::now() + seconds(20);
-  settle(acceptor, 2);
+  settle(acceptor, 1);
   ASSERT_LT(acceptor.next_deadline(), deadline);
   polls_.set_alarm(acceptor.next_deadline());
   bool ended = false;
