@@ -44,12 +44,12 @@ Status wait(const UniqueFd& socket, short events, Deadline deadline, std::string
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0)
-      return fail(ErrorCode::kTimedOut, "{} a Unix socket: the other side does not answer", what);
     pollfd entry{.fd = socket.get(), .events = events, .revents = 0};
-    const int count = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 60'000)));
+    const int count = ::poll(&entry, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000)));
     if (count > 0) return {};
     if (count < 0 && errno != EINTR) return tl::unexpected(system_error("wait for a Unix socket"));
+    if (left.count() <= 0)
+      return fail(ErrorCode::kTimedOut, "{} a Unix socket: the other side does not answer", what);
   }
 }
 
