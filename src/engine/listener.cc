@@ -23,6 +23,9 @@ constexpr int kBacklog = 1024;
 // Connections taken before other events have their turn.
 constexpr int kAcceptsPerEvent = 64;
 
+// Others that one connection may cost where descriptors are scarce.
+constexpr int kMostSentOff = 4;
+
 // How long nothing is taken when there is nothing to take it with.
 constexpr std::chrono::milliseconds kPause{100};
 
@@ -81,19 +84,25 @@ bool Listener::is_scarce(const UniqueFd& newest) const {
   return static_cast<std::size_t>(newest.get()) >= limit - std::min(settings_.spare_descriptors, limit / 2);
 }
 
+/// Moves `newest` to the number of one that is sent off, or the next one would have it and tell nothing.
+/// Where the application is quicker to take that number another one goes: it tells nothing either once the
+/// file is closed.
 bool Listener::make_descriptor_free(UniqueFd& newest) {
-  const bool freed = strangers_.drop_one();
-  if (!freed) strangers_.count_refused();
-  shortages_.log("descriptors are scarce: {} of {} are left to the application; {}",
-                 settings_.spare_descriptors, descriptor_limit(),
-                 freed ? "connections that have not proven themselves are closed" : "nothing is accepted");
-  if (!freed) {
-    pause();
-    return false;
+  bool lower = false;
+  int sent_off = 0;
+  while (!lower && sent_off != kMostSentOff && strangers_.drop_one()) {
+    ++sent_off;
+    UniqueFd low(::fcntl(newest.get(), F_DUPFD_CLOEXEC, 0));
+    lower = low && low.get() < newest.get();
+    if (lower) newest = std::move(low);
   }
-  // To a low number, or the next one would have it and tell nothing.
-  if (const int low = ::fcntl(newest.get(), F_DUPFD_CLOEXEC, 0); low >= 0) newest.reset(low);
-  return true;
+  shortages_.log(
+      "descriptors are scarce: {} of {} are left to the application; {}", settings_.spare_descriptors,
+      descriptor_limit(),
+      sent_off != 0 ? "connections that have not proven themselves are closed" : "nothing is accepted");
+  if (!lower) strangers_.count_refused();
+  if (sent_off == 0) pause();
+  return lower;
 }
 
 void Listener::receive(UniqueFd socket) {
