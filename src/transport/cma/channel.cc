@@ -298,7 +298,7 @@ Status CmaChannel::check_bounds(const Batch& batch) const {
 }
 
 bool CmaChannel::progress(std::vector<Completion>& completions) {
-  if (state_ == ChannelState::kConnecting) return shake_hands();
+  if (state_ == ChannelState::kConnecting && !closing_) return shake_hands();
   const ChannelState before = state_;
   bool moved = false;
   if (closing_) {
@@ -329,10 +329,11 @@ Error CmaChannel::gone() const {
 }
 
 // While the peer may use slots of this side they stay, and so do the batches: one that was given back would
-// else be made again, and the peer's copy of it land later.
+// else be made again, and the peer's copy of it land later. And a twin that serves already is waited for.
 void CmaChannel::fail_with(Error error) {
   error_ = std::move(error);
-  if (awaits_owner() && peer_is_alive() && stop_copying()) {
+  const bool waits = state_ == ChannelState::kConnecting ? may_be_taken_up() : awaits_owner();
+  if (waits && peer_is_alive() && stop_copying()) {
     closing_ = true;
   } else {
     finish();
@@ -363,7 +364,7 @@ void CmaChannel::hang_up() {
 }
 
 std::unique_ptr<PeerEnd> CmaChannel::leave() {
-  if (state_ != ChannelState::kReady || !peer_is_alive()) return nullptr;
+  if (!twin_may_copy()) return nullptr;
   auto slots = awaits_owner() ? staging_ : nullptr;
   fail_staged(gone());
   state_ = ChannelState::kFailed;
@@ -371,6 +372,20 @@ std::unique_ptr<PeerEnd> CmaChannel::leave() {
   auto end = std::make_unique<ProcessEnd>(std::move(events_), std::move(socket_), std::move(process_),
                                           std::move(slots));
   return watched ? std::move(end) : nullptr;
+}
+
+bool CmaChannel::twin_may_copy() {
+  if (may_be_taken_up() && !process_) {
+    const auto pid = process_at(socket_);
+    if (pid) process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
+    if (process_ && !watch(process_)) process_.reset();  // the socket tells as well
+  }
+  return (may_be_taken_up() || state_ == ChannelState::kReady) && peer_is_alive();
+}
+
+// An acceptor is ready before its proof has come to the connector, and may be at work by then.
+bool CmaChannel::may_be_taken_up() const {
+  return state_ == ChannelState::kConnecting && setup_.role == Role::kConnector && socket_;
 }
 
 std::string CmaChannel::describe() const { return fmt::format("process {} -> {}", ::getpid(), pid_); }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -269,6 +270,58 @@ TEST(CmaChannelTest, WordsAreNoEndOfThePeerAndWakeNobodyWhoLeft) {
   EXPECT_FALSE(end->over());
   connector.reset();
   EXPECT_EQ(::poll(&over, 1, 1000), 1);
+  EXPECT_TRUE(end->over());
+}
+
+// The acceptor serves as soon as it has the connector's proof.
+TEST(CmaChannelTest, AConnectorThatIsNotReadyLeavesATwinThatMayCopy) {
+  auto acceptor = open(setup_of(Role::kAcceptor));
+  const auto connector = open(setup_of(Role::kConnector));
+  ASSERT_TRUE(acceptor->connect(connector->address()));
+  ASSERT_TRUE(connector->connect(acceptor->address()));
+  settle({acceptor.get()});
+  ASSERT_EQ(acceptor->state(), ChannelState::kReady);
+  ASSERT_EQ(connector->state(), ChannelState::kConnecting);
+  const auto end = dynamic_cast<LeavesPeer&>(*connector).leave();
+  ASSERT_TRUE(end);
+  pollfd over{.fd = end->fd(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&over, 1, 0), 0);
+  EXPECT_FALSE(end->over());
+  settle({acceptor.get()});
+  EXPECT_EQ(acceptor->state(), ChannelState::kFailed);
+  EXPECT_EQ(::poll(&over, 1, 1000), 1);
+  EXPECT_TRUE(end->over());
+}
+
+TEST(CmaChannelTest, AConnectorThatFailsOnItsWayWaitsForATwinThatMayCopy) {
+  const auto acceptor = open(setup_of(Role::kAcceptor));
+  const auto connector = open(setup_of(Role::kConnector));
+  ASSERT_TRUE(acceptor->connect(connector->address()));
+  ASSERT_TRUE(connector->connect(acceptor->address()));
+  settle({acceptor.get()});
+  ASSERT_EQ(acceptor->state(), ChannelState::kReady);
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit none{.rlim_cur = 3, .rlim_max = files.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  settle({connector.get()});  // it gets neither the ring nor a descriptor of the process
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_EQ(connector->state(), ChannelState::kConnecting);
+  settle({acceptor.get()});
+  EXPECT_EQ(acceptor->state(), ChannelState::kFailed);
+  settle({connector.get()});
+  EXPECT_EQ(connector->state(), ChannelState::kFailed);
+  EXPECT_THAT(connector->error().message, HasSubstr("pidfd_open"));
+}
+
+TEST(CmaChannelTest, AConnectorThatIsNotTakenUpWaitsForTheListenersEnd) {
+  auto acceptor = open(setup_of(Role::kAcceptor));
+  const auto connector = open(setup_of(Role::kConnector));
+  ASSERT_TRUE(connector->connect(acceptor->address()));
+  const auto end = dynamic_cast<LeavesPeer&>(*connector).leave();
+  ASSERT_TRUE(end);
+  EXPECT_FALSE(end->over()) << "it may be taken up at any time";
+  acceptor.reset();
   EXPECT_TRUE(end->over());
 }
 
