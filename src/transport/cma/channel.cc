@@ -155,9 +155,10 @@ Status CmaChannel::take_peer(const MemoryProof& proof) {
   // The peer's socket is open after the pidfd was made, so the pidfd is of the process that opened it.
   if (!peer_is_alive()) return fail(ErrorCode::kPeerGone, "connect with cma: process {} has ended", pid_);
   if (const Status access = check_access(pid_, proof); !access) return access;
+  if (const Status watched = watch(process_); !watched) return watched;
+  // Nothing may fail once an acceptor has sent its proof: the connector serves from then on.
   if (const Status shared = share_ring(); !shared) return shared;
   listener_.reset();
-  if (const Status watched = watch(process_); !watched) return watched;
   state_ = ChannelState::kReady;
   return {};
 }
