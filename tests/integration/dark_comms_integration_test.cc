@@ -149,7 +149,7 @@ class ThinCommsTest : public DarkCommsTest {
 TEST_F(ThinCommsTest, AreNotTakenForDark) {
   const std::string before = route(true);
   fill_at(true, 1);
-  EXPECT_TRUE(is_ok(left_->wait(begin("write", true))));
+  EXPECT_TRUE(is_ok(left_->wait(begin("write", true), 3 * kLimit / 2)));  // 27 s on a quiet machine
   expect_at(false, 1);
   EXPECT_EQ(route(true), before);
   EXPECT_EQ(route(false), before);

@@ -269,7 +269,7 @@ TEST_P(DeathTest, RestartedPeerIsReachedAndItsOldDescriptorsAreRefused) {
 TEST(Watcher, HearsOfTheOpeningAndOfTheEnd) {
   Peer peer({});
   Endpoint endpoint = make_endpoint({});
-  peer.process().signal(SIGSTOP);  // so that the watcher is there first
+  peer.process().stop();  // so that the watcher is there first
   const Connection connection = endpoint.connect_async(peer.address(), peer.port(), kLimit);
   std::atomic<int> calls{0};
   std::atomic<ConnectionState> state{};
@@ -309,7 +309,7 @@ TEST(Watcher, HearsThatNobodyListens) {
 
 TEST(DeathInHandshake, DialledPeerThatNeverAnswersIsGivenUp) {
   Peer peer({});
-  peer.process().signal(SIGSTOP);
+  peer.process().stop();
   Endpoint endpoint = make_endpoint({});
   const auto start = Clock::now();
   const Status failed =
@@ -320,7 +320,7 @@ TEST(DeathInHandshake, DialledPeerThatNeverAnswersIsGivenUp) {
 
 TEST(DeathInHandshake, DialledPeerIsKilled) {
   Peer peer({});
-  peer.process().signal(SIGSTOP);
+  peer.process().stop();
   Endpoint endpoint = make_endpoint({});
   OwnRegion own(endpoint, 100);
   const Connection connection = endpoint.connect_async(peer.address(), peer.port(), kLimit);

@@ -102,7 +102,7 @@ TEST_F(EncryptionTest, RequiredItLeavesOutWhatCannotEncryptAndSaysSo) {
 
 TEST_F(EncryptionTest, StreamsThatRestAreEncryptedWhenTheyComeBack) {
   EndpointPlan tired = plan(Encryption::kOn);
-  tired.idle = std::chrono::milliseconds(100);
+  tired.idle = std::chrono::seconds(3);  // they do not rest again before they are looked at
   Joined sides(tired, tired);
   sides.write(1);
   const auto deadline = std::chrono::steady_clock::now() + kLimit;

@@ -163,17 +163,18 @@ TEST(Idle, APeerThatDiesAtRestIsGone) {
 // A stopped peer takes nothing for longer than the idle time: that is no rest.
 TEST(Idle, WhatWaitsForASlowPeerIsNotClosed) {
   constexpr std::uint64_t kLarge = 64 << 20;
-  Sides sides(plan_of(milliseconds(500)), plan_of(milliseconds(500)));
+  constexpr milliseconds kRest{3000};
+  Sides sides(plan_of(kRest), plan_of(kRest));
   OwnRegion large(sides.endpoint, kLarge);
   const PeerRegion theirs = sides.peer.region(kLarge);
   const auto id = sides.connection.import_region(theirs.descriptor);
   ASSERT_TRUE(is_ok(status_of(id)));
   fill(large.pages.bytes(), 3);
   sides.write(1);  // its streams are open
-  sides.peer.process().signal(SIGSTOP);
+  sides.peer.process().stop();
   const Transfer write =
       sides.connection.write(large.span(0, kLarge), {*id, theirs.descriptor.address, kLarge});
-  EXPECT_TRUE(is_error(write.wait(milliseconds(1500)), {ErrorCode::kTimedOut}));
+  EXPECT_TRUE(is_error(write.wait(2 * kRest), {ErrorCode::kTimedOut}));
   EXPECT_FALSE(sides.rests());
   sides.peer.process().signal(SIGCONT);
   EXPECT_TRUE(is_ok(write.wait(kLimit)));

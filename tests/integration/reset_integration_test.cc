@@ -75,7 +75,9 @@ TEST_P(ResetTest, NothingFailsWhileStreamsComeBack) {
 // What is started meanwhile waits, and a caller is told how it stands.
 TEST_P(ResetTest, AllOfThemAtOnce) {
   const unsigned streams = std::get<1>(GetParam());
-  ByMiddlebox sides(plan());
+  EndpointPlan patient = plan();
+  patient.keepalive = milliseconds(6000);  // also where this thread has to wait for its turn
+  ByMiddlebox sides(patient);
   for (unsigned which = 0; which != Sides::kOperations; ++which) {
     SCOPED_TRACE(which);
     sides.box.block(true);
@@ -95,7 +97,7 @@ TEST_P(ResetTest, AllOfThemAtOnce) {
 TEST_P(ResetTest, ADialThatIsNeverAnsweredIsNotTheLast) {
   const unsigned streams = std::get<1>(GetParam());
   EndpointPlan patient = plan();
-  patient.keepalive = milliseconds(3000);  // also where this thread has to wait for its turn
+  patient.keepalive = milliseconds(6000);  // also where this thread has to wait for its turn
   ByMiddlebox sides(patient);
   for (unsigned which = 0; which != Sides::kOperations; ++which) {
     SCOPED_TRACE(which);
