@@ -365,7 +365,9 @@ void CmaChannel::hang_up() {
 }
 
 std::unique_ptr<PeerEnd> CmaChannel::leave() {
-  if (!twin_may_copy()) return nullptr;
+  const bool taken_up = may_be_taken_up();
+  if (taken_up) watch_twin();
+  if ((!taken_up && state_ != ChannelState::kReady) || !peer_is_alive()) return nullptr;
   auto slots = awaits_owner() ? staging_ : nullptr;
   fail_staged(gone());
   state_ = ChannelState::kFailed;
@@ -375,13 +377,13 @@ std::unique_ptr<PeerEnd> CmaChannel::leave() {
   return watched ? std::move(end) : nullptr;
 }
 
-bool CmaChannel::twin_may_copy() {
-  if (may_be_taken_up() && !process_) {
-    const auto pid = process_at(socket_);
-    if (pid) process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
-    if (process_ && !watch(process_)) process_.reset();  // the socket tells as well
+// Its process too, where the channel has not come so far: a child of it may hold the socket open.
+void CmaChannel::watch_twin() {
+  if (process_) return;
+  if (const auto pid = process_at(socket_)) {
+    process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
   }
-  return (may_be_taken_up() || state_ == ChannelState::kReady) && peer_is_alive();
+  if (process_ && !watch(process_)) process_.reset();  // the socket tells as well
 }
 
 // An acceptor is ready before its proof has come to the connector, and may be at work by then.

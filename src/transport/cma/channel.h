@@ -113,7 +113,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   bool take_words();
   void take_wakes();
   bool peer_is_alive() const;
-  bool twin_may_copy();
+  void watch_twin();
   bool may_be_taken_up() const;
   Status check_bounds(const Batch& batch) const;
   Status copy(const Batch& batch, std::byte* staged = nullptr);
