@@ -30,7 +30,10 @@ ChannelSetup session_of(Role role) {
 
 Pair::Pair(const TransportRegistry::Entry& entry)
     : left(entry.make(options(), test_devices(options()))),
-      right(entry.make(options(), test_devices(options()))) {}
+      right(entry.make(options(), test_devices(options()))) {
+  left.set_twin(right);
+  right.set_twin(left);
+}
 
 // Both are closed before either goes, since each delivers the other's control messages.
 Pair::~Pair() {

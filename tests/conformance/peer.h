@@ -78,6 +78,13 @@ class Peer {
   bool wait(const Job& job, std::chrono::nanoseconds timeout = kPatience);
   bool wait_started(const Job& job, std::size_t ended);
 
+  /// The twin's thread is through with its turn. It may be in one still whose bytes have arrived long ago,
+  /// and a sanitizer of threads notes only then that they were read.
+  void await_twins_turn() {
+    if (twin_ != nullptr) twin_->call([](auto&) {});
+  }
+  void set_twin(Peer& twin) { twin_ = &twin; }
+
   /// The outcome of a whole transfer.
   Status transfer(Operation operation, std::vector<Segment> segments);
 
@@ -114,6 +121,7 @@ class Peer {
 
   const std::unique_ptr<Transport> transport_;
   const UniqueFd wake_;
+  Peer* twin_ = nullptr;  // in this process
 
   // Of the thread alone.
   std::vector<std::unique_ptr<Link>> links_;

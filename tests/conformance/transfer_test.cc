@@ -26,6 +26,7 @@ class TransferConformance : public Conformance {
     const bool write = operation == Operation::kWrite;
     const Memory& source = write ? local : remote;
     const Memory& destination = write ? remote : local;
+    mover.await_twins_turn();
     fill_pattern(source.bytes(), ++seed_);
     set_all(destination.bytes(), std::byte{0xee});
     std::vector<std::byte> expected(destination.size(), std::byte{0xee});

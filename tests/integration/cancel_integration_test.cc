@@ -104,7 +104,8 @@ TEST_P(CancelTest, ManyQueuedTransfersCancelAtOnce) {
   const auto id = pair.connection.import_region(theirs.descriptor);
   ASSERT_TRUE(is_ok(status_of(id)));
   std::vector<Transfer> writes;
-  for (int i = 0; i < 100; ++i) {
+  const int many = scaled(200, 800);  // of which each is smaller with a sanitizer
+  for (int i = 0; i < many; ++i) {
     writes.push_back(pair.connection.write(own.span(0, kSize), {*id, theirs.descriptor.address, kSize}));
   }
   for (const Transfer& write : writes) write.cancel();
@@ -158,7 +159,7 @@ TEST_P(CancelTest, EndpointsEndWithWorkInFlight) {
       let_some_move(round);
       const auto start = Clock::now();
       endpoint.reset();
-      EXPECT_LT(Clock::now() - start, plan().keepalive + kMargin);
+      EXPECT_LT(Clock::now() - start, 3 * plan().keepalive + kMargin);
     }
     for (const Transfer& transfer : transfers) {
       EXPECT_TRUE(transfer.done()) << "transfer " << &transfer - transfers.data() << ", round " << round;

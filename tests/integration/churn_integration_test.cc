@@ -115,14 +115,20 @@ TEST(Idle, ConnectedEndpointsUseNoTime) {
   ASSERT_TRUE(
       is_ok(pair.connection.write(own.span(0, 4096), {*id, theirs.descriptor.address, 4096}).wait(kLimit)));
   const Transfer pending = pair.connection.recv(own.span(0, 4096));  // waiting costs nothing either
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  const microseconds here = own_time();
-  const microseconds there = time_of(pair.peer.process().pid());
   constexpr std::chrono::seconds kSpan{2};
-  std::this_thread::sleep_for(kSpan);
   constexpr microseconds kAllowed = microseconds(kSpan) / 50;
-  EXPECT_LT(own_time() - here, kAllowed);
-  EXPECT_LT(time_of(pair.peer.process().pid()) - there, kAllowed);
+  microseconds used_here = kAllowed;
+  microseconds used_there = kAllowed;
+  // What connecting leaves to do may take more than the first span on a busy machine.
+  for (int round = 0; round != 4 && (used_here >= kAllowed || used_there >= kAllowed); ++round) {
+    const microseconds here = own_time();
+    const microseconds there = time_of(pair.peer.process().pid());
+    std::this_thread::sleep_for(kSpan);
+    used_here = own_time() - here;
+    used_there = time_of(pair.peer.process().pid()) - there;
+  }
+  EXPECT_LT(used_here, kAllowed);
+  EXPECT_LT(used_there, kAllowed);
   EXPECT_FALSE(pending.done());
 }
 

@@ -69,7 +69,11 @@ class DarkCommsTest : public ::testing::Test {
 
   Peer& side(bool left) { return left ? *left_ : *right_; }
 
-  std::string route(bool left) { return side(left).call("routes 0").value_or(""); }
+  /// Without what is said before it of a peer that is slow, as a busy machine makes one.
+  std::string route(bool left) {
+    const std::string all = side(left).call("routes 0").value_or("");
+    return all.starts_with("slow: ") ? all.substr(all.find("; ") + 2) : all;
+  }
 
   void set_dark(bool dark) {
     rails_.set_dark(1, dark);

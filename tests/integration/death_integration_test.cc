@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
@@ -81,29 +83,36 @@ class Bystander {
 
 enum class Work { kIdle, kWrite, kRead, kTalk };
 
-std::vector<Transfer> start_work(const Connection& connection, const OwnRegion& own, const PeerRegion& theirs,
-                                 Work work) {
-  std::vector<Transfer> transfers;
-  transfers.push_back(connection.recv(own.span(0, 100)));  // never met
-  if (work == Work::kIdle) return transfers;
-  if (work == Work::kTalk) {
-    // Eager messages as far as there is room, others, and long ones; none is received.
-    for (std::size_t i = 0; i < 1500; ++i) {
-      transfers.push_back(connection.notify(std::string(100, 'n')));
-      transfers.push_back(connection.send(own.span(0, i % 10 == 0 ? kSize : 4000)));
-    }
-    return transfers;
+/// Eager messages as far as there is room, others, and long ones; none is received.
+void talk(const Connection& connection, const OwnRegion& own, std::vector<Transfer>& transfers) {
+  for (std::size_t i = 0; i < 1500; ++i) {
+    transfers.push_back(connection.notify(std::string(100, 'n')));
+    transfers.push_back(connection.send(own.span(0, i % 10 == 0 ? kSize : 4000)));
   }
-  const auto id = connection.import_region(theirs.descriptor).value();
-  const RemoteSpan remote{id, theirs.descriptor.address, kSize};
+}
+
+/// Many writes or reads, and the signal in their middle.
+void move_and_signal(Pair& pair, const OwnRegion& own, const PeerRegion& theirs, Work work, int signal,
+                     std::vector<Transfer>& transfers) {
+  const RemoteSpan remote{pair.connection.import_region(theirs.descriptor).value(), theirs.descriptor.address,
+                          kSize};
   const auto post = [&] {
-    return work == Work::kWrite ? connection.write(own.span(0, kSize), remote)
-                                : connection.read(own.span(0, kSize), remote);
+    return work == Work::kWrite ? pair.connection.write(own.span(0, kSize), remote)
+                                : pair.connection.read(own.span(0, kSize), remote);
   };
   // The first has ended, so the rest is truly under way.
   EXPECT_TRUE(is_ok(post().wait(kLimit)));
-  for (int i = 0; i < 200; ++i) transfers.push_back(post());
-  return transfers;
+  // A killed one meets some of them, also where this thread has to wait for its turn.
+  const std::size_t many = signal == SIGKILL ? 1000 : 200;
+  for (std::size_t i = 0; i < many; ++i) transfers.push_back(post());
+  pair.peer.process().signal(signal);
+  if (signal == SIGKILL) return;
+  // A transport that needs no peer is through with them before a stopped one is taken to hang.
+  EXPECT_TRUE(eventually([&] {
+    transfers.push_back(post());
+    (void)transfers[transfers.size() - many].wait(kLimit);
+    return !pair.connection.status();
+  }));
 }
 
 void test_signal(const EndpointPlan& plan, Work work, int signal) {
@@ -111,8 +120,14 @@ void test_signal(const EndpointPlan& plan, Work work, int signal) {
   Bystander bystander(plan, pair.endpoint);
   OwnRegion own(pair.endpoint, kSize);
   const PeerRegion theirs = pair.peer.region(kSize);
-  const auto transfers = start_work(pair.connection, own, theirs, work);
-  pair.peer.process().signal(signal);
+  std::vector<Transfer> transfers;
+  transfers.push_back(pair.connection.recv(own.span(0, 100)));  // never met
+  if (work == Work::kWrite || work == Work::kRead) {
+    move_and_signal(pair, own, theirs, work, signal, transfers);
+  } else {
+    if (work == Work::kTalk) talk(pair.connection, own, transfers);
+    pair.peer.process().signal(signal);
+  }
   for (const Transfer& transfer : transfers) {
     const Status done = transfer.wait(kLimit);
     ASSERT_TRUE(transfer.done());
@@ -149,10 +164,15 @@ void test_active_peer_dies(const EndpointPlan& plan, const std::string& command)
   const std::uint64_t id =
       pair.peer.number(fmt::format("import {} {}", pair.at_peer, to_hex(own.region.descriptor())));
   const auto base = reinterpret_cast<std::uintptr_t>(own.pages.data());
-  for (int i = 0; i < 50; ++i) {
-    pair.peer.number(
-        fmt::format("{} {} {} 0 {} {} {}", command, pair.at_peer, theirs.index, kSize, id, base));
-  }
+  // Again where all were over before the last had been told of.
+  EXPECT_TRUE(eventually([&] {
+    std::uint64_t last = 0;
+    for (int i = 0; i < 50; ++i) {
+      last = pair.peer.number(
+          fmt::format("{} {} {} 0 {} {} {}", command, pair.at_peer, theirs.index, kSize, id, base));
+    }
+    return is_error(pair.peer.wait(last, std::chrono::milliseconds(0)), {ErrorCode::kTimedOut});
+  }));
   const Transfer receive = pair.connection.recv(own.span(0, 100));
   pair.peer.process().kill_now();
   expect_gone(receive.wait(kLimit), plan, SIGKILL);
@@ -235,6 +255,29 @@ TEST_P(DeathTest, StopsUnderLoadHarmNothing) {
   }
 }
 
+/// A port at which nobody listens but who asks for it: the system gives it to nobody else.
+class KeptPort {
+ public:
+  KeptPort() {
+    const int on = 1;  // as at listeners of endpoints: who asks for it gets it
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::setsockopt(socket_.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+    EXPECT_EQ(::bind(socket_.fd(), generic, size), 0);
+    EXPECT_EQ(::getsockname(socket_.fd(), generic, &size), 0);
+    port_ = ntohs(address.sin_port);
+  }
+
+  std::uint16_t port() const { return port_; }
+
+ private:
+  const Socket socket_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  std::uint16_t port_ = 0;
+};
+
 TEST_P(DeathTest, StoppedPeerThatGoesOnIsToldAndMayReconnect) {
   Pair pair(plan());
   pair.peer.process().signal(SIGSTOP);
@@ -249,10 +292,11 @@ TEST_P(DeathTest, StoppedPeerThatGoesOnIsToldAndMayReconnect) {
 }
 
 TEST_P(DeathTest, RestartedPeerIsReachedAndItsOldDescriptorsAreRefused) {
-  Pair pair(plan());
-  const PeerRegion old = pair.peer.region(4096);
+  const KeptPort kept;
   EndpointPlan same = plan();
-  same.port = pair.peer.port();
+  same.port = kept.port();
+  Pair pair(plan(), same);
+  const PeerRegion old = pair.peer.region(4096);
   pair.peer.process().kill_now();
   Peer restarted(same);
   ASSERT_EQ(restarted.port(), same.port);
@@ -292,14 +336,10 @@ TEST(Watcher, HearsOfTheOpeningAndOfTheEnd) {
 }
 
 TEST(Watcher, HearsThatNobodyListens) {
-  std::uint16_t port = 0;
-  {
-    Listener listener;
-    port = listener.port();
-  }
+  const KeptPort kept;
   std::atomic<int> calls{0};  // outlives the endpoint, whose thread counts
   Endpoint endpoint = make_endpoint({});
-  const Connection connection = endpoint.connect_async("127.0.0.1", port, kLimit);
+  const Connection connection = endpoint.connect_async("127.0.0.1", kept.port(), kLimit);
   connection.on_change([&] { ++calls; });
   EXPECT_TRUE(is_error(connection.wait_open(kLimit), {ErrorCode::kUnavailable, ErrorCode::kSystem}));
   // It may have ended before the watcher came.
@@ -346,15 +386,11 @@ TEST(DeathInHandshake, PeerLeavesInTheMiddleOfItsHello) {
 }
 
 TEST(DeathInHandshake, NobodyListens) {
-  std::uint16_t port = 0;
-  {
-    Listener listener;
-    port = listener.port();
-  }
+  const KeptPort kept;
   Endpoint endpoint = make_endpoint({});
-  const Status failed = status_of(endpoint.connect("127.0.0.1", port, kLimit));
+  const Status failed = status_of(endpoint.connect("127.0.0.1", kept.port(), kLimit));
   ASSERT_FALSE(failed);
-  EXPECT_NE(failed.error().message.find(fmt::format("{}", port)), std::string::npos)
+  EXPECT_NE(failed.error().message.find(fmt::format("{}", kept.port())), std::string::npos)
       << failed.error().message;
 }
 
@@ -363,7 +399,12 @@ TEST(DeathInHandshake, DiallersKilledAtAnyMomentLeaveNothingBehind) {
   const int rounds = scaled(30, 10);
   for (int round = 0; round < rounds; ++round) {
     Peer dialler({});
-    dialler.begin(fmt::format("connect_async {} {} 5000", endpoint.address(), endpoint.port()));
+    // The moments are those after it dials, also where it takes long to come to that.
+    EXPECT_TRUE(is_ok(status_of(
+        dialler.call(fmt::format("connect_async {} {} 20000", endpoint.address(), endpoint.port())))));
+    if (round % 3 == 0) {
+      EXPECT_TRUE(is_ok(status_of(dialler.call("open 0 20000")))) << "some surely get as far as that";
+    }
     const auto end = Clock::now() + std::chrono::microseconds(200 * round);
     while (Clock::now() < end) {
     }

@@ -123,6 +123,9 @@ TEST_F(EncryptionTest, APeerThatDiesInTheMiddleIsGone) {
                                    : sides.connection.read(sides.own.span(0, Sides::kSize), sides.target));
   }
   ASSERT_TRUE(is_ok(transfers.front().wait(kLimit)));
+  // One that nobody takes is under way, also where all others are over by now.
+  sides.peer.process().stop();
+  transfers.push_back(sides.connection.write(sides.own.span(0, Sides::kSize), sides.target));
   sides.peer.process().kill_now();
   std::size_t failed = 0;
   for (const Transfer& transfer : transfers) {

@@ -105,15 +105,15 @@ TEST_F(LinkTest, DroppedLinkFailsTransfersInTimeAndReconnectWorks) {
   const auto start = Clock::now();
   writes.push_back(left.number(write));
   EXPECT_TRUE(is_error(left.wait(writes.back()), {ErrorCode::kPeerGone}));
-  EXPECT_LT(Clock::now() - start, EndpointPlan{}.keepalive + kMargin);
+  EXPECT_LT(Clock::now() - start, EndpointPlan{}.keepalive + kWideMargin);
   for (const std::uint64_t one : writes) {
-    const Status done = left.wait(one, EndpointPlan{}.keepalive + kMargin);
+    const Status done = left.wait(one, EndpointPlan{}.keepalive + kWideMargin);
     if (!done) {
       EXPECT_TRUE(is_error(done, {ErrorCode::kPeerGone}));
     }
   }
   // The other side, which only listened, has seen it too.
-  const auto deadline = Clock::now() + EndpointPlan{}.keepalive + kMargin;
+  const auto deadline = Clock::now() + EndpointPlan{}.keepalive + kWideMargin;
   while (right.number("connections") != 0 && Clock::now() < deadline) {
   }
   EXPECT_EQ(right.number("connections"), 0u);

@@ -39,7 +39,9 @@ class LongLinkTest : public ::testing::Test {
   EndpointPlan plan(const char* address) const {
     EndpointPlan plan;
     plan.streams = streams_;
-    plan.idle = std::chrono::milliseconds(1000);
+    // Streams do not rest between two looks at them, also where who looks has to wait for its turn.
+    plan.idle = std::chrono::seconds(4);
+    plan.keepalive = std::chrono::seconds(6);
     plan.transport = "tcp";
     plan.address = address;
     plan.workers = kSharingWorkers;
@@ -77,8 +79,12 @@ class LongLinkTest : public ::testing::Test {
   template <class Step>
   void until_channels_are(const std::string& words, Step step) {
     const auto deadline = std::chrono::steady_clock::now() + kLimit;
-    while (!channels_are(words) && std::chrono::steady_clock::now() < deadline) step();
-    EXPECT_TRUE(channels_are(words)) << left_->call(fmt::format("routes {}", connection_)).value_or("");
+    bool are = channels_are(words);
+    while (!are && std::chrono::steady_clock::now() < deadline) {
+      step();
+      are = channels_are(words);
+    }
+    EXPECT_TRUE(are) << left_->call(fmt::format("routes {}", connection_)).value_or("");
   }
 
   unsigned streams_ = 0;

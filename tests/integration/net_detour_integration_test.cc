@@ -106,6 +106,10 @@ class NetDetourTest : public ::testing::Test {
     });
   }
 
+  static bool is_over(const std::future<Break>& breaking) {
+    return breaking.wait_for(0s) == std::future_status::ready;
+  }
+
   static void expect_nothing_failed(const Sides& sides) {
     EXPECT_EQ(sides.connection.stats().transfers_failed, 0U);
     EXPECT_TRUE(is_ok(sides.connection.status()));
@@ -121,12 +125,15 @@ TEST_F(NetDetourTest, NothingFailsWhateverIsUnderWay) {
     ASSERT_EQ(transport(sides), "nccl_net");
     sides.write(seed);
     auto breaking = break_after(sides, std::chrono::microseconds(random() % 6000));
-    sides.any(seed, 100 + seed);
+    std::uint64_t data = 100 * seed;
+    do {
+      sides.any(seed, ++data);
+    } while (!is_over(breaking) && !HasFailure());
     const Break broken = breaking.get();
     EXPECT_GT(broken.comms(), 0);
-    sides.write(200 + seed);  // comms that nothing uses are not known to be lost
+    sides.write(++data);  // comms that nothing uses are not known to be lost
     EXPECT_TRUE(eventually([&] { return transport(sides) == "tcp"; }));
-    for (unsigned which = 0; which != Sides::kOperations; ++which) sides.any(which, 300 + which);
+    for (unsigned which = 0; which != Sides::kOperations; ++which) sides.any(which, ++data);
     expect_nothing_failed(sides);
   }
 }
@@ -143,12 +150,12 @@ TEST_F(NetDetourTest, NothingFailsOfManyAtOnce) {
     Traffic traffic(sides, 1000 * round);
     auto breaking = break_after(sides, std::chrono::microseconds(random() % 20000));
     const auto until = std::chrono::steady_clock::now() + 100ms;
-    while (std::chrono::steady_clock::now() < until) traffic.start_all();
+    while (std::chrono::steady_clock::now() < until || !is_over(breaking)) traffic.start_all();
     const Break broken = breaking.get();
     EXPECT_GT(broken.comms(), 0);
     traffic.expect_all_done();
+    sides.write(200 + round);  // comms that nothing uses are not known to be lost
     EXPECT_TRUE(eventually([&] { return transport(sides) == "tcp"; }));
-    sides.write(200 + round);
     sides.read(300 + round);
     expect_nothing_failed(sides);
     retried += sides.connection.stats().batches_retried;

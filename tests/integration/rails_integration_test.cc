@@ -113,9 +113,9 @@ TEST_P(RailsTest, NothingFailsWhileOneIsLostAndItCarriesAgainOnceItIsBack) {
     ASSERT_NO_FATAL_FAILURE(set_lost(true));
     const auto lost_at = Clock::now();
     for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(left_->wait(one)));
-    EXPECT_LT(Clock::now() - lost_at, EndpointPlan{}.keepalive + std::chrono::seconds(3) + kMargin);
+    EXPECT_LT(Clock::now() - lost_at, EndpointPlan{}.keepalive + std::chrono::seconds(3) + kWideMargin);
     expect_moved(seed);
-    expect_channels("1 of 2 channels", EndpointPlan{}.keepalive + std::chrono::seconds(2) + kMargin);
+    expect_channels("1 of 2 channels", EndpointPlan{}.keepalive + std::chrono::seconds(2) + kWideMargin);
     ASSERT_NO_FATAL_FAILURE(set_lost(false));
     expect_channels("2 channels", kLimit);
     const std::uint64_t before = rails_->carried(kLost);

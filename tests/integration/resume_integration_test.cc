@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <future>
 #include <random>
 #include <thread>
@@ -62,8 +61,8 @@ class Trouble {
   Trouble(Middlebox& middlebox, unsigned seed, What what)
       : making_(std::async(std::launch::async, [this, &middlebox, seed, what] {
           std::mt19937 random(seed);
-          const unsigned most =
-              what == What::kAll ? 500'000 : 50'000;  // streams have to be dialled behind the session
+          // Streams have to be dialled behind the session, and a sanitizer makes that slow.
+          const auto most = static_cast<unsigned>(what == What::kAll ? scaled(500'000, 1'500'000) : 50'000);
           while (!over_) {
             count_ += middlebox.reset(what);
             std::this_thread::sleep_for(std::chrono::microseconds(random() % most));  // the fault itself
@@ -130,7 +129,8 @@ void do_everything_beside(Joined& joined, Trouble::What what, unsigned rounds) {
   }
   EXPECT_GT(resets, 0);
   EXPECT_TRUE(is_ok(joined.connection.status()));
-  EXPECT_GT(joined.connection.stats().session_resumes, 0U);
+  // On a slow machine no attempt may have come through beside the resets: most goes on without a session.
+  EXPECT_TRUE(eventually([&] { return joined.connection.stats().session_resumes != 0; }));
   const std::string history = joined.connection.routes().front().history;
   EXPECT_NE(history.find("session lost "), std::string::npos) << history;
   EXPECT_NE(history.find("; back "), std::string::npos) << history;
@@ -174,7 +174,7 @@ TEST_P(ResumeTest, APeerThatDiesMeanwhileIsKnownAtOnce) {
   joined.middlebox.hold(true);
   ASSERT_GE(joined.middlebox.reset(), 1);
   joined.peer.process().kill_now();
-  EXPECT_TRUE(is_error(receive.wait(kMargin), kGone));
+  EXPECT_TRUE(is_error(receive.wait(kWideMargin), kGone));
   EXPECT_TRUE(is_error(joined.connection.status(), kGone));
 }
 
@@ -191,21 +191,21 @@ TEST_P(ResumeTest, APeerThatDialledAndDiesMeanwhileIsKnownAtOnce) {
   middlebox.hold(true);
   ASSERT_GE(middlebox.reset(), 1);
   peer.process().kill_now();
-  EXPECT_TRUE(is_error(receive.wait(kMargin), kGone));
+  EXPECT_TRUE(is_error(receive.wait(kWideMargin), kGone));
 }
 
 // It answers late, and its machine for it meanwhile.
 TEST_P(ResumeTest, APeerThatIsStoppedMeanwhileGoesOn) {
   EndpointPlan impatient = plan();
-  impatient.keepalive = 1s;
+  impatient.keepalive = 4s;
   Joined joined(impatient);
   OwnRegion own(joined.endpoint, 100);
-  joined.peer.process().signal(SIGSTOP);
+  joined.peer.process().stop();
   ASSERT_GE(joined.middlebox.reset(), 1);
   const Transfer note = joined.connection.notify("to one who sleeps");
-  std::this_thread::sleep_for(3s);  // the fault itself
+  std::this_thread::sleep_for(9s);  // the fault itself
   EXPECT_TRUE(is_ok(joined.connection.status()));
-  joined.peer.process().signal(SIGCONT);
+  joined.peer.process().go_on();
   EXPECT_TRUE(is_ok(note.wait(kLimit)));
   EXPECT_TRUE(is_ok(status_of(joined.peer.call(fmt::format("notified {} 20000", joined.at_peer)))));
 }

@@ -26,6 +26,8 @@ using Json = nlohmann::json;
 /// A name for a trace, which is deleted at the end.
 class TraceFile {
  public:
+  static constexpr const char* kNextLine = ",\n";
+
   explicit TraceFile(const std::string& name)
       : path_(std::filesystem::temp_directory_path() / ("p2p_" + std::to_string(::getpid()) + "_" + name)) {}
   ~TraceFile() { std::filesystem::remove(path_); }
@@ -41,14 +43,20 @@ class TraceFile {
     return all.str();
   }
 
-  /// As viewers take it: the last bracket may be missing, and the last line be cut.
-  Json events() const {
-    std::string all = text();
-    if (!all.ends_with("\n]\n")) {
-      all.resize(all.rfind("}") + 1);
-      all += "]";
-    }
-    return Json::parse(all);
+  Json events() const { return events_of(text()); }
+
+  /// As viewers take it: the last bracket may be missing, and the last line be cut at any place.
+  static Json events_of(std::string trace) {
+    if (trace.ends_with("\n]\n")) return Json::parse(trace);
+    if (!Json::accept(trace + "]")) trace.resize(trace.rfind(kNextLine));
+    return Json::parse(trace + "]");
+  }
+
+  /// Whether a line with `words` is there as a whole.
+  bool tells(const std::string& words) const {
+    const std::string all = text();
+    const std::size_t at = all.find(words);
+    return at != std::string::npos && all.find(kNextLine, at) != std::string::npos;
   }
 
  private:
@@ -188,7 +196,7 @@ TEST(TraceFileTest, WhatWasWrittenOutlivesAKill) {
     }
   }
   const auto deadline = std::chrono::steady_clock::now() + kLimit;
-  while (file.text().find(R"("id":7,)") == std::string::npos && std::chrono::steady_clock::now() < deadline) {
+  while (!file.tells(R"("id":7,)") && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();
   }
   ::kill(child, SIGKILL);
@@ -196,8 +204,17 @@ TEST(TraceFileTest, WhatWasWrittenOutlivesAKill) {
   const std::string text = file.text();
   EXPECT_FALSE(text.ends_with("\n]\n"));
   bool seen = false;
-  for (const Json& event : file.events()) seen |= event["ph"] == "b" && event["args"].value("id", 0) == 7;
+  const Json events = TraceFile::events_of(text);
+  for (const Json& event : events) seen |= event["ph"] == "b" && event["args"].value("id", 0) == 7;
   EXPECT_TRUE(seen);
+
+  // A kill ends a write where a page ends, be it between two braces. The line before is whole all the same.
+  const std::size_t last = text.rfind(TraceFile::kNextLine);
+  const std::size_t before = text.rfind(TraceFile::kNextLine, last - 1);
+  const std::string lines = "[" + text.substr(before + 1);
+  for (std::size_t end = last - before + 2; end <= lines.size(); ++end) {
+    EXPECT_GE(TraceFile::events_of(lines.substr(0, end)).size(), 1U) << end;
+  }
 }
 
 TEST(TraceFileTest, AFileThatCannotBeWrittenStopsNobody) {

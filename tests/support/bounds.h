@@ -27,6 +27,9 @@ inline constexpr std::chrono::seconds kLimit{kSanitized ? 60 : 30};
 /// What an engine may take beyond the keepalive time to see that a peer is gone, on a loaded machine.
 inline constexpr std::chrono::milliseconds kMargin{kSanitized ? 12000 : 3000};
 
+/// The same where a machine may stand still more than once meanwhile.
+inline constexpr std::chrono::milliseconds kWideMargin{kSanitized ? 12000 : 10000};
+
 /// `full`, or fewer where a sanitizer makes each step slow.
 constexpr int scaled(int full, int sanitized) { return kSanitized ? sanitized : full; }
 

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "bounds.h"
 #include "command.h"
 #include "hex.h"
 #include "memory.h"
@@ -188,9 +189,9 @@ class Peer {
     return ok(fmt::format("{} {}", regions_.size() - 1, hex));
   }
 
+  /// drop_region REGION: from then on nobody but this process touches the memory.
   std::string drop_region(Words& words) {
-    regions_.at(words.number()).registration = MemoryRegion();
-    return "ok";
+    return answer(regions_.at(words.number()).registration.release(kLimit));
   }
 
   /// REGION OFFSET SIZE
