@@ -23,7 +23,9 @@ class PreparedList;
 /// Any thread may use it.
 ///
 /// Done means: the bytes are visible at the destination (write, send), or here (read, recv), or the
-/// operation failed or was cancelled and neither side touches its memory for it any more.
+/// operation failed or was cancelled and neither side touches its memory for it any more. If it failed with
+/// its connection, that is so here alone: what was under way may still land at the peer, which is told of the
+/// end by its own transfers and by `MemoryRegion::release`.
 class P2P_API Transfer {
  public:
   Transfer() = default;

@@ -19,7 +19,7 @@ constexpr std::size_t kKernel = 0;
 constexpr std::size_t kBulk = 1;
 constexpr std::size_t kRehearsedBlocks = kernels::kInlineBlocks + 1;
 constexpr std::chrono::milliseconds kAskAfter{2};
-constexpr std::chrono::seconds kCloseWithin{5};
+constexpr std::chrono::seconds kSettleWithin{5};
 
 /// What kernels and copies that do not end read and write.
 struct Left {
@@ -136,21 +136,37 @@ bool Copier::quiet() const {
   return true;
 }
 
-Copier::~Copier() {
-  // A kernel that stands by, which others use as well, goes on after it.
-  const auto no_order = [this] {
-    return std::ranges::all_of(lists_, [this](List& list) { return !list.order_ || finished(list); });
-  };
-  const auto deadline = std::chrono::steady_clock::now() + kCloseWithin;
-  while (!quiet() || !no_order()) {
-    if (std::chrono::steady_clock::now() < deadline) continue;
-    log(LogLevel::kError,
-        "CUDA device {} still copies after {} s; its channel is closed all the same, and {} bytes are left "
-        "to it, which it may still use",
-        device_, kCloseWithin.count(), blocks_.size() + words_.size() + arrivals_.size());
-    leave({std::move(blocks_), std::move(words_), std::move(arrivals_), std::move(standby_)});
-    return;
+Result<std::vector<cuda::StreamMark>> Copier::marks() const {
+  std::vector<cuda::StreamMark> marks;
+  for (const cuda::Stream* stream : {&kernels_[0], &kernels_[1], &bulk_[0], &bulk_[1]}) {
+    auto mark = cuda::StreamMark::set(stream->handle());
+    if (!mark) return tl::unexpected(std::move(mark.error()));
+    marks.push_back(std::move(*mark));
   }
+  return marks;
+}
+
+// A kernel that stands by, which others use as well, goes on after it.
+bool Copier::at_rest() {
+  return quiet() &&
+         std::ranges::all_of(lists_, [this](List& list) { return !list.order_ || finished(list); });
+}
+
+bool Copier::settle() {
+  if (!settle_by_) settle_by_ = std::chrono::steady_clock::now() + kSettleWithin;
+  while (!at_rest()) {
+    if (std::chrono::steady_clock::now() >= *settle_by_) return false;
+  }
+  return true;
+}
+
+Copier::~Copier() {
+  if (settle()) return;
+  log(LogLevel::kError,
+      "CUDA device {} still copies after {} s; its channel is closed all the same, and {} bytes are left "
+      "to it, which it may still use",
+      device_, kSettleWithin.count(), blocks_.size() + words_.size() + arrivals_.size());
+  leave({std::move(blocks_), std::move(words_), std::move(arrivals_), std::move(standby_)});
 }
 
 std::uint32_t* Copier::word_of(const List& list, std::size_t which) const {

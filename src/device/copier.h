@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/standby.h"
+#include "drivers/cuda/mark.h"
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/stream.h"
 #include "kernels/copy.h"
@@ -74,9 +75,11 @@ class Copier {
   static Result<std::unique_ptr<Copier>> open(int device, const Limits& limits,
                                               std::shared_ptr<Standby> standby = nullptr);
 
-  /// Waits until nothing is under way, for a few seconds at most. The memory of what is under way even then
-  /// is never freed.
+  /// Settles. The memory of what is under way even then is never freed.
   ~Copier();
+
+  /// Waits until nothing is under way, once and for a few seconds at most; false if something still is.
+  bool settle();
 
   int device() const { return device_; }
 
@@ -93,6 +96,12 @@ class Copier {
   /// True if nothing runs on the device for it, or the device has failed. Asks the driver: not for the data
   /// path.
   bool quiet() const;
+
+  /// Behind what its streams have to do now.
+  Result<std::vector<cuda::StreamMark>> marks() const;
+
+  /// Nothing is under way, nor will be by a kernel that stands by. Never blocks.
+  bool at_rest();
 
   /// An empty list, or null while all are in use.
   List* take();
@@ -161,6 +170,7 @@ class Copier {
 
   const int device_;
   const Limits limits_;
+  std::optional<std::chrono::steady_clock::time_point> settle_by_;
   cuda::HostBuffer blocks_;      // of all lists, then empty ones
   cuda::HostBuffer words_;       // two lines a list, then one for rehearsals
   cuda::DeviceBuffer arrivals_;  // a line a list, then kRehearsed zeros, then what rehearsals fetched

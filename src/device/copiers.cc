@@ -51,11 +51,12 @@ Result<std::unique_ptr<Copier>> Copiers::take(int device) {
   return copier;
 }
 
-void Copiers::give_back(std::unique_ptr<Copier> copier) {
-  if (!copier) return;
+bool Copiers::give_back(std::unique_ptr<Copier> copier) {
+  if (!copier) return true;
   copier->dismiss();
   const int device = copier->device();
   const bool good = copier->unused();
+  const bool through = good || copier->settle();
   if (!good) copier.reset();
   const MutexLock lock(mutex_);
   Kept& kept = kept_[device];
@@ -64,6 +65,7 @@ void Copiers::give_back(std::unique_ptr<Copier> copier) {
   } else {
     --kept.made;
   }
+  return through;
 }
 
 void Copiers::for_each_free(int device, const std::function<void(Copier&)>& visit) {

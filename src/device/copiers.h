@@ -38,8 +38,8 @@ class Copiers {
   /// One that was made ahead, or a new one.
   Result<std::unique_ptr<Copier>> take(int device);
 
-  /// Keeps it for others; one that is still at work waits for its end first, and ends.
-  void give_back(std::unique_ptr<Copier> copier);
+  /// Keeps it for others; one that is still at work settles, and ends. False if it still copies even then.
+  bool give_back(std::unique_ptr<Copier> copier);
 
   /// With each one for `device` that nobody has, one after the other: the rest can be taken meanwhile.
   void for_each_free(int device, const std::function<void(Copier&)>& visit);

@@ -15,9 +15,11 @@ Result<Copier*> OwnCopiers::of(int device) {
   return copier.get();
 }
 
-void OwnCopiers::give_back() {
-  for (auto& [device, copier] : taken_) all_.give_back(std::move(copier));
+bool OwnCopiers::give_back() {
+  bool through = true;
+  for (auto& [device, copier] : taken_) through = all_.give_back(std::move(copier)) && through;
   taken_.clear();
+  return through;
 }
 
 Result<Job::Part> Job::part(OwnCopiers& copiers, int device) {

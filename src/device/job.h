@@ -23,8 +23,8 @@ class OwnCopiers {
 
   Result<Copier*> of(int device);
 
-  /// Waits for copies under way.
-  void give_back();
+  /// Waits for copies under way; false if one does not end within seconds.
+  bool give_back();
 
  private:
   Copiers& all_;

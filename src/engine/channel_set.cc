@@ -54,7 +54,8 @@ Result<std::shared_ptr<Slot>> ChannelSet::open_slot(const Rail& rail, std::uint3
        .control = control.get(),
        .words = port.get(),
        .port = setup_.context->port,
-       .transports = setup_.transports});
+       .transports = setup_.transports,
+       .links_twins = setup_.peer.version >= wire::kLinksTwins});
   if (!channel) return tl::unexpected(channel.error());
   Slot::Setup made{rail.name, std::move(control), std::move(*channel),
                    nullptr,   setup_.fence,       std::move(port)};

@@ -15,10 +15,10 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// The transports that a channel was told of last.
+/// What the last channel was told.
 struct Told {
   Mutex mutex;
-  std::vector<std::string> transports P2P_GUARDED_BY(mutex);
+  ChannelSetup setup P2P_GUARDED_BY(mutex);
 };
 
 class Listener : public PlainTransport {
@@ -28,7 +28,7 @@ class Listener : public PlainTransport {
 
   Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override {
     const MutexLock lock(told_->mutex);
-    told_->transports = setup.transports;
+    told_->setup = setup;
     return PlainTransport::open_channel(setup);
   }
 
@@ -49,14 +49,16 @@ class ChannelSetupTest : public SequenceTest, public ::testing::WithParamInterfa
   }
 
   /// What channels of `plain` are told, by a peer that has these.
-  std::vector<std::string> told_with(const std::vector<std::string>& transports) {
+  ChannelSetup told_with(const std::vector<std::string>& transports,
+                         std::uint16_t newest = wire::kVersions.newest) {
     const bool dialled = GetParam();
     if (dialled) static_cast<void>(endpoint_->connect("127.0.0.1", listener_.port(), 20s, std::nullopt));
     RawPeer peer = dialled ? listener_.accept() : RawPeer::dial(endpoint_->port());
+    peer.speak(newest);
     EXPECT_TRUE(peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, transports));
     EXPECT_TRUE(bring_up(peer, "plain", dialled));
     const MutexLock lock(told_->mutex);
-    return told_->transports;
+    return told_->setup;
   }
 
   const std::shared_ptr<Told> told_ = std::make_shared<Told>();
@@ -65,8 +67,13 @@ INSTANTIATE_TEST_SUITE_P(By, ChannelSetupTest, ::testing::Values(true, false),
                          [](const auto& one) { return one.param ? "endpoint" : "peer"; });
 
 TEST_P(ChannelSetupTest, NamesTheTransportsOfBothSides) {
-  EXPECT_THAT(told_with({"near", "plain"}), ElementsAre("near", "plain"));
-  EXPECT_THAT(told_with({"plain"}), ElementsAre("plain"));
+  EXPECT_THAT(told_with({"near", "plain"}).transports, ElementsAre("near", "plain"));
+  EXPECT_THAT(told_with({"plain"}).transports, ElementsAre("plain"));
+}
+
+TEST_P(ChannelSetupTest, LinksNoTwinsWithAPeerThatKnowsOfNone) {
+  EXPECT_TRUE(told_with({"plain"}).links_twins);
+  EXPECT_FALSE(told_with({"plain"}, wire::kLinksTwins - 1).links_twins);
 }
 
 }  // namespace

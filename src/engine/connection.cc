@@ -260,14 +260,15 @@ void Connection::end(const Error& reason) {
   words_->close();
   transfers_->close(error);
   changed();
-  Fence::when_passed(lanes_->fence(), *context_->reactor, context_->options.keepalive,
-                     [self = shared_from_this(), error](bool passed) { self->end_receives(error, passed); });
+  lanes_->fence()->when_passed(
+      [self = shared_from_this(), error](bool passed) { self->end_receives(error, passed); });
 }
 
 void Connection::end_receives(const Error& reason, bool fence_passed) {
   if (std::exchange(ended_, true)) return;
   Error error = life_->close(reason);
-  if (!fence_passed) error.message += "; it may still write here";
+  if (!fence_passed) error.message += kMayStillWrite;
+  lanes_->fence()->fail_held();
   receives_->close(error);
   changed();
   observer_.closed(shared_from_this());
@@ -416,6 +417,7 @@ void Connection::abort(const Error& error) {
   if (!session) return;
   if (say_bye) session->send(wire::Bye{error.message});
   words_->travel_by(nullptr);  // what the peer has not heard yet must not be lost with the channels
+  sends_->cut_off();
   lanes_->close(error);
   session->close(error);
 }

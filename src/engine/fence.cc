@@ -18,20 +18,49 @@ constexpr std::chrono::milliseconds kLook{20};
 
 }  // namespace
 
-void Fence::add(std::unique_ptr<PeerEnd> end) {
+void Fence::add(std::unique_ptr<PeerEnd> end, std::vector<Piece> held, const Error& why) {
+  if (!held.empty()) {
+    reactor_.post(
+        [self = shared_from_this()] { self->reactor_.after(self->limit_, [self] { self->fail_held(); }); });
+  }
   MutexLock lock(mutex_);
   if (!events_) events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {.fd = end->fd()}};
   if (!events_ || ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, end->fd(), &event) != 0) {
     log(LogLevel::kWarning, "{}", system_error("watch the end of a peer's channel").message);
   }
+  for (Piece& piece : held) held_.push_back({std::move(piece), why, end.get()});
   ends_.push_back(std::move(end));
 }
 
 bool Fence::passed() {
   MutexLock lock(mutex_);
-  std::erase_if(ends_, [](const auto& end) { return end->over(); });
+  const auto over = std::partition(ends_.begin(), ends_.end(), [](const auto& end) { return !end->over(); });
+  for (Held& each : held_) {
+    const auto theirs = [&](const auto& end) { return end.get() == each.end; };
+    if (std::any_of(over, ends_.end(), theirs)) each.end = nullptr;
+  }
+  ends_.erase(over, ends_.end());
   return ends_.empty();
+}
+
+void Fence::fail_held() {
+  passed();
+  std::vector<Held> held;
+  {
+    MutexLock lock(mutex_);
+    held.swap(held_);
+  }
+  Deferred deferred;
+  for (Held& each : held) {
+    if (each.end != nullptr) {
+      const SegmentList& list = each.piece.submission->list();
+      each.why.message += list.operation == Operation::kWrite ? kMayStillRead : kMayStillWrite;
+      for (const auto& region : list.locals) region->stay_behind(shared_from_this());
+    }
+    each.piece.fail(std::move(each.why), deferred);
+  }
+  deferred.run();
 }
 
 bool Fence::wait(std::chrono::steady_clock::time_point deadline) {
@@ -46,21 +75,21 @@ bool Fence::wait(std::chrono::steady_clock::time_point deadline) {
   return true;
 }
 
-void Fence::when_passed(const std::shared_ptr<Fence>& fence, Reactor& reactor,
-                        std::chrono::milliseconds limit, std::function<void(bool passed)> then) {
-  if (fence->passed()) return then(true);
+void Fence::when_passed(std::function<void(bool passed)> then) {
+  if (passed()) return then(true);
+  const auto self = shared_from_this();
   const auto once = std::make_shared<std::function<void(bool)>>(std::move(then));
   const auto call = [once](bool passed) {
     if (*once) std::exchange(*once, nullptr)(passed);
   };
-  const auto timer = reactor.after(limit, [fence, call] { call(fence->passed()); });
-  const int fd = fence->fd();
+  const auto timer = reactor_.after(limit_, [self, call] { call(self->passed()); });
   // The watch stays beyond the limit: its end closes what the fence holds open.
-  const Status watched = reactor.watch(fd, EPOLLIN, [&reactor, fence, fd, timer, call](std::uint32_t) {
-    if (!fence->passed()) return;
-    reactor.cancel(timer);
+  const int fd = this->fd();
+  const Status watched = reactor_.watch(fd, EPOLLIN, [self, fd, timer, call](std::uint32_t) {
+    if (!self->passed()) return;
+    self->reactor_.cancel(timer);
     call(true);
-    reactor.unwatch(fd);
+    self->reactor_.unwatch(fd);
   });
   if (!watched) log(LogLevel::kWarning, "{}", watched.error().message);
 }

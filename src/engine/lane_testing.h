@@ -146,16 +146,16 @@ class LaneTest : public ::testing::Test {
     return script;
   }
 
-  // A write of `count` blocks of `size` bytes from source_ to target_, in reverse order there.
+  // Writes `count` blocks of `size` bytes from source_ to target_, in reverse order there.
   std::shared_ptr<TransferState> submit(std::size_t count, std::size_t size,
                                         std::shared_ptr<const Gate> gate = nullptr) {
     source_.resize(count * size);
     target_.assign(count * size, std::byte{0});
     for (std::size_t i = 0; i < source_.size(); ++i) source_[i] = static_cast<std::byte>(i * 31 + i / 251);
     auto list = std::make_shared<SegmentList>();
+    list->operation = operation_;
     list->bytes = count * size;
-    SegmentList::Portion portion;
-    portion.bytes = list->bytes;
+    SegmentList::Portion portion{.segments = {}, .bytes = list->bytes};
     for (std::size_t i = 0; i < count; ++i) {
       append_merged(portion.segments,
                     {source_.data() + i * size,
@@ -163,6 +163,7 @@ class LaneTest : public ::testing::Test {
                      nullptr});
     }
     list->portions.push_back(std::move(portion));
+    list->locals = locals_;
     auto state = std::make_shared<TransferState>(list->bytes);
     auto submission = std::make_shared<Submission>(finisher_, Submission::Post{list, state, std::move(gate)});
     const SegmentList::Portion& all = list->portions.front();
@@ -189,7 +190,9 @@ class LaneTest : public ::testing::Test {
   std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 50us));
   std::vector<std::shared_ptr<Slot>> slots_;
   std::shared_ptr<Finisher> finisher_ = std::make_shared<Finisher>();
-  std::shared_ptr<Slot> started_;  // by the last submit
+  std::shared_ptr<Slot> started_;                // by the last submit
+  std::vector<std::shared_ptr<Region>> locals_;  // of what is submitted
+  Operation operation_ = Operation::kWrite;      // that it is said to be
   std::vector<std::byte> source_;
   std::vector<std::byte> target_;
 };

@@ -18,6 +18,7 @@ Lanes::Lanes(std::shared_ptr<Context> context, SendMessage send, std::function<v
       send_(std::move(send)),
       changed_(std::move(changed)),
       router_(std::make_shared<Router>(context_->transports(), context_->options.required)),
+      fence_(std::make_shared<Fence>(*context_->reactor, context_->options.keepalive)),
       words_(std::move(words)),
       entries_(context_->transports().size()) {}
 
@@ -371,26 +372,34 @@ void Lanes::sweep() {
   if (changed) changed_();
 }
 
+// Of several who close at once each stops all channels: none may go on before they have ended.
 void Lanes::close(const Error& error) {
-  std::vector<Entry> entries;
-  std::vector<std::shared_ptr<Slot>> trash;
+  std::vector<std::unique_ptr<ChannelSet>> sets;
+  std::vector<std::shared_ptr<Slot>> ending;
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    for (Entry& entry : entries_) entries.push_back(std::move(entry));
-    for (Entry& entry : entries_) entry = Entry();
-    trash.swap(trash_);
+    for (Entry& entry : entries_) {
+      if (entry.channels) {
+        entry.channels->clear(trash_);
+        std::ranges::move(entry.channels->take_trash(), std::back_inserter(trash_));
+        sets.push_back(std::move(entry.channels));
+      }
+      entry = Entry();
+    }
+    ending.swap(trash_);
+    for (const auto& slot : ending_) {
+      if (auto one = slot.lock()) ending.push_back(std::move(one));
+    }
+    ending_.assign(ending.begin(), ending.end());
     router_->close_all(error.message);
   }
-  for (Entry& entry : entries) {
-    if (!entry.channels) continue;
+  for (const auto& set : sets) {
     Deferred deferred;
-    entry.channels->lane()->close(error, deferred);
+    set->lane()->close(error, deferred);
     deferred.run();
-    entry.channels->clear(trash);
-    std::ranges::move(entry.channels->take_trash(), std::back_inserter(trash));
   }
-  for (const auto& slot : trash) slot->stop(error);
+  for (const auto& slot : ending) slot->stop(error);
 }
 
 bool Lanes::met() const {

@@ -71,7 +71,8 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   /// The session goes on over this path.
   void moved(const PeerPath& path);
 
-  /// Ends all channels. What is under way fails with `error`. Any thread.
+  /// Ends all channels. What is under way fails with `error`. Any thread, also several at once: to each that
+  /// returns all have ended.
   void close(const Error& error);
 
   /// What the peer must pass before memory that it could reach is free, once the channels have ended.
@@ -120,7 +121,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   const SendMessage send_;
   const std::function<void()> changed_;
   const std::shared_ptr<Router> router_;
-  const std::shared_ptr<Fence> fence_ = std::make_shared<Fence>();
+  const std::shared_ptr<Fence> fence_;
   const std::shared_ptr<Words> words_;
 
   mutable Mutex mutex_;
@@ -128,6 +129,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   SessionPeer peer_ P2P_GUARDED_BY(mutex_);
   std::vector<Entry> entries_ P2P_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Slot>> trash_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Slot>> ending_ P2P_GUARDED_BY(mutex_);  // with the connection
   std::vector<std::pair<std::shared_ptr<Lane>, Error>> given_up_ P2P_GUARDED_BY(mutex_);
   bool started_ P2P_GUARDED_BY(mutex_) = false;
   bool dirty_ P2P_GUARDED_BY(mutex_) = false;

@@ -68,6 +68,10 @@ class MessagesTest : public ::testing::Test {
                                       local[i].size);
                         }
                         auto state = std::make_shared<TransferState>(total_of(local));
+                        if (holds_writes_) {
+                          held_ = std::move(done);
+                          return state;
+                        }
                         state->finish({});
                         done({});
                         return state;
@@ -165,6 +169,8 @@ class MessagesTest : public ::testing::Test {
   std::vector<std::byte> memory_;
   std::shared_ptr<Region> region_;
   int writes_ = 0;
+  bool holds_writes_ = false;
+  std::function<void(Status)> held_;
   bool hostile_ = false;
 };
 
@@ -312,6 +318,25 @@ TEST_F(MessagesTest, ACancelledReceiveKeepsItsNumber) {
   }
 }
 
+// The sender cannot know yet that eager messages are not for it.
+TEST_F(MessagesTest, AReceiveOnADeviceIsCancelledWhileAMessageIsOnItsWay) {
+  const auto device = *context_->regions->add(memory_.data() + 100000, 1000, {MemoryKind::kCuda, 0});
+  const LocalSpan into{device->info().id, memory_.data() + 100000, 100};
+  const auto sent = send(0, 100);
+  const auto received = sides_[1].receives->post({&into, 1});
+  received->cancel();
+  run();
+  EXPECT_EQ(code(received), ErrorCode::kCancelled);
+  EXPECT_EQ(code(sent), ErrorCode::kCancelled);
+  const auto next = sides_[1].receives->post({&into, 1});
+  const auto met = send(1000, 100);
+  run();
+  EXPECT_TRUE(good(met));
+  EXPECT_TRUE(good(next));
+  EXPECT_TRUE(same(1000, 100000, 100));
+  EXPECT_TRUE(device->revoke(std::chrono::steady_clock::now() + 1s));
+}
+
 TEST_F(MessagesTest, ACancelledSendKeepsItsNumber) {
   for (const std::size_t size : {std::size_t{100}, std::size_t{50000}}) {
     for (const bool heard : {false, true}) {
@@ -385,6 +410,24 @@ TEST_F(MessagesTest, ReceivesEndWithTheSendsOfThePeer) {
   EXPECT_EQ(code(untold), ErrorCode::kPeerGone);
   EXPECT_EQ(code(receive(0, 10)), ErrorCode::kPeerGone);
   EXPECT_EQ(sides_[1].receives->open(), 0U);
+}
+
+// The peer would hear of it ahead of the bytes that wait in its sockets.
+TEST_F(MessagesTest, TheFailureOfAWriteThatWasCutOffIsNotTold) {
+  holds_writes_ = true;
+  const auto received = receive(100000, 50000);
+  const auto sent = send(0, 50000);
+  run();
+  ASSERT_TRUE(held_);
+  const Error error{ErrorCode::kCancelled, "closed"};
+  sides_[0].sends->stop(error);
+  sides_[0].sends->cut_off();
+  held_(tl::unexpected(error));
+  run();
+  EXPECT_EQ(code(sent), ErrorCode::kCancelled);
+  EXPECT_FALSE(received->done()) << "bytes may still land";
+  sides_[1].receives->close({ErrorCode::kPeerGone, "closed"});
+  EXPECT_EQ(code(received), ErrorCode::kPeerGone);
 }
 
 TEST_F(MessagesTest, MemoryThatIsGoneFailsBothSides) {

@@ -343,7 +343,8 @@ TEST_P(RecordedSession, IsStillSpoken) {
   ASSERT_NO_FATAL_FAILURE(play_file(std::string(P2P_RECORDS) + "/" + GetParam() + ".txt"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Versions, RecordedSession, ::testing::Values("wire_5", "wire_6", "wire_7", "wire_8"),
+INSTANTIATE_TEST_SUITE_P(Versions, RecordedSession,
+                         ::testing::Values("wire_5", "wire_6", "wire_7", "wire_8", "wire_9"),
                          [](const auto& one) { return std::string(one.param); });
 
 constexpr const char* kHead =

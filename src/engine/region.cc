@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/underlying.h"
 #include "drivers/crypto/crypto.h"
+#include "engine/fence.h"
 
 namespace p2p::engine {
 namespace {
@@ -91,8 +92,15 @@ bool Region::add_importer(const std::shared_ptr<Importer>& importer) {
 }
 
 void Region::remove_importer(const Importer& importer, const std::shared_ptr<Fence>& fence) {
+  {
+    MutexLock lock(mutex_);
+    importers_.erase(&importer);
+  }
+  stay_behind(fence);
+}
+
+void Region::stay_behind(const std::shared_ptr<Fence>& fence) {
   MutexLock lock(mutex_);
-  importers_.erase(&importer);
   std::erase_if(fences_, [](const auto& one) { return one->passed(); });
   if (!fence->passed()) fences_.push_back(fence);
 }
@@ -111,7 +119,7 @@ bool Region::wait_fences(std::chrono::steady_clock::time_point deadline) {
     return false;
   }
   MutexLock lock(mutex_);
-  fences_.clear();  // none comes any more: every importer has answered
+  std::erase_if(fences_, [](const auto& one) { return one->passed(); });
   return true;
 }
 
@@ -321,13 +329,16 @@ Status MemoryRegion::release(std::chrono::nanoseconds timeout) {
   if (!region_) return {};  // released before
   if (Status here = region_->check_process(); !here) return here;
   const auto deadline = deadline_after(timeout);
-  if (!region_->revoke(deadline)) {
+  const auto may_still_write = [this] {
     return fail(ErrorCode::kTimedOut, "release region {}: the peer may still write here",
                 to_underlying(id()));
-  }
+  };
+  if (!region_->revoke(deadline)) return may_still_write();
   if (!region_->wait_unused(deadline)) {
     return fail(ErrorCode::kTimedOut, "release region {}: local transfers still use it", to_underlying(id()));
   }
+  // A transfer that has failed meanwhile may have left the peer at work.
+  if (!region_->revoke(deadline)) return may_still_write();
   region_.reset();
   return {};
 }

@@ -14,7 +14,6 @@
 
 #include "base/mutex.h"
 #include "base/thread.h"
-#include "engine/fence.h"
 #include "engine/importer.h"
 #include "engine/region_keys.h"
 #include "p2p/memory.h"
@@ -22,6 +21,7 @@
 
 namespace p2p::engine {
 
+class Fence;
 class RegionTable;
 
 /// The transports of an endpoint in order of preference, with the reason where one cannot be used.
@@ -66,6 +66,9 @@ class Region : public std::enable_shared_from_this<Region> {
 
   /// The connection to that peer is over; what is beyond `fence` may still use the memory.
   void remove_importer(const Importer& importer, const std::shared_ptr<Fence>& fence);
+
+  /// A transfer that has failed here has left a peer beyond `fence` that may still use the memory.
+  void stay_behind(const std::shared_ptr<Fence>& fence);
 
   /// A peer is through with the memory, as far as its fence does not say otherwise.
   void answered();

@@ -235,7 +235,7 @@ void Sends::finish(Sequence sequence, const std::shared_ptr<TransferState>& stat
   {
     MutexLock lock(mutex_);
     writes_.erase(sequence);
-    words_->say(done);
+    if (status || !cut_off_) words_->say(done);
     end_if_done();
   }
   words_->flush();
@@ -327,10 +327,17 @@ Status Sends::on(const wire::MessageDeclined& declined, Deferred& deferred) {
     deferred.finish(std::move(send.state), tl::unexpected(error_));
   } else {
     waiting_.emplace(declined.sequence, std::move(send));
+    // The receiver, who withdrew it meanwhile, still waits to hear of its end.
+    const auto posted = posted_.find(declined.sequence);
+    if (posted != posted_.end() && posted->second.withdrawn) say_withdrawn(declined.sequence);
     if (auto start = match(declined.sequence)) deferred.call(std::move(start));
   }
   send_queued();
   return {};
+}
+
+void Sends::say_withdrawn(Sequence sequence) {
+  words_->say(wire::ReceiveDone{sequence, 0, wire_code(ErrorCode::kCancelled), "cancelled by the receiver"});
 }
 
 Status Sends::on(const wire::ReceiveWithdrawn& withdrawn, Deferred& deferred) {
@@ -339,10 +346,7 @@ Status Sends::on(const wire::ReceiveWithdrawn& withdrawn, Deferred& deferred) {
     // The number stays taken: the send that meets it fails, and says nothing more.
     const bool first = !std::exchange(posted->second.withdrawn, true);
     posted->second.spans.clear();
-    if (first && !eager_.contains(withdrawn.sequence)) {
-      words_->say(wire::ReceiveDone{withdrawn.sequence, 0, wire_code(ErrorCode::kCancelled),
-                                    "cancelled by the receiver"});
-    }
+    if (first && !eager_.contains(withdrawn.sequence)) say_withdrawn(withdrawn.sequence);
   } else if (const auto found = writes_.find(withdrawn.sequence); found != writes_.end()) {
     deferred.call([send = found->second.send] { send->cancel(); });
   }
@@ -356,7 +360,7 @@ std::size_t Sends::open() const {
 }
 
 void Sends::end_if_done() {
-  if (!closed_ || !writes_.empty() || std::exchange(end_said_, true)) return;
+  if (!closed_ || cut_off_ || !writes_.empty() || std::exchange(end_said_, true)) return;
   words_->say(wire::SendsEnded{error_.message});
 }
 
@@ -375,6 +379,11 @@ void Sends::stop(const Error& error) {
   words_->flush();
   for (const auto& [sequence, send] : waiting) send.state->finish(tl::unexpected(error));
   for (const auto& [sequence, send] : queued) send.state->finish(tl::unexpected(error));
+}
+
+void Sends::cut_off() {
+  MutexLock lock(mutex_);
+  cut_off_ = true;
 }
 
 void Sends::close(const Error& error) {

@@ -60,6 +60,11 @@ class Sends : public std::enable_shared_from_this<Sends> {
   /// way goes on.
   void stop(const Error& error);
 
+  /// The channels are about to end, and with them the writes under way. What the peer has received of those
+  /// and not looked at yet would land after it was told of a failure, so it is told none: its receives end
+  /// with the connection, when its own channels have ended.
+  void cut_off();
+
   /// The connection ended: fails everything.
   void close(const Error& error);
 
@@ -87,6 +92,7 @@ class Sends : public std::enable_shared_from_this<Sends> {
   void send_eagerly(Sequence sequence, Send send) P2P_REQUIRES(mutex_);
   void send_queued() P2P_REQUIRES(mutex_);
   void answered_up_to(Sequence sequence, Deferred& deferred) P2P_REQUIRES(mutex_);
+  void say_withdrawn(Sequence sequence) P2P_REQUIRES(mutex_);
   void end_if_done() P2P_REQUIRES(mutex_);
   std::function<void()> match(Sequence sequence) P2P_REQUIRES(mutex_);
   void start(Sequence sequence, const Send& send, const Receive& receive);
@@ -102,6 +108,7 @@ class Sends : public std::enable_shared_from_this<Sends> {
   mutable Mutex mutex_;
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
   bool end_said_ P2P_GUARDED_BY(mutex_) = false;
+  bool cut_off_ P2P_GUARDED_BY(mutex_) = false;
   Error error_ P2P_GUARDED_BY(mutex_);
   Sequence next_ P2P_GUARDED_BY(mutex_) = 0;
 

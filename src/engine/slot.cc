@@ -136,24 +136,6 @@ void Slot::complete(Completion& completion, Deferred& deferred) {
   source_->retry(std::move(*piece), error, deferred);
 }
 
-void Slot::drop(const Error& error, Deferred& deferred) {
-  stopped_ = true;
-  const auto self = shared_from_this();
-  thread_.remove(*this, std::exchange(fd_, -1));
-  if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_) {
-    if (auto end = leaver->leave()) fence_->add(std::move(end));
-  }
-  channel_.reset();
-  flying_.for_each([&](Piece& piece) {
-    if (auto* const trace = piece.trace()) trace->piece_ended(way_, piece.batch.id, tl::unexpected(error));
-    piece.fail(error, deferred);
-  });
-  flying_.clear();
-  pace_.clear();
-  source_->remove(*this);
-  report(tl::unexpected(error), deferred);
-}
-
 void Slot::report(Status status, Deferred& deferred) {
   if (report_) deferred.call([report = report_, status = std::move(status)] { report(status); });
 }

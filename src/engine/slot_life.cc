@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // A slot's life, and messages to its channel from others.
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "engine/slot.h"
@@ -47,6 +48,32 @@ bool Slot::give_up(const Error& error) {
   }
   deferred.run();
   return true;
+}
+
+void Slot::drop(const Error& error, Deferred& deferred) {
+  stopped_ = true;
+  const auto self = shared_from_this();
+  thread_.remove(*this, std::exchange(fd_, -1));
+  LeavesPeer::Left left;
+  if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_) {
+    left = leaver->leave();
+  }
+  channel_.reset();
+  flying_.for_each([&](const Piece& piece) {
+    if (auto* const trace = piece.trace()) trace->piece_ended(way_, piece.batch.id, tl::unexpected(error));
+  });
+  if (left.end) {
+    std::vector<Piece> held;
+    for (const BatchId id : left.held) {
+      if (auto piece = flying_.remove(id)) held.push_back(std::move(*piece));
+    }
+    fence_->add(std::move(left.end), std::move(held), error);
+  }
+  flying_.for_each([&](Piece& piece) { piece.fail(error, deferred); });
+  flying_.clear();
+  pace_.clear();
+  source_->remove(*this);
+  report(tl::unexpected(error), deferred);
 }
 
 std::optional<Slot::Clock::time_point> Slot::quiet_since() {

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <vector>
+
+#include "transport/batch.h"
 
 namespace p2p {
 
@@ -24,11 +27,15 @@ class PeerEnd {
 /// by itself, so that the end of this one alone proves nothing.
 class LeavesPeer {
  public:
+  struct Left {
+    std::unique_ptr<PeerEnd> end;  ///< tells when the twin is through as well; null if it is
+    std::vector<BatchId> held;     ///< under way, and the twin may use their local memory until then
+  };
+
   virtual ~LeavesPeer() = default;
 
-  /// Ends the channel's work, as its destructor does, and gives what tells when the twin is through as well.
-  /// Null if it is. Nothing but the destructor is called after it.
-  virtual std::unique_ptr<PeerEnd> leave() = 0;
+  /// Ends the channel's work, as its destructor does. Nothing but the destructor is called after it.
+  virtual Left leave() = 0;
 };
 
 }  // namespace p2p

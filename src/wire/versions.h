@@ -10,7 +10,7 @@ namespace p2p::wire {
 /// The versions of the wire that a side speaks, all from the oldest to the newest.
 struct Versions {
   std::uint16_t oldest = 5;
-  std::uint16_t newest = 9;
+  std::uint16_t newest = 10;
   friend bool operator==(const Versions&, const Versions&) = default;
 };
 
@@ -31,6 +31,9 @@ inline constexpr std::uint16_t kNamesAddresses = 8;
 
 /// The first in which an offer keeps places for channels that follow those with which it serves.
 inline constexpr std::uint16_t kFollows = 9;
+
+/// The first in which a channel of `cuda_ipc` learns from its twin when that copies nothing any more.
+inline constexpr std::uint16_t kLinksTwins = 10;
 
 /// The highest that both speak; nothing if there is none.
 constexpr std::optional<std::uint16_t> common(Versions mine, Versions theirs) {

@@ -3,7 +3,9 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -83,21 +85,55 @@ Result<UniqueFd> listen_locally(std::string_view name) {
   return socket;
 }
 
-Result<UniqueFd> connect_locally(std::string_view name) {
+Result<UniqueFd> connect_locally(std::string_view name, std::string_view as) {
   auto socket = open_socket();
   if (!socket) return socket;
+  const Name own(as);
+  if (!as.empty() && ::bind(socket->get(), own.get(), own.size) != 0) {
+    return tl::unexpected(system_error("name a Unix socket"));
+  }
   const Name address(name);
   if (::connect(socket->get(), address.get(), address.size) != 0) {
-    return tl::unexpected(system_error(
-        errno == ECONNREFUSED
-            ? "connect to the peer's Unix socket (is it in another network namespace, or has it ended?)"
-            : "connect to the peer's Unix socket"));
+    if (errno != ECONNREFUSED) return tl::unexpected(system_error("connect to the peer's Unix socket"));
+    return fail(ErrorCode::kPeerGone,
+                "connect to the peer's Unix socket: nobody listens (it is in another network namespace, or "
+                "has ended)");
   }
   return socket;
 }
 
+std::string local_name(std::string_view prefix, ByteView token) {
+  std::string name(prefix);
+  for (const std::byte byte : token) name += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  return name;
+}
+
 UniqueFd accept_local(const UniqueFd& listener) {
   return UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+Result<pid_t> process_at(const UniqueFd& socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return tl::unexpected(system_error("ask for the process at a Unix socket"));
+  }
+  if (credentials.pid > 0) return credentials.pid;
+  return fail(ErrorCode::kUnavailable, "the peer's process is not visible here (another PID namespace)");
+}
+
+UniqueFd watch_process(const UniqueFd& socket) {
+  const auto pid = process_at(socket);
+  return pid ? UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0))) : UniqueFd();
+}
+
+std::string name_at(const UniqueFd& socket) {
+  sockaddr_un address{};
+  socklen_t size = sizeof address;
+  const bool told = ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  constexpr std::size_t kBefore = offsetof(sockaddr_un, sun_path) + 1;  // an abstract name's first byte is 0
+  if (!told || size <= kBefore || size > sizeof address) return {};
+  return {address.sun_path + 1, size - kBefore};
 }
 
 Status send_packet(const UniqueFd& socket, ByteView bytes, std::span<const UniqueFd> descriptors,

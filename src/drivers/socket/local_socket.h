@@ -1,9 +1,12 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,12 +21,25 @@ namespace p2p::socket {
 /// More descriptors than this the kernel does not take in one packet.
 inline constexpr std::size_t kMaxDescriptors = 253;
 
-/// `name` is free to choose, at most 64 bytes; it goes with the socket.
+/// `name` is free to choose, at most 64 bytes; it goes with the socket. Who connects has a name only if it
+/// takes one, `as`. kPeerGone if nobody listens, here or at all.
 Result<UniqueFd> listen_locally(std::string_view name);
-Result<UniqueFd> connect_locally(std::string_view name);
+Result<UniqueFd> connect_locally(std::string_view name, std::string_view as = {});
+
+/// `prefix` and the token in hexadecimal digits: a name that nobody finds who is not told the token.
+std::string local_name(std::string_view prefix, ByteView token);
 
 /// The next connection; empty if there is none now.
 UniqueFd accept_local(const UniqueFd& listener);
+
+/// The process that opened the other end, and the name that it took before it connected, empty if none: the
+/// kernel vouches for both. kUnavailable for a process of a PID namespace that is not seen from here.
+Result<pid_t> process_at(const UniqueFd& socket);
+std::string name_at(const UniqueFd& socket);
+
+/// A descriptor of that process, readable once it has ended. Empty where it has ended, or is not seen from
+/// here.
+UniqueFd watch_process(const UniqueFd& socket);
 
 /// kTimedOut if the other side does not read until then.
 using Deadline = std::chrono::steady_clock::time_point;

@@ -97,10 +97,34 @@ TEST_F(LocalSocket, WhatCameBeforeAResetIsReceived) {
   EXPECT_EQ(receive_packet(right_, 100, 0, in(1s)).error().code, ErrorCode::kPeerGone);
 }
 
+TEST_F(LocalSocket, ATokenMakesAName) {
+  EXPECT_EQ(local_name("p2p-", Bytes{std::byte{0x0a}, std::byte{0xff}}), "p2p-0aff");
+}
+
 TEST_F(LocalSocket, NobodyListens) {
   const auto none = connect_locally("p2p-local-socket-test-nobody");
   ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::kPeerGone);
   EXPECT_NE(none.error().message.find("network namespace"), std::string::npos) << none.error().message;
+}
+
+TEST_F(LocalSocket, KnowsWhoConnectedAndByWhichName) {
+  const std::string there = "p2p-local-socket-test-names-" + std::to_string(::getpid());
+  const auto listener = listen_locally(there);
+  ASSERT_TRUE(listener);
+  for (const std::string& name : {std::string(), there + "-caller"}) {
+    const auto caller = connect_locally(there, name);
+    ASSERT_TRUE(caller) << caller.error().message;
+    const UniqueFd accepted = accept_local(*listener);
+    ASSERT_TRUE(accepted);
+    EXPECT_EQ(name_at(accepted), name);
+    EXPECT_EQ(name_at(*caller), there);
+    for (const UniqueFd* const end : {&*caller, &accepted}) {
+      EXPECT_EQ(process_at(*end), ::getpid());
+      EXPECT_TRUE(watch_process(*end));
+    }
+    EXPECT_TRUE(name.empty() || !connect_locally(there, name)) << "it is taken";
+  }
 }
 
 }  // namespace

@@ -3,15 +3,17 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
 #include "drivers/crypto/crypto.h"
-#include "transport/cma/process_end.h"
+#include "drivers/socket/local_socket.h"
+#include "transport/process_end.h"
 
 namespace p2p::cma {
 
@@ -53,7 +55,7 @@ Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
   if (setup.role == Role::kAcceptor) {
     Token& name = channel->address_.listener;
     if (const Status drawn = crypto::random_bytes(name); !drawn) return tl::unexpected(drawn.error());
-    auto listener = listen_at(name);
+    auto listener = socket::listen_locally(name_of(name));
     if (!listener) return tl::unexpected(listener.error());
     channel->listener_ = *std::move(listener);
     channel->listener_name_ = name;
@@ -75,7 +77,7 @@ Status CmaChannel::connect(std::span<const std::byte> peer_address) {
     return {};
   }
   listener_name_ = peer->listener;
-  auto socket = connect_to(listener_name_);
+  auto socket = socket::connect_locally(name_of(listener_name_));
   if (!socket) return tl::unexpected(socket.error());
   socket_ = *std::move(socket);
   if (const Status sent = send_proof(UniqueFd()); !sent) return sent;
@@ -122,7 +124,7 @@ bool CmaChannel::shake_hands() {
 
 void CmaChannel::accept_strangers() {
   while (true) {
-    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd socket = socket::accept_local(listener_);
     if (!socket) return;
     if (!watch(socket)) continue;
     if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
@@ -138,7 +140,7 @@ void CmaChannel::receive_proof(UniqueFd& from) {
   const ssize_t size = receive_with_descriptor(from, message, descriptor);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
   UniqueFd socket = std::move(from);
-  const auto pid = process_at(socket);
+  const auto pid = socket::process_at(socket);
   if (size <= 0 || !pid) return;
   message.resize(static_cast<std::size_t>(size));
   const auto proof = MemoryProof::parse(message, setup_, listener_name_, *pid);
@@ -150,7 +152,7 @@ void CmaChannel::receive_proof(UniqueFd& from) {
 }
 
 Status CmaChannel::take_peer(const MemoryProof& proof) {
-  process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  process_ = socket::watch_process(socket_);
   if (!process_) return tl::unexpected(system_error(fmt::format("watch process {}: pidfd_open", pid_)));
   // The peer's socket is open after the pidfd was made, so the pidfd is of the process that opened it.
   if (!peer_is_alive()) return fail(ErrorCode::kPeerGone, "connect with cma: process {} has ended", pid_);
@@ -189,8 +191,8 @@ Status CmaChannel::share_ring() {
 
 Status CmaChannel::send_proof(const UniqueFd& ring) const {
   const Bytes proof = mine_->serialize(setup_, listener_name_);
-  if (send_with_descriptor(socket_, proof, ring) >= 0) return {};
-  return tl::unexpected(system_error("send a cma channel's proof"));
+  const std::span<const UniqueFd> descriptors(&ring, ring ? 1 : 0);
+  return socket::send_packet(socket_, proof, descriptors, std::chrono::steady_clock::now());
 }
 
 // The socket hangs up only at its end: the peer closed its channel, died, or became another program.
@@ -364,25 +366,24 @@ void CmaChannel::hang_up() {
   socket_.reset();
 }
 
-std::unique_ptr<PeerEnd> CmaChannel::leave() {
+LeavesPeer::Left CmaChannel::leave() {
   const bool taken_up = may_be_taken_up();
   if (taken_up) watch_twin();
-  if ((!taken_up && state_ != ChannelState::kReady) || !peer_is_alive()) return nullptr;
+  if ((!taken_up && state_ != ChannelState::kReady) || !peer_is_alive()) return {};
   auto slots = awaits_owner() ? staging_ : nullptr;
   fail_staged(gone());
   state_ = ChannelState::kFailed;
   const bool watched = stop_copying();
   auto end = std::make_unique<ProcessEnd>(std::move(events_), std::move(socket_), std::move(process_),
                                           std::move(slots));
-  return watched ? std::move(end) : nullptr;
+  if (!watched) return {};
+  return {std::move(end), {}};
 }
 
 // Its process too, where the channel has not come so far: a child of it may hold the socket open.
 void CmaChannel::watch_twin() {
   if (process_) return;
-  if (const auto pid = process_at(socket_)) {
-    process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
-  }
+  process_ = socket::watch_process(socket_);
   if (process_ && !watch(process_)) process_.reset();  // the socket tells as well
 }
 

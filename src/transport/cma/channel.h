@@ -71,7 +71,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   void abandon(BatchId id) override;
   int ready_fd() const override { return events_.get(); }
   bool busy() const override;
-  std::unique_ptr<PeerEnd> leave() override;
+  Left leave() override;
   bool carries_words() const override { return true; }
   bool say(std::span<const std::byte> block) override;
   bool stir() override;

@@ -14,6 +14,8 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "drivers/crypto/crypto.h"
+#include "drivers/socket/local_socket.h"
 #include "support/devices.h"
 #include "transport/cma/channel.h"
 
@@ -186,7 +188,7 @@ TEST(CmaChannelTest, StrangersDoNotKeepThePeerOut) {
   ASSERT_TRUE(address);
   std::vector<UniqueFd> strangers;
   for (int i = 0; i < 40; ++i) {
-    auto socket = connect_to(address->listener);
+    auto socket = socket::connect_locally(name_of(address->listener));
     ASSERT_TRUE(socket) << socket.error().message;
     if (i % 2 == 0) {
       const Bytes noise(static_cast<std::size_t>(i) * 3 + 1, std::byte{0x5f});
@@ -261,7 +263,7 @@ TEST(CmaChannelTest, WordsAreNoEndOfThePeerAndWakeNobodyWhoLeft) {
   settle({acceptor.get()});
   ASSERT_EQ(acceptor->state(), ChannelState::kReady);
   ASSERT_TRUE(acceptor->rest());
-  const auto end = dynamic_cast<LeavesPeer&>(*acceptor).leave();
+  const auto end = dynamic_cast<LeavesPeer&>(*acceptor).leave().end;
   ASSERT_TRUE(end);
   ASSERT_TRUE(connector->say(block));
   pollfd over{.fd = end->fd(), .events = POLLIN, .revents = 0};
@@ -281,7 +283,7 @@ TEST(CmaChannelTest, AConnectorThatIsNotReadyLeavesATwinThatMayCopy) {
   settle({acceptor.get()});
   ASSERT_EQ(acceptor->state(), ChannelState::kReady);
   ASSERT_EQ(connector->state(), ChannelState::kConnecting);
-  const auto end = dynamic_cast<LeavesPeer&>(*connector).leave();
+  const auto end = dynamic_cast<LeavesPeer&>(*connector).leave().end;
   ASSERT_TRUE(end);
   pollfd over{.fd = end->fd(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(::poll(&over, 1, 0), 0);
@@ -295,18 +297,18 @@ TEST(CmaChannelTest, AConnectorThatIsNotReadyLeavesATwinThatMayCopy) {
 // As one does that may not read its twin's memory, where the twin may read its own.
 TEST(CmaChannelTest, AConnectorThatFailsOnItsWayWaitsForATwinThatMayCopy) {
   Token name{};
-  name.fill(std::byte{3});
-  const auto listener = listen_at(name);
+  ASSERT_TRUE(crypto::random_bytes(name));
+  const auto listener = socket::listen_locally(name_of(name));
   ASSERT_TRUE(listener);
   const auto connector = open(setup_of(Role::kConnector));
   const Address address{
       .host = *Host::here(), .pid = static_cast<std::uint32_t>(::getpid()), .listener = name};
   ASSERT_TRUE(connector->connect(address.serialize()));
-  UniqueFd twin(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
+  UniqueFd twin = socket::accept_local(*listener);
   const Token other{};
   MemoryProof proof{.token_address = number(other.data())};
   proof.token.fill(std::byte{9});  // not what lies there
-  ASSERT_GT(send_with_descriptor(twin, proof.serialize(setup_of(Role::kAcceptor), name), UniqueFd()), 0);
+  ASSERT_TRUE(socket::send_packet(twin, proof.serialize(setup_of(Role::kAcceptor), name), {}, {}));
   settle({connector.get()});
   EXPECT_EQ(connector->state(), ChannelState::kConnecting);
   twin.reset();
@@ -319,7 +321,7 @@ TEST(CmaChannelTest, AConnectorThatIsNotTakenUpWaitsForTheListenersEnd) {
   auto acceptor = open(setup_of(Role::kAcceptor));
   const auto connector = open(setup_of(Role::kConnector));
   ASSERT_TRUE(connector->connect(acceptor->address()));
-  const auto end = dynamic_cast<LeavesPeer&>(*connector).leave();
+  const auto end = dynamic_cast<LeavesPeer&>(*connector).leave().end;
   ASSERT_TRUE(end);
   EXPECT_FALSE(end->over()) << "it may be taken up at any time";
   acceptor.reset();

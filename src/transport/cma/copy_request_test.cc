@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/underlying.h"
+#include "drivers/socket/local_socket.h"
 #include "transport/cma/owner_copies_testing.h"
 
 namespace p2p::cma {
@@ -117,10 +118,10 @@ class CmaRawPeer : public testing::Test {
     ASSERT_TRUE(channel_->connect(mine.serialize()));
     const auto listener = Address::parse(channel_->address());
     ASSERT_TRUE(listener);
-    socket_ = connect_to(listener->listener).value();
+    socket_ = socket::connect_locally(name_of(listener->listener)).value();
     proof_.token_address = reinterpret_cast<std::uint64_t>(proof_.token.data());
     const Bytes proof = proof_.serialize({.role = Role::kConnector}, listener->listener);
-    ASSERT_GT(send_with_descriptor(socket_, proof, UniqueFd()), 0);
+    ASSERT_TRUE(socket::send_packet(socket_, proof, {}, {}));
     turns();
     ASSERT_EQ(channel_->state(), ChannelState::kReady) << channel_->error().message;
     UniqueFd descriptor;

@@ -3,7 +3,6 @@
 
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "base/error.h"
 #include "base/process_id.h"
 #include "drivers/crypto/crypto.h"
+#include "drivers/socket/local_socket.h"
 
 namespace p2p::cma {
 
@@ -32,28 +32,6 @@ crypto::Digest authenticate(const ChannelSetup& setup, Role sender_role, pid_t s
   writer.put(proof.token_address);
   writer.put(ByteView(proof.token));
   return crypto::hmac_sha256(setup.secret, message);
-}
-
-// An abstract name: gone with its socket, no file to clean up.
-struct SocketName {
-  sockaddr_un address{};
-  socklen_t size = 0;
-
-  explicit SocketName(const Token& token) {
-    constexpr std::string_view kPrefix = "p2p-cma-";
-    address.sun_family = AF_UNIX;
-    char* out = std::ranges::copy(kPrefix, address.sun_path + 1).out;
-    for (const std::byte byte : token) out = fmt::format_to(out, "{:02x}", std::to_integer<unsigned>(byte));
-    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + (out - address.sun_path));
-  }
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
-};
-
-Result<UniqueFd> open_socket() {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket) return tl::unexpected(system_error("open a Unix socket for a cma channel"));
-  return socket;
 }
 
 }  // namespace
@@ -123,58 +101,15 @@ std::optional<MemoryProof> MemoryProof::parse(ByteView bytes, const ChannelSetup
   return proof;
 }
 
-Result<UniqueFd> listen_at(const Token& name) {
-  auto socket = open_socket();
-  if (!socket) return socket;
-  const SocketName address(name);
-  if (::bind(socket->get(), address.get(), address.size) != 0 || ::listen(socket->get(), 8) != 0) {
-    return tl::unexpected(system_error("listen at a Unix socket for a cma channel"));
-  }
-  return socket;
-}
-
-Result<UniqueFd> connect_to(const Token& name) {
-  auto socket = open_socket();
-  if (!socket) return socket;
-  const SocketName address(name);
-  if (::connect(socket->get(), address.get(), address.size) != 0) {
-    return tl::unexpected(system_error("connect to the peer's Unix socket for a cma channel"));
-  }
-  return socket;
-}
-
-namespace {
-
-// For one descriptor.
-union DescriptorRoom {
-  cmsghdr aligned;
-  std::array<std::byte, CMSG_SPACE(sizeof(int))> bytes;
-};
-
-}  // namespace
-
-ssize_t send_with_descriptor(const UniqueFd& socket, ByteView message, const UniqueFd& descriptor) {
-  iovec bytes{const_cast<std::byte*>(message.data()), message.size()};
-  msghdr header{};
-  header.msg_iov = &bytes;
-  header.msg_iovlen = 1;
-  DescriptorRoom room{};
-  if (descriptor) {
-    header.msg_control = &room;
-    header.msg_controllen = sizeof room.bytes;
-    cmsghdr* const control = CMSG_FIRSTHDR(&header);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(sizeof(int));
-    const int number = descriptor.get();
-    std::memcpy(CMSG_DATA(control), &number, sizeof number);
-  }
-  return ::sendmsg(socket.get(), &header, MSG_NOSIGNAL);
-}
+std::string name_of(const Token& listener) { return socket::local_name("p2p-cma-", listener); }
 
 ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd& descriptor) {
+  // For one descriptor.
+  union {
+    cmsghdr aligned;
+    std::array<std::byte, CMSG_SPACE(sizeof(int))> bytes;
+  } room{};
   iovec bytes{message.data(), message.size()};
-  DescriptorRoom room{};
   msghdr header{};
   header.msg_iov = &bytes;
   header.msg_iovlen = 1;
@@ -190,19 +125,6 @@ ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd
     descriptor = UniqueFd(number);
   }
   return size;
-}
-
-Result<pid_t> process_at(const UniqueFd& socket) {
-  ucred credentials{};
-  socklen_t size = sizeof credentials;
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-    return tl::unexpected(system_error("ask the kernel for a cma peer's process"));
-  }
-  if (credentials.pid <= 0) {
-    return fail(ErrorCode::kUnavailable,
-                "connect with cma: the peer's process is not visible here (another PID namespace)");
-  }
-  return credentials.pid;
 }
 
 Status check_access(pid_t pid, const MemoryProof& proof) {

@@ -58,17 +58,12 @@ struct MemoryProof {
                                           pid_t sender);
 };
 
-/// Listens at / connects to a name that only this host and network namespace knows. Non-blocking.
-Result<UniqueFd> listen_at(const Token& name);
-Result<UniqueFd> connect_to(const Token& name);
+/// A socket's name.
+std::string name_of(const Token& listener);
 
-/// Sends a message, with a descriptor if there is one; receives one, with a descriptor if one comes. Answer
-/// as send and recv do.
-ssize_t send_with_descriptor(const UniqueFd& socket, ByteView message, const UniqueFd& descriptor);
+/// Receives a message, with a descriptor if one comes and there is room for it: a proof counts without one,
+/// too. Answers as recv does.
 ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd& descriptor);
-
-/// The process that opened the other end, as the kernel knows it.
-Result<pid_t> process_at(const UniqueFd& socket);
 
 /// Reads the token in the memory of `pid` as transfers will; an error says what forbids it.
 Status check_access(pid_t pid, const MemoryProof& proof);

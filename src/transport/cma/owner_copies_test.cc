@@ -312,7 +312,7 @@ TEST_F(CmaOwnerCopies, WhoLeftIsNotCopiedForAndTheSlotStaysUntilTheOwnerIsThroug
   ASSERT_TRUE(here_->post(batch_of(1, Operation::kWrite, list)));
   ASSERT_TRUE(here_->post(batch_of(2, Operation::kRead, list)));
   here_->progress(done_);
-  auto end = dynamic_cast<LeavesPeer&>(*here_).leave();
+  auto end = dynamic_cast<LeavesPeer&>(*here_).leave().end;
   ASSERT_TRUE(end);
   here_->progress(done_);
   ASSERT_EQ(done_.size(), 2U);

@@ -233,7 +233,7 @@ TEST_F(CmaOwnerProcess, WhoLeavesAnOwnerThatStandsStillGivesItNothingElseToCopy)
     Writer writer(*channel, info_);
     work(writer);
     owner.stop();
-    const auto end = dynamic_cast<LeavesPeer&>(*channel).leave();
+    const auto end = dynamic_cast<LeavesPeer&>(*channel).leave().end;
     ASSERT_TRUE(end);
     writer.progress();
     channel.reset();

@@ -166,7 +166,7 @@ TEST_F(CmaStaged, ThePeersEndIsToldOfEachWriteAndLeavingEndsAll) {
   const auto list = segments();
   ASSERT_TRUE(here_->post(batch_of(1, Operation::kWrite, list)));
   ASSERT_TRUE(here_->post(batch_of(2, Operation::kRead, list)));
-  ASSERT_TRUE(dynamic_cast<LeavesPeer&>(*here_).leave());
+  ASSERT_TRUE(dynamic_cast<LeavesPeer&>(*here_).leave().end);
   here_->progress(done_);
   ASSERT_EQ(done_.size(), 2U);
   ASSERT_TRUE(there_->post(batch_of(3, Operation::kWrite, list)));

@@ -18,8 +18,8 @@ IpcChannel::IpcChannel(Own own)
 }
 
 IpcChannel::~IpcChannel() {
+  leave();
   own_.warmup->ways().note_ended(flights_.size());
-  copiers_.give_back();
   own_.warmup->remove_channel();
   if (own_.told && own_.control != nullptr) own_.told->remove(*own_.control);
 }
@@ -30,11 +30,27 @@ Status IpcChannel::connect(std::span<const std::byte> peer_address) {
   if (peer->process.boot != own_.process.boot) {
     return fail(ErrorCode::kUnavailable, "the peer runs on another machine");
   }
+  const auto meeting = own_.link.connect(own_.process, peer->process, peer->twin);
+  if (!meeting) return tl::unexpected(meeting.error());
   const bool same_process = peer->process == own_.process;
   if (!same_process && peer->probe) own_.warmup->note_probe(peer->process, *peer->probe);
   description_ = same_process ? "within this process" : fmt::format("to process {}", peer->process.pid);
+  awaits_twin_ = *meeting == TwinLink::Meeting::kAwaited;
+  if (awaits_twin_) return {};
+  if (*meeting != TwinLink::Meeting::kNone) {
+    own_.control->send(encode(TwinMet{.linked = *meeting == TwinLink::Meeting::kMet}));
+  }
   state_ = ChannelState::kReady;
   return {};
+}
+
+LeavesPeer::Left IpcChannel::leave() {
+  state_ = ChannelState::kFailed;
+  Left left{own_.link.leave(copiers_.give_back()), {}};
+  for (const Flight& flight : flights_) {
+    if (flight.awaits_peer) left.held.push_back(flight.id);
+  }
+  return left;
 }
 
 bool IpcChannel::post(const Batch& batch) {

@@ -16,6 +16,7 @@
 #include "transport/cuda_ipc/ring_lender.h"
 #include "transport/cuda_ipc/served_copies.h"
 #include "transport/cuda_ipc/told_regions.h"
+#include "transport/cuda_ipc/twin_link.h"
 #include "transport/cuda_ipc/warmup.h"
 #include "transport/transport.h"
 
@@ -25,12 +26,13 @@ namespace p2p::cuda_ipc {
 /// device whose memory is local, so that writes are pushed and reads are pulled. Where the peer's memory is
 /// private to its process, the peer is asked to copy, and does the same from its side; where that of both is,
 /// each copies to and from a ring of the peer's.
-class IpcChannel : public Channel, private RingCopies::Hands {
+class IpcChannel : public Channel, public LeavesPeer, private RingCopies::Hands {
  public:
   struct Own {
     ProcessId process;
     Bytes address;
     std::shared_ptr<Warmup> warmup;
+    TwinLink link{};
     ControlLink* control = nullptr;
     std::shared_ptr<ToldRegions> told;  // these three serve memory that one side alone reaches
     PeerAccess regions;
@@ -48,6 +50,7 @@ class IpcChannel : public Channel, private RingCopies::Hands {
   bool progress(std::vector<Completion>& completions) override;
   void abandon(BatchId id) override;
   int ready_fd() const override { return -1; }
+  Left leave() override;
   bool busy() const override { return !flights_.empty() || !served_.empty() || full_ != nullptr; }
   Status on_control(std::span<const std::byte> message) override;
   bool stir() override {
@@ -89,6 +92,7 @@ class IpcChannel : public Channel, private RingCopies::Hands {
   Status offer(const LocalMemory& region);
   Result<bool> take_mail();
   Status take(ByteView message, bool by_link);
+  Status take_met(const TwinMet& met);
   Status take_lent(const RingOffer& offer);
   Status take_outcome(CopyOutcome outcome);
   RegionId offer_ring(const std::shared_ptr<PeerRing>& ring);
@@ -104,9 +108,10 @@ class IpcChannel : public Channel, private RingCopies::Hands {
   bool finished(RingLoad& load, Status& status) override;
   void ask(const RingLoad& load) override;
 
-  const Own own_;
+  Own own_;
   ChannelState state_ = ChannelState::kConnecting;
   Error error_;
+  bool awaits_twin_ = false;  // which is to say whether it has met this one
   std::string description_ = "not connected";
   device::OwnCopiers copiers_;
   std::deque<Flight> flights_;

@@ -44,10 +44,21 @@ Status IpcChannel::take(ByteView message, bool by_link) {
     served_.on(*withdrawn);
     return {};
   }
+  if (const auto* const met = std::get_if<TwinMet>(&*decoded)) return take_met(*met);
   if (by_link) mail_.note_asked();
   if (auto* const offered = std::get_if<RegionOffer>(&*decoded)) return served_.on(std::move(*offered));
   if (const auto* const lent = std::get_if<RingOffer>(&*decoded)) return take_lent(*lent);
   return served_.on(std::get<CopyRequest>(std::move(*decoded)));
+}
+
+// The acceptor copies nothing before: the connector would not know whom to wait for.
+Status IpcChannel::take_met(const TwinMet& met) {
+  if (!std::exchange(awaits_twin_, false)) {
+    return fail(ErrorCode::kProtocol, "a cuda_ipc peer says twice, or unasked, that it has met its twin");
+  }
+  if (const Status linked = own_.link.met(met.linked); !linked) return linked;
+  state_ = ChannelState::kReady;
+  return {};
 }
 
 Status IpcChannel::take_outcome(CopyOutcome outcome) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "drivers/cuda/device.h"
@@ -82,6 +83,108 @@ TEST_F(IpcChannelConnect, GoesOnWhereMemoryOfCudaMallocCannotBeShared) {
   };
   EXPECT_TRUE(connect(on_a_device(), refuse));
   EXPECT_TRUE(connect(on_a_device(), cuda::IpcMapping::open));  // a handle that nobody made
+}
+
+class Messages : public ControlLink {
+ public:
+  void send(std::span<const std::byte> message) override {
+    sent.emplace_back(message.begin(), message.end());
+  }
+
+  std::vector<Bytes> sent;
+};
+
+/// Two channels as the sides of a session have them; neither has a device.
+class IpcChannelTwins : public ::testing::Test {
+ protected:
+  struct Side {
+    Messages messages;
+    std::unique_ptr<IpcChannel> channel;
+  };
+
+  static void open(Side& side, Role role, bool links_twins = true) {
+    const auto mappings =
+        std::make_shared<Mappings>(Mappings::Limits{}, cuda::IpcMapping::open, Mappings::driver_covers);
+    auto link = TwinLink::open({.role = role, .control = &side.messages, .links_twins = links_twins});
+    ASSERT_TRUE(link);
+    const auto self = this_process().value();
+    auto address = encode(ChannelAddress{.process = self, .probe = {}, .twin = link->address()});
+    side.channel = std::make_unique<IpcChannel>(
+        IpcChannel::Own{.process = self,
+                        .address = std::move(address),
+                        .warmup = std::make_shared<Warmup>(device::Copier::Limits{}, Options{}, mappings),
+                        .link = std::move(*link),
+                        .control = &side.messages,
+                        .regions = {nullptr, ""}});
+  }
+
+  void SetUp() override {
+    open(acceptor_, Role::kAcceptor);
+    open(connector_, Role::kConnector);
+  }
+
+  Side acceptor_;
+  Side connector_;
+};
+
+TEST_F(IpcChannelTwins, TheAcceptorServesOnceItsTwinHasMetIt) {
+  ASSERT_TRUE(acceptor_.channel->connect(connector_.channel->address()));
+  EXPECT_EQ(acceptor_.channel->state(), ChannelState::kConnecting);
+  ASSERT_TRUE(connector_.channel->connect(acceptor_.channel->address()));
+  EXPECT_EQ(connector_.channel->state(), ChannelState::kReady);
+  ASSERT_EQ(connector_.messages.sent.size(), 1U);
+  ASSERT_TRUE(acceptor_.channel->on_control(connector_.messages.sent[0]));
+  EXPECT_EQ(acceptor_.channel->state(), ChannelState::kReady);
+  EXPECT_TRUE(acceptor_.messages.sent.empty());
+
+  const auto end = acceptor_.channel->leave().end;
+  ASSERT_TRUE(end);
+  EXPECT_FALSE(end->over());
+  connector_.channel.reset();
+  EXPECT_TRUE(end->over());
+}
+
+TEST_F(IpcChannelTwins, AnAcceptorThatIsNotToldYetWaitsForItsTwinAllTheSame) {
+  ASSERT_TRUE(acceptor_.channel->connect(connector_.channel->address()));
+  ASSERT_TRUE(connector_.channel->connect(acceptor_.channel->address()));
+  const auto end = acceptor_.channel->leave().end;
+  ASSERT_TRUE(end);
+  EXPECT_FALSE(end->over());
+  EXPECT_FALSE(connector_.channel->leave().end);
+  EXPECT_TRUE(end->over());
+}
+
+TEST_F(IpcChannelTwins, AConnectorWhoseTwinHasLeftFails) {
+  const Bytes address = acceptor_.channel->address();
+  acceptor_.channel.reset();
+  const Status connected = connector_.channel->connect(address);
+  ASSERT_FALSE(connected);
+  EXPECT_EQ(connected.error().code, ErrorCode::kPeerGone);
+  EXPECT_NE(connector_.channel->state(), ChannelState::kReady);
+}
+
+TEST_F(IpcChannelTwins, ThatTheyHaveMetIsSaidOnceAndOnlyWhenDue) {
+  const Bytes met = encode(TwinMet{.linked = false});
+  EXPECT_FALSE(acceptor_.channel->on_control(met)) << "before it is connected";
+  ASSERT_TRUE(acceptor_.channel->connect(connector_.channel->address()));
+  EXPECT_FALSE(acceptor_.channel->on_control(encode(TwinMet{.linked = true}))) << "nobody is there";
+  EXPECT_FALSE(acceptor_.channel->on_control(met)) << "twice";
+  ASSERT_FALSE(connector_.channel->on_control(met)) << "by the acceptor";
+}
+
+TEST_F(IpcChannelTwins, APeerOfBeforeIsServedAtOnce) {
+  Side old;
+  open(old, Role::kConnector, false);
+  ASSERT_TRUE(acceptor_.channel->connect(old.channel->address()));
+  EXPECT_EQ(acceptor_.channel->state(), ChannelState::kReady);
+  EXPECT_FALSE(acceptor_.channel->leave().end);
+
+  Side old_acceptor;
+  open(old_acceptor, Role::kAcceptor, false);
+  ASSERT_TRUE(connector_.channel->connect(old_acceptor.channel->address()));
+  EXPECT_EQ(connector_.channel->state(), ChannelState::kReady);
+  EXPECT_TRUE(connector_.messages.sent.empty());
+  EXPECT_FALSE(connector_.channel->leave().end);
 }
 
 }  // namespace

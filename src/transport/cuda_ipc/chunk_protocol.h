@@ -34,7 +34,7 @@ enum class Speaker : std::uint8_t { kOwner, kImporter };
 Bytes proof_of(const Ticket& ticket, Speaker speaker, const Token& owners_challenge,
                const Token& importers_challenge);
 
-/// The socket's name.
+/// A socket's name.
 std::string name_of(const Token& server);
 
 }  // namespace p2p::cuda_ipc

@@ -26,11 +26,7 @@ constexpr socket::Deadline kNow{};
 
 }  // namespace
 
-std::string name_of(const Token& server) {
-  std::string name = "p2p-cuda-ipc-";
-  for (const std::byte byte : server) name += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
-  return name;
-}
+std::string name_of(const Token& server) { return socket::local_name("p2p-cuda-ipc-", server); }
 
 Bytes proof_of(const Ticket& ticket, Speaker speaker, const Token& owners_challenge,
                const Token& importers_challenge) {

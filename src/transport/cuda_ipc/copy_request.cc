@@ -10,7 +10,7 @@
 namespace p2p::cuda_ipc {
 namespace {
 
-enum WordKind : std::uint8_t { kOffer = 1, kWithdrawn, kRequest, kOutcome, kRing, kLook };
+enum WordKind : std::uint8_t { kOffer = 1, kWithdrawn, kRequest, kOutcome, kRing, kLook, kMet };
 constexpr std::size_t kMaxExported = 4096;
 constexpr std::size_t kMaxText = 400;
 constexpr std::uint16_t kGood = 0xffff;
@@ -42,6 +42,11 @@ struct Writer {
   }
 
   void operator()(const Look& /*look*/) const { out.put(std::uint8_t{kLook}); }
+
+  void operator()(const TwinMet& met) const {
+    out.put(std::uint8_t{kMet});
+    out.put(static_cast<std::uint8_t>(met.linked));
+  }
 
   void operator()(const CopyRequest& request) const {
     out.put(std::uint8_t{kRequest});
@@ -83,6 +88,12 @@ bool read(ByteReader& in, RingOffer& offer) {
 }
 
 bool read(ByteReader& in, Look& /*look*/) { return in.left() == 0; }
+
+bool read(ByteReader& in, TwinMet& met) {
+  const auto linked = in.get<std::uint8_t>();
+  met.linked = linked == 1;
+  return in.ok() && in.left() == 0 && linked <= 1;
+}
 
 bool read(ByteReader& in, CopyRequest& request) {
   request.batch = in.get<std::uint64_t>();
@@ -149,6 +160,7 @@ Result<ChannelMessage> decode_message(ByteView bytes) {
   if (kind == kRequest) good = read_into<CopyRequest>(in, message);
   if (kind == kRing) good = read_into<RingOffer>(in, message);
   if (kind == kLook) good = read_into<Look>(in, message);
+  if (kind == kMet) good = read_into<TwinMet>(in, message);
   if (kind == kOutcome) good = read_into<CopyOutcome>(in, message);
   if (kind == kWithdrawn) {
     message = RegionWithdrawn{RegionId{in.get<std::uint32_t>()}};

@@ -13,9 +13,14 @@
 #include "transport/batch.h"
 #include "transport/cuda_ipc/key.h"
 
-/// What two channels say to each other where the memory of one side is private to its process: that side
-/// copies, from and to the other's memory.
+/// What two channels say to each other: whether they have met, and, where the memory of one side is private
+/// to its process, what that side is to copy from and to the other's memory.
 namespace p2p::cuda_ipc {
+
+/// The connector's first message, where both have a TwinAddress: the link is up, or the system forbids it.
+struct TwinMet {
+  bool linked = false;
+};
 
 /// A region of the sender's, which its next requests name.
 struct RegionOffer {
@@ -68,7 +73,8 @@ struct CopyOutcome {
 /// As many fit into a message of a ControlLink.
 inline constexpr std::size_t kMaxPieces = 2600;
 
-using ChannelMessage = std::variant<RegionOffer, RegionWithdrawn, CopyRequest, CopyOutcome, RingOffer, Look>;
+using ChannelMessage =
+    std::variant<RegionOffer, RegionWithdrawn, CopyRequest, CopyOutcome, RingOffer, Look, TwinMet>;
 Bytes encode(const ChannelMessage& message);
 
 /// kProtocol unless the bytes are what `encode` made.

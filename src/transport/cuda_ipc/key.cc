@@ -175,6 +175,9 @@ Bytes encode(const ChannelAddress& address) {
   put(out, address.process);
   out.put(static_cast<std::uint8_t>(address.probe ? 1 : 0));
   if (address.probe) put(out, *address.probe);
+  if (!address.twin) return bytes;
+  out.put(address.twin->net_namespace);
+  out.put(ByteView(address.twin->listener));
   return bytes;
 }
 
@@ -208,6 +211,11 @@ Result<ChannelAddress> decode_address(ByteView bytes) {
   const auto probed = in.get<std::uint8_t>();
   if (in.ok() && version == kVersion && probed <= 1) {
     if (probed == 1) address.probe = get_memory(in);
+    if (in.left() != 0) {
+      address.twin.emplace();
+      address.twin->net_namespace = in.get<std::uint64_t>();
+      address.twin->listener = get_array<sizeof(Token)>(in);
+    }
     if (in.ok() && in.left() == 0 && sound(address.probe)) return address;
   }
   return fail(ErrorCode::kProtocol, "an address of cuda_ipc that cannot be read ({} bytes)", bytes.size());

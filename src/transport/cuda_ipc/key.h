@@ -89,10 +89,17 @@ struct ExportedKey {
   std::string refusal;  ///< set where neither is; at most 400 bytes arrive
 };
 
+/// Where a channel can meet its twin (twin_link.h).
+struct TwinAddress {
+  std::uint64_t net_namespace = 0;
+  Token listener{};  ///< of the side that accepted the session; the other one, which dials, has zeros
+};
+
 /// What a channel tells its peer: who it is, and memory with which to try whether sharing works.
 struct ChannelAddress {
   ProcessId process;
   std::optional<SharedMemory> probe;  ///< none where the process has no CUDA context yet
+  std::optional<TwinAddress> twin;    ///< from version 10 of the wire on
 };
 
 Bytes encode(const ExportedKey& key);

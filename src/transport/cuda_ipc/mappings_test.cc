@@ -80,6 +80,13 @@ TEST(CudaIpcKey, SurvivesTheWire) {
   const auto address = decode_address(encode(ChannelAddress{.process = memory.owner, .probe = memory}));
   ASSERT_TRUE(address && address->probe);
   EXPECT_EQ(address->process, memory.owner);
+  EXPECT_FALSE(address->twin);
+  const TwinAddress twin{.net_namespace = 77, .listener = {std::byte{5}}};
+  const auto meets =
+      decode_address(encode(ChannelAddress{.process = memory.owner, .probe = {}, .twin = twin}));
+  ASSERT_TRUE(meets && meets->twin);
+  EXPECT_EQ(meets->twin->net_namespace, twin.net_namespace);
+  EXPECT_EQ(meets->twin->listener, twin.listener);
 }
 
 TEST(CudaIpcKey, RefusesWhatItDidNotWrite) {
@@ -94,6 +101,11 @@ TEST(CudaIpcKey, RefusesWhatItDidNotWrite) {
   SharedMemory wraps = some_memory(~std::uint64_t{0} - 100, 1);
   EXPECT_FALSE(decode_key(encode(ExportedKey{.memory = wraps, .neighbours = {}, .refusal = ""})));
   EXPECT_FALSE(decode_address(encode(ChannelAddress{.process = {}, .probe = wraps})));
+  const Bytes plain = encode(ChannelAddress{});
+  const Bytes meets = encode(ChannelAddress{.process = {}, .probe = {}, .twin = TwinAddress{}});
+  for (std::size_t size = 0; size < meets.size(); ++size) {
+    EXPECT_EQ(decode_address(ByteView(meets).first(size)).has_value(), size == plain.size()) << size;
+  }
   for (const ChunkedMemory& wrong :
        {ChunkedMemory{.base = 1, .size = 4096, .count = 0}, ChunkedMemory{.base = 1, .size = 3, .count = 4},
         ChunkedMemory{.base = 1, .size = std::uint64_t{1} << 40, .count = kMaxChunks + 1},

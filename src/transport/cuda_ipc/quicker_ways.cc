@@ -163,7 +163,8 @@ Result<device::Timings> QuickerWays::try_ways(int device, const std::byte* sourc
   if ((*copier)->unused()) {
     copiers_.give_back(std::move(*copier));
   } else {
-    stuck_.push_back({kept, std::move(*copier)});
+    late_.keep(kept,
+               [stuck = std::shared_ptr<device::Copier>(std::move(*copier))] { return stuck->at_rest(); });
   }
   return timings;
 }

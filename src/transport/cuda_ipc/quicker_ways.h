@@ -16,6 +16,7 @@
 #include "device/thresholds.h"
 #include "drivers/cuda/memory.h"
 #include "p2p/options.h"
+#include "transport/cuda_ipc/late_copies.h"
 #include "transport/cuda_ipc/regions.h"
 #include "transport/transport.h"
 
@@ -51,11 +52,6 @@ class QuickerWays {
 
  private:
   enum class Outcome : std::uint8_t { kKnown, kDisturbed };
-  /// A copier whose copies did not end, and what they read.
-  struct Stuck {
-    std::shared_ptr<const void> source;
-    std::unique_ptr<device::Copier> copier;
-  };
 
   void wait_and_measure(int device, const PeerMemory& region, const Lend& lend);
   bool wait_for_quiet(std::uint64_t& seen);
@@ -75,7 +71,7 @@ class QuickerWays {
   std::condition_variable_any stopped_;
   bool stop_ P2P_GUARDED_BY(mutex_) = false;
   std::map<std::pair<int, int>, device::Ways> ways_ P2P_GUARDED_BY(mutex_);
-  std::vector<Stuck> stuck_;  // by the thread that measures
+  LateCopies late_;
   Background measuring_{"p2p-measuring"};
 };
 

@@ -243,9 +243,7 @@ Result<std::byte*> PeerMemory::reach(int device) const {
 std::shared_ptr<const void> PeerMemory::keep(int device) const {
   const MutexLock lock(mutex_);
   const auto known = reaches_.find(device);
-  if (known == reaches_.end()) return nullptr;
-  if (known->second.window) return known->second.window;
-  return known->second.mapping;
+  return known == reaches_.end() ? nullptr : known->second.window;
 }
 
 int PeerMemory::device_for_host() const {

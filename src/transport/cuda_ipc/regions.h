@@ -128,8 +128,8 @@ class PeerMemory : public RemoteKey {
   /// kNotFound once retired.
   Result<std::byte*> reach(int device) const;
 
-  /// Keeps what `reach` has mapped for `device`, for copies that nobody waits for. Null if there is nothing
-  /// to keep.
+  /// Keeps what `reach` has mapped for `device`, for copies that nobody waits for. Null where it need not be
+  /// kept: the driver closes an allocation once nothing copies there.
   std::shared_ptr<const void> keep(int device) const;
 
   void retire() const override;

@@ -163,6 +163,8 @@ TEST(CudaIpcMessages, SurviveTheWireAndNothingElseDoes) {
   EXPECT_TRUE(ring.has_words);
   EXPECT_EQ(ring.words, 9U);
   through_the_wire(Look{});
+  EXPECT_TRUE(through_the_wire(TwinMet{.linked = true}).linked);
+  EXPECT_FALSE(through_the_wire(TwinMet{.linked = false}).linked);
 
   const CopyRequest request{
       .batch = 1, .operation = Operation::kRead, .last = true, .pieces = {{1, 2, 3}, {4, 5, 6}}};

@@ -260,10 +260,15 @@ void CudaIpc::borrow_rings() {
 
 Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& setup) {
   if (const Status usable = probe(); !usable) return tl::unexpected(usable.error());
+  auto link = TwinLink::open(setup);
+  if (!link) return tl::unexpected(std::move(link.error()));
+  auto address =
+      encode(ChannelAddress{.process = *process_, .probe = probe_memory(), .twin = link->address()});
   return std::make_unique<IpcChannel>(IpcChannel::Own{
       .process = *process_,
-      .address = encode(ChannelAddress{.process = *process_, .probe = probe_memory()}),
+      .address = std::move(address),
       .warmup = warmup_,
+      .link = std::move(*link),
       .control = setup.control,
       .told = told_,
       .regions = {regions_, setup.peer_identity},

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "drivers/cuda/device.h"
+#include "drivers/cuda/mark.h"
 
 namespace p2p::cuda_ipc {
 namespace {
@@ -18,7 +21,20 @@ constexpr std::size_t kMaxProbes = 256;
 constexpr std::size_t kAhead = 2 * kChannels + 1;
 
 // The copies take some 10 us; a GPU that is full of other work is not waited for.
-constexpr std::chrono::milliseconds kPatience{1};
+constexpr std::chrono::milliseconds kForRehearsals{1};
+
+/// Once the copier has done what it has to do by now, whatever it is given later.
+LateCopies::Ended passed_all(const device::Copier& copier) {
+  auto marks = copier.marks();
+  if (!marks) {
+    log(LogLevel::kDebug, "when first copies end is not known: {}", marks.error().message);
+    return [] { return false; };
+  }
+  // Work that failed has ended.
+  return [marks = std::make_shared<const std::vector<cuda::StreamMark>>(std::move(*marks))] {
+    return std::ranges::all_of(*marks, [](const auto& mark) { return mark.passed().value_or(true); });
+  };
+}
 
 }  // namespace
 
@@ -71,22 +87,15 @@ void Warmup::prepare(int device, const PeerMemory& region) {
     if (mapping) bytes = std::min<std::uint64_t>(bytes, probe->size);
   }
   std::byte* const target = mapping ? mapping->data() : nullptr;
-  bool ended = true;
   const auto kept = region.keep(device);  // to unmap chunks does not wait for copies
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kForRehearsals;
   copiers_.for_each_free(device, [&](device::Copier& copier) {
     if (!ways_.quiet()) return;  // a first transfer has begun: it would wait for the driver
     const Status rehearsed = copier.rehearse(*source, target, bytes);
     if (!rehearsed) log(LogLevel::kDebug, "a first copy: {}", rehearsed.error().message);
     while (!copier.quiet() && std::chrono::steady_clock::now() < deadline) continue;
-    if (!copier.quiet()) ended = false;
+    if (kept && !copier.quiet()) late_.keep(kept, passed_all(copier));
   });
-  const MutexLock lock(mutex_);
-  if (ended) {
-    late_[device].clear();
-  } else {
-    late_[device].push_back(kept);
-  }
 }
 
 }  // namespace p2p::cuda_ipc

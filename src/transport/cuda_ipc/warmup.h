@@ -14,6 +14,7 @@
 #include "device/copiers.h"
 #include "p2p/options.h"
 #include "transport/cuda_ipc/key.h"
+#include "transport/cuda_ipc/late_copies.h"
 #include "transport/cuda_ipc/mappings.h"
 #include "transport/cuda_ipc/open_links.h"
 #include "transport/cuda_ipc/quicker_ways.h"
@@ -59,8 +60,7 @@ class Warmup {
   std::optional<SharedMemory> probe_of(const ProcessId& owner) const;
 
   mutable Mutex mutex_;
-  // By device, what rehearsals may still read; goes once no copy is under way there.
-  std::map<int, std::vector<std::shared_ptr<const void>>> late_ P2P_GUARDED_BY(mutex_);
+  LateCopies late_;  // of rehearsals
   device::Copiers copiers_;
   const std::shared_ptr<Mappings> mappings_;
   std::atomic<std::size_t> channels_{0};

@@ -1,0 +1,32 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "base/unique_fd.h"
+#include "transport/peer_end.h"
+
+namespace p2p {
+
+/// The process lives, as far as it is known, and the channel at the other end has not shut the socket.
+bool is_open(const UniqueFd& process, const UniqueFd& socket);
+
+/// Over once the peer's channel has shut the socket, which it does between two copies and never in one, or
+/// the system has ended its process. Until then `kept` stays, which the peer was asked to use.
+class ProcessEnd : public PeerEnd {
+ public:
+  /// `events`: epoll over the other two.
+  ProcessEnd(UniqueFd events, UniqueFd socket, UniqueFd process, std::shared_ptr<const void> kept);
+  ~ProcessEnd() override;
+
+  int fd() const override { return events_.get(); }
+  bool over() const override { return !is_open(process_, socket_); }
+
+ private:
+  const UniqueFd events_;
+  const UniqueFd socket_;
+  const UniqueFd process_;
+  std::shared_ptr<const void> kept_;
+};
+
+}  // namespace p2p
