@@ -68,7 +68,7 @@ UNIT_TEST_EXTRA = {
 FOREIGN = (
     (r"tl/expected\.hpp", ("include/p2p/result.h",)),
     (r"(cuda|cuda_runtime|cuda_runtime_api|cuda_fp16|device_launch_parameters|nvml)\w*\.h|cuda/.*|cooperative_groups.*",
-     ("src/drivers/cuda/", "src/kernels/", "tests/hardware/")),
+     ("src/drivers/cuda/", "src/kernels/", "tests/hardware/", "tests/softgpu/")),
     (r"infiniband/.*|rdma/.*", ("src/drivers/verbs/",)),
     (r"openssl/.*", ("src/drivers/crypto/", "tests/support/certificates.h")),
     (r"boost/.*", ("src/drivers/http/",)),

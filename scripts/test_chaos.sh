@@ -17,6 +17,7 @@ export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}
 plan="kill 48 cma tcp1 tcp4 tcp2_tls nccl_net
 cancel 1000 cma tcp1 tcp4 tcp2_tls nccl_net
 stop 20 cma tcp2 tcp2_tls nccl_net
+leave 24 cma tcp1 tcp4 tcp2_tls nccl_net
 starve 16 cma tcp2
 soak 3 cma tcp2 tcp2_tls nccl_net
 cut 24 cma tcp1 tcp4 tcp1_tls tcp4_tls nccl_net

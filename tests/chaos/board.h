@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace p2p::chaos {
 
@@ -29,28 +30,35 @@ class Board {
   static constexpr std::size_t kEndings = 256;
   static constexpr std::size_t kArenaBytes = std::size_t{6} << 20;
 
-  /// Makes it.
-  Board();
+  /// Makes it. A worker with `gpu` has the arena as memory of an emulated GPU (tests/softgpu): a kind, and a
+  /// device's number, as in "mapped:1". Empty: it is host memory there, too.
+  explicit Board(const std::string& gpu);
 
-  /// Another process's, by its path.
-  explicit Board(const std::string& path);
+  /// Another process's, by what it calls `name`.
+  struct Worker {};
+  Board(Worker worker, const std::string& name);
 
   ~Board();
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 
   /// For processes of this host, while this one lives.
-  std::string path() const;
+  std::string name() const;
 
   Ending& ending(std::size_t slot) { return endings_[slot]; }
+
+  /// Where it is memory of a GPU its addresses are the GPU's.
   std::span<std::byte> arena() const { return arena_; }
 
  private:
-  void map(int fd);
+  void map_endings();
+  void map_arena();
 
-  int fd_ = -1;
+  std::string gpu_;
+  std::vector<int> files_;  // of the endings, and of the arena's parts
   std::span<Ending> endings_;
   std::span<std::byte> arena_;
+  std::span<std::byte> mapped_;  // the arena, unless it is memory of a GPU here
 };
 
 }  // namespace p2p::chaos

@@ -18,7 +18,7 @@ using Run = std::string (*)(World&, const Extent&);
 
 const std::map<std::string, Run> kRuns{{"kill", run_kill},     {"cancel", run_cancel}, {"stop", run_stop},
                                        {"cut", run_cut},       {"rails", run_rails},   {"netem", run_netem},
-                                       {"starve", run_starve}, {"soak", run_soak}};
+                                       {"starve", run_starve}, {"soak", run_soak},     {"leave", run_leave}};
 
 std::map<std::string, Setting> settings() {
   std::map<std::string, Setting> all;
@@ -55,6 +55,18 @@ std::map<std::string, Setting> settings() {
   add("nccl_net",
       {"UCCL_P2P_TRANSPORT=nccl_net", "UCCL_P2P_NCCL_NET_PLUGIN=" P2P_CHAOS_PLUGIN, "SOFTNET_INTERFACES=lo",
        "UCCL_P2P_NCCL_NET_CHANNELS=3", "UCCL_P2P_NCCL_NET_CHUNK=64K", "UCCL_P2P_NCCL_NET_WINDOW=8"});
+  // Two kinds of memory of two emulated GPUs, or one of the host, by a transport or the best; what the GPUs
+  // do comes late at random.
+  for (const std::string left : {"cuda", "pooled", "mapped", "private"}) {
+    for (const std::string right : {"cuda", "pooled", "mapped", "private", "host"}) {
+      for (const std::string transport : {"cuda_ipc", "tcp", "best"}) {
+        const std::string name = fmt::format("{}_{}_{}", transport, left, right);
+        add(name, {"SOFTGPU_LATE_US=300"});
+        all[name].gpus = {left + ":0", right == "host" ? "" : right + ":1"};
+        if (transport != "best") all[name].environment.push_back("UCCL_P2P_TRANSPORT=" + transport);
+      }
+    }
+  }
   return all;
 }
 

@@ -29,6 +29,10 @@ std::string run_cancel(World& world, const Extent& extent);
 /// Workers are stopped and go on; nothing may fail.
 std::string run_stop(World& world, const Extent& extent);
 
+/// One worker closes its connections while the other stands still, and has its memory back before that goes
+/// on, or dies, if it gets it.
+std::string run_leave(World& world, const Extent& extent);
+
 /// Sockets are cut, of channels, some or all, or of the session: nothing may fail.
 std::string run_cut(World& world, const Extent& extent);
 

@@ -13,8 +13,8 @@ namespace p2p::chaos {
 
 using std::chrono::milliseconds;
 
-Worker::Worker(std::vector<std::string> environment, std::vector<std::string> prefix)
-    : environment_(std::move(environment)), prefix_(std::move(prefix)) {}
+Worker::Worker(std::vector<std::string> environment, std::vector<std::string> prefix, const std::string& gpu)
+    : environment_(std::move(environment)), prefix_(std::move(prefix)), board_(gpu) {}
 
 void Worker::start() {
   std::vector<std::string> words = prefix_;
@@ -22,7 +22,7 @@ void Worker::start() {
   words.insert(words.end(), environment_.begin(), environment_.end());
   words.push_back(fmt::format("UCCL_P2P_PORT={}", port_));
   words.emplace_back(P2P_CHAOS_WORKER);
-  words.push_back(board_.path());
+  words.push_back(board_.name());
   auto process = testing::Process::spawn(words);
   if (!process) throw std::runtime_error(process.error().message);
   process_.emplace(std::move(*process));

@@ -28,8 +28,8 @@ struct Note {
 /// thread. What goes wrong with the process itself throws std::runtime_error.
 class Worker {
  public:
-  /// `environment` are words like NAME=VALUE; `prefix` goes in front of the program.
-  Worker(std::vector<std::string> environment, std::vector<std::string> prefix = {});
+  /// `environment` are words like NAME=VALUE; `prefix` goes in front of the program. `gpu`: as Board's.
+  Worker(std::vector<std::string> environment, std::vector<std::string> prefix, const std::string& gpu);
 
   /// Starts it, again on the same port if it ran before.
   void start();
@@ -52,6 +52,10 @@ class Worker {
 
   /// The notifications that have come.
   std::deque<Note> take_notes();
+
+  /// As of its process. A stopped one is killed all the same, and otherwise hears nothing.
+  void stop() const { process_->stop(); }
+  void go_on() const { process_->go_on(); }
 
   /// SIGKILL, and waits until the process is gone.
   void kill_now();

@@ -53,7 +53,8 @@ std::string limit_files(Words& words) {
 
 class Worker {
  public:
-  Worker(Endpoint endpoint, const std::string& board) : board_(board), endpoint_(std::move(endpoint)) {
+  Worker(Endpoint endpoint, const std::string& board)
+      : board_(Board::Worker(), board), endpoint_(std::move(endpoint)) {
     commands_ = {
         {"address",
          [this](Words&) { return ok(fmt::format("{} {}", endpoint_.address(), endpoint_.port())); }},

@@ -49,7 +49,7 @@ World::World(const Setting& setting, std::uint64_t seed) : setting_(setting), di
     environment.push_back("UCCL_P2P_LISTEN_ADDRESS=" + addresses[side]);
     if (rails_) environment.push_back("UCCL_P2P_INTERFACES=" + rails_->interfaces());
     environment.push_back(fmt::format("UCCL_P2P_KEEPALIVE_MS={}", setting.keepalive.count()));
-    workers_[side] = std::make_unique<Worker>(environment, hosts[side]);
+    workers_[side] = std::make_unique<Worker>(environment, hosts[side], setting.gpus[side]);
     arenas_.emplace_back(fmt::format("worker {}", side), side, workers_[side]->board());
     workers_[side]->start();
     for (std::size_t slot = 0; slot != Board::kEndings; ++slot) slots_[side].push_back(slot);
@@ -277,11 +277,12 @@ void World::finish(std::unique_ptr<Operation> operation) {
   counts_.longest = std::max(counts_.longest, std::chrono::duration_cast<milliseconds>(Clock::now() - from));
   slots_[one.side].push_back(one.slot);
   if (success) notes_.done(one.number);
-  const bool may_still =
-      std::string_view(ending.message.data()).find("may still write") != std::string_view::npos;
+  const std::string_view said(ending.message.data());
+  const bool may_still = said.find("may still") != std::string_view::npos;
   if (success || !may_still) free(one.local);
-  // A peer that is gone may have been at it: its owner knows when that is over, and nobody else.
-  const bool ended_there = success || is_refusal(code) || one.kind != Kind::kWrite;
+  // With the connection's end a peer may have been at it: its owner knows when that is over, and nobody else.
+  const bool with_connection = said.find("the connection was closed by this side") != std::string_view::npos;
+  const bool ended_there = success || (is_refusal(code) && !with_connection) || one.kind != Kind::kWrite;
   if (ended_there) free(one.remote);
   if (one.local != nullptr || one.remote != nullptr) return doubts_.push_back(std::move(operation));
   if (target != nullptr) target->last = std::move(operation);
@@ -358,6 +359,17 @@ void World::settle() {
   register_dropped();
 }
 
+std::size_t World::take_back(std::size_t side) {
+  std::size_t held = 0;
+  for (std::size_t region = 0; region != Arena::kRegions; ++region) {
+    if (regions_[side][region] != Region::kUp) continue;
+    const Status released = try_release(side, region, milliseconds(0));
+    if (released) regions_[side][region] = Region::kDown;
+    held += released ? 0 : 1;
+  }
+  return held;
+}
+
 void World::fence() {
   for (std::size_t side = 0; side != 2; ++side) {
     for (std::size_t region = 0; region != Arena::kRegions; ++region) {
@@ -408,10 +420,17 @@ void World::mark_leaving(std::size_t side, std::size_t region) {
 void World::release(std::size_t side, std::size_t region) {
   const Time end = Clock::now() + std::max<Clock::duration>(limit_, kLimit);
   for (;;) {
-    const auto released = workers_[side]->call(fmt::format("release {} 200", region));
-    if (released) break;
-    if (released.error().code != ErrorCode::kTimedOut || Clock::now() > end) must(released, "release");
+    const Status released = try_release(side, region, milliseconds(200));
+    if (released) return;
+    if (Clock::now() > end) throw std::runtime_error("release: " + released.error().message);
   }
+}
+
+// kTimedOut at the most.
+Status World::try_release(std::size_t side, std::size_t region, milliseconds within) {
+  const auto released = workers_[side]->call(fmt::format("release {} {}", region, within.count()));
+  if (!released && released.error().code == ErrorCode::kTimedOut) return tl::unexpected(released.error());
+  must(released, "release");
   collect();
   // Its owner has it back, whatever its peers still wait for.
   std::erase_if(doubts_, [&](const std::unique_ptr<Operation>& one) {
@@ -428,6 +447,7 @@ void World::release(std::size_t side, std::size_t region) {
     if (cell == one->target()) arena(*cell).expect_either(*one);
     free(cell);
   }
+  return {};
 }
 
 void World::renew(std::size_t side, std::size_t region) {

@@ -22,9 +22,12 @@ namespace p2p::chaos {
 struct Setting {
   std::string name;
   std::vector<std::string> environment;
-  int rails = 0;                     ///< between two hosts with a worker each; 0: both are on this one
-  std::string congestion_control{};  ///< of two hosts with a long link between them; empty: there is none
+  int rails = 0;                      ///< between two hosts with a worker each; 0: both are on this one
+  std::string congestion_control{};   ///< of two hosts with a long link between them; empty: there is none
+  std::array<std::string, 2> gpus{};  ///< of emulated GPUs, where the workers' memory is: as Board's
   std::chrono::milliseconds keepalive{3000};
+
+  bool on_gpus() const { return gpus != decltype(gpus)(); }
 };
 
 /// What is done at random.
@@ -89,6 +92,9 @@ class World {
   /// Waits until all is at its end and all that must have been heard was.
   void settle();
 
+  /// Takes those regions of `side` back that it gives back at once. How many it did not.
+  std::size_t take_back(std::size_t side);
+
   /// Takes all regions of living workers back. From then on nothing is in doubt.
   void fence();
 
@@ -114,6 +120,7 @@ class World {
   void free(Cell*& cell);
   void resolve(Operation& operation);
   void renew(std::size_t side, std::size_t region);
+  Status try_release(std::size_t side, std::size_t region, std::chrono::milliseconds within);
   void release(std::size_t side, std::size_t region);
   void mark_leaving(std::size_t side, std::size_t region);
   void register_one(std::size_t side, std::size_t region);

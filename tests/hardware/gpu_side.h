@@ -66,7 +66,7 @@ struct Outcomes {
   std::uint64_t unfinished = 0;
   std::uint64_t silent = 0;  ///< errors without a sentence
   std::string codes;         ///< the different ones of errors, in order of first appearance, by commas
-  std::string message;       ///< of the first error
+  std::string message;       ///< of the first error, or of one that says that memory is not free
 };
 
 /// A process (this program, run with `--serve`) with an endpoint, its memory and one connection at a time,
@@ -101,6 +101,10 @@ class Side {
   Outcomes outcomes(std::uint64_t first, std::uint64_t count, std::chrono::milliseconds within);
 
   const Window& window() const { return window_; }
+
+  /// SIGSTOP, and waits until none of its threads runs; SIGCONT.
+  void stop() const { process_.stop(); }
+  void go_on() const { process_.go_on(); }
 
   /// SIGKILL; its memories need no more care.
   void kill();

@@ -42,7 +42,9 @@ class Server {
         {"connect", [this](Words& words) { return connect(words); }},
         {"accept", [this](Words&) { return keep(endpoint_->accept(kLimit)); }},
         {"memory", [this](Words& words) { return memory(words); }},
+        {"close", [this](Words& words) { return answer(connection_.close(words.time())); }},
         {"revoke", [this](Words& words) { return revoke(words); }},
+        {"release", [this](Words& words) { return release(words); }},
         {"free_only", [this](Words& words) { return free_only(words); }},
         {"unmap", [this](Words& words) { return unmap(words); }},
         {"remap", [this](Words& words) { return remap(words); }},
@@ -125,6 +127,12 @@ class Server {
   std::string revoke(Words& words) {
     mine(words).region = MemoryRegion();
     return "ok";
+  }
+
+  /// release INDEX MS
+  std::string release(Words& words) {
+    MemoryRegion& region = mine(words).region;
+    return answer(region.release(words.time()));
   }
 
   /// What a program should not do: the registration stays.
@@ -323,7 +331,8 @@ class Server {
     if (("," + found.codes + ",").find("," + code + ",") == std::string::npos) {
       found.codes += (found.codes.empty() ? "" : ",") + code;
     }
-    if (found.bad++ == 0) found.message = error.message;
+    const bool worse = error.message.find("may still write here") != std::string::npos;
+    if (found.bad++ == 0 || worse) found.message = error.message;
     if (error.message.empty()) ++found.silent;
   }
 

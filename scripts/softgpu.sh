@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/softgpu.sh [SEED [SECONDS]]
+# What needs GPUs, on emulated ones (tests/softgpu): test programs, then chaos with memory of all kinds, from SEED on
+# (a fresh one) for so long (60). Builds by the preset softgpu, which takes the headers of a CUDA toolkit.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source-path=SCRIPTDIR
+source scripts/steps.sh
+use_compiler_cache
+
+# Without those that have no meaning there: a kernel that stands by is as late as a thread may be.
+programs=(cuda_driver_test copy_test copier_test job_test staging_pool_test lifetime_test unpacker_test cuda_ipc_test
+  cuda_ipc_channel_test cuda_ipc_links_test cuda_ipc_ways_test cuda_ipc_neighbours_test tcp_device_memory_test
+  conformance_test gpu_stream_test gpu_transfer_test)
+cmake --preset softgpu >/dev/null
+cmake --build --preset softgpu --target chaos "${programs[@]}"
+export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}
+
+failed=0
+for program in "${programs[@]}"; do
+  filter='-*Gi[bg]a*byte*' # they want the memory of a GPU
+  if [[ $program == conformance_test ]]; then filter='*DeviceConformance*'; fi
+  found=$(find build/softgpu -name "$program" -type f -perm -u+x | head -n 1)
+  log=build/softgpu/$program.log
+  if timeout --kill-after=10 600 "$found" --gtest_color=no "--gtest_filter=$filter" >"$log" 2>&1; then
+    grep -H '^\[  PASSED' "$log"
+  else
+    grep -H -E '^\[  (FAILED|PASSED)' "$log" | head -n 30
+    failed=1
+  fi
+done
+
+chaos=build/softgpu/tests/chaos/chaos
+kinds=(cuda_cuda cuda_pooled mapped_mapped mapped_private private_cuda pooled_private cuda_host private_host)
+seed=${1:-$((RANDOM * 32768 + RANDOM))}
+end=$((SECONDS + ${2:-60}))
+while ((SECONDS < end)); do
+  for run in kill cancel stop leave; do
+    for kind in "${kinds[@]}"; do
+      for transport in best tcp; do
+        "$chaos" "$run" "${transport}_$kind" "$seed" 1000 3 || failed=1
+      done
+    done
+  done
+  seed=$((seed + 1))
+done
+exit $failed

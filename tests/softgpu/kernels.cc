@@ -1,0 +1,129 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// What the engine's kernels do, on the processor: src/kernels/copy.cu, with one thread in place of many.
+#include "kernels.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "kernels/launch.h"
+#include "kernels/standby.h"
+#include "memory.h"
+
+namespace p2p::kernels {
+namespace {
+
+constexpr char kTags[3] = {};  // an address for each kernel
+
+}  // namespace
+
+[[gnu::visibility("default")]] int find_kernel(Kernel which, const void*& found) {
+  found = &kTags[static_cast<std::size_t>(which)];
+  return 0;
+}
+
+}  // namespace p2p::kernels
+
+namespace softgpu {
+namespace {
+
+using p2p::kernels::CopyBlock;
+using p2p::kernels::Kernel;
+using p2p::kernels::Order;
+using p2p::kernels::Signal;
+using p2p::kernels::StandbyBoard;
+using Clock = std::chrono::steady_clock;
+
+template <class Pointer>
+std::uintptr_t number(Pointer* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+bool copy_blocks(const std::vector<CopyBlock>& blocks) {
+  bool right = true;
+  for (const CopyBlock& block : blocks)
+    right &= copy_by_kernel(number(block.target), number(block.source), block.bytes);
+  return right;
+}
+
+void tell(std::uint32_t* word, std::uint32_t value) {
+  if (word != nullptr) std::atomic_ref(*word).store(value, std::memory_order_release);
+}
+
+/// The words of an order once all of them have come; none when the time is up.
+bool wait_for_order(const Order& place, std::uint32_t which, Clock::time_point until, Order& order) {
+  const std::uint64_t tag = p2p::kernels::tagged(0, which);
+  const auto come = [tag](const std::uint64_t& word, std::uint64_t& field) {
+    const std::uint64_t value =
+        std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
+    field = value & p2p::kernels::kFieldMask;
+    return (value & ~p2p::kernels::kFieldMask) == tag;
+  };
+  while (!(come(place.source, order.source) && come(place.target, order.target) &&
+           come(place.bytes, order.bytes) && come(place.unused, order.unused))) {
+    if (Clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+bool stand_by(const StandbyBoard& board) {
+  const auto end = Clock::now() + std::chrono::nanoseconds(board.life_ns);
+  tell(board.done, board.first);
+  for (std::uint32_t which = board.first + 1;; ++which) {
+    const auto idle = Clock::now() + std::chrono::nanoseconds(board.idle_ns);
+    Order order;
+    if (!wait_for_order(board.orders[which % p2p::kernels::kOrders], which, std::min(idle, end), order))
+      return true;
+    if (order.bytes == 0) return true;
+    if (!copy_by_kernel(order.target, order.source, order.bytes)) return false;
+    tell(board.done, which);
+  }
+}
+
+/// Where the kernel reads them: on the device, or in pinned memory.
+std::vector<CopyBlock> read_blocks(const CopyBlock* blocks, std::uint64_t count) {
+  std::vector<CopyBlock> read(count);
+  if (!copy(number(read.data()), number(blocks), count * sizeof(CopyBlock))) read.clear();
+  return read;
+}
+
+template <class Argument>
+Argument argument(void** arguments, int index) {
+  return *static_cast<const Argument*>(arguments[index]);
+}
+
+}  // namespace
+
+void launch(const void* kernel, unsigned /*ctas*/, void** arguments, Stream& stream) {
+  const auto is = [kernel](Kernel which) {
+    const void* one = nullptr;
+    p2p::kernels::find_kernel(which, one);
+    return one == kernel;
+  };
+  if (is(Kernel::kStandBy)) {
+    stream.add([board = argument<StandbyBoard>(arguments, 0)] { return stand_by(board); });
+    return;
+  }
+  const auto count = argument<std::uint64_t>(arguments, 1);
+  const auto signal = argument<Signal>(arguments, 3);
+  if (is(Kernel::kCopyInline)) {
+    const auto* const list = static_cast<const p2p::kernels::InlineBlocks*>(arguments[0])->blocks;
+    stream.add([blocks = std::vector<CopyBlock>(list, list + count), signal] {
+      const bool right = copy_blocks(blocks);
+      if (right) tell(signal.word, signal.value);
+      return right;
+    });
+    return;
+  }
+  stream.add([blocks = argument<const CopyBlock*>(arguments, 0), count, signal] {
+    const std::vector<CopyBlock> list = read_blocks(blocks, count);
+    const bool right = list.size() == count && copy_blocks(list);
+    if (right) tell(signal.word, signal.value);
+    return right;
+  });
+}
+
+}  // namespace softgpu
