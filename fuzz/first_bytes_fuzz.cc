@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "engine/first_bytes.h"
+#include "engine/listen/first_bytes.h"
 #include "wire/decode.h"
 
 namespace {

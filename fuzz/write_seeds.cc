@@ -114,7 +114,7 @@ void write_frames(const Path& folder) {
       {"response", frame({.type = tcp::FrameType::kReadResponse, .number = 1}, {}, 64)},
       {"end", frame({.type = tcp::FrameType::kReadEnd, .number = 1})},
       {"refusal", frame({.type = tcp::FrameType::kRefusal, .code = 2, .number = 1}, text)},
-      {"words", frame({.type = tcp::FrameType::kWords}, text)},
+      {"words", frame({.type = tcp::FrameType::kMessages}, text)},
       {"acknowledgement", frame({.type = tcp::FrameType::kAck, .acknowledged = 1})}};
   Bytes all(1, std::byte{7});
   for (const auto& [name, bytes] : frames) {

@@ -54,6 +54,11 @@ LAYERS = {
     "tests/install/": ("include/",),
 }
 
+# The folders of src/engine, lowest first: each includes itself and those before it; files at the top include all.
+ENGINE = ("loop", "observe", "memory", "request", "schedule", "session", "listen", "channels", "messaging", "transfer")
+# Of those, the ones that see less: folder -> what else of the engine it includes.
+ENGINE_ONLY = {"session": ("loop",), "listen": ("loop",)}
+
 # Files with a rule of their own, in addition to their folder's.
 EXTRA = {
     "src/api/builtin_transports.cc": re.compile(r"src/transport/(\w+)/\1\.h"),
@@ -148,6 +153,22 @@ def may_include(source, key, target):
     return any(matches(target, rule) for rule in rules) or (extra is not None and extra.fullmatch(target))
 
 
+def engine_breach(source, target):
+    """Whether a file of the engine includes a folder that stands above its own."""
+    def folder(path):
+        parts = path.removeprefix("src/engine/").split("/")
+        return parts[0] if len(parts) > 1 else None
+
+    if not (source.startswith("src/engine/") and target.startswith("src/engine/")) or source.endswith("_test.cc"):
+        return False
+    own, other = folder(source), folder(target)
+    if own is None or own == other:
+        return False
+    if own not in ENGINE or other not in ENGINE:
+        return True
+    return other not in ENGINE_ONLY.get(own, ENGINE[:ENGINE.index(own)])
+
+
 def foreign_breach(source, written):
     for pattern, places in FOREIGN:
         if re.fullmatch(pattern, written):
@@ -170,6 +191,8 @@ def breaches(root, source):
                 yield line, f"includes {written}, which {reason}"
         elif not may_include(source, key, path):
             yield line, f"includes {path}, which {key} may not"
+        elif engine_breach(source, path):
+            yield line, f"includes {path}, which stands above it in the order of src/engine"
     if source.startswith(GETENV_FOLDERS) and source not in GETENV_FILES and not source.endswith("_test.cc"):
         for number, line in enumerate(text.splitlines(), 1):
             if GETENV.search(line.split("//")[0]):

@@ -10,10 +10,10 @@
 #include <random>
 
 #include "drivers/verbs/testing/fake_provider.h"
-#include "engine/region.h"
-#include "engine/remote_region.h"
-#include "engine/segment_list.h"
-#include "engine/stripe.h"
+#include "engine/memory/region.h"
+#include "engine/memory/remote_region.h"
+#include "engine/request/segment_list.h"
+#include "engine/request/stripe.h"
 #include "transport/rdma/fabric.h"
 #include "transport/rdma/link.h"
 #include "transport/rdma/request_queue.h"

@@ -5,8 +5,8 @@
 
 #include "api/latency_rows.h"
 #include "engine/connection.h"
-#include "engine/prepared_list.h"
-#include "engine/transfers.h"
+#include "engine/transfer/prepared_list.h"
+#include "engine/transfer/transfers.h"
 
 namespace p2p {
 

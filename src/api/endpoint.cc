@@ -7,7 +7,7 @@
 #include "api/metrics_listing.h"
 #include "base/error.h"
 #include "engine/endpoint.h"
-#include "engine/own_address.h"
+#include "engine/listen/own_address.h"
 
 namespace p2p {
 

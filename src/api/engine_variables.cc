@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/option_text.h"
-#include "engine/announcement.h"
+#include "engine/listen/announcement.h"
 #include "p2p/log.h"
 #include "transport/registry.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/latencies.h"
+#include "engine/transfer/latencies.h"
 #include "p2p/stats.h"
 
 namespace p2p {

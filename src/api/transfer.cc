@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "engine/prepared_list.h"
-#include "engine/transfer.h"
+#include "engine/request/transfer.h"
+#include "engine/transfer/prepared_list.h"
 
 namespace p2p {
 

@@ -8,6 +8,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "base/underlying.h"
+#include "engine/messaging/message_stream_port.h"
 
 namespace p2p::engine {
 
@@ -26,32 +27,35 @@ void Connection::wire_up() {
   const SendMessage send = [weak](const wire::Message& message) {
     if (const auto self = weak.lock()) self->say(message);
   };
-  words_ = std::make_shared<Words>(context_->options.spin,
-                                   Words::Hooks{send,
-                                                [weak](wire::Message& message, Deferred& deferred) -> Status {
-                                                  if (const auto self = weak.lock())
-                                                    return self->on_word(message, deferred);
-                                                  return {};
-                                                },
-                                                [weak](const Error& error) {
-                                                  if (const auto self = weak.lock()) self->break_off(error);
-                                                }});
+  messages_ = std::make_shared<MessageStream>(
+      context_->options.spin,
+      MessageStream::Hooks{send,
+                           [weak](wire::Message& message, PostUnlockActions& actions) -> Status {
+                             if (const auto self = weak.lock()) return self->on_message(message, actions);
+                             return {};
+                           },
+                           [weak](const Error& error) {
+                             if (const auto self = weak.lock()) self->break_off(error);
+                           }});
   const auto changed = [weak] {
     if (const auto self = weak.lock()) self->on_lanes_changed();
   };
-  lanes_ = std::make_shared<Lanes>(context_, send, changed, words_);
-  imports_ = std::make_shared<Imports>(context_, lanes_->router(), send);
+  lanes_ = std::make_shared<LaneSet>(context_, send, changed, [messages = messages_] {
+    return std::make_unique<MessageStreamPort>(messages);
+  });
+  imports_ = std::make_shared<RegionExchange>(context_, lanes_->router(), send);
   notifications_ = std::make_shared<Notifications>(
-      words_, Notifications::Amount{context_->options.notifications, context_->options.notification_bytes});
+      messages_,
+      Notifications::Amount{context_->options.notifications, context_->options.notification_bytes});
   transfers_ =
       std::make_shared<Transfers>(Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_,
                                                    [weak] {
                                                      if (const auto self = weak.lock()) self->changed();
                                                    },
                                                    id_, context_->trace});
-  receives_ = std::make_shared<Receives>(context_, words_, context_->options.eager_bytes);
+  receives_ = std::make_shared<Receives>(context_, messages_, context_->options.eager_bytes);
   sends_ = std::make_shared<Sends>(
-      context_, words_,
+      context_, messages_,
       Sends::Link{[weak](const wire::ReceiveSpan& span) -> Result<RemoteSpan> {
                     if (const auto self = weak.lock()) return self->import_receive(span);
                     return fail(ErrorCode::kPeerGone, "the connection is gone");
@@ -64,7 +68,7 @@ void Connection::wire_up() {
                     state->on_done([state = state.get(), done = std::move(done)] { done(state->status()); });
                     return state;
                   }});
-  dispatch_.emplace(Dispatch::Parts{lanes_, imports_, words_, sends_, receives_, notifications_,
+  dispatch_.emplace(Dispatch::Parts{lanes_, imports_, messages_, sends_, receives_, notifications_,
                                     [weak](const wire::Bye& bye) {
                                       if (const auto self = weak.lock()) self->on_bye(bye);
                                     }});
@@ -121,7 +125,7 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
     self->lanes_->expire({ErrorCode::kTimedOut, "not connected in time"});
   });
   lanes_->start(role_, peer);
-  // A peer at this very address is on this host, where transports need the owner's word.
+  // A peer at this very address is on this host, where transports need the owner's message.
   if (peer.path.local_address == peer.path.remote_address) import_early();
   if (role_ != Role::kConnector) return;
   // Questions leave first, and answers are taken in between: to open channels takes longer than to answer.
@@ -181,8 +185,8 @@ void Connection::on_lanes_changed() {
   changed();
 }
 
-// Words stay on a channel while it works.
-void Connection::choose_path() { words_->travel_by(lanes_->router()->word_slot(words_->path())); }
+// MessageStream stay on a channel while it works.
+void Connection::choose_path() { messages_->travel_by(lanes_->router()->message_runner(messages_->path())); }
 
 // Every path is lost. Mostly the session's own end, with the true cause, is a moment behind; a session that
 // outlives its paths is of no use. The peer, which may still wait for them, is told why.
@@ -206,10 +210,10 @@ void Connection::break_off(const Error& error) {
   close_session({error.code, "the peer broke the protocol: " + error.message});
 }
 
-Status Connection::on_word(wire::Message& message, Deferred& deferred) {
-  Status status = dispatch_->word(message, deferred);
+Status Connection::on_message(wire::Message& message, PostUnlockActions& actions) {
+  Status status = dispatch_->message(message, actions);
   if (state() != ConnectionState::kOpen) {
-    deferred.call([self = shared_from_this()] { self->changed(); });
+    actions.call([self = shared_from_this()] { self->changed(); });
   }
   return status;
 }
@@ -257,7 +261,7 @@ void Connection::end(const Error& reason) {
   sends_->close(error);
   receives_->stop(error);
   notifications_->close(error);
-  words_->close();
+  messages_->close();
   transfers_->close(error);
   changed();
   lanes_->fence()->when_passed(
@@ -268,7 +272,7 @@ void Connection::end_receives(const Error& reason, bool fence_passed) {
   if (std::exchange(ended_, true)) return;
   Error error = life_->close(reason);
   if (!fence_passed) error.message += kMayStillWrite;
-  lanes_->fence()->fail_held();
+  lanes_->fence()->release_held();
   receives_->close(error);
   changed();
   observer_.closed(shared_from_this());
@@ -416,21 +420,26 @@ void Connection::abort(const Error& error) {
   }
   if (!session) return;
   if (say_bye) session->send(wire::Bye{error.message});
-  words_->travel_by(nullptr);  // what the peer has not heard yet must not be lost with the channels
+  messages_->travel_by(nullptr);  // what the peer has not heard yet must not be lost with the channels
   sends_->cut_off();
   lanes_->close(error);
   session->close(error);
 }
 
+// Channels that are idle open again by the next message, where no other one carries messages.
+void Connection::open_message_path() {
+  if (lanes_->may_be_idle() && !messages_->path()) lanes_->open_idle();
+}
+
 std::shared_ptr<TransferState> Connection::send(std::span<const LocalSpan> message) {
   if (Status usable = status(); !usable) return failed_transfer(usable.error());
-  lanes_->want_path();
+  open_message_path();
   return sends_->post(message);
 }
 
 std::shared_ptr<TransferState> Connection::receive(std::span<const LocalSpan> into) {
   if (Status usable = status(); !usable) return failed_transfer(usable.error());
-  lanes_->want_path();
+  open_message_path();
   return receives_->post(into);
 }
 
@@ -439,7 +448,7 @@ std::shared_ptr<TransferState> Connection::notify(std::string_view payload) {
   if (Status usable = status(); !usable) {
     state->finish(std::move(usable));
   } else {
-    lanes_->want_path();
+    open_message_path();
     notifications_->send(payload, state);
   }
   return state;

@@ -13,17 +13,17 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/context.h"
+#include "engine/channels/context.h"
+#include "engine/channels/lane_set.h"
 #include "engine/dispatch.h"
-#include "engine/imports.h"
-#include "engine/lanes.h"
-#include "engine/lifecycle.h"
-#include "engine/notifications.h"
-#include "engine/path_history.h"
-#include "engine/receives.h"
-#include "engine/sends.h"
-#include "engine/session.h"
-#include "engine/transfers.h"
+#include "engine/messaging/notifications.h"
+#include "engine/messaging/receives.h"
+#include "engine/messaging/sends.h"
+#include "engine/observe/path_history.h"
+#include "engine/request/lifecycle.h"
+#include "engine/session/session.h"
+#include "engine/transfer/region_exchange.h"
+#include "engine/transfer/transfers.h"
 #include "p2p/connection.h"
 
 namespace p2p::engine {
@@ -91,13 +91,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Session::Handlers handlers(Clock::time_point deadline);
   void on_opened(const SessionPeer& peer, Clock::time_point deadline);
   void on_message(wire::Message message);
-  Status on_word(wire::Message& message, Deferred& deferred);
+  Status on_message(wire::Message& message, PostUnlockActions& actions);
   void choose_path();
   void break_off(const Error& error);
   void on_bye(const wire::Bye& bye);
   void import_early();
   void offer_later();
   void on_lanes_changed();
+  void open_message_path();
   void watch_for_end();
   void end(const Error& error);
   void end_receives(const Error& reason, bool fence_passed);
@@ -116,9 +117,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Role role_;
   const Observer observer_;
   const std::shared_ptr<Lifecycle> life_ = std::make_shared<Lifecycle>();
-  std::shared_ptr<Lanes> lanes_;
-  std::shared_ptr<Imports> imports_;
-  std::shared_ptr<Words> words_;
+  std::shared_ptr<LaneSet> lanes_;
+  std::shared_ptr<RegionExchange> imports_;
+  std::shared_ptr<MessageStream> messages_;
   std::shared_ptr<Sends> sends_;
   std::shared_ptr<Receives> receives_;
   std::shared_ptr<Notifications> notifications_;

@@ -12,8 +12,8 @@
 
 #include "base/mutex.h"
 #include "base/rate_limited_log.h"
+#include "engine/channels/context.h"
 #include "engine/connection.h"
-#include "engine/context.h"
 
 namespace p2p::engine {
 
@@ -37,7 +37,7 @@ class Connections {
   std::vector<std::shared_ptr<Connection>> all() const;
 
   /// Ends all and waits for that; none is added any more. What has not ended by `deadline` ends then without
-  /// its peer's word: nothing that an application waits for stays open.
+  /// its peer's message: nothing that an application waits for stays open.
   void close(const Error& error, Clock::time_point deadline);
 
   /// Sums of those that live and of those that have ended.

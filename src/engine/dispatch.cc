@@ -24,11 +24,11 @@ struct SessionVisitor {
   Status operator()(wire::RegionAnswer& m) const { return parts.imports->on(m); }
   Status operator()(wire::RegionRevoke& m) const { return parts.imports->on(m), Status{}; }
   Status operator()(wire::RegionRevoked& m) const { return parts.imports->on(m), Status{}; }
-  Status operator()(wire::Words& m) const {
-    Deferred deferred;
-    parts.words->take(m.block, deferred);
-    deferred.run();
-    parts.words->flush();
+  Status operator()(wire::MessageBlock& m) const {
+    PostUnlockActions actions;
+    parts.messages->take(m.block, actions);
+    actions.run();
+    parts.messages->flush();
     return {};
   }
   Status operator()(wire::Bye& m) const { return parts.bye(m), Status{}; }
@@ -40,19 +40,19 @@ struct SessionVisitor {
 
 struct WordVisitor {
   const Dispatch::Parts& parts;
-  Deferred& deferred;
-  Status operator()(wire::EagerMessage& m) const { return parts.receives->on(m, deferred); }
+  PostUnlockActions& actions;
+  Status operator()(wire::EagerMessage& m) const { return parts.receives->on(m, actions); }
   Status operator()(wire::MessageWithdrawn& m) const { return parts.receives->on(m); }
-  Status operator()(wire::ReceiveDone& m) const { return parts.receives->on(m, deferred); }
+  Status operator()(wire::ReceiveDone& m) const { return parts.receives->on(m, actions); }
   Status operator()(wire::ReceiveWanted& m) const { return parts.receives->on(m); }
-  Status operator()(wire::SendsEnded& m) const { return parts.receives->on(m, deferred), Status{}; }
-  Status operator()(wire::ReceivePosted& m) const { return parts.sends->on(m, deferred); }
-  Status operator()(wire::ReceiveWithdrawn& m) const { return parts.sends->on(m, deferred); }
-  Status operator()(wire::MessageAnswered& m) const { return parts.sends->on(m, deferred); }
-  Status operator()(wire::MessageDeclined& m) const { return parts.sends->on(m, deferred); }
+  Status operator()(wire::SendsEnded& m) const { return parts.receives->on(m, actions), Status{}; }
+  Status operator()(wire::ReceivePosted& m) const { return parts.sends->on(m, actions); }
+  Status operator()(wire::ReceiveWithdrawn& m) const { return parts.sends->on(m, actions); }
+  Status operator()(wire::MessageAnswered& m) const { return parts.sends->on(m, actions); }
+  Status operator()(wire::MessageDeclined& m) const { return parts.sends->on(m, actions); }
   Status operator()(wire::Notify& m) const { return parts.notifications->on(m); }
-  Status operator()(wire::NotifyDone& m) const { return parts.notifications->on(m, deferred), Status{}; }
-  Status operator()(wire::NotifyTaken& m) const { return parts.notifications->on(m, deferred); }
+  Status operator()(wire::NotifyDone& m) const { return parts.notifications->on(m, actions), Status{}; }
+  Status operator()(wire::NotifyTaken& m) const { return parts.notifications->on(m, actions); }
   Status operator()(auto& m) const {
     return fail(ErrorCode::kProtocol, "a {} is no word", wire::name(wire::Message(std::move(m))));
   }
@@ -62,8 +62,8 @@ struct WordVisitor {
 
 Status Dispatch::message(wire::Message& message) const { return std::visit(SessionVisitor{parts_}, message); }
 
-Status Dispatch::word(wire::Message& message, Deferred& deferred) const {
-  return std::visit(WordVisitor{parts_, deferred}, message);
+Status Dispatch::message(wire::Message& message, PostUnlockActions& actions) const {
+  return std::visit(WordVisitor{parts_, actions}, message);
 }
 
 }  // namespace p2p::engine

@@ -4,12 +4,12 @@
 #include <functional>
 #include <memory>
 
-#include "engine/imports.h"
-#include "engine/lanes.h"
-#include "engine/notifications.h"
-#include "engine/receives.h"
-#include "engine/sends.h"
-#include "engine/words.h"
+#include "engine/channels/lane_set.h"
+#include "engine/messaging/message_stream.h"
+#include "engine/messaging/notifications.h"
+#include "engine/messaging/receives.h"
+#include "engine/messaging/sends.h"
+#include "engine/transfer/region_exchange.h"
 
 namespace p2p::engine {
 
@@ -18,9 +18,9 @@ namespace p2p::engine {
 class Dispatch {
  public:
   struct Parts {
-    std::shared_ptr<Lanes> lanes;
-    std::shared_ptr<Imports> imports;
-    std::shared_ptr<Words> words;
+    std::shared_ptr<LaneSet> lanes;
+    std::shared_ptr<RegionExchange> imports;
+    std::shared_ptr<MessageStream> messages;
     std::shared_ptr<Sends> sends;
     std::shared_ptr<Receives> receives;
     std::shared_ptr<Notifications> notifications;
@@ -32,9 +32,9 @@ class Dispatch {
   /// Of the session.
   Status message(wire::Message& message) const;
 
-  /// A word, whatever path it took. Under locks: what tells the application, or starts something, is
-  /// `deferred`.
-  Status word(wire::Message& message, Deferred& deferred) const;
+  /// A message, whatever path it took. Under locks: what tells the application, or starts something, is
+  /// `actions`.
+  Status message(wire::Message& message, PostUnlockActions& actions) const;
 
  private:
   const Parts parts_;

@@ -14,9 +14,9 @@
 #include "drivers/crypto/crypto.h"
 #include "drivers/cuda/place.h"
 #include "drivers/socket/socket.h"
-#include "engine/announcement.h"
+#include "engine/listen/announcement.h"
+#include "engine/listen/own_address.h"
 #include "engine/load_transports.h"
-#include "engine/own_address.h"
 
 namespace p2p::engine {
 namespace {
@@ -48,12 +48,12 @@ std::vector<std::string> addresses_towards(const Context& context, const Session
       return wanted == rail.name || wanted == rail.address;
     });
   };
-  for (const TransportSlot& slot : context.transports()) {
+  for (const TransportSlot& runner : context.transports()) {
     const bool both = std::ranges::any_of(peer.introduction.transports, [&](const auto& theirs) {
-      return theirs.name == slot.transport->name() && theirs.reason.empty();
+      return theirs.name == runner.transport->name() && theirs.reason.empty();
     });
-    if (!both || slot.unusable) continue;
-    for (const Rail& rail : slot.transport->rails(peer.path)) {
+    if (!both || runner.unusable) continue;
+    for (const Rail& rail : runner.transport->rails(peer.path)) {
       if (is_named(rail)) addresses.push_back(rail.address);
     }
   }
@@ -210,9 +210,9 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   config.introduction.eager_bytes = static_cast<std::uint32_t>(options.eager_bytes);
   config.introduction.notifications = options.notifications;
   config.introduction.notification_bytes = options.notification_bytes;
-  for (const TransportSlot& slot : context_->transports()) {
+  for (const TransportSlot& runner : context_->transports()) {
     config.introduction.transports.push_back(
-        {std::string(slot.transport->name()), slot.unusable.value_or("")});
+        {std::string(runner.transport->name()), runner.unusable.value_or("")});
   }
   return config;
 }

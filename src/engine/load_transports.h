@@ -1,7 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "engine/region.h"
+#include "engine/memory/region.h"
 #include "p2p/options.h"
 #include "p2p/result.h"
 #include "transport/registry.h"

@@ -62,9 +62,9 @@ class Channel {
   /// A message from the peer channel's ControlLink.
   virtual Status on_control(std::span<const std::byte> /*message*/) { return {}; }
 
-  /// True if it carries words: blocks of up to kMaxWordBlockBytes that are quicker than those of the
-  /// ControlLink. They come in order, at the other end's WordListener, as long as the channel works.
-  virtual bool carries_words() const { return false; }
+  /// True if it carries words: blocks of up to kMaxMessageBlockBytes that are quicker than those of the
+  /// ControlLink. They come in order, at the other end's MessageListener, as long as the channel works.
+  virtual bool carries_messages() const { return false; }
 
   /// Takes a block, or answers false when full: try again after `progress`. Only in kReady.
   virtual bool say(std::span<const std::byte> /*block*/) { return false; }

@@ -17,9 +17,9 @@
 #include "transport/batch.h"
 #include "transport/channel.h"
 #include "transport/guard.h"
+#include "transport/message_listener.h"
 #include "transport/registration.h"
 #include "transport/stream_port.h"
-#include "transport/word_listener.h"
 
 namespace p2p {
 
@@ -29,7 +29,7 @@ enum class Role : std::uint8_t { kConnector, kAcceptor };
 /// How far a transport carries.
 enum class Reach : std::uint8_t { kProcess, kHost, kNetwork };
 
-/// How the engine deals work out to a transport's channels; src/engine/policy.h says how it does each.
+/// How the engine deals work out to a transport's channels; src/engine/schedule/policy.h says how it does each.
 enum class Scheduling : std::uint8_t {
   /// Moving bytes takes a thread's time: transfers are cut by `Options::batch_bytes` and spread over channels
   /// and workers.
@@ -102,7 +102,7 @@ struct ChannelSetup {
   std::array<std::byte, 32> secret{};
   bool encrypt = false;                        ///< both sides wish it
   ControlLink* control = nullptr;              ///< outlives the channel
-  WordListener* words = nullptr;               ///< likewise; null: nobody listens
+  MessageListener* messages = nullptr;         ///< likewise; null: nobody listens
   std::shared_ptr<StreamPort> port = nullptr;  ///< where the peer may dial; null: nowhere
   std::vector<std::string> transports{};       ///< that both sides have, as far as is known when it is opened
   bool links_twins = true;                     ///< the peer's wire has `cuda_ipc::TwinAddress`

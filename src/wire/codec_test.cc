@@ -226,14 +226,14 @@ TEST(FrameReader, RefusesALengthBeforeItsBytesCome) {
 
 TEST(FrameReader, TakesTheLongestFrame) {
   Notify longest;
-  longest.piece.resize(kMaxFrameBytes - encode(longest).size(), std::byte{5});
+  longest.part.resize(kMaxFrameBytes - encode(longest).size(), std::byte{5});
   const Bytes frame = encode(longest);
   ASSERT_EQ(frame.size(), kMaxFrameBytes);
   FrameReader reader;
   reader.feed(frame);
   const auto message = reader.next();
   ASSERT_TRUE(message && *message);
-  EXPECT_EQ(std::get<Notify>(**message).piece, longest.piece);
+  EXPECT_EQ(std::get<Notify>(**message).part, longest.part);
 }
 
 TEST(FrameReader, AppliesANewBoundToTheNextFrame) {

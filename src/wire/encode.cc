@@ -73,7 +73,7 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "NotifyDone",
                                                                                "Heartbeat",
                                                                                "Bye",
-                                                                               "Words",
+                                                                               "MessageBlock",
                                                                                "EagerMessage",
                                                                                "MessageAnswered",
                                                                                "MessageDeclined",
@@ -87,11 +87,11 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "ChannelsWanted",
                                                                                "EncryptionWish",
                                                                                "Resumable",
-                                                                               "Handled",
+                                                                               "CumulativeAck",
                                                                                "Resume",
                                                                                "ResumeAnswer",
                                                                                "Resumed",
-                                                                               "OtherAddresses"};
+                                                                               "AlternateAddresses"};
 
 }  // namespace
 

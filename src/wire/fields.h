@@ -42,12 +42,12 @@ void fields(Is<ReceiveSpan> auto& m, auto&& walk) {
 void fields(Is<ReceivePosted> auto& m, auto&& walk) { walk(m.sequence, m.more, m.spans); }
 void fields(Is<ReceiveDone> auto& m, auto&& walk) { walk(m.sequence, m.bytes, m.error, m.message); }
 void fields(Is<ReceiveWithdrawn> auto& m, auto&& walk) { walk(m.sequence); }
-void fields(Is<Notify> auto& m, auto&& walk) { walk(m.notification, m.total, m.offset, m.piece); }
+void fields(Is<Notify> auto& m, auto&& walk) { walk(m.notification, m.total, m.offset, m.part); }
 void fields(Is<NotifyDone> auto& m, auto&& walk) { walk(m.notification); }
 void fields(Is<NotifyTaken> auto& m, auto&& walk) { walk(m.count, m.bytes); }
 void fields(Is<Heartbeat> auto&, auto&& walk) { walk(); }
 void fields(Is<Bye> auto& m, auto&& walk) { walk(m.reason); }
-void fields(Is<Words> auto& m, auto&& walk) { walk(m.block); }
+void fields(Is<MessageBlock> auto& m, auto&& walk) { walk(m.block); }
 void fields(Is<EagerMessage> auto& m, auto&& walk) { walk(m.sequence, m.error, m.spans, m.bytes); }
 void fields(Is<MessageAnswered> auto& m, auto&& walk) { walk(m.sequence, m.error, m.message); }
 void fields(Is<MessageDeclined> auto& m, auto&& walk) { walk(m.sequence); }
@@ -56,12 +56,12 @@ void fields(Is<MessageWithdrawn> auto& m, auto&& walk) { walk(m.sequence); }
 void fields(Is<SendsEnded> auto& m, auto&& walk) { walk(m.reason); }
 
 void fields(Is<Resumable> auto& m, auto&& walk) { walk(m.token, m.boot, m.pid_namespace, m.pid, m.started); }
-void fields(Is<Handled> auto& m, auto&& walk) { walk(m.messages); }
+void fields(Is<CumulativeAck> auto& m, auto&& walk) { walk(m.messages); }
 void fields(Is<Resume> auto& m, auto&& walk) { walk(m.token, m.attempt, m.nonce); }
 void fields(Is<ResumeAnswer> auto& m, auto&& walk) { walk(m.known, m.nonce); }
 void fields(Is<Resumed> auto& m, auto&& walk) { walk(m.proof, m.messages); }
-void fields(Is<OtherAddresses::One> auto& m, auto&& walk) { walk(m.address, m.port); }
-void fields(Is<OtherAddresses> auto& m, auto&& walk) { walk(m.addresses); }
+void fields(Is<AlternateAddresses::One> auto& m, auto&& walk) { walk(m.address, m.port); }
+void fields(Is<AlternateAddresses> auto& m, auto&& walk) { walk(m.addresses); }
 
 /// A struct with a list of fields above.
 template <class T>

@@ -9,9 +9,9 @@
 
 #include "base/bytes.h"
 #include "p2p/memory.h"
+#include "wire/message_block.h"
 #include "wire/resumption.h"
 #include "wire/versions.h"
-#include "wire/words.h"
 
 /// What crosses a control connection: a closed set of messages. fields.h lists each struct's fields once, in
 /// wire order, and the codec walks that list both ways (encode.cc, decode.cc; byte tables in docs/wire.md).
@@ -19,6 +19,9 @@ namespace p2p::wire {
 
 /// Longest frame either side accepts, its header included. Longer things are sent in pieces.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;
+
+/// Longest frame taken from a peer that has not proven itself.
+inline constexpr std::size_t kStrangerFrameBytes = 1024;
 
 using Nonce = std::array<std::byte, 24>;
 using Digest = std::array<std::byte, 32>;
@@ -181,18 +184,18 @@ struct Bye {
 };
 
 /// A run of the messages below and of those about receives and notifications, one after the other as frames,
-/// as they go over a channel where one carries them: src/engine/words.h.
-struct Words {
+/// as they go over a channel where one carries them: src/engine/messaging/message_stream.h.
+struct MessageBlock {
   Bytes block;
-  friend bool operator==(const Words&, const Words&) = default;
+  friend bool operator==(const MessageBlock&, const MessageBlock&) = default;
 };
 
 using Message =
     std::variant<Hello, Introduction, ChannelOffer, ChannelAnswer, ChannelsReady, ChannelControl, RegionQuery,
                  RegionAnswer, RegionRevoke, RegionRevoked, ReceivePosted, ReceiveDone, ReceiveWithdrawn,
-                 Notify, NotifyDone, Heartbeat, Bye, Words, EagerMessage, MessageAnswered, MessageDeclined,
-                 ReceiveWanted, MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened, NotifyTaken,
-                 ChannelsRest, ChannelsWanted, EncryptionWish, Resumable, Handled, Resume, ResumeAnswer,
-                 Resumed, OtherAddresses>;
+                 Notify, NotifyDone, Heartbeat, Bye, MessageBlock, EagerMessage, MessageAnswered,
+                 MessageDeclined, ReceiveWanted, MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened,
+                 NotifyTaken, ChannelsRest, ChannelsWanted, EncryptionWish, Resumable, CumulativeAck, Resume,
+                 ResumeAnswer, Resumed, AlternateAddresses>;
 
 }  // namespace p2p::wire

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-/// Messages by which a session goes on over another connection when its own breaks: src/engine/resumption.h.
+/// Messages by which a session goes on over another connection when its own breaks: src/engine/session/session_resume.h.
 /// From version 7 on.
 namespace p2p::wire {
 
@@ -26,23 +26,23 @@ struct Resumable {
 
 /// From the acceptor, after `Resumable`, from version 8 on: where else its port is reached. Numeric
 /// addresses, at most kMostOtherAddresses.
-struct OtherAddresses {
+struct AlternateAddresses {
   struct One {
     std::string address;
     std::uint16_t port = 0;
     friend bool operator==(const One&, const One&) = default;
   };
   std::vector<One> addresses;
-  friend bool operator==(const OtherAddresses&, const OtherAddresses&) = default;
+  friend bool operator==(const AlternateAddresses&, const AlternateAddresses&) = default;
 };
 
 inline constexpr std::size_t kMostOtherAddresses = 16;
 
 /// So many of your messages I have handled since the session began. Those of this file and heartbeats do not
 /// count.
-struct Handled {
+struct CumulativeAck {
   std::uint64_t messages = 0;
-  friend bool operator==(const Handled&, const Handled&) = default;
+  friend bool operator==(const CumulativeAck&, const CumulativeAck&) = default;
 };
 
 /// First on a new connection, from who dialled: the session that it is for. Attempts of one session are

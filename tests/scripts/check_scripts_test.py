@@ -35,7 +35,7 @@ class Layers(Repository):
         for header in ("include/p2p/result.h", "include/p2p/endpoint.h", "src/base/error.h", "src/wire/messages.h",
                        "src/transport/transport.h", "src/transport/tcp/tcp.h", "src/transport/tcp/frame.h",
                        "src/transport/cma/cma.h", "src/drivers/socket/socket.h", "src/drivers/cuda/stream.h",
-                       "src/engine/session.h", "tests/support/pair.h"):
+                       "src/engine/session/session.h", "tests/support/pair.h"):
             self.write(header, "#pragma once\n")
 
     def assert_breach(self, path, text, expected):
@@ -67,7 +67,7 @@ class Layers(Repository):
         self.assert_breach("src/api/builtin_transports.cc", '#include "transport/tcp/frame.h"\n', "frame.h")
 
     def test_transport_knows_no_engine(self):
-        self.assert_breach("src/transport/tcp/x.cc", '#include "engine/session.h"\n', "src/engine/session.h")
+        self.assert_breach("src/transport/tcp/x.cc", '#include "engine/session/session.h"\n', "src/engine/session/session.h")
 
     def test_transport_knows_no_wire(self):
         self.assert_breach("src/transport/tcp/x.cc", '#include "wire/messages.h"\n', "src/wire/messages.h")

@@ -39,7 +39,7 @@ class Application {
     connection_ = endpoint_.connect("127.0.0.1", port, kTimeout, std::nullopt);
   }
 
-  /// Imports memory of the peer, or does something with what is imported.
+  /// RegionExchange memory of the peer, or does something with what is imported.
   void act(bool imports) {
     if (!connection_) {
       const auto all = endpoint_.connections();

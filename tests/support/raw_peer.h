@@ -66,7 +66,7 @@ class RawPeer {
   bool say(const wire::Message& message) { return say(ByteView(wire::encode(message))); }
 
   /// The same of a message that travels as a word.
-  bool say_word(const wire::Message& message) {
+  bool say_message(const wire::Message& message) {
     const Bytes frame = wire::encode(message);
     const bool said = say_words(said_, heard_, frame);
     said_ += frame.size();
@@ -75,7 +75,7 @@ class RawPeer {
 
   /// A block of words, as they are numbered by the byte.
   bool say_words(std::uint64_t offset, std::uint64_t acknowledged, ByteView frames) {
-    wire::Words words;
+    wire::MessageBlock words;
     ByteWriter writer(words.block);
     writer.put(offset);
     writer.put(acknowledged);
@@ -104,8 +104,8 @@ class RawPeer {
       if (auto word = words_.next(); word && *word) return std::move(**word);
       auto message = reader_.next();
       if (!message) return std::nullopt;
-      if (*message && std::holds_alternative<wire::Words>(**message)) {
-        hear(std::get<wire::Words>(**message));
+      if (*message && std::holds_alternative<wire::MessageBlock>(**message)) {
+        hear(std::get<wire::MessageBlock>(**message));
         continue;
       }
       if (*message) return std::move(**message);
@@ -158,7 +158,7 @@ class RawPeer {
 
   bool wait(short events, Clock::time_point deadline) const { return await(socket_.get(), events, deadline); }
 
-  void hear(const wire::Words& words) {
+  void hear(const wire::MessageBlock& words) {
     constexpr std::size_t kHeadBytes = 8 + 8 + 1;
     const ByteView frames = ByteView(words.block).subspan(std::min(kHeadBytes, words.block.size()));
     words_.feed(frames);

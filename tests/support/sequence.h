@@ -37,7 +37,7 @@ class Sequence {
       const unsigned what = choose(32);
       if (what >= kActs) {
         application_.act(what == kActs);
-      } else if (what >= kWords ? !say_word(peer, word(what)) : !peer.say(message(what))) {
+      } else if (what >= kMessages ? !say_message(peer, word(what)) : !peer.say(message(what))) {
         break;
       }
       while (peer.next(std::chrono::milliseconds(0))) {
@@ -49,7 +49,7 @@ class Sequence {
 
  private:
   // The choices from which on it is a word, and something that an application does.
-  static constexpr unsigned kWords = 15;
+  static constexpr unsigned kMessages = 15;
   static constexpr unsigned kActs = 28;
 
   unsigned choose(unsigned among) { return choices_.choose(among); }
@@ -109,9 +109,9 @@ class Sequence {
         switch (choose(8)) {
           case 7: return wire::Hello{};
           case 6: return wire::Resumable{};
-          case 5: return wire::Handled{small()};
+          case 5: return wire::CumulativeAck{small()};
           case 4: return wire::Resumed{{}, small()};
-          case 3: return wire::OtherAddresses{{{"192.0.2.1", static_cast<std::uint16_t>(choose(3))}}};
+          case 3: return wire::AlternateAddresses{{{"192.0.2.1", static_cast<std::uint16_t>(choose(3))}}};
           default: return wire::Heartbeat{};
         }
       default: break;
@@ -121,11 +121,11 @@ class Sequence {
   }
 
   // Mostly as it should, or outside of words, or in a block that starts or acknowledges somewhere else.
-  bool say_word(RawPeer& peer, const wire::Message& word) {
+  bool say_message(RawPeer& peer, const wire::Message& word) {
     switch (choose(32)) {
       case 31: return peer.say(word);
       case 30: return peer.say_words(small(), small(), wire::encode(word));
-      default: return peer.say_word(word);
+      default: return peer.say_message(word);
     }
   }
 

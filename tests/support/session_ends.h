@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "support/stranger.h"
 
 /// Two ends for tests of sessions: one that is a Session and notes what it reports, one that is a bare

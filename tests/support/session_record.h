@@ -44,7 +44,7 @@ class SessionRecord {
  private:
   enum Opening : std::uint16_t { kHello = 1, kIntroduction = 2, kChannelAnswer = 4 };
   enum Message : std::uint16_t { kHeartbeat = 16, kBye = 17, kResumable = 31, kHandled = 32 };
-  enum Frame : unsigned { kAcknowledgement = 5, kWords = 7 };
+  enum Frame : unsigned { kAcknowledgement = 5, kMessages = 7 };
 
   template <class Number>
   static Number number(ByteView bytes, std::size_t at) {
@@ -173,7 +173,7 @@ class SessionRecord {
   // How words lie in blocks, and what is acknowledged along the way, is a matter of time.
   void answer(ByteView frame) {
     const unsigned type = std::to_integer<unsigned>(frame[0]);
-    if (type != kWords) {
+    if (type != kMessages) {
       const bool alone = type == kAcknowledgement;
       const auto part = [&](std::size_t at, std::size_t size) { return to_hex(frame.subspan(at, size)); };
       line("stream", false,

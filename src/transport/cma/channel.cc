@@ -220,7 +220,7 @@ bool CmaChannel::take_words() {
     const auto read = reader_.read(block_);
     if (!read) breach_ = read.error();
     if (!read || !*read) return taken != 0;
-    if (setup_.words != nullptr) setup_.words->take(block_);
+    if (setup_.messages != nullptr) setup_.messages->take(block_);
   }
   return true;
 }

@@ -12,10 +12,10 @@
 #include "transport/cma/handshake.h"
 #include "transport/cma/process_copier.h"
 #include "transport/cma/served_copies.h"
+#include "transport/message_ring.h"
 #include "transport/peer_access.h"
 #include "transport/peer_end.h"
 #include "transport/transport.h"
-#include "transport/word_ring.h"
 
 namespace p2p::cma {
 
@@ -72,7 +72,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   int ready_fd() const override { return events_.get(); }
   bool busy() const override;
   Left leave() override;
-  bool carries_words() const override { return true; }
+  bool carries_messages() const override { return true; }
   bool say(std::span<const std::byte> block) override;
   bool stir() override;
   bool rest() override;

@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/underlying.h"
 #include "base/wire_code.h"
+#include "transport/message_listener.h"
 #include "transport/registration.h"
-#include "transport/word_listener.h"
 
 namespace p2p::cma {
 namespace {
@@ -25,7 +25,7 @@ using Piece = CopyRequest::Piece;
 constexpr std::size_t kHeadBytes = 1 + 1 + 8 + 8 + 2;
 constexpr std::size_t kMaxText = 400;
 static_assert(sizeof(Piece) == 16 && sizeof(Region) == 20, "they travel as they lie in memory");
-static_assert(kHeadBytes + kMaxBatchSegments * (sizeof(Region) + sizeof(Piece)) <= kMaxWordBlockBytes,
+static_assert(kHeadBytes + kMaxBatchSegments * (sizeof(Region) + sizeof(Piece)) <= kMaxMessageBlockBytes,
               "a request is one block of a ring");
 
 template <class T>

@@ -37,7 +37,7 @@ void Mail::answer(ByteView message) {
 
 // The link wakes who rests.
 bool Mail::write(Way& way, ByteView block) {
-  if (block.size() > kMaxWordBlockBytes) return false;
+  if (block.size() > kMaxMessageBlockBytes) return false;
   const auto written = way.writer.write(block);
   if (!written) error_ = written.error();
   if (!written || !*written) return false;

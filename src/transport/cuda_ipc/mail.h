@@ -7,8 +7,8 @@
 
 #include "base/bytes.h"
 #include "p2p/result.h"
+#include "transport/message_ring.h"
 #include "transport/transport.h"
-#include "transport/word_ring.h"
 
 namespace p2p::cuda_ipc {
 

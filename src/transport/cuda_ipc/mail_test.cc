@@ -108,7 +108,7 @@ TEST_F(MailTest, TheLinkDoesNotOvertakeWords) {
   std::vector<std::size_t> expected;
   // What has no room goes by the link.
   for (std::size_t i = 1; i != 200; ++i) {
-    asker_.ask(numbered(i, i % 7 == 0 ? kMaxWordBlockBytes : 4000));
+    asker_.ask(numbered(i, i % 7 == 0 ? kMaxMessageBlockBytes : 4000));
     expected.push_back(i);
   }
   EXPECT_GT(link_.sent.size(), 30U);

@@ -16,7 +16,7 @@
 #include "p2p/result.h"
 #include "transport/cuda_ipc/key.h"
 #include "transport/cuda_ipc/ring_slots.h"
-#include "transport/word_ring.h"
+#include "transport/message_ring.h"
 
 namespace p2p::cuda_ipc {
 

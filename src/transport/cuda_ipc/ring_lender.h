@@ -14,8 +14,8 @@
 #include "transport/cuda_ipc/key.h"
 #include "transport/cuda_ipc/mappings.h"
 #include "transport/cuda_ipc/ring_slots.h"
+#include "transport/message_ring.h"
 #include "transport/registration.h"
-#include "transport/word_ring.h"
 
 namespace p2p::cuda_ipc {
 

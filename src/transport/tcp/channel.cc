@@ -153,7 +153,7 @@ bool StreamChannel::post(const Batch& batch) {
 }
 
 bool StreamChannel::say(std::span<const std::byte> block) {
-  if (phase_ != Phase::kReady || !sender_.post_words(block)) return false;
+  if (phase_ != Phase::kReady || !sender_.post_messages(block)) return false;
   if (const Result<bool> flushed = flush(); !flushed) lose(flushed.error());
   return true;
 }
@@ -224,8 +224,8 @@ Status StreamChannel::begin_frame(const FrameHeader& header, ByteView descriptor
     case FrameType::kReadRequest: return peer_.serve_read(header, descriptors);
     case FrameType::kReadResponse: return reads_.begin_response(header, landing);
     case FrameType::kReadEnd: return reads_.end(header, descriptors);
-    case FrameType::kWords:
-      if (setup_.words != nullptr) setup_.words->take(descriptors);
+    case FrameType::kMessages:
+      if (setup_.messages != nullptr) setup_.messages->take(descriptors);
       return {};
     case FrameType::kAck:
     case FrameType::kRefusal: return {};

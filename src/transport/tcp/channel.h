@@ -62,7 +62,7 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
            !receiver_.in_frame();
   }
   Status on_control(std::span<const std::byte> message) override;
-  bool carries_words() const override { return true; }
+  bool carries_messages() const override { return true; }
   bool say(std::span<const std::byte> block) override;
   std::chrono::microseconds round_trip() const override {
     return stream_ ? socket::least_round_trip(stream_->fd()) : std::chrono::microseconds(0);

@@ -27,9 +27,9 @@ bool consistent(const FrameHeader& header) {
     case FrameType::kAck: return bare && header.code == 0 && header.number == 0 && !has_ranges;
     case FrameType::kRefusal:
       return bare && header.code != 0 && header.number != 0 && header.descriptor_bytes <= kMaxReasonBytes;
-    case FrameType::kWords:
+    case FrameType::kMessages:
       return bare && header.code == 0 && header.number == 0 && has_ranges &&
-             header.descriptor_bytes <= kMaxWordBlockBytes;
+             header.descriptor_bytes <= kMaxMessageBlockBytes;
   }
   return false;
 }

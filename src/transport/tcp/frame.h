@@ -20,7 +20,7 @@ enum class FrameType : std::uint8_t {
   kReadEnd = 4,       ///< a request's outcome, after its bytes if it had any
   kAck = 5,           ///< nothing but `acknowledged`
   kRefusal = 6,       ///< a write that did not land, and why
-  kWords = 7,         ///< a block of words, in place of descriptors
+  kMessages = 7,      ///< a block of words, in place of descriptors
 };
 
 /// Bounds that both sides keep and check.

@@ -108,10 +108,10 @@ void Sender::end_read(std::uint64_t number, const Status& outcome) {
   ++peer_reads_;
 }
 
-bool Sender::post_words(ByteView block) {
+bool Sender::post_messages(ByteView block) {
   if (word_frames_ == kWordFrames) return false;
-  OutFrame& frame = make_frame(
-      kRequests, {.type = FrameType::kWords, .descriptor_bytes = static_cast<std::uint32_t>(block.size())});
+  OutFrame& frame = make_frame(kRequests, {.type = FrameType::kMessages,
+                                           .descriptor_bytes = static_cast<std::uint32_t>(block.size())});
   frame.head.insert(frame.head.end(), block.begin(), block.end());
   ++word_frames_;
   return true;
@@ -208,7 +208,7 @@ void Sender::finish_front() {
   FramePtr frame = std::move(started_.front());
   started_.pop_front();
   if (frame->header.type == FrameType::kWrite) writes_.sent_whole(frame->header.number);
-  if (frame->header.type == FrameType::kWords) --word_frames_;
+  if (frame->header.type == FrameType::kMessages) --word_frames_;
   if (frame->header.type == FrameType::kReadResponse || frame->header.type == FrameType::kReadEnd)
     --peer_reads_;
   if (spare_.size() == kSpareFrames) return;

@@ -57,7 +57,7 @@ class Sender {
   void end_read(std::uint64_t number, const Status& outcome);
 
   /// A block of words, ahead of what was not started; false if so many wait that more would be of no use.
-  bool post_words(ByteView block);
+  bool post_messages(ByteView block);
 
   /// The peer's reads that are not answered to the end.
   std::uint64_t peer_reads() const { return peer_reads_; }

@@ -1,0 +1,148 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "engine/channels/channel_set.h"
+#include "engine/channels/context.h"
+#include "engine/channels/router.h"
+#include "engine/memory/fence.h"
+#include "engine/schedule/lane.h"
+#include "engine/session/session.h"
+#include "p2p/stats.h"
+
+namespace p2p::engine {
+
+/// The lanes of one connection, one for each transport that both sides can use, from the offer of channels to
+/// their end. Messages come on the reactor's thread.
+class LaneSet : public std::enable_shared_from_this<LaneSet> {
+ public:
+  /// `changed` is called, on the reactor's thread, when a lane got further or was given up.
+  LaneSet(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed,
+          MakeMessagePort make_message_port);
+
+  /// Finds what both sides can use.
+  void start(Role role, const SessionPeer& peer);
+
+  /// As connector, after `start`: opens and offers the channels of one transport. False: there is none left.
+  bool offer_next();
+
+  Status on(const wire::ChannelOffer& offer);
+  Status on(const wire::ChannelAnswer& answer);
+  Status on(const wire::ChannelsReady& ready);
+  Status on(wire::ChannelControl control);
+  Status on(const wire::ChannelReopen& offer);
+  Status on(const wire::ChannelReopened& answer);
+  Status on(const wire::ChannelsRest& rest);
+  Status on(const wire::ChannelsWanted& wanted);
+
+  /// MessageStream are about to be said: has channels that rest opened for those that follow. Any thread.
+  void open_idle();
+
+  /// Some channels may be closed because nothing used them. Any thread; needs no lock.
+  bool may_be_idle() const { return rests_; }
+
+  /// Gives up what is not up yet.
+  void expire(const Error& error);
+
+  /// Of every lane it is known whether its channels can reach the peer, or it is given up.
+  bool met() const;
+
+  /// Every lane is up on both sides or given up.
+  bool settled() const;
+
+  /// The choice among those that are up.
+  const std::shared_ptr<Router>& router() const { return router_; }
+
+  /// Adds what the lanes have counted.
+  void add_to(Stats& stats) const;
+
+  /// Asks all channels to leave a transfer's local memory alone.
+  void abandon(const std::shared_ptr<TransferState>& state) const;
+
+  /// The peer's machine was heard of over one of the channels; false also where none can tell.
+  bool heard_within(std::chrono::milliseconds time) const;
+
+  /// The session goes on over this path.
+  void moved(const PeerPath& path);
+
+  /// Ends all channels. What is under way fails with `error`. Any thread, also several at once: to each that
+  /// returns all have ended.
+  void close(const Error& error);
+
+  /// What the peer must pass before memory that it could reach is free, once the channels have ended.
+  const std::shared_ptr<Fence>& fence() const { return fence_; }
+
+ private:
+  /// By its ChannelsReady.
+  enum class PeerSaid : std::uint8_t { kNothing, kReady, kGaveUp };
+
+  struct Entry {
+    bool expected = false;
+    bool offered = false;     ///< by this side or to it
+    bool answered = false;    ///< the same
+    bool local_done = false;  ///< up or given up here, and the peer was told
+    bool peer_done = false;   ///< the same of the peer, or it is waited for no longer
+    bool given_up = false;    ///< here: it does not come back
+    PeerSaid peer_said = PeerSaid::kNothing;
+    std::unique_ptr<ChannelSet> channels;
+  };
+
+  std::vector<std::shared_ptr<ChannelRunner>> runners() const;
+  Entry* find(const std::string& transport) P2P_REQUIRES(mutex_);
+  std::size_t index_of(const Entry& entry) const P2P_REQUIRES(mutex_);
+  std::string name_of(const Entry& entry) const P2P_REQUIRES(mutex_);
+  std::vector<std::string> of_both() const P2P_REQUIRES(mutex_);
+  void make_channels(Entry& entry) P2P_REQUIRES(mutex_);
+  Status take_up(Entry& entry, const wire::ChannelOffer& offer) P2P_REQUIRES(mutex_);
+  Status take_answer(Entry& entry, const wire::ChannelAnswer& answer) P2P_REQUIRES(mutex_);
+  bool is_due(const Entry& entry, bool success) const P2P_REQUIRES(mutex_);
+  void give_up(Entry& entry, const Error& why) P2P_REQUIRES(mutex_);
+  void take_news(Entry& entry, ChannelSet::News news) P2P_REQUIRES(mutex_);
+  void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
+  void note_rest(const Entry& entry) P2P_REQUIRES(mutex_);
+  void wake_all();
+  void watch_all();
+  template <class Message>
+  Status take_reopening(const Message& message);
+  void channel_changed(std::size_t transport, std::uint32_t channel, const Status& status);
+  void tick();
+  void set_timer();
+
+  /// Ends what was given up and reports changes, with the mutex free.
+  void sweep();
+
+  const std::shared_ptr<Context> context_;
+  const SendMessage send_;
+  const std::function<void()> changed_;
+  const std::shared_ptr<Router> router_;
+  const std::shared_ptr<Fence> fence_;
+  const MakeMessagePort make_message_port_;
+
+  mutable Mutex mutex_;
+  Role role_ P2P_GUARDED_BY(mutex_) = Role::kConnector;
+  SessionPeer peer_ P2P_GUARDED_BY(mutex_);
+  std::vector<Entry> entries_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<ChannelRunner>> trash_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<ChannelRunner>> ending_ P2P_GUARDED_BY(mutex_);  // with the connection
+  std::vector<std::pair<std::shared_ptr<Lane>, Error>> given_up_ P2P_GUARDED_BY(mutex_);
+  bool started_ P2P_GUARDED_BY(mutex_) = false;
+  bool dirty_ P2P_GUARDED_BY(mutex_) = false;
+  bool closed_ P2P_GUARDED_BY(mutex_) = false;
+
+  std::atomic<bool> rests_{false};  // some channels may
+
+  // Reactor's thread only.
+  std::optional<Reactor::TimerId> timer_;
+  ChannelSet::Clock::time_point timer_at_;
+};
+
+}  // namespace p2p::engine

@@ -1,0 +1,86 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "engine/memory/region.h"
+#include "engine/memory/remote_region.h"
+#include "engine/schedule/lane.h"
+#include "p2p/connection.h"
+
+namespace p2p::engine {
+
+/// The choice among the lanes of one connection: the first transport, in the order of preference, that is up
+/// on both sides, carries the pair of places and has both memories registered. One whose channels are all
+/// lost, and being opened again, comes after those that have some. Thread-safe.
+class Router {
+ public:
+  /// `required`: this transport or none, for all memory that it moves bytes between; empty: any.
+  explicit Router(const TransportList& transports, std::string required = "");
+
+  /// The lane is up on both sides.
+  void open(std::size_t transport, std::shared_ptr<Lane> lane);
+
+  /// The transport cannot be used: not at all, or no more. Its lane, if it has one, can still be found.
+  void close(std::size_t transport, std::string reason);
+
+  /// It cannot be used yet: its lane comes up, or is closed.
+  void await(std::size_t transport);
+
+  /// The connection is over; no lane is found any more.
+  void close_all(const std::string& reason);
+
+  bool usable(std::size_t transport) const;
+
+  /// The same, or its lane may still come up: regions are imported for it meanwhile.
+  bool may_be_usable(std::size_t transport) const;
+  bool any_usable() const;
+
+  /// Some lane that is up, or may come up, wants the owner's message for a region in `place`.
+  bool wants_exported_key(MemoryPlace place) const;
+
+  /// Null if the transport never had a lane that was up, or the connection is over.
+  std::shared_ptr<Lane> lane(std::size_t transport) const;
+
+  /// The transport that moves bytes between the regions, or why none does; `around`: another one than this.
+  /// Warns, once for each reason, of what keeps GPU memory from a faster one.
+  Result<std::size_t> choose(const Region& local, const RemoteRegion& remote,
+                             std::optional<std::size_t> around = std::nullopt) const;
+
+  /// The same choice, with what is in the way of the transports before it.
+  Explanation explain(const Region& local, const RemoteRegion& remote) const;
+
+  /// The channel for messages: `now` while it works, else one of the best lane that carries them; null: none
+  /// does.
+  std::shared_ptr<ChannelRunner> message_runner(const std::shared_ptr<ChannelRunner>& now) const;
+
+  /// A row for each pair of memory kinds.
+  std::vector<Route> routes() const;
+
+ private:
+  struct Row {
+    std::optional<std::string> closed = "the peer does not offer it";  ///< why not usable
+    bool awaited = false;                                              ///< and may be
+    std::shared_ptr<Lane> lane;
+  };
+
+  std::optional<Explanation::Passed> obstacle(std::size_t transport, const Region& local,
+                                              const RemoteRegion& remote) const P2P_REQUIRES(mutex_);
+  bool is_required(std::size_t transport, const Region& local, const RemoteRegion& remote) const;
+  bool is_news(const Explanation::Passed& passed) const P2P_REQUIRES(mutex_);
+  Route best(MemoryKind local, MemoryKind remote) const P2P_REQUIRES(mutex_);
+
+  const TransportList& transports_;
+  const std::string required_;
+  mutable Mutex mutex_;
+  mutable std::set<std::string> warned_ P2P_GUARDED_BY(mutex_);  // of which reasons
+  std::vector<Row> rows_ P2P_GUARDED_BY(mutex_);                 // one for each transport
+};
+
+}  // namespace p2p::engine

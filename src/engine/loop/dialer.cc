@@ -1,0 +1,165 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/loop/dialer.h"
+
+#include <netdb.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "base/mutex.h"
+#include "base/thread.h"
+
+namespace p2p::engine {
+
+struct Dialer::Answer {
+  sockaddr_storage address{};
+  socklen_t size = 0;
+};
+
+struct Dialer::Resolution {
+  UniqueFd ready;
+  Mutex mutex;
+  int error P2P_GUARDED_BY(mutex) = 0;
+  std::vector<Answer> answers P2P_GUARDED_BY(mutex);
+};
+
+namespace {
+
+/// Returns an EAI_ code.
+int addresses_of(const std::string& host, std::uint16_t port, int flags,
+                 std::vector<Dialer::Answer>& answers) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) return error;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    Dialer::Answer answer;
+    if (each->ai_addrlen > sizeof answer.address) continue;
+    std::memcpy(&answer.address, each->ai_addr, each->ai_addrlen);
+    answer.size = each->ai_addrlen;
+    answers.push_back(answer);
+  }
+  freeaddrinfo(found);
+  return answers.empty() ? EAI_NONAME : 0;
+}
+
+/// A host that says no is not a broken system; nor is one out of reach, which says nothing of who runs there.
+Error dial_error(const std::string& what, int error_number) {
+  Error error = system_error(what, error_number);
+  if (error_number == ECONNREFUSED) {
+    error.code = ErrorCode::kUnavailable;
+  } else if (error_number == EHOSTUNREACH || error_number == ENETUNREACH) {
+    error.code = ErrorCode::kPeerGone;
+  } else if (error_number == ETIMEDOUT) {
+    error.code = ErrorCode::kTimedOut;
+  }
+  return error;
+}
+
+}  // namespace
+
+Dialer::Dialer(Reactor& reactor, std::string host, std::uint16_t port)
+    : reactor_(reactor), host_(std::move(host)), port_(port) {}
+
+Dialer::~Dialer() = default;
+
+std::string Dialer::describe() const {
+  return resolution_ ? fmt::format("look up {}", host_) : fmt::format("connect to {}:{}", host_, port_);
+}
+
+void Dialer::start(Done done) {
+  done_ = std::move(done);
+  if (addresses_of(host_, port_, AI_NUMERICHOST, answers_) != 0) return look_up();
+  reactor_.post([self = shared_from_this()] { self->try_next(); });
+}
+
+void Dialer::look_up() {
+  auto resolution = std::make_shared<Resolution>();
+  resolution->ready.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const auto resolve = [resolution, host = host_, port = port_] {
+    std::vector<Answer> answers;
+    const int error = addresses_of(host, port, 0, answers);
+    MutexLock lock(resolution->mutex);
+    resolution->error = error;
+    resolution->answers = std::move(answers);
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(resolution->ready.get(), &one, sizeof one);
+  };
+  const auto taken = [self = shared_from_this()](std::uint32_t) { self->take_answers(); };
+  Status watched = reactor_.watch(resolution->ready.get(), EPOLLIN, taken);
+  if (watched) {
+    resolution_ = resolution;
+    auto thread = start_thread("p2p-look-up", resolve);
+    if (thread) return thread->detach();
+    watched = tl::unexpected(thread.error());
+  }
+  reactor_.post(
+      [self = shared_from_this(), error = watched.error()] { self->finish(tl::unexpected(error)); });
+}
+
+void Dialer::take_answers() {
+  const auto resolution = std::exchange(resolution_, nullptr);
+  reactor_.unwatch(resolution->ready.get());
+  int error = 0;
+  {
+    MutexLock lock(resolution->mutex);
+    error = resolution->error;
+    answers_ = std::move(resolution->answers);
+  }
+  if (error != 0) {
+    return finish(fail(ErrorCode::kNotFound, "look up {}: {}", host_, gai_strerror(error)));
+  }
+  try_next();
+}
+
+void Dialer::try_next() {
+  if (!done_) return;
+  while (next_ < answers_.size()) {
+    const Answer& answer = answers_[next_++];
+    socket_.reset(::socket(answer.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const auto* address = reinterpret_cast<const sockaddr*>(&answer.address);
+    if (socket_ && (::connect(socket_.get(), address, answer.size) == 0 || errno == EINPROGRESS)) {
+      const Status watched = reactor_.watch(
+          socket_.get(), EPOLLOUT, [self = shared_from_this()](std::uint32_t) { self->take_outcome(); });
+      if (watched) return;
+      failure_ = watched.error();
+    } else {
+      failure_ = dial_error(describe(), errno);
+    }
+    socket_.reset();
+  }
+  finish(tl::unexpected(failure_.value_or(Error{ErrorCode::kNotFound, describe() + ": no address"})));
+}
+
+void Dialer::take_outcome() {
+  reactor_.unwatch(socket_.get());
+  int error = 0;
+  socklen_t size = sizeof error;
+  if (getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (error == 0) return finish(std::move(socket_));
+  failure_ = dial_error(describe(), error);
+  socket_.reset();
+  try_next();
+}
+
+void Dialer::finish(Result<UniqueFd> outcome) {
+  const Done done = std::exchange(done_, nullptr);
+  stop();
+  if (done) done(std::move(outcome));
+}
+
+void Dialer::stop() {
+  done_ = nullptr;
+  if (resolution_) reactor_.unwatch(resolution_->ready.get());
+  resolution_ = nullptr;
+  if (socket_) reactor_.unwatch(socket_.get());
+  socket_.reset();
+}
+
+}  // namespace p2p::engine

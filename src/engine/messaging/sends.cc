@@ -1,0 +1,400 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/messaging/sends.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/underlying.h"
+#include "base/wire_code.h"
+#include "engine/memory/spans.h"
+#include "engine/request/stripe.h"
+
+namespace p2p::engine {
+namespace {
+
+// Of one receive. A peer that posts more, or more receives than it may, is broken or wants our memory.
+constexpr std::size_t kMaxPostedSpans = std::size_t{1} << 22;
+constexpr std::uint64_t kMaxSpanBytes = std::uint64_t{1} << 40;
+
+std::uint64_t cost(std::uint64_t bytes) { return bytes + Sends::kEagerCost; }
+
+bool on_device(std::span<const wire::ReceiveSpan> spans) {
+  return std::any_of(spans.begin(), spans.end(),
+                     [](const auto& span) { return span.kind == to_underlying(MemoryKind::kCuda); });
+}
+
+Status check(const wire::ReceivePosted& posted) {
+  for (const wire::ReceiveSpan& span : posted.spans) {
+    // The cap on sizes keeps their sum from running over.
+    if (span.address + span.size < span.address || span.size > kMaxSpanBytes ||
+        span.kind > to_underlying(MemoryKind::kCuda)) {
+      return fail(ErrorCode::kProtocol, "receive {} names {} bytes at {:#x}", posted.sequence, span.size,
+                  span.address);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void Sends::set_room(std::uint64_t bytes) {
+  MutexLock lock(mutex_);
+  room_ = bytes;
+}
+
+// A quarter of the room at most, so that several are on their way.
+bool Sends::may_be_eager(std::uint64_t bytes, std::size_t spans, bool on_host) const {
+  return on_host && bytes <= kMostEagerBytes && spans <= kMostEagerSpans && cost(bytes) <= room_ / 4;
+}
+
+std::shared_ptr<TransferState> Sends::post(std::span<const LocalSpan> message) {
+  bool on_host = true;
+  const Status known = visit_spans("send", *context_->regions, message,
+                                   [&](const LocalSpan&, const std::shared_ptr<Region>& region) {
+                                     on_host = on_host && region->info().place.kind == MemoryKind::kHost;
+                                   });
+  if (!known) return failed_transfer(known.error());
+  const std::uint64_t bytes = total(message);
+  auto state = std::make_shared<TransferState>(bytes);
+  Sequence sequence = 0;
+  bool eager = false;
+  std::function<void()> start;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return failed_transfer(error_);
+    sequence = next_++;
+    state->set_cancel([weak = weak_from_this(), sequence] {
+      if (const auto self = weak.lock()) self->cancel(sequence);
+    });
+    if (messages_->assists()) {
+      state->set_poll([weak = weak_from_this(), sequence](const TransferState& one, auto deadline) {
+        if (const auto self = weak.lock()) self->assist(sequence, one, deadline);
+      });
+    }
+    Send send{{message.begin(), message.end()}, state};
+    const auto posted = posted_.find(sequence);
+    const bool there = posted != posted_.end();
+    const bool to_device = there ? on_device(posted->second.spans) : peer_on_device_;
+    eager =
+        may_be_eager(bytes, message.size(), on_host) && !to_device && !(there && posted->second.withdrawn);
+    if (eager) {
+      if (there) posted_.erase(posted);
+      if (queued_.empty() && has_room(bytes)) {
+        send_eagerly(sequence, std::move(send));
+      } else {
+        queued_.emplace(sequence, std::move(send));
+      }
+    } else {
+      waiting_.emplace(sequence, std::move(send));
+      start = match(sequence);
+      if (!start) messages_->say(wire::ReceiveWanted{sequence});
+    }
+  }
+  if (start) start();
+  if (eager) {
+    messages_->flush_if_due();
+  } else {
+    messages_->flush();
+  }
+  return state;
+}
+
+bool Sends::has_room(std::uint64_t bytes) const { return room_used_ + cost(bytes) <= room_; }
+
+// In order, as far as the peer has room.
+void Sends::send_queued() {
+  while (!queued_.empty()) {
+    const auto first = queued_.begin();
+    if (!has_room(first->second.state->bytes())) return;
+    const Sequence sequence = first->first;
+    Send send = std::move(first->second);
+    queued_.erase(first);
+    send_eagerly(sequence, std::move(send));
+  }
+}
+
+// The memory is read here and now; later only if the receive turns out to lie on a device.
+void Sends::send_eagerly(Sequence sequence, Send send) {
+  wire::EagerMessage message{.sequence = sequence, .error = 0, .spans = {}, .bytes = {}};
+  std::vector<ByteView> items = std::move(items_);
+  items.clear();
+  HeldRegions held;
+  Status readable;
+  if (send.state->done()) {
+    readable = fail(ErrorCode::kCancelled, "message {}: its sender cancelled", sequence);
+  } else {
+    readable = visit_spans("send", *context_->regions, send.message,
+                           [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
+                             held.add(region);
+                             items.emplace_back(span.data, span.size);
+                             if (send.message.size() > 1) {
+                               message.spans.push_back(static_cast<std::uint32_t>(span.size));
+                             }
+                           });
+  }
+  if (readable) {
+    messages_->say(message, items);
+  } else {
+    message.spans.clear();
+    message.error = wire_code(readable.error().code);
+    messages_->say(message);
+  }
+  items_ = std::move(items);
+  messages_->gather();
+  const std::uint64_t used = readable ? cost(send.state->bytes()) : kEagerCost;
+  room_used_ += used;
+  eager_.emplace(sequence, Eager{std::move(send), used});
+}
+
+Status Sends::on(wire::ReceivePosted& posted, PostUnlockActions& actions) {
+  if (Status fine = check(posted); !fine) return fine;
+  const Sequence sequence = posted.sequence;
+  MutexLock lock(mutex_);
+  if (!coming_) coming_.emplace(sequence, Receive{});
+  Receive& receive = coming_->second;
+  if (sequence != coming_->first || posted_.size() >= context_->options.max_posted_receives ||
+      receive.spans.size() + posted.spans.size() > kMaxPostedSpans) {
+    return fail(ErrorCode::kProtocol, "receive {} posted with {} spans, {} has {}, {} wait", sequence,
+                posted.spans.size(), coming_->first, receive.spans.size(), posted_.size());
+  }
+  if (receive.spans.empty()) {
+    receive.spans = std::move(posted.spans);
+  } else {
+    receive.spans.insert(receive.spans.end(), posted.spans.begin(), posted.spans.end());
+  }
+  if (posted.more != 0) return {};
+  const Receive whole = std::move(receive);
+  coming_.reset();
+  peer_on_device_ = on_device(whole.spans);
+  // What went eagerly needs to know no more; what will not be sent is answered by the end of all sends.
+  if (closed_ || (sequence < next_ && !waiting_.contains(sequence) && !eager_.contains(sequence))) return {};
+  if (!posted_.emplace(sequence, whole).second) {
+    return fail(ErrorCode::kProtocol, "receive {} posted twice", sequence);
+  }
+  if (auto start = match(sequence)) actions.call(std::move(start));
+  return {};
+}
+
+// What starts number `sequence` if both halves are there.
+std::function<void()> Sends::match(Sequence sequence) {
+  const auto mine = waiting_.find(sequence);
+  const auto theirs = posted_.find(sequence);
+  if (mine == waiting_.end() || theirs == posted_.end()) return nullptr;
+  writes_.emplace(sequence, Write{mine->second.state, nullptr});
+  std::function<void()> start = [self = shared_from_this(), sequence, send = std::move(mine->second),
+                                 receive = std::move(theirs->second)] {
+    self->start(sequence, send, receive);
+  };
+  waiting_.erase(mine);
+  posted_.erase(theirs);
+  return start;
+}
+
+void Sends::start(Sequence sequence, const Send& send, const Receive& receive) {
+  if (receive.withdrawn) {  // the receiver was answered then
+    {
+      MutexLock lock(mutex_);
+      writes_.erase(sequence);
+      end_if_done();
+    }
+    messages_->flush();
+    return send.state->finish(
+        fail(ErrorCode::kCancelled, "send message {}: its receiver cancelled", sequence));
+  }
+  if (send.state->cancelled()) {
+    return finish(sequence, send.state,
+                  fail(ErrorCode::kCancelled, "message {}: its sender cancelled", sequence));
+  }
+  std::vector<RemoteSpan> into;
+  into.reserve(receive.spans.size());
+  for (const wire::ReceiveSpan& span : receive.spans) {
+    auto remote = link_.import(span);
+    if (!remote) return finish(sequence, send.state, tl::unexpected(remote.error()));
+    into.push_back(*remote);
+  }
+  const auto pairing = pair_message(send.message, into);
+  if (!pairing) return finish(sequence, send.state, tl::unexpected(pairing.error()));
+  const auto write = link_.write(pairing->local, pairing->remote,
+                                 [self = shared_from_this(), sequence, state = send.state](Status status) {
+                                   self->finish(sequence, state, std::move(status));
+                                 });
+  {
+    MutexLock lock(mutex_);
+    if (const auto found = writes_.find(sequence); found != writes_.end()) found->second.write = write;
+  }
+  if (send.state->cancelled()) write->cancel();
+}
+
+void Sends::finish(Sequence sequence, const std::shared_ptr<TransferState>& state, Status status) {
+  wire::ReceiveDone done{sequence, state->bytes(), 0, ""};
+  if (!status) {
+    done.error = wire_code(status.error().code);
+    done.message = status.error().message;
+  }
+  {
+    MutexLock lock(mutex_);
+    writes_.erase(sequence);
+    if (status || !cut_off_) messages_->say(done);
+    end_if_done();
+  }
+  messages_->flush();
+  state->finish(std::move(status));
+}
+
+// Moves the messages that the send waits for, then its write.
+void Sends::assist(Sequence sequence, const TransferState& state,
+                   std::chrono::steady_clock::time_point deadline) const {
+  const auto write = [&]() -> std::shared_ptr<TransferState> {
+    MutexLock lock(mutex_);
+    const auto found = writes_.find(sequence);
+    return found == writes_.end() ? nullptr : found->second.write;
+  };
+  auto started = write();
+  if (!started) {
+    messages_->assist([&] { return state.done() || (started = write()) != nullptr; }, deadline, false);
+  }
+  if (started) started->poll(deadline);
+}
+
+void Sends::cancel(Sequence sequence) {
+  std::shared_ptr<TransferState> unsent;
+  std::shared_ptr<TransferState> write;
+  {
+    MutexLock lock(mutex_);
+    // These stay, so that their number meets its receive.
+    if (const auto found = waiting_.find(sequence); found != waiting_.end()) unsent = found->second.state;
+    if (const auto found = queued_.find(sequence); found != queued_.end()) unsent = found->second.state;
+    if (const auto found = writes_.find(sequence); found != writes_.end()) write = found->second.write;
+    if (eager_.contains(sequence)) messages_->say(wire::MessageWithdrawn{sequence});
+  }
+  messages_->flush();
+  if (write) write->cancel();
+  if (unsent) {
+    unsent->finish(
+        fail(ErrorCode::kCancelled, "send message {}: cancelled before its receive was posted", sequence));
+  }
+}
+
+void Sends::answered_up_to(Sequence sequence, PostUnlockActions& actions) {
+  while (!eager_.empty() && eager_.begin()->first <= sequence) {
+    const auto first = eager_.begin();
+    room_used_ -= first->second.cost;
+    posted_.erase(first->first);
+    actions.finish(std::move(first->second.send.state));
+    eager_.erase(first);
+  }
+}
+
+Status Sends::on(const wire::MessageAnswered& answered, PostUnlockActions& actions) {
+  MutexLock lock(mutex_);
+  if (answered.sequence >= next_) {
+    return fail(ErrorCode::kProtocol, "message {} answered, {} were sent", answered.sequence, next_);
+  }
+  if (answered.error == 0) {
+    answered_up_to(answered.sequence, actions);
+  } else {
+    const Status failed =
+        fail(code_from_wire(answered.error), "send message {}: {}", answered.sequence, answered.message);
+    if (const auto eager = eager_.find(answered.sequence); eager != eager_.end()) {
+      actions.finish(eager->second.send.state, failed);
+      posted_.erase(answered.sequence);
+      // One that was withdrawn takes some room until its number has met its receive.
+      const bool withdrawn = eager->second.send.state->cancelled();
+      room_used_ -= eager->second.cost - (withdrawn ? kEagerCost : 0);
+      eager->second.cost = kEagerCost;
+      if (!withdrawn) eager_.erase(eager);
+    } else if (const auto other = waiting_.find(answered.sequence); other != waiting_.end()) {
+      actions.finish(std::move(other->second.state), failed);
+      waiting_.erase(other);
+    }
+  }
+  send_queued();
+  return {};
+}
+
+Status Sends::on(const wire::MessageDeclined& declined, PostUnlockActions& actions) {
+  MutexLock lock(mutex_);
+  const auto found = eager_.find(declined.sequence);
+  if (found == eager_.end()) {
+    return fail(ErrorCode::kProtocol, "message {} declined, which is not under way", declined.sequence);
+  }
+  Send send = std::move(found->second.send);
+  room_used_ -= found->second.cost;
+  eager_.erase(found);
+  if (closed_) {
+    posted_.erase(declined.sequence);
+    actions.finish(std::move(send.state), tl::unexpected(error_));
+  } else {
+    waiting_.emplace(declined.sequence, std::move(send));
+    // The receiver, who withdrew it meanwhile, still waits to hear of its end.
+    const auto posted = posted_.find(declined.sequence);
+    if (posted != posted_.end() && posted->second.withdrawn) say_withdrawn(declined.sequence);
+    if (auto start = match(declined.sequence)) actions.call(std::move(start));
+  }
+  send_queued();
+  return {};
+}
+
+void Sends::say_withdrawn(Sequence sequence) {
+  messages_->say(
+      wire::ReceiveDone{sequence, 0, wire_code(ErrorCode::kCancelled), "cancelled by the receiver"});
+}
+
+Status Sends::on(const wire::ReceiveWithdrawn& withdrawn, PostUnlockActions& actions) {
+  MutexLock lock(mutex_);
+  if (const auto posted = posted_.find(withdrawn.sequence); posted != posted_.end()) {
+    // The number stays taken: the send that meets it fails, and says nothing more.
+    const bool first = !std::exchange(posted->second.withdrawn, true);
+    posted->second.spans.clear();
+    if (first && !eager_.contains(withdrawn.sequence)) say_withdrawn(withdrawn.sequence);
+  } else if (const auto found = writes_.find(withdrawn.sequence); found != writes_.end()) {
+    actions.call([send = found->second.send] { send->cancel(); });
+  }
+  return {};
+}
+
+std::size_t Sends::open() const {
+  MutexLock lock(mutex_);
+  return static_cast<std::size_t>(std::count_if(
+      eager_.begin(), eager_.end(), [](const auto& eager) { return !eager.second.send.state->done(); }));
+}
+
+void Sends::end_if_done() {
+  if (!closed_ || cut_off_ || !writes_.empty() || std::exchange(end_said_, true)) return;
+  messages_->say(wire::SendsEnded{error_.message});
+}
+
+void Sends::stop(const Error& error) {
+  std::map<Sequence, Send> waiting;
+  std::map<Sequence, Send> queued;
+  {
+    MutexLock lock(mutex_);
+    if (!closed_) error_ = error;
+    closed_ = true;
+    waiting.swap(waiting_);
+    queued.swap(queued_);
+    posted_.clear();
+    end_if_done();
+  }
+  messages_->flush();
+  for (const auto& [sequence, send] : waiting) send.state->finish(tl::unexpected(error));
+  for (const auto& [sequence, send] : queued) send.state->finish(tl::unexpected(error));
+}
+
+void Sends::cut_off() {
+  MutexLock lock(mutex_);
+  cut_off_ = true;
+}
+
+void Sends::close(const Error& error) {
+  stop(error);
+  std::map<Sequence, Eager> eager;
+  {
+    MutexLock lock(mutex_);
+    eager.swap(eager_);
+  }
+  for (const auto& [sequence, one] : eager) one.send.state->finish(tl::unexpected(error));
+}
+
+}  // namespace p2p::engine

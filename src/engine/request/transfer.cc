@@ -1,0 +1,84 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/request/transfer.h"
+
+#include "base/error.h"
+#include "base/futex.h"
+
+namespace p2p::engine {
+
+Status TransferState::wait(std::chrono::nanoseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  poll(deadline);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(ErrorCode::kTimedOut, "wait for a transfer of {} bytes: not done after {} ms", bytes(),
+                  std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
+    }
+    std::uint32_t expected = kRunning;
+    if (message_.compare_exchange_strong(expected, kWaited) || expected == kWaited) {
+      futex_wait(message_, kWaited, deadline);
+    }
+  }
+  return status_;
+}
+
+Status TransferState::status() const {
+  if (!done()) return {};
+  return status_;
+}
+
+void TransferState::on_done(std::function<void()> callback) {
+  {
+    MutexLock lock(mutex_);
+    if (!done()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+void TransferState::cancel() {
+  if (cancelled_.exchange(true)) return;
+  std::function<void()> cancel;
+  {
+    MutexLock lock(mutex_);
+    cancel = std::move(cancel_);
+    cancel_ = nullptr;
+  }
+  if (cancel && !done()) cancel();
+}
+
+void TransferState::set_cancel(std::function<void()> cancel) {
+  {
+    MutexLock lock(mutex_);
+    if (done()) return;
+    if (!cancelled()) {
+      cancel_ = std::move(cancel);
+      return;
+    }
+  }
+  cancel();
+}
+
+void TransferState::finish(Status status) {
+  if (finishing_.exchange(true)) return;
+  status_ = std::move(status);
+  std::vector<std::function<void()>> callbacks;
+  std::function<void()> cancel;  // destroyed outside the lock: it may own the last reference to much
+  {
+    MutexLock lock(mutex_);
+    if (message_.exchange(kDone) == kWaited) futex_wake_all(message_);
+    callbacks.swap(callbacks_);
+    cancel.swap(cancel_);
+  }
+  for (const auto& callback : callbacks) callback();
+}
+
+std::shared_ptr<TransferState> failed_transfer(Error error) {
+  auto state = std::make_shared<TransferState>();
+  state->finish(tl::unexpected(std::move(error)));
+  return state;
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,191 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/mutex.h"
+#include "engine/memory/fence.h"
+#include "engine/request/post_unlock_actions.h"
+#include "engine/schedule/executor.h"
+#include "engine/schedule/inflight_table.h"
+#include "engine/schedule/message_port.h"
+#include "engine/schedule/rate_estimator.h"
+#include "engine/schedule/work_queue.h"
+#include "transport/transport.h"
+
+namespace p2p::engine {
+
+enum class Turn : std::uint8_t { kBusy, kMoved, kIdle };
+
+/// One channel at work: the batches that are on their way through it, and who moves it when. Its thread does,
+/// and so do callers, one at a time. Thread-safe.
+class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Setup {
+    std::string rail;
+    std::unique_ptr<ControlLink> control;
+    std::unique_ptr<Channel> channel;
+
+    /// Called without locks: success when the channel is ready, the error when it fails, also later.
+    std::function<void(const Status&)> report;
+
+    /// Gets what is left of the peer's twin when the channel ends; null: nobody asks.
+    std::shared_ptr<Fence> fence = nullptr;
+
+    /// For a channel that carries messages; null: none go over it.
+    std::unique_ptr<MessagePort> messages = nullptr;
+
+    std::string_view transport{};  ///< its name, for traces
+    std::uint32_t number = 0;      ///< of the channel among those of its lane, on both sides the same
+  };
+
+  ChannelRunner(Executor& thread, std::shared_ptr<WorkQueue> source, Setup setup);
+
+  const std::string& rail() const { return rail_; }
+  std::uint32_t number() const { return number_; }
+
+  const std::shared_ptr<WorkQueue>& source() const { return source_; }
+
+  /// MessageStream may travel over its channel.
+  bool carries_messages() const { return carries_messages_; }
+
+  /// Of the channel, once it is ready.
+  const std::string& description() const { return description_; }
+  bool encrypted() const { return encrypted_; }
+
+  Bytes address();
+
+  /// The channel's `connect`; kPeerGone if it was stopped.
+  Status connect(ByteView peer_address);
+
+  /// The thread brings the channel to readiness, and the source then gets the runner.
+  void start();
+
+  /// Destroys the channel; its items fail with `error`. Returns when that is done.
+  void stop(const Error& error);
+
+  /// The same if the channel is not ready; false if it is, and works on.
+  bool give_up(const Error& error);
+
+  /// No report comes any more, but for one that is on its way.
+  void mute();
+
+  /// When something last moved; nothing unless it is up, and nothing is under way, and no caller at it.
+  std::optional<Clock::time_point> quiet_since();
+
+  /// Of its path; 0: not known.
+  std::chrono::microseconds round_trip();
+
+  /// The other host was heard of over its channel; false also where that is not known.
+  bool heard_within(std::chrono::milliseconds time);
+
+  /// Comes back to its source, which has forgotten it, unless it has ended.
+  void rejoin() {
+    MutexLock lock(mutex_);
+    if (ready_ && !stopped_) source_->add(shared_from_this());
+  }
+
+  /// Hands a message to the channel. Returns at once.
+  void control(Bytes message);
+
+  /// Asks the channel to leave the local memory of a transfer alone. Returns at once.
+  void abandon(std::shared_ptr<TransferState> state);
+
+  /// Has the thread look at the runner.
+  void signal();
+
+  /// Takes work from the source and moves it on, on this thread, unless another one is at it.
+  Turn try_turn(PostUnlockActions& actions, Clock::time_point now = Clock::now());
+
+  /// The same, and looks again for a while if another thread is at it.
+  Turn await_turn(PostUnlockActions& actions);
+
+  /// A caller drives the runner until `end_assist`; its thread is not woken meanwhile. False: another thread
+  /// is at it.
+  bool begin_assist();
+  void end_assist();
+  bool assisted() const { return assists_.load() != 0; }
+
+  /// What is under way, and how fast it goes. Needs no lock.
+  const RateEstimator& pace() const { return pace_; }
+
+  // For its thread:
+
+  /// A caller who drives it, or was at it just now, is taken to look after it, or to be about to start
+  /// something. Needs no lock.
+  bool left_to_caller(Clock::time_point now) const;
+
+  // Likewise, with the mutex held:
+
+  /// The thread has seen the signal.
+  void take_signal();
+
+  /// It is to be looked at from now on.
+  void activate();
+
+  /// A turn, unless it is left to a caller. True if anything moved.
+  bool turn_if_due(Clock::time_point now, PostUnlockActions& actions);
+  bool stays_active(Clock::time_point now);
+
+ private:
+  void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
+  bool busy() const P2P_REQUIRES(mutex_);
+  bool turn(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  bool progress(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  bool move_messages(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  bool post_work(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  void complete(Completion& completion, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  void drop(const Error& error, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  void leave_to_thread() P2P_REQUIRES(mutex_);
+  void report(Status status, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+
+  Executor& thread_;
+  Mutex& mutex_;  // the thread's
+  const std::shared_ptr<WorkQueue> source_;
+  const Policy& policy_;
+  const std::string rail_;
+  const std::uint32_t number_;
+  const TransferTrace::Way way_;
+  const std::shared_ptr<Fence> fence_;
+  std::string description_;  // written once, before the source knows the runner
+  bool encrypted_ = false;   // likewise
+
+  const std::unique_ptr<ControlLink> control_;   // outlives the channel
+  const std::unique_ptr<MessagePort> messages_;  // likewise; the mutex guards what it points to
+  const bool carries_messages_;
+  std::unique_ptr<Channel> channel_ P2P_GUARDED_BY(mutex_);  // null once stopped
+  std::function<void(const Status&)> report_ P2P_GUARDED_BY(mutex_);
+  bool ready_ P2P_GUARDED_BY(mutex_) = false;
+  bool stopped_ P2P_GUARDED_BY(mutex_) = false;
+  int fd_ P2P_GUARDED_BY(mutex_) = -1;            // that the thread watches
+  bool disarmed_ P2P_GUARDED_BY(mutex_) = false;  // but not now: it would tell of what a caller sees
+
+  InflightTable flying_ P2P_GUARDED_BY(mutex_);
+  std::vector<Completion> completions_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
+
+  bool more_ P2P_GUARDED_BY(mutex_) = false;    // its last turn ended with room left, for the next one
+  bool full_ P2P_GUARDED_BY(mutex_) = false;    // it took no more work when it was last given some
+  bool active_ P2P_GUARDED_BY(mutex_) = false;  // the thread looks at it again and again
+  bool due_ P2P_GUARDED_BY(mutex_) = false;     // signalled, and not looked at since
+  Clock::time_point moved_at_ P2P_GUARDED_BY(mutex_){};
+
+  std::atomic<bool> signalled_{false};
+
+  // Written with the mutex held; the thread also reads them without.
+  std::atomic<int> assists_{0};                 // callers who drive it
+  std::atomic<Clock::time_point> called_at_{};  // when a caller last had a turn
+  std::atomic<bool> idle_{true};                // not `busy`
+  RateEstimator pace_;                          // of `flying_`
+};
+
+}  // namespace p2p::engine

@@ -1,0 +1,205 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/schedule/lane.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace p2p::engine {
+
+std::shared_ptr<ChannelRunner> Lane::submit(WorkItem item, PostUnlockActions& actions) {
+  if (const StreamDependency* const dependency = item.request->dependency()) {
+    const Result<bool> open = dependency->open();
+    if (!open) {
+      item.fail(open.error(), actions);
+      return nullptr;
+    }
+    if (!*open) return submit_dependent(std::move(item), actions);
+  }
+  const std::uint64_t bytes = item.batch.bytes;
+  note_bulk(bytes, actions);
+  const bool worth_starting = policy().worth_starting(item.batch);
+  RunnerList runners;
+  {
+    MutexLock lock(mutex_);
+    if (refusal_) {
+      item.refuse(*refusal_, actions);
+      return nullptr;
+    }
+    items_.push_back(std::move(item));
+    runners = runners_;
+  }
+  if (runners.empty()) return want_channels(actions), nullptr;
+  // While nothing else is under way the same channels serve again: their threads, and the peer's, are more
+  // likely to be awake.
+  const std::size_t turn = runners.none_inflight() ? 0 : turn_.fetch_add(1, std::memory_order_relaxed);
+  if (worth_starting) {
+    if (auto runner = start_here(runners, turn, actions)) return runner;
+  }
+  runners.signal(policy().channels_worth(bytes, runners.size()), turn);
+  return nullptr;
+}
+
+void Lane::note_bulk(std::uint64_t bytes, PostUnlockActions& actions) {
+  if (bytes < kBulkBytes || !watched_.load(std::memory_order_relaxed)) return;
+  if (watched_.exchange(false) && bulk_) actions.call(bulk_);
+}
+
+// The first channel's worker looks at the dependency, and so does a caller who drives that channel.
+std::shared_ptr<ChannelRunner> Lane::submit_dependent(WorkItem item, PostUnlockActions& actions) {
+  const bool worth_starting = policy().worth_starting(item.batch);
+  note_bulk(item.batch.bytes, actions);
+  dependent_.add(std::move(item), actions);
+  const RunnerList runners = this->runners();
+  if (runners.empty()) return want_channels(actions), nullptr;
+  runners.first()->signal();
+  return worth_starting ? runners.first() : nullptr;
+}
+
+// The channel that had a turn on this thread, in which it took what there was as far as it had room for it.
+std::shared_ptr<ChannelRunner> Lane::start_here(const RunnerList& runners, std::size_t turn,
+                                                PostUnlockActions& actions) const {
+  const std::size_t tried = policy().takes_turns ? 1 : runners.size();
+  for (std::size_t i = 0; i != tried; ++i) {
+    const auto& runner = runners.at(policy().takes_turns ? turn : i);
+    if (runner->await_turn(actions) != Turn::kBusy) return runner;
+  }
+  return nullptr;
+}
+
+// So many bytes the next item would have.
+std::uint64_t Lane::next_bytes(const ChannelRunner& runner) const {
+  if (!returned_.empty()) return returned_.front().batch.bytes;
+  return std::min(items_.front().batch.bytes, most_bytes(runner));
+}
+
+// Of many streams each has a small share of a long path, and some a very small one: whoever waits for the
+// transfer waits for the item that such a one has.
+std::uint64_t Lane::most_bytes(const ChannelRunner& runner) const {
+  const std::uint64_t most = policy().limits.bytes;
+  if (!small_.load(std::memory_order_relaxed)) return most;
+  return std::min(most, item_for(runner.pace().rate()));
+}
+
+// Of many short items it says so without a look at all.
+bool Lane::has_waiting(std::uint64_t bytes) const {
+  constexpr std::size_t kMany = 256;
+  if (items_.size() + returned_.size() > kMany) return true;
+  std::uint64_t sum = 0;
+  for (const WorkItem& item : returned_) sum += item.batch.bytes;
+  for (const WorkItem& item : items_) sum += item.batch.bytes;
+  return sum >= bytes;
+}
+
+// The other one looks by itself when something of it ends, and is woken if it has nothing under way.
+bool Lane::leaves_to_another(const ChannelRunner& runner, PostUnlockActions& actions) {
+  const bool alike = !runners_.of_several_rails() && !small_.load(std::memory_order_relaxed);
+  if (alike || (items_.empty() && returned_.empty())) return false;
+  const auto now = Clock::now();
+  Asking asking{.batch = next_bytes(runner)};
+  standings_.clear();
+  for (const auto& one : runners_) {
+    if (one.get() == &runner) asking.channel = standings_.size();
+    standings_.push_back(one->pace().standing(now));
+  }
+  const Least least = least_queued(standings_, asking);
+  if (has_waiting(least.queued)) return false;
+  const auto& best = runners_.at(least.best);
+  if (!best->pace().has_inflight()) actions.call([best] { best->signal(); });
+  return true;
+}
+
+std::optional<WorkItem> Lane::take(const ChannelRunner& runner, PostUnlockActions& actions) {
+  MutexLock lock(mutex_);
+  if (runners_.empty()) return std::nullopt;  // at rest: whoever asks is on its way out
+  if (leaves_to_another(runner, actions)) return std::nullopt;
+  while (!returned_.empty()) {
+    WorkItem item = std::move(returned_.front());
+    returned_.pop_front();
+    if (!item.request->aborted()) return item;
+    item.drop(actions);
+  }
+  while (!items_.empty()) {
+    WorkItem rest = std::move(items_.front());
+    items_.pop_front();
+    if (rest.request->aborted()) {
+      rest.drop(actions);
+      continue;
+    }
+    BatchLimits limits = policy().limits;
+    limits.bytes = most_bytes(runner);
+    if (items_.empty()) {
+      limits.bytes = std::min(limits.bytes, policy().share(rest.batch.bytes, runners_.size()));
+    }
+    WorkItem item = rest.cut(limits);
+    if (!rest.empty()) items_.push_back(std::move(rest));
+    return item;
+  }
+  return std::nullopt;
+}
+
+// Who was woken for this work counted on the runner to take more of it. One that has nothing under way itself
+// waits for something that they share.
+void Lane::give_back(const ChannelRunner& runner, WorkItem item, PostUnlockActions& actions) {
+  return_item(std::move(item), actions);
+  if (!runner.pace().has_inflight()) return;
+  auto idle = runners().idle();
+  if (idle) actions.call([idle = std::move(idle)] { idle->signal(); });
+}
+
+void Lane::retry(WorkItem item, const Error& why, PostUnlockActions& actions) {
+  retried_.fetch_add(1, std::memory_order_relaxed);
+  if (!item.note_loss(Clock::now(), policy().patience)) return item.reroute_stuck(why, actions);
+  return_item(std::move(item), actions);
+}
+
+void Lane::return_item(WorkItem item, PostUnlockActions& actions) {
+  {
+    MutexLock lock(mutex_);
+    if (refusal_) return item.refuse(*refusal_, actions);
+    returned_.push_back(std::move(item));
+    if (!runners_.empty()) return;
+  }
+  want_channels(actions);
+}
+
+bool Lane::awaits_gates(const ChannelRunner& runner) const {
+  if (dependent_.empty()) return false;
+  MutexLock lock(mutex_);
+  return !runners_.empty() && runners_.first().get() == &runner;
+}
+
+void Lane::look_at_gates(const ChannelRunner& runner, PostUnlockActions& actions) {
+  if (!awaits_gates(runner)) return;
+  std::deque<WorkItem> open = dependent_.look(actions);
+  std::uint64_t bytes = 0;
+  for (const WorkItem& item : open) bytes += item.batch.bytes;
+  RunnerList runners;
+  {
+    MutexLock lock(mutex_);
+    if (refusal_) {
+      for (WorkItem& item : open) item.refuse(*refusal_, actions);
+      return;
+    }
+    items_.insert(items_.end(), std::make_move_iterator(open.begin()), std::make_move_iterator(open.end()));
+    runners = runners_;
+  }
+  runners.signal(policy().channels_worth(bytes, runners.size()) - 1, 1);  // besides this one
+}
+
+void Lane::let_waiter_assist(TransferState& state, const std::shared_ptr<ChannelRunner>& started) {
+  if (policy().spin.count() == 0 || state.done() || state.bytes() > policy().assist_bytes) return;
+  if (policy().stays && !started) return;
+  // He stays at the channel on which it was started, or moves whichever there is.
+  state.set_poll(
+      [lane = shared_from_this(), weak = std::weak_ptr(started)](const TransferState& one, auto deadline) {
+        lane->assist([&one] { return one.done(); }, deadline, weak.lock(), !lane->policy().stays);
+      });
+}
+
+void Lane::assist(const std::function<bool()>& through, Clock::time_point deadline,
+                  const std::shared_ptr<ChannelRunner>& runner, bool all) const {
+  runners().assist(runner, all, policy(), through, deadline);
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,148 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "engine/observe/path_history.h"
+#include "engine/request/request.h"
+#include "engine/schedule/policy.h"
+#include "engine/schedule/rail_balancer.h"
+#include "engine/schedule/runner_list.h"
+#include "engine/schedule/stream_wait_queue.h"
+
+namespace p2p::engine {
+
+/// One transport of one connection: the channels that are up and the items that wait for them. Channels
+/// pull, so that a slow one carries less. Pieces take turns, batch by batch, so that a short one does not
+/// wait for a long one. Of rails of unlike speeds (dealing.h) a slow one leaves the last of the work to
+/// others, so that all end at one time. A item whose dependency is shut waits apart and takes no channel's
+/// room; the first channel's worker looks at the gates. Thread-safe; the mutex is never held while a channel
+/// works.
+class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
+ public:
+  /// The end of the last channel leaves a lane open: what waits there goes over those that come, until its
+  /// owner closes it or gives it up. `want` is told, on any thread, when there is work and no channel; null:
+  /// none can be had. `bulk` is told, on any thread, when a large transfer comes after `watch`.
+  explicit Lane(const Policy& policy, std::function<void()> want = nullptr,
+                std::function<void()> bulk = nullptr)
+      : WorkQueue(policy), want_(std::move(want)), bulk_(std::move(bulk)) {}
+
+  /// Takes the work; small work is done on the caller's thread as far as the channels go. The channel on
+  /// which it was started, or will be once its dependency is open; null: neither.
+  std::shared_ptr<ChannelRunner> submit(WorkItem item, PostUnlockActions& actions);
+
+  /// Has whoever waits for the transfer move it on himself before he sleeps, if it is worth that. `started`:
+  /// what `submit` gave. Before the transfer is handed out.
+  void let_waiter_assist(TransferState& state, const std::shared_ptr<ChannelRunner>& started);
+
+  /// Takes back what was under way: it goes before what has not begun.
+  void return_item(WorkItem item, PostUnlockActions& actions);
+
+  /// Has workers look at items that became aborted.
+  void wake_all();
+
+  /// The connection is over: fails what waits and all that comes, with `error`. The first of this and
+  /// `give_up` counts, but that this one counts after that one.
+  void close(const Error& error, PostUnlockActions& actions) { refuse_all({error}, actions); }
+
+  /// The transport is: what waits and all that comes, also from its last channels, goes over others.
+  void give_up(const Error& why, PostUnlockActions& actions) { refuse_all({why, true}, actions); }
+
+  /// Pieces that a lost channel gave back.
+  std::uint64_t retried() const { return retried_.load(std::memory_order_relaxed); }
+
+  /// Of its channels, those that had been up.
+  PathHistory& history() { return history_; }
+  const PathHistory& history() const { return history_; }
+
+  /// Pieces that wait for room in a channel.
+  std::size_t queued() const {
+    MutexLock lock(mutex_);
+    return items_.size() + returned_.size();
+  }
+
+  /// The channels that are up now.
+  RunnerList runners() const;
+
+  /// So many bytes are worth a look at how they go.
+  static constexpr std::uint64_t kBulkBytes = std::uint64_t{256} << 10;
+
+  /// Has `bulk` told of the next large transfer.
+  void watch() { watched_.store(true, std::memory_order_relaxed); }
+
+  /// From now on batches are small, and smaller for slow channels, of which there are many.
+  void cut_small() { small_.store(true, std::memory_order_relaxed); }
+
+  /// There should be so many, which `describe` tells if there are fewer.
+  void expect(std::size_t channels) { expected_.store(channels, std::memory_order_relaxed); }
+  std::size_t expected() const { return expected_.load(std::memory_order_relaxed); }
+  std::string describe() const;
+
+  /// All channels were lost, and none is up again yet: work waits for them. Needs no lock.
+  bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }
+
+  /// Takes its channels away: they get nothing more, and what comes is told to `want`.
+  void forget_runners();
+
+  /// Work waits for a channel.
+  bool waits() const;
+
+  bool closed() const {
+    MutexLock lock(mutex_);
+    return refusal_.has_value();
+  }
+
+  // For its runners. One that was never added, or was forgotten, ends without more ado.
+  void add(std::shared_ptr<ChannelRunner> runner) override;
+  void remove(const ChannelRunner& runner) override;
+  std::optional<WorkItem> take(const ChannelRunner& runner, PostUnlockActions& actions) override;
+  void give_back(const ChannelRunner& runner, WorkItem item, PostUnlockActions& actions) override;
+  void retry(WorkItem item, const Error& why, PostUnlockActions& actions) override;
+  void look_at_gates(const ChannelRunner& runner, PostUnlockActions& actions) override;
+  bool awaits_gates(const ChannelRunner& runner) const override;
+  void assist(const std::function<bool()>& through, Clock::time_point deadline,
+              const std::shared_ptr<ChannelRunner>& runner, bool all) const override;
+
+ private:
+  void refuse_all(const Refusal& refusal, PostUnlockActions& actions);
+  std::shared_ptr<ChannelRunner> submit_dependent(WorkItem item, PostUnlockActions& actions);
+  void want_channels(PostUnlockActions& actions);
+  bool leaves_to_another(const ChannelRunner& runner, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  std::uint64_t most_bytes(const ChannelRunner& runner) const;
+  std::uint64_t next_bytes(const ChannelRunner& runner) const P2P_REQUIRES(mutex_);
+  bool has_waiting(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
+  void note_bulk(std::uint64_t bytes, PostUnlockActions& actions);
+  std::shared_ptr<ChannelRunner> start_here(const RunnerList& runners, std::size_t turn,
+                                            PostUnlockActions& actions) const;
+
+  const std::function<void()> want_;
+  const std::function<void()> bulk_;
+  std::atomic<std::uint64_t> retried_{0};
+  PathHistory history_;
+  std::atomic<std::uint32_t> turn_{0};
+  std::atomic<std::size_t> expected_{0};
+  std::atomic<bool> interrupted_{false};  // written with the mutex held
+  std::atomic<bool> watched_{false}, small_{false};
+  StreamWaitQueue dependent_;
+
+  mutable Mutex mutex_;
+  std::deque<WorkItem> items_ P2P_GUARDED_BY(mutex_);     // not cut up yet
+  std::deque<WorkItem> returned_ P2P_GUARDED_BY(mutex_);  // batches; they go first
+  RunnerList runners_ P2P_GUARDED_BY(mutex_);
+  std::vector<RunnerLoad> standings_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
+  std::optional<Refusal> refusal_ P2P_GUARDED_BY(mutex_);     // closed or given up
+  bool wanted_ P2P_GUARDED_BY(mutex_) = false;  // `want` was told, and no channel has come since
+  bool rests_ P2P_GUARDED_BY(mutex_) = false;   // its channels were taken away, and none has come since
+};
+
+}  // namespace p2p::engine

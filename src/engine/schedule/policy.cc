@@ -1,0 +1,50 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/schedule/policy.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace p2p::engine {
+
+Policy Policy::spread(BatchLimits limits, std::chrono::nanoseconds spin) {
+  constexpr std::uint64_t kStartBytes = std::uint64_t{64} << 10;
+  constexpr std::uint64_t kLeastShare = std::uint64_t{128} << 10;
+  constexpr std::uint64_t kTurnBytes = std::uint64_t{4} << 20;  // more than leaves in one
+  return {.limits = limits,
+          .spin = spin,
+          .start_bytes = kStartBytes,
+          .start_block_bytes = kStartBytes,
+          .least_share = std::min(limits.bytes, kLeastShare),
+          .turn_bytes = kTurnBytes,
+          .assist_bytes = std::uint64_t{256} << 10,
+          .watch = spin};
+}
+
+Policy Policy::by_caller(BatchLimits limits, std::chrono::nanoseconds spin) {
+  return {.limits = limits,
+          .spin = spin,
+          .start_bytes = std::uint64_t{4} << 20,  // longer lists are the workers' to write
+          .start_block_bytes = limits.bytes,
+          .least_share = limits.bytes,
+          .takes_turns = false,
+          .assist_bytes = std::numeric_limits<std::uint64_t>::max(),
+          .stays = true,
+          .callers_turn = std::chrono::microseconds(30),
+          .watch = std::chrono::milliseconds(10)};
+}
+
+std::uint64_t Policy::share(std::uint64_t left, std::size_t channels) const {
+  return std::clamp(2 * left / std::max<std::size_t>(channels, 1), least_share, limits.bytes);
+}
+
+Policy Policy::of(const Capabilities& capabilities, const Options& options) {
+  BatchLimits limits{capabilities.max_batch_bytes, capabilities.max_batch_segments};
+  const bool callers = capabilities.scheduling == Scheduling::kByCaller;
+  if (!callers) limits.bytes = std::min<std::uint64_t>(limits.bytes, options.batch_bytes);
+  Policy policy = callers ? by_caller(limits, options.spin) : spread(limits, options.spin);
+  if (!callers) policy.thread_bytes = capabilities.thread_bytes;
+  policy.patience = options.keepalive;
+  return policy;
+}
+
+}  // namespace p2p::engine

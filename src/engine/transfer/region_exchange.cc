@@ -1,0 +1,411 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/transfer/region_exchange.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/futex.h"
+#include "base/underlying.h"
+#include "base/wire_code.h"
+
+namespace p2p::engine {
+namespace {
+
+// Questions to the peer that it has not answered. More wait here, so that two sides that ask each other for
+// any number of regions never have more than so many answers on their way. Those behind the first ones leave
+// together, once answers have made room for many: each time wakes the peer, and its answers this side.
+constexpr std::size_t kMaxAsked = 256;
+constexpr std::size_t kAskAgain = kMaxAsked / 2;
+
+// Failed regions whose errors are kept.
+constexpr std::size_t kMaxEndedImports = 1024;
+
+}  // namespace
+
+Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor) {
+  std::shared_ptr<RemoteRegion> remote;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return fail(ErrorCode::kPeerGone, "import a region: the connection is closed");
+    if (started_ && descriptor.incarnation != peer_) {
+      return fail(
+          ErrorCode::kPermissionDenied,
+          "import region {}: its descriptor comes from another endpoint, or from an earlier life of the peer",
+          to_underlying(descriptor.region));
+    }
+    // Behind all others without a search, where an owner's regions come in the order of their numbers.
+    const RemoteRegionId next{last_id_ + 1};
+    const auto known =
+        known_.try_emplace(known_.end(), std::pair(to_underlying(descriptor.region), descriptor.key), next);
+    if (known->second != next) return known->second;
+    remote = std::make_shared<RemoteRegion>(known->second, descriptor);
+    remotes_.emplace(++last_id_, remote);
+    if (!started_) return remote->id();
+  }
+  resolve(remote);
+  return remote->id();
+}
+
+std::shared_ptr<RemoteRegion> RegionExchange::find(RemoteRegionId id) const {
+  MutexLock lock(mutex_);
+  const auto found = remotes_.find(to_underlying(id));
+  return found == remotes_.end() ? nullptr : found->second;
+}
+
+void RegionExchange::wake_waiters() const {
+  changes_.fetch_add(1);
+  if (waiters_.load() != 0) futex_wake_all(changes_);
+}
+
+Status RegionExchange::wait(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
+  const auto remote = find(id);
+  if (!remote)
+    return fail(ErrorCode::kNotFound, "wait for remote region {}: none was imported", to_underlying(id));
+  const auto deadline = deadline_after(timeout);
+  waiters_.fetch_add(1);
+  const std::shared_ptr<void> waits(nullptr, [this](void*) { waiters_.fetch_sub(1); });
+  for (;;) {
+    const std::uint32_t seen = changes_.load();
+    if (remote->state() == RemoteRegion::State::kReady) return {};
+    if (remote->state() == RemoteRegion::State::kFailed) return tl::unexpected(remote->error());
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(ErrorCode::kTimedOut, "wait for remote region {}: no word from its owner after {} ms",
+                  to_underlying(id), std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
+    }
+    futex_wait(changes_, seen, deadline);
+  }
+}
+
+void RegionExchange::when_resolved(std::span<const RemoteSpan> spans, std::function<void()> then) {
+  // Whatever is waited for keeps it; the last one that lets go calls.
+  const auto all = std::shared_ptr<void>(nullptr, [then = std::move(then)](void*) { then(); });
+  {
+    MutexLock lock(mutex_);
+    if (!open_ && !closed_) opening_.push_back(all);
+  }
+  std::unordered_set<std::uint32_t> seen;
+  for (const RemoteSpan& span : spans) {
+    if (!seen.insert(to_underlying(span.region)).second) continue;
+    if (const auto remote = find(span.region)) remote->when_resolved([all] {});
+  }
+}
+
+void RegionExchange::start(Incarnation peer) {
+  std::vector<std::shared_ptr<RemoteRegion>> remotes;
+  {
+    MutexLock lock(mutex_);
+    if (started_) return;
+  }
+  context_->regions->add_importer(shared_from_this());
+  {
+    MutexLock lock(mutex_);
+    started_ = true;
+    peer_ = peer;
+    for (const auto& [id, remote] : remotes_) remotes.push_back(remote);
+  }
+  std::ranges::sort(remotes, {}, [](const auto& remote) { return remote->id(); });
+  for (const auto& remote : remotes) resolve(remote);
+  wake_waiters();
+}
+
+void RegionExchange::open() {
+  std::vector<std::shared_ptr<void>> opening;
+  {
+    MutexLock lock(mutex_);
+    open_ = true;
+    opening.swap(opening_);
+  }
+  for (auto& one : opening) one.reset();  // in their order
+}
+
+void RegionExchange::resolve(const std::shared_ptr<RemoteRegion>& remote) {
+  const RegionDescriptor& descriptor = remote->descriptor();
+  bool stranger = false;
+  const bool asks = router_->wants_exported_key(descriptor.place);
+  {
+    MutexLock lock(mutex_);
+    stranger = descriptor.incarnation != peer_;
+    if (!stranger && asks && !closed_) to_ask_.push_back(remote);
+  }
+  if (stranger) {
+    fail_region(remote, {ErrorCode::kPermissionDenied,
+                         fmt::format("use region {}: its descriptor comes from another endpoint, or from an "
+                                     "earlier life of the peer",
+                                     to_underlying(descriptor.region))});
+  } else if (asks) {
+    ask();
+  } else {
+    // Nobody needs the owner's message: the owner checks each access by id and key.
+    make_ready(*remote, {descriptor.region, descriptor.key, nullptr, 0, descriptor.place}, {});
+  }
+}
+
+// Asks as many questions as there is room for, if there is much.
+void RegionExchange::ask() {
+  std::vector<wire::RegionQuery> queries;
+  {
+    MutexLock lock(mutex_);
+    if (full_ && asked_.size() > kAskAgain) return;
+    while (!to_ask_.empty() && asked_.size() < kMaxAsked) {
+      const auto remote = std::move(to_ask_.front());
+      to_ask_.pop_front();
+      const RegionDescriptor& descriptor = remote->descriptor();
+      queries.push_back({next_++, to_underlying(descriptor.region), descriptor.key});
+      asked_.emplace(queries.back().query, remote);
+    }
+    full_ = asked_.size() == kMaxAsked;
+  }
+  for (const wire::RegionQuery& query : queries) send_(query);
+}
+
+// The region is of no more use. It is forgotten when many others have ended after it.
+void RegionExchange::fail_region(const std::shared_ptr<RemoteRegion>& remote, Error error,
+                                 std::function<void()> through) {
+  std::shared_ptr<RemoteRegion> oldest;
+  {
+    MutexLock lock(mutex_);
+    if (remote->state() != RemoteRegion::State::kFailed) ended_.push_back(remote);
+    if (ended_.size() > kMaxEndedImports) {
+      oldest = std::move(ended_.front());
+      ended_.pop_front();
+      remotes_.erase(to_underlying(oldest->id()));
+      known_.erase({to_underlying(oldest->descriptor().region), oldest->descriptor().key});
+    }
+  }
+  remote->set_failed(std::move(error), std::move(through));
+}
+
+void RegionExchange::make_ready(RemoteRegion& remote, const RegionInfo& info,
+                                const std::vector<wire::ExportedKey>& exported) {
+  const TransportList& transports = context_->transports();
+  std::vector<std::unique_ptr<RemoteKey>> keys(transports.size());
+  std::vector<std::string> reasons;  // as many as there are transports once there is one
+  const auto refuse = [&](std::size_t transport, std::string why) {
+    reasons.resize(transports.size());
+    reasons[transport] = std::move(why);
+  };
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    if (!router_->may_be_usable(i)) continue;
+    Transport& transport = *transports[i].transport;
+    const auto found = std::find_if(exported.begin(), exported.end(), [&](const wire::ExportedKey& key) {
+      return key.transport == transport.name();
+    });
+    if (found == exported.end() && transport.capabilities().needs_exported_key) {
+      refuse(i,
+             "the peer has not registered the region with it (one that is read-only or expires it may not)");
+      continue;
+    }
+    auto key = transport.import_region(info, found == exported.end() ? ByteView() : ByteView(found->key));
+    if (key) {
+      keys[i] = std::move(*key);
+    } else {
+      refuse(i, std::move(key.error().message));
+    }
+  }
+  remote.set_ready(info, std::move(keys), std::move(reasons));
+}
+
+// The region that the peer asks about, if it may use it. It is told when the region is taken back.
+Result<std::shared_ptr<Region>> RegionExchange::give(const wire::RegionQuery& query) {
+  auto region = context_->regions->find(RegionId{query.region}, query.key);
+  if (!region) return region;
+  std::string identity;
+  {
+    MutexLock lock(mutex_);
+    identity = identity_;
+  }
+  if (Status may = (*region)->info().check(Operation::kRead, identity); !may) {
+    return tl::unexpected(may.error());
+  }
+  if (!(*region)->add_importer(shared_from_this())) {
+    return fail(ErrorCode::kNotFound, "region {}: deregistered", query.region);
+  }
+  MutexLock lock(mutex_);
+  given_.insert(query.region);
+  return region;
+}
+
+void RegionExchange::on(const wire::RegionQuery& query) {
+  const auto region = give(query);
+  // A driver that maps memory answers nobody meanwhile; the session's other messages shall not wait for it.
+  const bool waits = region && takes_long((*region)->info());
+  const auto later = [self = shared_from_this(), query] {
+    self->answer(query, self->context_->regions->find(RegionId{query.region}, query.key));
+  };
+  if (!waits || !context_->answers.post(later)) answer(query, region);
+}
+
+void RegionExchange::answer(const wire::RegionQuery& query, const Result<std::shared_ptr<Region>>& region) {
+  wire::RegionAnswer answer{.query = query.query};
+  if (!region) {
+    answer.error = wire_code(region.error().code);
+    answer.message = region.error().message;
+  } else {
+    const RegionInfo& info = (*region)->info();
+    if (info.place.kind == MemoryKind::kCuda) context_->watch.add(*region);
+    answer.base = reinterpret_cast<std::uintptr_t>(info.base);
+    answer.size = info.size;
+    for (std::size_t i = 0; i < context_->transports().size(); ++i) {
+      const auto& registration = (*region)->registration(i);
+      if (!registration || !router_->may_be_usable(i)) continue;
+      answer.keys.push_back(
+          {std::string(context_->transports()[i].transport->name()), registration->export_key()});
+    }
+  }
+  send_(std::move(answer));
+}
+
+Status RegionExchange::on(const wire::RegionAnswer& answer) {
+  std::shared_ptr<RemoteRegion> remote;
+  {
+    MutexLock lock(mutex_);
+    const auto asked = asked_.find(answer.query);
+    if (asked == asked_.end())
+      return fail(ErrorCode::kProtocol, "an answer about a region that was not asked");
+    remote = std::move(asked->second);
+    asked_.erase(asked);
+  }
+  ask();
+  if (answer.error != 0) {
+    fail_region(remote,
+                {code_from_wire(answer.error), "use a remote region: the owner says: " + answer.message});
+  } else if (answer.size == 0 || answer.base + answer.size < answer.base) {
+    return fail(ErrorCode::kProtocol, "a region of {} bytes at {:#x}", answer.size, answer.base);
+  } else {
+    RegionInfo info{remote->descriptor().region, remote->descriptor().key,
+                    reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(answer.base)), answer.size,
+                    remote->descriptor().place};
+    // An import may read the memory, so a revocation waits for it as for a transfer.
+    if (!remote->begin_import()) return {};
+    const std::shared_ptr<void> reading(nullptr, [remote](void*) { remote->remove_user(); });
+    const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys, reading] {
+      self->make_ready(*remote, info, keys);
+      self->wake_waiters();
+      self->study(remote);
+    };
+    // A device that is full of work makes its driver wait; the session's other messages shall not.
+    if (!takes_long(info) || !context_->imports.post(ready)) ready();
+    return {};
+  }
+  wake_waiters();
+  return {};
+}
+
+// After the first transfers that wait for the region have begun.
+void RegionExchange::study(const std::shared_ptr<RemoteRegion>& remote) {
+  const Lend lend = [weak = std::weak_ptr(remote)]() -> std::shared_ptr<const void> {
+    const auto region = weak.lock();
+    if (!region || !region->add_user()) return nullptr;
+    return {region.get(), [region](const void*) { region->remove_user(); }};
+  };
+  const auto lent = lend();
+  if (!lent) return;
+  const TransportList& transports = context_->transports();
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    if (const RemoteKey* const key = remote->key(i)) transports[i].transport->study(*key, lend);
+  }
+}
+
+bool RegionExchange::takes_long(const RegionInfo& info) const {
+  if (info.place.kind == MemoryKind::kHost) return false;
+  const TransportList& transports = context_->transports();
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    if (router_->may_be_usable(i) && transports[i].transport->capabilities().slow_import) return true;
+  }
+  return false;
+}
+
+void RegionExchange::on(const wire::RegionRevoke& revoke) {
+  std::vector<std::shared_ptr<RemoteRegion>> gone;
+  {
+    MutexLock lock(mutex_);
+    for (auto known = known_.lower_bound({revoke.region, RegionKey{}});
+         known != known_.end() && known->first.first == revoke.region; ++known) {
+      gone.push_back(remotes_.at(to_underlying(known->second)));
+    }
+  }
+  // Answered once no transfer is on its way to any of them.
+  const auto through = std::shared_ptr<void>(
+      nullptr, [send = send_, id = revoke.revocation](void*) { send(wire::RegionRevoked{id}); });
+  for (const auto& remote : gone) {
+    fail_region(
+        remote,
+        {ErrorCode::kNotFound,
+         fmt::format("use remote region {}: its owner deregistered it, or its memory was freed or unmapped",
+                     revoke.region)},
+        [through] {});
+  }
+  wake_waiters();
+}
+
+void RegionExchange::on(const wire::RegionRevoked& revoked) {
+  std::shared_ptr<Region> region;
+  {
+    MutexLock lock(mutex_);
+    const auto found = revocations_.find(revoked.revocation);
+    if (found == revocations_.end()) return;
+    region = std::move(found->second);
+    revocations_.erase(found);
+  }
+  region->answered();
+}
+
+void RegionExchange::region_revoked(std::shared_ptr<Region> region) {
+  std::uint64_t id = 0;
+  std::shared_ptr<Fence> fence;
+  {
+    MutexLock lock(mutex_);
+    fence = fence_;
+    if (!closed_) {
+      id = next_++;
+      given_.erase(to_underlying(region->info().id));
+      revocations_.emplace(id, region);
+    }
+  }
+  if (!fence) return send_(wire::RegionRevoke{id, to_underlying(region->info().id)});
+  region->remove_importer(*this, fence);
+  region->answered();
+}
+
+// What a peer imported without a question it would keep until the connection ends.
+void RegionExchange::region_ended(const RegionInfo& region) {
+  if (router_->wants_exported_key(region.place)) return;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+  }
+  send_(wire::RegionRevoke{0, to_underlying(region.id)});
+}
+
+void RegionExchange::close(const Error& error, const std::shared_ptr<Fence>& fence) {
+  context_->regions->remove_importer(*this);
+  std::unordered_map<std::uint32_t, std::shared_ptr<RemoteRegion>> remotes;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Region>> revocations;
+  std::unordered_set<std::uint32_t> given;
+  std::vector<std::shared_ptr<void>> opening;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    fence_ = fence;
+    remotes = remotes_;
+    opening.swap(opening_);
+    revocations.swap(revocations_);
+    given.swap(given_);
+    asked_.clear();
+    to_ask_.clear();
+  }
+  for (const auto& [id, remote] : remotes) remote->set_failed(error);
+  // The peer may write to what it imported although nobody speaks to it any more.
+  for (const auto& [revocation, region] : revocations) {
+    region->remove_importer(*this, fence);
+    region->answered();
+  }
+  for (const std::uint32_t id : given) {
+    if (const auto region = context_->regions->find(RegionId{id})) region->remove_importer(*this, fence);
+  }
+  wake_waiters();
+}
+
+}  // namespace p2p::engine
