@@ -11,9 +11,9 @@
 #include "drivers/socket/poll_set.h"
 #include "drivers/socket/socket.h"
 #include "support/devices.h"
-#include "transport/tcp/acceptor.h"
-#include "transport/tcp/connector.h"
-#include "transport/tcp/descriptors.h"
+#include "transport/tcp/connect/acceptor.h"
+#include "transport/tcp/connect/connector.h"
+#include "transport/tcp/stream/descriptors.h"
 #include "transport/tcp/tcp.h"
 
 namespace {

@@ -8,8 +8,8 @@
 
 #include "base/bytes.h"
 #include "support/devices.h"
-#include "transport/cuda_ipc/copy_request.h"
-#include "transport/cuda_ipc/key.h"
+#include "transport/cuda_ipc/memory/key.h"
+#include "transport/cuda_ipc/requests/copy_request.h"
 #include "transport/registry.h"
 
 namespace {

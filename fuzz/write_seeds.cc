@@ -8,11 +8,11 @@
 #include <string>
 
 #include "transport/cma/copy_request.h"
-#include "transport/cuda_ipc/copy_request.h"
-#include "transport/cuda_ipc/key.h"
-#include "transport/tcp/descriptors.h"
-#include "transport/tcp/frame.h"
-#include "transport/tcp/handshake.h"
+#include "transport/cuda_ipc/memory/key.h"
+#include "transport/cuda_ipc/requests/copy_request.h"
+#include "transport/tcp/connect/handshake.h"
+#include "transport/tcp/stream/descriptors.h"
+#include "transport/tcp/stream/frame.h"
 #include "wire/encode.h"
 #include "wire/fields.h"
 

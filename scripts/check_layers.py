@@ -54,10 +54,16 @@ LAYERS = {
     "tests/install/": ("include/",),
 }
 
-# The folders of src/engine, lowest first: each includes itself and those before it; files at the top include all.
-ENGINE = ("loop", "observe", "memory", "request", "schedule", "session", "listen", "channels", "messaging", "transfer")
-# Of those, the ones that see less: folder -> what else of the engine it includes.
-ENGINE_ONLY = {"session": ("loop",), "listen": ("loop",)}
+# Layer -> its folders, lowest first: each includes itself and those before it; files at the top include all.
+ROOMS = {
+    "src/engine/": ("loop", "observe", "memory", "request", "schedule", "session", "listen", "channels", "messaging",
+                    "transfer"),
+    "src/transport/tcp/": ("connect", "stream", "staging", "requests"),
+    "src/transport/cuda_ipc/": ("memory", "requests", "copies"),
+    "python/src/": ("convert",),
+}
+# Of those, the ones that see less: folder -> what else of the layer it includes.
+ROOMS_ONLY = {"src/engine/session": ("loop",), "src/engine/listen": ("loop",)}
 
 # Files with a rule of their own, in addition to their folder's.
 EXTRA = {
@@ -153,20 +159,18 @@ def may_include(source, key, target):
     return any(matches(target, rule) for rule in rules) or (extra is not None and extra.fullmatch(target))
 
 
-def engine_breach(source, target):
-    """Whether a file of the engine includes a folder that stands above its own."""
-    def folder(path):
-        parts = path.removeprefix("src/engine/").split("/")
-        return parts[0] if len(parts) > 1 else None
-
-    if not (source.startswith("src/engine/") and target.startswith("src/engine/")) or source.endswith("_test.cc"):
-        return False
-    own, other = folder(source), folder(target)
+def room_breach(source, target):
+    """The layer within which a file includes a folder that stands above its own; None: it does not."""
+    layer = next((key for key in ROOMS if source.startswith(key) and target.startswith(key)), None)
+    if layer is None or source.endswith("_test.cc"):
+        return None
+    own, other = ([*path.removeprefix(layer).split("/")[:-1], None][0] for path in (source, target))
     if own is None or own == other:
-        return False
-    if own not in ENGINE or other not in ENGINE:
-        return True
-    return other not in ENGINE_ONLY.get(own, ENGINE[:ENGINE.index(own)])
+        return None
+    order = ROOMS[layer]
+    if own in order and other in ROOMS_ONLY.get(layer + own, order[:order.index(own)]):
+        return None
+    return layer
 
 
 def foreign_breach(source, written):
@@ -191,8 +195,8 @@ def breaches(root, source):
                 yield line, f"includes {written}, which {reason}"
         elif not may_include(source, key, path):
             yield line, f"includes {path}, which {key} may not"
-        elif engine_breach(source, path):
-            yield line, f"includes {path}, which stands above it in the order of src/engine"
+        elif layer := room_breach(source, path):
+            yield line, f"includes {path}, which stands above it in the order of {layer.rstrip('/')}"
     if source.startswith(GETENV_FOLDERS) and source not in GETENV_FILES and not source.endswith("_test.cc"):
         for number, line in enumerate(text.splitlines(), 1):
             if GETENV.search(line.split("//")[0]):

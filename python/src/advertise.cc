@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "convert/tensors.h"
 #include "plan.h"
-#include "tensors.h"
 
 // What lets a peer reach memory here: 64 bytes of a region, 88 of memory that is named by address alone.
 // Callers of the older forms name a connection first; a description does not depend on one.

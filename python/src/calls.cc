@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/tensors.h"
 #include "plan.h"
-#include "tensors.h"
 
 // Every call that moves bytes: a verb, of one piece or of lists, at once or asynchronous, of registered
 // memory or of memory that is named by address alone (`_ipc`).

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "errors.h"
+#include "convert/errors.h"
 
 namespace p2p::python {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "convert/identity.h"
 #include "gil.h"
-#include "identity.h"
 #include "p2p/connection.h"
 #include "p2p/endpoint.h"
 #include "p2p/result.h"

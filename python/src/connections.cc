@@ -9,8 +9,8 @@
 #include <utility>
 #include <variant>
 
-#include "sequences.h"
-#include "spans.h"
+#include "convert/sequences.h"
+#include "convert/spans.h"
 #include "state.h"
 
 namespace p2p::python {

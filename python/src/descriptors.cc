@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "convert/tensors.h"
 #include "plan.h"
-#include "tensors.h"
 
 namespace p2p::python {
 namespace nb = nanobind;

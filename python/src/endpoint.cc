@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "options.h"
+#include "convert/options.h"
 #include "p2p/metrics.h"
 #include "state.h"
 

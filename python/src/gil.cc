@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "errors.h"
+#include "convert/errors.h"
 
 namespace p2p::python {
 namespace {

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "convert/tensors.h"
 #include "plan.h"
 #include "state.h"
-#include "tensors.h"
 
 namespace p2p::python {
 namespace nb = nanobind;

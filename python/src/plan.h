@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "blobs.h"
-#include "sequences.h"
+#include "convert/blobs.h"
+#include "convert/sequences.h"
+#include "convert/streams.h"
 #include "state.h"
-#include "streams.h"
 
 namespace p2p::python {
 

@@ -13,9 +13,9 @@
 #include <unordered_map>
 
 #include "connection_table.h"
-#include "errors.h"
+#include "convert/errors.h"
+#include "convert/identity.h"
 #include "gil.h"
-#include "identity.h"
 #include "memory_table.h"
 #include "p2p/endpoint.h"
 #include "p2p/local_listing.h"

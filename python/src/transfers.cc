@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "errors.h"
+#include "convert/errors.h"
 
 namespace p2p::python {
 

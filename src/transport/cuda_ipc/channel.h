@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "device/job.h"
-#include "transport/cuda_ipc/mail.h"
-#include "transport/cuda_ipc/regions.h"
-#include "transport/cuda_ipc/ring_copies.h"
-#include "transport/cuda_ipc/ring_lender.h"
-#include "transport/cuda_ipc/served_copies.h"
-#include "transport/cuda_ipc/told_regions.h"
+#include "transport/cuda_ipc/copies/ring_copies.h"
+#include "transport/cuda_ipc/copies/warmup.h"
+#include "transport/cuda_ipc/memory/regions.h"
+#include "transport/cuda_ipc/memory/ring_lender.h"
+#include "transport/cuda_ipc/requests/mail.h"
+#include "transport/cuda_ipc/requests/served_copies.h"
+#include "transport/cuda_ipc/requests/told_regions.h"
 #include "transport/cuda_ipc/twin_link.h"
-#include "transport/cuda_ipc/warmup.h"
 #include "transport/transport.h"
 
 namespace p2p::cuda_ipc {

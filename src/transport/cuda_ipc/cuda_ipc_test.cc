@@ -20,7 +20,7 @@
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
 #include "support/devices.h"
-#include "transport/cuda_ipc/key.h"
+#include "transport/cuda_ipc/memory/key.h"
 
 namespace p2p::cuda_ipc {
 namespace {

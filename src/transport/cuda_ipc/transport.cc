@@ -13,7 +13,7 @@
 #include "drivers/cuda/memory.h"
 #include "transport/cuda_ipc/channel.h"
 #include "transport/cuda_ipc/cuda_ipc.h"
-#include "transport/cuda_ipc/regions.h"
+#include "transport/cuda_ipc/memory/regions.h"
 
 namespace p2p::cuda_ipc {
 namespace {

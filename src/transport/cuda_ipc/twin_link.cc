@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/socket/local_socket.h"
-#include "transport/cuda_ipc/chunk_protocol.h"
+#include "transport/cuda_ipc/memory/chunk_protocol.h"
 #include "transport/process_end.h"
 
 namespace p2p::cuda_ipc {

@@ -8,7 +8,7 @@
 #include "base/process_id.h"
 #include "base/unique_fd.h"
 #include "p2p/result.h"
-#include "transport/cuda_ipc/key.h"
+#include "transport/cuda_ipc/memory/key.h"
 #include "transport/peer_end.h"
 #include "transport/transport.h"
 

@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "drivers/socket/local_socket.h"
 #include "support/forbid.h"
-#include "transport/cuda_ipc/chunk_protocol.h"
+#include "transport/cuda_ipc/memory/chunk_protocol.h"
 
 namespace p2p::cuda_ipc {
 namespace {

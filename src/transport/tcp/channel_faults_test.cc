@@ -12,8 +12,8 @@
 #include "support/bounds.h"
 #include "support/lonely_host.h"
 #include "transport/tcp/channel_pair.h"
-#include "transport/tcp/descriptors.h"
-#include "transport/tcp/frame.h"
+#include "transport/tcp/stream/descriptors.h"
+#include "transport/tcp/stream/frame.h"
 
 namespace p2p::tcp {
 namespace {

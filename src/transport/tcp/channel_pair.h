@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "device/service.h"
-#include "transport/tcp/acceptor.h"
-#include "transport/tcp/connector.h"
+#include "transport/tcp/connect/acceptor.h"
+#include "transport/tcp/connect/connector.h"
 #include "transport/tcp/tcp.h"
 
 /// For tests: two transports of one process with a channel each.

@@ -12,7 +12,7 @@
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
 #include "transport/tcp/channel_pair.h"
-#include "transport/tcp/staged_memory.h"
+#include "transport/tcp/staging/staged_memory.h"
 
 namespace p2p::tcp {
 namespace {

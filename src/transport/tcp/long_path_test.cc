@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "transport/tcp/backlog.h"
-#include "transport/tcp/read_window.h"
+#include "transport/tcp/requests/read_window.h"
 
 namespace p2p::tcp {
 namespace {

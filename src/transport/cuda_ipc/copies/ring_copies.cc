@@ -1,0 +1,185 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda_ipc/copies/ring_copies.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+
+namespace p2p::cuda_ipc {
+namespace {
+
+// A load of one short piece is copied by kernels that stand by, on both sides.
+constexpr std::uint64_t kLeastLoad = std::uint64_t{1} << 20;
+
+// So many loads of a transfer overlap well.
+constexpr std::uint64_t kLoads = 4;
+
+// A request for so many has room among words.
+constexpr std::size_t kMostPieces = 1500;
+
+// Pieces lie in the ring as they do in memory here, as far as kernels care.
+constexpr std::uint64_t kAlike = 16;
+
+std::uint64_t place_after(std::uint64_t at, const std::byte* local) {
+  return at + ((reinterpret_cast<std::uint64_t>(local) - at) & (kAlike - 1));
+}
+
+}  // namespace
+
+RingJob::RingJob(Operation operation, std::vector<Segment> pieces)
+    : operation_(operation), pieces_(std::move(pieces)) {
+  std::uint64_t bytes = 0;
+  for (const Segment& piece : pieces_) bytes += piece.size;
+  load_bytes_ = std::clamp(bytes / kLoads, kLeastLoad, kRingSlotBytes);
+}
+
+Status RingJob::cancelled() { return fail(ErrorCode::kCancelled, "the transfer was cancelled"); }
+
+RingCopies::~RingCopies() {
+  for (const RingLoad& load : loads_) load.ring->lose(load.slot);
+  if (joined_) joined_->part();
+}
+
+void RingCopies::add(RingJob& job) {
+  job.queued_ = true;
+  jobs_.push_back(&job);
+}
+
+bool RingCopies::answered(std::uint64_t number, Status status) {
+  const auto load = std::ranges::find(loads_, number, &RingLoad::number);
+  if (load == loads_.end() || load->stage != RingLoad::Stage::kAsked) return false;
+  load->stage = RingLoad::Stage::kAnswered;
+  load->status = std::move(status);
+  return true;
+}
+
+bool RingCopies::advance() {
+  bool moved = false;
+  for (auto load = loads_.begin(); load != loads_.end();) {
+    if (!move(*load, moved)) {
+      ++load;
+      continue;
+    }
+    end(*load);
+    load = loads_.erase(load);
+  }
+  return start_next() || moved;
+}
+
+// True once both sides have copied, or one could not.
+bool RingCopies::move(RingLoad& load, bool& moved) {
+  const bool writes = load.operation == Operation::kWrite;
+  if (load.stage == RingLoad::Stage::kCopying) {
+    if (!hands_.finished(load, load.status)) return false;
+    moved = true;
+    if (!load.status || !writes) return true;
+    load.stage = RingLoad::Stage::kAsked;
+    hands_.ask(load);
+    return false;
+  }
+  if (load.stage == RingLoad::Stage::kAsked) return false;
+  moved = true;
+  if (!load.status || writes || !load.job->status_) return true;
+  return !copy(load);
+}
+
+// False: it ends.
+bool RingCopies::copy(RingLoad& load) {
+  const auto started = hands_.start(load);
+  if (!started) load.status = tl::unexpected(started.error());
+  if (started && *started) load.stage = RingLoad::Stage::kCopying;
+  return started.has_value();
+}
+
+void RingCopies::end(RingLoad& load) {
+  if (!load.status) load.job->fail_with(load.status.error());
+  --load.job->under_way_;
+  load.ring->give(load.slot);
+}
+
+// One load of each job in turn, so that a short one does not wait for a long one.
+bool RingCopies::start_next() {
+  bool moved = false;
+  for (std::size_t idle = 0; idle < jobs_.size();) {
+    RingJob& job = *jobs_.front();
+    jobs_.pop_front();
+    const bool started = job.status_ && job.more() && start_load(job);
+    job.queued_ = job.status_ && job.more();
+    if (job.queued_) jobs_.push_back(&job);
+    moved = moved || started || !job.queued_;
+    idle = started || !job.queued_ ? 0 : idle + 1;
+  }
+  if (jobs_.empty() && joined_) {
+    joined_->part();
+    joined_.reset();
+  }
+  return moved;
+}
+
+bool RingCopies::start_load(RingJob& job) {
+  const auto ring = hands_.ring_for(job.pieces_[job.next_]);
+  if (!ring) return job.fail_with(ring.error()), false;
+  if (!joined_) {
+    joined_ = *ring;
+    joined_->join();
+  }
+  const auto held = std::ranges::count(loads_, *ring, &RingLoad::ring);
+  if (static_cast<unsigned>(held) >= (*ring)->share()) return false;
+  if (!(*ring)->may_take(turn_)) return false;
+  const std::optional<unsigned> slot = (*ring)->take();
+  if (!slot) {
+    if ((*ring)->lost()) job.fail_with({ErrorCode::kUnavailable, "the memory lent for it is no more"});
+    return false;
+  }
+  turn_ = (*ring)->turns();
+  const std::size_t next = job.next_;
+  const std::uint64_t offset = job.offset_;
+  RingLoad load = cut(job);
+  load.number = kNumbers | ++last_;
+  load.ring = *ring;
+  load.slot = *slot;
+  for (RingLoad::Piece& piece : load.pieces) piece.at += *slot * kRingSlotBytes;
+  if (job.operation_ == Operation::kWrite) {
+    if (!copy(load) || load.stage != RingLoad::Stage::kCopying) {
+      if (!load.status) job.fail_with(load.status.error());
+      job.next_ = next;
+      job.offset_ = offset;
+      load.ring->give(*slot);
+      return false;
+    }
+  } else {
+    hands_.ask(load);
+  }
+  ++job.under_way_;
+  loads_.push_back(std::move(load));
+  return true;
+}
+
+// As much as a load may have of the pieces that lie in the same two regions.
+RingLoad RingCopies::cut(RingJob& job) const {
+  const Segment& first = job.pieces_[job.next_];
+  RingLoad load{.operation = job.operation_,
+                .registration = first.registration,
+                .key = first.key,
+                .job = &job,
+                .stage = RingLoad::Stage::kAsked};
+  std::uint64_t at = 0;
+  while (job.more() && load.pieces.size() < kMostPieces) {
+    const Segment& piece = job.pieces_[job.next_];
+    if (piece.registration != load.registration || piece.key != load.key) break;
+    at = place_after(at, piece.local + job.offset_);
+    if (at >= job.load_bytes_) break;
+    const std::uint64_t size = std::min(piece.size - job.offset_, job.load_bytes_ - at);
+    load.pieces.push_back({piece.local + job.offset_, piece.remote + job.offset_, at, size});
+    at += size;
+    job.offset_ += size;
+    if (job.offset_ == piece.size) {
+      ++job.next_;
+      job.offset_ = 0;
+    }
+  }
+  return load;
+}
+
+}  // namespace p2p::cuda_ipc

@@ -1,0 +1,15 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda_ipc/requests/told_regions.h"
+
+#include "transport/cuda_ipc/requests/copy_request.h"
+
+namespace p2p::cuda_ipc {
+
+void ToldRegions::withdraw(RegionId region) {
+  const MutexLock lock(mutex_);
+  for (auto& [link, regions] : told_) {
+    if (regions.erase(region) != 0) link->send(encode(RegionWithdrawn{region}));
+  }
+}
+
+}  // namespace p2p::cuda_ipc
