@@ -144,13 +144,13 @@ constexpr OptionVariable kVariables[] = {
      [](Text text, Options& o) { return read_number(text, kDay, o.keepalive); },
      [](const Options& o) { return std::to_string(o.keepalive.count()); }},
     {"UCCL_P2P_HUNG_MS",
-     "A peer whose machine answers while it does not itself (stopped, or without a processor) is slow; after "
+     "A peer that does not answer although its machine does (stopped, or without a processor) is slow; after "
      "this many milliseconds it is gone.",
      [](Text text, Options& o) { return read_number(text, kDay, o.hung); },
      [](const Options& o) { return std::to_string(o.hung.count()); }},
     {"UCCL_P2P_IDLE_MS",
      "Streams of TCP that nothing has used for this many milliseconds are closed; the next use opens them "
-     "again. Of the two sides' times the shorter one counts. 0: not by this side.",
+     "again. Of the two sides' times the shorter one counts. 0: this side closes none.",
      [](Text text, Options& o) { return read_number(text, {0, kDay.most}, o.idle); },
      [](const Options& o) { return std::to_string(o.idle.count()); }},
     {"UCCL_P2P_CONNECT_TIMEOUT_MS",
@@ -196,9 +196,9 @@ constexpr OptionVariable kVariables[] = {
      [](Text text, Options& o) { return read_number(text, kSome, o.max_strangers_of_address); },
      [](const Options& o) { return std::to_string(o.max_strangers_of_address); }},
     {"UCCL_P2P_SPARE_DESCRIPTORS",
-     "Descriptors of the process's limit that are left to the application: no connection is accepted with "
-     "the "
-     "last ones. At most half of the limit.",
+     "File descriptors of the process's limit that are left to the application: no connection is accepted "
+     "with "
+     "the last ones. At most half of the limit.",
      [](Text text, Options& o) { return read_number(text, {0, kSome.most}, o.spare_descriptors); },
      [](const Options& o) { return std::to_string(o.spare_descriptors); }},
     {"UCCL_P2P_MAX_UNACCEPTED",
@@ -218,9 +218,9 @@ constexpr OptionVariable kVariables[] = {
      [](Text text, Options& o) { return read_size(text, kBatch, o.batch_bytes); },
      [](const Options& o) { return show_size(o.batch_bytes); }},
     {"UCCL_P2P_EAGER_BYTES",
-     "What a connection keeps of short messages whose receives are not posted yet, at most. Messages of up "
-     "to a "
-     "quarter of it, and up to 16K, travel before anybody asked where to. 0: none does.",
+     "Most bytes that a connection keeps of short messages whose receives are not posted yet. Messages of up "
+     "to "
+     "a quarter of it, and up to 16K, are sent without waiting for the receive. 0: none are.",
      [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 30}, o.eager_bytes); },
      [](const Options& o) { return show_size(o.eager_bytes); }},
     {"UCCL_P2P_NOTIFICATIONS",
