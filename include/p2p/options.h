@@ -136,16 +136,12 @@ struct P2P_API Options {
   /// is started by itself.
   unsigned gpu_standby_blocks = 16;
 
-  /// Measure once for each pair of GPUs, in a pause after a first region was imported, which way of copying
-  /// is the quicker from which size on; takes some milliseconds and 32 MiB of the GPU.
-  bool gpu_measure = true;
+  /// Pieces of at least this many bytes go by copy engine between GPUs, smaller ones by kernel. What was best
+  /// between two H200 and two H100 over NVLink (docs/decisions/fixed-copy-sizes.md).
+  std::size_t gpu_bulk_bytes = std::size_t{32} << 20;
 
-  /// Pieces of at least this many bytes go by copy engine between GPUs, smaller ones by kernel; 0: as
-  /// measured, else 32 MiB.
-  std::size_t gpu_bulk_bytes = 0;
-
-  /// Single copies of at most this many bytes go by the kernel that stands by; 0: as measured, else 4 MiB.
-  std::size_t gpu_standby_bytes = 0;
+  /// Single copies of at most this many bytes go by the kernel that stands by. From the same measurements.
+  std::size_t gpu_standby_bytes = std::size_t{4} << 20;
 
   /// Pinned host memory through which `tcp` and `cma` carry GPU memory, for all streams of an endpoint: made
   /// in the background once GPU memory is registered and a stream is there, in slots of 1 MiB, 8 a stream;

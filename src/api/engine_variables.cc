@@ -21,14 +21,6 @@ namespace {
 using namespace option_text;
 using Text = std::string_view;
 
-/// 0 stands for "auto".
-Status read_measured_size(std::string_view text, std::size_t& field) {
-  if (text == "auto") return field = 0, Status{};
-  return read_size(text, {1, std::uint64_t{1} << 40}, field);
-}
-
-std::string show_measured_size(std::size_t size) { return size == 0 ? "auto" : show_size(size); }
-
 Status read_transports(std::string_view text, Options& options) {
   if (text == "auto") {
     options.transports.clear();
@@ -248,23 +240,15 @@ constexpr OptionVariable kVariables[] = {
      "itself.",
      [](Text text, Options& o) { return read_number(text, {0, 64}, o.gpu_standby_blocks); },
      [](const Options& o) { return std::to_string(o.gpu_standby_blocks); }},
-    {"UCCL_P2P_GPU_MEASURE",
-     "1: the two sizes below, where they are `auto`, are measured once for each pair of GPUs of a host; "
-     "takes some milliseconds of a pause after a first region was imported, and 32 MiB of the GPU. 0: they "
-     "are 32M and 4M.",
-     [](Text text, Options& o) { return read_flag(text, o.gpu_measure); },
-     [](const Options& o) { return show_flag(o.gpu_measure); }},
     {"UCCL_P2P_GPU_BULK_BYTES",
-     "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel. "
-     "`auto`: from where on the copy engine is no slower.",
-     [](Text text, Options& o) { return read_measured_size(text, o.gpu_bulk_bytes); },
-     [](const Options& o) { return show_measured_size(o.gpu_bulk_bytes); }},
+     "Pieces of at least this many bytes go by copy engine between GPUs of one host, smaller ones by kernel.",
+     [](Text text, Options& o) { return read_size(text, {1, std::uint64_t{1} << 40}, o.gpu_bulk_bytes); },
+     [](const Options& o) { return show_size(o.gpu_bulk_bytes); }},
     {"UCCL_P2P_GPU_STANDBY_BYTES",
      "Single copies of at most this many bytes, 16M at most, go by the kernel of "
-     "UCCL_P2P_GPU_STANDBY_BLOCKS. "
-     "`auto`: as far as it is no slower than the copy engine.",
-     [](Text text, Options& o) { return read_measured_size(text, o.gpu_standby_bytes); },
-     [](const Options& o) { return show_measured_size(o.gpu_standby_bytes); }},
+     "UCCL_P2P_GPU_STANDBY_BLOCKS.",
+     [](Text text, Options& o) { return read_size(text, {1, std::uint64_t{1} << 40}, o.gpu_standby_bytes); },
+     [](const Options& o) { return show_size(o.gpu_standby_bytes); }},
     {"UCCL_P2P_GPU_STAGING_BYTES",
      "Pinned host memory through which `tcp` and `cma` carry GPU memory, for all streams of an endpoint. "
      "Made in the background once GPU memory is registered and a stream is there, 8 MiB a stream; 8 MiB for "

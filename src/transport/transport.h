@@ -29,7 +29,8 @@ enum class Role : std::uint8_t { kConnector, kAcceptor };
 /// How far a transport carries.
 enum class Reach : std::uint8_t { kProcess, kHost, kNetwork };
 
-/// How the engine deals work out to a transport's channels; src/engine/schedule/policy.h says how it does each.
+/// How the engine deals work out to a transport's channels; src/engine/schedule/policy.h says how it does
+/// each.
 enum class Scheduling : std::uint8_t {
   /// Moving bytes takes a thread's time: transfers are cut by `Options::batch_bytes` and spread over channels
   /// and workers.
@@ -39,10 +40,6 @@ enum class Scheduling : std::uint8_t {
   /// `max_batch_bytes` alone, started by the caller's thread and looked after by it while it waits.
   kByCaller,
 };
-
-/// Lends a peer's region for a moment, in which a revocation waits as for a transfer; null once it was
-/// revoked.
-using Lend = std::function<std::shared_ptr<const void>()>;
 
 /// What the engine must know of a transport before it uses it.
 struct Capabilities {
@@ -142,9 +139,9 @@ class Transport {
   virtual Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                            std::span<const std::byte> exported) = 0;
 
-  /// The region is in use by now: what makes later transfers quicker may begin, and goes on by itself. `key`
-  /// is not to be touched after the call but while `lend` lends it.
-  virtual void study(const RemoteKey& /*key*/, const Lend& /*lend*/) {}
+  /// The region is in use by now: what its first uses cost may be paid here. `key` is not to be touched after
+  /// the call.
+  virtual void warm_up(const RemoteKey& /*key*/) {}
 
   /// Whether it moves bytes between these two, which it has made; the error says why not.
   virtual Status check_pair(const Registration& /*local*/, const RemoteKey& /*remote*/) const { return {}; }

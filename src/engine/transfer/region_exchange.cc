@@ -283,7 +283,7 @@ Status RegionExchange::on(const wire::RegionAnswer& answer) {
     const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys, reading] {
       self->make_ready(*remote, info, keys);
       self->wake_waiters();
-      self->study(remote);
+      self->warm_up(remote);
     };
     // A device that is full of work makes its driver wait; the session's other messages shall not.
     if (!takes_long(info) || !context_->imports.post(ready)) ready();
@@ -294,18 +294,13 @@ Status RegionExchange::on(const wire::RegionAnswer& answer) {
 }
 
 // After the first transfers that wait for the region have begun.
-void RegionExchange::study(const std::shared_ptr<RemoteRegion>& remote) {
-  const Lend lend = [weak = std::weak_ptr(remote)]() -> std::shared_ptr<const void> {
-    const auto region = weak.lock();
-    if (!region || !region->add_user()) return nullptr;
-    return {region.get(), [region](const void*) { region->remove_user(); }};
-  };
-  const auto lent = lend();
-  if (!lent) return;
+void RegionExchange::warm_up(const std::shared_ptr<RemoteRegion>& remote) {
+  if (!remote->add_user()) return;  // revoked
   const TransportList& transports = context_->transports();
   for (std::size_t i = 0; i < transports.size(); ++i) {
-    if (const RemoteKey* const key = remote->key(i)) transports[i].transport->study(*key, lend);
+    if (const RemoteKey* const key = remote->key(i)) transports[i].transport->warm_up(*key);
   }
+  remote->remove_user();
 }
 
 bool RegionExchange::takes_long(const RegionInfo& info) const {

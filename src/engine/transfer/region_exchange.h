@@ -81,7 +81,7 @@ class RegionExchange : public RegionImporter, public std::enable_shared_from_thi
   void fail_region(const std::shared_ptr<RemoteRegion>& remote, Error error,
                    std::function<void()> through = nullptr);
   void make_ready(RemoteRegion& remote, const RegionInfo& info, const std::vector<wire::ExportedKey>& keys);
-  void study(const std::shared_ptr<RemoteRegion>& remote);
+  void warm_up(const std::shared_ptr<RemoteRegion>& remote);
   bool takes_long(const RegionInfo& info) const;
   void wake_waiters() const;
 

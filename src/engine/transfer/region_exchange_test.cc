@@ -51,9 +51,9 @@ struct Asked {
   std::atomic<int> importing{0};  // begun
   std::atomic<int> telling{0};    // the same, of regions' keys
   std::optional<std::shared_future<void>>
-      tell;  // no sooner, of regions of a device that are added from now on
-  Mutex mutex;
-  Lend studied P2P_GUARDED_BY(mutex);  // the last one
+      tell;                     // no sooner, of regions of a device that are added from now on
+  std::atomic<int> warming{0};  // the same, of first uses
+  std::optional<std::shared_future<void>> warm;  // no sooner
 };
 
 // Tells of its memory no sooner than it is told to.
@@ -111,9 +111,9 @@ class SlowTransport : public Transport {
     go_.wait();
     return transport_->import_region(region, exported);
   }
-  void study(const RemoteKey&, const Lend& lend) override {
-    const MutexLock lock(asked_->mutex);
-    asked_->studied = lend;
+  void warm_up(const RemoteKey&) override {
+    asked_->warming.fetch_add(1);
+    if (asked_->warm) asked_->warm->wait();
   }
   Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override {
     return transport_->open_channel(setup);
@@ -236,20 +236,15 @@ TEST_F(SlowImports, AnswersHoldUpNothingElse) {
   }
 }
 
-TEST_F(SlowImports, LendTheRegionUntilItIsTakenBack) {
+TEST_F(SlowImports, ARegionIsNotFreeWhileItWarmsUp) {
+  std::promise<void> warm;
+  asked_->warm = warm.get_future().share();
   release();
   ASSERT_TRUE(write()->wait(10s));
-  const auto lend = [this]() -> std::shared_ptr<const void> {
-    const MutexLock lock(asked_->mutex);
-    return asked_->studied ? asked_->studied() : nullptr;
-  };
-  std::shared_ptr<const void> lent;
-  ASSERT_TRUE(eventually([&] { return (lent = lend()) != nullptr; }));
-  EXPECT_FALSE(remote_->revoke(std::chrono::steady_clock::now() + 50ms)) << "it is lent";
-  EXPECT_FALSE(lend()) << "it is being taken back";
-  lent.reset();
+  ASSERT_TRUE(eventually([&] { return asked_->warming.load() == 1; }));
+  EXPECT_FALSE(remote_->revoke(std::chrono::steady_clock::now() + 50ms)) << "it warms up";
+  warm.set_value();
   EXPECT_TRUE(remote_->revoke(std::chrono::steady_clock::now() + 10s));
-  EXPECT_FALSE(lend());
 }
 
 TEST_F(SlowImports, ComeTooLateForARegionThatWasTakenBack) {

@@ -19,7 +19,7 @@ IpcChannel::IpcChannel(Own own)
 
 IpcChannel::~IpcChannel() {
   leave();
-  own_.warmup->ways().note_ended(flights_.size());
+  own_.warmup->note_ended(flights_.size());
   own_.warmup->remove_channel();
   if (own_.told && own_.control != nullptr) own_.told->remove(*own_.control);
 }
@@ -65,7 +65,7 @@ bool IpcChannel::post(const Batch& batch) {
   }
   if (flight.status && !flight.asked.empty()) ask(flight, batch.operation);
   if (flight.status && !flight.closed.empty()) use_ring(flight, batch.operation);
-  own_.warmup->ways().note_begun();
+  own_.warmup->note_begun();
   start(flight);
   flights_.push_back(std::move(flight));
   return true;
@@ -133,7 +133,7 @@ bool IpcChannel::serve(std::unique_ptr<ServedCopy> copy) {
         fail(ErrorCode::kUnavailable, "the memory of neither side can be shared between processes");
   }
   flight.served = std::move(copy);
-  own_.warmup->ways().note_begun();
+  own_.warmup->note_begun();
   start(flight);
   flights_.push_back(std::move(flight));
   return true;
@@ -206,7 +206,7 @@ Result<bool> IpcChannel::find_path(const Segment& piece, Flight& flight, Path& p
   if (part->list == nullptr) return false;
   path = {piece.registration, piece.key, *part, *reached, {}, {}};
   if (local.ready_for_kernels()) {
-    path.ways = host ? own_.warmup->ways().with_host() : own_.warmup->ways().between(device, peer.device());
+    path.ways = own_.warmup->ways();
   }
   path.seams = local.seams();
   return true;
@@ -252,7 +252,7 @@ bool IpcChannel::progress(std::vector<Completion>& completions) {
     }
     end(flight, completions);
     flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(i));
-    own_.warmup->ways().note_ended(1);
+    own_.warmup->note_ended(1);
     moved = true;
   }
   return moved;

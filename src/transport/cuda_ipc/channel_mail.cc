@@ -130,7 +130,7 @@ Result<bool> IpcChannel::start(RingLoad& load) {
   const auto part = load.copies.part(copiers_, device);
   if (!part) return tl::unexpected(part.error());
   if (part->list == nullptr) return false;
-  const device::Ways ways = own_.warmup->ways().between(device, ring.device());
+  const device::Ways ways = own_.warmup->ways();
   const bool write = load.operation == Operation::kWrite;
   for (const RingLoad::Piece& piece : load.pieces) {
     std::byte* const there = *reached + piece.at;

@@ -122,7 +122,7 @@ class CudaIpc : public Transport {
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                    std::span<const std::byte> exported) override;
 
-  void study(const RemoteKey& key, const Lend& lend) override;
+  void warm_up(const RemoteKey& key) override;
 
   Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override;
 
@@ -210,7 +210,7 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   return peer;
 }
 
-void CudaIpc::study(const RemoteKey& key, const Lend& lend) {
+void CudaIpc::warm_up(const RemoteKey& key) {
   const auto* const peer = dynamic_cast<const PeerMemory*>(&key);
   if (peer == nullptr) return;
   std::set<int> devices;
@@ -220,7 +220,6 @@ void CudaIpc::study(const RemoteKey& key, const Lend& lend) {
   }
   if (devices.empty()) warmup_->prepare(peer->device_for_host(), *peer);
   for (const int device : devices) warmup_->prepare(device, *peer);
-  for (const int device : devices) warmup_->ways().find_out(device, *peer, lend);
 }
 
 // CUDA takes two processes of the same number for one, which needs no handles.

@@ -23,6 +23,11 @@ constexpr std::size_t kReserved = 2 * kChannels + 1;
 // The copies take some 10 us; a GPU that is full of other work is not waited for.
 constexpr std::chrono::milliseconds kForRehearsals{1};
 
+device::Ways ways_from(const Options& options) {
+  if (options.gpu_blocks == 0) return {};  // no kernels: all by copy engine
+  return {.bulk_bytes = options.gpu_bulk_bytes, .standby_bytes = options.gpu_standby_bytes};
+}
+
 /// Once the copier has done what it has to do by now, whatever it is given later.
 LateCopies::Ended passed_all(const device::Copier& copier) {
   auto marks = copier.marks();
@@ -40,7 +45,7 @@ LateCopies::Ended passed_all(const device::Copier& copier) {
 
 Warmup::Warmup(const device::Copier::Limits& limits, const Options& options,
                std::shared_ptr<Mappings> mappings)
-    : copiers_(limits), mappings_(std::move(mappings)), ways_(options, copiers_) {}
+    : copiers_(limits), mappings_(std::move(mappings)), ways_(ways_from(options)) {}
 
 void Warmup::note_probe(const ProcessId& owner, const SharedMemory& memory) {
   const MutexLock lock(mutex_);
@@ -76,7 +81,7 @@ bool Warmup::reserve(int device, std::size_t count) {
 void Warmup::prepare(int device, const PeerMemory& region) {
   const auto source = region.reach(device);
   // One more than channels, so that one is free for rehearsals when regions come later.
-  if (!source || !reserve(device, channels_ + 1) || !ways_.quiet()) return;
+  if (!source || !reserve(device, channels_ + 1) || !quiet()) return;
   std::shared_ptr<const cuda::IpcMapping> mapping;  // until the copies have ended
   std::size_t bytes = std::min<std::uint64_t>(region.info().size, device::Copier::kRehearsed);
   if (const auto probe = probe_of(region.owner()); probe && !region.same_process()) {
@@ -90,7 +95,7 @@ void Warmup::prepare(int device, const PeerMemory& region) {
   const auto kept = region.keep(device);  // to unmap chunks does not wait for copies
   const auto deadline = std::chrono::steady_clock::now() + kForRehearsals;
   copiers_.for_each_free(device, [&](device::Copier& copier) {
-    if (!ways_.quiet()) return;  // a first transfer has begun: it would wait for the driver
+    if (!quiet()) return;  // a first transfer has begun: it would wait for the driver
     const Status rehearsed = copier.rehearse(*source, target, bytes);
     if (!rehearsed) log(LogLevel::kDebug, "a first copy: {}", rehearsed.error().message);
     while (!copier.quiet() && std::chrono::steady_clock::now() < deadline) continue;

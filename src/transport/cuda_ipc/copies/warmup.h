@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,7 +15,6 @@
 #include "device/copiers.h"
 #include "p2p/options.h"
 #include "transport/cuda_ipc/copies/late_copies.h"
-#include "transport/cuda_ipc/copies/quicker_ways.h"
 #include "transport/cuda_ipc/memory/key.h"
 #include "transport/cuda_ipc/memory/mappings.h"
 #include "transport/cuda_ipc/memory/open_links.h"
@@ -53,9 +53,18 @@ class Warmup {
   /// `region` can be used by `device`, and will be.
   void prepare(int device, const PeerMemory& region);
 
-  QuickerWays& ways() { return ways_; }
+  /// Which copies between GPUs, and between a GPU and the host, go by which way.
+  const device::Ways& ways() const { return ways_; }
+
+  /// Channels have begun to copy, and are through.
+  void note_begun() { begun_.fetch_add(1, std::memory_order_relaxed); }
+  void note_ended(std::size_t count) { ended_.fetch_add(count, std::memory_order_relaxed); }
 
  private:
+  /// No channel copies now.
+  bool quiet() const {
+    return ended_.load(std::memory_order_relaxed) == begun_.load(std::memory_order_relaxed);
+  }
   bool reserve(int device, std::size_t count);
   std::optional<SharedMemory> probe_of(const ProcessId& owner) const;
 
@@ -65,7 +74,9 @@ class Warmup {
   const std::shared_ptr<Mappings> mappings_;
   std::atomic<std::size_t> channels_{0};
   std::map<ProcessId, SharedMemory> probes_ P2P_GUARDED_BY(mutex_);
-  QuickerWays ways_;
+  const device::Ways ways_;
+  std::atomic<std::uint64_t> begun_{0};
+  std::atomic<std::uint64_t> ended_{0};
   OpenLinks links_;
   Background ahead_{"p2p-warmup"};  // ends before what its tasks use
 };
