@@ -9,8 +9,7 @@ source scripts/steps.sh
 use_compiler_cache
 
 # Those under test: bytes, atomics, memory order and system calls, whatever differs between processors.
-tests=(background_test codec_test descriptor_test io_vector_test lane_test loopback_test own_pages_test
-  placement_test process_id_test socket_test thread_test wire_code_test word_ring_test)
+tests=(base_test drivers_socket_test engine_schedule_test loopback_test transport_test wire_test)
 
 skip() {
   echo "aarch64: skipped: $1"
