@@ -1,13 +1,14 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 PREFIX ?= /usr/local
 
-.PHONY: demo build install wheels test lint docs fuzz chaos stacks clean help
+.PHONY: demo build install wheels test test-all lint docs fuzz chaos stacks clean help
 
 help:
 	@echo "make demo   build, measure transfers between two processes of this machine, move tensors from Python"
 	@echo "make build  the C++ libraries and programs, optimised, in build/install"
 	@echo "make install PREFIX=FOLDER  the same into FOLDER (default /usr/local)"
-	@echo "make test   all tests; 'make test PART=dev' only one part (see scripts/test.sh)"
+	@echo "make test   unit, conformance and integration tests, the Python package's and NIXL's"
+	@echo "make test-all  all tests: sanitizers, fuzzers, RDMA, wheels, lint and so on, too; 'make test PART=dev' only one part"
 	@echo "make lint   static checks"
 	@echo "make docs   the pages and the headers as HTML, in build/docs/html (needs doxygen)"
 	@echo "make fuzz   every fuzzer for a minute"
@@ -29,6 +30,9 @@ install: build
 
 test:
 	@scripts/test.sh $(PART)
+
+test-all:
+	@scripts/test.sh all
 
 lint:
 	@scripts/test.sh lint

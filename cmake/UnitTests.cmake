@@ -19,12 +19,15 @@ endfunction()
 # p2p_folder_tests(NAME [FOLDER folder] [EXCEPT test...]): every *_test.cc of the folder (else this one and those below
 # without a CMakeLists.txt) is part of the one program NAME. p2p_folder_tests(PREFIX EACH ...): each is one of its own,
 # for those that scripts run alone: PREFIX and the file's name. A test that comes or goes needs no line anywhere. EXCEPT
-# names files without .cc.
+# names files without .cc. ONE_THREAD: neither the tests nor what they test have a second one.
 function(p2p_folder_tests name)
   if(NOT P2P_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg EACH FOLDER EXCEPT)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH;ONE_THREAD" FOLDER EXCEPT)
+  if(arg_ONE_THREAD AND P2P_THREADS_ONLY)
+    return()
+  endif()
   set(here ${CMAKE_CURRENT_SOURCE_DIR})
   set(folders ${arg_FOLDER})
   if(NOT folders)

@@ -25,7 +25,8 @@ echo
 echo "Python package (pip install . into an environment outside of the repository):"
 venv=${UCCL_P2P_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/venv}
 export UCCL_P2P_VENV=$venv
-step python 1800 scripts/python_environment.sh numpy
+# In the same folder, whose objects are taken again.
+UCCL_P2P_BUILD=build/demo step python 1800 scripts/python_environment.sh numpy
 examples=(send_numpy.py write_vectors.py)
 # PyPI's torch brings gigabytes of CUDA with it. Its CPU build is taken where pip is told of it.
 torch=${TORCH:-torch==2.13.0+cpu}

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/softgpu.sh [SEED [SECONDS]]
+# Usage: scripts/softgpu.sh [SEED [SECONDS]], or --build, which only builds
 # What needs GPUs, on emulated ones (tests/softgpu): test programs, then chaos with memory of all kinds, from SEED on
-# (a fresh one) for so long (60). Builds by the preset softgpu, which takes the headers of a CUDA toolkit.
+# (a fresh one) for so long (60). Builds by SOFTGPU_PRESET (softgpu; softgpu-address and softgpu-thread have sanitizers), which
+# takes the headers of a CUDA toolkit: without one there is nothing to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source-path=SCRIPTDIR
@@ -13,16 +14,22 @@ use_compiler_cache
 programs=(drivers_cuda_test copy_test copier_test job_test staging_pool_test lifetime_test unpacker_test cuda_ipc_test
   cuda_ipc_channel_test cuda_ipc_open_links_test cuda_ipc_neighbours_test tcp_device_memory_test
   conformance_test gpu_stream_test gpu_transfer_test)
-cmake --preset softgpu >/dev/null
-cmake --build --preset softgpu --target chaos "${programs[@]}"
+preset=${SOFTGPU_PRESET:-softgpu}
+if ! command -v nvcc >/dev/null; then
+  echo "softgpu: skipped: there is no CUDA toolkit"
+  exit 0
+fi
+cmake --preset "$preset" >/dev/null
+cmake --build --preset "$preset" --target chaos "${programs[@]}"
+if [ "${1:-}" = --build ]; then exit 0; fi
 export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}
 
 failed=0
 for program in "${programs[@]}"; do
   filter='-*Gi[bg]a*byte*' # they want the memory of a GPU
   if [[ $program == conformance_test ]]; then filter='*DeviceConformance*'; fi
-  found=$(find build/softgpu -name "$program" -type f -perm -u+x | head -n 1)
-  log=build/softgpu/$program.log
+  found=$(find "build/$preset" -name "$program" -type f -perm -u+x | head -n 1)
+  log=build/$preset/$program.log
   if timeout --kill-after=10 600 "$found" --gtest_color=no "--gtest_filter=$filter" >"$log" 2>&1; then
     grep -H '^\[  PASSED' "$log"
   else
@@ -31,7 +38,7 @@ for program in "${programs[@]}"; do
   fi
 done
 
-chaos=build/softgpu/tests/chaos/chaos
+chaos=build/$preset/tests/chaos/chaos
 kinds=(cuda_cuda cuda_pooled mapped_mapped mapped_private private_cuda pooled_private cuda_host private_host)
 seed=${1:-$((RANDOM * 32768 + RANDOM))}
 end=$((SECONDS + ${2:-60}))

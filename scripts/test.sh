@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/test.sh [PART...]
-# All tests (`make test`), or the named parts. Each part has a time limit, a log in build/logs and a verdict.
-#   dev       unit, conformance and integration tests with the address and undefined-behaviour sanitizers
-#   tsan      the same with the thread sanitizer
-#   release   the same optimised, and installing
+# Usage: scripts/test.sh [test|all|PART...]
+# `make test` runs the parts of `test` (default), `make test-all` those and all others, except those that have passed on
+# this very tree before. Each part has a time limit, a log in build/logs and a verdict.
+#   release   of `test`: unit, conformance and integration tests, optimised, and installing
+#   python    of `test`: the Python package's tests
+#   nixl      of `test`: the NIXL backend's
+#   large     transfers of over 4 GiB, and what CTest knows of the checks, by the build of `release`
+#   dev       all of `release` with the address and undefined-behaviour sanitizers
+#   tsan      tests with threads of their own, with the thread sanitizer
 #   lint      layers, sizes, pages, format, spelling, shell, Doxygen; clang: warnings, thread safety, clang-tidy
 #   fuzz      every fuzzer for FUZZ_SECONDS (60), from the committed corpus
-#   NAME      scripts/test_NAME.sh; all of them run by default
+#   NAME      scripts/test_NAME.sh
+# Besides, not yet in `all`:
+#   softgpu_address, softgpu_thread  what needs GPUs, on emulated ones, with that sanitizer
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source-path=SCRIPTDIR
@@ -17,24 +23,53 @@ use_compiler_cache
 # Many tests wait for most of their time: for a keepalive, for a peer that stands still.
 jobs=$((2 * $(nproc)))
 
-build_and_ctest() {
-  cmake --preset "$1" && cmake --build --preset "$1" && ctest --preset "$1" -j "$jobs" -LE lint
-}
-
-# The checks that CTest also knows (label lint) run once, with the optimised build.
-part_release() { build_and_ctest release && ctest --preset release -L lint; }
-part_dev() { build_and_ctest dev; }
-
-# Without the transfers of over 4 GiB (label slow): the sanitizer keeps several bytes for each that they touch.
 # The thread sanitizer of g++ 12 cannot place its memory where the kernel randomises addresses by 32 bits.
-part_tsan() {
-  local runner=()
-  if setarch "$(uname -m)" -R true 2>/dev/null; then runner=(setarch "$(uname -m)" -R); fi
-  cmake --preset tsan && cmake --build --preset tsan && "${runner[@]}" ctest --preset tsan -j "$jobs" -LE 'lint|slow'
+fixed_addresses() {
+  if setarch "$(uname -m)" -R true 2>/dev/null; then setarch "$(uname -m)" -R "$@"; else "$@"; fi
 }
 
-part_lint() { cmake --preset lint && scripts/lint.sh build/lint; }
-part_fuzz() { cmake --preset dev && cmake --build --preset dev && scripts/fuzz.sh; }
+# run_ctest PRESET OPTION...: and what took longest.
+run_ctest() {
+  local preset=$1
+  shift
+  ctest --preset "$preset" -j "$jobs" --output-junit "$PWD/build/logs/$preset.xml" "$@"
+  local status=$?
+  scripts/slowest.py "build/logs/$preset.xml" 8
+  return $status
+}
+
+# What CTest runs; then what else there is of that build: chaos, GPU tests, micro benchmarks, each header by itself.
+build_release() { cmake --preset release -DP2P_LONE_PROGRAMS=OFF -DP2P_BENCH=OFF && cmake --build build/release; }
+build_release_rest() { cmake --preset release && cmake --build --preset release; }
+build_dev() { cmake --preset dev && cmake --build --preset dev; }
+build_python() { scripts/test_python.sh --install; }
+build_tsan() { cmake --preset tsan && cmake --build --preset tsan; }
+# While the tests of others wait.
+build_lint() { cmake --preset lint && scripts/lint.sh build/lint; }
+build_aarch64() { scripts/test_aarch64.sh; }
+build_softgpu_address() { SOFTGPU_PRESET=softgpu-address scripts/softgpu.sh --build; }
+build_softgpu_thread() { SOFTGPU_PRESET=softgpu-thread scripts/softgpu.sh --build; }
+
+# Without the transfers of over 4 GiB (label slow): a sanitizer keeps several bytes for each that they touch.
+part_release() { run_ctest release -LE 'lint|slow'; }
+part_large() { run_ctest release -L 'lint|slow'; }
+part_dev() { run_ctest dev -LE 'lint|slow'; }
+part_tsan() { fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow'; }
+part_lint() { cat build/logs/build_lint.log; }
+part_aarch64() { cat build/logs/build_aarch64.log; }
+part_fuzz() { scripts/fuzz.sh; }
+part_softgpu_address() { SOFTGPU_PRESET=softgpu-address scripts/softgpu.sh 1 60; }
+part_softgpu_thread() { SOFTGPU_PRESET=softgpu-thread fixed_addresses scripts/softgpu.sh 1 60; }
+
+# What a part is built by, if anything is.
+build_of() {
+  case $1 in
+    release | dev | tsan | aarch64 | lint | softgpu_address | softgpu_thread) echo "$1" ;;
+    python | nixl) echo python ;;
+    large | rdma | chaos | netns | tcpx) echo release_rest ;;
+    fuzz) echo dev ;;
+  esac
+}
 
 run_part() {
   if declare -F "part_$1" >/dev/null; then
@@ -47,36 +82,130 @@ run_part() {
   fi
 }
 
-if [ "${1:-}" = --inside ]; then
-  run_part "$2"
-  exit
-fi
+case ${1:-} in
+  --build)
+    "build_$2"
+    exit
+    ;;
+  --part)
+    run_part "$2"
+    exit
+    ;;
+  --ctest)
+    run_ctest "${@:2}"
+    exit
+    ;;
+esac
 
-# Seconds after which a part counts as hung. About three times what it takes on two cores with nothing compiled before.
+# Seconds after which a part counts as hung. Three times and more what it takes on two cores.
 limit_of() {
   case $1 in
-    dev | tsan | lint) echo 3600 ;;
-    release | python | nixl | rdma | aarch64) echo 2700 ;;
-    *) echo 1350 ;;
+    lint) echo 3600 ;;
+    release | dev | tsan | python | nixl | rdma | aarch64) echo 2700 ;;
+    *) echo 1800 ;;
   esac
 }
+build_limit=3600
 
+# The tree as it is, of which a part has passed or not.
+tree() {
+  { git rev-parse HEAD && git diff HEAD && git ls-files -z --others --exclude-standard | xargs -0r sha1sum; } 2>/dev/null |
+    sha1sum | cut -d' ' -f1
+}
+
+in_test=(release python nixl)
 parts=("$@")
-if [ ${#parts[@]} -eq 0 ]; then
-  scripts/setup.sh test || exit 1
-  parts=(dev tsan release lint fuzz)
-  for script in scripts/test_*.sh; do
-    name=${script#scripts/test_}
-    name=${name%.sh}
-    if [ -x "$script" ]; then parts+=("$name"); fi
-  done
-fi
+[ ${#parts[@]} -ne 0 ] || parts=(test)
+case ${parts[*]} in
+  test)
+    scripts/setup.sh test || exit 1
+    parts=("${in_test[@]}")
+    ;;
+  all)
+    scripts/setup.sh test || exit 1
+    # In the order of their builds, which go on meanwhile: first what the build of `release` is for.
+    others=(large netns tcpx rdma chaos stacks dev fuzz wheel tsan)
+    for script in scripts/test_*.sh; do
+      name=${script#scripts/test_}
+      name=${name%.sh}
+      if [[ -x $script && " ${in_test[*]} ${others[*]} " != *" $name "* ]]; then others+=("$name"); fi
+    done
+    parts=()
+    passed=$(tree)
+    for part in "${in_test[@]}" "${others[@]}" lint; do
+      if [ "$(cat "build/logs/$part.passed" 2>/dev/null)" = "$passed" ]; then
+        echo "test: $part has passed on this tree"
+      else
+        parts+=("$part")
+      fi
+    done
+    ;;
+esac
 
 start=$SECONDS
+of_tree=$(tree)
+mkdir -p build/logs
 echo "test: ${parts[*]}"
+
+# Builds go on by themselves, one after the other and after all tests for the processor: most tests wait for most of
+# their time.
+builds=()
 for part in "${parts[@]}"; do
-  step "$part" "$(limit_of "$part")" bash "$0" --inside "$part"
+  build=$(build_of "$part")
+  if [[ -n $build && " ${builds[*]} " != *" $build "* ]]; then builds+=("$build"); fi
 done
+rm -f build/logs/build_*.status
+(
+  # What the Python package needs of PyPI comes meanwhile.
+  packages=
+  if [[ " ${builds[*]} " == *" python "* ]]; then
+    UCCL_P2P_PACKAGES_ONLY=1 scripts/test_python.sh --install >build/logs/packages.log 2>&1 </dev/null &
+    packages=$!
+  fi
+  for build in "${builds[@]}"; do
+    if [ "$build" = python ]; then wait "$packages"; fi # what failed fails again
+    begun=$SECONDS
+    status=0
+    timeout --kill-after=20 "$build_limit" nice bash "$0" --build "$build" >"build/logs/build_$build.log" 2>&1 </dev/null || status=$?
+    echo "$status $((SECONDS - begun))" >"build/logs/build_$build.part"
+    mv "build/logs/build_$build.part" "build/logs/build_$build.status"
+  done
+) &
+builder=$!
+
+# built NAME: waits until that build has ended, and says how.
+built() {
+  local status seconds
+  while [ ! -e "build/logs/build_$1.status" ] && kill -0 "$builder" 2>/dev/null; do sleep 0.2; done
+  read -r status seconds <"build/logs/build_$1.status" || return 1
+  if [[ ! " ${told[*]} " == *" $1 "* ]]; then
+    told+=("$1")
+    printf '  %-14s %-7s %4d s\n' "build $1" "$([ "$status" = 0 ] && echo ok || echo FAILED)" "$seconds"
+    took+=("$seconds build $1")
+    if [ "$status" != 0 ]; then tail -n "${STEP_TAIL:-40}" "build/logs/build_$1.log" | sed 's/^/  | /'; fi
+  fi
+  return "$status"
+}
+
+told=()
+took=()
+for part in "${parts[@]}"; do
+  build=$(build_of "$part")
+  if [ -n "$build" ] && ! built "$build"; then
+    failed_steps+=("$part")
+    echo "  $part: not run, since build $build failed"
+    cp "build/logs/build_$build.log" "build/logs/$part.log"
+    continue
+  fi
+  begun=$SECONDS
+  if step "$part" "$(limit_of "$part")" bash "$0" --part "$part"; then echo "$of_tree" >"build/logs/$part.passed"; fi
+  took+=("$((SECONDS - begun)) $part")
+done
+wait
+
+echo "test: what took longest:"
+printf '%s\n' "${took[@]}" | sort -rn | head -n 8 | while read -r seconds what; do printf '  %5d s  %s\n' "$seconds" "$what"; done
+for part in "${parts[@]}"; do grep -hE '^slowest: ' "build/logs/$part.log" 2>/dev/null; done | sort -t' ' -k2 -rn | head -n 8 | sed 's/^slowest:/ /'
 if [ ${#failed_steps[@]} -ne 0 ]; then
   for part in "${failed_steps[@]}"; do
     echo "$part, build/logs/$part.log:"
