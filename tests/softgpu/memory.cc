@@ -223,6 +223,17 @@ bool copy(std::uintptr_t target, std::uintptr_t source, std::size_t size) {
   return true;
 }
 
+bool set(std::uintptr_t target, unsigned char value, std::size_t size) {
+  const NoThread device;
+  for (std::size_t at = 0; at != size;) {
+    const Piece piece = piece_at(target + at, size - at);
+    if (piece.size == 0) return false;
+    std::memset(piece.data, value, piece.size);
+    at += piece.size;
+  }
+  return true;
+}
+
 bool copy_by_kernel(std::uintptr_t target, std::uintptr_t source, std::size_t size) {
   for (const std::uintptr_t end : {target, source}) {
     if (size != 0 && !is_device_address(end) && !Addresses::of_process().find(end)) return false;

@@ -112,6 +112,9 @@ bool are_there(std::uintptr_t address, std::size_t size);
 /// As a copy engine does. False: illegal access.
 bool copy(std::uintptr_t target, std::uintptr_t source, std::size_t size);
 
+/// Bytes of `value`. False: illegal access.
+bool set(std::uintptr_t target, unsigned char value, std::size_t size);
+
 /// As a kernel does: of the program's memory it reaches what is pinned or managed alone.
 bool copy_by_kernel(std::uintptr_t target, std::uintptr_t source, std::size_t size);
 

@@ -89,16 +89,6 @@ void wait_for_all() {
   for (const auto& stream : Stream::all()) stream->wait();
 }
 
-bool set(std::uintptr_t target, unsigned char value, std::size_t size) {
-  for (std::size_t at = 0; at != size;) {
-    const Piece piece = piece_at(target + at, size - at);
-    if (piece.size == 0) return false;
-    std::memset(piece.data, value, piece.size);
-    at += piece.size;
-  }
-  return true;
-}
-
 }  // namespace softgpu
 
 /// For tests that look at a GPU's memory past the engine: memory of `kind`, as in "mapped:1" (cuda, pooled,

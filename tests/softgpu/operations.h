@@ -27,7 +27,4 @@ int open_shared(const LegacyHandle& handle, std::uintptr_t& address);
 
 void wait_for_all();
 
-/// Bytes of `value`. False: illegal access.
-bool set(std::uintptr_t target, unsigned char value, std::size_t size);
-
 }  // namespace softgpu
