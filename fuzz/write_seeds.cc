@@ -61,7 +61,6 @@ void write_control(const Path& folder, std::index_sequence<kIndex...>) {
   Bytes all(1, std::byte{7});
   const auto add = [&](wire::Message message) {
     std::visit([](auto& body) { Fill::fill(body); }, message);
-    if (auto* hello = std::get_if<wire::Hello>(&message)) hello->oldest = wire::Hello::kFirst;
     Bytes seed(1, std::byte{0});
     const Bytes frame = wire::encode(message);
     seed.insert(seed.end(), frame.begin(), frame.end());

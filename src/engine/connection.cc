@@ -145,7 +145,6 @@ void Connection::import_early() {
   Incarnation incarnation = 0;
   {
     MutexLock lock(mutex_);
-    if (peer_.version < wire::kFollows) return;  // it knows its keys once all channels are up
     incarnation = peer_.incarnation;
   }
   imports_->start(incarnation);

@@ -102,7 +102,6 @@ struct ChannelSetup {
   MessageListener* messages = nullptr;         ///< likewise; null: nobody listens
   std::shared_ptr<StreamPort> port = nullptr;  ///< where the peer may dial; null: nowhere
   std::vector<std::string> transports{};       ///< that both sides have, as far as is known when it is opened
-  bool links_twins = true;                     ///< the peer's wire has `cuda_ipc::TwinAddress`
 };
 
 /// One fabric in this process. Every call is thread-safe.

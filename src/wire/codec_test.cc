@@ -53,7 +53,6 @@ std::vector<Message> one_of_each(std::mt19937_64& random, std::index_sequence<kI
   std::vector<Message> messages;
   (messages.emplace_back(std::in_place_index<kIndex>), ...);
   for (Message& message : messages) std::visit([&](auto& body) { fields(body, Draw(random)); }, message);
-  std::get<Hello>(messages.front()).oldest = Hello::kFirst;
   return messages;
 }
 
@@ -168,17 +167,6 @@ TEST(Codec, RefusesCountsThatTheBytesCannotHold) {
     std::copy_n(reinterpret_cast<const std::byte*>(&count), sizeof count, text.end() - sizeof count);
     EXPECT_FALSE(decode(contents(text))) << count;
   }
-}
-
-TEST(Codec, GivesTheVersionOfAHelloItCannotRead) {
-  Bytes frame;
-  ByteWriter out(frame);
-  out.put(std::uint16_t{1});
-  out.put(std::uint16_t{4});
-  out.put(std::uint64_t{12345});
-  const auto message = decode(frame);
-  ASSERT_TRUE(message);
-  EXPECT_EQ(std::get<Hello>(*message).versions(), (Versions{4, 4}));
 }
 
 TEST(FrameReader, FindsTheMessagesHoweverTheBytesCome) {

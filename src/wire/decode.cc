@@ -102,13 +102,6 @@ Status decode(ByteView contents, Message& message) {
                 contents.size(), type, kTypes);
   }
   if (message.index() != index) become(message, index, std::make_index_sequence<kTypes>());
-  if (std::holds_alternative<Hello>(message)) {
-    const auto version = ByteReader(contents.subspan(kTypeBytes)).get<std::uint16_t>();
-    if (in.left() >= sizeof version && version < Hello::kFirst) {
-      message = Hello{.oldest = version, .mark = {}};
-      return {};
-    }
-  }
   std::visit([&](auto& body) { fields(body, Decoder(in)); }, message);
   if (!in.ok() || in.left() != 0) {
     return fail(ErrorCode::kProtocol, "decode a {} of {} bytes: {}", name(message), contents.size(),

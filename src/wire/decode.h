@@ -11,7 +11,7 @@
 namespace p2p::wire {
 
 /// One message from a frame's contents, that is without the length: kProtocol unless they are what `encode`
-/// makes. A Hello of before Hello::kFirst gives its version alone.
+/// makes.
 Result<Message> decode(ByteView contents);
 
 /// The same in place of what `message` was, whose memory is used again if it was of the same type. After an

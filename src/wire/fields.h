@@ -13,9 +13,7 @@ namespace p2p::wire {
 template <class Self, class Type>
 concept Is = std::same_as<std::remove_const_t<Self>, Type>;
 
-void fields(Is<Hello> auto& m, auto&& walk) {
-  walk(m.oldest, m.incarnation, m.nonce, m.mark, m.newest, m.proof);
-}
+void fields(Is<Hello> auto& m, auto&& walk) { walk(m.oldest, m.newest, m.incarnation, m.nonce, m.proof); }
 void fields(Is<TransportStatus> auto& m, auto&& walk) { walk(m.name, m.reason); }
 void fields(Is<Introduction> auto& m, auto&& walk) {
   walk(m.hellos, m.note, m.transports, m.eager_bytes, m.notifications, m.notification_bytes);

@@ -6,7 +6,7 @@
 namespace p2p::wire {
 
 /// In an offer or answer, in place of the address of a channel that follows: it is opened once the first ones
-/// serve. From version 9 on.
+/// serve.
 inline Bytes following() {
   const ByteView text = as_bytes("follows");
   return {text.begin(), text.end()};

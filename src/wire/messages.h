@@ -29,23 +29,16 @@ using Digest = std::array<std::byte, 32>;
 /// How a side proves itself.
 enum class Proof : std::uint8_t { kNone, kKey, kCertificate };
 
-/// First from both sides. Tells nothing that a stranger must not know. It has these fields in all versions
-/// from kFirst on, so that two sides that have none in common can still say so. Sides that know no ranges
-/// have random bytes where the mark is, and behind it.
+/// First from both sides. Tells nothing that a stranger must not know. It has these fields in all versions,
+/// so that two sides that have none in common can still say so.
 struct Hello {
-  static constexpr std::uint16_t kFirst = 5;
-  using Mark = std::array<std::byte, 6>;
-  static constexpr Mark kMark{std::byte{'p'}, std::byte{'2'}, std::byte{'p'},
-                              std::byte{' '}, std::byte{'t'}, std::byte{'o'}};
-
   std::uint16_t oldest = kVersions.oldest;
+  std::uint16_t newest = kVersions.newest;
   std::uint64_t incarnation = 0;
   Nonce nonce{};
-  Mark mark = kMark;
-  std::uint16_t newest = kVersions.newest;
   std::uint8_t proof = 0;  ///< a Proof; with any but kNone TLS follows the hellos
 
-  Versions versions() const { return {oldest, mark == kMark ? newest : oldest}; }
+  Versions versions() const { return {oldest, newest}; }
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -68,7 +61,7 @@ struct Introduction {
   friend bool operator==(const Introduction&, const Introduction&) = default;
 };
 
-/// Ahead of the introduction, within TLS, from those that wish data to be encrypted. From version 6 on.
+/// Ahead of the introduction, within TLS, from those that wish data to be encrypted.
 struct EncryptionWish {
   std::uint8_t encryption = 0;  ///< an Encryption
   friend bool operator==(const EncryptionWish&, const EncryptionWish&) = default;
@@ -90,7 +83,7 @@ struct ChannelAnswer {
 };
 
 /// From both sides, once an offered transport's channels are all ready here, or one failed. A second one,
-/// with a reason, says from version 8 on that they are lost for good.
+/// with a reason, says that they are lost for good.
 struct ChannelsReady {
   std::string transport;
   std::string reason;  ///< empty: ready

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-/// Messages by which a session goes on over another connection when its own breaks: src/engine/session/session_resume.h.
-/// From version 7 on.
+/// Messages by which a session goes on over another connection when its own breaks:
+/// src/engine/session/session_resume.h.
 namespace p2p::wire {
 
 using SessionToken = std::array<std::byte, 16>;
@@ -24,8 +24,8 @@ struct Resumable {
   friend bool operator==(const Resumable&, const Resumable&) = default;
 };
 
-/// From the acceptor, after `Resumable`, from version 8 on: where else its port is reached. Numeric
-/// addresses, at most kMostOtherAddresses.
+/// From the acceptor, after `Resumable`: where else its port is reached. Numeric addresses, at most
+/// kMostOtherAddresses.
 struct AlternateAddresses {
   struct One {
     std::string address;

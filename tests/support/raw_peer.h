@@ -30,9 +30,6 @@ class RawPeer {
 
   explicit RawPeer(UniqueFd socket) : socket_(std::move(socket)) {}
 
-  /// It knows no newer version of the wire than this.
-  void speak(std::uint16_t newest) { newest_ = newest; }
-
   /// Dials a port of 127.0.0.1.
   static RawPeer dial(std::uint16_t port) {
     UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -54,7 +51,7 @@ class RawPeer {
       return true;
     };
     if (role == Role::kAcceptor && !hello()) return false;
-    say(wire::Hello{.incarnation = kIncarnation, .newest = newest_});
+    say(wire::Hello{.incarnation = kIncarnation});
     if (role == Role::kConnector && !hello()) return false;
     say(introduction);
     const auto came = next();
@@ -175,7 +172,6 @@ class RawPeer {
     return false;
   }
 
-  std::uint16_t newest_ = wire::kVersions.newest;
   UniqueFd socket_;
   wire::FrameReader reader_{wire::kMaxFrameBytes};
   wire::FrameReader words_{wire::kMaxFrameBytes};

@@ -55,7 +55,6 @@ class SequenceTest : public ::testing::Test {
   std::optional<RawPeer> peer_at(Stage stage, bool dialled) {
     if (dialled) static_cast<void>(endpoint_->connect("127.0.0.1", listener_.port(), 20s, std::nullopt));
     RawPeer peer = dialled ? listener_.accept() : RawPeer::dial(endpoint_->port());
-    peer.speak(newest_);
     const bool shaken = peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, {"plain", "spare"});
     if (!shaken || !bring_up(peer, "spare", dialled)) return std::nullopt;
     peer.say(wire::ChannelsReady{"spare", ""});
@@ -132,7 +131,6 @@ class SequenceTest : public ::testing::Test {
   }
 
   Options options_;
-  std::uint16_t newest_ = wire::kVersions.newest;  // of the raw peer
   std::unique_ptr<engine::Endpoint> endpoint_;
   std::shared_ptr<engine::Connection> connection_;
   RawListener listener_;

@@ -113,8 +113,7 @@ class SessionRecord {
     const std::string head = " " + to_hex(message.first(2));
     constexpr std::size_t kBounds = 4 + 4 + 8;  // how much the peer keeps
     switch (type) {
-      case kHello:
-        return head + " ?2 ?8 ?24 " + to_hex(fields.subspan(34, 6)) + " ?2 " + to_hex(fields.subspan(42));
+      case kHello: return head + " ?2 ?2 ?8 ?24 " + to_hex(fields.subspan(36));
       case kIntroduction: return head + spell(fields.first(fields.size() - kBounds), {32}) + " ?4 ?4 ?8";
       case kChannelAnswer: {
         constexpr std::size_t kLists =

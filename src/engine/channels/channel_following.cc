@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kFirst{10};
 
 /// The acceptor keeps a place as the connector does, as far as it has one for it.
 void ChannelSet::take_offer(Place& place, const Bytes& offered, bool peer_has_spare) {
-  const bool follows = setup_.peer.version >= wire::kFollows && offered == wire::following();
+  const bool follows = offered == wire::following();
   if (peer_has_spare && offered.empty()) place.extra = place.spare = true;
   place.follows = place.later = follows && !place.spare;
 }

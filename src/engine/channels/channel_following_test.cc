@@ -25,13 +25,12 @@ class FollowingTest : public SequenceTest {
   }
 
   /// A raw peer that has shaken hands. What it has is imported as soon as that is known.
-  RawPeer meet(bool dialled, std::uint16_t newest = wire::kVersions.newest) {
+  RawPeer meet(bool dialled) {
     if (dialled) {
       connection_ = endpoint_->connect("127.0.0.1", listener_.port(), 20s, std::nullopt);
       remote_ = connection_->import_region(kThere);
     }
     RawPeer peer = dialled ? listener_.accept() : RawPeer::dial(endpoint_->port());
-    peer.speak(newest);
     EXPECT_TRUE(peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, {"plain"}));
     if (!dialled) connection_ = endpoint_->connections().back();
     return peer;
@@ -153,24 +152,6 @@ TEST_F(FollowingTest, RegionsAreAskedForBeforeChannelsAreUp) {
   const Status imported = connection_->wait_imported(*remote_, 20s);
   EXPECT_TRUE(imported) << imported.error().message;
   EXPECT_EQ(connection_->state(), ConnectionState::kConnecting);
-}
-
-TEST_F(FollowingTest, AnOlderPeerGetsAllChannelsAtOnceAndNoQuestionBefore) {
-  RawPeer peer = meet(true, wire::kFollows - 1);
-  const auto offer = peer.next_of<wire::ChannelOffer>();
-  ASSERT_TRUE(offer);
-  EXPECT_EQ(offer->addresses, (std::vector<Bytes>{address(), address()}));
-  peer.say(wire::ChannelAnswer{"plain", "", offer->addresses});
-  bool ready = false;
-  while (const auto message = peer.next()) {
-    if (std::holds_alternative<wire::RegionQuery>(*message)) break;
-    if (std::holds_alternative<wire::ChannelsReady>(*message)) {
-      ready = true;
-      peer.say(kReady);
-    }
-  }
-  EXPECT_TRUE(ready) << "the question came first";
-  EXPECT_TRUE(has("2 channels")) << detail();
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ constexpr unsigned kMostDoublings = 6;
 
 /// The places that are opened at once, then the spare ones, which the rails have in turns.
 void ChannelSet::plan(std::size_t most) {
-  const bool follow = transport().capabilities().others_follow && setup_.peer.version >= wire::kFollows;
+  const bool follow = transport().capabilities().others_follow;
   const auto add = [&](const Rail& rail, bool follows, bool spare) {
     if (places_.size() >= std::min(most, kMaxChannels)) return;
     places_.push_back({.rail = rail,

@@ -213,39 +213,6 @@ TEST_F(LostTest, ThePeerHearsWhatIsGivenUpHere) {
   }
 }
 
-TEST_F(LostTest, AnOldPeerIsToldNothing) {
-  newest_ = 7;
-  options_.hung = 4s;
-  make_endpoint(false);
-  for (const bool dialled : {true, false}) {
-    auto peer = peer_that_lost_all(dialled);
-    ASSERT_TRUE(peer);
-    EXPECT_TRUE(eventually([&] {
-      peer->say(wire::Heartbeat{});
-      return route().reason.find("plain: none of its channels came back") != std::string::npos;
-    })) << route().reason;
-    EXPECT_TRUE(is_kept(*peer));
-    EXPECT_FALSE(peer->next_of<wire::ChannelsReady>(100ms));
-    peer->say(kGivenUp);
-    EXPECT_FALSE(is_kept(*peer));
-  }
-}
-
-// One of version 6 takes another attempt for a breach, unless it is for channels that may rest.
-TEST_F(LostTest, ChannelsToAnOldPeerStayLost) {
-  newest_ = 6;
-  for (const bool dialled : {true, false}) {
-    auto peer = peer_that_lost_all(dialled);
-    ASSERT_TRUE(peer);
-    EXPECT_TRUE(is_why("told to fail")) << route().reason;
-    EXPECT_TRUE(is_kept(*peer));
-  }
-  make_endpoint(true);
-  auto peer = peer_that_lost_all(true);
-  ASSERT_TRUE(peer);
-  EXPECT_TRUE(peer->next_of<wire::ChannelReopen>());
-}
-
 class RestTest : public SequenceTest {
  protected:
   void make_impatient_endpoint() {

@@ -54,8 +54,7 @@ Result<std::shared_ptr<ChannelRunner>> ChannelSet::open_runner(const Rail& rail,
        .control = control.get(),
        .messages = port.get(),
        .port = setup_.context->port,
-       .transports = setup_.transports,
-       .links_twins = setup_.peer.version >= wire::kLinksTwins});
+       .transports = setup_.transports});
   if (!channel) return tl::unexpected(channel.error());
   ChannelRunner::Setup made{rail.name, std::move(control), std::move(*channel),
                             nullptr,   setup_.fence,       std::move(port)};
@@ -136,7 +135,7 @@ Result<ChannelSet::Place*> ChannelSet::find(std::uint32_t channel) {
 
 bool ChannelSet::reopens() const {
   const Capabilities can = transport().capabilities();
-  return can.reopens && (can.rests || setup_.peer.version >= wire::kReopensAll) && !cleared_;
+  return can.reopens && !cleared_;
 }
 
 bool ChannelSet::rests_at_all() const { return transport().capabilities().rests && !cleared_; }

@@ -49,12 +49,10 @@ class ChannelSetupTest : public SequenceTest, public ::testing::WithParamInterfa
   }
 
   /// What channels of `plain` are told, by a peer that has these.
-  ChannelSetup told_with(const std::vector<std::string>& transports,
-                         std::uint16_t newest = wire::kVersions.newest) {
+  ChannelSetup told_with(const std::vector<std::string>& transports) {
     const bool dialled = GetParam();
     if (dialled) static_cast<void>(endpoint_->connect("127.0.0.1", listener_.port(), 20s, std::nullopt));
     RawPeer peer = dialled ? listener_.accept() : RawPeer::dial(endpoint_->port());
-    peer.speak(newest);
     EXPECT_TRUE(peer.shake_hands(dialled ? Role::kAcceptor : Role::kConnector, transports));
     EXPECT_TRUE(bring_up(peer, "plain", dialled));
     const MutexLock lock(told_->mutex);
@@ -69,11 +67,6 @@ INSTANTIATE_TEST_SUITE_P(By, ChannelSetupTest, ::testing::Values(true, false),
 TEST_P(ChannelSetupTest, NamesTheTransportsOfBothSides) {
   EXPECT_THAT(told_with({"near", "plain"}).transports, ElementsAre("near", "plain"));
   EXPECT_THAT(told_with({"plain"}).transports, ElementsAre("plain"));
-}
-
-TEST_P(ChannelSetupTest, LinksNoTwinsWithAPeerThatKnowsOfNone) {
-  EXPECT_TRUE(told_with({"plain"}).links_twins);
-  EXPECT_FALSE(told_with({"plain"}, wire::kLinksTwins - 1).links_twins);
 }
 
 }  // namespace

@@ -64,7 +64,6 @@ TEST_F(ClosingTest, AReceiveFailsOnceNoChannelIsAtWorkWhoeverEndsIt) {
   const auto region = endpoint_->register_memory(memory.data(), memory.size(), {});
   ASSERT_TRUE(region);
   std::optional<RawPeer> peer(RawPeer::dial(endpoint_->port()));
-  peer->speak(newest_);
   ASSERT_TRUE(peer->shake_hands(Role::kConnector, {"plain"}));
   ASSERT_TRUE(bring_up(*peer, "plain", false));
   peer->say(kReady);

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "wire/encode.h"
-#include "wire/versions.h"
 
 namespace p2p::engine {
 
@@ -187,7 +186,7 @@ Status LaneSet::on(const wire::ChannelsReady& ready) {
 bool LaneSet::is_due(const Entry& entry, bool success) const {
   switch (entry.peer_said) {
     case PeerSaid::kNothing: return !success || entry.answered;
-    case PeerSaid::kReady: return !success && peer_.version >= wire::kTellsOfLoss;
+    case PeerSaid::kReady: return !success;
     case PeerSaid::kGaveUp: break;
   }
   return false;
@@ -326,8 +325,7 @@ void LaneSet::give_up(Entry& entry, const Error& why) {
   const bool was_done = std::exchange(entry.local_done, true);
   const bool was_given_up = std::exchange(entry.given_up, true);
   // The peer would else wait for it until this side is hung.
-  const bool tells_of_loss =
-      !was_given_up && peer_.version >= wire::kTellsOfLoss && entry.peer_said != PeerSaid::kGaveUp;
+  const bool tells_of_loss = !was_given_up && entry.peer_said != PeerSaid::kGaveUp;
   if (!was_done || tells_of_loss) send_(wire::ChannelsReady{name, why.message});
   if (entry.channels) {
     if (!entry.channels->cleared()) entry.channels->clear(trash_);

@@ -14,9 +14,6 @@ namespace {
 
 constexpr std::string_view kHellos = "p2p hellos";
 
-/// The first version that tells wishes.
-constexpr std::uint16_t kWishes = 6;
-
 /// A peer's text, fit for a log line.
 std::string printable(std::string_view text) {
   constexpr std::size_t kLongest = 300;
@@ -176,8 +173,7 @@ std::optional<Error> Handshake::clash() const {
   const Encryption theirs = their_wish_.value_or(Encryption::kOff);
   if (mine == Encryption::kRequire && theirs == Encryption::kOff) {
     return Error{ErrorCode::kPermissionDenied,
-                 fmt::format("this side requires encrypted data (UCCL_P2P_TLS=require), and the peer {}",
-                             version_ < kWishes ? "is too old for it" : "has it off")};
+                 "this side requires encrypted data (UCCL_P2P_TLS=require), and the peer has it off"};
   }
   if (theirs == Encryption::kRequire && mine == Encryption::kOff) {
     return Error{ErrorCode::kPermissionDenied,
@@ -189,18 +185,17 @@ std::optional<Error> Handshake::clash() const {
 bool Handshake::take_wish(const wire::EncryptionWish& wish) {
   const Encryption theirs{wish.encryption};
   const bool known = theirs == Encryption::kOn || theirs == Encryption::kRequire;
-  if (stage_ != Stage::kIntroduction || in_clear() || version_ < kWishes || their_wish_ || !known)
-    return false;
+  if (stage_ != Stage::kIntroduction || in_clear() || their_wish_ || !known) return false;
   their_wish_ = theirs;
   return true;
 }
 
 bool Handshake::encrypts() const {
-  return !in_clear() && version_ >= kWishes && (setup_.encryption != Encryption::kOff || their_wish_);
+  return !in_clear() && (setup_.encryption != Encryption::kOff || their_wish_);
 }
 
 void Handshake::introduce(Step& step) const {
-  if (!in_clear() && version_ >= kWishes && setup_.encryption != Encryption::kOff) {
+  if (!in_clear() && setup_.encryption != Encryption::kOff) {
     step.send.emplace_back(wire::EncryptionWish{static_cast<std::uint8_t>(setup_.encryption)});
   }
   step.send.emplace_back(setup_.introduction);

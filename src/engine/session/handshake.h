@@ -76,7 +76,7 @@ class Handshake {
   /// Once the peer's hello has come: the version that both speak from there on.
   std::uint16_t version() const { return version_; }
 
-  /// Once done: streams of data are to be encrypted, since either side wishes it and both know how.
+  /// Once done: streams of data are to be encrypted, since either side wishes it.
   bool encrypts() const;
 
   /// Once the peer's hello has come: of both hellos, the connector's first. The same on both sides.

@@ -98,7 +98,7 @@ class Session::Core : public std::enable_shared_from_this<Core> {
   Reactor::TimerId timer_{};     // the handshake's deadline, then keepalive, then the close's limit
   bool slow_ = false;            // the peer is, and the handler was told
   std::optional<Keepalive> keepalive_;
-  std::optional<SessionResume> resumption_;  // since it is open; nothing: the peer is too old
+  std::optional<SessionResume> resumption_;  // since it is open
   std::optional<Error> loss_;                // of the socket, while there is none
   Clock::time_point lost_at_;
   int dark_beats_ = 0;

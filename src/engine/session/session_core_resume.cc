@@ -43,7 +43,6 @@ wire::AlternateAddresses other_addresses(const SessionConfig& config, const Sess
 }  // namespace
 
 void Session::Core::start_resumption(const SessionPeer& peer) {
-  if (peer.version < wire::kResumes) return outbox_.keep(0);
   resumption_.emplace(
       reactor_,
       SessionResume::Settings{.role = redialer_ ? Role::kConnector : Role::kAcceptor,
@@ -63,7 +62,7 @@ void Session::Core::start_resumption(const SessionPeer& peer) {
                            },
                            [this](std::chrono::milliseconds within) { return heard_elsewhere(within); }});
   resumption_->begin();
-  if (resumption_->dials() || peer.version < wire::kNamesAddresses) return;
+  if (resumption_->dials()) return;
   const wire::AlternateAddresses others = other_addresses(config_, peer);
   if (!others.addresses.empty()) outbox_.put(wire::encode(others), true);
 }

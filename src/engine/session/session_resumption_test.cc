@@ -301,34 +301,5 @@ TEST_P(ResumeTest, StrangersDoNotKeepThePeerOut) {
   expect_both_hear();
 }
 
-// One that speaks version 6 ends with its connection, as it always did.
-TEST_F(SessionTest, APeerOfAnOlderVersionIsNotWaitedFor) {
-  Side side;
-  dial(side, listener_.port(), config(""));
-  Stranger peer(listener_.accept());
-  ASSERT_TRUE(peer.next());
-  peer.send(wire::Hello{.incarnation = 2, .newest = 6});
-  peer.send(wire::Introduction{});
-  ASSERT_TRUE(side.wait_open());
-  const linger reset{1, 0};
-  setsockopt(peer.fd.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-  peer.fd.reset();
-  EXPECT_EQ(side.wait_closed().code, ErrorCode::kPeerGone);
-}
-
-TEST_F(SessionTest, APeerOfAnOlderVersionSaysNothingOfGoingOn) {
-  for (const wire::Message& message :
-       {wire::Message(wire::Resumable{}), wire::Message(wire::CumulativeAck{})}) {
-    Side side;
-    dial(side, listener_.port(), config(""));
-    Stranger peer(listener_.accept());
-    ASSERT_TRUE(peer.next());
-    peer.send(wire::Hello{.incarnation = 2, .newest = 6});
-    peer.send(wire::Introduction{});
-    peer.send(message);
-    EXPECT_EQ(side.wait_closed().code, ErrorCode::kProtocol);
-  }
-}
-
 }  // namespace
 }  // namespace p2p::engine

@@ -102,10 +102,10 @@ class IpcChannelTwins : public ::testing::Test {
     std::unique_ptr<IpcChannel> channel;
   };
 
-  static void open(Side& side, Role role, bool links_twins = true) {
+  static void open(Side& side, Role role) {
     const auto mappings =
         std::make_shared<Mappings>(Mappings::Limits{}, cuda::IpcMapping::open, Mappings::driver_covers);
-    auto link = TwinLink::open({.role = role, .control = &side.messages, .links_twins = links_twins});
+    auto link = TwinLink::open({.role = role, .control = &side.messages});
     ASSERT_TRUE(link);
     const auto self = this_process().value();
     auto address = encode(ChannelAddress{.process = self, .probe = {}, .twin = link->address()});
@@ -170,21 +170,6 @@ TEST_F(IpcChannelTwins, ThatTheyHaveMetIsSaidOnceAndOnlyWhenDue) {
   EXPECT_FALSE(acceptor_.channel->on_control(encode(TwinMet{.linked = true}))) << "nobody is there";
   EXPECT_FALSE(acceptor_.channel->on_control(met)) << "twice";
   ASSERT_FALSE(connector_.channel->on_control(met)) << "by the acceptor";
-}
-
-TEST_F(IpcChannelTwins, APeerOfBeforeIsServedAtOnce) {
-  Side old;
-  open(old, Role::kConnector, false);
-  ASSERT_TRUE(acceptor_.channel->connect(old.channel->address()));
-  EXPECT_EQ(acceptor_.channel->state(), ChannelState::kReady);
-  EXPECT_FALSE(acceptor_.channel->leave().end);
-
-  Side old_acceptor;
-  open(old_acceptor, Role::kAcceptor, false);
-  ASSERT_TRUE(connector_.channel->connect(old_acceptor.channel->address()));
-  EXPECT_EQ(connector_.channel->state(), ChannelState::kReady);
-  EXPECT_TRUE(connector_.messages.sent.empty());
-  EXPECT_FALSE(connector_.channel->leave().end);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ bool watch(const UniqueFd& events, const UniqueFd& fd, std::uint32_t what) {
 
 Result<TwinLink> TwinLink::open(const ChannelSetup& setup) {
   TwinLink link;
-  if (!setup.links_twins || setup.control == nullptr) return link;
+  if (setup.control == nullptr) return link;
   const auto space = namespace_id("net");
   if (!space) return tl::unexpected(space.error());
   link.own_ = TwinAddress{.net_namespace = *space};

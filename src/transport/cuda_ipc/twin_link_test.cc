@@ -275,9 +275,6 @@ TEST(TwinLinkTest, ThereIsNoneBetweenNetworkNamespacesOrToAPeerWithout) {
       EXPECT_FALSE(mine.leave(true));
     }
   }
-  ChannelSetup old = setup_of(Role::kAcceptor);
-  old.links_twins = false;
-  EXPECT_FALSE(TwinLink::open(old)->address());
 }
 
 TEST(TwinLinkTest, WhereTheSystemForbidsItBothDoWithout) {

@@ -99,7 +99,7 @@ struct TwinAddress {
 struct ChannelAddress {
   ProcessId process;
   std::optional<SharedMemory> probe;  ///< none where the process has no CUDA context yet
-  std::optional<TwinAddress> twin;    ///< from version 10 of the wire on
+  std::optional<TwinAddress> twin;    ///< absent: it meets none
 };
 
 Bytes encode(const ExportedKey& key);
