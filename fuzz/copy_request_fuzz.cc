@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "transport/cma/copy_request.h"
-#include "transport/cma/served_copies.h"
+#include "transport/served_copies.h"
 
 namespace {
 
@@ -15,43 +14,45 @@ using namespace p2p;
 constexpr std::uint64_t kBase = 0x10000000;
 constexpr std::uint64_t kSize = 32768;
 constexpr RegionKey kKey{std::byte{1}, std::byte{2}, std::byte{3}};
+constexpr ServedCopies::Limits kLimits{.batches = 4, .segments = 1024, .bytes = std::uint64_t{1} << 20};
 
-/// Whatever is copied for a peer lies in the region, and in one slot of the peer's.
-Status check_batch(const cma::CopyRequest& request, const Batch& batch) {
-  std::uint64_t slot = request.slot;
-  if (batch.bytes == 0 || batch.bytes > cma::kMaxBatchBytes || batch.operation == request.operation)
-    std::abort();
+/// Whatever is copied for a peer lies in the region, and where the peer said.
+void check_batch(const CopyRequest& request, const Batch& batch) {
+  auto asked = request.pieces.begin();
+  if (batch.bytes == 0 || batch.bytes > kLimits.bytes || batch.operation == request.operation) std::abort();
   batch.for_each_piece([&](const Segment& piece) {
     const auto address = reinterpret_cast<std::uint64_t>(piece.local);
     if (address < kBase || piece.size > kSize || address - kBase > kSize - piece.size) std::abort();
-    if (std::exchange(slot, slot + piece.size) != piece.remote || slot <= piece.remote) std::abort();
+    if (piece.remote != asked->mine || piece.remote + piece.size < piece.remote) std::abort();
+    ++asked;
   });
-  if (slot != request.slot + batch.bytes) std::abort();
-  return {};
+  if (asked != request.pieces.end()) std::abort();
 }
 
-void check_served(const cma::CopyRequest& request) {
+void check_served(const CopyRequest& request) {
   const auto table = std::make_shared<RegistrationTable>();
   table->add(std::make_shared<Registration>(RegionInfo{.id = RegionId{1},
                                                        .key = kKey,
                                                        .base = reinterpret_cast<std::byte*>(kBase),
                                                        .size = kSize,
                                                        .place = {}}));
-  cma::ServedCopies served(PeerAccess(table, "the peer"));
-  if (!served.add(request)) std::abort();
-  if (served.add(request)) std::abort();  // twice
-  const auto outcome = served.serve([&](const Batch& batch) { return check_batch(request, batch); });
-  if (outcome.batch != request.batch || !served.empty()) std::abort();
+  ServedCopies served(PeerAccess(table, "the peer"), kLimits);
+  if (!served.add(request)) return;                       // too long
+  if (request.last && served.add(request)) std::abort();  // twice
+  const auto copy = served.take();
+  if ((copy != nullptr) != request.last || served.empty() != request.last) std::abort();
+  if (copy && copy->number != request.batch) std::abort();
+  if (copy && copy->status) check_batch(request, copy->batch());
 }
 
 }  // namespace
 
-/// What one channel of cma says to the other: read as it was written, and served within bounds.
+/// What one channel says to the other about copies: read as it was written, and served within bounds.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto message = cma::decode_message({reinterpret_cast<const std::byte*>(data), size});
+  const auto message = decode_copy_message({reinterpret_cast<const std::byte*>(data), size});
   if (!message) return 0;
-  const auto again = cma::decode_message(cma::encode(*message));
+  const auto again = decode_copy_message(std::visit([](const auto& said) { return encode(said); }, *message));
   if (!again || again->index() != message->index()) std::abort();
-  if (const auto* const request = std::get_if<cma::CopyRequest>(&*message)) check_served(*request);
+  if (const auto* const request = std::get_if<CopyRequest>(&*message)) check_served(*request);
   return 0;
 }

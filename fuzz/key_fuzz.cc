@@ -9,7 +9,7 @@
 #include "base/bytes.h"
 #include "support/devices.h"
 #include "transport/cuda_ipc/memory/key.h"
-#include "transport/cuda_ipc/requests/copy_request.h"
+#include "transport/cuda_ipc/requests/channel_messages.h"
 #include "transport/registry.h"
 
 namespace {

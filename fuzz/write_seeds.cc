@@ -7,9 +7,8 @@
 #include <initializer_list>
 #include <string>
 
-#include "transport/cma/copy_request.h"
 #include "transport/cuda_ipc/memory/key.h"
-#include "transport/cuda_ipc/requests/copy_request.h"
+#include "transport/cuda_ipc/requests/channel_messages.h"
 #include "transport/tcp/connect/handshake.h"
 #include "transport/tcp/stream/descriptors.h"
 #include "transport/tcp/stream/frame.h"
@@ -161,36 +160,35 @@ void write_keys(const Path& folder) {
   message("offer", cuda_ipc::RegionOffer{p2p::RegionId{1}, kBase, 65536, exported});
   message("ring", cuda_ipc::RingOffer{.region = p2p::RegionId{1}, .ring = 1, .has_words = true, .words = 3});
   message("look", cuda_ipc::Look{});
-  message("request", cuda_ipc::CopyRequest{.batch = 1,
-                                           .last = true,
-                                           .theirs = p2p::RegionId{1},
-                                           .key = {std::byte{1}, std::byte{2}, std::byte{3}},
-                                           .mine = p2p::RegionId{2},
-                                           .pieces = {{kBase, kBase, 16}}});
-  message("outcome", cuda_ipc::CopyOutcome{1, tl::unexpected(p2p::Error{p2p::ErrorCode::kNotFound, "why"})});
+  message("request",
+          p2p::CopyRequest{.batch = 1,
+                           .mine = p2p::RegionId{2},
+                           .regions = {{p2p::RegionId{1}, {std::byte{1}, std::byte{2}, std::byte{3}}}},
+                           .pieces = {{kBase, kBase, 16, 0}}});
+  message("outcome", p2p::CopyOutcome{1, tl::unexpected(p2p::Error{p2p::ErrorCode::kNotFound, "why"})});
 }
 
-/// What channels of cma say to one that has region 1 with a key of 1, 2, 3 and zeros: 32 KiB at 0x10000000.
+/// What channels say about copies to one that has region 1 with a key of 1, 2, 3 and zeros: 32 KiB at
+/// 0x10000000.
 void write_copy_requests(const Path& folder) {
-  namespace cma = p2p::cma;
   constexpr std::uint64_t kBase = 0x10000000;
-  const cma::CopyRequest::Region region{p2p::RegionId{1}, {std::byte{1}, std::byte{2}, std::byte{3}}};
-  const cma::CopyRequest good{.batch = 7,
+  constexpr std::uint64_t kMine = 0x20000000;
+  const p2p::CopyRequest::Region region{p2p::RegionId{1}, {std::byte{1}, std::byte{2}, std::byte{3}}};
+  const p2p::CopyRequest good{.batch = 7,
                               .operation = p2p::Operation::kWrite,
-                              .slot = 0x20000000,
                               .regions = {region, {p2p::RegionId{2}, {}}},
-                              .pieces = {{kBase + 64, 100, 0}, {kBase + 32000, 768, 0}}};
-  write(folder / "write", cma::encode(good));
-  cma::CopyRequest read = good;
+                              .pieces = {{kBase + 64, kMine, 100, 0}, {kBase + 32000, kMine + 100, 768, 0}}};
+  write(folder / "write", p2p::encode(good));
+  p2p::CopyRequest read = good;
   read.operation = p2p::Operation::kRead;
-  read.pieces.push_back({kBase, 8, 1});
-  write(folder / "read_of_two_regions", cma::encode(read));
-  cma::CopyRequest outside = good;
+  read.pieces.push_back({kBase, kMine + 868, 8, 1});
+  write(folder / "read_of_two_regions", p2p::encode(read));
+  p2p::CopyRequest outside = good;
   outside.pieces[1].size = 769;
-  write(folder / "outside", cma::encode(outside));
-  write(folder / "done", cma::encode(cma::CopyOutcome{7, {}}));
+  write(folder / "outside", p2p::encode(outside));
+  write(folder / "done", p2p::encode(p2p::CopyOutcome{7, {}}));
   const p2p::Error why{p2p::ErrorCode::kNotFound, "why"};
-  write(folder / "refused", cma::encode(cma::CopyOutcome{7, tl::unexpected(why)}));
+  write(folder / "refused", p2p::encode(p2p::CopyOutcome{7, tl::unexpected(why)}));
 }
 
 /// Choices as support/sequence.h reads them.

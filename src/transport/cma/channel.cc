@@ -32,11 +32,14 @@ constexpr unsigned kTurnsALook = 64;
 // Taken in one go; then others have their turn.
 constexpr int kBlocksATurn = 64;
 
+// Batches: several times what a peer's channel has slots for.
+constexpr ServedCopies::Limits kServed{.batches = 64, .segments = kMaxBatchSegments, .bytes = kMaxBatchBytes};
+
 }  // namespace
 
 CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging,
                        PeerAccess regions)
-    : setup_(setup), served_(std::move(regions)), staging_(std::move(staging)) {}
+    : setup_(setup), served_(std::move(regions), kServed), staging_(std::move(staging)) {}
 
 Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
                                                   std::shared_ptr<device::Staging> staging,

@@ -8,16 +8,20 @@
 #include <vector>
 
 #include "device/staging.h"
-#include "transport/cma/copy_request.h"
 #include "transport/cma/handshake.h"
 #include "transport/cma/process_copier.h"
-#include "transport/cma/served_copies.h"
 #include "transport/message_ring.h"
 #include "transport/peer_access.h"
 #include "transport/peer_end.h"
+#include "transport/served_copies.h"
 #include "transport/transport.h"
 
 namespace p2p::cma {
+
+/// Bytes of one batch, and of a pinned slot: long enough to make the system call cheap, short enough that
+/// workers share a transfer evenly.
+inline constexpr std::uint64_t kMaxBatchBytes = std::uint64_t{1} << 20;
+inline constexpr std::size_t kMaxBatchSegments = kMaxRequestPieces;
 
 /// Slots of a channel for each direction: one is with the processor and the others with the device. On a
 /// machine with H200 GPUs eight channels reached 31 to 36 GB/s with two of them, 41 to 48 with three or four;

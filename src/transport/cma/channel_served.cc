@@ -25,7 +25,7 @@ bool CmaChannel::take_messages() {
 }
 
 Status CmaChannel::take_message() {
-  auto message = decode_message(block_);
+  auto message = decode_copy_message(block_);
   if (!message) return tl::unexpected(std::move(message.error()));
   if (auto* const request = std::get_if<CopyRequest>(&*message)) return served_.add(std::move(*request));
   return take_outcome(std::get<CopyOutcome>(std::move(*message)));
@@ -34,7 +34,8 @@ Status CmaChannel::take_message() {
 // One at a time: words, and this side's own batches, have their turns between.
 bool CmaChannel::serve() {
   if (!lost_ && !breach_ && !answer_ && !served_.empty()) {
-    answer_ = served_.serve([this](const Batch& batch) { return copy(batch); });
+    const auto asked = served_.take();
+    answer_ = CopyOutcome{asked->number, asked->status ? copy(asked->batch()) : std::move(asked->status)};
     // Who is gone hears nothing.
     if (lost_) answer_.reset();
   } else if (!answer_) {

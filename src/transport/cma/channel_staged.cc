@@ -97,8 +97,13 @@ std::optional<Status> CmaChannel::advance(Staged& staged) {
 }
 
 std::optional<Status> CmaChannel::ask(Staged& staged) {
-  const CopyRequest request = CopyRequest::of(staged.batch, staged.slot->data());
-  const bool asked = write(message_writer_, encode(request));
+  RequestList list(to_underlying(staged.batch.id), staged.batch.operation);
+  auto at = reinterpret_cast<std::uint64_t>(staged.slot->data());
+  staged.batch.for_each_piece([&](const Segment& piece) {
+    list.add(*piece.key, piece.remote, {}, at, piece.size);
+    at += piece.size;
+  });
+  const bool asked = write(message_writer_, encode(list.requests().front()));
   staged.step = asked ? Step::kAsked : Step::kToAsk;
   poll_until_ = Clock::now() + kOwnersTurn;
   return std::nullopt;

@@ -6,13 +6,23 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/underlying.h"
 #include "drivers/cuda/device.h"
 
 namespace p2p::cuda_ipc {
+namespace {
+
+// More batches than a peer's channel has under way; of how many bytes makes no difference here.
+constexpr std::size_t kMaxServed = 256;
+constexpr std::uint64_t kAnyBytes = ~std::uint64_t{0};
+
+}  // namespace
+
 IpcChannel::IpcChannel(Own own)
     : own_(std::move(own)),
       copiers_(own_.warmup->copiers()),
-      served_(own_.regions, own_.import, own_.warmup->copiers().limits().blocks),
+      offered_(own_.import),
+      served_(own_.regions, {kMaxServed, own_.warmup->copiers().limits().blocks, kAnyBytes}),
       mail_(own_.control) {
   own_.warmup->add_channel();
 }
@@ -71,30 +81,17 @@ bool IpcChannel::post(const Batch& batch) {
   return true;
 }
 
-// One message for each run of pieces between the same two regions.
 void IpcChannel::ask(Flight& flight, Operation operation) {
-  std::vector<CopyRequest> requests;
-  const Segment* last = nullptr;
+  RequestList list(to_underlying(flight.id), operation);
+  const Registration* offered = nullptr;
   for (const Segment& piece : flight.asked) {
     const auto& local = static_cast<const LocalMemory&>(*piece.registration);
-    const bool same = last != nullptr && last->registration == piece.registration && last->key == piece.key;
-    if (!same) {
-      flight.status = offer(local);
-      if (!flight.status) return;
-    }
-    if (!same || requests.back().pieces.size() == kMaxPieces) {
-      requests.push_back({.batch = static_cast<std::uint64_t>(flight.id),
-                          .operation = operation,
-                          .theirs = piece.key->info().id,
-                          .key = piece.key->info().key,
-                          .mine = local.info().id});
-    }
-    requests.back().pieces.push_back(
-        {piece.remote, reinterpret_cast<std::uint64_t>(piece.local), piece.size});
-    last = &piece;
+    if (std::exchange(offered, &local) != &local) flight.status = offer(local);
+    if (!flight.status) return;
+    list.add(*piece.key, piece.remote, local.info().id, reinterpret_cast<std::uint64_t>(piece.local),
+             piece.size);
   }
-  requests.back().last = true;
-  for (CopyRequest& request : requests) mail_.ask(encode(std::move(request)));
+  for (const CopyRequest& request : list.requests()) mail_.ask(encode(request));
   flight.awaits_peer = true;
 }
 

@@ -15,7 +15,7 @@
 #include "transport/cuda_ipc/memory/regions.h"
 #include "transport/cuda_ipc/memory/ring_lender.h"
 #include "transport/cuda_ipc/requests/mail.h"
-#include "transport/cuda_ipc/requests/served_copies.h"
+#include "transport/cuda_ipc/requests/offered_regions.h"
 #include "transport/cuda_ipc/requests/told_regions.h"
 #include "transport/cuda_ipc/twin_link.h"
 #include "transport/transport.h"
@@ -36,7 +36,7 @@ class IpcChannel : public Channel, public LeavesPeer, private RingCopies::Hands 
     ControlLink* control = nullptr;
     std::shared_ptr<ToldRegions> told;  // these three serve memory that one side alone reaches
     PeerAccess regions;
-    ServedCopies::Import import;
+    OfferedRegions::Import import;
     std::shared_ptr<RingLender> lender;
   };
   explicit IpcChannel(Own own);
@@ -115,6 +115,7 @@ class IpcChannel : public Channel, public LeavesPeer, private RingCopies::Hands 
   std::string description_ = "not connected";
   device::OwnCopiers copiers_;
   std::deque<Flight> flights_;
+  OfferedRegions offered_;
   ServedCopies served_;
   std::unique_ptr<ServedCopy> full_;  // a batch of the peer's for which no list was free
   Mail mail_;

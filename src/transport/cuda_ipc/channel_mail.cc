@@ -41,14 +41,17 @@ Status IpcChannel::take(ByteView message, bool by_link) {
   if (auto* const outcome = std::get_if<CopyOutcome>(&*decoded)) return take_outcome(std::move(*outcome));
   if (std::holds_alternative<Look>(*decoded)) return {};
   if (const auto* const withdrawn = std::get_if<RegionWithdrawn>(&*decoded)) {
-    served_.on(*withdrawn);
+    offered_.remove(withdrawn->region);
     return {};
   }
   if (const auto* const met = std::get_if<TwinMet>(&*decoded)) return take_met(*met);
   if (by_link) mail_.note_asked();
-  if (auto* const offered = std::get_if<RegionOffer>(&*decoded)) return served_.on(std::move(*offered));
+  if (auto* const offered = std::get_if<RegionOffer>(&*decoded)) return offered_.add(std::move(*offered));
   if (const auto* const lent = std::get_if<RingOffer>(&*decoded)) return take_lent(*lent);
-  return served_.on(std::get<CopyRequest>(std::move(*decoded)));
+  auto& request = std::get<CopyRequest>(*decoded);
+  auto mine = offered_.find(request.mine);
+  if (!mine) return tl::unexpected(mine.error());
+  return served_.add(std::move(request), std::move(*mine));
 }
 
 // The acceptor copies nothing before: the connector would not know whom to wait for.
@@ -90,7 +93,7 @@ Status IpcChannel::take_lent(const RingOffer& offer) {
         mail_.serve_by(*ring, words.direction(1, offer.words), words.direction(0, offer.words));
     if (!taken) return fail(ErrorCode::kProtocol, "a cuda_ipc peer wants words that it cannot have");
   }
-  return served_.lend(offer.region, own_.lender->key_of(std::move(*ring), offer.region));
+  return offered_.add_lent(offer.region, own_.lender->key_of(std::move(*ring), offer.region));
 }
 
 void IpcChannel::use_ring(Flight& flight, Operation operation) {
@@ -149,18 +152,12 @@ bool IpcChannel::finished(RingLoad& load, Status& status) {
 
 void IpcChannel::ask(const RingLoad& load) {
   const auto ring = std::static_pointer_cast<PeerRing>(load.ring);
-  CopyRequest request{.batch = load.number,
-                      .operation = load.operation,
-                      .last = true,
-                      .theirs = load.key->info().id,
-                      .key = load.key->info().key,
-                      .mine = offer_ring(ring),
-                      .pieces = {}};
-  request.pieces.reserve(load.pieces.size());
+  const RegionId mine = offer_ring(ring);
+  RequestList list(load.number, load.operation);
   for (const RingLoad::Piece& piece : load.pieces) {
-    request.pieces.push_back({piece.remote, ring->base() + piece.at, piece.size});
+    list.add(*load.key, piece.remote, mine, ring->base() + piece.at, piece.size);
   }
-  mail_.ask(encode(std::move(request)));
+  for (const CopyRequest& request : list.requests()) mail_.ask(encode(request));
 }
 
 // Under which number the peer knows it.

@@ -134,7 +134,7 @@ class CudaIpc : public Transport {
   bool opens_handles(const std::optional<RingTicket>& of) const;
   void borrow_ring(RingSource& source, const std::set<int>& devices);
   void borrow_rings() P2P_REQUIRES(mutex_);
-  void import_offered(const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done);
+  void import_offered(const RegionInfo& region, Bytes exported, const OfferedRegions::Imported& done);
   void pin_ahead() P2P_REQUIRES(mutex_);
 
   const Result<ProcessId> process_;
@@ -272,14 +272,14 @@ Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& setup
       .told = told_,
       .regions = {regions_, setup.peer_identity},
       .import =
-          [this](const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done) {
+          [this](const RegionInfo& region, Bytes exported, const OfferedRegions::Imported& done) {
             import_offered(region, std::move(exported), done);
           },
       .lender = lender_});
 }
 
 // For a copy that a peer asks for: not on the worker's thread.
-void CudaIpc::import_offered(const RegionInfo& region, Bytes exported, const ServedCopies::Imported& done) {
+void CudaIpc::import_offered(const RegionInfo& region, Bytes exported, const OfferedRegions::Imported& done) {
   auto import = [this, region, exported = std::move(exported), done] {
     done(import_region(region, exported));
   };

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "transport/copy_request.h"
 
 namespace p2p::cuda_ipc {
 namespace {
@@ -15,8 +16,8 @@ constexpr std::uint64_t kLeastLoad = std::uint64_t{1} << 20;
 // So many loads of a transfer overlap well.
 constexpr std::uint64_t kLoads = 4;
 
-// A request for so many has room among words.
-constexpr std::size_t kMostPieces = 1500;
+// One request for each load.
+constexpr std::size_t kMostPieces = kMaxRequestPieces;
 
 // Pieces lie in the ring as they do in memory here, as far as kernels care.
 constexpr std::uint64_t kAlike = 16;

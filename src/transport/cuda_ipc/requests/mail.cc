@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "transport/cuda_ipc/requests/copy_request.h"
+#include "transport/cuda_ipc/requests/channel_messages.h"
 
 namespace p2p::cuda_ipc {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "transport/cuda_ipc/requests/copy_request.h"
+#include "transport/cuda_ipc/requests/channel_messages.h"
 
 namespace p2p::cuda_ipc {
 namespace {

@@ -1,7 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/cuda_ipc/requests/told_regions.h"
 
-#include "transport/cuda_ipc/requests/copy_request.h"
+#include "transport/cuda_ipc/requests/channel_messages.h"
 
 namespace p2p::cuda_ipc {
 

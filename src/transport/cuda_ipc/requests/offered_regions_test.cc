@@ -1,6 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // What a channel makes of the copies that its peer asks for.
-#include "transport/cuda_ipc/requests/served_copies.h"
+#include "transport/cuda_ipc/requests/offered_regions.h"
 
 #include <gtest/gtest.h>
 
@@ -39,17 +39,23 @@ class ServedCopiesTest : public ::testing::Test {
     return {.batch = batch,
             .operation = Operation::kWrite,
             .last = last,
-            .theirs = RegionId{7},
-            .key = {std::byte{9}},
             .mine = RegionId{3},
-            .pieces = {{reinterpret_cast<std::uint64_t>(memory_) + 8, 4096, 16}}};
+            .regions = {{RegionId{7}, {std::byte{9}}}},
+            .pieces = {{reinterpret_cast<std::uint64_t>(memory_) + 8, 4096, 16, 0}}};
   }
 
   std::unique_ptr<ServedCopy> taken_after(const CopyRequest& wanted) {
-    EXPECT_TRUE(served_.on(offer()));
+    EXPECT_TRUE(offered_.add(offer()));
     import_all();
-    EXPECT_TRUE(served_.on(wanted));
+    EXPECT_TRUE(ask(wanted));
     return served_.take();
+  }
+
+  /// As a channel takes it.
+  Status ask(const CopyRequest& wanted) {
+    auto mine = offered_.find(wanted.mine);
+    if (!mine) return tl::unexpected(mine.error());
+    return served_.add(wanted, *mine);
   }
 
   void import_all() {
@@ -60,18 +66,18 @@ class ServedCopiesTest : public ::testing::Test {
   std::byte memory_[64] = {};
   std::shared_ptr<Registration> region_;
   std::shared_ptr<RegistrationTable> regions_ = std::make_shared<RegistrationTable>();
-  std::vector<ServedCopies::Imported> pending_;
-  ServedCopies served_{
-      {regions_, ""},
-      [this](const RegionInfo&, Bytes, ServedCopies::Imported done) { pending_.push_back(std::move(done)); },
-      kMost};
+  std::vector<OfferedRegions::Imported> pending_;
+  OfferedRegions offered_{[this](const RegionInfo&, Bytes, OfferedRegions::Imported done) {
+    pending_.push_back(std::move(done));
+  }};
+  ServedCopies served_{{regions_, ""}, {.batches = 2, .segments = kMost, .bytes = 4096}};
 };
 
 TEST_F(ServedCopiesTest, WaitForTheWholeBatchAndItsRegions) {
-  ASSERT_TRUE(served_.on(through_the_wire(offer())));
-  ASSERT_TRUE(served_.on(through_the_wire(request(5, false))));
+  ASSERT_TRUE(offered_.add(through_the_wire(offer())));
+  ASSERT_TRUE(ask(through_the_wire(request(5, false))));
   EXPECT_FALSE(served_.take());
-  ASSERT_TRUE(served_.on(through_the_wire(request(5, true))));
+  ASSERT_TRUE(ask(through_the_wire(request(5, true))));
   EXPECT_FALSE(served_.take()) << "the region is not imported yet";
   EXPECT_FALSE(served_.empty());
   import_all();
@@ -89,7 +95,7 @@ TEST_F(ServedCopiesTest, WaitForTheWholeBatchAndItsRegions) {
 
 TEST_F(ServedCopiesTest, AreRefusedWhereThePeerHasNoRight) {
   CopyRequest wrong_key = request(1, true);
-  wrong_key.key = {};
+  wrong_key.regions[0].key = {};
   const auto refused = taken_after(wrong_key);
   ASSERT_TRUE(refused && !refused->status);
   EXPECT_EQ(refused->status.error().code, ErrorCode::kPermissionDenied);
@@ -112,8 +118,8 @@ TEST_F(ServedCopiesTest, AreRefusedOnceTheRegionIsGone) {
 }
 
 TEST_F(ServedCopiesTest, SayWhyThePeersRegionCannotBeUsed) {
-  ASSERT_TRUE(served_.on(offer()));
-  ASSERT_TRUE(served_.on(request(1, true)));
+  ASSERT_TRUE(offered_.add(offer()));
+  ASSERT_TRUE(ask(request(1, true)));
   pending_[0](fail(ErrorCode::kUnavailable, "no such GPU here"));
   const auto refused = served_.take();
   ASSERT_TRUE(refused && !refused->status);
@@ -123,27 +129,40 @@ TEST_F(ServedCopiesTest, SayWhyThePeersRegionCannotBeUsed) {
 // As a region of the peer's, with nothing to wait for.
 TEST_F(ServedCopiesTest, NameMemoryThatWasLentToThePeer) {
   const std::shared_ptr<const RemoteKey> lent = std::make_shared<RemoteKey>(RegionInfo{.size = 1000});
-  ASSERT_TRUE(served_.lend(RegionId{3}, lent));
-  ASSERT_TRUE(served_.on(request(1, true)));
+  ASSERT_TRUE(offered_.add_lent(RegionId{3}, lent));
+  ASSERT_TRUE(ask(request(1, true)));
   const auto copy = served_.take();
   ASSERT_TRUE(copy && copy->status);
   EXPECT_EQ(copy->segments.at(0).key, lent.get());
 }
 
 TEST_F(ServedCopiesTest, MixedUpOrEndlessRequestsBreakTheProtocol) {
-  EXPECT_FALSE(served_.on(request(1, true))) << "of a region that was not offered";
-  ASSERT_TRUE(served_.on(offer()));
-  ASSERT_TRUE(served_.on(request(1, false)));
-  EXPECT_FALSE(served_.on(request(2, false)));
+  EXPECT_FALSE(ask(request(1, true))) << "of a region that was not offered";
+  ASSERT_TRUE(offered_.add(offer()));
+  ASSERT_TRUE(ask(request(1, false)));
+  EXPECT_FALSE(ask(request(2, false)));
   CopyRequest endless = request(1, false);
   endless.pieces.resize(kMost, endless.pieces[0]);
-  EXPECT_FALSE(served_.on(endless));
+  EXPECT_FALSE(ask(endless));
+}
+
+TEST_F(ServedCopiesTest, MoreThanAnHonestPeerAsksForBreaksTheProtocol) {
+  ASSERT_TRUE(offered_.add(offer()));
+  CopyRequest big = request(1, true);
+  big.pieces[0].size = 4097;
+  EXPECT_FALSE(ask(big));
+  ServedCopies fresh{{regions_, ""}, {.batches = 2, .segments = kMost, .bytes = 4096}};
+  ASSERT_TRUE(fresh.add(request(1, true)));
+  EXPECT_FALSE(fresh.add(request(1, true))) << "twice";
+  ASSERT_TRUE(fresh.add(request(2, true)));
+  EXPECT_FALSE(fresh.add(request(3, true)));
+  EXPECT_TRUE(fresh.take()->status) << "by addresses alone";
 }
 
 TEST_F(ServedCopiesTest, OfARegionTakenBackAreUnknown) {
-  ASSERT_TRUE(served_.on(offer()));
-  served_.on(through_the_wire(RegionWithdrawn{RegionId{3}}));
-  EXPECT_FALSE(served_.on(request(1, true)));
+  ASSERT_TRUE(offered_.add(offer()));
+  offered_.remove(through_the_wire(RegionWithdrawn{RegionId{3}}).region);
+  EXPECT_FALSE(ask(request(1, true)));
 }
 
 TEST(CudaIpcMessages, SurviveTheWireAndNothingElseDoes) {
@@ -167,7 +186,7 @@ TEST(CudaIpcMessages, SurviveTheWireAndNothingElseDoes) {
   EXPECT_FALSE(through_the_wire(TwinMet{.linked = false}).linked);
 
   const CopyRequest request{
-      .batch = 1, .operation = Operation::kRead, .last = true, .pieces = {{1, 2, 3}, {4, 5, 6}}};
+      .batch = 1, .operation = Operation::kRead, .regions = {{}}, .pieces = {{1, 2, 3, 0}, {4, 5, 6, 0}}};
   const CopyRequest read = through_the_wire(request);
   EXPECT_EQ(read.operation, Operation::kRead);
   ASSERT_EQ(read.pieces.size(), 2U);
@@ -175,7 +194,8 @@ TEST(CudaIpcMessages, SurviveTheWireAndNothingElseDoes) {
   const Bytes bytes = encode(request);
   EXPECT_FALSE(decode_message(ByteView(bytes).first(bytes.size() - 1)));
   EXPECT_FALSE(decode_message({}));
-  EXPECT_FALSE(decode_message(encode(CopyRequest{.pieces = {{1, 2, 0}}}))) << "an empty piece";
+  EXPECT_FALSE(decode_message(encode(CopyRequest{.regions = {{}}, .pieces = {{1, 2, 0, 0}}})))
+      << "an empty piece";
   EXPECT_FALSE(decode_message(encode(RegionOffer{.base = ~std::uint64_t{0}, .size = 2}))) << "wraps around";
 }
 

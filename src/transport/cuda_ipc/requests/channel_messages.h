@@ -1,20 +1,17 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <variant>
-#include <vector>
 
 #include "base/bytes.h"
 #include "p2p/memory.h"
 #include "p2p/result.h"
-#include "transport/batch.h"
+#include "transport/copy_request.h"
 #include "transport/cuda_ipc/memory/key.h"
 
-/// What two channels say to each other: whether they have met, and, where the memory of one side is private
-/// to its process, what that side is to copy from and to the other's memory.
+/// What two channels say to each other besides requests for copies and their outcomes: whether they have met,
+/// and which memory requests may name.
 namespace p2p::cuda_ipc {
 
 /// The connector's first message, where both have a TwinAddress: the link is up, or the system forbids it.
@@ -46,32 +43,6 @@ struct RingOffer {
 
 /// Wakes the receiver: words have come.
 struct Look {};
-
-/// Copies between one region of the receiver's and one of the sender's. A batch may take several, the last of
-/// which says so.
-struct CopyRequest {
-  struct Piece {
-    std::uint64_t theirs = 0;  ///< address in the receiver's process
-    std::uint64_t mine = 0;
-    std::uint64_t size = 0;
-  };
-  std::uint64_t batch = 0;  ///< the sender's number
-  Operation operation = Operation::kWrite;
-  bool last = false;
-  RegionId theirs{};
-  RegionKey key{};  ///< of `theirs`
-  RegionId mine{};
-  std::vector<Piece> pieces;
-};
-
-/// How a batch of requests ended.
-struct CopyOutcome {
-  std::uint64_t batch = 0;
-  Status status;
-};
-
-/// As many fit into a message of a ControlLink.
-inline constexpr std::size_t kMaxPieces = 2600;
 
 using ChannelMessage =
     std::variant<RegionOffer, RegionWithdrawn, CopyRequest, CopyOutcome, RingOffer, Look, TwinMet>;
