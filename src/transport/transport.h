@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/role.h"
 #include "p2p/memory.h"
 #include "p2p/options.h"
 #include "p2p/result.h"
@@ -22,9 +23,6 @@
 #include "transport/stream_port.h"
 
 namespace p2p {
-
-/// Which side of the handshake a channel is: the connector's channels dial, the acceptor's are dialled.
-enum class Role : std::uint8_t { kConnector, kAcceptor };
 
 /// How far a transport carries.
 enum class Reach : std::uint8_t { kProcess, kHost, kNetwork };

@@ -12,26 +12,23 @@
 
 #include "base/error.h"
 #include "base/process_id.h"
-#include "drivers/crypto/crypto.h"
+#include "drivers/crypto/mutual_proof.h"
 #include "drivers/socket/local_socket.h"
 
 namespace p2p::cma {
 
 namespace {
 
-constexpr std::string_view kPurpose = "p2p cma channel";
-
-crypto::Digest authenticate(const ChannelSetup& setup, Role sender_role, pid_t sender, const Token& listener,
-                            const MemoryProof& proof) {
-  Bytes message;
-  ByteWriter writer(message);
-  writer.put(as_bytes(kPurpose));
-  writer.put(static_cast<std::uint8_t>(sender_role));
+// `sender` is the process whose memory the token lies in: as the kernel tells it of the socket's other end.
+crypto::MutualProof proof_of(const ChannelSetup& setup, pid_t sender, const Token& listener,
+                             const MemoryProof& memory) {
+  Bytes where;
+  ByteWriter writer(where);
   writer.put(static_cast<std::uint32_t>(sender));
-  writer.put(ByteView(listener));
-  writer.put(proof.token_address);
-  writer.put(ByteView(proof.token));
-  return crypto::hmac_sha256(setup.secret, message);
+  writer.put(memory.token_address);
+  crypto::MutualProof proof("p2p cma channel", setup.secret);
+  proof.bind(listener).bind(where).bind(memory.token);
+  return proof;
 }
 
 }  // namespace
@@ -81,7 +78,7 @@ Result<Address> Address::parse(ByteView bytes) {
 Bytes MemoryProof::serialize(const ChannelSetup& setup, const Token& listener) const {
   Bytes bytes;
   ByteWriter writer(bytes);
-  writer.put(ByteView(authenticate(setup, setup.role, ::getpid(), listener, *this)));
+  writer.put(ByteView(proof_of(setup, ::getpid(), listener, *this).by(setup.role)));
   writer.put(token_address);
   writer.put(ByteView(token));
   return bytes;
@@ -96,8 +93,7 @@ std::optional<MemoryProof> MemoryProof::parse(ByteView bytes, const ChannelSetup
   const ByteView token = reader.take(proof.token.size());
   if (!reader.ok() || reader.left() != 0) return std::nullopt;
   std::ranges::copy(token, proof.token.begin());
-  const Role sender_role = setup.role == Role::kConnector ? Role::kAcceptor : Role::kConnector;
-  if (!crypto::equal(mac, authenticate(setup, sender_role, sender, listener, proof))) return std::nullopt;
+  if (!proof_of(setup, sender, listener, proof).holds(opposite(setup.role), mac)) return std::nullopt;
   return proof;
 }
 

@@ -10,15 +10,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "drivers/crypto/crypto.h"
+#include "drivers/crypto/mutual_proof.h"
 #include "drivers/socket/local_socket.h"
 #include "transport/cuda_ipc/memory/chunk_protocol.h"
 #include "transport/process_end.h"
 
 namespace p2p::cuda_ipc {
 namespace {
-
-constexpr std::string_view kPurpose = "p2p cuda_ipc twin";
 
 // False: nothing would tell of an end.
 bool watch(const UniqueFd& events, const UniqueFd& fd, std::uint32_t what) {
@@ -111,11 +109,8 @@ std::unique_ptr<PeerEnd> TwinLink::leave(bool through) {
 }
 
 std::string TwinLink::connectors_name(const Token& listener) const {
-  Bytes message;
-  ByteWriter out(message);
-  out.put(as_bytes(kPurpose));
-  out.put(ByteView(listener));
-  const crypto::Digest digest = crypto::hmac_sha256(secret_, message);
+  const crypto::Digest digest =
+      crypto::MutualProof("p2p cuda_ipc twin", secret_).bind(listener).by(Role::kConnector);
   Token name{};
   std::copy_n(digest.begin(), name.size(), name.begin());
   return name_of(name);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "drivers/crypto/crypto.h"
 
 namespace p2p::nccl_net {
 
@@ -37,13 +36,10 @@ Status CommHandshake::connect(std::span<const std::byte> peer_address) {
 }
 
 /// Each direction's first message; only those in the session can make it.
-Incoming::Proof CommHandshake::proof(Role sender, const Handle& receiver) const {
-  Bytes text;
-  ByteWriter writer(text);
-  writer.put(as_bytes("uccl nccl_net channel"));
-  writer.put(static_cast<std::uint8_t>(sender));
-  writer.put(ByteView(receiver));
-  return crypto::hmac_sha256(setup_.secret, text);
+crypto::MutualProof CommHandshake::proof(const Handle& receiver) const {
+  crypto::MutualProof proof("p2p nccl_net channel", setup_.secret);
+  proof.bind(receiver);
+  return proof;
 }
 
 Status CommHandshake::open_outgoing(SendComm comm) {
@@ -88,8 +84,7 @@ Result<bool> CommHandshake::check_peer() {
   const auto theirs = incoming_->poll_proof();
   if (!theirs) return tl::unexpected(theirs.error());
   if (!*theirs) return false;
-  const Role sender = setup_.role == Role::kConnector ? Role::kAcceptor : Role::kConnector;
-  if (!crypto::equal(**theirs, proof(sender, listener_.handle()))) {
+  if (!proof(listener_.handle()).holds(opposite(setup_.role), **theirs)) {
     return fail(ErrorCode::kPermissionDenied, "connect: the other side does not know the session's secret");
   }
   return true;
@@ -103,7 +98,7 @@ Result<bool> CommHandshake::advance() {
   auto moved = connect_comms();
   if (!moved) return moved;
   if (outgoing_ && !proved_) {
-    const auto sent = outgoing_->send_proof(proof(setup_.role, peer_.handle));
+    const auto sent = outgoing_->send_proof(proof(peer_.handle).by(setup_.role));
     if (!sent) return tl::unexpected(sent.error());
     proved_ = *sent;
   }

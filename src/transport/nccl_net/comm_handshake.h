@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "drivers/crypto/mutual_proof.h"
 #include "drivers/nccl_net/comm.h"
 #include "transport/nccl_net/channel_address.h"
 #include "transport/nccl_net/channel_config.h"
@@ -48,7 +49,7 @@ class CommHandshake {
   Result<bool> connect_comms();
   Status open_outgoing(SendComm comm);
   Status open_incoming(RecvComm comm);
-  Incoming::Proof proof(Role sender, const Handle& receiver) const;
+  crypto::MutualProof proof(const Handle& receiver) const;
   Result<bool> check_peer();
 
   const ChannelSetup& setup_;

@@ -7,22 +7,14 @@
 
 #include "base/error.h"
 #include "base/underlying.h"
-#include "drivers/crypto/crypto.h"
+#include "drivers/crypto/mutual_proof.h"
 
 namespace p2p::rdma {
 namespace {
 
-constexpr std::string_view kPurpose = "p2p rdma channel";
+constexpr std::string_view kUse = "p2p rdma channel";
 constexpr std::uint8_t kVersion = 1;
 constexpr std::uint32_t k24Bits = (1U << 24) - 1;
-
-crypto::Digest authenticate(ByteView body, std::span<const std::byte> secret) {
-  Bytes message;
-  ByteWriter writer(message);
-  writer.put(as_bytes(kPurpose));
-  writer.put(body);
-  return crypto::hmac_sha256(secret, message);
-}
 
 bool is_link_local(const verbs::Gid& gid) {
   return gid.bytes[0] == std::byte{0xfe} && (gid.bytes[1] & std::byte{0xc0}) == std::byte{0x80};
@@ -57,7 +49,7 @@ Bytes Address::serialize(std::span<const std::byte> secret) const {
     writer.put(static_cast<std::uint8_t>(gid.kind));
     writer.put(ByteView(gid.bytes));
   }
-  writer.put(ByteView(authenticate(bytes, secret)));
+  writer.put(ByteView(crypto::MutualProof(kUse, secret).bind(bytes).by(role)));
   return bytes;
 }
 
@@ -97,7 +89,7 @@ Result<Address> Address::parse(ByteView bytes, std::span<const std::byte> secret
   const ByteView body = bytes.first(bytes.size() - reader.left());
   const ByteView proof = reader.take(sizeof(crypto::Digest));
   if (!reader.ok() || reader.left() != 0) return malformed();
-  if (!crypto::equal(proof, authenticate(body, secret))) {
+  if (!crypto::MutualProof(kUse, secret).bind(body).holds(address.role, proof)) {
     return fail(ErrorCode::kPermissionDenied,
                 "connect with rdma: the peer does not know the session's secret");
   }

@@ -46,17 +46,18 @@ Result<UniqueFd> call_owner(const Ticket& ticket) {
   std::ranges::copy(greeting->bytes, theirs.begin());
   Token mine{};
   if (const Status drawn = crypto::random_bytes(mine); !drawn) return tl::unexpected(drawn.error());
+  const crypto::MutualProof proof = proof_of(ticket, theirs, mine);
   Bytes request;
   ByteWriter out(request);
   out.put(ticket.number);
   out.put(ByteView(mine));
-  out.put(ByteView(proof_of(ticket, Speaker::kImporter, theirs, mine)));
+  out.put(ByteView(proof.by(Role::kConnector)));
   if (const Status sent = socket::send_packet(*owner, request, {}, soon()); !sent) {
     return tl::unexpected(sent.error());
   }
   const auto answer = answer_from(*owner, 0);
   if (!answer) return tl::unexpected(answer.error());
-  if (crypto::equal(answer->bytes, proof_of(ticket, Speaker::kOwner, theirs, mine))) return owner;
+  if (proof.holds(Role::kAcceptor, answer->bytes)) return owner;
   return fail(ErrorCode::kPermissionDenied, "fetch a peer's device memory: another process answered");
 }
 

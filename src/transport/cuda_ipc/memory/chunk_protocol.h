@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "drivers/crypto/mutual_proof.h"
 #include "transport/cuda_ipc/memory/key.h"
 
 /// What is said at the socket of a ChunkServer, packet by packet:
@@ -28,11 +29,9 @@ inline constexpr std::size_t kMaxPacket = 512;
 /// For one packet.
 inline constexpr std::chrono::seconds kPacketTime{5};
 
-enum class Speaker : std::uint8_t { kOwner, kImporter };
-
-/// That `speaker` knows the ticket's secret, good for this one conversation.
-Bytes proof_of(const Ticket& ticket, Speaker speaker, const Token& owners_challenge,
-               const Token& importers_challenge);
+/// That both know the ticket's secret, good for this one conversation. The importer is the connector.
+crypto::MutualProof proof_of(const Ticket& ticket, const Token& owners_challenge,
+                             const Token& importers_challenge);
 
 /// A socket's name.
 std::string name_of(const Token& server);

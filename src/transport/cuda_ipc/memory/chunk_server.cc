@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "drivers/crypto/crypto.h"
 #include "drivers/socket/local_socket.h"
 #include "transport/cuda_ipc/memory/chunk_protocol.h"
 
@@ -28,17 +27,13 @@ constexpr socket::Deadline kNow{};
 
 std::string name_of(const Token& server) { return socket::local_name("p2p-cuda-ipc-", server); }
 
-Bytes proof_of(const Ticket& ticket, Speaker speaker, const Token& owners_challenge,
-               const Token& importers_challenge) {
-  Bytes message;
-  ByteWriter out(message);
-  out.put(as_bytes("p2p cuda_ipc chunks"));
-  out.put(static_cast<std::uint8_t>(speaker));
-  out.put(ticket.number);
-  out.put(ByteView(owners_challenge));
-  out.put(ByteView(importers_challenge));
-  const crypto::Digest digest = crypto::hmac_sha256(ticket.secret, message);
-  return {digest.begin(), digest.end()};
+crypto::MutualProof proof_of(const Ticket& ticket, const Token& owners_challenge,
+                             const Token& importers_challenge) {
+  Bytes number;
+  ByteWriter(number).put(ticket.number);
+  crypto::MutualProof proof("p2p cuda_ipc chunks", ticket.secret);
+  proof.bind(number).bind(owners_challenge).bind(importers_challenge);
+  return proof;
 }
 
 ChunkServer::~ChunkServer() {
@@ -165,12 +160,13 @@ bool ChunkServer::recognise(Caller& caller, ByteView request) {
   if (!offered) {
     return refuse(caller, {ErrorCode::kNotFound, "its owner has taken the memory back"});
   }
-  if (!crypto::equal(proof, proof_of(offered->ticket, Speaker::kImporter, caller.challenge, challenge))) {
+  if (!proof_of(offered->ticket, caller.challenge, challenge).holds(Role::kConnector, proof)) {
     return false;
   }
   caller.wants = offered;
   Bytes answer{std::byte{kServed}};
-  ByteWriter(answer).put(ByteView(proof_of(offered->ticket, Speaker::kOwner, caller.challenge, challenge)));
+  ByteWriter(answer).put(
+      ByteView(proof_of(offered->ticket, caller.challenge, challenge).by(Role::kAcceptor)));
   return socket::send_packet(caller.socket, answer, {}, kNow).has_value();
 }
 

@@ -60,7 +60,7 @@ Result<UniqueFd> Acceptor::advance() {
     const Result<bool> proven = advance(*pending);
     if (proven && *proven) {
       UniqueFd fd = std::move(pending->fd);
-      key_ = stream_key(secret_, pending->greeting, pending->nonce);
+      key_ = proof_of(secret_, pending->greeting, pending->nonce).key();
       polls_->remove(fd.get());
       pending_.clear();
       listener_.reset();
@@ -117,8 +117,8 @@ Result<bool> Acceptor::advance(Pending& pending) {
     const Result<bool> complete = pending.message.receive(pending.fd.get());
     if (!complete || !*complete) return complete;
     if (pending.knows_token) {
-      const crypto::Digest expected = proof_of(Role::kConnector, secret_, pending.greeting, pending.nonce);
-      if (crypto::equal(expected, pending.message.view())) return true;
+      const crypto::MutualProof proof = proof_of(secret_, pending.greeting, pending.nonce);
+      if (proof.holds(Role::kConnector, pending.message.view())) return true;
       return fail(ErrorCode::kPermissionDenied, "a stranger does not know the secret");
     }
     if (Status status = answer(pending); !status) return tl::unexpected(status.error());
@@ -135,7 +135,7 @@ Status Acceptor::answer(Pending& pending) {
   pending.knows_token = true;
   pending.message = MessageReader(sizeof(crypto::Digest));
   const Answer answer{.nonce = pending.nonce,
-                      .proof = proof_of(Role::kAcceptor, secret_, *greeting, pending.nonce)};
+                      .proof = proof_of(secret_, *greeting, pending.nonce).by(Role::kAcceptor)};
   return send_message(pending.fd.get(), answer.encode());
 }
 

@@ -44,13 +44,13 @@ Result<UniqueFd> Connector::advance() {
   if (!*complete) return UniqueFd();
 
   const Result<Answer> answer = Answer::decode(answer_.view());
-  if (!answer ||
-      !crypto::equal(answer->proof, proof_of(Role::kAcceptor, secret_, greeting_, answer->nonce))) {
+  const crypto::MutualProof proof = proof_of(secret_, greeting_, answer ? answer->nonce : Nonce{});
+  if (!answer || !proof.holds(Role::kAcceptor, answer->proof)) {
     return fail(ErrorCode::kPermissionDenied, "{} does not know the secret", peer_.describe());
   }
-  const crypto::Digest mine = proof_of(Role::kConnector, secret_, greeting_, answer->nonce);
+  const crypto::Digest mine = proof.by(Role::kConnector);
   if (Status status = send_message(fd_.get(), mine); !status) return tl::unexpected(status.error());
-  key_ = stream_key(secret_, greeting_, answer->nonce);
+  key_ = proof.key();
   polls_->remove(fd_.get());
   return std::move(fd_);
 }

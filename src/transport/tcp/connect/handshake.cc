@@ -1,8 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/tcp/connect/handshake.h"
 
-#include <string_view>
-
 #include "base/error.h"
 #include "drivers/socket/socket.h"
 
@@ -21,18 +19,6 @@ void put_prefix(ByteWriter& writer) {
 Status take_prefix(ByteReader& reader) {
   if (reader.get<std::uint32_t>() == kMagic && reader.get<std::uint16_t>() == kHandshakeVersion) return {};
   return fail(ErrorCode::kProtocol, "no handshake of a tcp stream of version {}", kHandshakeVersion);
-}
-
-crypto::Digest derive(std::string_view what, const Secret& secret, const Greeting& greeting,
-                      const Nonce& acceptor) {
-  Bytes message;
-  ByteWriter writer(message);
-  writer.put(as_bytes(what));
-  writer.put(kHandshakeVersion);
-  writer.put(ByteView(greeting.token));
-  writer.put(ByteView(greeting.nonce));
-  writer.put(ByteView(acceptor));
-  return crypto::hmac_sha256(secret, message);
 }
 
 }  // namespace
@@ -75,13 +61,10 @@ Result<Answer> Answer::decode(ByteView bytes) {
   return answer;
 }
 
-crypto::Digest proof_of(Role role, const Secret& secret, const Greeting& greeting, const Nonce& acceptor) {
-  return derive(role == Role::kAcceptor ? "p2p tcp acceptor" : "p2p tcp connector", secret, greeting,
-                acceptor);
-}
-
-crypto::Digest stream_key(const Secret& secret, const Greeting& greeting, const Nonce& acceptor) {
-  return derive("p2p tcp TLS", secret, greeting, acceptor);
+crypto::MutualProof proof_of(const Secret& secret, const Greeting& greeting, const Nonce& acceptor) {
+  crypto::MutualProof proof("p2p tcp stream", secret);
+  proof.bind(greeting.encode()).bind(acceptor);
+  return proof;
 }
 
 Result<bool> MessageReader::receive(int fd) {

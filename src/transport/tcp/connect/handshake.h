@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "base/bytes.h"
-#include "drivers/crypto/crypto.h"
+#include "drivers/crypto/mutual_proof.h"
 #include "p2p/result.h"
 #include "transport/tcp/connect/channel_address.h"
 #include "transport/transport.h"
@@ -45,11 +45,8 @@ struct Answer {
   static Result<Answer> decode(ByteView bytes);
 };
 
-/// What the side of `role` says to prove the secret: its role is in it, so that no proof can be sent back.
-crypto::Digest proof_of(Role role, const Secret& secret, const Greeting& greeting, const Nonce& acceptor);
-
-/// Of this stream alone, where it is encrypted: with it both sides begin TLS.
-crypto::Digest stream_key(const Secret& secret, const Greeting& greeting, const Nonce& acceptor);
+/// What both sides prove. Its key is of this stream alone: where it is encrypted, both begin TLS with it.
+crypto::MutualProof proof_of(const Secret& secret, const Greeting& greeting, const Nonce& acceptor);
 
 /// One message of the handshake, of known length, as it comes in.
 class MessageReader {
