@@ -13,8 +13,8 @@
 
 namespace p2p {
 
-/// Of a round trip: from here on the path decides how much a stream carries, not what a core copies and how
-/// soon a thread wakes.
+/// Round trip from which on a path counts as long: throughput is bound by bytes in flight, not by the time to
+/// copy and to wake a thread.
 inline constexpr std::chrono::milliseconds kLongPath{1};
 
 enum class ChannelState : std::uint8_t { kConnecting, kReady, kFailed };
@@ -37,49 +37,49 @@ class Channel {
   virtual ChannelState state() const = 0;
   virtual Error error() const = 0;  ///< why the state is kFailed
 
-  /// Takes the batch, or answers false when full: try again after a completion. Only in kReady. Whatever
-  /// goes wrong later is a completion.
+  /// Queues the batch; false when full: try again after a completion. Only in kReady. Errors are reported by
+  /// the completion.
   virtual bool post(const Batch& batch) = 0;
 
-  /// Moves what can be moved without blocking and appends the batches that ended. True if anything moved
-  /// (bytes or states): it is worth polling on. A channel that fails completes all its batches.
+  /// Does what it can without blocking and appends the batches that ended. True if bytes moved or the state
+  /// changed: polling on is worthwhile. A channel that fails completes all its batches.
   virtual bool progress(std::vector<Completion>& completions) = 0;
 
-  /// Asks that the local memory of a posted batch be left alone as soon as possible; its completion follows
-  /// (kCancelled, or the true outcome), without delay if only the local side is concerned.
+  /// Cancels a posted batch as far as possible. Its completion follows: kCancelled, or the true outcome; at
+  /// once if no other process uses its local memory.
   virtual void abandon(BatchId id) = 0;
 
   /// Readable while `progress` has something to do; -1 if nothing can tell and `progress` must be polled
   /// while `busy`.
   virtual int ready_fd() const = 0;
 
-  /// Something is under way that `ready_fd` does not announce.
+  /// Operations are in flight whose end `ready_fd` does not announce.
   virtual bool busy() const { return false; }
 
-  /// Nothing is under way in either direction, as far as this end knows: it may be closed for want of use.
+  /// Idle in both directions, as far as this end knows: it may be closed.
   virtual bool quiet() const { return true; }
 
   /// A message from the peer channel's ControlLink.
   virtual Status on_control(std::span<const std::byte> /*message*/) { return {}; }
 
-  /// True if it carries words: blocks of up to kMaxMessageBlockBytes that are quicker than those of the
-  /// ControlLink. They come in order, at the other end's MessageListener, as long as the channel works.
+  /// True if it carries blocks of small messages, of up to kMaxMessageBlockBytes, with less latency than the
+  /// ControlLink. They are delivered in order to the other end's MessageListener while the channel works.
   virtual bool carries_messages() const { return false; }
 
-  /// Takes a block, or answers false when full: try again after `progress`. Only in kReady.
+  /// Sends a block; false when full: try again after `progress`. Only in kReady.
   virtual bool say(std::span<const std::byte> /*block*/) { return false; }
 
-  /// Somebody calls `progress` again and again, until `rest`: a peer need not make `ready_fd` tell. True:
-  /// until then it tells of nothing but the peer's end.
-  virtual bool stir() { return false; }
+  /// `progress` is polled until `arm_events`: the peer's wake-ups are suppressed. True: until then `ready_fd`
+  /// becomes readable for nothing but the peer's end.
+  virtual bool enter_polling() { return false; }
 
-  /// Nobody calls `progress` until `ready_fd` tells; false if there is something to do at once.
-  virtual bool rest() { return true; }
+  /// `progress` is not called again until `ready_fd` is readable; false if there is something to do at once.
+  virtual bool arm_events() { return true; }
 
-  /// The least time for a round trip that was seen; 0 where it is not known, or does not matter.
+  /// Least round trip seen; 0 where it is not known, or does not matter.
   virtual std::chrono::microseconds round_trip() const { return {}; }
 
-  /// The other host was heard of over it within this time; false also where that is not known.
+  /// The other host was heard from over this channel within that time; false also where that is not known.
   virtual bool heard_within(std::chrono::milliseconds /*time*/) const { return false; }
 
   virtual bool encrypted() const { return false; }  ///< what it carries; known once it is ready

@@ -100,7 +100,7 @@ Result<bool> RingWriter::write(ByteView block) {
 }
 
 bool RingWriter::wake_due() {
-  return ring_->resting.load(std::memory_order_seq_cst) != 0 && ring_->resting.exchange(0) != 0;
+  return ring_->wake_wanted.load(std::memory_order_seq_cst) != 0 && ring_->wake_wanted.exchange(0) != 0;
 }
 
 void RingWriter::put(std::uint64_t at, ByteView bytes) {
@@ -128,12 +128,12 @@ Result<bool> RingReader::read(Bytes& block) {
   return true;
 }
 
-bool RingReader::rest() {
-  stir();
-  ring_->resting.store(1, std::memory_order_seq_cst);
-  resting_ = true;
+bool RingReader::arm_events() {
+  enter_polling();
+  ring_->wake_wanted.store(1, std::memory_order_seq_cst);
+  armed_ = true;
   if (ring_->written.load(std::memory_order_seq_cst) == read_) return true;
-  stir();
+  enter_polling();
   return false;
 }
 

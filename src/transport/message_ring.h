@@ -12,9 +12,9 @@
 #include "base/unique_fd.h"
 #include "p2p/result.h"
 
-/// Rings of word blocks in memory that two processes share. The other process may write anything there at any
-/// time: a side believes its own copy of what it has written and read, takes the peer's counts once and
-/// checks them, and looks at no byte of a block before it has copied it out.
+/// Single-producer rings of message blocks in memory that two processes share. The other process may write
+/// anything there at any time: a side trusts its own copy of its counts only, loads the peer's once and
+/// checks them, and copies a block out before it looks at a byte of it.
 namespace p2p {
 
 /// Bytes of blocks that one direction holds.
@@ -24,7 +24,7 @@ inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
 struct Ring {
   alignas(64) std::atomic<std::uint64_t> written;  ///< bytes, ever; by its writer
   alignas(64) std::atomic<std::uint64_t> read;     ///< by its reader
-  std::atomic<std::uint32_t> resting;              ///< set by the reader: wake me
+  std::atomic<std::uint32_t> wake_wanted;          ///< set by the reader: it sleeps
   alignas(64) std::byte bytes[kRingBytes];         // NOLINT(modernize-avoid-c-arrays): a layout
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
@@ -83,15 +83,15 @@ class RingReader {
   /// no ring.
   Result<bool> read(Bytes& block);
 
-  /// Nobody looks from now on; false if there is something to read after all.
-  bool rest();
+  /// The reader sleeps until it is woken; false if there is something to read after all.
+  bool arm_events();
 
-  /// Somebody looks.
-  void stir() {
-    if (std::exchange(resting_, false) && ring_->resting.exchange(0) == 0) ++wakes_;
+  /// The reader polls: the writer need not wake it.
+  void enter_polling() {
+    if (std::exchange(armed_, false) && ring_->wake_wanted.exchange(0) == 0) ++wakes_;
   }
 
-  /// How often the writer has woken, or is about to, and nobody has taken note of it.
+  /// Wake-ups that the writer has sent, or is about to, less those noted.
   std::uint64_t wakes() const { return wakes_; }
   void note_wakes(std::uint64_t count) { wakes_ -= std::min(wakes_, count); }
 
@@ -100,7 +100,7 @@ class RingReader {
 
   Ring* ring_ = nullptr;
   std::uint64_t read_ = 0;
-  bool resting_ = false;
+  bool armed_ = false;
   std::uint64_t wakes_ = 0;
 };
 

@@ -70,16 +70,16 @@ TEST_F(RingTest, IsFullUntilTheReaderHasRead) {
 }
 
 TEST_F(RingTest, OneWakeUpForAReaderThatRests) {
-  EXPECT_TRUE(reader_.rest());
+  EXPECT_TRUE(reader_.arm_events());
   EXPECT_TRUE(writer_.write(block_of(8, 1)).value_or(false));
   EXPECT_TRUE(writer_.wake_due());
   EXPECT_TRUE(writer_.write(block_of(8, 2)).value_or(false));
   EXPECT_FALSE(writer_.wake_due()) << "it is awake";
-  EXPECT_FALSE(reader_.rest()) << "there is something";
+  EXPECT_FALSE(reader_.arm_events()) << "there is something";
   while (reader_.read(block_).value_or(false)) {
   }
-  EXPECT_TRUE(reader_.rest());
-  reader_.stir();
+  EXPECT_TRUE(reader_.arm_events());
+  reader_.enter_polling();
   EXPECT_TRUE(writer_.write(block_of(8, 3)).value_or(false));
   EXPECT_FALSE(writer_.wake_due());
 }
@@ -105,7 +105,7 @@ TEST_F(RingTest, AReaderThatRestsMissesNothing) {
     if (reader_.read(block_).value_or(false)) {
       ASSERT_EQ(block_, block_of(i % 200, i));
       ++i;
-    } else if (reader_.rest()) {
+    } else if (reader_.arm_events()) {
       wakes.wait(slept++);  // for ever, if it were missed
     }
   }

@@ -8,7 +8,7 @@
 
 namespace p2p {
 
-/// What is left of a channel that has ended here while its twin may still be at work on this side's memory.
+/// Watches the twin of a channel that has ended here while the twin may still access this side's memory.
 class PeerEnd {
  public:
   PeerEnd() = default;
@@ -16,25 +16,24 @@ class PeerEnd {
   PeerEnd(const PeerEnd&) = delete;
   PeerEnd& operator=(const PeerEnd&) = delete;
 
-  /// Readable once `over` may answer otherwise.
+  /// Readable when `over` may have changed.
   virtual int fd() const = 0;
 
-  /// The twin said that it is through, or its process is at its end. Never blocks.
+  /// The twin has closed, or its process has ended. Never blocks.
   virtual bool over() const = 0;
 };
 
-/// For channels whose peer's twin moves bytes to and from this side's memory
-/// by itself, so that the end of this one alone proves nothing.
+/// Channels whose twin accesses this side's memory by itself, so that closing this end does not stop it.
 class LeavesPeer {
  public:
   struct Left {
-    std::unique_ptr<PeerEnd> end;  ///< tells when the twin is through as well; null if it is
-    std::vector<BatchId> held;     ///< under way, and the twin may use their local memory until then
+    std::unique_ptr<PeerEnd> end;  ///< watches the twin; null if it has closed already
+    std::vector<BatchId> held;     ///< in flight: the twin may use their local memory until then
   };
 
   virtual ~LeavesPeer() = default;
 
-  /// Ends the channel's work, as its destructor does. Nothing but the destructor is called after it.
+  /// Closes, as the destructor does. Nothing but the destructor is called after it.
   virtual Left leave() = 0;
 };
 

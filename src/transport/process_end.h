@@ -8,11 +8,11 @@
 
 namespace p2p {
 
-/// The process lives, as far as it is known, and the channel at the other end has not shut the socket.
+/// The process is alive, as far as is known, and the channel at the other end has not shut the socket down.
 bool is_open(const UniqueFd& process, const UniqueFd& socket);
 
-/// Over once the peer's channel has shut the socket, which it does between two copies and never in one, or
-/// the system has ended its process. Until then `kept` stays, which the peer was asked to use.
+/// Over once the peer's channel has shut the socket down, which it does between copies, never during one, or
+/// its process has ended. Keeps `kept`, memory that the peer was asked to use, until then.
 class ProcessEnd : public PeerEnd {
  public:
   /// `events`: epoll over the other two.

@@ -27,8 +27,7 @@ namespace p2p {
 /// How far a transport carries.
 enum class Reach : std::uint8_t { kProcess, kHost, kNetwork };
 
-/// How the engine deals work out to a transport's channels; src/engine/schedule/policy.h says how it does
-/// each.
+/// How the engine distributes work over a transport's channels (src/engine/schedule/policy.h).
 enum class Scheduling : std::uint8_t {
   /// Moving bytes takes a thread's time: transfers are cut by `Options::batch_bytes` and spread over channels
   /// and workers.

@@ -26,7 +26,7 @@ void ChannelRunner::leave_to_thread() {
 bool ChannelRunner::begin_assist() {
   if (!mutex_.try_lock()) return false;
   if (assists_++ == 0) {
-    disarmed_ = channel_ && !channel_->stir() && fd_ >= 0;
+    disarmed_ = channel_ && !channel_->enter_polling() && fd_ >= 0;
     if (disarmed_) thread_.arm(*this, fd_, false);
   }
   mutex_.unlock();
@@ -37,7 +37,7 @@ void ChannelRunner::end_assist() {
   lock_polling(mutex_);
   if (--assists_ == 0) {
     if (std::exchange(disarmed_, false) && fd_ >= 0) thread_.arm(*this, fd_, true);
-    const bool came = channel_ && !active_ && !channel_->rest();
+    const bool came = channel_ && !active_ && !channel_->arm_events();
     if (came || (channel_ && carries_messages_ && messages_->pending())) {
       signal();
     } else {
@@ -67,7 +67,7 @@ void ChannelRunner::activate() {
   assume_locked();
   moved_at_ = Clock::now();
   if (std::exchange(active_, true)) return;
-  if (channel_) channel_->stir();
+  if (channel_) channel_->enter_polling();
   thread_.look_at(shared_from_this());
 }
 
@@ -81,7 +81,8 @@ bool ChannelRunner::turn_if_due(Clock::time_point now, PostUnlockActions& action
 
 bool ChannelRunner::stays_active(Clock::time_point now) {
   assume_locked();
-  active_ = channel_ && (now - moved_at_ < policy_.watch || busy() || (assists_ == 0 && !channel_->rest()));
+  active_ =
+      channel_ && (now - moved_at_ < policy_.watch || busy() || (assists_ == 0 && !channel_->arm_events()));
   return active_;
 }
 

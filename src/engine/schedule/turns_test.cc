@@ -77,7 +77,7 @@ class WitnessChannel : public Channel {
   void abandon(BatchId) override {}
   int ready_fd() const override { return witness_->ready.get(); }
   bool busy() const override { return false; }
-  bool rest() override { return ++witness_->rests, true; }
+  bool arm_events() override { return ++witness_->rests, true; }
   std::string describe() const override { return "witness"; }
 
  private:

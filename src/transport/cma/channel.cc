@@ -183,11 +183,11 @@ Status CmaChannel::share_ring() {
   ring_ = std::move(*memory);
   writer_ = RingWriter(ring_.direction(mine ? 0 : 1));
   reader_ = RingReader(ring_.direction(mine ? 1 : 0));
-  reader_.rest();  // whatever the peer did to it: this side looks before it sleeps
+  reader_.arm_events();  // whatever the peer did to it: this side looks before it sleeps
   if (has_messages_) {
     message_writer_ = RingWriter(ring_.direction(mine ? 0 : 1, 1));
     message_reader_ = RingReader(ring_.direction(mine ? 1 : 0, 1));
-    message_reader_.rest();
+    message_reader_.arm_events();
   }
   return mine ? send_proof(descriptor) : Status();
 }
@@ -228,22 +228,22 @@ bool CmaChannel::take_words() {
   return true;
 }
 
-bool CmaChannel::stir() {
+bool CmaChannel::enter_polling() {
   if (state_ != ChannelState::kReady || closing_) return false;
-  reader_.stir();
-  if (has_messages_) message_reader_.stir();
+  reader_.enter_polling();
+  if (has_messages_) message_reader_.enter_polling();
   return reader_.wakes() + message_reader_.wakes() == 0;
 }
 
 // Wake-ups are taken off the socket here alone: until then it tells whoever sleeps on it that there was one.
 // Now and then more are looked for than can be there, so that a peer which sends them for nothing is no
 // burden.
-bool CmaChannel::rest() {
+bool CmaChannel::arm_events() {
   if (state_ != ChannelState::kReady || closing_) return true;
   const bool woken = reader_.wakes() + message_reader_.wakes() != 0;
-  if (woken || rests_++ % kTurnsALook == 0) take_wakes();
-  const bool quiet = reader_.rest() && (!has_messages_ || message_reader_.rest());
-  if (!quiet) stir();  // nobody is to wake who looks
+  if (woken || arms_++ % kTurnsALook == 0) take_wakes();
+  const bool quiet = reader_.arm_events() && (!has_messages_ || message_reader_.arm_events());
+  if (!quiet) enter_polling();  // nobody is to wake who looks
   return quiet;
 }
 

@@ -78,8 +78,8 @@ class CmaChannel : public Channel, public LeavesPeer {
   Left leave() override;
   bool carries_messages() const override { return true; }
   bool say(std::span<const std::byte> block) override;
-  bool stir() override;
-  bool rest() override;
+  bool enter_polling() override;
+  bool arm_events() override;
   std::string describe() const override;
 
  private:
@@ -161,7 +161,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   UniqueFd process_;  ///< pidfd: the number cannot be taken over unnoticed
   pid_t pid_ = 0;
   unsigned turns_ = 0;
-  unsigned rests_ = 0;
+  unsigned arms_ = 0;
   bool lost_ = false;            ///< the peer is gone, seen while copying
   std::optional<Error> breach_;  ///< of the protocol, by the peer: the channel is to fail
   bool closing_ = false;         ///< it fails, once the peer has let go of its slots

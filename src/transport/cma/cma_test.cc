@@ -215,7 +215,7 @@ TEST(CmaChannelTest, NothingWakesAFailedChannel) {
   ASSERT_TRUE(connector->connect(acceptor->address()));
   settle({acceptor.get(), connector.get()});
   pollfd ready{.fd = acceptor->ready_fd(), .events = POLLIN, .revents = 0};
-  ASSERT_TRUE(acceptor->rest());
+  ASSERT_TRUE(acceptor->arm_events());
   EXPECT_EQ(::poll(&ready, 1, 0), 0);
   connector.reset();
   EXPECT_EQ(::poll(&ready, 1, 1000), 1);
@@ -235,13 +235,13 @@ TEST(CmaChannelTest, WhoLooksIsNotWokenAndMissesNoWakeUp) {
   const std::vector<std::byte> block(100);
   pollfd ready{.fd = acceptor->ready_fd(), .events = POLLIN, .revents = 0};
   for (int round = 0; round != 1000; ++round) {
-    ASSERT_TRUE(acceptor->rest()) << round;
+    ASSERT_TRUE(acceptor->arm_events()) << round;
     ASSERT_EQ(::poll(&ready, 1, 0), 0) << round << ": a wake-up was left";
     const bool woken = round % 3 == 0;
     if (woken) {
       ASSERT_TRUE(connector->say(block));
     }
-    ASSERT_EQ(acceptor->stir(), !woken) << round;
+    ASSERT_EQ(acceptor->enter_polling(), !woken) << round;
     ASSERT_EQ(::poll(&ready, 1, 0), woken ? 1 : 0) << round;
     ASSERT_TRUE(connector->say(block));
     ASSERT_EQ(::poll(&ready, 1, 0), woken ? 1 : 0) << round << ": woken while it looks";
@@ -257,12 +257,12 @@ TEST(CmaChannelTest, WordsAreNoEndOfThePeerAndWakeNobodyWhoLeft) {
   settle({acceptor.get(), connector.get()});
   const std::vector<std::byte> block(100);
   pollfd ready{.fd = acceptor->ready_fd(), .events = POLLIN, .revents = 0};
-  ASSERT_TRUE(acceptor->rest());
+  ASSERT_TRUE(acceptor->arm_events());
   ASSERT_TRUE(connector->say(block));
   EXPECT_EQ(::poll(&ready, 1, 0), 1);
   settle({acceptor.get()});
   ASSERT_EQ(acceptor->state(), ChannelState::kReady);
-  ASSERT_TRUE(acceptor->rest());
+  ASSERT_TRUE(acceptor->arm_events());
   const auto end = dynamic_cast<LeavesPeer&>(*acceptor).leave().end;
   ASSERT_TRUE(end);
   ASSERT_TRUE(connector->say(block));

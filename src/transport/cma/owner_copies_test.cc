@@ -213,17 +213,17 @@ TEST_F(CmaOwnerCopies, WhoIsAskedAndWhoIsAnsweredWakesUp) {
   pollfd here{.fd = here_->ready_fd(), .events = POLLIN, .revents = 0};
   const auto list = scattered(256);
   for (std::uint64_t round = 1; round != 100; ++round) {
-    ASSERT_TRUE(there_->rest()) << round;
-    ASSERT_TRUE(here_->rest()) << round;
+    ASSERT_TRUE(there_->arm_events()) << round;
+    ASSERT_TRUE(here_->arm_events()) << round;
     ASSERT_EQ(::poll(&there, 1, 0), 0) << round;
     ASSERT_EQ(::poll(&here, 1, 0), 0) << round;
     ASSERT_TRUE(here_->post(batch_of(round, Operation::kWrite, list)));
     here_->progress(done_);
     ASSERT_EQ(::poll(&there, 1, 0), 1) << round;
-    EXPECT_FALSE(there_->stir()) << round;
+    EXPECT_FALSE(there_->enter_polling()) << round;
     for (int turn = 0; turn != 10; ++turn) there_->progress(others_done_);
     ASSERT_EQ(::poll(&here, 1, 0), 1) << round;
-    EXPECT_FALSE(here_->stir()) << round;
+    EXPECT_FALSE(here_->enter_polling()) << round;
     settle();
     ASSERT_EQ(done_.size(), round);
   }

@@ -31,7 +31,7 @@ IpcChannel::~IpcChannel() {
   leave();
   own_.warmup->note_ended(flights_.size());
   own_.warmup->remove_channel();
-  if (own_.told && own_.control != nullptr) own_.told->remove(*own_.control);
+  if (own_.advertised && own_.control != nullptr) own_.advertised->remove(*own_.control);
 }
 
 Status IpcChannel::connect(std::span<const std::byte> peer_address) {
@@ -100,7 +100,7 @@ Status IpcChannel::offer(const LocalMemory& region) {
     return fail(ErrorCode::kUnavailable, "the memory of neither side can be shared between processes");
   }
   if (const Status alive = region.check_alive(); !alive) return alive;
-  if (!own_.told->add(*own_.control, region.info().id)) return {};
+  if (!own_.advertised->add(*own_.control, region.info().id)) return {};
   mail_.ask(encode(RegionOffer{.region = region.info().id,
                                .base = reinterpret_cast<std::uint64_t>(region.info().base),
                                .size = region.info().size,

@@ -13,10 +13,10 @@
 #include "transport/cuda_ipc/copies/ring_copies.h"
 #include "transport/cuda_ipc/copies/warmup.h"
 #include "transport/cuda_ipc/memory/regions.h"
-#include "transport/cuda_ipc/memory/ring_lender.h"
+#include "transport/cuda_ipc/memory/ring_leases.h"
+#include "transport/cuda_ipc/requests/advertised_regions.h"
 #include "transport/cuda_ipc/requests/mail.h"
 #include "transport/cuda_ipc/requests/offered_regions.h"
-#include "transport/cuda_ipc/requests/told_regions.h"
 #include "transport/cuda_ipc/twin_link.h"
 #include "transport/transport.h"
 
@@ -34,10 +34,10 @@ class IpcChannel : public Channel, public LeavesPeer, private RingCopies::Hands 
     std::shared_ptr<Warmup> warmup;
     TwinLink link{};
     ControlLink* control = nullptr;
-    std::shared_ptr<ToldRegions> told;  // these three serve memory that one side alone reaches
+    std::shared_ptr<AdvertisedRegions> advertised;  // these three serve memory that one side alone reaches
     PeerAccess regions;
     OfferedRegions::Import import;
-    std::shared_ptr<RingLender> lender;
+    std::shared_ptr<RingLeases> leases;
   };
   explicit IpcChannel(Own own);
   ~IpcChannel() override;
@@ -53,11 +53,11 @@ class IpcChannel : public Channel, public LeavesPeer, private RingCopies::Hands 
   Left leave() override;
   bool busy() const override { return !flights_.empty() || !served_.empty() || full_ != nullptr; }
   Status on_control(std::span<const std::byte> message) override;
-  bool stir() override {
-    mail_.stir();
+  bool enter_polling() override {
+    mail_.enter_polling();
     return true;
   }
-  bool rest() override { return mail_.rest(); }
+  bool arm_events() override { return mail_.arm_events(); }
   std::string describe() const override { return description_; }
 
  private:
@@ -93,7 +93,7 @@ class IpcChannel : public Channel, public LeavesPeer, private RingCopies::Hands 
   Result<bool> take_mail();
   Status take(ByteView message, bool by_link);
   Status take_met(const TwinMet& met);
-  Status take_lent(const RingOffer& offer);
+  Status take_leased(const RingOffer& offer);
   Status take_outcome(CopyOutcome outcome);
   RegionId offer_ring(const std::shared_ptr<PeerRing>& ring);
   void use_ring(Flight& flight, Operation operation);

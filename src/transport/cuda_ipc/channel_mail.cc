@@ -47,7 +47,7 @@ Status IpcChannel::take(ByteView message, bool by_link) {
   if (const auto* const met = std::get_if<TwinMet>(&*decoded)) return take_met(*met);
   if (by_link) mail_.note_asked();
   if (auto* const offered = std::get_if<RegionOffer>(&*decoded)) return offered_.add(std::move(*offered));
-  if (const auto* const lent = std::get_if<RingOffer>(&*decoded)) return take_lent(*lent);
+  if (const auto* const lent = std::get_if<RingOffer>(&*decoded)) return take_leased(*lent);
   auto& request = std::get<CopyRequest>(*decoded);
   auto mine = offered_.find(request.mine);
   if (!mine) return tl::unexpected(mine.error());
@@ -82,9 +82,9 @@ Status IpcChannel::take_outcome(CopyOutcome outcome) {
 }
 
 // A ring that this process has lent to the peer's.
-Status IpcChannel::take_lent(const RingOffer& offer) {
-  if (!own_.lender) return fail(ErrorCode::kProtocol, "a cuda_ipc peer names a ring where none is lent");
-  auto ring = own_.lender->find(offer.ring, offer.token);
+Status IpcChannel::take_leased(const RingOffer& offer) {
+  if (!own_.leases) return fail(ErrorCode::kProtocol, "a cuda_ipc peer names a ring where none is lent");
+  auto ring = own_.leases->find(offer.ring, offer.token);
   if (!ring) return tl::unexpected(ring.error());
   if (offer.has_words) {
     const RingMemory& words = (*ring)->words();
@@ -93,7 +93,7 @@ Status IpcChannel::take_lent(const RingOffer& offer) {
         mail_.serve_by(*ring, words.direction(1, offer.words), words.direction(0, offer.words));
     if (!taken) return fail(ErrorCode::kProtocol, "a cuda_ipc peer wants words that it cannot have");
   }
-  return offered_.add_lent(offer.region, own_.lender->key_of(std::move(*ring), offer.region));
+  return offered_.add_leased(offer.region, own_.leases->key_of(std::move(*ring), offer.region));
 }
 
 void IpcChannel::use_ring(Flight& flight, Operation operation) {

@@ -45,11 +45,11 @@ class CudaIpc : public Transport {
       : process_(this_process()),
         mappings_(std::make_shared<Mappings>(Mappings::Limits{})),
         warmup_(std::make_shared<Warmup>(limits_from(options), options, mappings_)),
-        lender_(std::make_shared<RingLender>(process_.value_or(ProcessId{}), mappings_)),
+        leases_(std::make_shared<RingLeases>(process_.value_or(ProcessId{}), mappings_)),
         server_(std::make_shared<ChunkServer>(cuda::export_chunk,
-                                              [lender = lender_, warmup = warmup_](int device) {
+                                              [leases = leases_, warmup = warmup_](int device) {
                                                 warmup->prepare(device);
-                                                return lender->lend(device);
+                                                return leases->lease(device);
                                               })) {}
 
   std::string_view name() const override { return "cuda_ipc"; }
@@ -101,7 +101,7 @@ class CudaIpc : public Transport {
   void revoke_memory(const Registration& registration) override {
     regions_->revoke(registration);
     static_cast<const LocalMemory&>(registration).withdraw();
-    told_->withdraw(registration.info().id);
+    advertised_->withdraw(registration.info().id);
   }
 
   Status check_pair(const Registration& local, const RemoteKey& remote) const override {
@@ -140,10 +140,10 @@ class CudaIpc : public Transport {
   const Result<ProcessId> process_;
   const std::shared_ptr<Mappings> mappings_;
   const std::shared_ptr<Warmup> warmup_;
-  const std::shared_ptr<RingLender> lender_;
+  const std::shared_ptr<RingLeases> leases_;
   const std::shared_ptr<ChunkServer> server_;
   const std::shared_ptr<RegistrationTable> regions_ = std::make_shared<RegistrationTable>();
-  const std::shared_ptr<ToldRegions> told_ = std::make_shared<ToldRegions>();
+  const std::shared_ptr<AdvertisedRegions> advertised_ = std::make_shared<AdvertisedRegions>();
   Mutex mutex_;
   RingSources ring_sources_;
   std::set<int> devices_ P2P_GUARDED_BY(mutex_);          // that have memory registered here
@@ -269,13 +269,13 @@ Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& setup
       .warmup = warmup_,
       .link = std::move(*link),
       .control = setup.control,
-      .told = told_,
+      .advertised = advertised_,
       .regions = {regions_, setup.peer_identity},
       .import =
           [this](const RegionInfo& region, Bytes exported, const OfferedRegions::Imported& done) {
             import_offered(region, std::move(exported), done);
           },
-      .lender = lender_});
+      .leases = leases_});
 }
 
 // For a copy that a peer asks for: not on the worker's thread.

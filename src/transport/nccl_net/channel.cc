@@ -39,7 +39,7 @@ NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::
       config_(std::move(config)),
       polls_(std::move(polls)),
       messages_(setup_.control),
-      farewell_(setup_.control),
+      close_handshake_(setup_.control),
       watch_(polls_, config_.keepalive, config_.hung),
       own_(config_.most_bytes, messages_),
       peers_({config_.registrations, setup.peer_identity}, messages_),
@@ -51,12 +51,12 @@ NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::
 
 NetChannel::~NetChannel() {
   close_comms();
-  farewell_.send("the other side closed the channel");
+  close_handshake_.send("the other side closed the channel");
 }
 
 Status NetChannel::connect(std::span<const std::byte> peer_address) {
   Status status = handshake_.connect(peer_address);
-  if (status) farewell_.connected();
+  if (status) close_handshake_.connected();
   return status;
 }
 
@@ -132,7 +132,7 @@ bool NetChannel::progress(std::vector<Completion>& completions) {
 
 Result<bool> NetChannel::move() {
   const auto now = Clock::now();
-  if (watch_.resting(now)) {
+  if (watch_.paused(now)) {
     // Threads that poll, of both sides, can be as many as there are cores: the session's threads, which bring
     // the announcements, are not to wait for a time slice to end.
     std::this_thread::yield();
@@ -155,7 +155,7 @@ Result<bool> NetChannel::move() {
     outgoing_->sweep();
     incoming_->sweep();
   }
-  return moved || (busy() && watch_.rest(now));
+  return moved || (busy() && watch_.pause(now));
 }
 
 /// After this no memory is touched.
@@ -175,8 +175,8 @@ void NetChannel::lose(const Error& why) {
   polls_.clear_alarm();
   peers_.clear();
   messages_.flush();
-  farewell_.send(error_.message);
-  if (!was_ready || own_.empty() || farewell_.both_sent()) finish();
+  close_handshake_.send(error_.message);
+  if (!was_ready || own_.empty() || close_handshake_.both_sent()) finish();
 }
 
 void NetChannel::finish() {
@@ -196,7 +196,7 @@ Status NetChannel::on_control(std::span<const std::byte> message) {
 
 Status NetChannel::take_control(std::span<const std::byte> message) {
   if (message.empty() || message.front() != kPackedMessages) {
-    const auto why = farewell_.receive(message);
+    const auto why = close_handshake_.receive(message);
     if (!why) return tl::unexpected(why.error());
     lose({ErrorCode::kPeerGone, *why});
     if (phase_ == Phase::kClosing) finish();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "drivers/socket/poll_set.h"
-#include "transport/farewell.h"
+#include "transport/close_handshake.h"
 #include "transport/nccl_net/channel_config.h"
 #include "transport/nccl_net/comm_handshake.h"
 #include "transport/nccl_net/incoming.h"
@@ -71,7 +71,7 @@ class NetChannel final : public Channel {
   const ChannelConfig config_;
   socket::PollSet polls_;
   MessageSender messages_;
-  Farewell farewell_;
+  CloseHandshake close_handshake_;
   PeerWatch watch_;
   OwnBatches own_;
   PeerBatches peers_;

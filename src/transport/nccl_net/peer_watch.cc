@@ -19,9 +19,9 @@ constexpr std::uint64_t kLeastRate = 256;
 
 }  // namespace
 
-bool PeerWatch::rest(Clock::time_point now) {
+bool PeerWatch::pause(Clock::time_point now) {
   if (now - moved_at_ >= kMaybeMoving) return false;
-  rest_until_ = now + kRest;
+  paused_until_ = now + kRest;
   return true;
 }
 

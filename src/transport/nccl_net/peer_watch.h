@@ -27,7 +27,7 @@ class PeerWatch {
   /// The peer's channel said something.
   void heard(Clock::time_point now) {
     heard_at_ = now;
-    rest_until_ = {};
+    paused_until_ = {};
   }
 
   /// Bytes have moved, or are to.
@@ -46,15 +46,15 @@ class PeerWatch {
 
   /// There is a batch to look after.
   void posted() {
-    rest_until_ = {};
+    paused_until_ = {};
     moved_at_ = Clock::now();
   }
 
   /// Nothing is expected yet.
-  bool resting(Clock::time_point now) const { return now < rest_until_; }
+  bool paused(Clock::time_point now) const { return now < paused_until_; }
 
-  /// Something is under way and did not move just now. True if it most likely will soon: a rest begins.
-  bool rest(Clock::time_point now);
+  /// Something is under way and did not move just now. True if it most likely will soon: a pause begins.
+  bool pause(Clock::time_point now);
 
   /// A few times in each keepalive time, also when nothing is under way.
   bool due(Clock::time_point now) const { return now >= next_check_; }
@@ -78,7 +78,7 @@ class PeerWatch {
   Clock::time_point heard_at_;
   Clock::time_point moved_at_;
   Clock::time_point next_check_;
-  Clock::time_point rest_until_;
+  Clock::time_point paused_until_;
   std::uint64_t arrived_ = 0;
   Clock::time_point arrived_at_;
   Clock::time_point checked_at_;

@@ -69,7 +69,7 @@ Bytes encode(const Message& message);
 /// kProtocol for bytes that `encode` could not have made, too many ranges, sums that do not agree.
 Result<Message> decode(ByteView bytes);
 
-/// First byte of a control message with messages in it; what else goes there is a farewell.
+/// First byte of a control message with messages in it; anything else is a CloseHandshake message.
 inline constexpr std::byte kPackedMessages{1};
 
 /// Appends the message to others that travel in one control message, behind the first byte.

@@ -22,7 +22,7 @@ constexpr unsigned kTurnsBetweenLooks = 16;
 constexpr unsigned kMostRepairs = 8;
 
 // First byte of the address of a new queue pair, over the ControlLink: mine of the last generation is gone.
-// What else goes there is a farewell.
+// Anything else is a CloseHandshake message.
 constexpr std::uint8_t kAddressMessage = 1;
 
 }  // namespace
@@ -54,12 +54,12 @@ RdmaChannel::RdmaChannel(const ChannelSetup& setup, ChannelConfig config, const 
       device_(config_.fabric->devices()[nic.device]),
       paths_{nic_, *device_, config_.options, config_.keepalive, setup_.role},
       description_(nic.port.name()),
-      farewell_(setup.control),
+      close_handshake_(setup.control),
       polls_(std::move(polls)) {}
 
 RdmaChannel::~RdmaChannel() {
   drop_link();
-  farewell_.send("the peer closed the channel");
+  close_handshake_.send("the peer closed the channel");
 }
 
 Status RdmaChannel::open_link() {
@@ -93,7 +93,7 @@ Status RdmaChannel::connect_pair(const Address& peer) {
                       .remote_device = peer.device,
                       .scratch = config_.fabric->scratch(),
                       .scratch_key = config_.fabric->scratch_key(nic_.device)});
-  farewell_.connected();
+  close_handshake_.connected();
   phase_ = Phase::kGreeting;
   // The acceptor answers: one that receives nothing may have a peer that is not connected yet.
   return setup_.role == Role::kConnector ? greet() : Status();
@@ -253,13 +253,13 @@ Status RdmaChannel::on_control(std::span<const std::byte> message) {
   if (!message.empty() && message.front() == std::byte{kAddressMessage}) {
     return on_address(message.subspan(1));
   }
-  const auto why = farewell_.receive(message);
+  const auto why = close_handshake_.receive(message);
   if (!why) return tl::unexpected(why.error());
   drop_link();
   requests_.rewind();
   // A channel that closes has its own reason.
   if (phase_ != Phase::kClosing) error_ = {ErrorCode::kPeerGone, fmt::format("{}: {}", description_, *why)};
-  farewell_.send("the peer's end was lost first");
+  close_handshake_.send("the peer's end was lost first");
   finish();
   return {};
 }
@@ -321,7 +321,7 @@ void RdmaChannel::lose(ErrorCode code, const std::string& why) {
   error_ = {code, why};
   drop_link();
   requests_.rewind();
-  farewell_.send(why);
+  close_handshake_.send(why);
   if (!was_ready_ || requests_.empty()) return finish();
   phase_ = Phase::kClosing;
   deadlines_.wait_until(Clock::now() + config_.keepalive / 3);

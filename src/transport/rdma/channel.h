@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "drivers/socket/poll_set.h"
-#include "transport/farewell.h"
+#include "transport/close_handshake.h"
 #include "transport/rdma/address.h"
 #include "transport/rdma/deadlines.h"
 #include "transport/rdma/device_watch.h"
@@ -88,7 +88,7 @@ class RdmaChannel : public Channel {
   const std::shared_ptr<verbs::Device> device_;
   const PathChooser paths_;
   std::string description_;
-  Farewell farewell_;
+  CloseHandshake close_handshake_;
 
   Phase phase_ = Phase::kAddressing;
   bool was_ready_ = false;

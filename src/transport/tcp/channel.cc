@@ -34,7 +34,7 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
     : setup_(setup),
       config_(std::move(config)),
       polls_(std::move(polls)),
-      farewell_(setup.control),
+      close_handshake_(setup.control),
       liveness_(polls_, config_.keepalive),
       description_(setup.rail.address),
       staging_(std::make_shared<device::Staging>(config_.staging, kStagingShare, config_.stages)),
@@ -46,14 +46,14 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
 
 StreamChannel::~StreamChannel() {
   staging_->close();
-  farewell_.send("the peer closed the stream");
+  close_handshake_.send("the peer closed the stream");
   if (stream_ && sender_.zerocopy_outstanding()) socket::discard_at_close(stream_->fd());
 }
 
 Status StreamChannel::connect(std::span<const std::byte> peer_address) {
   if (!connecting_) return {};
   Status status = connecting_->connect(peer_address);
-  if (status) farewell_.connected();
+  if (status) close_handshake_.connected();
   description_ = connecting_->description();
   return status;
 }
@@ -111,8 +111,8 @@ void StreamChannel::lose(const Error& why) {
   staging_->close();
   departures_.stop();
   peer_.clear();
-  farewell_.send(why.message);
-  if (!was_ready || farewell_.both_sent()) finish();
+  close_handshake_.send(why.message);
+  if (!was_ready || close_handshake_.both_sent()) finish();
 }
 
 void StreamChannel::finish() {
@@ -124,7 +124,7 @@ void StreamChannel::finish() {
 }
 
 Status StreamChannel::on_control(std::span<const std::byte> message) {
-  const Result<std::string> why = farewell_.receive(message);
+  const Result<std::string> why = close_handshake_.receive(message);
   if (!why) return tl::unexpected(why.error());
   lose({ErrorCode::kPeerGone, "the peer gave it up: " + *why});
   if (phase_ == Phase::kClosing) finish();

@@ -14,7 +14,7 @@
 #include "drivers/socket/round_trip.h"
 #include "drivers/socket/socket.h"
 #include "drivers/socket/stream.h"
-#include "transport/farewell.h"
+#include "transport/close_handshake.h"
 #include "transport/tcp/backlog.h"
 #include "transport/tcp/connect/connecting.h"
 #include "transport/tcp/requests/peer_requests.h"
@@ -101,7 +101,7 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
 
   Phase phase_ = Phase::kConnecting;
   Error error_;
-  Farewell farewell_;
+  CloseHandshake close_handshake_;
   std::unique_ptr<socket::Stream> stream_;
   Liveness liveness_;
   Backlog backlog_;

@@ -66,7 +66,7 @@ TEST_P(ChannelFaultsTest, APeerThatLeavesAnAcknowledgementUnansweredIsGone) {
   });
 }
 
-class FarewellTest : public ChannelFaultsTest {
+class CloseHandshakeTest : public ChannelFaultsTest {
  protected:
   void SetUp() override {
     left_control_ = &left_said_;
@@ -78,11 +78,11 @@ class FarewellTest : public ChannelFaultsTest {
   HeldLink left_said_;
   HeldLink right_said_;
 };
-INSTANTIATE_TEST_SUITE_P(Streams, FarewellTest, ::testing::Bool(), name_of_encryption);
+INSTANTIATE_TEST_SUITE_P(Streams, CloseHandshakeTest, ::testing::Bool(), name_of_encryption);
 
 // The engine sends a batch of a lost stream again over another one. Its frame may still lie in the peer's
 // socket and would land after that, and after whatever was written there since.
-TEST_P(FarewellTest, ALostBatchEndsOnceNothingOfItCanLandAnyMore) {
+TEST_P(CloseHandshakeTest, ALostBatchEndsOnceNothingOfItCanLandAnyMore) {
   Memory here = left_.memory(kMiB, *right_.transport);
   Memory there = right_.memory(kMiB, *left_.transport);
   here.fill(7);
@@ -109,7 +109,7 @@ TEST_P(FarewellTest, ALostBatchEndsOnceNothingOfItCanLandAnyMore) {
   EXPECT_EQ(left_.channel->state(), ChannelState::kFailed);
 }
 
-TEST_P(FarewellTest, ACancelledBatchOfALostStreamEndsWithIt) {
+TEST_P(CloseHandshakeTest, ACancelledBatchOfALostStreamEndsWithIt) {
   Memory here = left_.memory(kMiB, *right_.transport);
   Memory there = right_.memory(kMiB, *left_.transport);
   const std::vector<Segment> segments{whole(here, there)};
@@ -130,7 +130,7 @@ TEST_P(FarewellTest, ACancelledBatchOfALostStreamEndsWithIt) {
   EXPECT_NE(left_.find(1), nullptr);
 }
 
-TEST_P(FarewellTest, NonsenseBetweenChannelsIsRefused) {
+TEST_P(CloseHandshakeTest, NonsenseBetweenChannelsIsRefused) {
   for (const Bytes& message : {Bytes(), Bytes{std::byte{9}}, Bytes(600, std::byte{2})}) {
     const Status status = left_.channel->on_control(message);
     ASSERT_FALSE(status);

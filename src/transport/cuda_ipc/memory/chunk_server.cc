@@ -55,14 +55,14 @@ Result<Ticket> ChunkServer::offer(std::vector<cuda::Chunk> chunks, Access access
   return add(std::move(offered));
 }
 
-Result<Ticket> ChunkServer::offer_loan(int device) {
-  if (!lend_) return fail(ErrorCode::kUnavailable, "nothing is lent here");
+Result<Ticket> ChunkServer::offer_lease(int device) {
+  if (!make_lease_) return fail(ErrorCode::kUnavailable, "nothing is lent here");
   const MutexLock lock(mutex_);
-  if (const auto known = loans_.find(device); known != loans_.end()) return known->second;
+  if (const auto known = leases_.find(device); known != leases_.end()) return known->second;
   auto offered = std::make_shared<Offered>();
-  offered->lends_of = device;
+  offered->leases_of = device;
   auto made = add(std::move(offered));
-  if (made) loans_.emplace(device, *made);
+  if (made) leases_.emplace(device, *made);
   return made;
 }
 
@@ -130,7 +130,7 @@ void ChunkServer::greet_callers(std::list<Caller>& callers) {
     Caller caller{.socket = std::move(socket)};
     if (!crypto::random_bytes(caller.challenge)) continue;
     if (!socket::send_packet(caller.socket, caller.challenge, {}, kNow)) continue;
-    const auto waits = [](const Caller& each) { return each.loan == nullptr; };
+    const auto waits = [](const Caller& each) { return each.lease == nullptr; };
     if (std::ranges::count_if(callers, waits) == kMaxCallers) {
       callers.erase(std::ranges::find_if(callers, waits));
     }
@@ -141,7 +141,7 @@ void ChunkServer::greet_callers(std::list<Caller>& callers) {
 // False: it is dropped.
 bool ChunkServer::serve(Caller& caller) {
   const auto request = socket::receive_packet(caller.socket, kMaxPacket, 0, kNow);
-  if (caller.loan) return false;  // there is nothing more to be said but the end
+  if (caller.lease) return false;  // there is nothing more to be said but the end
   if (!request) return false;
   if (!caller.wants) return recognise(caller, request->bytes);
   if (request->bytes.size() != 1 || request->bytes.front() != std::byte{kNext}) return false;
@@ -171,7 +171,7 @@ bool ChunkServer::recognise(Caller& caller, ByteView request) {
 }
 
 bool ChunkServer::send_batch(Caller& caller) {
-  if (caller.wants->lends_of >= 0) return send_loan(caller);
+  if (caller.wants->leases_of >= 0) return send_lease(caller);
   const auto& chunks = caller.wants->chunks;
   if (caller.next == chunks.size()) return false;
   const auto access = caller.wants->access();
@@ -195,15 +195,15 @@ bool ChunkServer::send_batch(Caller& caller) {
   return true;
 }
 
-bool ChunkServer::send_loan(Caller& caller) const {
-  auto loan = lend_(caller.wants->lends_of);
-  if (!loan) return refuse(caller, loan.error());
+bool ChunkServer::send_lease(Caller& caller) const {
+  auto lease = make_lease_(caller.wants->leases_of);
+  if (!lease) return refuse(caller, lease.error());
   Bytes answer{std::byte{kServed}};
-  ByteWriter(answer).put(ByteView(loan->words));
-  if (const Status sent = socket::send_packet(caller.socket, answer, loan->descriptors, kNow); !sent) {
+  ByteWriter(answer).put(ByteView(lease->words));
+  if (const Status sent = socket::send_packet(caller.socket, answer, lease->descriptors, kNow); !sent) {
     return refuse(caller, sent.error());
   }
-  caller.loan = std::move(loan->kept);
+  caller.lease = std::move(lease->kept);
   return true;
 }
 

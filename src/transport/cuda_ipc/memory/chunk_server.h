@@ -31,15 +31,15 @@ class ChunkServer {
   using Access = std::function<Result<std::shared_ptr<const void>>()>;
 
   /// What one caller is given, and has for as long as he keeps his connection.
-  struct Loan {
+  struct Lease {
     Bytes words;
     std::vector<UniqueFd> descriptors;
     std::shared_ptr<const void> kept;
   };
-  using Lend = std::function<Result<Loan>(int device)>;
+  using MakeLease = std::function<Result<Lease>(int device)>;
 
-  explicit ChunkServer(Export exporter = cuda::export_chunk, Lend lend = nullptr)
-      : export_(std::move(exporter)), lend_(std::move(lend)) {}
+  explicit ChunkServer(Export exporter = cuda::export_chunk, MakeLease make_lease = nullptr)
+      : export_(std::move(exporter)), make_lease_(std::move(make_lease)) {}
   ~ChunkServer();
   ChunkServer(const ChunkServer&) = delete;
   ChunkServer& operator=(const ChunkServer&) = delete;
@@ -48,7 +48,7 @@ class ChunkServer {
   Result<Ticket> offer(std::vector<cuda::Chunk> chunks, Access access);
 
   /// By which something of `device` is lent to each that asks.
-  Result<Ticket> offer_loan(int device);
+  Result<Ticket> offer_lease(int device);
 
   /// Nobody gets them any more.
   void withdraw(const Ticket& ticket);
@@ -58,7 +58,7 @@ class ChunkServer {
     Ticket ticket;
     std::vector<cuda::Chunk> chunks;
     Access access;
-    int lends_of = -1;  // a device: there are no chunks
+    int leases_of = -1;  // a device: there are no chunks
   };
   /// Somebody at the socket.
   struct Caller {
@@ -66,7 +66,7 @@ class ChunkServer {
     Token challenge{};
     std::shared_ptr<const Offered> wants;  // once it has proven that it may
     std::size_t next = 0;                  // the chunk to be sent next
-    std::shared_ptr<const void> loan;      // while he has one, he is not pushed out
+    std::shared_ptr<const void> lease;     // while he has one, he is not pushed out
     UniqueFd kept;                         // the last one sent: the first export after all are closed is slow
   };
 
@@ -77,17 +77,17 @@ class ChunkServer {
   bool serve(Caller& caller);
   bool recognise(Caller& caller, ByteView request);
   bool send_batch(Caller& caller);
-  bool send_loan(Caller& caller) const;
+  bool send_lease(Caller& caller) const;
   static bool refuse(const Caller& caller, const Error& error);
   std::shared_ptr<const Offered> find(std::uint64_t ticket);
 
   const Export export_;
-  const Lend lend_;
+  const MakeLease make_lease_;
   Mutex mutex_;
   Token name_ P2P_GUARDED_BY(mutex_){};
   std::uint64_t last_ticket_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, std::shared_ptr<const Offered>> offers_ P2P_GUARDED_BY(mutex_);
-  std::map<int, Ticket> loans_ P2P_GUARDED_BY(mutex_);  // by device
+  std::map<int, Ticket> leases_ P2P_GUARDED_BY(mutex_);  // by device
   std::thread thread_ P2P_GUARDED_BY(mutex_);
   UniqueFd listener_;  // these two are made before the thread
   UniqueFd stop_;      // readable: the thread is to end

@@ -161,7 +161,7 @@ TEST(CudaIpcChunks, ThatDoNotAddUpAreRefused) {
 /// A server that lends a file and counts who has one.
 class Lender {
  public:
-  Ticket ticket(int device = 0) { return server.offer_loan(device).value(); }
+  Ticket ticket(int device = 0) { return server.offer_lease(device).value(); }
 
   bool comes_to(long count) const {
     const auto deadline = std::chrono::steady_clock::now() + 5s;
@@ -170,15 +170,15 @@ class Lender {
   }
 
   std::shared_ptr<int> lent = std::make_shared<int>();
-  ChunkServer server{export_file, [this](int device) -> Result<ChunkServer::Loan> {
+  ChunkServer server{export_file, [this](int device) -> Result<ChunkServer::Lease> {
                        if (device != 0) return fail(ErrorCode::kUnavailable, "no memory is left");
-                       ChunkServer::Loan loan{.words = {std::byte{5}}, .kept = lent};
-                       loan.descriptors.push_back(export_file({.size = 4096}).value());
-                       return loan;
+                       ChunkServer::Lease lease{.words = {std::byte{5}}, .kept = lent};
+                       lease.descriptors.push_back(export_file({.size = 4096}).value());
+                       return lease;
                      }};
 };
 
-TEST(CudaIpcLoans, AreKeptForAsLongAsTheBorrowerIsThere) {
+TEST(CudaIpcLeases, AreKeptForAsLongAsTheBorrowerIsThere) {
   Lender lender;
   EXPECT_EQ(lender.ticket(), lender.ticket());
   auto borrowed = borrow(lender.ticket(), 1);
@@ -193,7 +193,7 @@ TEST(CudaIpcLoans, AreKeptForAsLongAsTheBorrowerIsThere) {
   EXPECT_TRUE(lender.comes_to(1));
 }
 
-TEST(CudaIpcLoans, StayWhereStrangersCome) {
+TEST(CudaIpcLeases, StayWhereStrangersCome) {
   Lender lender;
   const auto borrowed = borrow(lender.ticket(), 1);
   ASSERT_TRUE(borrowed);
@@ -207,7 +207,7 @@ TEST(CudaIpcLoans, StayWhereStrangersCome) {
   EXPECT_TRUE(borrow(lender.ticket(), 1));
 }
 
-TEST(CudaIpcLoans, AreRefusedWithTheReasonAndToStrangers) {
+TEST(CudaIpcLeases, AreRefusedWithTheReasonAndToStrangers) {
   Lender lender;
   const auto refused = borrow(lender.ticket(1), 1);
   ASSERT_FALSE(refused);
@@ -217,7 +217,7 @@ TEST(CudaIpcLoans, AreRefusedWithTheReasonAndToStrangers) {
   EXPECT_FALSE(borrow(wrong, 1));
   EXPECT_EQ(borrow(lender.ticket(), 2).error().code, ErrorCode::kProtocol) << "one descriptor, not two";
   ChunkServer none(export_file);
-  EXPECT_FALSE(none.offer_loan(0));
+  EXPECT_FALSE(none.offer_lease(0));
 }
 
 TEST(CudaIpcChunks, StrangersAreNotInTheWay) {

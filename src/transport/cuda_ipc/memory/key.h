@@ -47,7 +47,7 @@ struct ChunkedMemory {
   std::uint32_t count = 0;  ///< chunks
 };
 
-/// For a ring that the owner lends (ring_lender.h), by which bytes come to and go from memory that nobody
+/// For a ring that the owner leases (ring_leases.h), by which bytes come to and go from memory that nobody
 /// else can be given.
 struct RingTicket {
   ProcessId owner;

@@ -20,7 +20,7 @@
 
 namespace p2p::cuda_ipc {
 
-/// A ring that a peer process has lent to this one (ring_lender.h), mapped. Thread-safe.
+/// A ring that a peer process has leased to this one (ring_leases.h), mapped. Thread-safe.
 class PeerRing : public RingSlots {
  public:
   /// Blocks while the owner answers within seconds.

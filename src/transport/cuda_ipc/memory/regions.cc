@@ -211,7 +211,7 @@ std::vector<std::byte> LocalMemory::export_key() const {
 std::optional<RingTicket> LocalMemory::offer_ring() const {
   const auto server = server_.lock();
   if (!server) return std::nullopt;
-  const auto offer = server->offer_loan(info().place.device);
+  const auto offer = server->offer_lease(info().place.device);
   if (!offer) return std::nullopt;
   return RingTicket{process_, *offer};
 }

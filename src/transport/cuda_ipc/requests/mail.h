@@ -39,10 +39,10 @@ class Mail {
   /// the peer's breach of the protocol, and final.
   Result<bool> next(Bytes& message);
 
-  /// As Channel's: nobody looks from now on; false if there is something to read. And somebody looks.
-  bool rest() { return !served_ || served_->reader.rest(); }
-  void stir() {
-    if (served_) served_->reader.stir();
+  /// As Channel's.
+  bool arm_events() { return !served_ || served_->reader.arm_events(); }
+  void enter_polling() {
+    if (served_) served_->reader.enter_polling();
   }
 
  private:

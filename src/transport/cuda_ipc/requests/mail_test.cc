@@ -130,14 +130,14 @@ TEST_F(MailTest, WakesTheOneWhoRests) {
   open();
   asker_.ask(numbered(1));
   EXPECT_TRUE(link_.sent.empty()) << "nobody rests";
-  EXPECT_FALSE(server_.rest()) << "there is something to read";
+  EXPECT_FALSE(server_.arm_events()) << "there is something to read";
   take_words();
-  EXPECT_TRUE(server_.rest());
+  EXPECT_TRUE(server_.arm_events());
   asker_.ask(numbered(2));
   asker_.ask(numbered(3));
   ASSERT_EQ(link_.sent.size(), 1U) << "once";
   EXPECT_TRUE(is_look(link_.sent.front()));
-  server_.stir();
+  server_.enter_polling();
   take_words();
   EXPECT_EQ(taken_, (std::vector<std::size_t>{1, 2, 3}));
 }

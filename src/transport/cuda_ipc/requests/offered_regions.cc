@@ -41,7 +41,7 @@ Status OfferedRegions::add(RegionOffer offer) {
   return {};
 }
 
-Status OfferedRegions::add_lent(RegionId region, std::shared_ptr<const RemoteKey> key) {
+Status OfferedRegions::add_leased(RegionId region, std::shared_ptr<const RemoteKey> key) {
   const auto added = insert(region);
   if (!added) return tl::unexpected(added.error());
   (*added)->key = std::move(key);

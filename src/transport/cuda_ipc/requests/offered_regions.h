@@ -28,7 +28,7 @@ class OfferedRegions {
   Status add(RegionOffer offer);
 
   /// The same for memory of this process that was lent to the peer.
-  Status add_lent(RegionId region, std::shared_ptr<const RemoteKey> key);
+  Status add_leased(RegionId region, std::shared_ptr<const RemoteKey> key);
 
   void remove(RegionId region);
 

@@ -129,7 +129,7 @@ TEST_F(ServedCopiesTest, SayWhyThePeersRegionCannotBeUsed) {
 // As a region of the peer's, with nothing to wait for.
 TEST_F(ServedCopiesTest, NameMemoryThatWasLentToThePeer) {
   const std::shared_ptr<const RemoteKey> lent = std::make_shared<RemoteKey>(RegionInfo{.size = 1000});
-  ASSERT_TRUE(offered_.add_lent(RegionId{3}, lent));
+  ASSERT_TRUE(offered_.add_leased(RegionId{3}, lent));
   ASSERT_TRUE(ask(request(1, true)));
   const auto copy = served_.take();
   ASSERT_TRUE(copy && copy->status);

@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/cuda_ipc/memory/ring_lender.h"
+#include "transport/cuda_ipc/memory/ring_leases.h"
 
 #include "base/error.h"
 #include "drivers/crypto/crypto.h"
@@ -14,20 +14,20 @@ namespace {
 constexpr std::size_t kMostRings = 16;
 
 /// A ring as memory of the peer's would be, and this process's own.
-class LentKey : public PeerMemory {
+class LeasedKey : public PeerMemory {
  public:
-  LentKey(const RegionInfo& region, ExportedKey key, std::shared_ptr<LentRing> ring,
-          std::shared_ptr<Mappings> mappings)
+  LeasedKey(const RegionInfo& region, ExportedKey key, std::shared_ptr<LeasedRing> ring,
+            std::shared_ptr<Mappings> mappings)
       : PeerMemory(region, std::move(key), ring->device(), std::move(mappings), true),
         ring_(std::move(ring)) {}
 
  private:
-  const std::shared_ptr<LentRing> ring_;
+  const std::shared_ptr<LeasedRing> ring_;
 };
 
 }  // namespace
 
-Result<ChunkServer::Loan> RingLender::lend(int device) {
+Result<ChunkServer::Lease> RingLeases::lease(int device) {
   const auto uuid = cuda::uuid_of(device);
   if (!uuid) return tl::unexpected(uuid.error());
   Entry entry;
@@ -41,31 +41,31 @@ Result<ChunkServer::Loan> RingLender::lend(int device) {
     }
     number = ++last_;
   }
-  ChunkServer::Loan loan;
-  loan.descriptors.resize(2);
+  ChunkServer::Lease lease;
+  lease.descriptors.resize(2);
   auto chunk = cuda::make_chunk(device, kLentBytes);
   if (!chunk) return tl::unexpected(std::move(chunk.error()));
   auto window = cuda::Window::reserve(kLentBytes);
   if (!window) return tl::unexpected(std::move(window.error()));
   if (const Status added = window->add(*chunk, kLentBytes); !added) return tl::unexpected(added.error());
   if (const Status allowed = window->allow(device); !allowed) return tl::unexpected(allowed.error());
-  auto words = RingMemory::create(loan.descriptors[1], kRingWords);
+  auto words = RingMemory::create(lease.descriptors[1], kRingWords);
   if (!words) return tl::unexpected(std::move(words.error()));
-  loan.descriptors[0] = std::move(*chunk);
-  auto ring = std::make_shared<LentRing>(device, std::move(*window), std::move(*words));
-  ByteWriter out(loan.words);
+  lease.descriptors[0] = std::move(*chunk);
+  auto ring = std::make_shared<LeasedRing>(device, std::move(*window), std::move(*words));
+  ByteWriter out(lease.words);
   out.put(number);
   out.put(ByteView(entry.token));
   out.put(ByteView(*uuid));
   out.put(reinterpret_cast<std::uint64_t>(ring->data()));
   entry.ring = ring;
-  loan.kept = std::move(ring);
+  lease.kept = std::move(ring);
   const MutexLock lock(mutex_);
   rings_.emplace(number, std::move(entry));
-  return loan;
+  return lease;
 }
 
-Result<std::shared_ptr<LentRing>> RingLender::find(std::uint64_t number, const Token& token) const {
+Result<std::shared_ptr<LeasedRing>> RingLeases::find(std::uint64_t number, const Token& token) const {
   const MutexLock lock(mutex_);
   const auto found = rings_.find(number);
   if (found != rings_.end() && crypto::equal(found->second.token, token)) {
@@ -74,7 +74,7 @@ Result<std::shared_ptr<LentRing>> RingLender::find(std::uint64_t number, const T
   return fail(ErrorCode::kNotFound, "a cuda_ipc peer names a ring that it does not have");
 }
 
-std::unique_ptr<RemoteKey> RingLender::key_of(std::shared_ptr<LentRing> ring, RegionId region) const {
+std::unique_ptr<RemoteKey> RingLeases::key_of(std::shared_ptr<LeasedRing> ring, RegionId region) const {
   const RegionInfo info{.id = region,
                         .key = {},
                         .base = ring->data(),
@@ -87,7 +87,7 @@ std::unique_ptr<RemoteKey> RingLender::key_of(std::shared_ptr<LentRing> ring, Re
                              .base = reinterpret_cast<std::uint64_t>(ring->data()),
                              .size = kLentBytes,
                              .count = 1};
-  return std::make_unique<LentKey>(info, std::move(key), std::move(ring), mappings_);
+  return std::make_unique<LeasedKey>(info, std::move(key), std::move(ring), mappings_);
 }
 
 }  // namespace p2p::cuda_ipc

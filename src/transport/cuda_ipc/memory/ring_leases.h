@@ -21,9 +21,9 @@ namespace p2p::cuda_ipc {
 
 /// Memory of a GPU of this process that one peer process maps, too, and word rings for its channels. The peer
 /// alone says what its slots are used for; here nothing but copies that it asks for touch them. Thread-safe.
-class LentRing {
+class LeasedRing {
  public:
-  LentRing(int device, cuda::Window memory, RingMemory words)
+  LeasedRing(int device, cuda::Window memory, RingMemory words)
       : device_(device), memory_(std::move(memory)), words_(std::move(words)) {}
 
   int device() const { return device_; }
@@ -44,24 +44,24 @@ class LentRing {
 
 /// Makes rings for the peers that ask for one, and knows which there are. A peer has its ring for as long as
 /// it keeps the connection over which it got it. Thread-safe.
-class RingLender {
+class RingLeases {
  public:
-  RingLender(const ProcessId& process, std::shared_ptr<Mappings> mappings)
+  RingLeases(const ProcessId& process, std::shared_ptr<Mappings> mappings)
       : process_(process), mappings_(std::move(mappings)) {}
 
   /// kUnavailable while there are too many, or no memory.
-  Result<ChunkServer::Loan> lend(int device);
+  Result<ChunkServer::Lease> lease(int device);
 
   /// The ring of this number; `token` came with it, so that nobody names another's. kNotFound otherwise.
-  Result<std::shared_ptr<LentRing>> find(std::uint64_t number, const Token& token) const;
+  Result<std::shared_ptr<LeasedRing>> find(std::uint64_t number, const Token& token) const;
 
   /// For copies of this process to and from the ring, which it keeps.
-  std::unique_ptr<RemoteKey> key_of(std::shared_ptr<LentRing> ring, RegionId region) const;
+  std::unique_ptr<RemoteKey> key_of(std::shared_ptr<LeasedRing> ring, RegionId region) const;
 
  private:
   struct Entry {
     Token token{};
-    std::weak_ptr<LentRing> ring;
+    std::weak_ptr<LeasedRing> ring;
   };
 
   const ProcessId process_;

@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "transport/farewell.h"
+#include "transport/close_handshake.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +15,7 @@ constexpr std::size_t kMostText = 512;
 
 }  // namespace
 
-void Farewell::send(std::string_view why) {
+void CloseHandshake::send(std::string_view why) {
   if (!connected_ || control_ == nullptr || std::exchange(sent_, true)) return;
   Bytes message;
   ByteWriter writer(message);
@@ -24,7 +24,7 @@ void Farewell::send(std::string_view why) {
   control_->send(message);
 }
 
-Result<std::string> Farewell::receive(std::span<const std::byte> message) {
+Result<std::string> CloseHandshake::receive(std::span<const std::byte> message) {
   ByteReader reader(message);
   const auto kind = reader.get<std::uint8_t>();
   if (!reader.ok() || kind != kGone || reader.left() > kMostText) {

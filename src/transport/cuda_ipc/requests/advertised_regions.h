@@ -13,12 +13,12 @@ namespace p2p::cuda_ipc {
 
 /// Which of this process's regions were offered over which channel, so that the peer lets go of them when
 /// they are taken back. Thread-safe.
-class ToldRegions {
+class AdvertisedRegions {
  public:
   /// True for the first time: then the offer is to be sent.
   bool add(ControlLink& link, RegionId region) {
     const MutexLock lock(mutex_);
-    return told_[&link].insert(region).second;
+    return advertised_[&link].insert(region).second;
   }
 
   /// Tells every channel's peer that had it.
@@ -27,12 +27,12 @@ class ToldRegions {
   /// The channel is gone.
   void remove(ControlLink& link) {
     const MutexLock lock(mutex_);
-    told_.erase(&link);
+    advertised_.erase(&link);
   }
 
  private:
   Mutex mutex_;  // also held while links send, which does not block: they end with their channels
-  std::map<ControlLink*, std::set<RegionId>> told_ P2P_GUARDED_BY(mutex_);
+  std::map<ControlLink*, std::set<RegionId>> advertised_ P2P_GUARDED_BY(mutex_);
 };
 
 }  // namespace p2p::cuda_ipc
