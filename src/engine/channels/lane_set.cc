@@ -94,9 +94,9 @@ void LaneSet::make_channels(Entry& entry) {
       });
     };
   };
-  entry.channels = std::make_unique<ChannelSet>(
-      ChannelSet::Setup{context_, index, role_, peer_, of_both(), send_, make_message_port_, fence_, report,
-                        on_reactor(&LaneSet::wake_all), on_reactor(&LaneSet::watch_all)});
+  entry.channels = std::make_unique<ChannelPool>(
+      ChannelPool::Setup{context_, index, role_, peer_, of_both(), send_, make_message_port_, fence_, report,
+                         on_reactor(&LaneSet::wake_all), on_reactor(&LaneSet::watch_all)});
 }
 
 Status LaneSet::on(const wire::ChannelOffer& offer) {
@@ -172,10 +172,10 @@ Status LaneSet::on(const wire::ChannelsReady& ready) {
     entry->peer_said = success ? PeerSaid::kReady : PeerSaid::kGaveUp;
     entry->peer_done = true;
     if (!success && !entry->given_up) {
-      if (entry->channels) entry->channels->leave(ChannelSet::Clock::now());
+      if (entry->channels) entry->channels->leave(ChannelPool::Clock::now());
       give_up(*entry, {ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason});
     }
-    if (success && entry->local_done && entry->channels && !entry->channels->cleared()) open_route(*entry);
+    if (success && entry->local_done && entry->channels && !entry->channels->ended()) open_route(*entry);
     dirty_ = true;
   }
   sweep();
@@ -214,9 +214,9 @@ Status LaneSet::take_reopening(const Message& message) {
       return fail(ErrorCode::kProtocol, "{}: {} before both sides were ready", message.transport,
                   wire::name(wire::Message(message)));
     }
-    if (!entry->channels || entry->channels->cleared()) return {};  // given up meanwhile
+    if (!entry->channels || entry->channels->ended()) return {};  // given up meanwhile
     if (Status taken = entry->channels->on(message); !taken) return taken;
-    note_rest(*entry);
+    reconcile(*entry);
   }
   sweep();
   return {};
@@ -230,12 +230,8 @@ Status LaneSet::on(const wire::ChannelsRest& rest) { return take_reopening(rest)
 
 Status LaneSet::on(const wire::ChannelsWanted& wanted) { return take_reopening(wanted); }
 
-void LaneSet::note_rest(const Entry& entry) {
-  if (entry.channels->rests()) rests_ = dirty_ = true;
-}
-
 void LaneSet::open_idle() {
-  if (rests_.exchange(false)) {
+  if (any_idle_.exchange(false)) {
     context_->reactor->post([weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->wake_all();
     });
@@ -246,7 +242,9 @@ void LaneSet::wake_all() {
   {
     MutexLock lock(mutex_);
     for (Entry& entry : entries_) {
-      if (entry.channels) entry.channels->wake();
+      if (!entry.channels) continue;
+      entry.channels->wake();
+      reconcile(entry);
     }
   }
   sweep();
@@ -257,7 +255,9 @@ void LaneSet::watch_all() {
   {
     MutexLock lock(mutex_);
     for (Entry& entry : entries_) {
-      if (entry.channels) entry.channels->watch();
+      if (!entry.channels) continue;
+      entry.channels->watch();
+      reconcile(entry);
     }
   }
   sweep();
@@ -270,16 +270,18 @@ void LaneSet::channel_changed(std::size_t transport, std::uint32_t channel, cons
     if (closed_) return;
     Entry& entry = entries_[transport];
     if (!entry.channels) return;
-    take_news(entry, entry.channels->changed(channel, status));
+    entry.channels->changed(channel, status);
+    reconcile(entry);
     dirty_ = true;
   }
   sweep();
 }
 
-void LaneSet::take_news(Entry& entry, ChannelSet::News news) {
-  if (news == ChannelSet::News::kLost) return give_up(entry, entry.channels->why());
-  note_rest(entry);
-  if (news != ChannelSet::News::kServing || std::exchange(entry.local_done, true)) return;
+void LaneSet::reconcile(Entry& entry) {
+  const ChannelPool::News news = entry.channels->reconcile(ChannelPool::Clock::now());
+  if (news == ChannelPool::News::kLost) return give_up(entry, entry.channels->why());
+  if (entry.channels->is_idle()) any_idle_ = dirty_ = true;
+  if (news != ChannelPool::News::kServing || std::exchange(entry.local_done, true)) return;
   send_(wire::ChannelsReady{name_of(entry), ""});
   if (entry.peer_done) open_route(entry);
   dirty_ = true;
@@ -290,8 +292,7 @@ void LaneSet::tick() {
   {
     MutexLock lock(mutex_);
     for (Entry& entry : entries_) {
-      if (!entry.channels) continue;
-      take_news(entry, entry.channels->tick(ChannelSet::Clock::now(), entry.local_done && entry.peer_done));
+      if (entry.channels) reconcile(entry);
     }
   }
   sweep();
@@ -299,11 +300,11 @@ void LaneSet::tick() {
 
 // On the reactor's thread.
 void LaneSet::set_timer() {
-  std::optional<ChannelSet::Clock::time_point> next;
+  std::optional<ChannelPool::Clock::time_point> next;
   {
     MutexLock lock(mutex_);
     for (const Entry& entry : entries_) {
-      const auto due = entry.channels ? entry.channels->next_tick() : std::nullopt;
+      const auto due = entry.channels ? entry.channels->next_deadline() : std::nullopt;
       if (due && (!next || *due < *next)) next = due;
     }
   }
@@ -311,12 +312,15 @@ void LaneSet::set_timer() {
   if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
   if (!next) return;
   timer_at_ = *next;
-  timer_ = context_->reactor->after(*next - ChannelSet::Clock::now(), [weak = weak_from_this()] {
+  timer_ = context_->reactor->after(*next - ChannelPool::Clock::now(), [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->tick();
   });
 }
 
-void LaneSet::open_route(const Entry& entry) { router_->open(index_of(entry), entry.channels->lane()); }
+void LaneSet::open_route(const Entry& entry) {
+  entry.channels->peer_serves();
+  router_->open(index_of(entry), entry.channels->lane());
+}
 
 void LaneSet::give_up(Entry& entry, const Error& why) {
   const std::size_t index = index_of(entry);
@@ -328,7 +332,7 @@ void LaneSet::give_up(Entry& entry, const Error& why) {
   const bool tells_of_loss = !was_given_up && entry.peer_said != PeerSaid::kGaveUp;
   if (!was_done || tells_of_loss) send_(wire::ChannelsReady{name, why.message});
   if (entry.channels) {
-    if (!entry.channels->cleared()) entry.channels->clear(trash_);
+    if (!entry.channels->ended()) entry.channels->clear(trash_);
     given_up_.emplace_back(entry.channels->lane(), why);
   }
   router_->close(index, why.message);
@@ -339,7 +343,10 @@ void LaneSet::expire(const Error& error) {
   {
     MutexLock lock(mutex_);
     for (Entry& entry : entries_) {
-      if (entry.channels) take_news(entry, entry.channels->hurry());
+      if (entry.channels) {
+        entry.channels->hurry();
+        reconcile(entry);
+      }
       if (!entry.expected || (entry.local_done && entry.peer_done)) continue;
       give_up(entry, error);
       entry.peer_done = true;
@@ -372,7 +379,7 @@ void LaneSet::sweep() {
 
 // Of several who close at once each stops all channels: none may go on before they have ended.
 void LaneSet::close(const Error& error) {
-  std::vector<std::unique_ptr<ChannelSet>> sets;
+  std::vector<std::unique_ptr<ChannelPool>> sets;
   std::vector<std::shared_ptr<ChannelRunner>> ending;
   {
     MutexLock lock(mutex_);
@@ -422,7 +429,7 @@ void LaneSet::add_to(Stats& stats) const {
     stats.batches_retried += lane.retried();
     stats.channels_lost += lane.history().losses();
     stats.channels_returned += lane.history().returns();
-    if (!entry.channels->cleared()) stats.channels_wanted += lane.expected();
+    if (!entry.channels->ended()) stats.channels_wanted += lane.expected();
     stats.pieces_queued += lane.queued();
     const RunnerList runners = lane.runners();
     stats.channels += runners.size();

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/channels/channel_set.h"
+#include "engine/channels/channel_pool.h"
 #include "engine/channels/context.h"
 #include "engine/channels/router.h"
 #include "engine/memory/fence.h"
@@ -48,7 +48,7 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   void open_idle();
 
   /// Some channels may be closed because nothing used them. Any thread; needs no lock.
-  bool may_be_idle() const { return rests_; }
+  bool may_be_idle() const { return any_idle_; }
 
   /// Gives up what is not up yet.
   void expire(const Error& error);
@@ -93,7 +93,7 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
     bool peer_done = false;   ///< the same of the peer, or it is waited for no longer
     bool given_up = false;    ///< here: it does not come back
     PeerSaid peer_said = PeerSaid::kNothing;
-    std::unique_ptr<ChannelSet> channels;
+    std::unique_ptr<ChannelPool> channels;
   };
 
   std::vector<std::shared_ptr<ChannelRunner>> runners() const;
@@ -106,9 +106,8 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   Status take_answer(Entry& entry, const wire::ChannelAnswer& answer) P2P_REQUIRES(mutex_);
   bool is_due(const Entry& entry, bool success) const P2P_REQUIRES(mutex_);
   void give_up(Entry& entry, const Error& why) P2P_REQUIRES(mutex_);
-  void take_news(Entry& entry, ChannelSet::News news) P2P_REQUIRES(mutex_);
+  void reconcile(Entry& entry) P2P_REQUIRES(mutex_);
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
-  void note_rest(const Entry& entry) P2P_REQUIRES(mutex_);
   void wake_all();
   void watch_all();
   template <class Message>
@@ -138,11 +137,11 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   bool dirty_ P2P_GUARDED_BY(mutex_) = false;
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
 
-  std::atomic<bool> rests_{false};  // some channels may
+  std::atomic<bool> any_idle_{false};  // some channels may
 
   // Reactor's thread only.
   std::optional<Reactor::TimerId> timer_;
-  ChannelSet::Clock::time_point timer_at_;
+  ChannelPool::Clock::time_point timer_at_;
 };
 
 }  // namespace p2p::engine
