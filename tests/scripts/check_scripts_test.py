@@ -8,6 +8,9 @@ import tempfile
 import unittest
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+import check_sizes  # noqa: E402
+
 LICENSE = "// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0\n"
 
 
@@ -133,6 +136,19 @@ class Sizes(Repository):
         self.write("src/a.h", "namespace p2p {\nstruct B {\n  int x = 0;\n  explicit B(int n) : x(n) " + self.body(90)
                    + "};\n}\n")
         self.assert_finds("B has 90 lines", 1)
+
+    def test_class_has_the_lines_of_its_methods_in_all_files(self):
+        self.write("src/a/a.h", "namespace p2p::x {\nclass A {\n  class B;\n};\n}\n")
+        self.write("src/a/b.h", "namespace p2p::y {\nclass A {};\n}\n")
+        for number in range(8):
+            self.write(f"src/a/{number}.cc", f"namespace p2p::x {{\nstd::map<int, int> A::f{number}(int x) const "
+                       + self.body(50) + "}\n")
+        self.assert_finds("p2p::x::A: error: has 403 lines with its methods, and may have 400", 1)
+
+    def test_table_of_large_classes_shrinks(self):
+        found = list(check_sizes.check_classes({"Grown": 502, "Done": 400, "Same": 501},
+                                               {"Grown": 501, "Done": 410, "Same": 501, "Gone": 700}))
+        self.assertEqual({name for name, _, is_error in found if is_error}, {"Grown", "Done", "Gone"})
 
     def test_parameters(self):
         self.write("src/a.h", "void six(int a, int b, int c, int d, int e, std::map<int, int> f);\n")
