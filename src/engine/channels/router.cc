@@ -36,70 +36,77 @@ void append_history(std::string& text, std::string_view name, const PathHistory&
 }  // namespace
 
 Router::Router(const TransportList& transports, std::string required)
-    : transports_(transports), required_(std::move(required)), rows_(transports.size()) {}
+    : transports_(transports), required_(std::move(required)) {
+  MutexLock lock(mutex_);
+  publish(Rows(transports.size()));
+}
+
+void Router::publish(Rows rows) {
+  versions_.push_back(std::make_unique<const Rows>(std::move(rows)));
+  rows_.store(versions_.back().get(), std::memory_order_release);
+}
 
 void Router::open(std::size_t transport, std::shared_ptr<Lane> lane) {
   MutexLock lock(mutex_);
-  rows_[transport] = {std::nullopt, false, std::move(lane)};
+  Rows rows = this->rows();
+  rows[transport] = {std::nullopt, false, std::move(lane)};
+  publish(std::move(rows));
 }
 
 void Router::close(std::size_t transport, std::string reason) {
   MutexLock lock(mutex_);
-  rows_[transport].closed = std::move(reason);
-  rows_[transport].awaited = false;
+  Rows rows = this->rows();
+  rows[transport].closed = std::move(reason);
+  rows[transport].awaited = false;
+  publish(std::move(rows));
 }
 
 void Router::await(std::size_t transport) {
   MutexLock lock(mutex_);
-  rows_[transport].closed = "not connected yet";
-  rows_[transport].awaited = true;
+  Rows rows = this->rows();
+  rows[transport].closed = "not connected yet";
+  rows[transport].awaited = true;
+  publish(std::move(rows));
 }
 
 void Router::close_all(const std::string& reason) {
   MutexLock lock(mutex_);
-  for (Row& row : rows_) row = {reason, false, nullptr};
+  publish(Rows(transports_.size(), Row{reason, false, nullptr}));
 }
 
-bool Router::usable(std::size_t transport) const {
-  MutexLock lock(mutex_);
-  return !rows_[transport].closed;
-}
+bool Router::usable(std::size_t transport) const { return !rows()[transport].closed; }
 
 bool Router::may_be_usable(std::size_t transport) const {
-  MutexLock lock(mutex_);
-  return !rows_[transport].closed || rows_[transport].awaited;
+  const Row& row = rows()[transport];
+  return !row.closed || row.awaited;
 }
 
 bool Router::any_usable() const {
-  MutexLock lock(mutex_);
-  return std::any_of(rows_.begin(), rows_.end(), [](const Row& row) { return !row.closed; });
+  return std::ranges::any_of(rows(), [](const Row& row) { return !row.closed; });
 }
 
 bool Router::wants_exported_key(MemoryPlace place) const {
-  MutexLock lock(mutex_);
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
+  const Rows& rows = this->rows();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
     const Transport& transport = *transports_[i].transport;
-    const bool hopeless = rows_[i].closed && !rows_[i].awaited;
+    const bool hopeless = rows[i].closed && !rows[i].awaited;
     if (hopeless || !transport.capabilities().needs_exported_key) continue;
     if (transport.carries({}, place) || transport.carries({MemoryKind::kCuda, 0}, place)) return true;
   }
   return false;
 }
 
-std::shared_ptr<Lane> Router::lane(std::size_t transport) const {
-  MutexLock lock(mutex_);
-  return rows_[transport].lane;
-}
+std::shared_ptr<Lane> Router::lane(std::size_t transport) const { return rows()[transport].lane; }
 
-std::optional<Explanation::Passed> Router::obstacle(std::size_t transport, const Region& local,
-                                                    const RemoteRegion& remote) const {
+std::optional<Explanation::Passed> Router::obstacle(const Row& row, std::size_t transport,
+                                                    const Region& local, const RemoteRegion& remote) const {
   const auto passed = [&](RouteObstacle obstacle, std::string reason) {
     return Explanation::Passed{std::string(transports_[transport].transport->name()), obstacle,
                                std::move(reason)};
   };
   const MemoryPlace here = local.info().place;
   const MemoryPlace there = remote.info().place;
-  if (rows_[transport].closed) return passed(RouteObstacle::kUnusable, *rows_[transport].closed);
+  if (row.closed) return passed(RouteObstacle::kUnusable, *row.closed);
   if (!transports_[transport].transport->carries(here, there)) {
     return passed(RouteObstacle::kNotCarried, not_carried(here.kind, there.kind));
   }
@@ -125,6 +132,7 @@ bool Router::is_news(const Explanation::Passed& passed) const {
   }
   std::string key = passed.transport + passed.reason;
   std::erase_if(key, [](unsigned char letter) { return std::isxdigit(letter) != 0; });
+  MutexLock lock(mutex_);
   return warned_.size() < kMaxWarnings && warned_.insert(std::move(key)).second;
 }
 
@@ -136,29 +144,27 @@ Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remo
   std::string news;
   std::optional<std::size_t> chosen;
   std::optional<std::size_t> interrupted;
-  {
-    MutexLock lock(mutex_);
-    for (std::size_t i = 0; i < rows_.size() && !chosen; ++i) {
-      auto passed = obstacle(i, local, remote);
-      if (!passed && i == around) {
-        passed = {std::string(transports_[i].transport->name()), RouteObstacle::kUnusable,
-                  "its channels are lost again and again"};
-      }
-      if (!passed) {
-        if (!rows_[i].lane->interrupted() || is_required(i, local, remote)) {
-          chosen = i;
-        } else if (!interrupted) {
-          interrupted = i;
-        }
-        continue;
-      }
-      append(why, passed->transport, passed->reason);
-      if (is_required(i, local, remote)) {
-        return fail(ErrorCode::kUnavailable, "no route: {} is required (UCCL_P2P_REQUIRE), and {}", required_,
-                    passed->reason);
-      }
-      if (on_gpu && is_news(*passed)) append(news, passed->transport, passed->reason);
+  const Rows& rows = this->rows();
+  for (std::size_t i = 0; i < rows.size() && !chosen; ++i) {
+    auto passed = obstacle(rows[i], i, local, remote);
+    if (!passed && i == around) {
+      passed = {std::string(transports_[i].transport->name()), RouteObstacle::kUnusable,
+                "its channels are lost again and again"};
     }
+    if (!passed) {
+      if (!rows[i].lane->interrupted() || is_required(i, local, remote)) {
+        chosen = i;
+      } else if (!interrupted) {
+        interrupted = i;
+      }
+      continue;
+    }
+    append(why, passed->transport, passed->reason);
+    if (is_required(i, local, remote)) {
+      return fail(ErrorCode::kUnavailable, "no route: {} is required (UCCL_P2P_REQUIRE), and {}", required_,
+                  passed->reason);
+    }
+    if (on_gpu && is_news(*passed)) append(news, passed->transport, passed->reason);
   }
   if (!chosen) chosen = interrupted;
   if (!chosen) return fail(ErrorCode::kUnavailable, "no route ({})", why);
@@ -171,16 +177,16 @@ Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remo
 }
 
 Explanation Router::explain(const Region& local, const RemoteRegion& remote) const {
-  MutexLock lock(mutex_);
+  const Rows& rows = this->rows();
   Explanation found;
   std::optional<Explanation> waits;
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
-    auto passed = obstacle(i, local, remote);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    auto passed = obstacle(rows[i], i, local, remote);
     if (!passed) {
       Explanation taken = found;
       taken.transport = transports_[i].transport->name();
-      taken.detail = rows_[i].lane->describe();
-      if (!rows_[i].lane->interrupted() || is_required(i, local, remote)) return taken;
+      taken.detail = rows[i].lane->describe();
+      if (!rows[i].lane->interrupted() || is_required(i, local, remote)) return taken;
       passed = {taken.transport, RouteObstacle::kUnusable, std::string(kInterrupted)};
       if (!waits) waits = std::move(taken);
     }
@@ -190,9 +196,8 @@ Explanation Router::explain(const Region& local, const RemoteRegion& remote) con
 }
 
 std::shared_ptr<ChannelRunner> Router::message_runner(const std::shared_ptr<ChannelRunner>& now) const {
-  MutexLock lock(mutex_);
   std::shared_ptr<ChannelRunner> best;
-  for (const Row& row : rows_) {
+  for (const Row& row : rows()) {
     if (row.closed || !row.lane) continue;
     const RunnerList runners = row.lane->runners();
     // Both sides come to the same one, also where another was up first: a caller drives the channel on which
@@ -204,35 +209,35 @@ std::shared_ptr<ChannelRunner> Router::message_runner(const std::shared_ptr<Chan
 }
 
 std::vector<Route> Router::routes() const {
-  MutexLock lock(mutex_);
+  const Rows& rows = this->rows();
   std::vector<Route> routes;
   constexpr std::array kKinds{MemoryKind::kHost, MemoryKind::kCuda};
   for (const MemoryKind local : kKinds) {
-    for (const MemoryKind remote : kKinds) routes.push_back(best(local, remote));
+    for (const MemoryKind remote : kKinds) routes.push_back(best(rows, local, remote));
   }
   return routes;
 }
 
-Route Router::best(MemoryKind local, MemoryKind remote) const {
+Route Router::best(const Rows& rows, MemoryKind local, MemoryKind remote) const {
   const auto place = [](MemoryKind kind) { return MemoryPlace{kind, kind == MemoryKind::kHost ? -1 : 0}; };
   Route route{local, remote, "", "", "", ""};
   std::optional<Route> waits;
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
     const Transport& transport = *transports_[i].transport;
     const bool carries = transport.carries(place(local), place(remote));
-    if (carries && rows_[i].lane) {
-      append_history(route.history, transport.name(), rows_[i].lane->history());
+    if (carries && rows[i].lane) {
+      append_history(route.history, transport.name(), rows[i].lane->history());
     }
-    if (rows_[i].closed || !carries) {
-      append(route.reason, transport.name(), rows_[i].closed ? *rows_[i].closed : not_carried(local, remote));
+    if (rows[i].closed || !carries) {
+      append(route.reason, transport.name(), rows[i].closed ? *rows[i].closed : not_carried(local, remote));
       continue;
     }
     Route found = route;
     found.transport = transport.name();
-    found.detail = rows_[i].lane->describe();
+    found.detail = rows[i].lane->describe();
     found.reason =
         route.reason.empty() ? "the preferred transport" : "the best that works; before it " + route.reason;
-    if (!rows_[i].lane->interrupted()) return found;
+    if (!rows[i].lane->interrupted()) return found;
     append(route.reason, transport.name(), kInterrupted);
     if (!waits) waits = std::move(found);
   }

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -18,7 +19,7 @@ namespace p2p::engine {
 
 /// The choice among the lanes of one connection: the first transport, in the order of preference, that is up
 /// on both sides, carries the pair of places and has both memories registered. One whose channels are all
-/// lost, and being opened again, comes after those that have some. Thread-safe.
+/// lost, and being opened again, comes after those that have some. Thread-safe; to look takes no lock.
 class Router {
  public:
   /// `required`: this transport or none, for all memory that it moves bytes between; empty: any.
@@ -70,17 +71,25 @@ class Router {
     std::shared_ptr<Lane> lane;
   };
 
-  std::optional<Explanation::Passed> obstacle(std::size_t transport, const Region& local,
-                                              const RemoteRegion& remote) const P2P_REQUIRES(mutex_);
+  using Rows = std::vector<Row>;  // one for each transport
+
+  const Rows& rows() const { return *rows_.load(std::memory_order_acquire); }
+  void publish(Rows rows) P2P_REQUIRES(mutex_);
+  std::optional<Explanation::Passed> obstacle(const Row& row, std::size_t transport, const Region& local,
+                                              const RemoteRegion& remote) const;
   bool is_required(std::size_t transport, const Region& local, const RemoteRegion& remote) const;
-  bool is_news(const Explanation::Passed& passed) const P2P_REQUIRES(mutex_);
-  Route best(MemoryKind local, MemoryKind remote) const P2P_REQUIRES(mutex_);
+  bool is_news(const Explanation::Passed& passed) const;
+  Route best(const Rows& rows, MemoryKind local, MemoryKind remote) const;
 
   const TransportList& transports_;
   const std::string required_;
   mutable Mutex mutex_;
   mutable std::set<std::string> warned_ P2P_GUARDED_BY(mutex_);  // of which reasons
-  std::vector<Row> rows_ P2P_GUARDED_BY(mutex_);                 // one for each transport
+
+  // A transport is awaited, opened and closed once each, so that all versions are kept: who reads one needs
+  // no lock, and no count of readers.
+  std::vector<std::unique_ptr<const Rows>> versions_ P2P_GUARDED_BY(mutex_);
+  std::atomic<const Rows*> rows_{nullptr};  // the latest of them
 };
 
 }  // namespace p2p::engine

@@ -17,12 +17,15 @@ bool RemoteRegion::when_resolved(std::function<void()> then) {
   return true;
 }
 
-bool RemoteRegion::begin_import() {
-  MutexLock lock(mutex_);
-  if (state() != State::kWaiting) return false;
-  ++users_;
+bool RemoteRegion::add_user_if(State state) {
+  std::uint64_t word = word_.load(std::memory_order_acquire);
+  do {
+    if (state_of(word) != state) return false;
+  } while (!word_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel));
   return true;
 }
+
+bool RemoteRegion::begin_import() { return add_user_if(State::kWaiting); }
 
 void RemoteRegion::set_ready(const RegionInfo& info, std::vector<std::unique_ptr<RemoteKey>> keys,
                              std::vector<std::string> reasons) {
@@ -34,7 +37,7 @@ void RemoteRegion::set_ready(const RegionInfo& info, std::vector<std::unique_ptr
     if (state() == State::kFailed) return;  // the last user retires them
     info_ = info;
     reasons_ = std::move(reasons);
-    state_.store(State::kReady, std::memory_order_release);
+    word_.fetch_or(kReadyBit, std::memory_order_acq_rel);
     resolved.swap(resolved_);
   }
   for (const auto& call : resolved) call();
@@ -45,12 +48,9 @@ void RemoteRegion::set_failed(Error error, std::function<void()> through) {
   bool used = false;
   {
     MutexLock lock(mutex_);
-    if (state() != State::kFailed) {
-      error_ = std::move(error);
-      state_.store(State::kFailed, std::memory_order_release);
-    }
+    if (state() != State::kFailed) error_ = std::move(error);
+    used = users_of(word_.fetch_or(kFailedBit, std::memory_order_acq_rel)) != 0;
     resolved.swap(resolved_);
-    used = users_ != 0;
     if (used && through) through_.push_back(std::exchange(through, nullptr));
   }
   if (!used) retire();
@@ -65,18 +65,15 @@ void RemoteRegion::retire() const {
   }
 }
 
-bool RemoteRegion::add_user() {
-  MutexLock lock(mutex_);
-  if (state() != State::kReady) return false;
-  ++users_;
-  return true;
-}
+bool RemoteRegion::add_user() { return add_user_if(State::kReady); }
 
+// Who fails the region counts the users with the mutex held: what it left for the last one is seen here.
 void RemoteRegion::remove_user() {
+  const std::uint64_t before = word_.fetch_sub(1, std::memory_order_acq_rel);
+  if (users_of(before) != 1 || state_of(before) != State::kFailed) return;
   std::vector<std::function<void()>> through;
   {
     MutexLock lock(mutex_);
-    if (--users_ != 0 || state() != State::kFailed) return;
     through.swap(through_);
   }
   retire();

@@ -27,7 +27,7 @@ class RemoteRegion {
 
   RemoteRegionId id() const { return id_; }
   const RegionDescriptor& descriptor() const { return descriptor_; }
-  State state() const { return state_.load(std::memory_order_acquire); }
+  State state() const { return state_of(word_.load(std::memory_order_acquire)); }
 
   /// Base and size as the owner said; null and 0 if it was not asked. Once ready.
   const RegionInfo& info() const { return info_; }
@@ -59,11 +59,21 @@ class RemoteRegion {
   /// To kFailed, from any state. `through`, if given, is called once no transfer uses the region.
   void set_failed(Error error, std::function<void()> through = nullptr);
 
-  /// A transfer that moves bytes to or from the region. False if it is not ready, or failed.
+  /// A transfer that moves bytes to or from the region. False if it is not ready, or failed. Needs no lock.
   bool add_user();
   void remove_user();
 
  private:
+  // The state and the number of users are one word, so that no user comes once the region has failed.
+  static constexpr std::uint64_t kFailedBit = std::uint64_t{1} << 63;
+  static constexpr std::uint64_t kReadyBit = std::uint64_t{1} << 62;
+
+  static State state_of(std::uint64_t word) {
+    if ((word & kFailedBit) != 0) return State::kFailed;
+    return (word & kReadyBit) != 0 ? State::kReady : State::kWaiting;
+  }
+  static std::uint64_t users_of(std::uint64_t word) { return word & ~(kFailedBit | kReadyBit); }
+  bool add_user_if(State state);
   void retire() const;
 
   const RemoteRegionId id_;
@@ -71,11 +81,10 @@ class RemoteRegion {
   RegionInfo info_;
   std::vector<std::unique_ptr<RemoteKey>> keys_;
   std::vector<std::string> reasons_;
-  std::atomic<State> state_{State::kWaiting};
+  std::atomic<std::uint64_t> word_{0};  // its bits of state are written with the mutex held
 
   mutable Mutex mutex_;
   Error error_ P2P_GUARDED_BY(mutex_);
-  std::uint32_t users_ P2P_GUARDED_BY(mutex_) = 0;
   std::vector<std::function<void()>> through_ P2P_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> resolved_ P2P_GUARDED_BY(mutex_);  // called when kWaiting is left
 };

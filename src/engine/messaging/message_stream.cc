@@ -29,6 +29,7 @@ void MessageStream::say(const wire::Message& message, std::span<const ByteView> 
   const std::uint64_t begin = log_.end();
   log_.append(message, tail);
   if (taker_ == std::this_thread::get_id()) answers_ += log_.end() - begin;
+  note_pending();
 }
 
 void MessageStream::gather() {
@@ -84,6 +85,7 @@ void MessageStream::travel_by(std::shared_ptr<ChannelRunner> runner) {
     path_ = std::move(runner);
     sent_ = log_.begin();
     asked_ = 0;
+    note_pending();
   }
   flush();
 }
@@ -95,12 +97,13 @@ std::shared_ptr<ChannelRunner> MessageStream::path() const {
 
 bool MessageStream::due() const { return open_ && (sent_ != log_.end() || answer_due_); }
 
-bool MessageStream::pending() const {
-  MutexLock lock(out_mutex_);
-  return due();
+void MessageStream::note_pending() {
+  const bool now = due();
+  if (pending_.load(std::memory_order_relaxed) != now) pending_.store(now);
 }
 
 bool MessageStream::next_block(const ChannelRunner& runner, Bytes& block) {
+  if (!pending()) return false;
   MutexLock lock(out_mutex_);
   return path_.get() == &runner && build(block);
 }
@@ -120,6 +123,7 @@ bool MessageStream::build(Bytes& block) {
   if (asks) asked_ = sent_;
   told_ = heard_;
   answer_due_ = false;
+  note_pending();
   return true;
 }
 
@@ -148,6 +152,7 @@ Status MessageStream::take_block(ByteView block, PostUnlockActions& actions) {
   MutexLock out(out_mutex_);
   heard_ = expected_;
   answer_due_ = answer_due_ || asks != 0 || heard_ - told_ >= kAnswerBytes;
+  note_pending();
   if (older_answers_ + answers_ <= kMaxAnswerBytes) return {};
   return fail(ErrorCode::kProtocol, "{} bytes of answers wait for the peer, which takes none of them",
               older_answers_ + answers_);
@@ -161,6 +166,7 @@ Status MessageStream::acknowledged(std::uint64_t offset) {
   if (offset <= log_.begin()) return {};  // came later than a newer one
   if (!log_.drop(offset)) return fail(ErrorCode::kProtocol, "half a word is acknowledged, up to {}", offset);
   sent_ = std::max(sent_, offset);
+  note_pending();
   if (offset < answers_mark_) return {};
   answers_mark_ = log_.end();
   older_answers_ = std::exchange(answers_, 0);
@@ -199,6 +205,7 @@ void MessageStream::close() {
   std::shared_ptr<ChannelRunner> path;  // let go of without the lock
   MutexLock lock(out_mutex_);
   open_ = false;
+  note_pending();
   path_.swap(path);
 }
 

@@ -72,8 +72,8 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
   /// The next block for the runner's channel. False: none.
   bool next_block(const ChannelRunner& runner, Bytes& block);
 
-  /// Something waits to be sent.
-  bool pending() const;
+  /// Something waits to be sent. Needs no lock.
+  bool pending() const { return pending_.load(); }
 
   /// Takes a block that came, by whatever path.
   void take(ByteView block, PostUnlockActions& actions);
@@ -93,6 +93,7 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
       P2P_REQUIRES(in_mutex_);
   Status acknowledged(std::uint64_t offset);
   bool due() const P2P_REQUIRES(out_mutex_);
+  void note_pending() P2P_REQUIRES(out_mutex_);
   bool build(Bytes& block) P2P_REQUIRES(out_mutex_);
   void flush_to_session();
 
@@ -116,6 +117,7 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
   std::uint64_t heard_ P2P_GUARDED_BY(out_mutex_) = 0;      // of the peer
   std::uint64_t told_ P2P_GUARDED_BY(out_mutex_) = 0;       // of that, to the peer
   bool answer_due_ P2P_GUARDED_BY(out_mutex_) = false;
+  std::atomic<bool> pending_{false};  // `due`, for those who look in each turn of a channel
 
   // What the peer made this side say: of what is kept up to the mark at most so much, and so much since.
   std::atomic<std::thread::id> taker_{};  // handles messages: what it says are answers

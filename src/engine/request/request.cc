@@ -35,17 +35,6 @@ void Request::keep(std::shared_ptr<const SegmentList> reroute, std::size_t aroun
   rerouted_.store(true, std::memory_order_relaxed);
 }
 
-std::vector<std::size_t> Request::transports() const {
-  std::vector<std::size_t> transports;
-  const auto add = [&](const SegmentList& list) {
-    for (const auto& portion : list.portions) transports.push_back(portion.transport);
-  };
-  add(list());
-  MutexLock lock(mutex_);
-  for (const auto& reroute : reroutes_) add(*reroute.list);
-  return transports;
-}
-
 // A part that went around more than one transport is taken from each but the last.
 std::vector<TransportShare> Request::shares() const {
   std::vector<TransportShare> shares;
@@ -66,9 +55,9 @@ std::vector<TransportShare> Request::shares() const {
 
 void Request::end() {
   Status status;
-  {
+  if (failed_.load(std::memory_order_acquire)) {
     MutexLock lock(mutex_);
-    if (error_) status = tl::unexpected(*error_);
+    status = tl::unexpected(*error_);
   }
   owner_->ended(*this, std::move(status));
 }

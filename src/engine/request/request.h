@@ -38,9 +38,6 @@ class RequestOwner {
   /// Called once, after the last item, with no lock held.
   virtual void ended(const Request& request, Status status) = 0;
 
-  /// Hurries its end, on behalf of who cancels it.
-  virtual void cancel(const Request& request) = 0;
-
   /// Its transport was given up, and nothing moves of the item any more: it goes over another one that
   /// carries all of it, or fails with `why`. Called with no lock held.
   virtual void reroute(WorkItem item, const Error& why) = 0;
@@ -84,14 +81,9 @@ class Request {
   /// Tells the owner the outcome.
   void end();
 
-  void cancel() const { owner_->cancel(*this); }
-
   /// Keeps the list of a reroute, to which items point, for as long as it lives. It goes `around` a
   /// transport.
   void keep(std::shared_ptr<const SegmentList> reroute, std::size_t around);
-
-  /// Of its list and its reroutes.
-  std::vector<std::size_t> transports() const;
 
   /// What each moved, once it is done; empty: as its list says, without reroutes.
   std::vector<TransportShare> shares() const;

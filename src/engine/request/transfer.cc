@@ -27,52 +27,41 @@ Status TransferState::status() const {
   return status_;
 }
 
+// Either this thread sees that it is done, or the one that ends it sees that there are callbacks, or both do.
 void TransferState::on_done(std::function<void()> callback) {
   {
     MutexLock lock(mutex_);
-    if (!done()) {
-      callbacks_.push_back(std::move(callback));
-      return;
-    }
+    callbacks_.push_back(std::move(callback));
   }
-  callback();
+  called_back_.store(true);
+  if (done()) run_callbacks();
+}
+
+void TransferState::run_callbacks() {
+  std::vector<std::function<void()>> callbacks;
+  {
+    MutexLock lock(mutex_);
+    callbacks.swap(callbacks_);
+  }
+  for (const auto& callback : callbacks) callback();
 }
 
 void TransferState::cancel() {
   if (cancelled_.exchange(true)) return;
-  std::function<void()> cancel;
-  {
-    MutexLock lock(mutex_);
-    cancel = std::move(cancel_);
-    cancel_ = nullptr;
-  }
-  if (cancel && !done()) cancel();
+  if (cancel_ && !done()) cancel_();
 }
 
 void TransferState::set_cancel(std::function<void()> cancel) {
-  {
-    MutexLock lock(mutex_);
-    if (done()) return;
-    if (!cancelled()) {
-      cancel_ = std::move(cancel);
-      return;
-    }
-  }
-  cancel();
+  if (done()) return;
+  if (cancelled()) return cancel();
+  cancel_ = std::move(cancel);
 }
 
 void TransferState::finish(Status status) {
   if (finishing_.exchange(true)) return;
   status_ = std::move(status);
-  std::vector<std::function<void()>> callbacks;
-  std::function<void()> cancel;  // destroyed outside the lock: it may own the last reference to much
-  {
-    MutexLock lock(mutex_);
-    if (message_.exchange(kDone) == kWaited) futex_wake_all(message_);
-    callbacks.swap(callbacks_);
-    cancel.swap(cancel_);
-  }
-  for (const auto& callback : callbacks) callback();
+  if (message_.exchange(kDone) == kWaited) futex_wake_all(message_);
+  if (called_back_.load()) run_callbacks();
 }
 
 std::shared_ptr<TransferState> failed_transfer(Error error) {

@@ -52,7 +52,8 @@ class TransferState {
   void finish(Status status);
   void set_bytes(std::uint64_t bytes) { bytes_.store(bytes, std::memory_order_relaxed); }
 
-  /// How to end the operation early.
+  /// How to end the operation early; called at once if that was asked for already. Before the transfer is
+  /// handed out.
   void set_cancel(std::function<void()> cancel);
 
   /// What a waiting caller does before it sleeps: moves the work on by itself until the time is up or
@@ -61,6 +62,8 @@ class TransferState {
   void set_poll(Poll poll) { poll_ = std::move(poll); }
 
  private:
+  void run_callbacks();
+
   // The futex message. kDone is set after status_ and never left.
   static constexpr std::uint32_t kRunning = 0;
   static constexpr std::uint32_t kWaited = 1;  // somebody sleeps on it
@@ -72,11 +75,12 @@ class TransferState {
   std::atomic<bool> finishing_{false};
   Status status_;  // written once before kDone
   Poll poll_;
+  std::function<void()> cancel_;
   std::optional<TimePoint> timed_from_;
   std::unique_ptr<TransferTrace> trace_;
+  std::atomic<bool> called_back_{false};  // there were callbacks
   Mutex mutex_;
   std::vector<std::function<void()>> callbacks_ P2P_GUARDED_BY(mutex_);
-  std::function<void()> cancel_ P2P_GUARDED_BY(mutex_);
 };
 
 /// A transfer that failed before it began.

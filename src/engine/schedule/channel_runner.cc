@@ -27,11 +27,11 @@ ChannelRunner::ChannelRunner(Executor& thread, std::shared_ptr<WorkQueue> source
   thread_.reserve();
 }
 
-Turn ChannelRunner::try_turn(PostUnlockActions& actions, Clock::time_point now) {
+Turn ChannelRunner::try_turn(PostUnlockActions& actions, Clock::time_point now, WorkItem* first) {
   if (!mutex_.try_lock()) return Turn::kBusy;
   bool moved = false;
   if (channel_) {
-    moved = turn(actions);
+    moved = turn(actions, first);
     called_at_ = now;
     if (moved) source_->note_call(moved_at_ = now);
     if (assists_ == 0) leave_to_thread();
@@ -50,7 +50,7 @@ Turn ChannelRunner::await_turn(PostUnlockActions& actions) {
   return try_turn(actions);
 }
 
-bool ChannelRunner::turn(PostUnlockActions& actions) {
+bool ChannelRunner::turn(PostUnlockActions& actions, WorkItem* first) {
   bool moved = progress(actions);
   more_ = false;
   if (!ready_ && channel_->state() == ChannelState::kReady) {
@@ -62,7 +62,7 @@ bool ChannelRunner::turn(PostUnlockActions& actions) {
     report({}, actions);
   }
   if (move_messages(actions)) moved = true;
-  if (ready_ && channel_->state() == ChannelState::kReady && post_work(actions)) {
+  if (ready_ && channel_->state() == ChannelState::kReady && post_work(actions, first)) {
     moved = true;
     if (channel_->busy()) {  // a copy is done when post returns
       if (progress(actions) && full_) more_ = true;
@@ -82,7 +82,14 @@ bool ChannelRunner::move_messages(PostUnlockActions& actions) {
   return carries_messages_ && messages_->move(*this, *channel_, actions);
 }
 
-bool ChannelRunner::post_work(PostUnlockActions& actions) {
+// Whoever takes a lane's channels away to close them looks at each, under its mutex, for what is under way:
+// what comes after that look finds that the lane serves no more.
+std::optional<WorkItem> ChannelRunner::next_item(PostUnlockActions& actions, WorkItem* first) {
+  if (first != nullptr && first->request && source_->serves()) return std::exchange(*first, {});
+  return source_->take(*this, actions);
+}
+
+bool ChannelRunner::post_work(PostUnlockActions& actions, WorkItem* first) {
   bool moved = false;
   std::uint64_t posted = 0;  // bytes
   source_->look_at_gates(*this, actions);
@@ -91,7 +98,7 @@ bool ChannelRunner::post_work(PostUnlockActions& actions) {
     full_ = !id;
     more_ = posted >= policy_.turn_bytes;
     if (full_ || more_) break;
-    auto item = source_->take(*this, actions);
+    auto item = next_item(actions, first);
     if (!item) break;
     item->batch.id = *id;
     TransferTrace* const trace = item->trace();

@@ -104,8 +104,9 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   /// Has the thread look at the runner.
   void signal();
 
-  /// Takes work from the source and moves it on, on this thread, unless another one is at it.
-  Turn try_turn(PostUnlockActions& actions, Clock::time_point now = Clock::now());
+  /// Takes work from the source and moves it on, on this thread, unless another one is at it. `first`, if
+  /// given, goes before what the source has; it stays with the caller unless the channel is ready for it.
+  Turn try_turn(PostUnlockActions& actions, Clock::time_point now = Clock::now(), WorkItem* first = nullptr);
 
   /// The same, and looks again for a while if another thread is at it.
   Turn await_turn(PostUnlockActions& actions);
@@ -140,10 +141,11 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
  private:
   void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
   bool busy() const P2P_REQUIRES(mutex_);
-  bool turn(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  bool turn(PostUnlockActions& actions, WorkItem* first = nullptr) P2P_REQUIRES(mutex_);
   bool progress(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   bool move_messages(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
-  bool post_work(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  bool post_work(PostUnlockActions& actions, WorkItem* first) P2P_REQUIRES(mutex_);
+  std::optional<WorkItem> next_item(PostUnlockActions& actions, WorkItem* first) P2P_REQUIRES(mutex_);
   void complete(Completion& completion, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void drop(const Error& error, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void leave_to_thread() P2P_REQUIRES(mutex_);

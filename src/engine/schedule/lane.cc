@@ -19,25 +19,46 @@ std::shared_ptr<ChannelRunner> Lane::submit(WorkItem item, PostUnlockActions& ac
   const std::uint64_t bytes = item.batch.bytes;
   note_bulk(bytes, actions);
   const bool worth_starting = policy().worth_starting(item.batch);
-  RunnerList runners;
-  {
-    MutexLock lock(mutex_);
-    if (refusal_) {
-      item.refuse(*refusal_, actions);
-      return nullptr;
-    }
-    items_.push_back(std::move(item));
-    runners = runners_;
-  }
-  if (runners.empty()) return want_channels(actions), nullptr;
+  RunnerList runners = admit(item, worth_starting, actions);
   // While nothing else is under way the same channels serve again: their threads, and the peer's, are more
   // likely to be awake.
   const std::size_t turn = runners.none_inflight() ? 0 : turn_.fetch_add(1, std::memory_order_relaxed);
+  if (item.request) {
+    const auto runner = runners.at(policy().takes_turns ? turn : 0);
+    runner->try_turn(actions, Clock::now(), &item);
+    if (!item.request) return runner;
+    runners = admit(item, false, actions);
+  }
+  if (runners.empty()) return want_channels(actions), nullptr;
   if (worth_starting) {
     if (auto runner = start_here(runners, turn, actions)) return runner;
   }
   runners.signal(policy().channels_worth(bytes, runners.size()), turn);
   return nullptr;
+}
+
+// The channels that there are for it; none if it is refused. It stays with the caller if it may and need not
+// pass through the queue.
+RunnerList Lane::admit(WorkItem& item, bool may_stay, PostUnlockActions& actions) {
+  MutexLock lock(mutex_);
+  if (refusal_) {
+    item.refuse(*refusal_, actions);
+    item.request.reset();
+    return {};
+  }
+  if (!may_stay || !starts_at_once(item)) {
+    items_.push_back(std::exchange(item, {}));
+    note_queued();
+  }
+  return runners_;
+}
+
+// Nothing waits, one batch has room for it, and no channel is to be preferred to another.
+bool Lane::starts_at_once(const WorkItem& item) const {
+  const BatchLimits& limits = policy().limits;
+  return !runners_.empty() && queued_.load(std::memory_order_relaxed) == 0 && !runners_.of_several_rails() &&
+         !small_.load(std::memory_order_relaxed) && item.batch.segments.size() <= limits.segments &&
+         item.batch.bytes <= policy().share(item.batch.bytes, runners_.size()) && !item.request->aborted();
 }
 
 void Lane::note_bulk(std::uint64_t bytes, PostUnlockActions& actions) {
@@ -109,10 +130,18 @@ bool Lane::leaves_to_another(const ChannelRunner& runner, PostUnlockActions& act
   return true;
 }
 
+// Whoever queues something has a turn himself or signals a runner after it, and so is not missed here.
 std::optional<WorkItem> Lane::take(const ChannelRunner& runner, PostUnlockActions& actions) {
+  if (queued_.load() == 0) return std::nullopt;
   MutexLock lock(mutex_);
   if (runners_.empty()) return std::nullopt;  // at rest: whoever asks is on its way out
   if (leaves_to_another(runner, actions)) return std::nullopt;
+  auto item = next_item(runner, actions);
+  note_queued();
+  return item;
+}
+
+std::optional<WorkItem> Lane::next_item(const ChannelRunner& runner, PostUnlockActions& actions) {
   while (!returned_.empty()) {
     WorkItem item = std::move(returned_.front());
     returned_.pop_front();
@@ -158,6 +187,7 @@ void Lane::return_item(WorkItem item, PostUnlockActions& actions) {
     MutexLock lock(mutex_);
     if (refusal_) return item.refuse(*refusal_, actions);
     returned_.push_back(std::move(item));
+    note_queued();
     if (!runners_.empty()) return;
   }
   want_channels(actions);
@@ -182,6 +212,7 @@ void Lane::look_at_gates(const ChannelRunner& runner, PostUnlockActions& actions
       return;
     }
     items_.insert(items_.end(), std::make_move_iterator(open.begin()), std::make_move_iterator(open.end()));
+    note_queued();
     runners = runners_;
   }
   runners.signal(policy().channels_worth(bytes, runners.size()) - 1, 1);  // besides this one

@@ -66,10 +66,7 @@ class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
   const PathHistory& history() const { return history_; }
 
   /// Pieces that wait for room in a channel.
-  std::size_t queued() const {
-    MutexLock lock(mutex_);
-    return items_.size() + returned_.size();
-  }
+  std::size_t queued() const { return queued_.load(); }
 
   /// The channels that are up now.
   RunnerList runners() const;
@@ -102,6 +99,9 @@ class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
     return refusal_.has_value();
   }
 
+  /// Its channels were not taken away. Needs no lock.
+  bool serves() const override { return serves_.load(); }
+
   // For its runners. One that was never added, or was forgotten, ends without more ado.
   void add(std::shared_ptr<ChannelRunner> runner) override;
   void remove(const ChannelRunner& runner) override;
@@ -117,6 +117,12 @@ class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
   void refuse_all(const Refusal& refusal, PostUnlockActions& actions);
   std::shared_ptr<ChannelRunner> submit_dependent(WorkItem item, PostUnlockActions& actions);
   void want_channels(PostUnlockActions& actions);
+  void note_queued() P2P_REQUIRES(mutex_) { queued_.store(items_.size() + returned_.size()); }
+  bool starts_at_once(const WorkItem& item) const P2P_REQUIRES(mutex_);
+  RunnerList admit(WorkItem& item, bool may_stay, PostUnlockActions& actions);
+  void set_runners(RunnerList runners) P2P_REQUIRES(mutex_);
+  std::optional<WorkItem> next_item(const ChannelRunner& runner, PostUnlockActions& actions)
+      P2P_REQUIRES(mutex_);
   bool leaves_to_another(const ChannelRunner& runner, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   std::uint64_t most_bytes(const ChannelRunner& runner) const;
   std::uint64_t next_bytes(const ChannelRunner& runner) const P2P_REQUIRES(mutex_);
@@ -132,6 +138,7 @@ class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
   std::atomic<std::uint32_t> turn_{0};
   std::atomic<std::size_t> expected_{0};
   std::atomic<bool> interrupted_{false};  // written with the mutex held
+  std::atomic<bool> serves_{false};       // has runners; likewise
   std::atomic<bool> watched_{false}, small_{false};
   StreamWaitQueue dependent_;
 
@@ -141,6 +148,7 @@ class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
   RunnerList runners_ P2P_GUARDED_BY(mutex_);
   std::vector<RunnerLoad> standings_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
   std::optional<Refusal> refusal_ P2P_GUARDED_BY(mutex_);     // closed or given up
+  std::atomic<std::size_t> queued_{0};                        // of both; written with the mutex held
   bool wanted_ P2P_GUARDED_BY(mutex_) = false;  // `want` was told, and no channel has come since
   bool rests_ P2P_GUARDED_BY(mutex_) = false;   // its channels were taken away, and none has come since
 };

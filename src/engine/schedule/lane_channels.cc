@@ -21,7 +21,7 @@ void drop_aborted(std::deque<WorkItem>& items, PostUnlockActions& actions) {
 
 void Lane::add(std::shared_ptr<ChannelRunner> runner) {
   MutexLock lock(mutex_);
-  runners_ = runners_.with(std::move(runner));
+  set_runners(runners_.with(std::move(runner)));
   wanted_ = rests_ = false;
   interrupted_.store(false, std::memory_order_relaxed);
 }
@@ -32,7 +32,8 @@ void Lane::remove(const ChannelRunner& runner) {
     MutexLock lock(mutex_);
     // One that the peer did not take up never was in the lane, whose own may still be on their way here.
     if (!runners_.has(runner)) return;
-    left = runners_ = runners_.without(runner);
+    left = runners_.without(runner);
+    set_runners(left);
     interrupted_.store(left.empty(), std::memory_order_relaxed);
   }
   if (!left.empty()) left.first()->signal();
@@ -40,16 +41,18 @@ void Lane::remove(const ChannelRunner& runner) {
 
 void Lane::forget_runners() {
   MutexLock lock(mutex_);
-  runners_ = RunnerList();
+  set_runners({});
   wanted_ = false;
   rests_ = true;
   interrupted_.store(false, std::memory_order_relaxed);
 }
 
-bool Lane::waits() const {
-  MutexLock lock(mutex_);
-  return !items_.empty() || !returned_.empty() || !dependent_.empty();
+void Lane::set_runners(RunnerList runners) {
+  runners_ = std::move(runners);
+  serves_.store(!runners_.empty());
 }
+
+bool Lane::waits() const { return queued() != 0 || !dependent_.empty(); }
 
 void Lane::want_channels(PostUnlockActions& actions) {
   if (!want_) return;
@@ -67,6 +70,7 @@ void Lane::refuse_all(const Refusal& refusal, PostUnlockActions& actions) {
     for (WorkItem& item : items_) item.refuse(refusal, actions);
     items_.clear();
     returned_.clear();
+    note_queued();
   }
   dependent_.close(refusal, actions);
 }
@@ -87,6 +91,7 @@ void Lane::wake_all() {
     if (all.empty()) {  // nobody else drops what is aborted, until one comes
       drop_aborted(items_, actions);
       drop_aborted(returned_, actions);
+      note_queued();
     }
   }
   all.signal(all.size(), 0);

@@ -99,7 +99,6 @@ class StillExecutor : public Executor {
 class Finisher : public RequestOwner {
  public:
   void ended(const Request& request, Status status) override { request.state()->finish(std::move(status)); }
-  void cancel(const Request& /*request*/) override {}
   void reroute(WorkItem item, const Error& why) override { fail_counted(reroutes, std::move(item), why); }
   void reroute_stuck(WorkItem item, const Error& why) override {
     fail_counted(was_rerouted, std::move(item), why);

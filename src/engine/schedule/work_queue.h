@@ -35,6 +35,9 @@ class WorkQueue {
   /// if another one would end it so much sooner that this one had better leave it.
   virtual std::optional<WorkItem> take(const ChannelRunner& runner, PostUnlockActions& actions) = 0;
 
+  /// Its channels were not taken away: what a caller brings along may go by one. Needs no lock.
+  virtual bool serves() const = 0;
+
   /// Takes back a item that the runner's channel had no room for, or that a channel lost by `why`.
   virtual void give_back(const ChannelRunner& runner, WorkItem item, PostUnlockActions& actions) = 0;
   virtual void retry(WorkItem item, const Error& why, PostUnlockActions& actions) = 0;

@@ -15,8 +15,7 @@ std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<c
   if (Status here = parts_.regions->check_process(); !here) return failed_transfer(here.error());
   std::uint64_t bytes = 0;
   for (const LocalSpan& span : local) bytes += span.size;
-  under_way_.fetch_add(1, std::memory_order_acq_rel);
-  auto state = records_.start(operation, bytes, local.size(), options);
+  auto state = begin(operation, bytes, local.size(), options);
   auto dependency = dependency_behind(options.cuda_stream);
   if (!dependency) {
     fail_early(*state, dependency.error());
@@ -35,11 +34,22 @@ std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<c
   return state;
 }
 
+std::shared_ptr<TransferState> Transfers::begin(Operation operation, std::uint64_t bytes, std::size_t spans,
+                                                const PostOptions& options) {
+  under_way_.fetch_add(1, std::memory_order_acq_rel);
+  auto state = records_.start(operation, bytes, spans, options);
+  state->set_cancel([weak = weak_from_this(), weak_state = std::weak_ptr(state)] {
+    const auto self = weak.lock();
+    const auto one = weak_state.lock();
+    if (self && one) self->cancel(one);
+  });
+  return state;
+}
+
 std::shared_ptr<TransferState> Transfers::post(const std::shared_ptr<const SegmentList>& list,
                                                const PostOptions& options) {
   if (Status here = parts_.regions->check_process(); !here) return failed_transfer(here.error());
-  under_way_.fetch_add(1, std::memory_order_acq_rel);
-  auto state = records_.start(list->operation, list->bytes, list->segments(), options);
+  auto state = begin(list->operation, list->bytes, list->segments(), options);
   auto dependency = dependency_behind(options.cuda_stream);
   if (dependency) {
     let_waiter_assist(*list, *state, launch(list, state, options, std::move(*dependency)));
@@ -83,17 +93,21 @@ std::shared_ptr<ChannelRunner> Transfers::launch(const std::shared_ptr<const Seg
     request->end();
     return nullptr;
   }
-  state->set_cancel([weak = std::weak_ptr(request)] {
-    if (const auto one = weak.lock()) one->cancel();
-  });
-  return submit(*list, request);
+  auto started = submit(*list, request);
+  if (state->cancelled()) cancel(state);  // while it was in no lane yet
+  return started;
 }
 
-void Transfers::cancel(const Request& request) {
-  for (const std::size_t transport : request.transports()) {
+// Any lane may have some of it: reroutes go where they can.
+void Transfers::cancel(const std::shared_ptr<TransferState>& state) {
+  if (pending_.take(*state)) {
+    return fail_early(
+        *state, {ErrorCode::kCancelled, fmt::format("transfer of {} bytes: cancelled", state->bytes())});
+  }
+  for (std::size_t transport = 0; transport != parts_.regions->transports().size(); ++transport) {
     if (const auto lane = router_->lane(transport)) lane->wake_all();
   }
-  parts_.lanes->abandon(request.state());
+  parts_.lanes->abandon(state);
 }
 
 void Transfers::ended(const Request& request, Status status) {
@@ -144,7 +158,7 @@ void Transfers::send(WorkItem item, const std::shared_ptr<const SegmentList>& wa
     submit(std::move(parts[i]), way->portions[i].transport, actions);
   }
   // Cancelled just now, it was looked for in the lanes of before.
-  if (request->state()->cancelled()) cancel(*request);
+  if (request->state()->cancelled()) cancel(request->state());
 }
 
 // The router knows already that the transport of before is closed, so that each is taken once at most.
@@ -211,13 +225,7 @@ void Transfers::park(const std::shared_ptr<PendingTransfer>& pending) {
   if (!pending_.add(pending)) return fail_early(*state, parts_.life->status().error());
   const std::weak_ptr<Transfers> weak = weak_from_this();
   const std::weak_ptr<TransferState> weak_state = state;
-  state->set_cancel([weak, weak_state] {
-    const auto self = weak.lock();
-    const auto one = weak_state.lock();
-    if (!self || !one || !self->pending_.take(*one)) return;
-    self->fail_early(*one,
-                     {ErrorCode::kCancelled, fmt::format("transfer of {} bytes: cancelled", one->bytes())});
-  });
+  if (state->cancelled()) return cancel(state);  // while it was not pending
   parts_.imports->when_resolved(pending->remote, [weak, weak_state] {
     const auto self = weak.lock();
     const auto one = weak_state.lock();

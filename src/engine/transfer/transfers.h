@@ -69,12 +69,14 @@ class Transfers : public RequestOwner, public std::enable_shared_from_this<Trans
   void close(const Error& error);
 
  private:
+  std::shared_ptr<TransferState> begin(Operation operation, std::uint64_t bytes, std::size_t spans,
+                                       const PostOptions& options);
+  void cancel(const std::shared_ptr<TransferState>& state);
   std::shared_ptr<ChannelRunner> launch(const std::shared_ptr<const SegmentList>& list,
                                         const std::shared_ptr<TransferState>& state,
                                         const PostOptions& options,
                                         std::shared_ptr<const StreamDependency> dependency);
   void ended(const Request& request, Status status) override;
-  void cancel(const Request& request) override;
   void reroute(WorkItem item, const Error& why) override;
   void reroute_stuck(WorkItem item, const Error& why) override;
   Result<std::shared_ptr<const SegmentList>> way_of(const WorkItem& item,
