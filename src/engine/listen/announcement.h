@@ -9,12 +9,13 @@
 
 namespace p2p::engine {
 
-/// What peers are told to dial, as the application names it.
+/// The host and port that peers are told to dial, as the application names them (Options::announce).
 struct Announcement {
   std::string host;
-  std::uint16_t port = 0;  ///< 0: the listener's own
+  std::uint16_t port = 0;  ///< 0: the port of the listener
 
-  /// "host", "host:port", "fd00::7", "[fd00::7]:4000"; kInvalidArgument for anything else.
+  /// "host", "host:port", "fd00::7" or "[fd00::7]:4000"; kInvalidArgument for anything else. Names are not
+  /// resolved here.
   static Result<Announcement> parse(std::string_view text);
 };
 

@@ -15,22 +15,26 @@ Result<std::unique_ptr<CredentialFiles>> CredentialFiles::open(const Options& op
   const bool any = !options.tls_ca.empty() || !options.tls_certificate.empty() || !options.tls_key.empty();
   const bool all = !options.tls_ca.empty() && !options.tls_certificate.empty() && !options.tls_key.empty();
   if (any && !options.key_file.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "make an endpoint: it has a key file or certificates, not both");
+    return fail(ErrorCode::kInvalidArgument,
+                "make an endpoint: set UCCL_P2P_KEY_FILE or certificates, not both");
   }
   if (any && !all) {
     return fail(
         ErrorCode::kInvalidArgument,
-        "make an endpoint: UCCL_P2P_TLS_CA, UCCL_P2P_TLS_CERTIFICATE and UCCL_P2P_TLS_KEY go together");
+        "make an endpoint: UCCL_P2P_TLS_CA, UCCL_P2P_TLS_CERTIFICATE and UCCL_P2P_TLS_KEY go together; "
+        "only some are set");
   }
   if (!any && options.key_file.empty()) {
     if (options.tls != Encryption::kOff) {
       return fail(ErrorCode::kInvalidArgument,
-                  "make an endpoint: UCCL_P2P_TLS encrypts for those that have proven who they are: set "
+                  "make an endpoint: UCCL_P2P_TLS takes peers that prove who they are: set "
                   "UCCL_P2P_KEY_FILE, or UCCL_P2P_TLS_CA, UCCL_P2P_TLS_CERTIFICATE and UCCL_P2P_TLS_KEY");
     }
     if (options.allow.empty()) return nullptr;
-    return fail(ErrorCode::kInvalidArgument,
-                "make an endpoint: without a key file or certificates nobody can be told by UCCL_P2P_ALLOW");
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "make an endpoint: UCCL_P2P_ALLOW names peers, which nobody can prove to be without a key file or "
+        "certificates");
   }
   std::unique_ptr<CredentialFiles> files(
       new CredentialFiles(options.key_file, {options.tls_ca, options.tls_certificate, options.tls_key}));
@@ -44,15 +48,15 @@ Result<std::unique_ptr<CredentialFiles>> CredentialFiles::open(const Options& op
 
 std::shared_ptr<const crypto::Credentials> CredentialFiles::current() {
   MutexLock lock(mutex_);
-  // Looked at first: what changes while it is read is read again.
+  // The stamps are taken before the files are read: a change during the read is seen by the next call.
   if (Stamps now = look(); now != seen_) {
     seen_ = std::move(now);
     if (auto read = this->read()) {
       current_ = std::move(*read);
-      log(LogLevel::kInfo, "{} has changed and holds from now on",
+      log(LogLevel::kInfo, "{} has changed and is used from now on",
           keys_.empty() ? certificates_.certificate : keys_);
     } else {
-      log(LogLevel::kWarning, "what was read before stays in use: {}", read.error().message);
+      log(LogLevel::kWarning, "the keys or certificates read before stay in use: {}", read.error().message);
     }
   }
   return current_;

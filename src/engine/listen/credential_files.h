@@ -13,22 +13,24 @@
 
 namespace p2p::engine {
 
-/// What the options say that this endpoint proves itself with. Files that change are read again for the next
-/// session; sessions that are open stay. Thread-safe.
+/// The key file or the certificates that the options name, read again when they change: the next handshake
+/// uses the new ones, open sessions are not touched. Thread-safe.
 class CredentialFiles {
  public:
-  /// Null where the options name none.
+  /// Null if the options name neither. kInvalidArgument for options that contradict each other; else the
+  /// error of the file that cannot be read or is not valid.
   static Result<std::unique_ptr<CredentialFiles>> open(const Options& options);
 
-  /// As the files are now; if they make no sense, as they were when they did.
+  /// For the next handshake. Looks at the files with stat(2); when they have changed and cannot be used, the
+  /// log says so and the last good ones stay in use.
   std::shared_ptr<const crypto::Credentials> current();
 
  private:
-  /// Tells one state of a file from the next.
+  /// One state of a file; another one means that it was changed or replaced.
   struct Stamp {
-    std::uint64_t file = 0;
-    std::int64_t size = 0;
-    std::int64_t changed = 0;  // in nanoseconds
+    std::uint64_t inode = 0;
+    std::int64_t size = 0;     // bytes
+    std::int64_t changed = 0;  // nanoseconds since 1970
     friend bool operator==(const Stamp&, const Stamp&) = default;
   };
   using Stamps = std::vector<Stamp>;
@@ -39,7 +41,7 @@ class CredentialFiles {
   Stamps look() const;
   Result<std::shared_ptr<const crypto::Credentials>> read() const;
 
-  const std::string keys_;  // empty: by certificates
+  const std::string keys_;  // path of the key file; empty: certificates are used
   const crypto::CertificateFiles certificates_;
   Mutex mutex_;
   Stamps seen_ P2P_GUARDED_BY(mutex_);

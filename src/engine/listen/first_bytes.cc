@@ -11,10 +11,11 @@ namespace {
 // A control connection begins with the length of its first frame, then that frame's type.
 constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
 constexpr std::size_t kControlBytes = kLengthBytes + sizeof(std::uint16_t);
-constexpr std::size_t kHello = 1;  // its type
+constexpr std::size_t kHello = 1;  // the type of wire::Hello
 const std::size_t kResume = wire::Message(wire::Resume{}).index() + 1;
 
-// As a length the magic of a stream is far beyond what a stranger may send.
+// Read as the length of a frame, a stream's magic number is more than a stranger may send: the two cannot be
+// confused.
 static_assert(StreamPort::kMagic > wire::kStrangerFrameBytes);
 
 }  // namespace
@@ -35,9 +36,9 @@ FirstBytes FirstBytes::read(ByteView bytes) {
   if (type == kHello) return {.kind = Kind::kControl};
   if (type != kResume) return {.kind = Kind::kForeign};
   if (bytes.size() < kMost) return {.kind = Kind::kUndecided, .needed = kMost};
-  FirstBytes again{.kind = Kind::kResume};
-  std::ranges::copy(in.take(sizeof again.token), again.token.begin());
-  return again;
+  FirstBytes resume{.kind = Kind::kResume};
+  std::ranges::copy(in.take(sizeof resume.token), resume.token.begin());
+  return resume;
 }
 
 }  // namespace p2p::engine

@@ -8,24 +8,24 @@
 
 namespace p2p::engine {
 
-/// What the first bytes of a connection say that it is.
+/// What a connection to the open port is, told from its first bytes.
 struct FirstBytes {
   enum class Kind {
-    kUndecided,  ///< `needed` bytes tell more
-    kControl,    ///< of a session, as far as its first frame's length and type go
-    kStream,     ///< for a channel: `token`
-    kResume,     ///< for a session that goes on: `token`
-    kForeign,    ///< nothing that this library speaks
+    kUndecided,  ///< too few bytes: read again once `needed` have come
+    kControl,    ///< of a new session, as far as its first frame's length and type say
+    kStream,     ///< of a channel, which `token` names
+    kResume,     ///< of a session that is resumed, which `token` names
+    kForeign,    ///< another protocol
   };
 
-  /// Bytes that decide in any case.
+  /// So many bytes always decide.
   static constexpr std::size_t kMost = StreamPort::kPrefixBytes;
 
   Kind kind = Kind::kForeign;
   std::size_t needed = 0;
   StreamPort::Token token{};
 
-  /// `bytes` come from a stranger; those behind the first kMost do not matter.
+  /// `bytes` are not trusted. What follows the first kMost is not looked at.
   static FirstBytes read(ByteView bytes);
 };
 

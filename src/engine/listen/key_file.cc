@@ -70,11 +70,11 @@ Status add(std::vector<crypto::NamedKey>& keys, const Line& line, const std::str
     return line.name.empty() ? std::string("a key") : fmt::format("the key '{}'", line.name);
   };
   if (line.secret.size() < kMinBytes) {
-    return fail(ErrorCode::kInvalidArgument, "{}: {} of {} bytes; at least {} are asked", what, about(),
+    return fail(ErrorCode::kInvalidArgument, "{}: {} has {} bytes; a secret needs at least {}", what, about(),
                 line.secret.size(), kMinBytes);
   }
   if (std::ranges::find(keys, line.name, &crypto::NamedKey::name) != keys.end()) {
-    return fail(ErrorCode::kInvalidArgument, "{}: {} is there twice", what, about());
+    return fail(ErrorCode::kInvalidArgument, "{}: {} comes twice", what, about());
   }
   const ByteView secret = as_bytes(line.secret);
   keys.push_back({std::string(line.name), Bytes(secret.begin(), secret.end())});

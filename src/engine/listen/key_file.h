@@ -9,13 +9,14 @@
 
 namespace p2p::engine {
 
-/// The pre-shared keys in a file: lines of `name:secret`, the name of up to 64 letters, digits and `._-`, or
-/// empty for the key without one. A file whose first line is none such is one key without a name, of any
-/// bytes. White space around a secret does not count. Refuses secrets under 16 bytes, names that come twice,
-/// and a file that others than its owner and group may read or write.
+/// The pre-shared keys in a file: lines of `name:secret`. The name has up to 64 of letters, digits and `._-`,
+/// or is empty for a key without a name. If the first line does not look so, the whole file is one key
+/// without a name, of any bytes. White space around a secret is not part of it. kInvalidArgument for a secret
+/// under 16 bytes, a name that comes twice, and a file of over 64 KiB; kPermissionDenied for a file that
+/// others than its owner and group may read or write.
 Result<std::vector<crypto::NamedKey>> read_key_file(const std::string& path);
 
-/// Refuses a file that everybody may read or write.
+/// kPermissionDenied for a file that others than its owner and group may read or write.
 Status check_private(const std::string& path);
 
 }  // namespace p2p::engine

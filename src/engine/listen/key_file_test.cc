@@ -8,9 +8,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "engine/listen/credential_files.h"
-#include "support/certificates.h"
-
 namespace p2p::engine {
 namespace {
 
@@ -64,70 +61,13 @@ TEST_F(KeyFile, RefusesWhatIsNoSecret) {
 
 TEST_F(KeyFile, RefusesLinesThatAreNoKeys) {
   write("a:0123456789abcdef\nb:short\n");
-  EXPECT_THAT(read(), HasSubstr("the key 'b' of 5 bytes"));
+  EXPECT_THAT(read(), HasSubstr("the key 'b' has 5 bytes"));
   write("a:0123456789abcdef\na:0123456789abcdeg\n");
-  EXPECT_THAT(read(), HasSubstr("the key 'a' is there twice"));
+  EXPECT_THAT(read(), HasSubstr("the key 'a' comes twice"));
   write("a:0123456789abcdef\n\nand something else\n");
   EXPECT_THAT(read(), HasSubstr("line 3 is not name:secret"));
   write(std::string(65, 'n') + ":0123456789abcdef");  // no name, but a secret
   EXPECT_EQ(read(), "=" + std::string(65, 'n') + ":0123456789abcdef;");
-}
-
-TEST_F(KeyFile, IsReadAgainWhenItChanges) {
-  write("a:0123456789abcdef\n");
-  Options options;
-  options.key_file = path_;
-  auto files = CredentialFiles::open(options);
-  ASSERT_TRUE(files) << files.error().message;
-  const auto first = (*files)->current();
-  EXPECT_EQ((*files)->current(), first);
-  write("a:0123456789abcdef\nb:0123456789abcdef\n");
-  const auto second = (*files)->current();
-  EXPECT_EQ(second->keys().size(), 2U);
-  // Half written: the keys of before stay.
-  write("a:0123");
-  EXPECT_EQ((*files)->current(), second);
-  std::filesystem::remove(path_);
-  EXPECT_EQ((*files)->current(), second);
-  write("c:0123456789abcdef\n");
-  EXPECT_EQ((*files)->current()->keys().size(), 1U);
-}
-
-TEST_F(KeyFile, CertificatesAreReadAgain) {
-  const crypto::Authority authority("A");
-  const auto files = authority.issue("one");
-  Options options;
-  options.tls_ca = files.authority;
-  options.tls_certificate = files.certificate;
-  options.tls_key = files.key;
-  auto opened = CredentialFiles::open(options);
-  ASSERT_TRUE(opened) << opened.error().message;
-  const auto first = (*opened)->current();
-  const auto next = authority.issue("one");
-  std::filesystem::rename(next.certificate, files.certificate);
-  EXPECT_EQ((*opened)->current(), first) << "the key does not fit yet";
-  std::filesystem::rename(next.key, files.key);
-  EXPECT_NE((*opened)->current(), first);
-}
-
-TEST_F(KeyFile, SaysWhatDoesNotGoTogether) {
-  const auto error = [](const Options& options) { return CredentialFiles::open(options).error().message; };
-  Options options;
-  options.allow = {"a"};
-  EXPECT_THAT(error(options), HasSubstr("UCCL_P2P_ALLOW"));
-  options.tls_ca = path_;
-  EXPECT_THAT(error(options), HasSubstr("go together"));
-  options.key_file = path_;
-  EXPECT_THAT(error(options), HasSubstr("not both"));
-  const crypto::Authority authority("A");
-  const auto files = authority.issue("one");
-  ASSERT_EQ(::chmod(files.key.c_str(), 0644), 0);
-  options = {};
-  options.tls_ca = files.authority;
-  options.tls_certificate = files.certificate;
-  options.tls_key = files.key;
-  EXPECT_THAT(error(options), HasSubstr("everybody may read"));
-  EXPECT_EQ(CredentialFiles::open(Options()).value(), nullptr);
 }
 
 }  // namespace

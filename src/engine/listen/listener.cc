@@ -20,13 +20,13 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-// Connections taken before other events have their turn.
+// Connections accepted for one event, before other events get their turn.
 constexpr int kAcceptsPerEvent = 64;
 
-// Others that one connection may cost where descriptors are scarce.
-constexpr int kMostSentOff = 4;
+// Strangers that are closed at most to accept one connection when descriptors are scarce.
+constexpr int kMostEvicted = 4;
 
-// How long nothing is taken when there is nothing to take it with.
+// How long nothing is accepted when there is no descriptor to accept it with.
 constexpr std::chrono::milliseconds kPause{100};
 
 }  // namespace
@@ -63,8 +63,8 @@ void Listener::accept_some(int listener) {
   for (int i = 0; i != kAcceptsPerEvent && !paused_; ++i) {
     auto socket = socket::try_accept(listener);
     if (!socket) {
-      // No descriptor or no memory, mostly. The connection waits on, and so would the event: look away for a
-      // while.
+      // Mostly no descriptor or no memory. The connection stays in the backlog, and the event would come
+      // again at once: stop watching for a while.
       strangers_.drop_one();
       shortages_.log("{}; nothing is accepted for {} ms", socket.error().message, kPause.count());
       return pause();
@@ -73,25 +73,25 @@ void Listener::accept_some(int listener) {
     const bool scarce = is_scarce(*socket);
     if (scarce && !make_descriptor_free(*socket)) return;
     receive(std::move(*socket));
-    // Who was sent off may need its turn until it is gone.
+    // What was closed may need a turn of the reactor until its descriptor is free.
     if (scarce) return;
   }
 }
 
-/// The system gives the lowest number that is free, so a high one tells that there are few left.
+/// The kernel gives the lowest free number, so a high one means that few are left.
 bool Listener::is_scarce(const UniqueFd& newest) const {
   const std::size_t limit = descriptor_limit();
   return static_cast<std::size_t>(newest.get()) >= limit - std::min(settings_.spare_descriptors, limit / 2);
 }
 
-/// Moves `newest` to the number of one that is sent off, or the next one would have it and tell nothing.
-/// Where the application is quicker to take that number another one goes: it tells nothing either once the
-/// file is closed.
+/// Closes a stranger and moves `newest` to the number that this frees; otherwise the next connection would
+/// get that low number, and is_scarce would not see that descriptors are few. If the application takes the
+/// number first, another stranger is closed, up to kMostEvicted.
 bool Listener::make_descriptor_free(UniqueFd& newest) {
   bool lower = false;
-  int sent_off = 0;
-  while (!lower && sent_off != kMostSentOff && strangers_.drop_one()) {
-    ++sent_off;
+  int evicted = 0;
+  while (!lower && evicted != kMostEvicted && strangers_.drop_one()) {
+    ++evicted;
     UniqueFd low(::fcntl(newest.get(), F_DUPFD_CLOEXEC, 0));
     lower = low && low.get() < newest.get();
     if (lower) newest = std::move(low);
@@ -99,9 +99,9 @@ bool Listener::make_descriptor_free(UniqueFd& newest) {
   shortages_.log(
       "descriptors are scarce: {} of {} are left to the application; {}", settings_.spare_descriptors,
       descriptor_limit(),
-      sent_off != 0 ? "connections that have not proven themselves are closed" : "nothing is accepted");
+      evicted != 0 ? "connections that have not proven themselves are closed" : "nothing is accepted");
   if (!lower) strangers_.count_refused();
-  if (sent_off == 0) pause();
+  if (evicted == 0) pause();
   return lower;
 }
 
@@ -109,13 +109,13 @@ void Listener::receive(UniqueFd socket) {
   const auto peer = socket::peer_address(socket.get());
   if (!peer) return;
   const std::uint64_t refused = strangers_.refused();
-  const Id id = strangers_.add(peer->text(), Strangers::Clock::now(), [this](Id one) { let_go(one); });
+  const Id id = strangers_.add(peer->text(), Strangers::Clock::now(), [this](Id one) { release(one); });
   if (strangers_.refused() != refused) {
-    crowds_.log("more connect than may be waited for to prove themselves ({} do): the oldest are closed",
+    crowds_.log("{} connections have not proven themselves, the most that are kept: the oldest are closed",
                 strangers_.size());
   }
   guests_.emplace(id, Guest{std::move(socket)});
-  look(id, 0);  // mostly its first bytes are there
+  look(id, 0);  // mostly its first bytes are there already
 }
 
 void Listener::wait_for(Id id, std::size_t bytes) {
@@ -125,31 +125,31 @@ void Listener::wait_for(Id id, std::size_t bytes) {
   const Status watched = reactor_.watch(guest.fd.get(), EPOLLIN | EPOLLRDHUP,
                                         [this, id](std::uint32_t events) { look(id, events); });
   if (!watched) return refuse(id, "it cannot be watched");
-  guest.timer = reactor_.after(settings_.patience, [this, id] { refuse(id, "it said nothing in time"); });
+  guest.timer = reactor_.after(settings_.patience, [this, id] { refuse(id, "it said too little in time"); });
 }
 
 void Listener::look(Id id, std::uint32_t events) {
   const int fd = guests_.at(id).fd.get();
   std::array<std::byte, FirstBytes::kMost> bytes{};
   const auto peeked = socket::try_peek(fd, bytes);
-  if (!peeked) return refuse(id, "it broke off");
+  if (!peeked) return refuse(id, "it failed");
   FirstBytes first = FirstBytes::read(ByteView(bytes).first(peeked->bytes));
   switch (first.kind) {
     case FirstBytes::Kind::kUndecided:
       if (peeked->ended || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
-        return refuse(id, "it left");
+        return refuse(id, "it ended before it said what it is");
       }
       return wait_for(id, first.needed);
-    case FirstBytes::Kind::kForeign: return refuse(id, "what it said is of another protocol");
+    case FirstBytes::Kind::kForeign: return refuse(id, "it speaks another protocol");
     case FirstBytes::Kind::kControl:
-      return strangers_.spoke(id, Strangers::Clock::now(), welcome_(let_go(id), id));
+      return strangers_.spoke(id, Strangers::Clock::now(), welcome_(release(id), id));
     case FirstBytes::Kind::kStream:
     case FirstBytes::Kind::kResume: return take_named(id, first);
   }
 }
 
-/// A guest's socket, which is the caller's from here on.
-UniqueFd Listener::let_go(Id id) {
+/// Stops watching a guest and gives its socket to the caller; none if it is not there.
+UniqueFd Listener::release(Id id) {
   auto guest = guests_.extract(id);
   if (guest.empty()) return UniqueFd();
   UniqueFd fd = std::move(guest.mapped().fd);
@@ -164,18 +164,19 @@ void Listener::refuse(Id id, const char* why) {
   refusals_.log("a stranger's connection is closed: {}", why);
   strangers_.remove(id);
   strangers_.count_refused();
-  let_go(id);
+  release(id);
 }
 
-/// It says what it is for. A peer whose session is not known here is told so, or it would dial on.
+/// For connections that name what awaits them. A peer whose session is not known here is told so: it would
+/// dial again otherwise.
 void Listener::take_named(Id id, const FirstBytes& first) {
   strangers_.remove(id);
-  UniqueFd socket = let_go(id);
+  UniqueFd socket = release(id);
   if (hand_on(first.token, socket)) return;
-  refusals_.log("a stranger's connection is closed: nothing is awaited that it names");
+  refusals_.log("a stranger's connection is closed: it names a channel or session that is not awaited");
   strangers_.count_refused();
   if (first.kind != FirstBytes::Kind::kResume) return;
-  std::array<std::byte, wire::kStrangerFrameBytes> rest{};  // unread it would make the close a reset
+  std::array<std::byte, wire::kStrangerFrameBytes> rest{};  // left unread, it would make close() send a reset
   (void)socket::try_receive(socket.get(), rest);
   (void)socket::try_send(socket.get(), wire::encode(wire::ResumeAnswer{}));
 }

@@ -20,38 +20,43 @@
 
 namespace p2p::engine {
 
-/// The endpoint's open port: takes connections, keeps those that have not proven themselves within bounds,
-/// and finds out what each is. Leaves descriptors to the application, and pauses where the system has none
-/// left. On the reactor's thread, but for what StreamPort and the comments say.
+/// The endpoint's open port: accepts connections, finds out from the first bytes what each is, and bounds
+/// those that have not proven who they are. Leaves some descriptors to the application, and pauses when the
+/// process has none left. Call it on the reactor's thread, but for what StreamPort and the comments allow
+/// elsewhere.
 class Listener : public StreamPort {
  public:
   struct Settings {
     Strangers::Limits strangers;
-    std::size_t spare_descriptors = 0;      ///< of the process's limit, left to the application
-    std::chrono::milliseconds patience{0};  ///< for a connection's first bytes
+    std::size_t spare_descriptors = 0;      ///< that the process may open and this leaves to the application
+    std::chrono::milliseconds patience{0};  ///< how long a connection may take for its first bytes
   };
 
-  /// Gets a connection that speaks the control protocol, and the stranger that it is until `proven`, which
-  /// does not come before it returns. Gives what sends it off.
+  /// Gets the control connection of a new session. It counts as `stranger` until `proven` is called, which
+  /// must not happen before this returns. Returns what closes it.
   using Welcome = std::function<Strangers::Drop(UniqueFd socket, Strangers::Id stranger)>;
 
-  /// The reactor runs no handler of it after `close` and before its own end.
+  /// `reactor` outlives it. After `close` no handler of this object runs any more.
   Listener(Reactor& reactor, Settings settings, Welcome welcome);
   ~Listener() override = default;
 
-  /// Listens on `address`; port 0: the system chooses. Any thread before `start`, then the reactor's.
+  /// Listens on `address`, with port 0 on one that the system chooses, and returns what it got; kSystem if
+  /// the address cannot be had. Any thread before `start`, then the reactor's.
   Result<socket::Address> open(const socket::Address& address);
-  void discard_all() { sockets_.clear(); }  ///< before `start`
+  /// Closes what `open` opened. Before `start` only.
+  void discard_all() { sockets_.clear(); }
   void start();
+
+  /// Accepts nothing more, and closes all that have not proven who they are.
   void close();
 
-  /// What it has shown was right so far.
+  /// The first step of its proof was right: it gets more time (see Strangers).
   void answered(Strangers::Id stranger) { strangers_.answered(stranger, Strangers::Clock::now()); }
 
-  /// It is no stranger any more: it has proven itself, or is gone.
+  /// It has proven who it is, or is gone: it counts no more.
   void proven(Strangers::Id stranger) { strangers_.remove(stranger); }
 
-  /// Connections that were closed as strangers. Any thread.
+  /// Connections that were closed before they had proven who they are. Any thread.
   std::uint64_t refused() const { return strangers_.refused(); }
 
   Result<std::uint16_t> open_at(const std::string& address) override;
@@ -61,7 +66,7 @@ class Listener : public StreamPort {
  private:
   struct Guest {
     UniqueFd fd;
-    std::optional<Reactor::TimerId> timer;  // since it is watched
+    std::optional<Reactor::TimerId> timer;  // none before it is watched
   };
   using Id = Strangers::Id;
 
@@ -72,7 +77,7 @@ class Listener : public StreamPort {
   void receive(UniqueFd socket);
   void look(Id id, std::uint32_t events);
   void wait_for(Id id, std::size_t bytes);
-  UniqueFd let_go(Id id);
+  UniqueFd release(Id id);
   void refuse(Id id, const char* why);
   void take_named(Id id, const FirstBytes& first);
   bool hand_on(const Token& token, UniqueFd& socket);
@@ -85,7 +90,7 @@ class Listener : public StreamPort {
   bool paused_ = false;
   bool closed_ = false;
   Strangers strangers_;
-  std::map<Id, Guest> guests_;  // that have not said what they are
+  std::map<Id, Guest> guests_;  // whose first bytes have not told yet what they are
   RateLimitedLog refusals_{LogLevel::kInfo};
   RateLimitedLog crowds_{LogLevel::kWarning};
   RateLimitedLog shortages_{LogLevel::kWarning};

@@ -9,18 +9,18 @@
 
 namespace p2p::engine {
 
-/// The one by which peers reach this host if nothing else is announced.
+/// The numeric address by which peers reach this host, if the application announces none.
 Result<std::string> own_address(const Options& options);
 
 /// See p2p::Endpoint::announced_address.
 Result<std::string> announced_address(const Options& options);
 
-/// One or two to listen at: strangers are let in everywhere only if a key keeps them out, and peers of this
-/// host may use its loopback address.
+/// The one or two addresses to listen at. `own` is own_address(). If the options name no address and there is
+/// a key, these are all addresses of the host. Otherwise `own`, and loopback for peers of this host.
 std::vector<std::string> listen_addresses(const Options& options, const std::string& own, bool has_key);
 
-/// Where else a peer that came to `address` finds this host: if the application left it to the engine at
-/// which addresses to listen and which one to tell, and so all are open, at one of each other network.
+/// Further addresses for a peer that has connected to `address`: one of each other network of this host.
+/// Empty unless the port is open at all addresses and the application has named none to announce.
 std::vector<std::string> other_addresses(const Options& options, const std::string& address, bool has_key);
 
 }  // namespace p2p::engine

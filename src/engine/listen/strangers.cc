@@ -15,18 +15,18 @@ Strangers::Id Strangers::add(const std::string& address, Clock::time_point now, 
   }
   ++of_address_[address];
   const Id id = next_++;
-  entries_.emplace(id, Entry{address, now + kFirstWords, std::move(drop)});
+  entries_.emplace(id, Entry{address, now + kFirstBytes, std::move(drop)});
   return id;
 }
 
 void Strangers::spoke(Id id, Clock::time_point now, Drop drop) {
-  if (Entry* const entry = come_on(id, Progress::kSpoke, now)) entry->drop = std::move(drop);
+  if (Entry* const entry = advance(id, Progress::kSpoke, now)) entry->drop = std::move(drop);
 }
 
-void Strangers::answered(Id id, Clock::time_point now) { come_on(id, Progress::kAnswered, now); }
+void Strangers::answered(Id id, Clock::time_point now) { advance(id, Progress::kAnswered, now); }
 
-/// Null: it has been sent off.
-Strangers::Entry* Strangers::come_on(Id id, Progress progress, Clock::time_point now) {
+/// Null if it was closed meanwhile.
+Strangers::Entry* Strangers::advance(Id id, Progress progress, Clock::time_point now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return nullptr;
   found->second.progress = progress;
@@ -40,7 +40,7 @@ void Strangers::remove(Id id) {
 
 bool Strangers::drop_one() {
   if (entries_.empty()) return false;
-  send_off(std::ranges::min_element(entries_, {}, [](const auto& one) { return one.second.progress; }));
+  evict(std::ranges::min_element(entries_, {}, [](const auto& one) { return one.second.progress; }));
   return true;
 }
 
@@ -53,11 +53,11 @@ void Strangers::make_room(const std::string& address, Clock::time_point now) {
     if (oldest == entries_.end()) oldest = one;
     if (unanswered == entries_.end() && one->second.progress != Progress::kAnswered) unanswered = one;
     if (one->second.due > now) continue;
-    if (one->second.progress == Progress::kSilent) return send_off(one);
+    if (one->second.progress == Progress::kSilent) return evict(one);
     if (spoke == entries_.end()) spoke = one;
   }
   for (const auto one : {spoke, unanswered, oldest}) {
-    if (one != entries_.end()) return send_off(one);
+    if (one != entries_.end()) return evict(one);
   }
 }
 
@@ -67,7 +67,7 @@ std::string Strangers::busiest_address() const {
       ->first;
 }
 
-void Strangers::send_off(Entries::iterator entry) {
+void Strangers::evict(Entries::iterator entry) {
   count_refused();
   const Id id = entry->first;
   take(entry)(id);

@@ -12,44 +12,44 @@
 
 namespace p2p::engine {
 
-/// Who has connected and not proven himself yet: so many in all, and of one address. Where there is no room
-/// one of the address with the most of them goes: the oldest that has said nothing and had the time to, else
-/// the oldest that spoke and had the time to prove itself, else the oldest that has not been answered, else
-/// the oldest. One thread.
+/// Connections whose peer has not proven who it is yet ("strangers"), bounded in all and for each address.
+/// When a bound is reached one of the address in question, or of the address with the most, is closed: the
+/// oldest that is past its time for first bytes and has sent none; else the oldest that is past its time for
+/// the proof; else the oldest whose first proof was not yet found right; else the oldest. One thread.
 class Strangers {
  public:
   using Clock = std::chrono::steady_clock;
   using Id = std::uint64_t;
-  using Drop = std::function<void(Id)>;  ///< sends it off
+  using Drop = std::function<void(Id)>;  ///< closes the connection
 
   struct Limits {
     std::size_t all = 0;
     std::size_t of_one_address = 0;
   };
 
-  /// In which a rightful peer says its first messages, and proves itself after them.
-  static constexpr std::chrono::milliseconds kFirstWords{20};
+  /// How long a good peer takes at most for its first bytes, and from then on for each step of its proof.
+  static constexpr std::chrono::milliseconds kFirstBytes{20};
   static constexpr std::chrono::milliseconds kProof{200};
 
   explicit Strangers(Limits limits) : limits_(limits) {}
 
   Id add(const std::string& address, Clock::time_point now, Drop drop);
 
-  /// It has begun to speak; `drop` is what sends it off from here on.
+  /// Its first bytes have come; `drop` closes it from now on.
   void spoke(Id id, Clock::time_point now, Drop drop);
 
-  /// What it has shown was right so far: it has the time for the rest.
+  /// The first step of its proof was right: it gets kProof for the rest.
   void answered(Id id, Clock::time_point now);
 
   /// It has proven itself or is gone.
   void remove(Id id);
 
-  /// Sends off one that has come least far, the oldest of those; false if there is none.
+  /// Closes the oldest of those that are least far with their proof; false if there is none.
   bool drop_one();
 
   std::size_t size() const { return entries_.size(); }
 
-  /// Sent off, or counted by others. Any thread.
+  /// How many were closed here, or counted by `count_refused`. Any thread.
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
   void count_refused() { refused_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -57,16 +57,16 @@ class Strangers {
   enum class Progress { kSilent, kSpoke, kAnswered };
   struct Entry {
     std::string address;
-    Clock::time_point due;  ///< when it has had its time
+    Clock::time_point due;  ///< until when it has time for its next step
     Drop drop;
     Progress progress = Progress::kSilent;
   };
   using Entries = std::map<Id, Entry>;  // in the order in which they came
 
-  Entry* come_on(Id id, Progress progress, Clock::time_point now);
+  Entry* advance(Id id, Progress progress, Clock::time_point now);
   void make_room(const std::string& address, Clock::time_point now);
   std::string busiest_address() const;
-  void send_off(Entries::iterator entry);
+  void evict(Entries::iterator entry);
   Drop take(Entries::iterator entry);
 
   const Limits limits_;

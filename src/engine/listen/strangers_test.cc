@@ -10,9 +10,9 @@ namespace p2p::engine {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
-class StrangersTest : public testing::Test {
+class StrangersTest : public ::testing::Test {
  protected:
   Strangers::Id come(const std::string& address, const std::string& name) {
     return strangers_.add(address, now_, [this, name](Strangers::Id) { gone_.push_back(name); });
@@ -26,7 +26,7 @@ class StrangersTest : public testing::Test {
 
 TEST_F(StrangersTest, TheOldestOfAnAddressGoes) {
   for (const char* name : {"a", "b", "c"}) come("1", name);
-  pass(Strangers::kFirstWords);
+  pass(Strangers::kFirstBytes);
   come("1", "d");
   EXPECT_THAT(gone_, ElementsAre("a"));
   EXPECT_EQ(strangers_.size(), 3U);
@@ -48,7 +48,7 @@ TEST_F(StrangersTest, TheSilentGoBeforeThoseWhoSpoke) {
   for (const char* name : {"d", "e"}) come("1", name);
   EXPECT_THAT(gone_, ElementsAre("b", "c"));
   for (const char* name : {"f", "g"}) {
-    pass(Strangers::kFirstWords);
+    pass(Strangers::kFirstBytes);
     come("1", name);
   }
   EXPECT_THAT(gone_, ElementsAre("b", "c", "d", "e"));
@@ -99,7 +99,7 @@ TEST_F(StrangersTest, AFloodFromOneAddressPushesOutItselfAlone) {
   come("2", "lone");
   pass(milliseconds(1));
   for (const char* name : {"a", "b", "c"}) come("1", name);
-  pass(Strangers::kFirstWords);
+  pass(Strangers::kFirstBytes);
   come("3", "another");
   EXPECT_THAT(gone_, ElementsAre("a"));
 }
