@@ -10,19 +10,21 @@
 
 namespace p2p::engine {
 
-/// What was lost of a path, when and why, and what came back: for people. Off the path of data. Thread-safe.
+/// When channels or the session of a path were lost, why, and when they came back. For people to read; not on
+/// the path of data. Thread-safe.
 class PathHistory {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `which`, where there are several: "eth1".
+  /// `which` names one of several ("eth1"), and is empty if there is one. `why`: the error's text.
   void lost(std::string_view which, std::string_view why, Clock::time_point now = Clock::now());
   void returned(Clock::time_point now = Clock::now());
 
   std::uint64_t losses() const;
   std::uint64_t returns() const;
 
-  /// "lost 2 times, last eth1 12.3 s ago: reset by peer; back 2 times, last 11.9 s ago"; empty: never lost.
+  /// "lost 2 times, last eth1 12.3 s ago: reset by peer; back 2 times, last 11.9 s ago"; empty if
+  /// nothing was ever lost.
   std::string describe(Clock::time_point now = Clock::now()) const;
 
  private:

@@ -23,10 +23,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Events in memory at most.
+// Events in the queue at most.
 constexpr std::size_t kMostQueued = 1U << 16;
 
-// So long they gather before they are written.
+// How long events gather before they are written together.
 constexpr std::chrono::milliseconds kGather{20};
 
 std::string file_name(const std::string& pattern) {
@@ -38,7 +38,7 @@ std::string file_name(const std::string& pattern) {
   return name;
 }
 
-/// In a JSON string. Names of interfaces and devices are ASCII.
+/// Fit for a JSON string: up to the first NUL, with `?` for all but printable ASCII, quotes and backslashes.
 std::string plain(std::string_view text) {
   std::string out(text.substr(0, text.find('\0')));
   std::ranges::replace_if(out, [](char c) { return c < ' ' || c > '~' || c == '"' || c == '\\'; }, '?');
@@ -51,7 +51,7 @@ double microseconds(Clock::time_point at) {
 
 std::string_view verb(Operation operation) { return operation == Operation::kWrite ? "write" : "read"; }
 
-/// Without the brace that closes it.
+/// The caller adds further fields and the closing brace.
 void open_event(std::string& text, const Trace::Event& event, char phase, std::string_view name,
                 std::string_view category, std::uint64_t id) {
   fmt::format_to(std::back_inserter(text),
@@ -73,19 +73,20 @@ void format_event(std::string& text, const Trace::Event& event) {
       open_event(text, event, 'n', "started", "transfer", event.transfer);
       text += '}';
       return;
-    case Trace::Kind::kPieceSent:
+    case Trace::Kind::kItemSent:
       open_event(text, event, 'b', "piece", "piece", event.item);
       fmt::format_to(out, R"(,"args":{{"transfer":"0x{:x}","bytes":{},"transport":"{}","rail":"{}"}}}})",
                      event.transfer, subject.bytes, plain({event.transport, sizeof event.transport}),
                      plain({event.rail, sizeof event.rail}));
       return;
-    case Trace::Kind::kPieceEnded: open_event(text, event, 'e', "piece", "piece", event.item); break;
+    case Trace::Kind::kItemEnded: open_event(text, event, 'e', "piece", "piece", event.item); break;
     case Trace::Kind::kEnded: open_event(text, event, 'e', name, "transfer", event.transfer); break;
   }
   fmt::format_to(out, R"(,"args":{{"outcome":"{}"}}}})", event.outcome);
 }
 
-/// Names the process, and the time of day at which the trace's clock was zero.
+/// The opening bracket, and an event that names the process and says at which time of day (microseconds since
+/// 1970) the trace's clock was zero.
 std::string first_event() {
   const auto zero = std::chrono::system_clock::now().time_since_epoch() - Clock::now().time_since_epoch();
   return fmt::format(
@@ -110,10 +111,11 @@ Result<std::shared_ptr<Trace>> Trace::open(const std::string& name, std::uint64_
   UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!file) return tl::unexpected(system_error(fmt::format("open the trace {}", name), errno));
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    return fail(ErrorCode::kUnavailable,
-                "open the trace {}: another process writes it; %p in its name gives "
-                "each one its own",
-                name);
+    return fail(
+        ErrorCode::kUnavailable,
+        "open the trace {}: another process writes it; %p in its name, which stands for the process id, "
+        "gives each one its own",
+        name);
   }
   if (::ftruncate(file.get(), 0) != 0) {
     return tl::unexpected(system_error(fmt::format("empty the trace {}", name), errno));

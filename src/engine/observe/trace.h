@@ -18,37 +18,39 @@
 
 namespace p2p::engine {
 
-/// A file of Chrome trace events, one for the process, shared by its endpoints. Whoever notes an event only
-/// puts it into a queue, which is bounded; a thread writes. Each line is an event, and the file is good
-/// without its last bracket, so that what was written stays good when the process is killed. Thread-safe.
+/// A file of Chrome trace events, shared by the endpoints of the process that name it. `note` only puts an
+/// event into a bounded queue; a thread of its own writes the file, one event a line. Readers of the format
+/// need no closing bracket, so a file whose process was killed can be read. Thread-safe.
 class Trace {
  public:
-  enum class Kind : std::uint8_t { kSubmitted, kStarted, kPieceSent, kPieceEnded, kEnded };
+  enum class Kind : std::uint8_t { kSubmitted, kStarted, kItemSent, kItemEnded, kEnded };
 
   struct Event {
     Kind kind = Kind::kSubmitted;
     TransferTrace::Subject subject;
     std::chrono::steady_clock::time_point at;
-    std::uint64_t transfer = 0;
-    std::uint64_t item = 0;
-    int thread = 0;
+    std::uint64_t transfer = 0;  ///< from `next`
+    std::uint64_t item = 0;      ///< of kItemSent and kItemEnded, unique among those under way
+    int thread = 0;              ///< set by `note`
     std::string_view outcome{};  ///< "ok" or an error's code
     char transport[16]{};
     char rail[16]{};
   };
 
-  /// The one that the options name; null if they name none or it cannot be written, which the log says.
+  /// The trace that `Options::trace` names. Null if it names none, or if the file cannot be had: the log says
+  /// why.
   static std::shared_ptr<Trace> of_process(const Options& options);
 
-  /// Writes what is in the queue, and the last bracket.
+  /// Writes what is in the queue, and the closing bracket. Does nothing in a forked process.
   ~Trace();
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  /// Numbers transfers from 1.
+  /// The next transfer's number, from 1.
   std::uint64_t next() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// Adds the thread. Dropped, and counted, if the queue is full.
+  /// Never blocks on the file. If the queue is full the event is dropped, and the number of those dropped
+  /// goes into the file.
   void note(Event event);
 
  private:
@@ -64,11 +66,11 @@ class Trace {
   const Birthplace birthplace_;
   std::atomic<std::uint64_t> next_{1};
   std::atomic<bool> full_{false};
-  std::atomic<std::uint32_t> news_{0};  // futex: something is in the queue, or it ends
-  std::atomic<std::uint32_t> stop_{0};  // futex
+  std::atomic<std::uint32_t> news_{0};  // futex, 1: there are events, or it ends
+  std::atomic<std::uint32_t> stop_{0};  // futex, 1: it ends
   std::thread thread_;
 
-  // The writer's.
+  // Of the thread that writes.
   std::uint64_t written_ = 0;
   std::vector<Event> writing_;
 

@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 std::string_view outcome(const Status& status) { return status ? "ok" : to_string(status.error().code); }
 
-/// Unlike that of any other item that is under way in this process.
+/// Unique among the items that are under way in this process.
 std::uint64_t id_of(const TransferTrace::Way& way, BatchId item) {
   return (reinterpret_cast<std::uintptr_t>(way.runner) << 10) + to_underlying(item);
 }
@@ -36,7 +36,7 @@ void TransferTrace::item_sent(const Way& way, const Batch& item, TimePoint at) {
     trace_->note(
         {.kind = Trace::Kind::kStarted, .subject = {.operation = operation_}, .at = at, .transfer = number_});
   }
-  Trace::Event event{.kind = Trace::Kind::kPieceSent,
+  Trace::Event event{.kind = Trace::Kind::kItemSent,
                      .subject = {.operation = operation_, .bytes = item.bytes},
                      .at = at,
                      .transfer = number_,
@@ -47,7 +47,7 @@ void TransferTrace::item_sent(const Way& way, const Batch& item, TimePoint at) {
 }
 
 void TransferTrace::item_ended(const Way& way, BatchId item, const Status& status) {
-  trace_->note({.kind = Trace::Kind::kPieceEnded,
+  trace_->note({.kind = Trace::Kind::kItemEnded,
                 .subject = {.operation = operation_},
                 .at = Clock::now(),
                 .transfer = number_,

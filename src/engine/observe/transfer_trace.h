@@ -15,7 +15,7 @@ namespace p2p::engine {
 
 class Trace;
 
-/// Tells a trace what becomes of one transfer. Thread-safe.
+/// Notes the events of one transfer in a trace. Thread-safe.
 class TransferTrace {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
@@ -25,25 +25,27 @@ class TransferTrace {
     std::uint64_t bytes = 0;
     std::uint64_t blocks = 0;
     ConnectionId connection{};
-    std::uint64_t application = 0;  ///< its own number
+    std::uint64_t application = 0;  ///< PostOptions::trace_id
   };
 
-  /// It was submitted.
+  /// Notes that it was submitted.
   TransferTrace(std::shared_ptr<Trace> trace, const Subject& subject);
 
-  /// Where a item goes. `runner` is one in this process, and the names' strings live as long as it does.
+  /// The channel that an item goes over. `runner` tells the channels of this process apart; the names must
+  /// live as long as it does.
   struct Way {
     const void* runner = nullptr;
     std::string_view transport;
     std::string_view rail;
   };
 
-  /// A channel took a item of it; with the first one it starts.
+  /// A channel took an item of it at `at`. The first one is also the start of the transfer.
   void item_sent(const Way& way, const Batch& item, TimePoint at);
 
-  /// It was acknowledged, or not.
+  /// The peer has acknowledged the item, or it failed.
   void item_ended(const Way& way, BatchId item, const Status& status);
 
+  /// The outcome of the whole transfer.
   void ended(const Status& status);
 
  private:
