@@ -9,18 +9,19 @@
 namespace p2p::engine {
 namespace {
 
-// Small enough that other messages get their turn between two items.
-constexpr std::size_t kPieceBytes = std::size_t{16} << 10;
+// A notification travels in parts of at most so many bytes, so that other messages get their turn between
+// two.
+constexpr std::size_t kPartBytes = std::size_t{16} << 10;
 
-// The peer is told of what was taken once that is such a part of what is kept at most: what it was not told
-// of and the longest notification have room together.
-constexpr std::uint64_t kTellPart = 4;
+// The peer gets credit back once the application has taken a quarter of the window. A notification has at
+// most half of it, so the longest one always fits beside the credit that is not given back yet.
+constexpr std::uint64_t kCreditShare = 4;
 
 }  // namespace
 
 bool Notifications::fits(std::uint64_t bytes) const {
-  return room_known_ && said_.count - taken_.count < peer_room_.count &&
-         bytes <= peer_room_.bytes - std::min(peer_room_.bytes, said_.bytes - taken_.bytes);
+  return room_known_ && sent_.count - taken_.count < peer_room_.count &&
+         bytes <= peer_room_.bytes - std::min(peer_room_.bytes, sent_.bytes - taken_.bytes);
 }
 
 Status Notifications::refuse(std::uint64_t bytes) const {
@@ -34,7 +35,7 @@ void Notifications::set_peer_room(Amount room) {
     MutexLock lock(mutex_);
     peer_room_ = room;
     room_known_ = true;
-    say_waiting(actions);
+    send_waiting(actions);
   }
   actions.run();
   messages_->flush();
@@ -43,7 +44,7 @@ void Notifications::set_peer_room(Amount room) {
 void Notifications::send(std::string_view payload, std::shared_ptr<TransferState> state) {
   Status refused;
   {
-    // Held over the items: those of two notifications must not mix.
+    // Held for all parts: those of two notifications must not mix.
     MutexLock lock(mutex_);
     if (closed_) {
       refused = tl::unexpected(error_);
@@ -54,7 +55,7 @@ void Notifications::send(std::string_view payload, std::shared_ptr<TransferState
       ++delayed_;
       return;
     } else {
-      say(payload, state);
+      send_now(payload, state);
       messages_->gather();
     }
   }
@@ -67,25 +68,25 @@ void Notifications::send(std::string_view payload, std::shared_ptr<TransferState
   messages_->flush_if_due();
 }
 
-void Notifications::say(std::string_view payload, std::shared_ptr<TransferState> state) {
-  const std::uint64_t id = said_.count++;
-  said_.bytes += payload.size();
+void Notifications::send_now(std::string_view payload, std::shared_ptr<TransferState> state) {
+  const std::uint64_t id = sent_.count++;
+  sent_.bytes += payload.size();
   open_.emplace(id, std::move(state));
   std::size_t offset = 0;
   do {
-    const ByteView item = as_bytes(payload.substr(offset, kPieceBytes));
-    messages_->say(wire::Notify{id, payload.size(), offset, {}}, std::span(&item, 1));
-    offset += item.size();
+    const ByteView part = as_bytes(payload.substr(offset, kPartBytes));
+    messages_->say(wire::Notify{id, payload.size(), offset, {}}, std::span(&part, 1));
+    offset += part.size();
   } while (offset < payload.size());
 }
 
-void Notifications::say_waiting(PostUnlockActions& actions) {
+void Notifications::send_waiting(PostUnlockActions& actions) {
   while (!waiting_.empty()) {
     Waiting& next = waiting_.front();
     if (too_long(next.payload.size())) {
       actions.finish(std::move(next.state), refuse(next.payload.size()));
     } else if (fits(next.payload.size())) {
-      say(next.payload, std::move(next.state));
+      send_now(next.payload, std::move(next.state));
     } else {
       return;
     }
@@ -95,41 +96,42 @@ void Notifications::say_waiting(PostUnlockActions& actions) {
 
 std::vector<std::string> Notifications::take() {
   std::vector<std::string> taken;
-  bool tell = false;
+  bool give_credit = false;
   {
     MutexLock lock(mutex_);
     taken.swap(came_);
-    const std::uint64_t count = received_.count - told_.count;
-    tell = count != 0 &&
-           (count >= room_.count / kTellPart || received_.bytes - told_.bytes >= room_.bytes / kTellPart);
-    if (tell) {
-      told_ = received_;
-      messages_->say(wire::NotifyTaken{told_.count, told_.bytes});
+    const std::uint64_t count = received_.count - credited_.count;
+    give_credit = count != 0 && (count >= room_.count / kCreditShare ||
+                                 received_.bytes - credited_.bytes >= room_.bytes / kCreditShare);
+    if (give_credit) {
+      credited_ = received_;
+      messages_->say(wire::NotifyTaken{credited_.count, credited_.bytes});
     }
   }
-  if (tell) messages_->flush();
+  if (give_credit) messages_->flush();
   return taken;
 }
 
-Status Notifications::on(const wire::Notify& item) {
+Status Notifications::on(const wire::Notify& notify) {
   MutexLock lock(mutex_);
-  if (item.offset != coming_.size() || item.offset > item.total ||
-      item.part.size() > item.total - item.offset || (item.part.empty() && item.total != 0)) {
-    return fail(ErrorCode::kProtocol, "a notification's piece of {} bytes at {} of {}", item.part.size(),
-                item.offset, item.total);
+  if (notify.offset != coming_.size() || notify.offset > notify.total ||
+      notify.part.size() > notify.total - notify.offset || (notify.part.empty() && notify.total != 0)) {
+    return fail(ErrorCode::kProtocol, "part of a notification: {} bytes at {} of {}", notify.part.size(),
+                notify.offset, notify.total);
   }
-  const std::uint64_t kept = received_.bytes - told_.bytes;
-  if (received_.count - told_.count >= room_.count ||
-      item.total > room_.bytes - std::min(room_.bytes, kept)) {
-    return fail(ErrorCode::kProtocol, "a notification of {} bytes while {} with {} bytes are not taken",
-                item.total, received_.count - told_.count, kept);
+  const std::uint64_t kept = received_.bytes - credited_.bytes;
+  if (received_.count - credited_.count >= room_.count ||
+      notify.total > room_.bytes - std::min(room_.bytes, kept)) {
+    return fail(ErrorCode::kProtocol,
+                "a notification of {} bytes beyond the window: {} with {} bytes are not taken yet",
+                notify.total, received_.count - credited_.count, kept);
   }
-  coming_.append(reinterpret_cast<const char*>(item.part.data()), item.part.size());
-  if (coming_.size() < item.total) return {};
+  coming_.append(reinterpret_cast<const char*>(notify.part.data()), notify.part.size());
+  if (coming_.size() < notify.total) return {};
   received_.bytes += coming_.size();
   ++received_.count;
   came_.push_back(std::exchange(coming_, {}));
-  messages_->say(wire::NotifyDone{item.notification});
+  messages_->say(wire::NotifyDone{notify.notification});
   return {};
 }
 
@@ -143,19 +145,19 @@ void Notifications::on(const wire::NotifyDone& done, PostUnlockActions& actions)
 
 Status Notifications::on(const wire::NotifyTaken& taken, PostUnlockActions& actions) {
   MutexLock lock(mutex_);
-  if (taken.count > said_.count || taken.count < taken_.count || taken.bytes > said_.bytes ||
+  if (taken.count > sent_.count || taken.count < taken_.count || taken.bytes > sent_.bytes ||
       taken.bytes < taken_.bytes) {
     return fail(ErrorCode::kProtocol, "{} notifications with {} bytes taken: {} with {} were sent",
-                taken.count, taken.bytes, said_.count, said_.bytes);
+                taken.count, taken.bytes, sent_.count, sent_.bytes);
   }
   taken_ = {taken.count, taken.bytes};
-  say_waiting(actions);
+  send_waiting(actions);
   return {};
 }
 
 std::uint64_t Notifications::sent() const {
   MutexLock lock(mutex_);
-  return said_.count + waiting_.size();
+  return sent_.count + waiting_.size();
 }
 
 std::uint64_t Notifications::received() const {
@@ -186,7 +188,7 @@ void Notifications::close(const Error& error) {
   std::map<std::uint64_t, std::shared_ptr<TransferState>> open;
   std::deque<Waiting> waiting;
   {
-    // Both at once: a message of the peer's that is handled just now may move one from here to there.
+    // Both under one lock: a message that is handled meanwhile may move one from waiting_ to open_.
     MutexLock lock(mutex_);
     closed_ = true;
     error_ = error;

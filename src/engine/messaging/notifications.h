@@ -16,8 +16,9 @@
 
 namespace p2p::engine {
 
-/// Notifications of one connection, both ways. They travel as messages, in items, in order. Each side says
-/// how many it keeps until its application takes them; further ones wait on the other side. Thread-safe.
+/// Notifications of one connection, both ways: bytes that one application sends to the other, in order. Each
+/// side has a window, the amount that it keeps until its application takes it; what is more waits at the
+/// sender, which gets credit back as the application takes some. Thread-safe.
 class Notifications {
  public:
   /// A number of notifications and of their bytes.
@@ -26,19 +27,21 @@ class Notifications {
     std::uint64_t bytes = 0;
   };
 
-  /// `room`: what is kept here at most. No notification has more than half of its bytes.
+  /// `room`: the window of this side. A notification has at most half of its bytes.
   Notifications(std::shared_ptr<MessageStream> messages, Amount room)
       : messages_(std::move(messages)), room_(room) {}
 
-  /// What the peer keeps at most. Nothing leaves before this is known.
+  /// The window of the peer. Nothing leaves before this is called.
   void set_peer_room(Amount room);
 
-  /// `state` is finished when the peer has all of it.
+  /// Finishes `state` when the peer's engine has all of it; kMessageTooLong for more than half of its window.
   void send(std::string_view payload, std::shared_ptr<TransferState> state);
 
+  /// All that have come, oldest first. Gives credit back to the peer.
   std::vector<std::string> take();
 
-  Status on(const wire::Notify& item);
+  /// Messages of the peer, each under the stream's lock. kProtocol for what breaks the window or the order.
+  Status on(const wire::Notify& notify);
   void on(const wire::NotifyDone& done, PostUnlockActions& actions);
   Status on(const wire::NotifyTaken& taken, PostUnlockActions& actions);
 
@@ -51,9 +54,10 @@ class Notifications {
   /// Sent ones that the peer has not confirmed.
   std::size_t open() const;
 
-  /// Those that wait fail: the peer's application takes no more.
+  /// Fails those that wait for credit, which cannot come any more. Those that have left go on.
   void stop(const Error& error);
 
+  /// The connection ended: fails everything.
   void close(const Error& error);
 
  private:
@@ -63,8 +67,8 @@ class Notifications {
   };
 
   bool fits(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
-  void say(std::string_view payload, std::shared_ptr<TransferState> state) P2P_REQUIRES(mutex_);
-  void say_waiting(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  void send_now(std::string_view payload, std::shared_ptr<TransferState> state) P2P_REQUIRES(mutex_);
+  void send_waiting(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   bool too_long(std::uint64_t bytes) const P2P_REQUIRES(mutex_) {
     return room_known_ && bytes > peer_room_.bytes / 2;
   }
@@ -76,20 +80,20 @@ class Notifications {
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
   Error error_ P2P_GUARDED_BY(mutex_);
 
-  // Sent: all, and as far as the peer's application has taken them.
+  // Sending. `sent_` and `taken_` count from the start; their difference takes up the peer's window.
   Amount peer_room_ P2P_GUARDED_BY(mutex_);
   bool room_known_ P2P_GUARDED_BY(mutex_) = false;
-  Amount said_ P2P_GUARDED_BY(mutex_);
+  Amount sent_ P2P_GUARDED_BY(mutex_);
   Amount taken_ P2P_GUARDED_BY(mutex_);
   std::deque<Waiting> waiting_ P2P_GUARDED_BY(mutex_);
   std::uint64_t delayed_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, std::shared_ptr<TransferState>> open_ P2P_GUARDED_BY(mutex_);
 
-  // Received: all, what was taken of them, and what the peer was told of that.
-  std::string coming_ P2P_GUARDED_BY(mutex_);
+  // Receiving. `credited_` is what the peer was told to be taken, also from the start.
+  std::string coming_ P2P_GUARDED_BY(mutex_);  // the parts so far of one
   std::vector<std::string> came_ P2P_GUARDED_BY(mutex_);
   Amount received_ P2P_GUARDED_BY(mutex_);
-  Amount told_ P2P_GUARDED_BY(mutex_);
+  Amount credited_ P2P_GUARDED_BY(mutex_);
 };
 
 }  // namespace p2p::engine

@@ -15,8 +15,8 @@
 namespace p2p::engine {
 namespace {
 
-// Spans in one ReceivePosted: well below the longest message.
-constexpr std::size_t kSpansAWord = 512;
+// Spans in one ReceivePosted: far below the longest frame of the message stream.
+constexpr std::size_t kSpansPerMessage = 512;
 
 std::uint64_t cost(const wire::EagerMessage& message) { return message.bytes.size() + Sends::kEagerCost; }
 
@@ -28,7 +28,7 @@ std::shared_ptr<TransferState> Receives::post(std::span<const LocalSpan> into) {
   auto state = std::make_shared<TransferState>(0);
   described->state = state;
   if (messages_->assists()) {
-    // A message that is written comes by any channel.
+    // A long message is written and may come by any channel; a short one comes by the stream's own.
     const bool all = described->room > Sends::kMostEagerBytes;
     state->set_poll([messages = std::weak_ptr(messages_), all](const TransferState& one, auto deadline) {
       if (const auto self = messages.lock()) self->assist([&] { return one.done(); }, deadline, all);
@@ -51,7 +51,7 @@ std::shared_ptr<TransferState> Receives::post(std::span<const LocalSpan> into) {
       delivered = deliver(sequence, receive, message, actions);
       messages_->gather();
     } else if (receive.room > Sends::kMostEagerBytes || receive.on_device || sequence < wanted_) {
-      tell(sequence, receive);
+      announce(sequence, receive);
     }
     if (delivered) open_.erase(sequence);
   }
@@ -69,7 +69,7 @@ Result<Receives::Receive> Receives::describe(std::span<const LocalSpan> into) co
         const RegionInfo& info = region->info();
         if (info.read_only()) {
           writable = fail(ErrorCode::kPermissionDenied,
-                          "recv: region {} is registered read-only, and messages are written by their sender",
+                          "recv: region {} is registered read-only, and the sender writes into it",
                           to_underlying(span.region));
         }
         if (Status in_time = info.check_unexpired(); !in_time) writable = in_time;
@@ -84,12 +84,12 @@ Result<Receives::Receive> Receives::describe(std::span<const LocalSpan> into) co
   return receive;
 }
 
-void Receives::tell(Sequence sequence, Receive& receive) {
-  receive.told = true;
+void Receives::announce(Sequence sequence, Receive& receive) {
+  receive.announced = true;
   const std::vector<wire::ReceiveSpan> spans = std::exchange(receive.spans, {});
   std::size_t next = 0;
   do {
-    const std::size_t count = std::min(kSpansAWord, spans.size() - next);
+    const std::size_t count = std::min(kSpansPerMessage, spans.size() - next);
     const auto first = spans.begin() + static_cast<std::ptrdiff_t>(next);
     next += count;
     messages_->say(wire::ReceivePosted{
@@ -104,7 +104,8 @@ Status Receives::on(wire::EagerMessage& message, PostUnlockActions& actions) {
   const Sequence sequence = message.sequence;
   if (sequence < next_eager_ || (!message.spans.empty() && bytes != message.bytes.size()) ||
       message.bytes.size() > Sends::kMostEagerBytes || message.spans.size() > Sends::kMostEagerSpans) {
-    return fail(ErrorCode::kProtocol, "message {} of {} bytes in {} spans ({} bytes), {} was due", sequence,
+    return fail(ErrorCode::kProtocol,
+                "message {} of {} bytes in {} spans ({} bytes); the next is {} or a later one", sequence,
                 message.bytes.size(), message.spans.size(), bytes, next_eager_);
   }
   next_eager_ = sequence + 1;
@@ -124,7 +125,7 @@ Status Receives::on(wire::EagerMessage& message, PostUnlockActions& actions) {
   return {};
 }
 
-// True if that is the end of the receive.
+// True if the receive has ended with that.
 bool Receives::deliver(Sequence sequence, Receive& receive, const wire::EagerMessage& message,
                        PostUnlockActions& actions) {
   if (message.error != 0) {
@@ -134,7 +135,7 @@ bool Receives::deliver(Sequence sequence, Receive& receive, const wire::EagerMes
     return true;
   }
   if (receive.on_device) {
-    if (!receive.told) tell(sequence, receive);
+    if (!receive.announced) announce(sequence, receive);
     messages_->say(wire::MessageDeclined{sequence});
     return false;
   }
@@ -150,7 +151,7 @@ bool Receives::deliver(Sequence sequence, Receive& receive, const wire::EagerMes
   return true;
 }
 
-// To those that come one after the other in a block all answers leave together, at its end.
+// Does not flush: the answers to all messages of a block leave together, when the block has been handled.
 void Receives::answer(Sequence sequence, const Status& status) {
   wire::MessageAnswered answered{sequence, 0, ""};
   if (!status) {
@@ -170,15 +171,15 @@ Status Receives::copy(const Receive& receive, const wire::EagerMessage& message)
                            std::memcpy(span.data, message.bytes.data(), message.bytes.size());
                        });
   }
-  // As if it was written: the pairing's remote side is the receive's memory.
-  std::vector<LocalSpan> items;
+  // Paired by the same rules as a message that is written, with the receive's memory as the remote side.
+  std::vector<LocalSpan> parts;
   std::byte* at = const_cast<std::byte*>(message.bytes.data());
   for (const std::uint32_t size : message.spans) {
-    items.push_back({RegionId{}, at, size});
+    parts.push_back({RegionId{}, at, size});
     at += size;
   }
   if (message.spans.empty() && !message.bytes.empty())
-    items.push_back({RegionId{}, at, message.bytes.size()});
+    parts.push_back({RegionId{}, at, message.bytes.size()});
   std::vector<RemoteSpan> into;
   into.reserve(receive.into.size());
   HeldRegions held;
@@ -189,11 +190,11 @@ Status Receives::copy(const Receive& receive, const wire::EagerMessage& message)
         into.push_back({RemoteRegionId{}, reinterpret_cast<std::uintptr_t>(span.data), span.size});
       });
   if (!there) return there;
-  const auto pairing = pair_message(items, into);
+  const auto pairing = pair_message(parts, into);
   if (!pairing) return tl::unexpected(pairing.error());
   for (std::size_t i = 0; i != pairing->local.size(); ++i) {
     const LocalSpan& from = pairing->local[i];
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer of this process just now
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): made from a pointer of this process above
     if (from.size != 0)
       std::memcpy(reinterpret_cast<void*>(pairing->remote[i].address), from.data, from.size);
   }
@@ -203,8 +204,8 @@ Status Receives::copy(const Receive& receive, const wire::EagerMessage& message)
 Status Receives::on(const wire::MessageWithdrawn& withdrawn) {
   MutexLock lock(mutex_);
   const auto came = arrived_.find(withdrawn.sequence);
-  if (came == arrived_.end()) return {};  // its receive has it
-  // Its number stays, to fail the receive that meets it.
+  if (came == arrived_.end()) return {};  // it has met its receive already
+  // The entry stays, without its bytes, and fails the receive with its number.
   wire::EagerMessage& message = came->second;
   if (message.error != 0) return {};
   room_used_ -= message.bytes.size();
@@ -217,7 +218,7 @@ Status Receives::on(const wire::MessageWithdrawn& withdrawn) {
 Status Receives::on(const wire::ReceiveDone& done, PostUnlockActions& actions) {
   MutexLock lock(mutex_);
   const auto found = open_.find(done.sequence);
-  if (found == open_.end() || !found->second.told) {
+  if (found == open_.end() || !found->second.announced) {
     return fail(ErrorCode::kProtocol, "receive {} done that was not posted", done.sequence);
   }
   if (done.error == 0 && done.bytes > found->second.room) {
@@ -241,7 +242,7 @@ Status Receives::on(const wire::ReceiveWanted& wanted) {
   MutexLock lock(mutex_);
   wanted_ = std::max(wanted_, wanted.sequence + 1);
   if (const auto found = open_.find(wanted.sequence); found != open_.end()) {
-    if (!found->second.told) tell(wanted.sequence, found->second);
+    if (!found->second.announced) announce(wanted.sequence, found->second);
   } else if (wanted.sequence < next_) {
     answer(wanted.sequence, fail(ErrorCode::kCancelled, "its receiver cancelled"));
   }
@@ -259,22 +260,23 @@ void Receives::on(const wire::SendsEnded& ended, PostUnlockActions& actions) {
   }
 }
 
-// Of one that the peer was not told of nobody else need know: the message that meets its number fails.
+// A receive that was announced is ended by the peer. Any other ends here, and the message with its number is
+// refused when it comes.
 void Receives::cancel(Sequence sequence) {
-  std::shared_ptr<TransferState> untold;
+  std::shared_ptr<TransferState> unannounced;
   {
     MutexLock lock(mutex_);
     const auto found = open_.find(sequence);
     if (found == open_.end()) return;
-    if (found->second.told) {
+    if (found->second.announced) {
       messages_->say(wire::ReceiveWithdrawn{sequence});
     } else {
-      untold = std::move(found->second.state);
+      unannounced = std::move(found->second.state);
       open_.erase(found);
     }
   }
   messages_->flush();
-  if (untold) untold->finish(fail(ErrorCode::kCancelled, "recv message {}: cancelled", sequence));
+  if (unannounced) unannounced->finish(fail(ErrorCode::kCancelled, "recv message {}: cancelled", sequence));
 }
 
 std::uint64_t Receives::received() const {

@@ -17,16 +17,19 @@
 
 namespace p2p::engine {
 
-/// The messages that this side of a connection receives; its n-th receive takes the peer's n-th send. Eager
-/// ones that come before their receive are kept, `room` bytes of them. The peer is told at once of receives
-/// that take more than an eager message, and of others when it asks. Thread-safe.
+/// The messages that this side of a connection receives: its n-th receive takes the peer's n-th send. Eager
+/// messages that come before their receive are kept, up to `room` bytes. A receive is announced to the peer
+/// at once if it can take more than an eager message or lies on a device, otherwise when the peer asks for
+/// it. Thread-safe.
 class Receives : public std::enable_shared_from_this<Receives> {
  public:
   Receives(std::shared_ptr<Context> context, std::shared_ptr<MessageStream> messages, std::uint64_t room)
       : context_(std::move(context)), messages_(std::move(messages)), room_(room) {}
 
+  /// Never fails itself: what is wrong is the outcome of the transfer that it returns.
   std::shared_ptr<TransferState> post(std::span<const LocalSpan> into);
 
+  /// Messages of the peer, each under the stream's lock. kProtocol for what the peer may not send.
   Status on(wire::EagerMessage& message, PostUnlockActions& actions);
   Status on(const wire::MessageWithdrawn& withdrawn);
   Status on(const wire::ReceiveDone& done, PostUnlockActions& actions);
@@ -35,11 +38,11 @@ class Receives : public std::enable_shared_from_this<Receives> {
 
   std::uint64_t received() const;
 
-  /// Those that wait for the peer's answer.
+  /// Receives that have not ended.
   std::size_t open() const;
 
-  /// One side starts nothing more: refuses all that comes, and what came and was not asked for. Receives that
-  /// were posted may still be met.
+  /// The connection closes: refuses new receives, and messages that have met none. Receives that are posted
+  /// may still be met.
   void stop(const Error& error);
 
   /// The connection ended: fails everything.
@@ -50,15 +53,15 @@ class Receives : public std::enable_shared_from_this<Receives> {
 
   struct Receive {
     std::vector<LocalSpan> into;
-    std::vector<wire::ReceiveSpan> spans;  ///< until they are told
+    std::vector<wire::ReceiveSpan> spans;  ///< until it is announced
     std::shared_ptr<TransferState> state;
-    std::uint64_t room = 0;  ///< bytes
-    bool told = false;
+    std::uint64_t room = 0;  ///< bytes that it can take
+    bool announced = false;
     bool on_device = false;
   };
 
   Result<Receive> describe(std::span<const LocalSpan> into) const;
-  void tell(Sequence sequence, Receive& receive) P2P_REQUIRES(mutex_);
+  void announce(Sequence sequence, Receive& receive) P2P_REQUIRES(mutex_);
   bool deliver(Sequence sequence, Receive& receive, const wire::EagerMessage& message,
                PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void answer(Sequence sequence, const Status& status) P2P_REQUIRES(mutex_);
@@ -70,16 +73,16 @@ class Receives : public std::enable_shared_from_this<Receives> {
   const std::uint64_t room_;
 
   mutable Mutex mutex_;
-  bool stopped_ P2P_GUARDED_BY(mutex_) = false;  // what comes unasked is refused
-  bool ended_ P2P_GUARDED_BY(mutex_) = false;    // nothing more will come
+  bool stopped_ P2P_GUARDED_BY(mutex_) = false;  // messages without a receive are refused
+  bool ended_ P2P_GUARDED_BY(mutex_) = false;    // the peer sends nothing more
   Error error_ P2P_GUARDED_BY(mutex_);
   Sequence next_ P2P_GUARDED_BY(mutex_) = 0;
-  Sequence next_eager_ P2P_GUARDED_BY(mutex_) = 0;  // the least that may come
-  Sequence wanted_ P2P_GUARDED_BY(mutex_) = 0;      // below, receives are told as they are posted
+  Sequence next_eager_ P2P_GUARDED_BY(mutex_) = 0;  // the lowest number that the next one may have
+  Sequence wanted_ P2P_GUARDED_BY(mutex_) = 0;      // receives below it are announced when posted
   std::uint64_t received_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<Sequence, Receive> open_ P2P_GUARDED_BY(mutex_);
-  std::map<Sequence, wire::EagerMessage> arrived_ P2P_GUARDED_BY(mutex_);  // not asked for yet
-  std::uint64_t room_used_ P2P_GUARDED_BY(mutex_) = 0;                     // by them
+  std::map<Sequence, wire::EagerMessage> arrived_ P2P_GUARDED_BY(mutex_);  // before their receive
+  std::uint64_t room_used_ P2P_GUARDED_BY(mutex_) = 0;                     // by arrived_
 };
 
 }  // namespace p2p::engine

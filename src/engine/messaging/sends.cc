@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/underlying.h"
 #include "base/wire_code.h"
 #include "engine/memory/spans.h"
 #include "engine/request/stripe.h"
@@ -13,28 +12,7 @@
 namespace p2p::engine {
 namespace {
 
-// Of one receive. A peer that posts more, or more receives than it may, is broken or wants our memory.
-constexpr std::size_t kMaxPostedSpans = std::size_t{1} << 22;
-constexpr std::uint64_t kMaxSpanBytes = std::uint64_t{1} << 40;
-
 std::uint64_t cost(std::uint64_t bytes) { return bytes + Sends::kEagerCost; }
-
-bool on_device(std::span<const wire::ReceiveSpan> spans) {
-  return std::any_of(spans.begin(), spans.end(),
-                     [](const auto& span) { return span.kind == to_underlying(MemoryKind::kCuda); });
-}
-
-Status check(const wire::ReceivePosted& posted) {
-  for (const wire::ReceiveSpan& span : posted.spans) {
-    // The cap on sizes keeps their sum from running over.
-    if (span.address + span.size < span.address || span.size > kMaxSpanBytes ||
-        span.kind > to_underlying(MemoryKind::kCuda)) {
-      return fail(ErrorCode::kProtocol, "receive {} names {} bytes at {:#x}", posted.sequence, span.size,
-                  span.address);
-    }
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -43,7 +21,7 @@ void Sends::set_room(std::uint64_t bytes) {
   room_ = bytes;
 }
 
-// A quarter of the room at most, so that several are on their way.
+// At most a quarter of the room, so that several can be under way.
 bool Sends::may_be_eager(std::uint64_t bytes, std::size_t spans, bool on_host) const {
   return on_host && bytes <= kMostEagerBytes && spans <= kMostEagerSpans && cost(bytes) <= room_ / 4;
 }
@@ -73,13 +51,12 @@ std::shared_ptr<TransferState> Sends::post(std::span<const LocalSpan> message) {
       });
     }
     Send send{{message.begin(), message.end()}, state};
-    const auto posted = posted_.find(sequence);
-    const bool there = posted != posted_.end();
-    const bool to_device = there ? on_device(posted->second.spans) : peer_on_device_;
-    eager =
-        may_be_eager(bytes, message.size(), on_host) && !to_device && !(there && posted->second.withdrawn);
+    const auto* const posted = posted_.find(sequence);
+    const bool to_device = posted != nullptr ? on_device(*posted) : posted_.last_on_device();
+    eager = may_be_eager(bytes, message.size(), on_host) && !to_device &&
+            !(posted != nullptr && posted->withdrawn);
     if (eager) {
-      if (there) posted_.erase(posted);
+      posted_.erase(sequence);
       if (queued_.empty() && has_room(bytes)) {
         send_eagerly(sequence, std::move(send));
       } else {
@@ -102,7 +79,7 @@ std::shared_ptr<TransferState> Sends::post(std::span<const LocalSpan> message) {
 
 bool Sends::has_room(std::uint64_t bytes) const { return room_used_ + cost(bytes) <= room_; }
 
-// In order, as far as the peer has room.
+// In order, until the peer's room is used up.
 void Sends::send_queued() {
   while (!queued_.empty()) {
     const auto first = queued_.begin();
@@ -114,11 +91,11 @@ void Sends::send_queued() {
   }
 }
 
-// The memory is read here and now; later only if the receive turns out to lie on a device.
+// Reads the memory now. It is read again only if the peer declines, because the receive lies on a device.
 void Sends::send_eagerly(Sequence sequence, Send send) {
   wire::EagerMessage message{.sequence = sequence, .error = 0, .spans = {}, .bytes = {}};
-  std::vector<ByteView> items = std::move(items_);
-  items.clear();
+  std::vector<ByteView> parts = std::move(parts_);
+  parts.clear();
   HeldRegions held;
   Status readable;
   if (send.state->done()) {
@@ -127,20 +104,20 @@ void Sends::send_eagerly(Sequence sequence, Send send) {
     readable = visit_spans("send", *context_->regions, send.message,
                            [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
                              held.add(region);
-                             items.emplace_back(span.data, span.size);
+                             parts.emplace_back(span.data, span.size);
                              if (send.message.size() > 1) {
                                message.spans.push_back(static_cast<std::uint32_t>(span.size));
                              }
                            });
   }
   if (readable) {
-    messages_->say(message, items);
+    messages_->say(message, parts);
   } else {
     message.spans.clear();
     message.error = wire_code(readable.error().code);
     messages_->say(message);
   }
-  items_ = std::move(items);
+  parts_ = std::move(parts);
   messages_->gather();
   const std::uint64_t used = readable ? cost(send.state->bytes()) : kEagerCost;
   room_used_ += used;
@@ -148,51 +125,34 @@ void Sends::send_eagerly(Sequence sequence, Send send) {
 }
 
 Status Sends::on(wire::ReceivePosted& posted, PostUnlockActions& actions) {
-  if (Status fine = check(posted); !fine) return fine;
-  const Sequence sequence = posted.sequence;
   MutexLock lock(mutex_);
-  if (!coming_) coming_.emplace(sequence, Receive{});
-  Receive& receive = coming_->second;
-  if (sequence != coming_->first || posted_.size() >= context_->options.max_posted_receives ||
-      receive.spans.size() + posted.spans.size() > kMaxPostedSpans) {
-    return fail(ErrorCode::kProtocol, "receive {} posted with {} spans, {} has {}, {} wait", sequence,
-                posted.spans.size(), coming_->first, receive.spans.size(), posted_.size());
-  }
-  if (receive.spans.empty()) {
-    receive.spans = std::move(posted.spans);
-  } else {
-    receive.spans.insert(receive.spans.end(), posted.spans.begin(), posted.spans.end());
-  }
-  if (posted.more != 0) return {};
-  const Receive whole = std::move(receive);
-  coming_.reset();
-  peer_on_device_ = on_device(whole.spans);
-  // What went eagerly needs to know no more; what will not be sent is answered by the end of all sends.
+  auto whole = posted_.assemble(posted);
+  if (!whole) return tl::unexpected(whole.error());
+  if (!*whole) return {};
+  const Sequence sequence = (*whole)->first;
+  // Not kept for a message that went eagerly and was answered. After stop(), SendsEnded answers it.
   if (closed_ || (sequence < next_ && !waiting_.contains(sequence) && !eager_.contains(sequence))) return {};
-  if (!posted_.emplace(sequence, whole).second) {
-    return fail(ErrorCode::kProtocol, "receive {} posted twice", sequence);
-  }
+  if (Status added = posted_.add(std::move(**whole)); !added) return added;
   if (auto start = match(sequence)) actions.call(std::move(start));
   return {};
 }
 
-// What starts number `sequence` if both halves are there.
+// If both the send and the receive of that number are there, takes them out and returns what starts the
+// write.
 std::function<void()> Sends::match(Sequence sequence) {
   const auto mine = waiting_.find(sequence);
-  const auto theirs = posted_.find(sequence);
-  if (mine == waiting_.end() || theirs == posted_.end()) return nullptr;
+  if (mine == waiting_.end()) return nullptr;
+  auto theirs = posted_.take(sequence);
+  if (!theirs) return nullptr;
   writes_.emplace(sequence, Write{mine->second.state, nullptr});
   std::function<void()> start = [self = shared_from_this(), sequence, send = std::move(mine->second),
-                                 receive = std::move(theirs->second)] {
-    self->start(sequence, send, receive);
-  };
+                                 receive = std::move(*theirs)] { self->start(sequence, send, receive); };
   waiting_.erase(mine);
-  posted_.erase(theirs);
   return start;
 }
 
-void Sends::start(Sequence sequence, const Send& send, const Receive& receive) {
-  if (receive.withdrawn) {  // the receiver was answered then
+void Sends::start(Sequence sequence, const Send& send, const PostedReceives::Receive& receive) {
+  if (receive.withdrawn) {  // the receiver has its answer already
     {
       MutexLock lock(mutex_);
       writes_.erase(sequence);
@@ -242,7 +202,7 @@ void Sends::finish(Sequence sequence, const std::shared_ptr<TransferState>& stat
   state->finish(std::move(status));
 }
 
-// Moves the messages that the send waits for, then its write.
+// On a waiting caller's thread: drives the message stream until the write has started, then the write.
 void Sends::assist(Sequence sequence, const TransferState& state,
                    std::chrono::steady_clock::time_point deadline) const {
   const auto write = [&]() -> std::shared_ptr<TransferState> {
@@ -262,7 +222,7 @@ void Sends::cancel(Sequence sequence) {
   std::shared_ptr<TransferState> write;
   {
     MutexLock lock(mutex_);
-    // These stay, so that their number meets its receive.
+    // The entries stay, so that the receives of their numbers are answered.
     if (const auto found = waiting_.find(sequence); found != waiting_.end()) unsent = found->second.state;
     if (const auto found = queued_.find(sequence); found != queued_.end()) unsent = found->second.state;
     if (const auto found = writes_.find(sequence); found != writes_.end()) write = found->second.write;
@@ -299,7 +259,7 @@ Status Sends::on(const wire::MessageAnswered& answered, PostUnlockActions& actio
     if (const auto eager = eager_.find(answered.sequence); eager != eager_.end()) {
       actions.finish(eager->second.send.state, failed);
       posted_.erase(answered.sequence);
-      // One that was withdrawn takes some room until its number has met its receive.
+      // A withdrawn one still takes kEagerCost of the peer's room, until the peer has posted its receive.
       const bool withdrawn = eager->second.send.state->cancelled();
       room_used_ -= eager->second.cost - (withdrawn ? kEagerCost : 0);
       eager->second.cost = kEagerCost;
@@ -327,27 +287,27 @@ Status Sends::on(const wire::MessageDeclined& declined, PostUnlockActions& actio
     actions.finish(std::move(send.state), tl::unexpected(error_));
   } else {
     waiting_.emplace(declined.sequence, std::move(send));
-    // The receiver, who withdrew it meanwhile, still waits to hear of its end.
-    const auto posted = posted_.find(declined.sequence);
-    if (posted != posted_.end() && posted->second.withdrawn) say_withdrawn(declined.sequence);
+    // A receiver that withdrew the receive meanwhile still waits for its end.
+    const auto* const posted = posted_.find(declined.sequence);
+    if (posted != nullptr && posted->withdrawn) confirm_withdrawal(declined.sequence);
     if (auto start = match(declined.sequence)) actions.call(std::move(start));
   }
   send_queued();
   return {};
 }
 
-void Sends::say_withdrawn(Sequence sequence) {
+void Sends::confirm_withdrawal(Sequence sequence) {
   messages_->say(
       wire::ReceiveDone{sequence, 0, wire_code(ErrorCode::kCancelled), "cancelled by the receiver"});
 }
 
 Status Sends::on(const wire::ReceiveWithdrawn& withdrawn, PostUnlockActions& actions) {
   MutexLock lock(mutex_);
-  if (const auto posted = posted_.find(withdrawn.sequence); posted != posted_.end()) {
-    // The number stays taken: the send that meets it fails, and says nothing more.
-    const bool first = !std::exchange(posted->second.withdrawn, true);
-    posted->second.spans.clear();
-    if (first && !eager_.contains(withdrawn.sequence)) say_withdrawn(withdrawn.sequence);
+  if (auto* const posted = posted_.find(withdrawn.sequence)) {
+    // The entry stays: the send with its number fails, and tells the peer nothing.
+    const bool first = !std::exchange(posted->withdrawn, true);
+    posted->spans.clear();
+    if (first && !eager_.contains(withdrawn.sequence)) confirm_withdrawal(withdrawn.sequence);
   } else if (const auto found = writes_.find(withdrawn.sequence); found != writes_.end()) {
     actions.call([send = found->second.send] { send->cancel(); });
   }

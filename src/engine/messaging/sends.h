@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,55 +13,64 @@
 #include "base/mutex.h"
 #include "engine/channels/context.h"
 #include "engine/messaging/message_stream.h"
+#include "engine/messaging/posted_receives.h"
 #include "engine/request/post_unlock_actions.h"
 #include "engine/request/transfer.h"
 #include "p2p/memory.h"
 
 namespace p2p::engine {
 
-/// The messages that this side of a connection sends; the n-th goes to the peer's n-th receive. A short one
-/// travels eagerly, within the room that the peer keeps for such; any other is written to where its receive
-/// is, once the peer has posted that. Thread-safe.
+/// The messages that this side of a connection sends: the n-th goes to the peer's n-th receive. A short one
+/// leaves at once in the message stream (eagerly), within the room that the peer keeps for such. Any other is
+/// written into the memory of its receive, once the peer has posted that. Thread-safe.
 class Sends : public std::enable_shared_from_this<Sends> {
  public:
-  /// What it needs of its connection.
+  /// What it needs of its connection. Called without a lock of this object.
   struct Link {
     std::function<Result<RemoteSpan>(const wire::ReceiveSpan&)> import;
 
-    /// Writes, and tells the outcome; returns the write's state, for cancelling.
+    /// Starts a write and calls the last argument with its outcome. Returns the write's state, to cancel it.
     std::function<std::shared_ptr<TransferState>(std::span<const LocalSpan>, std::span<const RemoteSpan>,
                                                  std::function<void(Status)>)>
         write;
   };
 
-  /// Of an eager message; what the peer keeps for each beside it counts kEagerCost.
+  /// Bounds of an eager message, in bytes and spans, and the bytes of the peer's room that each takes beside
+  /// its own. Both sides must agree on all three (docs/wire.md).
   static constexpr std::uint64_t kMostEagerBytes = std::uint64_t{16} << 10;
   static constexpr std::uint64_t kEagerCost = 64;
   static constexpr std::size_t kMostEagerSpans = 64;
 
   Sends(std::shared_ptr<Context> context, std::shared_ptr<MessageStream> messages, Link link)
-      : context_(std::move(context)), messages_(std::move(messages)), link_(std::move(link)) {}
+      : context_(std::move(context)),
+        messages_(std::move(messages)),
+        link_(std::move(link)),
+        posted_(context_->options.max_posted_receives) {}
 
-  /// The peer keeps so much of messages whose receives are not posted yet. 0 before it is known.
+  /// How many bytes the peer keeps of eager messages whose receives are not posted yet. Until this is called
+  /// none is sent eagerly.
   void set_room(std::uint64_t bytes);
 
+  /// Never fails itself: what is wrong is the outcome of the transfer that it returns.
   std::shared_ptr<TransferState> post(std::span<const LocalSpan> message);
 
+  /// Messages of the peer, each under the stream's lock. kProtocol for what the peer may not send.
   Status on(wire::ReceivePosted& posted, PostUnlockActions& actions);
   Status on(const wire::ReceiveWithdrawn& withdrawn, PostUnlockActions& actions);
   Status on(const wire::MessageAnswered& answered, PostUnlockActions& actions);
   Status on(const wire::MessageDeclined& declined, PostUnlockActions& actions);
 
-  /// Eager ones that the peer has not answered.
+  /// Eager messages that the peer has not answered.
   std::size_t open() const;
 
-  /// One side starts nothing more: fails what has not met its other half, and all that comes. What is under
-  /// way goes on.
+  /// The connection closes: fails sends that have met no receive, and those that are posted from now on. What
+  /// is under way goes on; when it has ended, SendsEnded tells the peer.
   void stop(const Error& error);
 
-  /// The channels are about to end, and with them the writes under way. What the peer has received of those
-  /// and not looked at yet would land after it was told of a failure, so it is told none: its receives end
-  /// with the connection, when its own channels have ended.
+  /// To be called before the channels end, and with them the writes under way. From now on the peer is not
+  /// told when a write fails: bytes of it may still wait in the peer's sockets and land afterwards, into
+  /// memory that the peer would take for free. Its receives end with the connection, when its own channels
+  /// have ended.
   void cut_off();
 
   /// The connection ended: fails everything.
@@ -75,27 +83,23 @@ class Sends : public std::enable_shared_from_this<Sends> {
   };
   struct Eager {
     Send send;
-    std::uint64_t cost = 0;  ///< of the peer's room
+    std::uint64_t cost = 0;  ///< bytes of the peer's room
   };
   struct Write {
     std::shared_ptr<TransferState> send;
     std::shared_ptr<TransferState> write;  ///< once it has started
   };
-  struct Receive {  // the peer's
-    std::vector<wire::ReceiveSpan> spans;
-    bool withdrawn = false;
-  };
-  using Sequence = std::uint64_t;
+  using Sequence = PostedReceives::Sequence;
 
   bool may_be_eager(std::uint64_t bytes, std::size_t spans, bool on_host) const P2P_REQUIRES(mutex_);
   bool has_room(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
   void send_eagerly(Sequence sequence, Send send) P2P_REQUIRES(mutex_);
   void send_queued() P2P_REQUIRES(mutex_);
   void answered_up_to(Sequence sequence, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
-  void say_withdrawn(Sequence sequence) P2P_REQUIRES(mutex_);
+  void confirm_withdrawal(Sequence sequence) P2P_REQUIRES(mutex_);
   void end_if_done() P2P_REQUIRES(mutex_);
   std::function<void()> match(Sequence sequence) P2P_REQUIRES(mutex_);
-  void start(Sequence sequence, const Send& send, const Receive& receive);
+  void start(Sequence sequence, const Send& send, const PostedReceives::Receive& receive);
   void finish(Sequence sequence, const std::shared_ptr<TransferState>& state, Status status);
   void assist(Sequence sequence, const TransferState& state,
               std::chrono::steady_clock::time_point deadline) const;
@@ -114,15 +118,13 @@ class Sends : public std::enable_shared_from_this<Sends> {
 
   std::uint64_t room_ P2P_GUARDED_BY(mutex_) = 0;           // at the peer
   std::uint64_t room_used_ P2P_GUARDED_BY(mutex_) = 0;      // by `eager_`
-  bool peer_on_device_ P2P_GUARDED_BY(mutex_) = false;      // as its last receive that was heard of
-  std::map<Sequence, Send> queued_ P2P_GUARDED_BY(mutex_);  // eager, for lack of room
-  std::map<Sequence, Eager> eager_ P2P_GUARDED_BY(mutex_);  // not answered
-  std::vector<ByteView> items_ P2P_GUARDED_BY(mutex_);      // of one, for its capacity
+  std::map<Sequence, Send> queued_ P2P_GUARDED_BY(mutex_);  // eager, wait for room at the peer
+  std::map<Sequence, Eager> eager_ P2P_GUARDED_BY(mutex_);  // sent, not answered
+  std::vector<ByteView> parts_ P2P_GUARDED_BY(mutex_);      // scratch; kept for its capacity
 
-  std::map<Sequence, Send> waiting_ P2P_GUARDED_BY(mutex_);  // to be written, not matched yet
-  std::map<Sequence, Receive> posted_ P2P_GUARDED_BY(mutex_);
-  std::optional<std::pair<Sequence, Receive>> coming_ P2P_GUARDED_BY(mutex_);  // posted in part
-  std::map<Sequence, Write> writes_ P2P_GUARDED_BY(mutex_);                    // of matched sends
+  std::map<Sequence, Send> waiting_ P2P_GUARDED_BY(mutex_);  // to be written, receive not posted yet
+  PostedReceives posted_ P2P_GUARDED_BY(mutex_);             // no send met yet
+  std::map<Sequence, Write> writes_ P2P_GUARDED_BY(mutex_);  // of matched sends
 };
 
 }  // namespace p2p::engine

@@ -1,0 +1,59 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "p2p/result.h"
+#include "wire/messages.h"
+
+namespace p2p::engine {
+
+/// The receives that the peer has posted and that have met no send of this side yet, by their numbers. Bounds
+/// what a peer can make this side keep. Not thread-safe.
+class PostedReceives {
+ public:
+  using Sequence = std::uint64_t;
+  struct Receive {
+    std::vector<wire::ReceiveSpan> spans;
+    bool withdrawn = false;  ///< `spans` is empty then; the entry fails the send with its number
+  };
+  using Numbered = std::pair<Sequence, Receive>;
+
+  /// `most`: receives kept at once (Options::max_posted_receives).
+  explicit PostedReceives(std::size_t most) : most_(most) {}
+
+  /// Takes one part of a receive; a receive of many spans comes in several messages. The whole once its last
+  /// part has come, else nothing. kProtocol beyond the bounds, for spans that no memory can have, and for
+  /// parts of two receives mixed.
+  Result<std::optional<Numbered>> assemble(wire::ReceivePosted& part);
+
+  /// Keeps one until its send is there. kProtocol if the number is there already.
+  Status add(Numbered receive);
+
+  /// Null: the peer has not posted it. Valid until the next call that changes the object.
+  Receive* find(Sequence sequence);
+
+  /// Takes it out; nothing if the peer has not posted it.
+  std::optional<Receive> take(Sequence sequence);
+  void erase(Sequence sequence) { whole_.erase(sequence); }
+  void clear() { whole_.clear(); }
+
+  /// Whether the one that came last lies on a device: the best guess for the next one.
+  bool last_on_device() const { return last_on_device_; }
+
+ private:
+  const std::size_t most_;
+  std::map<Sequence, Receive> whole_;
+  std::optional<Numbered> partial_;
+  bool last_on_device_ = false;
+};
+
+/// Whether any of them is device memory.
+bool on_device(const PostedReceives::Receive& receive);
+
+}  // namespace p2p::engine
