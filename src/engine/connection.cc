@@ -200,7 +200,7 @@ void Connection::watch_for_end() {
 }
 
 void Connection::on_message(wire::Message message) {
-  const Status taken = dispatch_->message(message);
+  const Status taken = dispatch_->session_message(message);
   changed();
   if (!taken) break_off(taken.error());
 }
@@ -210,7 +210,7 @@ void Connection::break_off(const Error& error) {
 }
 
 Status Connection::on_message(wire::Message& message, PostUnlockActions& actions) {
-  Status status = dispatch_->message(message, actions);
+  Status status = dispatch_->stream_message(message, actions);
   if (state() != ConnectionState::kOpen) {
     actions.call([self = shared_from_this()] { self->changed(); });
   }

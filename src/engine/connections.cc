@@ -11,7 +11,7 @@
 namespace p2p::engine {
 namespace {
 
-// Connections that ended and still wait to be accepted.
+// Connections that have ended and are still kept for `accept`, at most.
 constexpr std::ptrdiff_t kMaxEndedConnections = 128;
 
 void add_to(Stats& sum, const Stats& one) {
@@ -108,7 +108,7 @@ void Connections::close(const Error& error, Clock::time_point deadline) {
   for (const auto& connection : all()) {
     context_->reactor->post([connection, error] { connection->end_now(error); });
   }
-  wait_until_none(Clock::time_point::max());  // as long as that thread takes, which is waited for anyway
+  wait_until_none(Clock::time_point::max());  // as long as the reactor takes, whose end is waited for anyway
 }
 
 bool Connections::wait_until_none(Clock::time_point deadline) {
@@ -159,8 +159,8 @@ bool Connections::keep_for_accept(const std::shared_ptr<Connection>& connection)
   return true;
 }
 
-// What ended before anybody accepted it may still have notifications to take, but only so many are kept: an
-// application that never accepts must not fill memory with them. The oldest go first.
+// A connection that ended before it was accepted may still hold notifications, so it stays in the queue. An
+// application that never accepts must not fill memory with them: the oldest beyond kMaxEndedConnections go.
 std::vector<std::shared_ptr<Connection>> Connections::forget_ended() {
   const auto has_ended = [](const auto& one) { return one->state() == ConnectionState::kClosed; };
   auto ended = std::count_if(unaccepted_.begin(), unaccepted_.end(), has_ended);
@@ -174,7 +174,7 @@ std::vector<std::shared_ptr<Connection>> Connections::forget_ended() {
 }
 
 void Connections::closed(const std::shared_ptr<Connection>& connection) {
-  std::vector<std::shared_ptr<Connection>> forgotten;  // destroyed without the lock
+  std::vector<std::shared_ptr<Connection>> forgotten;  // destroyed after the lock is released
   {
     MutexLock lock(mutex_);
     add_to(ended_, connection->stats());

@@ -17,30 +17,30 @@
 
 namespace p2p::engine {
 
-/// The connections of an endpoint: makes them, knows them until they have closed, hands those of peers to
-/// whoever accepts, and adds up what they count. Thread-safe. It outlives the reactor's work.
+/// The connections of an endpoint: makes them, keeps them until they have closed, queues those that peers
+/// opened for `accept`, and adds up their counters. Thread-safe. Must outlive the reactor's last task.
 class Connections {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit Connections(std::shared_ptr<Context> context) : context_(std::move(context)) {}
 
-  /// Null after `close`. In a child of the endpoint's process one whose every call fails.
+  /// Null after `close`. In a process forked from the endpoint's, a connection on which every call fails.
   std::shared_ptr<Connection> add(Role role);
 
-  /// The next that a peer has opened; null if there is none in time.
+  /// The next that a peer has opened; null if none comes before `deadline`.
   std::shared_ptr<Connection> accept(Clock::time_point deadline);
 
-  /// How many peers have opened; waits while it is `seen`.
+  /// How many were ever queued for `accept`; waits until it is not `seen`, or until `deadline`.
   std::uint64_t wait_for_peer(std::uint64_t seen, Clock::time_point deadline) const;
 
   std::vector<std::shared_ptr<Connection>> all() const;
 
   /// Ends all and waits for that; none is added any more. What has not ended by `deadline` ends then without
-  /// its peer's message: nothing that an application waits for stays open.
+  /// hearing from its peer, so that nothing that an application waits for stays open.
   void close(const Error& error, Clock::time_point deadline);
 
-  /// Sums of those that live and of those that have ended.
+  /// Sums over open connections and those that have ended.
   Stats stats() const;
   std::vector<Latency> latencies() const;
 
@@ -59,8 +59,8 @@ class Connections {
   std::uint64_t next_id_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<ConnectionId, std::shared_ptr<Connection>> living_ P2P_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Connection>> unaccepted_ P2P_GUARDED_BY(mutex_);
-  std::uint64_t arrived_ P2P_GUARDED_BY(mutex_) = 0;  // were ever among them
-  Stats ended_ P2P_GUARDED_BY(mutex_);                // and of those refused
+  std::uint64_t arrived_ P2P_GUARDED_BY(mutex_) = 0;  // how many were ever put there
+  Stats ended_ P2P_GUARDED_BY(mutex_);                // sums of those that have ended
   std::vector<Latency> ended_latencies_ P2P_GUARDED_BY(mutex_);
   bool closing_ P2P_GUARDED_BY(mutex_) = false;
   std::atomic<std::uint32_t> changes_{0};  // futex: bumped when living_ or unaccepted_ changed

@@ -34,11 +34,12 @@ struct SessionVisitor {
   Status operator()(wire::Bye& m) const { return parts.bye(m), Status{}; }
   Status operator()(wire::Heartbeat&) const { return {}; }
   Status operator()(auto& m) const {
-    return fail(ErrorCode::kProtocol, "a {} was not due", wire::name(wire::Message(std::move(m))));
+    return fail(ErrorCode::kProtocol, "a {} was not expected on the control connection",
+                wire::name(wire::Message(std::move(m))));
   }
 };
 
-struct WordVisitor {
+struct StreamVisitor {
   const Dispatch::Parts& parts;
   PostUnlockActions& actions;
   Status operator()(wire::EagerMessage& m) const { return parts.receives->on(m, actions); }
@@ -54,16 +55,19 @@ struct WordVisitor {
   Status operator()(wire::NotifyDone& m) const { return parts.notifications->on(m, actions), Status{}; }
   Status operator()(wire::NotifyTaken& m) const { return parts.notifications->on(m, actions); }
   Status operator()(auto& m) const {
-    return fail(ErrorCode::kProtocol, "a {} is no word", wire::name(wire::Message(std::move(m))));
+    return fail(ErrorCode::kProtocol, "a {} does not belong to the message stream",
+                wire::name(wire::Message(std::move(m))));
   }
 };
 
 }  // namespace
 
-Status Dispatch::message(wire::Message& message) const { return std::visit(SessionVisitor{parts_}, message); }
+Status Dispatch::session_message(wire::Message& message) const {
+  return std::visit(SessionVisitor{parts_}, message);
+}
 
-Status Dispatch::message(wire::Message& message, PostUnlockActions& actions) const {
-  return std::visit(WordVisitor{parts_, actions}, message);
+Status Dispatch::stream_message(wire::Message& message, PostUnlockActions& actions) const {
+  return std::visit(StreamVisitor{parts_, actions}, message);
 }
 
 }  // namespace p2p::engine

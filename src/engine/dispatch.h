@@ -13,8 +13,8 @@
 
 namespace p2p::engine {
 
-/// Hands each message of the peer to the part of the connection that it is for. kProtocol for one that is for
-/// none, or that its part does not take. Thread-safe as its parts are.
+/// Hands each message of the peer to the part of the connection that handles it. kProtocol for a message that
+/// no part handles, or that its part refuses: the connection ends then. Thread-safe, as the parts are.
 class Dispatch {
  public:
   struct Parts {
@@ -29,12 +29,12 @@ class Dispatch {
 
   explicit Dispatch(Parts parts) : parts_(std::move(parts)) {}
 
-  /// Of the session.
-  Status message(wire::Message& message) const;
+  /// A message of the control connection. On the session's thread.
+  Status session_message(wire::Message& message) const;
 
-  /// A message, whatever path it took. Under locks: what tells the application, or starts something, is
-  /// `actions`.
-  Status message(wire::Message& message, PostUnlockActions& actions) const;
+  /// A message of the message stream, whichever path it took. Called under the stream's lock: what calls the
+  /// application or starts work goes to `actions`.
+  Status stream_message(wire::Message& message, PostUnlockActions& actions) const;
 
  private:
   const Parts parts_;

@@ -23,21 +23,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Some forty connections have so many on a machine of many cores; beyond, the table grows by itself.
+// About forty connections have so many on a machine of many cores. With more, the table grows by itself,
+// which stops threads for some milliseconds (base/descriptor_table.h).
 constexpr std::size_t kExpectedDescriptors = 4096;
 
-// Ports that are tried until one is free at both addresses.
+// Attempts to get one port at both addresses, each with a port that the system chooses.
 constexpr int kPortTries = 8;
 
-// One for each core, and of many cores one for every two: the other half is the peer's on this host, or the
-// program's.
+// One for each core up to 8; beyond, one for every two cores, up to 16: the rest is left to the program and
+// to peers on this host.
 unsigned default_workers() {
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
   return std::min(cores, std::clamp(cores / 2, 8U, 16U));
 }
 
-/// Of the interfaces that the application named and both sides' channels use. If it named none, of all that
-/// peers may reach anyway.
+/// Addresses to tell a peer that its session may use when the first path fails: of the interfaces that the
+/// application named and that channels of both sides use; if it named none, see other_addresses.
 std::vector<std::string> addresses_towards(const Context& context, const SessionPeer& peer, bool has_key) {
   if (context.options.interfaces.empty()) {
     return other_addresses(context.options, peer.path.local_address, has_key);
@@ -48,12 +49,12 @@ std::vector<std::string> addresses_towards(const Context& context, const Session
       return wanted == rail.name || wanted == rail.address;
     });
   };
-  for (const TransportSlot& runner : context.transports()) {
+  for (const TransportSlot& slot : context.transports()) {
     const bool both = std::ranges::any_of(peer.introduction.transports, [&](const auto& theirs) {
-      return theirs.name == runner.transport->name() && theirs.reason.empty();
+      return theirs.name == slot.transport->name() && theirs.reason.empty();
     });
-    if (!both || runner.unusable) continue;
-    for (const Rail& rail : runner.transport->rails(peer.path)) {
+    if (!both || slot.unusable) continue;
+    for (const Rail& rail : slot.transport->rails(peer.path)) {
       if (is_named(rail)) addresses.push_back(rail.address);
     }
   }
@@ -133,7 +134,7 @@ Status Endpoint::listen() {
   return {};
 }
 
-/// The first address must be free; the other one has the same port where that can be had.
+/// The port must be free at the first address. The second gets the same port if it is free there.
 Status Endpoint::open_port(const std::vector<socket::Address>& wanted) {
   for (int tries = 0; tries < kPortTries; ++tries) {
     listener_->discard_all();
@@ -153,11 +154,11 @@ Status Endpoint::open_port(const std::vector<socket::Address>& wanted) {
 
 Endpoint::~Endpoint() {
   if (!context_->reactor) return;
-  // On the reactor's thread, so that no connection is accepted after the flag is up.
+  // On the reactor's thread, so that none is accepted once the listener has closed.
   context_->reactor->post([this] {
     if (listener_) listener_->close();
   });
-  // Sessions flush for at most the keepalive time.
+  // A session sends its last messages for at most the keepalive time.
   connections_.close({ErrorCode::kCancelled, "the endpoint was closed"},
                      Clock::now() + 2 * context_->options.keepalive + std::chrono::seconds(1));
   implicit_.clear();
@@ -172,7 +173,7 @@ Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size, con
   if (!options.peers.empty() && credentials_ == nullptr) {
     return fail(
         ErrorCode::kInvalidArgument,
-        "register {} ({} bytes) for named peers: without a key file or certificates nobody proves a name",
+        "register {} ({} bytes) for named peers: without a key file or certificates no peer can prove a name",
         data, size);
   }
   const auto place = cuda::place_of(data);
@@ -210,15 +211,15 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
   config.introduction.eager_bytes = static_cast<std::uint32_t>(options.eager_bytes);
   config.introduction.notifications = options.notifications;
   config.introduction.notification_bytes = options.notification_bytes;
-  for (const TransportSlot& runner : context_->transports()) {
+  for (const TransportSlot& slot : context_->transports()) {
     config.introduction.transports.push_back(
-        {std::string(runner.transport->name()), runner.unusable.value_or("")});
+        {std::string(slot.transport->name()), slot.unusable.value_or("")});
   }
   return config;
 }
 
-/// A stranger has a session and nothing more of a connection, so that many of them cost little. Until it has
-/// proven itself it may be sent off for others.
+/// A stranger gets a session and nothing else of a connection, so that many of them cost little. Until it has
+/// proven who it is the listener may close it in favour of others.
 Strangers::Drop Endpoint::welcome(UniqueFd socket, Strangers::Id stranger) {
   const auto deadline = Clock::now() + context_->options.connect_timeout;
   const auto session = std::make_shared<std::shared_ptr<Session>>();  // held by its handlers
@@ -235,7 +236,8 @@ Strangers::Drop Endpoint::welcome(UniqueFd socket, Strangers::Id stranger) {
                              std::move(handlers), deadline);
   return [weak = std::weak_ptr(*session)](Strangers::Id) {
     if (const auto self = weak.lock()) {
-      self->drop({ErrorCode::kUnavailable, "too many others connect that have not proven themselves"});
+      self->drop({ErrorCode::kUnavailable,
+                  "closed in favour of others, as too many connections had not proven themselves"});
     }
   };
 }

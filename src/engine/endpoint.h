@@ -27,13 +27,14 @@
 
 namespace p2p::engine {
 
-/// Owns the context of all connections with its threads and transports, the listener and the connections
-/// themselves. Thread-safe.
+/// What is behind p2p::Endpoint: owns the context that connections share (threads, transports, regions), the
+/// listener and the connections. Thread-safe.
 class Endpoint {
  public:
+  /// Starts the threads and opens the port. See p2p::Endpoint::create for the errors.
   static Result<std::unique_ptr<Endpoint>> create(const Options& options, const TransportRegistry& registry);
 
-  /// Closes every connection and waits for that, at most a little over the keepalive time.
+  /// Closes every connection and waits for that: twice the keepalive time and a second at most.
   ~Endpoint();
 
   const std::string& address() const { return address_; }
@@ -41,15 +42,20 @@ class Endpoint {
 
   Context& context() const { return *context_; }
 
-  /// See p2p::Endpoint, as for the next.
+  /// These two as in p2p::Endpoint.
   Result<MemoryRegion> register_memory(void* data, std::size_t size, const RegionOptions& options = {});
   Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans) {
     return implicit_.cover(spans);
   }
 
+  /// Goes to peers with each handshake that begins from now on.
   void set_note(std::string note);
+
+  /// Null once the endpoint closes. `note` if given, else that of set_note. Does not block.
   std::shared_ptr<Connection> connect(const std::string& host, std::uint16_t port,
                                       std::chrono::nanoseconds timeout, std::optional<std::string> note);
+
+  /// The next that a peer has opened; kTimedOut if there is none in time.
   Result<std::shared_ptr<Connection>> accept(std::chrono::nanoseconds timeout);
   std::uint64_t wait_for_peer(std::uint64_t seen, std::chrono::nanoseconds timeout) {
     return connections_.wait_for_peer(seen, deadline_after(timeout));
@@ -59,7 +65,7 @@ class Endpoint {
   /// Sums of the open connections and of those that have ended.
   Stats stats() const;
 
-  /// One for each transport and direction, also where there is none. Likewise.
+  /// Likewise, a row for each transport and direction, also for those that have moved nothing.
   std::vector<Latency> latencies() const { return connections_.latencies(); }
 
  private:
@@ -73,7 +79,7 @@ class Endpoint {
   const std::shared_ptr<Context> context_ = std::make_shared<Context>();
   std::unique_ptr<CredentialFiles> credentials_;
   Incarnation incarnation_ = 0;
-  std::optional<ProcessId> process_;  // nothing: the system does not tell
+  std::optional<ProcessId> process_;  // none where /proc cannot be read
   std::string address_;
   std::uint16_t port_ = 0;
   std::shared_ptr<Listener> listener_;

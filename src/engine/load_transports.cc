@@ -15,19 +15,19 @@ namespace {
 
 using Entry = TransportRegistry::Entry;
 
-/// The proper names of those that the options list.
+/// The transports that the options list, aliases replaced by the transports' own names.
 Result<std::vector<std::string>> wanted_names(const Options& options, const TransportRegistry& registry) {
   std::vector<std::string> wanted;
   wanted.reserve(options.transports.size());
-  for (const std::string& message : options.transports) {
-    auto name = registry.name_of(message);
+  for (const std::string& alias : options.transports) {
+    auto name = registry.name_of(alias);
     if (!name) return tl::unexpected(name.error());
     wanted.push_back(std::move(*name));
   }
   return wanted;
 }
 
-/// Those that are wanted, in the order of the list; then the others, where these may be used as well.
+/// Those that the options list, in that order; then all others, unless the options forbid them.
 Result<std::vector<const Entry*>> choose(const Options& options, const TransportRegistry& registry) {
   const auto wanted = wanted_names(options, registry);
   if (!wanted) return tl::unexpected(wanted.error());
@@ -49,22 +49,23 @@ Result<std::vector<const Entry*>> choose(const Options& options, const Transport
   return chosen;
 }
 
+/// Sends data over a network without encrypting it.
 bool in_clear(const Capabilities& capabilities) {
   return capabilities.reach == Reach::kNetwork && !capabilities.encrypts;
 }
 
 TransportSlot load(const Entry& entry, const Options& options,
                    const std::shared_ptr<device::Service>& devices) {
-  TransportSlot runner{entry.make(options, devices)};
-  if (options.network_only && runner.transport->capabilities().reach != Reach::kNetwork) {
-    runner.unusable = "left out: only transports that reach other hosts are wanted";
-  } else if (options.tls == Encryption::kRequire && in_clear(runner.transport->capabilities())) {
-    runner.unusable = "it cannot encrypt, which UCCL_P2P_TLS=require asks for";
-  } else if (Status usable = runner.transport->probe(); !usable) {
-    runner.unusable = usable.error().message;
+  TransportSlot slot{entry.make(options, devices)};
+  if (options.network_only && slot.transport->capabilities().reach != Reach::kNetwork) {
+    slot.unusable = "left out: only transports that reach other hosts are wanted";
+  } else if (options.tls == Encryption::kRequire && in_clear(slot.transport->capabilities())) {
+    slot.unusable = "it cannot encrypt, which UCCL_P2P_TLS=require asks for";
+  } else if (Status usable = slot.transport->probe(); !usable) {
+    slot.unusable = usable.error().message;
   }
-  log(LogLevel::kDebug, "transport {}: {}", entry.name, runner.unusable.value_or("usable"));
-  return runner;
+  log(LogLevel::kDebug, "transport {}: {}", entry.name, slot.unusable.value_or("usable"));
+  return slot;
 }
 
 Status find_required(std::string& required, const TransportRegistry& registry, const TransportList& list) {
@@ -72,17 +73,17 @@ Status find_required(std::string& required, const TransportRegistry& registry, c
   auto name = registry.name_of(required);
   if (!name) return tl::unexpected(std::move(name.error()));
   required = std::move(*name);
-  if (std::ranges::any_of(list, [&](const auto& runner) { return runner.transport->name() == required; }))
+  if (std::ranges::any_of(list, [&](const auto& slot) { return slot.transport->name() == required; }))
     return {};
-  return fail(ErrorCode::kInvalidArgument, "require transport '{}': it is none of those that may be used",
-              required);
+  return fail(ErrorCode::kInvalidArgument,
+              "require transport '{}': it is not among the transports that the options allow", required);
 }
 
 Status check_usable(const TransportList& list, const Options& options) {
-  if (std::ranges::any_of(list, [](const TransportSlot& runner) { return !runner.unusable; })) return {};
+  if (std::ranges::any_of(list, [](const TransportSlot& slot) { return !slot.unusable; })) return {};
   std::string why;
-  for (const TransportSlot& runner : list) {
-    why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", runner.transport->name(), *runner.unusable);
+  for (const TransportSlot& slot : list) {
+    why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", slot.transport->name(), *slot.unusable);
   }
   return fail(ErrorCode::kUnavailable, "make an endpoint: no transport can be used here ({}){}", why,
               options.transports.empty() ? "" : "; without UCCL_P2P_TRANSPORT any that works is taken");

@@ -8,9 +8,10 @@
 
 namespace p2p::engine {
 
-/// The transports that the options allow, in their order, each with what its probe says. It is an error if
-/// none can be used, or none is the one that `options.required` names, which becomes the transport's own
-/// name.
+/// The transports that the options allow, in the options' order, each with the reason if its probe says that
+/// it cannot be used here. `options.required` may be an alias and is replaced by the transport's own name.
+/// kUnavailable if none can be used; kInvalidArgument for a name that no transport has, or if the required
+/// one is not among those allowed.
 Result<TransportList> load_transports(Options& options, const TransportRegistry& registry);
 
 }  // namespace p2p::engine
