@@ -22,9 +22,4 @@ inline tl::unexpected<Error> fail_errno(std::string_view what, int error_number 
   return fail(ErrorCode::kSystem, "{}: {}", what, std::system_category().message(error_number));
 }
 
-/// The same error, with what was being done in front.
-inline tl::unexpected<Error> fail_within(std::string_view what, const Error& cause) {
-  return fail(cause.code, "{}: {}", what, cause.message);
-}
-
 }  // namespace p2p::perf
