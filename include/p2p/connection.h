@@ -26,15 +26,15 @@ class Connection;
 /// Names a connection within its endpoint. Starts at 0.
 enum class ConnectionId : std::uint64_t {};
 
-/// What the other side said of itself, proven by key or certificate where those are set.
+/// What the peer said about itself in the handshake. Proven only if keys or certificates are set.
 struct Peer {
   std::string address;  ///< numeric, of the control connection
   std::uint16_t port = 0;
   Incarnation incarnation = 0;
   std::string note;  ///< the bytes that its application gave to `connect` or `set_note`
 
-  /// The name of the key that the side that dialled has shown, or the common name in the peer's certificate.
-  /// Empty: the key has none, or there is neither.
+  /// The name of the key that the dialling side used, or the common name in the peer's certificate. Empty if
+  /// the key has no name, or without keys and certificates.
   std::string identity;
 };
 
@@ -43,8 +43,8 @@ enum class ConnectionState { kConnecting, kOpen, kClosing, kClosed };
 /// A handle on a live session with one peer. Either side may use every call, from any number of threads.
 /// Copies share the session; dropping them does not close it (`close` or the endpoint's end does).
 ///
-/// Calls that start a transfer never block and never fail themselves: what is wrong, also with the
-/// arguments, is the transfer's outcome. While the connection is being made, transfers wait for it.
+/// Calls that start a transfer never block and never fail themselves: every error, also of the arguments, is
+/// the outcome of the transfer. While the connection is being made, transfers wait for it.
 class P2P_API Connection {
  public:
   Connection() = default;
@@ -54,7 +54,7 @@ class P2P_API Connection {
   ConnectionId id() const;
   ConnectionState state() const;
 
-  /// Success while usable, else why it ended.
+  /// Success while connecting or open, else why it ended.
   Status status() const;
 
   /// Waits until the handshake and the channels are done; kTimedOut may leave it connecting: see `state`.
@@ -68,11 +68,12 @@ class P2P_API Connection {
   Peer peer() const;
 
   /// Makes a peer's region usable here; idempotent. kPermissionDenied for a descriptor of another
-  /// incarnation (once open). What needs the peer's word is asked in the background; transfers wait for it.
+  /// incarnation (once open). Some transports must ask the peer first: that runs in the background, and
+  /// transfers with the region wait for it.
   Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor) const;
 
-  /// Waits until an imported region can be used: what the first transfer would wait for. The reason where it
-  /// cannot; kTimedOut if its owner has said nothing.
+  /// Waits until an imported region can be used, as the first transfer with it would; the reason if it cannot
+  /// be used. kTimedOut if its owner has not answered within `timeout`.
   Status wait_imported(RemoteRegionId region, std::chrono::nanoseconds timeout) const;
 
   /// Moves each local span to the remote span of the same index. Sizes must agree pair by pair.
@@ -96,33 +97,33 @@ class P2P_API Connection {
   Transfer send(std::span<const LocalSpan> message) const;
   Transfer send(const LocalSpan& message) const;
 
-  /// Takes at most the spans' size; `Transfer::bytes` says what came. A longer message fails both sides.
+  /// Receives a message of at most the spans' size; `Transfer::bytes` says how long it was. A longer message
+  /// fails on both sides with kMessageTooLong.
   Transfer recv(std::span<const LocalSpan> into) const;
   Transfer recv(const LocalSpan& into) const;
 
-  /// Sends bytes to the peer's application. Done when the peer's engine has them all, which it takes only
-  /// while it keeps fewer than its `Options::notifications`: further ones wait here. kMessageTooLong for more
-  /// bytes than half of its `Options::notification_bytes`.
+  /// Sends bytes to the peer's application. Done when the peer's engine has all of them. It keeps at most its
+  /// `Options::notifications` until its application takes some: further ones wait here. kMessageTooLong for
+  /// more bytes than half of the peer's `Options::notification_bytes`.
   Transfer notify(std::string_view payload) const;
 
   /// Takes all notifications that have come, oldest first.
   std::vector<std::string> take_notifications() const;
 
-  /// By kind of memory, of registered regions that have nothing special about them.
+  /// The route for each pair of kinds of memory, for regions registered without RegionOptions.
   std::vector<Route> routes() const;
 
-  /// Which transport moves bytes between the two, and what is in the way of each that would be preferred.
-  /// kNotFound if one of them is unknown, kUnavailable while the peer has not told of its own
-  /// (wait_imported).
+  /// Which transport moves bytes between the two regions, and why no preferred one does. kNotFound if one of
+  /// them is unknown; kUnavailable while the peer has not answered about its own (see wait_imported).
   Result<Explanation> explain(RegionId local, RemoteRegionId remote) const;
 
   Stats stats() const;
 
-  /// Of each transport and direction that has any.
+  /// A row for each transport and direction that has moved anything.
   std::vector<Latency> latencies() const;
 
-  /// Lets transfers under way finish, tells the peer and closes, within `timeout`; what is still under way
-  /// then is cancelled. Idempotent. Success if all of it drained.
+  /// Lets transfers under way finish, tells the peer and closes. What is still under way after `timeout` is
+  /// cancelled. Idempotent. Success if all had finished.
   Status close(std::chrono::nanoseconds timeout) const;
 
  private:

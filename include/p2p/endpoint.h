@@ -52,10 +52,10 @@ class P2P_API Endpoint {
   /// Fails here, with the reason, if no transport can move this memory and keep to the options.
   Result<MemoryRegion> register_memory(void* data, std::size_t size, const RegionOptions& options = {});
 
-  /// Names a region for each span, for memory that nobody registered: regions are made on first use and kept
-  /// until the endpoint ends, spans that touch each other as one. Of more than 4096, or than one call needs,
-  /// the one goes whose last use is the longest ago, and one whose device memory was freed goes when its
-  /// address is named again; its descriptors die with it. What comes back is to be held until the transfers
+  /// Sets the region of each span, for memory that was not registered. Regions are made on first use, one for
+  /// spans that touch each other, and kept until the endpoint ends. If there are more than 4096, or than one
+  /// call needs, the least recently used one goes; one whose device memory was freed goes when its address is
+  /// used again. A region's descriptors become invalid with it. Hold what this returns until the transfers
   /// with these spans have been posted.
   Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans);
 
@@ -64,16 +64,17 @@ class P2P_API Endpoint {
                              std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
                              std::optional<std::string> note = std::nullopt);
 
-  /// Starts to connect and returns at once; the connection tells how it went.
+  /// Starts to connect and returns at once; see Connection::wait_open and status.
   Connection connect_async(const std::string& host, std::uint16_t port,
                            std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
                            std::optional<std::string> note = std::nullopt);
 
-  /// The next connection that a peer opened. Peers are served whether or not this is ever called.
+  /// The next connection that a peer opened; kTimedOut if there is none in time. Peers are served also if
+  /// this is never called.
   Result<Connection> accept(std::chrono::nanoseconds timeout);
 
-  /// How many connections peers have opened so far: at once if that is not `seen` (0 at first), else once
-  /// another has come or the time has passed. Takes none: what has come is there for `accept` without a wait.
+  /// How many connections peers have opened so far. Returns at once if that is not `seen` (0 at first), else
+  /// when another one comes or `timeout` is over. Takes none of them: `accept` has them without a wait.
   std::uint64_t wait_for_peer(std::uint64_t seen, std::chrono::nanoseconds timeout) const;
 
   /// Connections that are connecting or open, accepted ones included.
@@ -84,7 +85,7 @@ class P2P_API Endpoint {
 
   Stats stats() const;
 
-  /// Of each transport and direction that has any; connections that have ended included.
+  /// A row for each transport and direction that has moved anything, ended connections included.
   std::vector<Latency> latencies() const;
 
  private:

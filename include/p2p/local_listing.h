@@ -19,8 +19,8 @@ struct LocalEndpoint {
   std::uint16_t port = 0;
 };
 
-/// An endpoint as the other processes of this user on this host find it: by the index
-/// of a GPU (any number that they agree on will do), without its port. The list is a directory that only the
+/// Lists an endpoint for other processes of this user on this host, which find it by the index of a GPU (any
+/// number that they agree on) without knowing its port. The list is a directory that only the
 /// user can enter ($XDG_RUNTIME_DIR/uccl_p2p, else /tmp/uccl_p2p-UID) with one small file an endpoint. The
 /// file goes with this object; what a killed process left is removed by whoever looks next. Movable, one
 /// thread.

@@ -76,8 +76,9 @@ struct P2P_API RegionDescriptor {
 };
 
 /// Owns one registration: while it lives, peers that hold its descriptor may read and write the range.
-/// Dropping it revokes that and waits for peers, for the keepalive time at most and not in a callback; the
-/// log warns if one may still write then (`release` tells when it is over). Movable, any thread.
+/// Dropping it revokes that, and waits until no peer can touch the memory: for the keepalive time at most,
+/// and not at all in a callback. The log warns if a peer may still write then; use `release` to be sure.
+/// Movable, any thread.
 class P2P_API MemoryRegion {
  public:
   MemoryRegion() = default;
@@ -91,8 +92,8 @@ class P2P_API MemoryRegion {
   std::size_t size() const;  ///< bytes
   MemoryPlace place() const;
 
-  /// False once device memory was freed although it is still registered: transfers fail then, also when the
-  /// address has become that of other memory. Host memory is taken to be there.
+  /// False if device memory was freed while it is registered: transfers fail then, also if the address
+  /// belongs to other memory now. Always true for host memory, where the system does not tell.
   bool alive() const;
 
   LocalSpan span() const;

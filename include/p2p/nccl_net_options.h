@@ -22,7 +22,7 @@ struct NcclNetOptions {
   /// that imitate UNPACK devices.
   bool host_pool = false;
 
-  /// Bytes of one message of a comm at most; 0: kGpuChunkBytes where a GPU unpacks what comes, else
+  /// The most bytes of one message of a comm; 0: kGpuChunkBytes where a GPU unpacks what comes, else
   /// kHostChunkBytes. Of the two sides' numbers the smaller one counts.
   std::size_t chunk_bytes = 0;
 

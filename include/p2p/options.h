@@ -16,9 +16,9 @@ namespace p2p {
 
 /// Whether data that leaves this host is encrypted.
 enum class Encryption : std::uint8_t {
-  kOff,      ///< unless the peer wishes it
-  kOn,       ///< the streams of `tcp`, with peers that know how
-  kRequire,  ///< with all peers; those that do not wish it are refused, and no transport is used that cannot
+  kOff,      ///< not unless the peer asks for it
+  kOn,       ///< the streams of `tcp`, with peers that can
+  kRequire,  ///< with all peers: others are refused, and transports that cannot encrypt are not used
 };
 
 /// All that can be set, with the defaults that apply. `from_environment` maps UCCL_P2P_* onto it;
@@ -28,11 +28,12 @@ struct P2P_API Options {
   /// likely reach (docs/options.md).
   std::string listen_address;
 
-  /// Interfaces of which one's address is announced where `listen_address` names none: beginnings of names,
-  /// comma-separated; `=` in front: whole names; `^`: all but these. Empty: any.
+  /// If `listen_address` names no address, the address of one of these interfaces is announced: beginnings of
+  /// names, comma-separated; with `=` in front whole names, with `^` all but these. Empty: any.
   std::string announce_interfaces;
 
-  /// Numeric address; to announce, interfaces of its network are preferred. Empty: no preference.
+  /// Numeric address: interfaces in its network are preferred for the address to announce. Empty: no
+  /// preference.
   std::string announce_near;
 
   /// TCP port of the listener, at which the streams of `tcp` arrive, too; 0 lets the system choose.
@@ -48,8 +49,8 @@ struct P2P_API Options {
   /// With `transports` set: refuse a transfer rather than take a route that is not listed.
   bool require_transport = true;
 
-  /// A transport that is to be taken wherever it moves bytes between the kinds of memory at hand: a transfer
-  /// for which another one would have to be taken is refused. Empty: none.
+  /// A transport that must be used wherever it can move bytes between the two kinds of memory: a transfer for
+  /// which only another one works is refused. Empty: none.
   std::string required;
 
   /// Leave out transports that reach no further than this host.
@@ -72,8 +73,8 @@ struct P2P_API Options {
   /// A peer whose machine, or the path to it, is silent for this long is gone, and its transfers fail.
   std::chrono::milliseconds keepalive{3000};
 
-  /// A peer whose machine answers while it does not itself (it is stopped, or gets no processor) is slow,
-  /// which routes and the log say; after this long it is gone.
+  /// A peer whose machine answers but whose process does not (it is stopped, or gets no CPU time) is slow:
+  /// routes and the log say so, and after this long it is gone.
   std::chrono::milliseconds hung{30000};
 
   /// A connection's `tcp` streams are closed when nothing has used them for this long, and opened again by
@@ -90,20 +91,21 @@ struct P2P_API Options {
   /// authentication, unless certificates are named.
   std::string key_file;
 
-  /// Certificates in place of keys: files in PEM with who vouches for peers, this side's certificate, and its
-  /// private key. All of them or none.
+  /// Certificates in place of keys: PEM files with the authority that signs for peers, this side's
+  /// certificate, and its private key. All of them or none.
   std::string tls_ca;
   std::string tls_certificate;
   std::string tls_key;
 
-  /// Of the streams that carry data; asks for a key file or certificates. The session itself is encrypted
-  /// with any of these.
+  /// Encryption of the streams that carry data; needs a key file or certificates. The control connection is
+  /// always encrypted if there are any.
   Encryption tls = Encryption::kOff;
 
   /// Names of keys, or common names of certificates, whose holders may connect; empty: all.
   std::vector<std::string> allow;
 
-  /// Connections that have not proven themselves, in all and of one address; then the oldest are closed.
+  /// The most connections that have not proven who they are, in all and from one address. Beyond that the
+  /// oldest are closed.
   unsigned max_strangers = 512;
   unsigned max_strangers_of_address = 256;
   unsigned spare_descriptors = 64;          ///< of the process, left to the application; at most half
@@ -114,8 +116,8 @@ struct P2P_API Options {
   /// Bytes of one batch, the unit of scheduling.
   std::size_t batch_bytes = std::size_t{1} << 20;
 
-  /// What a connection keeps of short messages whose receives are not posted yet. Messages of up to a quarter
-  /// of it, and up to 16 KiB, travel before anybody asked where to; 0: none does. At most 1 GiB.
+  /// Bytes that a connection keeps of short messages whose receives are not posted yet. Messages of up to a
+  /// quarter of it, and up to 16 KiB, leave without waiting for their receive; 0: none does. At most 1 GiB.
   std::size_t eager_bytes = std::size_t{1} << 20;
 
   /// Notifications, and bytes of them, that a connection keeps until the application takes them; further ones
@@ -145,8 +147,8 @@ struct P2P_API Options {
 
   /// Pinned host memory through which `tcp` and `cma` carry GPU memory, for all streams of an endpoint: made
   /// in the background once GPU memory is registered and a stream is there, in slots of 1 MiB, 8 a stream;
-  /// for channels of `cma` once a peer's host memory is imported, too. Where it does not reach, each stream
-  /// or channel gets few slots that it cannot do without.
+  /// for channels of `cma` once a peer's host memory is imported, too. When it is used up, each further
+  /// stream or channel gets only the few slots that it cannot work without.
   std::size_t gpu_staging_bytes = std::size_t{128} << 20;
 
   /// "address:port" or "[address]:port" at which metrics are served by HTTP, for all endpoints of the process
@@ -156,7 +158,7 @@ struct P2P_API Options {
 
   /// File for a trace of all transfers of the process; `%p` stands for the process id. Empty: none.
   std::string trace;
-  std::size_t trace_bytes = std::size_t{1} << 30;  ///< it ends there
+  std::size_t trace_bytes = std::size_t{1} << 30;  ///< bytes; the trace ends there
 
   NcclNetOptions nccl_net;
 

@@ -6,7 +6,7 @@
 
 namespace p2p {
 
-/// What can be set for RDMA. What is asked for and cannot be had is an error.
+/// What can be set for RDMA. A setting that cannot be met is an error.
 struct RdmaOptions {
   /// Devices ("mlx5_0") or their ports ("mlx5_0:1") to use; empty: all active ports, where this process uses
   /// a GPU the ones nearest to it.
@@ -21,11 +21,11 @@ struct RdmaOptions {
   /// Queue pairs a connection and port.
   unsigned queue_pairs = 2;
 
-  /// Wait for an answer before a packet is sent again: 4.096 us times two to this. 0: so that a peer which is
-  /// gone is noticed within half the keepalive time.
+  /// How long to wait for an answer before a packet is sent again: 4.096 us * 2^timeout, as the IB
+  /// specification has it. 0: chosen so that a lost peer is noticed within half the keepalive time.
   unsigned timeout = 0;
 
-  /// How often a packet is sent again, 0 to 7. To software RoCE 7 means: without end.
+  /// How often a packet is sent again, 0 to 7. For software RoCE 7 means without end.
   unsigned retries = 6;
 
   unsigned service_level = 0;  ///< 0 to 15

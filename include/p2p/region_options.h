@@ -8,19 +8,19 @@
 
 namespace p2p {
 
-/// What peers may do with a region; its owner checks it (docs/security.md). The owner's own transfers are as
-/// free as ever.
+/// What peers may do with a region; the owner checks it (docs/security.md). The owner's own transfers are not
+/// restricted.
 struct RegionOptions {
-  /// Peers read only. Transports by which a peer's process reaches memory by itself are left out then.
+  /// Peers may only read. Transports by which a peer reaches the memory without the owner are not used then.
   bool read_only = false;
 
-  /// Who may use the region, as `Peer::identity` says it; empty: every peer that holds the descriptor. Asks
-  /// for a key file or certificates.
+  /// Who may use the region, by `Peer::identity`; empty: every peer that holds the descriptor. Needs a key
+  /// file or certificates.
   std::vector<std::string> peers;
 
-  /// How long from its registration on peers may begin to use the region, by the owner's steady clock; longer
-  /// than zero. Without: as long as it is registered. The owner's engine alone can keep this: transports by
-  /// which peers reach memory without it are left out then.
+  /// For how long after registration peers may begin to use the region, by the owner's steady clock; more
+  /// than zero. None: as long as it is registered. Transports by which a peer reaches the memory without the
+  /// owner are not used then, as only the owner can enforce it.
   std::optional<std::chrono::nanoseconds> expires{};
 };
 

@@ -12,7 +12,7 @@ namespace p2p {
 /// variable is kNotFound, an unreadable value kInvalidArgument.
 P2P_API Status set_option(Options& options, std::string_view variable, std::string_view text);
 
-/// Gives it its default back, whatever the environment said.
+/// Sets it to its default, whatever the environment says. kNotFound as above.
 P2P_API Status reset_option(Options& options, std::string_view variable);
 
 }  // namespace p2p

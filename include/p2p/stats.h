@@ -36,19 +36,19 @@ struct Stats {
   std::uint64_t notifications_delayed = 0;  ///< waited until the peer's application had taken others
   std::uint64_t batches_retried = 0;        ///< sent again on another channel after one was lost
 
-  /// Times that control messages of the peer were left unread because it did not take the answers to them.
+  /// How often messages of the peer were left unread, because it did not read the answers to earlier ones.
   std::uint64_t reads_paused = 0;
 
   std::uint64_t channels_lost = 0;      ///< that had been up; what was under way on them went over others
   std::uint64_t channels_returned = 0;  ///< of these, opened again
-  std::uint64_t session_resumes = 0;    ///< its connection broke, and it went on over another one
+  std::uint64_t session_resumes = 0;    ///< its TCP connection broke, and it went on over another one
   std::vector<TransportBytes> by_transport;  ///< that moved anything; sums are bytes_written and bytes_read
 
   // How much there is now.
-  std::uint64_t pieces_queued = 0;       ///< of transfers, that wait for room in a channel
+  std::uint64_t pieces_queued = 0;       ///< parts of transfers that wait for room in a channel
   std::uint64_t channels = 0;            ///< that are up, of all transports
   std::uint64_t channels_encrypted = 0;  ///< of these
-  std::uint64_t channels_wanted = 0;     ///< that there are when none is lost
+  std::uint64_t channels_wanted = 0;     ///< how many there are if none is lost
 
   // Of endpoints alone.
   std::uint64_t strangers_refused = 0;    ///< connections closed before they had proven themselves
@@ -58,17 +58,17 @@ struct Stats {
   std::uint64_t registered_bytes = 0;     ///< of these
 };
 
-/// How long the transfers over one transport took that succeeded, from the call to the outcome. Every eighth
-/// of those under 64 KiB is timed, and stands for eight.
+/// How long successful transfers over one transport took, from the call to the outcome. Of those under 64 KiB
+/// every eighth is timed, and counts as eight.
 struct Latency {
   static constexpr std::size_t kBuckets = 26;
 
-  /// The longest time that counts in a bucket; there is none for the last.
+  /// The upper bound of a bucket's times, 2^bucket microseconds; the last bucket has none.
   static constexpr std::chrono::microseconds bound(std::size_t bucket) {
     return std::chrono::microseconds(std::int64_t{1} << bucket);
   }
 
-  std::string transport;  ///< "several": the parts went over different ones
+  std::string transport;  ///< "several": its parts went over different ones
   bool reads = false;     ///< else writes, messages that are written included
   std::array<std::uint64_t, kBuckets> counts{};
   std::chrono::nanoseconds sum{};

@@ -73,7 +73,7 @@ struct PostOptions {
   std::uint64_t trace_id = 0;
 };
 
-/// A list of descriptors that was checked, merged and kept, to be posted any number of times.
+/// A list of spans that was checked, merged and kept, to be posted any number of times.
 class P2P_API PreparedTransfer {
  public:
   PreparedTransfer() = default;
@@ -87,8 +87,8 @@ class P2P_API PreparedTransfer {
 
   std::uint64_t bytes() const;
 
-  /// Pieces left after neighbours on both sides were merged; before the owner has told about its region, the
-  /// spans that were given.
+  /// Contiguous segments left after neighbours on both sides were merged. Before the peer has answered about
+  /// its region, the number of spans that were given.
   std::size_t segments() const;
 
  private:

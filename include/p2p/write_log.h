@@ -7,7 +7,7 @@
 
 namespace p2p {
 
-/// A line of the program's own among the library's, by the same level and sink.
+/// Writes a line of the program's own into the library's log, by the same level and sink.
 P2P_API void write_log(LogLevel level, std::string_view line);
 
 }  // namespace p2p
