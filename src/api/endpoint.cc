@@ -23,8 +23,8 @@ Endpoint& Endpoint::operator=(Endpoint&& other) noexcept {
 }
 
 Endpoint::~Endpoint() {
-  // In a child of its process the threads to join are not there, and goodbyes would be said on the parent's
-  // sockets.
+  // In a forked process there are no threads to join, and to close would send messages on the parent's
+  // sockets: the endpoint is left alone.
   if (endpoint_ && !endpoint_->context().regions->check_process()) {
     static_cast<void>(listing_.release());
     static_cast<void>(endpoint_.release());
@@ -70,7 +70,7 @@ Result<Connection> Endpoint::connect(const std::string& host, std::uint16_t port
                                      std::optional<std::string> note) {
   const auto patience = timeout.value_or(endpoint_->context().options.connect_timeout);
   const Connection connection = connect_async(host, port, patience, std::move(note));
-  // The session keeps the deadline; the second more is for its answer to come through.
+  // The session ends at the deadline by itself; the second more lets its error arrive here.
   const Status open = connection.wait_open(patience + std::chrono::seconds(1));
   if (open) return connection;
   static_cast<void>(connection.close(std::chrono::nanoseconds::zero()));

@@ -7,7 +7,7 @@
 
 namespace p2p {
 
-/// The variables `UCCL_P2P_*` that are no single transport's own.
+/// The variables `UCCL_P2P_*` that do not belong to one transport.
 std::span<const OptionVariable> engine_variables();
 
 }  // namespace p2p

@@ -7,8 +7,8 @@
 
 namespace p2p {
 
-/// What users of NCCL and of other engines with this Python interface have set. To be read first: the
-/// engine's variables win, and later ones over earlier ones.
+/// Variables of NCCL and of other engines with the same Python interface, for users who have set them. Read
+/// these first: of several variables for one option the last one read wins, and the engine's own must win.
 std::span<const OptionVariable> foreign_variables();
 
 }  // namespace p2p

@@ -10,7 +10,7 @@
 
 namespace p2p {
 
-/// Those rows in which anything was counted.
+/// The rows that have counted anything.
 inline std::vector<Latency> with_any(std::vector<Latency> rows) {
   std::erase_if(rows, [](const Latency& row) {
     return std::ranges::all_of(row.counts, [](std::uint64_t count) { return count == 0; });

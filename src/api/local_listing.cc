@@ -73,7 +73,7 @@ bool better(const Entry& entry, const Entry& than) {
   return entry.born > than.born;
 }
 
-/// Its process has gone: a PID alone may have been used again.
+/// The process has gone, or its PID belongs to another one now.
 bool abandoned(const Entry& entry, std::uint64_t pid_namespace) {
   if (entry.process.pid_namespace != pid_namespace) return false;
   const auto started = start_of(entry.process.pid);
@@ -113,7 +113,7 @@ Result<UniqueFd> watch(const std::string& place) {
 Result<LocalListing> LocalListing::announce(const Endpoint& endpoint, std::int32_t gpu) {
   const Result<std::string> place = directory();
   if (!place) return tl::unexpected(place.error());
-  // Without /proc nobody finds out whether it has gone.
+  // Without /proc others cannot find out whether this process has gone.
   const auto process = this_process().value_or(ProcessId{.pid = static_cast<std::uint64_t>(::getpid())});
   const Incarnation incarnation = endpoint.incarnation();
   const std::string name = fmt::format("{}/{}{}-{}-{}", *place, kEntryPrefix, gpu, process.pid, incarnation);
@@ -123,7 +123,7 @@ Result<LocalListing> LocalListing::announce(const Endpoint& endpoint, std::int32
        << std::chrono::system_clock::now().time_since_epoch().count() << ' ' << gpu << ' ' << endpoint.port()
        << ' ' << endpoint.address() << '\n';
   file.close();
-  // Readers see all of it or nothing.
+  // By rename, so that readers see the whole file or none.
   if (!file || ::rename(draft.c_str(), name.c_str()) != 0) {
     return tl::unexpected(system_error(fmt::format("write {}", name)));
   }
@@ -157,14 +157,14 @@ Result<LocalEndpoint> find_local(std::int32_t gpu, const std::optional<std::stri
                   gpu, address ? " at " + *address : "");
     }
     if (!arrivals) {
-      // One may have come before the watch began: looks again before it waits.
+      // One may have come before the watch began: look again before waiting.
       if (Status watched = move_into(arrivals, watch(*place)); !watched)
         return tl::unexpected(watched.error());
       continue;
     }
     pollfd one{.fd = arrivals.get(), .events = POLLIN, .revents = 0};
     if (::poll(&one, 1, static_cast<int>(left.count())) <= 0) continue;
-    alignas(inotify_event) std::array<char, 4096> events;  // which ones does not matter
+    alignas(inotify_event) std::array<char, 4096> events;  // what they say does not matter
     while (::read(arrivals.get(), events.data(), events.size()) > 0) {
     }
   }

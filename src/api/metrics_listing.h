@@ -10,11 +10,12 @@ namespace p2p {
 
 class MetricsServer;
 
-/// While it lives, the metrics of an endpoint are served where its options say. The endpoint outlives it.
+/// Serves the metrics of an endpoint, at the place that its options name, as long as it lives. The endpoint
+/// must outlive it.
 class MetricsListing {
  public:
-  /// Null if the options name no place, or it cannot be had, which the log says. An error for a place that is
-  /// none or that the options do not allow.
+  /// Null if the options name no place, or if it cannot be had: the log says why. kInvalidArgument for a text
+  /// that is no place, kPermissionDenied for one that the options do not allow.
   static Result<std::unique_ptr<MetricsListing>> make(const Options& options,
                                                       const engine::Endpoint& endpoint);
 

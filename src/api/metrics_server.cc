@@ -35,7 +35,7 @@ void MetricsServer::remove(const engine::Endpoint& endpoint) {
   std::erase(endpoints_, &endpoint);
 }
 
-// Who does not ask for OpenMetrics gets what every collector reads.
+// Collectors that do not ask for OpenMetrics get the older text format, which all of them read.
 http::Reply MetricsServer::answer(const http::Request& request) const {
   if (request.path != "/metrics") return {404, "text/plain", "the page is /metrics\n"};
   const bool open = request.accept.find("application/openmetrics-text") != std::string::npos;

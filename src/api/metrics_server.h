@@ -11,14 +11,15 @@
 
 namespace p2p {
 
-/// Serves the metrics of endpoints at one place. One for each place in a process. Thread-safe.
+/// Serves the metrics of endpoints at one place (address and port), one server for each place in a process.
+/// Thread-safe.
 class MetricsServer {
  public:
   static Result<std::shared_ptr<MetricsServer>> of_process(const Options& options);
 
   void add(const engine::Endpoint& endpoint);
 
-  /// Its metrics are not asked for any more once this returns.
+  /// Once this returns the endpoint is not read any more.
   void remove(const engine::Endpoint& endpoint);
 
  private:

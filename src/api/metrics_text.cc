@@ -81,7 +81,7 @@ struct Series {
   std::size_t connections = 0;  ///< of an endpoint: that are open
 };
 
-/// Of host memory; who moves GPU memory alone is seen by `routes`.
+/// The transport that moves host memory. A label for the connection; see `routes` for GPU memory.
 std::string carrier(const std::vector<Route>& routes) {
   return routes.empty() || routes.front().transport.empty() ? "none" : routes.front().transport;
 }
@@ -102,7 +102,8 @@ std::vector<Series> connections_of(const engine::Endpoint& endpoint, std::string
   return found;
 }
 
-/// What has not ended. The counters are read one after the other.
+/// Transfers that have not ended. The counters are read one after the other, so the difference may be off by
+/// some.
 std::uint64_t under_way(const Stats& stats) {
   const std::uint64_t ended = stats.transfers_completed + stats.transfers_failed;
   return std::max(stats.transfers_started, ended) - ended;

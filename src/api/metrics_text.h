@@ -11,10 +11,10 @@ namespace p2p {
 
 enum class MetricsFormat : std::uint8_t {
   kOpenMetrics,
-  kPrometheus,  ///< its text format 0.0.4, older
+  kPrometheus,  ///< its older text format, 0.0.4
 };
 
-/// What `openmetrics` gives, of several endpoints.
+/// The text of `openmetrics`, for several endpoints together.
 std::string metrics_text(std::span<const engine::Endpoint* const> endpoints, MetricsFormat format);
 
 }  // namespace p2p

@@ -45,7 +45,7 @@ Status read_variables(Table variables, Options& options) {
   return {};
 }
 
-/// Ours: those of the engine, then each transport's.
+/// The variables `UCCL_P2P_*`: the engine's, then those of each transport.
 std::vector<Table> own_tables() {
   std::vector<Table> tables{engine_variables()};
   for (const TransportRegistry::Entry& entry : builtin_transports().entries)
@@ -66,7 +66,7 @@ const OptionVariable* find_variable(std::string_view name) {
   return nullptr;
 }
 
-/// Other engines have variables for what there is nothing to set here, and names get misspelled.
+/// For variables that other engines have and this one has not, and for misspelled names.
 void name_those_without_effect() {
   if (!log_enabled(LogLevel::kDebug)) return;
   const auto known = [](std::string_view name) {
