@@ -25,7 +25,7 @@ bool Background::post(std::function<void()> task) {
   if (stop_) return false;
   tasks_.push_back(std::move(task));
   if (running_) return true;
-  if (thread_.joinable()) thread_.join();  // it has nothing left to do but to end
+  if (thread_.joinable()) thread_.join();  // it is about to end
   auto thread = start_thread(name_, [this] { run(); });
   if (!thread) {
     log(LogLevel::kWarning, "{}", thread.error().message);

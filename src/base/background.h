@@ -9,21 +9,22 @@
 
 namespace p2p {
 
-/// Runs tasks one after the other on a thread that is there only while there are some. Thread-safe.
+/// Runs tasks one after the other on a thread of its own, which exists only while there are tasks.
+/// Thread-safe.
 class Background {
  public:
-  /// `name`, of at most 15 letters, is the thread's.
+  /// `name` becomes the thread's: at most 15 characters, which the kernel keeps.
   explicit Background(const char* name) : name_(name) {}
 
   ~Background() { stop(); }
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  /// False, and the task is dropped: it was stopped, or the system has no thread left, which the log says.
+  /// False if the task was dropped: after `stop`, or because no thread could be started, which is logged.
   bool post(std::function<void()> task);
 
-  /// Waits for the task that has begun; those that have not are dropped, and nothing is taken any more. Not
-  /// from a task.
+  /// Waits for the task that runs, drops the others, and refuses further ones. Called by a task it would wait
+  /// for itself.
   void stop();
 
  private:

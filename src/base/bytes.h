@@ -23,7 +23,7 @@ inline std::string to_string(ByteView bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The library runs on little-endian machines only, so what it writes is what lies in memory.
+// Only little-endian machines are supported, so values are copied as they lie in memory.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
 /// Appends little-endian values to a byte string.
@@ -36,12 +36,12 @@ class ByteWriter {
     put(ByteView(reinterpret_cast<const std::byte*>(&value), sizeof value));
   }
 
-  // Byte by byte: gcc 12 at -O3 sees overflows in insert and resize that are not there.
+  // Byte by byte: gcc 12 at -O3 warns of overflows in insert and resize that cannot happen.
   void put(ByteView bytes) {
     for (const std::byte byte : bytes) out_.push_back(byte);
   }
 
-  /// Seven bits a byte, low first.
+  /// Seven bits a byte, the lowest first; the top bit says that more follow.
   void put_varint(std::uint64_t value) {
     for (; value >= 0x80; value >>= 7) put(static_cast<std::uint8_t>(value | 0x80));
     put(static_cast<std::uint8_t>(value));
@@ -51,8 +51,8 @@ class ByteWriter {
   Bytes& out_;
 };
 
-/// Reads what ByteWriter wrote from bytes that nobody vouches for. Once a read runs past the end all
-/// further ones fail, so that a parser may check once.
+/// Reads what ByteWriter wrote, from bytes that are not trusted. Once a read runs past the end, `ok` is false
+/// and all further reads give zero or nothing: a parser may check once, at its end.
 class ByteReader {
  public:
   explicit ByteReader(ByteView bytes) : left_(bytes) {}
@@ -79,6 +79,7 @@ class ByteReader {
     return bytes;
   }
 
+  /// As put_varint wrote it, at most ten bytes.
   std::uint64_t get_varint() {
     std::uint64_t value = 0;
     for (unsigned shift = 0; shift < 64; shift += 7) {

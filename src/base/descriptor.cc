@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t kMagic = 0x31503250;  // "P2P1"
 
-/// In the short size: the size stands at offset 48 alone.
+/// In the short size field: see the size at offset 48.
 constexpr std::uint32_t kLongSize = 0xffffffff;
 
 bool place_exists(MemoryPlace place) {
@@ -65,7 +65,7 @@ Result<RegionDescriptor> RegionDescriptor::parse(std::span<const std::byte> byte
   const auto long_size = in.get<std::uint64_t>();
   zeros |= in.get<std::uint32_t>();
   const auto magic = in.get<std::uint32_t>();
-  // Whoever narrows a descriptor edits the short size alone, so it counts wherever it says anything.
+  // Programs that narrow a descriptor edit only the short size, so it counts unless it points to the other.
   descriptor.size = short_size == kLongSize ? long_size : short_size;
 
   const char* wrong = nullptr;
@@ -74,9 +74,9 @@ Result<RegionDescriptor> RegionDescriptor::parse(std::span<const std::byte> byte
   } else if (zeros != 0) {
     wrong = "bytes that must be zero are not";
   } else if (!place_exists(descriptor.place)) {
-    wrong = "no such kind of memory or device";
+    wrong = "it names no kind of memory or device that there is";
   } else if (descriptor.region == RegionId{0}) {
-    wrong = "region 0 does not exist";
+    wrong = "it names region 0, which does not exist";
   } else if (descriptor.size > std::numeric_limits<std::uint64_t>::max() - descriptor.address) {
     wrong = "its range runs past the end of the address space";
   }

@@ -16,7 +16,7 @@ std::size_t descriptor_limit() {
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
-// The table grows for the number of a descriptor, not for how many there are.
+// The table's size follows the highest descriptor number, not how many there are.
 void make_room_for_descriptors(std::size_t count) {
   const std::size_t most = std::min(count, descriptor_limit());
   const UniqueFd any(::eventfd(0, EFD_CLOEXEC));

@@ -5,13 +5,12 @@
 
 namespace p2p {
 
-/// The first descriptor that this process cannot have, as its limit is now.
+/// The soft limit of this process for descriptors (RLIMIT_NOFILE): all its descriptors are below.
 std::size_t descriptor_limit();
 
-/// Makes the kernel's table of this process's descriptors large enough for `count`, as far as the process may
-/// have so many. A table that grows under a process of several threads holds up whoever opened the descriptor
-/// that did not fit for 10 to 30 ms (synchronize_rcu; seen with Linux 6.18): better now than in the midst of
-/// connecting.
+/// Makes the kernel's table of this process's descriptors large enough for `count`, within the limit. If the
+/// table grows later, in a process of several threads, the thread that opens the descriptor waits 10 to 30 ms
+/// (synchronize_rcu; seen with Linux 6.18).
 void make_room_for_descriptors(std::size_t count);
 
 }  // namespace p2p

@@ -10,7 +10,7 @@
 
 namespace p2p {
 
-/// An unexpected Error with a formatted sentence, ready to be returned from a function with a Result.
+/// An Error with a formatted sentence, to be returned from a function that gives a Result.
 template <class... Args>
 tl::unexpected<Error> fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
   return tl::unexpected<Error>(Error{code, fmt::format(format, std::forward<Args>(args)...)});
@@ -19,7 +19,7 @@ tl::unexpected<Error> fail(ErrorCode code, fmt::format_string<Args...> format, A
 /// "<what>: <text of errno>", as kSystem, or kPermissionDenied for EPERM and EACCES.
 Error system_error(std::string_view what, int error_number = errno);
 
-/// `target` becomes what was made; the error if nothing was.
+/// Moves the value of `made` into `target`, or returns its error and leaves `target` alone.
 template <class T>
 Status move_into(T& target, Result<T> made) {
   if (!made) return tl::unexpected(std::move(made.error()));

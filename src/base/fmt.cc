@@ -1,6 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-// The one file that holds fmt's code: every other one sees declarations. Linking the system's libfmt instead
-// would tie programs to its version.
+// The only file that has fmt's code; all others see declarations. To link the system's libfmt instead would
+// tie programs to its version.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

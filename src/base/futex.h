@@ -13,8 +13,8 @@
 
 namespace p2p {
 
-/// Sleeps while `word` is `expected`, at most until `deadline`; may return early. std::atomic's own wait has
-/// no deadline.
+/// Sleeps while `word` is `expected`, at most until `deadline`. May return early: check the condition again.
+/// std::atomic's own wait has no deadline.
 inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                        std::chrono::steady_clock::time_point deadline) {
   const auto left = deadline - std::chrono::steady_clock::now();
@@ -29,7 +29,7 @@ inline void futex_wake_all(const std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// Now plus a caller's timeout, without overflow for "for ever".
+/// Now plus `timeout`; the last point in time if the sum would overflow.
 inline std::chrono::steady_clock::time_point deadline_after(std::chrono::nanoseconds timeout) {
   const auto now = std::chrono::steady_clock::now();
   const auto most = std::chrono::steady_clock::time_point::max() - now;

@@ -16,7 +16,7 @@ inline std::size_t total_bytes(std::span<const iovec> list) {
   return bytes;
 }
 
-/// Appends a run; one that begins where the last one ends becomes part of that.
+/// Appends a run of memory; one that begins where the last one ends is merged with it.
 inline void append_run(std::vector<iovec>& list, std::byte* data, std::size_t size) {
   if (!list.empty() && static_cast<std::byte*>(list.back().iov_base) + list.back().iov_len == data) {
     list.back().iov_len += size;
@@ -25,7 +25,8 @@ inline void append_run(std::vector<iovec>& list, std::byte* data, std::size_t si
   }
 }
 
-/// Cuts the first `bytes`, at most all, off the list. Answers how many entries are used up with that.
+/// Takes the first `bytes` off the list, at most all of it. Returns how many entries are used up whole; the
+/// next one begins behind what was taken of it.
 inline std::size_t cut_front(std::span<iovec> list, std::size_t bytes) {
   std::size_t used = 0;
   for (; used != list.size() && bytes >= list[used].iov_len; ++used) bytes -= list[used].iov_len;

@@ -8,10 +8,10 @@
 
 namespace p2p {
 
-/// Takes a mutex that is held for moments only. One that slept for it would be woken late, at the cost of the
-/// one that has it.
+/// Locks a mutex that is held for moments only, without sleeping: to be woken would take longer than the
+/// wait, and the holder would have to do it.
 inline void lock_polling(Mutex& mutex) P2P_ACQUIRE(mutex) {
-  constexpr int kTries = 1000;  // before the mutex is taken to be held for longer
+  constexpr int kTries = 1000;  // some microseconds; then the holder has probably lost its CPU
   for (int tries = 0; !mutex.try_lock(); ++tries) {
     if (tries < kTries) {
       relax();

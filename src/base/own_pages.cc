@@ -7,7 +7,7 @@ namespace p2p {
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
-#define P2P_WATCHED_HEAP 1  // by clang's way of saying so
+#define P2P_WATCHED_HEAP 1  // clang tells it this way
 #endif
 #elif defined(__SANITIZE_ADDRESS__)
 #define P2P_WATCHED_HEAP 1
@@ -15,7 +15,7 @@ namespace p2p {
 
 #ifdef P2P_WATCHED_HEAP
 
-// The sanitizer watches the ends of what lies on the heap.
+// On the heap, the address sanitizer checks accesses beyond either end.
 void* take_pages(std::size_t bytes) { return ::operator new(bytes); }
 void give_pages(void* pages, std::size_t /*bytes*/) noexcept { ::operator delete(pages); }
 

@@ -7,18 +7,18 @@
 
 namespace p2p {
 
-/// Pages from the system, which has them back at once. On the heap a large piece that comes and goes leaves a
-/// hole that small ones around it keep resident. Throws std::bad_alloc.
+/// Memory mapped from the system, and unmapped when it is given back. Large blocks that come and go on the
+/// heap leave holes that small neighbours keep resident. Throws std::bad_alloc.
 void* take_pages(std::size_t bytes);
 void give_pages(void* pages, std::size_t bytes) noexcept;
 
-/// A base of classes whose objects are some pages large.
+/// A base for classes whose objects are some pages large.
 struct OnOwnPages {
   static void* operator new(std::size_t bytes) { return take_pages(bytes); }
   static void operator delete(void* object, std::size_t bytes) noexcept { give_pages(object, bytes); }
 };
 
-/// For buffers.
+/// An allocator for buffers in containers.
 template <class T>
 struct OwnPages {
   using value_type = T;  // NOLINT(readability-identifier-naming): asked for by the standard

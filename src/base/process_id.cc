@@ -60,8 +60,8 @@ Result<std::uint64_t> namespace_id(const char* kind) {
   return status.st_ino;
 }
 
-/// Field 22 of /proc/<pid>/stat. The second field, the program's name, may hold anything but ends with the
-/// last parenthesis.
+/// Field 22 of /proc/<pid>/stat. Field 2, the program's name, may contain anything and ends with the last
+/// parenthesis of the line.
 Result<std::uint64_t> start_of(std::uint64_t pid) {
   const std::string path = fmt::format("/proc/{}/stat", pid);
   const auto text = read_text(path.c_str());

@@ -9,7 +9,7 @@
 
 #include "p2p/result.h"
 
-/// Who a process is, as Linux tells it. kSystem where /proc cannot be read.
+/// Who a process is, as Linux tells it. Errors are kSystem where /proc cannot be read.
 namespace p2p {
 
 /// A UUID of this boot of this machine, as text of 36 characters.
@@ -26,7 +26,7 @@ struct ProcessId {
   std::array<std::byte, 16> boot{};
   std::uint64_t pid_namespace = 0;
   std::uint64_t pid = 0;
-  std::uint64_t started = 0;  ///< see start_of; pids are used again
+  std::uint64_t started = 0;  ///< see start_of; the kernel reuses pids
   friend auto operator<=>(const ProcessId&, const ProcessId&) = default;
 };
 

@@ -10,8 +10,8 @@
 
 namespace p2p {
 
-/// Logs one kind of event, at most once a second, so that who causes it cannot fill a disk. A line says how
-/// many there were since the one before. Thread-safe.
+/// Logs one kind of event at most once a second, so that a peer that causes it cannot fill the disk. Each
+/// line says how many events there were since the line before. Thread-safe.
 class RateLimitedLog {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,7 +28,7 @@ class RateLimitedLog {
              *events == 1 ? line : fmt::format("{} ({} times since the last such line)", line, *events));
   }
 
-  /// Counts an event: how many there were since the last line, this one included, if a line is due.
+  /// Counts an event. If a line is due, returns how many there were since the last one, this one included.
   std::optional<std::uint64_t> count(Clock::time_point now) {
     silent_.fetch_add(1, std::memory_order_relaxed);
     auto due = due_.load(std::memory_order_relaxed);

@@ -7,8 +7,8 @@
 
 namespace p2p {
 
-/// When to dial again a port that closes connections before it has answered, as one that strangers flood may:
-/// so often in all, with pauses that double up to a limit, some 1.1 s together.
+/// When to dial again a port that closed the connection before it answered, as a flooded port does: up to
+/// kMaxDials times in all, with pauses that double up to kLongestPause, about 1.1 s together.
 class Redial {
  public:
   static constexpr int kMaxDials = 12;
@@ -17,7 +17,7 @@ class Redial {
 
   void dialled() { ++dials_; }
 
-  /// The pause before the next dial; nothing: that was the last one.
+  /// The pause before the next dial; none if that was the last one. After `dialled` only.
   std::optional<std::chrono::milliseconds> pause() const {
     if (dials_ == kMaxDials) return std::nullopt;
     return std::min(kLongestPause, kFirstPause * (1 << (dials_ - 1)));

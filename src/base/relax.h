@@ -5,7 +5,7 @@
 
 namespace p2p {
 
-/// Rests the processor between two looks at something that another thread, or a device, is about to change.
+/// For loops that poll: a short pause of the processor between two reads.
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();

@@ -11,18 +11,19 @@
 
 namespace p2p {
 
-/// What a process shares, one for each name, while anybody holds it. A child that was forked off makes its
-/// own. Thread-safe.
+/// Objects that a process shares by name, each as long as somebody holds it. A forked child makes its own.
+/// Thread-safe.
 template <class T>
 class SharedByName {
  public:
-  /// Never destroyed: endpoints may live until after static objects are gone.
+  /// The one table of T of this process. Never destroyed: endpoints may outlive static objects.
   static SharedByName& of_process() {
     static auto* const all = new SharedByName;
     return *all;
   }
 
-  /// The one of that name; `make`, which gives a Result of a shared_ptr, is called where there is none.
+  /// The object of that name. If there is none, `make` is called under the lock; it returns a Result of a
+  /// shared_ptr.
   template <class Make>
   Result<std::shared_ptr<T>> get(const std::string& name, const Make& make) {
     MutexLock lock(mutex_);

@@ -5,7 +5,7 @@
 
 namespace p2p {
 
-/// The number of an id or enumerator (std::to_underlying comes with C++23).
+/// The number of an id or enumerator. std::to_underlying comes with C++23 only.
 template <class Enum>
 constexpr std::underlying_type_t<Enum> to_underlying(Enum value) {
   return static_cast<std::underlying_type_t<Enum>>(value);

@@ -7,7 +7,7 @@
 namespace p2p {
 namespace {
 
-// By number, from 1. New codes go to the end: processes of other builds read these.
+// Index plus 1 is the number on the wire. New codes go to the end: other builds read these numbers.
 constexpr std::array kCodes{
     ErrorCode::kInvalidArgument, ErrorCode::kOutOfRange, ErrorCode::kNotFound, ErrorCode::kPermissionDenied,
     ErrorCode::kUnavailable,     ErrorCode::kPeerGone,   ErrorCode::kTimedOut, ErrorCode::kCancelled,

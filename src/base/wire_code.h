@@ -5,8 +5,8 @@
 
 #include "p2p/result.h"
 
-/// Error codes as every message between processes carries them: 0 is success, the rest by the table of
-/// docs/wire.md, whatever numbers the enumeration has here.
+/// The numbers by which messages carry error codes: 0 is success, the others are listed in docs/wire.md. They
+/// do not follow the enumeration here, which may change.
 namespace p2p {
 
 std::uint16_t wire_code(ErrorCode code);
@@ -15,7 +15,7 @@ inline std::uint16_t wire_code(const Status& status) { return status ? 0 : wire_
 /// True for success and for what `wire_code` makes.
 bool is_wire_code(std::uint16_t code);
 
-/// The error behind a number that is not 0; kProtocol for one that is unknown.
+/// The error code of a number other than 0; kProtocol for an unknown number.
 ErrorCode code_from_wire(std::uint16_t code);
 
 }  // namespace p2p

@@ -1,0 +1,38 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/shared_by_name.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+namespace p2p {
+namespace {
+
+using Shared = SharedByName<int>;
+Result<std::shared_ptr<int>> make() { return std::make_shared<int>(0); }
+
+TEST(SharedByName, OneForANameWhileAnybodyHoldsIt) {
+  Shared all;
+  const auto refuse = []() -> Result<std::shared_ptr<int>> { return fail(ErrorCode::kUnavailable, "none"); };
+  EXPECT_FALSE(all.get("a", refuse));
+  auto first = all.get("a", make).value();
+  EXPECT_EQ(all.get("a", refuse).value(), first);
+  EXPECT_NE(all.get("b", make).value(), first);
+  first.reset();
+  EXPECT_FALSE(all.get("a", refuse)) << "nobody holds it any more";
+}
+
+TEST(SharedByName, AForkedChildMakesItsOwn) {
+  Shared all;
+  const auto mine = all.get("a", make).value();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(all.get("a", make).value() != mine ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace p2p
