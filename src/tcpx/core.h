@@ -36,7 +36,7 @@ struct OnDevice {
   std::optional<p2p::cuda::DeviceGuard> guard;
 };
 
-/// Where CUDA is there, asking for it has initialised it, and `init` of a plugin cannot fail for want of it.
+/// If CUDA is available, `available` has initialised it, and a plugin's `init` cannot fail for lack of it.
 inline net::Plugin::Init init_as_cuda_is() {
   return p2p::cuda::available() ? net::Plugin::Init::kHere : net::Plugin::Init::kTriedFirst;
 }
@@ -66,7 +66,7 @@ class TcpxSession::Core {
   p2p::Status post(const std::string& name, Direction direction, const Range& range,
                    const std::shared_ptr<Progress>& progress);
 
-  /// What the remote's channels wait for, in a few words; for those who have waited too long.
+  /// What the remote's channels wait for, in a few words, for the error of a wait that timed out.
   std::string where_it_stands(const std::string& name);
 
   /// Lets the remote's channels work; true if `progress` has nothing left.

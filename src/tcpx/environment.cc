@@ -35,7 +35,7 @@ T read_file(const std::string& path, const T& fallback) {
 
 bool interface_is_up(const std::string& name) {
   const std::string state = read_file<std::string>("/sys/class/net/" + name + "/operstate", "");
-  return state == "up" || state == "unknown";  // loopback and some virtual ones do not tell
+  return state == "up" || state == "unknown";  // loopback and some virtual ones do not say "up"
 }
 
 void check_devices(const std::vector<DeviceReport>& devices, std::vector<Finding>& findings) {
@@ -122,7 +122,7 @@ void check_cuda(const std::vector<DeviceReport>& devices, std::vector<Finding>& 
   check_pairs(devices, findings);
 }
 
-/// NICs that lie on a PCI bus, for a look without a plugin; of those that the user named, if any were.
+/// NICs on a PCI bus, for a report without a plugin: those that the user named, or else all.
 std::vector<DeviceReport> interfaces_on_pci() {
   const std::string wanted = variable("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME");
   std::vector<DeviceReport> found;

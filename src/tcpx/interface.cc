@@ -49,7 +49,7 @@ net::Net* current() {
   return loaded().plugin ? &loaded().plugin->net() : nullptr;
 }
 
-/// Null: there is none like it.
+/// Null if there is no such listen comm.
 net::ListenComm* listen_comm_of(void* listen_comm) {
   const std::lock_guard lock(loaded().mutex);
   const auto found = loaded().listen_comms.find(listen_comm);

@@ -100,7 +100,7 @@ std::string are_bindings(std::string_view value) {
 struct Rule {
   const char* variable;
   Check check;
-  std::optional<Verdict> unset;  ///< none: as good as any
+  std::optional<Verdict> unset;  ///< the verdict if it is not set; none: that is fine
   Verdict wrong;
   const char* set_to;
   const char* why;
@@ -186,7 +186,7 @@ std::vector<Finding> check_variables() {
   std::vector<Finding> findings;
   for (const Rule& rule : kRules) {
     Finding finding = judge(rule);
-    // Nobody needs to read of a variable that is unset and good so.
+    // Nothing to report of a variable that may be unset and is.
     if (finding.found != "unset" || finding.verdict != Verdict::kGood) findings.push_back(std::move(finding));
   }
   check_sockets(findings);
