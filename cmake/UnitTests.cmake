@@ -3,6 +3,26 @@ if(P2P_TESTS)
   include(GoogleTest)
 endif()
 
+# p2p_precompiled(TARGET): GoogleTest's headers are read once for all programs: a third of what compiling a test takes.
+# TARGET is a program that has p2p_test_options and no options of its own.
+option(P2P_PRECOMPILED "Precompile GoogleTest's headers (presets set it)" OFF)
+function(p2p_precompiled target)
+  if(NOT P2P_PRECOMPILED)
+    return()
+  endif()
+  if(NOT TARGET p2p_test_headers)
+    set(main ${PROJECT_BINARY_DIR}/test_headers.cc)
+    file(CONFIGURE OUTPUT ${main} CONTENT "int main() {}\n" @ONLY)
+    add_executable(p2p_test_headers ${main})
+    target_link_libraries(p2p_test_headers PRIVATE GTest::gmock Threads::Threads)
+    p2p_test_options(p2p_test_headers)
+    target_precompile_headers(p2p_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM p2p_test_headers)
+  # The compiler cache takes no notice of what it does not see in them (scripts/steps.sh).
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+endfunction()
+
 # p2p_unit_test(NAME source...): the program NAME.
 function(p2p_unit_test name)
   if(NOT P2P_TESTS)
@@ -12,6 +32,7 @@ function(p2p_unit_test name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)  # support/
   target_link_libraries(${name} PRIVATE p2p_unit_support p2p_internal GTest::gmock_main)
   p2p_test_options(${name})
+  p2p_precompiled(${name})
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120 LABELS unit)
   p2p_names_of_tests(${name} ${ARGN})
 endfunction()
