@@ -36,8 +36,8 @@ void LaneSet::start(Role role, const SessionPeer& peer) {
       }
       for (const wire::TransportStatus& theirs : peer.introduction.transports) {
         if (theirs.name != own.transport->name()) continue;
-        entry.expected = theirs.reason.empty();
-        if (entry.expected) {
+        if (theirs.reason.empty()) {
+          entry.on(LaneEvent::kShare);
           router_->await(i);
         } else {
           router_->close(i, "the peer cannot use it: " + theirs.reason);
@@ -52,14 +52,13 @@ void LaneSet::start(Role role, const SessionPeer& peer) {
 bool LaneSet::offer_next() {
   {
     MutexLock lock(mutex_);
-    const auto next = std::find_if(entries_.begin(), entries_.end(), [](const Entry& entry) {
-      return entry.expected && !entry.offered && !entry.local_done;
-    });
+    const auto next = std::find_if(entries_.begin(), entries_.end(),
+                                   [](const Entry& entry) { return entry.state == LaneState::kExpected; });
     if (closed_ || next == entries_.end()) return false;
     make_channels(*next);
     auto addresses = next->channels->open();
     if (addresses) {
-      next->offered = true;
+      next->on(LaneEvent::kOffer);
       send_(wire::ChannelOffer{name_of(*next), std::move(*addresses)});
     } else {
       give_up(*next, addresses.error());
@@ -73,7 +72,7 @@ bool LaneSet::offer_next() {
 std::vector<std::string> LaneSet::of_both() const {
   std::vector<std::string> names;
   for (const Entry& entry : entries_) {
-    if (entry.expected && !entry.given_up) names.push_back(name_of(entry));
+    if (entry.state != LaneState::kUnshared && !is_given_up(entry.state)) names.push_back(name_of(entry));
   }
   return names;
 }
@@ -99,18 +98,24 @@ void LaneSet::make_channels(Entry& entry) {
                          on_reactor(&LaneSet::wake_all), on_reactor(&LaneSet::watch_all)});
 }
 
+/// What ends `before` has not come yet.
+bool LaneSet::may_come(const Entry& entry, LaneState before) {
+  return entry.state == before || entry.state == LaneState::kGivenUpEarly;
+}
+
 Status LaneSet::on(const wire::ChannelOffer& offer) {
   {
     MutexLock lock(mutex_);
     if (closed_) return {};
     Entry* entry = find(offer.transport);
-    if (role_ != Role::kAcceptor || entry == nullptr || !entry->expected || entry->offered ||
+    if (role_ != Role::kAcceptor || entry == nullptr || !may_come(*entry, LaneState::kExpected) ||
         offer.addresses.empty() || offer.addresses.size() > kMaxChannels) {
       return fail(ErrorCode::kProtocol, "an offer of {} {} channels that was not due", offer.addresses.size(),
                   offer.transport);
     }
-    entry->offered = entry->answered = dirty_ = true;
-    if (entry->local_done) {  // given up meanwhile
+    entry->on(LaneEvent::kAnswer);
+    dirty_ = true;
+    if (is_given_up(entry->state)) {  // meanwhile
       send_(wire::ChannelAnswer{offer.transport, "given up meanwhile", {}});
     } else if (const Status taken = take_up(*entry, offer); !taken) {
       give_up(*entry, taken.error());
@@ -139,11 +144,12 @@ Status LaneSet::on(const wire::ChannelAnswer& answer) {
     if (closed_) return {};
     Entry* entry = find(answer.transport);
     // One answer to one offer: a second one would connect channels anew that workers have by now.
-    if (role_ != Role::kConnector || entry == nullptr || !entry->offered || entry->answered) {
+    if (role_ != Role::kConnector || entry == nullptr || !may_come(*entry, LaneState::kOffered)) {
       return fail(ErrorCode::kProtocol, "an answer about {} channels that was not due", answer.transport);
     }
-    entry->answered = dirty_ = true;
-    if (entry->local_done) return {};  // given up meanwhile
+    entry->on(LaneEvent::kAnswer);
+    dirty_ = true;
+    if (is_given_up(entry->state)) return {};  // meanwhile
     if (const Status taken = take_answer(*entry, answer); !taken) give_up(*entry, taken.error());
   }
   sweep();
@@ -166,16 +172,15 @@ Status LaneSet::on(const wire::ChannelsReady& ready) {
     if (closed_) return {};
     Entry* entry = find(ready.transport);
     const bool success = ready.reason.empty();
-    if (entry == nullptr || !entry->expected || !is_due(*entry, success)) {
+    if (entry == nullptr || entry->state == LaneState::kUnshared || !is_due(*entry, success)) {
       return fail(ErrorCode::kProtocol, "{} channels ready that were not due", ready.transport);
     }
     entry->peer_said = success ? PeerSaid::kReady : PeerSaid::kGaveUp;
-    entry->peer_done = true;
-    if (!success && !entry->given_up) {
+    if (!success && !is_given_up(entry->state)) {
       if (entry->channels) entry->channels->leave(ChannelPool::Clock::now());
       give_up(*entry, {ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason});
     }
-    if (success && entry->local_done && entry->channels && !entry->channels->ended()) open_route(*entry);
+    if (success && entry->state == LaneState::kServing) open_route(*entry);
     dirty_ = true;
   }
   sweep();
@@ -183,9 +188,10 @@ Status LaneSet::on(const wire::ChannelsReady& ready) {
 }
 
 /// Once that they are up, and once that they never are or will not be any more.
-bool LaneSet::is_due(const Entry& entry, bool success) const {
+bool LaneSet::is_due(const Entry& entry, bool success) {
   switch (entry.peer_said) {
-    case PeerSaid::kNothing: return !success || entry.answered;
+    case PeerSaid::kNothing:
+    case PeerSaid::kLate: return !success || is_answered(entry.state);
     case PeerSaid::kReady: return !success;
     case PeerSaid::kGaveUp: break;
   }
@@ -196,7 +202,7 @@ Status LaneSet::on(wire::ChannelControl control) {
   MutexLock lock(mutex_);
   if (closed_) return {};
   Entry* entry = find(control.transport);
-  if (entry == nullptr || !entry->answered) {
+  if (entry == nullptr || !is_answered(entry->state)) {
     return fail(ErrorCode::kProtocol, "a message for {} channel {} before it was connected",
                 control.transport, control.channel);
   }
@@ -210,7 +216,7 @@ Status LaneSet::take_reopening(const Message& message) {
     MutexLock lock(mutex_);
     if (closed_) return {};
     Entry* entry = find(message.transport);
-    if (entry == nullptr || !entry->answered || !entry->local_done || !entry->peer_done) {
+    if (entry == nullptr || !is_answered(entry->state) || !entry->settled()) {
       return fail(ErrorCode::kProtocol, "{}: {} before both sides were ready", message.transport,
                   wire::name(wire::Message(message)));
     }
@@ -281,9 +287,10 @@ void LaneSet::reconcile(Entry& entry) {
   const ChannelPool::News news = entry.channels->reconcile(ChannelPool::Clock::now());
   if (news == ChannelPool::News::kLost) return give_up(entry, entry.channels->why());
   if (entry.channels->is_idle()) any_idle_ = dirty_ = true;
-  if (news != ChannelPool::News::kServing || std::exchange(entry.local_done, true)) return;
+  if (news != ChannelPool::News::kServing || entry.state != LaneState::kConnecting) return;
+  entry.on(LaneEvent::kUp);
   send_(wire::ChannelsReady{name_of(entry), ""});
-  if (entry.peer_done) open_route(entry);
+  if (entry.settled()) open_route(entry);
   dirty_ = true;
 }
 
@@ -326,11 +333,10 @@ void LaneSet::give_up(Entry& entry, const Error& why) {
   const std::size_t index = index_of(entry);
   const std::string name = name_of(entry);
   if (router_->usable(index)) log(LogLevel::kInfo, "{} is lost: {}", name, why.message);
-  const bool was_done = std::exchange(entry.local_done, true);
-  const bool was_given_up = std::exchange(entry.given_up, true);
   // The peer would else wait for it until this side is hung.
-  const bool tells_of_loss = !was_given_up && entry.peer_said != PeerSaid::kGaveUp;
-  if (!was_done || tells_of_loss) send_(wire::ChannelsReady{name, why.message});
+  const bool tells = !is_given_up(entry.state) && entry.peer_said != PeerSaid::kGaveUp;
+  if (tells || !is_decided(entry.state)) send_(wire::ChannelsReady{name, why.message});
+  entry.on(LaneEvent::kGiveUp);
   if (entry.channels) {
     if (!entry.channels->ended()) entry.channels->clear(trash_);
     given_up_.emplace_back(entry.channels->lane(), why);
@@ -347,9 +353,9 @@ void LaneSet::expire(const Error& error) {
         entry.channels->hurry();
         reconcile(entry);
       }
-      if (!entry.expected || (entry.local_done && entry.peer_done)) continue;
+      if (entry.state == LaneState::kUnshared || entry.settled()) continue;
       give_up(entry, error);
-      entry.peer_done = true;
+      if (entry.peer_said == PeerSaid::kNothing) entry.peer_said = PeerSaid::kLate;
     }
   }
   sweep();
@@ -410,14 +416,14 @@ void LaneSet::close(const Error& error) {
 bool LaneSet::met() const {
   MutexLock lock(mutex_);
   return started_ && std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
-           return !entry.expected || entry.answered || entry.local_done;
+           return entry.state != LaneState::kExpected && entry.state != LaneState::kOffered;
          });
 }
 
 bool LaneSet::settled() const {
   MutexLock lock(mutex_);
   return started_ && std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
-           return !entry.expected || (entry.local_done && entry.peer_done);
+           return entry.state == LaneState::kUnshared || entry.settled();
          });
 }
 

@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "engine/channels/channel_pool.h"
 #include "engine/channels/context.h"
+#include "engine/channels/lane_state.h"
 #include "engine/channels/router.h"
 #include "engine/memory/fence.h"
 #include "engine/schedule/lane.h"
@@ -82,18 +83,16 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   const std::shared_ptr<Fence>& fence() const { return fence_; }
 
  private:
-  /// By its ChannelsReady.
-  enum class PeerSaid : std::uint8_t { kNothing, kReady, kGaveUp };
+  /// By its ChannelsReady. kLate: nothing, and it is waited for no longer.
+  enum class PeerSaid : std::uint8_t { kNothing, kLate, kReady, kGaveUp };
 
   struct Entry {
-    bool expected = false;
-    bool offered = false;     ///< by this side or to it
-    bool answered = false;    ///< the same
-    bool local_done = false;  ///< up or given up here, and the peer was told
-    bool peer_done = false;   ///< the same of the peer, or it is waited for no longer
-    bool given_up = false;    ///< here: it does not come back
+    LaneState state = LaneState::kUnshared;
     PeerSaid peer_said = PeerSaid::kNothing;
     std::unique_ptr<ChannelPool> channels;
+
+    void on(LaneEvent event) { state = next_state(state, event); }
+    bool settled() const { return is_decided(state) && peer_said != PeerSaid::kNothing; }
   };
 
   std::vector<std::shared_ptr<ChannelRunner>> runners() const;
@@ -104,7 +103,8 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   void make_channels(Entry& entry) P2P_REQUIRES(mutex_);
   Status take_up(Entry& entry, const wire::ChannelOffer& offer) P2P_REQUIRES(mutex_);
   Status take_answer(Entry& entry, const wire::ChannelAnswer& answer) P2P_REQUIRES(mutex_);
-  bool is_due(const Entry& entry, bool success) const P2P_REQUIRES(mutex_);
+  static bool may_come(const Entry& entry, LaneState before);
+  static bool is_due(const Entry& entry, bool success);
   void give_up(Entry& entry, const Error& why) P2P_REQUIRES(mutex_);
   void reconcile(Entry& entry) P2P_REQUIRES(mutex_);
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
