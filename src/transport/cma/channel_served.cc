@@ -27,14 +27,16 @@ bool CmaChannel::take_messages() {
 Status CmaChannel::take_message() {
   auto message = decode_copy_message(block_);
   if (!message) return tl::unexpected(std::move(message.error()));
-  if (auto* const request = std::get_if<CopyRequest>(&*message)) return served_.add(std::move(*request));
-  return take_outcome(std::get<CopyOutcome>(std::move(*message)));
+  auto* const request = std::get_if<CopyRequest>(&*message);
+  if (request == nullptr) return take_outcome(std::get<CopyOutcome>(std::move(*message)));
+  if (request->last) return served_.add(std::move(*request));
+  return fail(ErrorCode::kProtocol, "a cma peer asks for batch {} in parts", request->batch);
 }
 
 // One at a time: words, and this side's own batches, have their turns between.
 bool CmaChannel::serve() {
-  if (!lost_ && !breach_ && !answer_ && !served_.empty()) {
-    const auto asked = served_.take();
+  const bool may = !lost_ && !breach_ && !answer_;
+  if (const auto asked = may ? served_.take() : nullptr) {
     answer_ = CopyOutcome{asked->number, asked->status ? copy(asked->batch()) : std::move(asked->status)};
     // Who is gone hears nothing.
     if (lost_) answer_.reset();
