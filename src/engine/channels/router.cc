@@ -48,6 +48,7 @@ void Router::publish(Rows rows) {
 
 void Router::open(std::size_t transport, std::shared_ptr<Lane> lane) {
   MutexLock lock(mutex_);
+  if (const Row& now = this->rows()[transport]; !now.closed && now.lane == lane) return;
   Rows rows = this->rows();
   rows[transport] = {std::nullopt, false, std::move(lane)};
   publish(std::move(rows));

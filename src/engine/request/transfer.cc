@@ -34,7 +34,7 @@ void TransferState::on_done(std::function<void()> callback) {
     callbacks_.push_back(std::move(callback));
   }
   called_back_.store(true);
-  if (done()) run_callbacks();
+  if (message_.load() == kDone) run_callbacks();
 }
 
 void TransferState::run_callbacks() {
