@@ -27,11 +27,10 @@ PRODUCT = ("include/", "src/", "softnet/", "nixl/", "python/src/", "tools/")
 LARGE_CLASSES = {
     "p2p::cma::CmaChannel": 601,
     "p2p::cuda_ipc::IpcChannel": 467,
-    "p2p::engine::ChannelRunner": 454,
+    "p2p::engine::ChannelRunner": 436,
     "p2p::engine::ChannelSet": 776,
-    "p2p::engine::Connection": 527,
+    "p2p::engine::Connection": 519,
     "p2p::engine::LaneSet": 538,
-    "p2p::engine::RegionExchange": 455,
     "p2p::engine::Sends": 433,
     "p2p::engine::Session::Core": 522,
 }

@@ -114,7 +114,7 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
     MutexLock lock(mutex_);
     peer_ = peer;
   }
-  imports_->set_peer_identity(peer.identity);
+  imports_->answers().set_peer_identity(peer.identity);
   sends_->set_room(peer.introduction.eager_bytes);
   notifications_->set_peer_room({peer.introduction.notifications, peer.introduction.notification_bytes});
   const auto left = std::max(deadline - Clock::now(), Clock::duration::zero());

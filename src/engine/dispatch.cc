@@ -20,10 +20,10 @@ struct SessionVisitor {
   Status operator()(wire::ChannelReopened& m) const { return parts.lanes->on(m); }
   Status operator()(wire::ChannelsRest& m) const { return parts.lanes->on(m); }
   Status operator()(wire::ChannelsWanted& m) const { return parts.lanes->on(m); }
-  Status operator()(wire::RegionQuery& m) const { return parts.imports->on(m), Status{}; }
+  Status operator()(wire::RegionQuery& m) const { return parts.imports->answers().on(m), Status{}; }
   Status operator()(wire::RegionAnswer& m) const { return parts.imports->on(m); }
   Status operator()(wire::RegionRevoke& m) const { return parts.imports->on(m), Status{}; }
-  Status operator()(wire::RegionRevoked& m) const { return parts.imports->on(m), Status{}; }
+  Status operator()(wire::RegionRevoked& m) const { return parts.imports->answers().on(m), Status{}; }
   Status operator()(wire::MessageBlock& m) const {
     PostUnlockActions actions;
     parts.messages->take(m.block, actions);

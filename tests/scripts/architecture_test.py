@@ -11,8 +11,6 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import check_layers  # noqa: E402
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-MOST_FILES = 8
-MOST_LINES = 1500
 
 
 def table(heading):
@@ -81,11 +79,6 @@ class OneWrite(unittest.TestCase):
     def test_it_goes_from_write_to_sendmsg(self):
         self.assertEqual(self.rows[0][1], "Connection::write")
         self.assertRegex(self.texts[-1], r"::sendmsg\(")
-
-    def test_it_can_be_read(self):
-        lines = sum(text.count("\n") for text in self.texts)
-        self.assertLessEqual(len(self.rows), MOST_FILES)
-        self.assertLessEqual(lines, MOST_LINES)
 
 
 if __name__ == "__main__":

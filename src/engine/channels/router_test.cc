@@ -151,10 +151,10 @@ TEST_F(RouterTest, OneWhoseChannelsAreAllLostComesAfterThoseThatHaveSome) {
     const auto lane =
         std::make_shared<Lane>(Policy::spread(BatchLimits{1024, 8}, std::chrono::microseconds(0)), [] {});
     router->open(0, lane);
-    StillExecutor thread;
+    const auto thread = *Worker::make(std::chrono::microseconds(50));
     PostUnlockActions actions;
     const auto runner = std::make_shared<ChannelRunner>(
-        thread, lane,
+        *thread, lane,
         ChannelRunner::Setup{"", nullptr, std::make_unique<CopyChannel>(std::make_shared<Script>(), "copy"),
                              nullptr});
     EXPECT_EQ(runner->try_turn(actions), Turn::kMoved);  // it comes up
@@ -177,13 +177,13 @@ TEST_F(RouterTest, OneWhoseChannelsAreAllLostComesAfterThoseThatHaveSome) {
 TEST(SlotsTest, StandInTheOrderOfTheirNumbersWhicheverCameUpFirst) {
   const auto lane =
       std::make_shared<Lane>(Policy::spread(BatchLimits{1024, 8}, std::chrono::microseconds(0)), [] {});
-  StillExecutor thread;
+  const auto thread = *Worker::make(std::chrono::microseconds(50));
   std::vector<std::shared_ptr<ChannelRunner>> runners;
   for (const std::uint32_t number : {2U, 0U, 1U}) {
     auto channel = std::make_unique<CopyChannel>(std::make_shared<Script>(), "copy");
     ChannelRunner::Setup setup{"", nullptr, std::move(channel), nullptr};
     setup.number = number;
-    runners.push_back(std::make_shared<ChannelRunner>(thread, lane, std::move(setup)));
+    runners.push_back(std::make_shared<ChannelRunner>(*thread, lane, std::move(setup)));
     PostUnlockActions actions;
     EXPECT_EQ(runners.back()->try_turn(actions), Turn::kMoved);  // it comes up
   }

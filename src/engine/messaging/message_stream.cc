@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "engine/schedule/channel_runner.h"
+#include "engine/schedule/lane.h"
 #include "wire/decode.h"
 #include "wire/fields.h"
 
@@ -198,7 +199,7 @@ Status MessageStream::take_frames(std::uint64_t offset, ByteView frames, PostUnl
 void MessageStream::assist(const std::function<bool()>& through,
                            std::chrono::steady_clock::time_point deadline, bool all) {
   const auto runner = path();
-  if (runner && assists()) runner->source()->assist(through, deadline, runner, all);
+  if (runner && assists()) runner->lane()->assist(through, deadline, runner, all);
 }
 
 void MessageStream::close() {

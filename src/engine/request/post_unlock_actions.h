@@ -12,7 +12,7 @@ namespace p2p::engine {
 
 class Request;
 
-/// What came of a item of work that was done under locks, to be told once none is held.
+/// What came of an item of work that was done under locks, to be told once none is held.
 class PostUnlockActions {
  public:
   /// All of the request is done.

@@ -72,7 +72,7 @@ class Request {
   /// The rest of it need not be done: it failed, was cancelled, or a region of it is gone.
   bool aborted() const;
 
-  /// Says that some of a aborted request was left undone.
+  /// Says that some of an aborted request was left undone.
   void set_dropped();
 
   /// Keeps the first error.
@@ -148,7 +148,7 @@ struct WorkItem {
   /// It is stuck: the owner finds another way for it.
   void reroute_stuck(Error why, PostUnlockActions& actions);
 
-  /// It becomes as many as the list has portions, each a item of the same request.
+  /// It becomes as many as the list has portions, each an item of the same request.
   std::vector<WorkItem> spread(const std::shared_ptr<const SegmentList>& list);
 };
 

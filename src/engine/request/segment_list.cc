@@ -54,7 +54,7 @@ class Builder {
     return true;
   }
 
-  std::shared_ptr<const SegmentList> take() { return std::move(list_); }
+  std::shared_ptr<const SegmentList> finish() { return std::move(list_); }
 
  private:
   void append(const LocalSpan& local, const RemoteSpan& remote) {
@@ -168,7 +168,7 @@ Result<std::shared_ptr<const SegmentList>> build_list(Operation operation, std::
     }
     if (!*added) return std::shared_ptr<const SegmentList>();
   }
-  return builder.take();
+  return builder.finish();
 }
 
 }  // namespace p2p::engine

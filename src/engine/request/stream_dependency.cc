@@ -9,9 +9,9 @@
 namespace p2p::engine {
 namespace {
 
-class StreamGate final : public StreamDependency {
+class StreamMarkPassed final : public StreamDependency {
  public:
-  explicit StreamGate(cuda::StreamMark mark) : mark_(std::move(mark)) {}
+  explicit StreamMarkPassed(cuda::StreamMark mark) : mark_(std::move(mark)) {}
 
  private:
   Result<bool> look() const override { return mark_.passed(); }
@@ -27,7 +27,7 @@ Result<std::shared_ptr<const StreamDependency>> dependency_behind(void* cuda_str
   if (!mark) {
     return fail(mark.error().code, "transfer behind CUDA stream {}: {}", cuda_stream, mark.error().message);
   }
-  return std::make_shared<StreamGate>(std::move(*mark));
+  return std::make_shared<StreamMarkPassed>(std::move(*mark));
 }
 
 }  // namespace p2p::engine

@@ -17,7 +17,7 @@ TEST(StreamDependency, NoStreamIsNoGate) {
 TEST(StreamDependency, OpensOrSaysWhyTheStreamCannotBeWaitedFor) {
   const auto dependency = dependency_behind(reinterpret_cast<void*>(1));  // cudaStreamLegacy
   if (dependency) {
-    EXPECT_TRUE(testing::eventually([&] { return (*dependency)->open().value(); }));
+    EXPECT_TRUE(testing::eventually([&] { return (*dependency)->met().value(); }));
     return;
   }
   EXPECT_EQ(dependency.error().code, ErrorCode::kUnavailable);

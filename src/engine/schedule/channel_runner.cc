@@ -2,28 +2,32 @@
 #include "engine/schedule/channel_runner.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/lock_polling.h"
 #include "base/log.h"
 #include "base/relax.h"
 #include "base/underlying.h"
+#include "engine/schedule/lane.h"
+#include "engine/schedule/worker.h"
 
 namespace p2p::engine {
 
-ChannelRunner::ChannelRunner(Executor& thread, std::shared_ptr<WorkQueue> source, Setup setup)
+ChannelRunner::ChannelRunner(Worker& thread, std::shared_ptr<Lane> lane, Setup setup)
     : thread_(thread),
       mutex_(thread.mutex()),
-      source_(std::move(source)),
-      policy_(source_->policy()),
+      lane_(std::move(lane)),
+      policy_(lane_->policy()),
       rail_(std::move(setup.rail)),
       number_(setup.number),
-      way_{this, setup.transport, rail_},
       fence_(std::move(setup.fence)),
       control_(std::move(setup.control)),
       messages_(std::move(setup.messages)),
       carries_messages_(messages_ && setup.channel->carries_messages()),
       channel_(std::move(setup.channel)),
-      report_(std::move(setup.report)) {
+      report_(std::move(setup.report)),
+      flying_(TransferTrace::Way{this, setup.transport, rail_}, pace_) {
   thread_.reserve();
 }
 
@@ -33,7 +37,7 @@ Turn ChannelRunner::try_turn(PostUnlockActions& actions, Clock::time_point now, 
   if (channel_) {
     moved = turn(actions, first);
     called_at_ = now;
-    if (moved) source_->note_call(moved_at_ = now);
+    if (moved) lane_->note_call(moved_at_ = now);
     if (assists_ == 0) leave_to_thread();
   }
   mutex_.unlock();
@@ -58,7 +62,7 @@ bool ChannelRunner::turn(PostUnlockActions& actions, WorkItem* first) {
     description_ = channel_->describe();
     encrypted_ = channel_->encrypted();
     moved = true;
-    source_->add(shared_from_this());
+    lane_->add(shared_from_this());
     report({}, actions);
   }
   if (move_messages(actions)) moved = true;
@@ -85,14 +89,14 @@ bool ChannelRunner::move_messages(PostUnlockActions& actions) {
 // Whoever takes a lane's channels away to close them looks at each, under its mutex, for what is under way:
 // what comes after that look finds that the lane serves no more.
 std::optional<WorkItem> ChannelRunner::next_item(PostUnlockActions& actions, WorkItem* first) {
-  if (first != nullptr && first->request && source_->serves()) return std::exchange(*first, {});
-  return source_->take(*this, actions);
+  if (first != nullptr && first->request && lane_->serves()) return std::exchange(*first, {});
+  return lane_->pull(*this, actions);
 }
 
 bool ChannelRunner::post_work(PostUnlockActions& actions, WorkItem* first) {
   bool moved = false;
   std::uint64_t posted = 0;  // bytes
-  source_->look_at_gates(*this, actions);
+  lane_->admit_ready(*this, actions);
   while (true) {
     const auto id = flying_.next_id();
     full_ = !id;
@@ -101,17 +105,14 @@ bool ChannelRunner::post_work(PostUnlockActions& actions, WorkItem* first) {
     auto item = next_item(actions, first);
     if (!item) break;
     item->batch.id = *id;
-    TransferTrace* const trace = item->trace();
-    const auto at = trace != nullptr ? Clock::now() : Clock::time_point{};
+    const auto at = item->trace() != nullptr ? Clock::now() : Clock::time_point{};
     if (!channel_->post(item->batch)) {
       full_ = true;
-      source_->give_back(*this, std::move(*item), actions);
+      lane_->give_back(*this, std::move(*item), actions);
       break;
     }
-    if (trace != nullptr) trace->item_sent(way_, item->batch, at);
     posted += item->batch.bytes;
-    pace_.sent(item->batch.bytes);
-    flying_.add(std::move(*item));
+    flying_.add(std::move(*item), at);
     moved = true;
   }
   return moved;
@@ -121,30 +122,210 @@ bool ChannelRunner::progress(PostUnlockActions& actions) {
   const bool moved = channel_->progress(completions_);
   for (Completion& completion : completions_) complete(completion, actions);
   completions_.clear();
-  pace_.take();
+  pace_.update();
   if (carries_messages_) messages_->tell(actions);
   return moved;
 }
 
 void ChannelRunner::complete(Completion& completion, PostUnlockActions& actions) {
-  std::optional<WorkItem> item = flying_.remove(completion.id);
+  std::optional<WorkItem> item = flying_.complete(completion);
   if (!item) {
     log(LogLevel::kError, "{}: completed batch {} twice", channel_->describe(), to_underlying(completion.id));
     return;
   }
-  // Before who waits for the item sees its end and starts the next one.
-  pace_.ended(item->batch.bytes);
-  if (auto* const trace = item->trace()) trace->item_ended(way_, completion.id, completion.status);
   if (completion.status) return item->close(actions);
   Error& error = completion.status.error();
   if (error.code != ErrorCode::kPeerGone) return item->fail(std::move(error), actions);
   // A lost channel's items go over another one, or over another transport.
   if (item->request->aborted()) return item->drop(actions);  // cancelled, mostly: nothing failed
-  source_->retry(std::move(*item), error, actions);
+  lane_->retry(std::move(*item), error, actions);
 }
 
 void ChannelRunner::report(Status status, PostUnlockActions& actions) {
   if (report_) actions.call([report = report_, status = std::move(status)] { report(status); });
+}
+
+Bytes ChannelRunner::address() {
+  MutexLock lock(mutex_);
+  return channel_ ? channel_->address() : Bytes();
+}
+
+Status ChannelRunner::connect(ByteView peer_address) {
+  MutexLock lock(mutex_);
+  if (!channel_) return fail(ErrorCode::kPeerGone, "connect a channel: it was given up");
+  return channel_->connect(peer_address);
+}
+
+void ChannelRunner::start() {
+  thread_.post([self = shared_from_this()](PostUnlockActions& actions) {
+    self->assume_locked();
+    if (!self->channel_) return;  // stopped before it came here
+    const int fd = self->channel_->ready_fd();
+    if (const Status added = self->thread_.add(self, fd); !added) return self->drop(added.error(), actions);
+    self->fd_ = fd;
+    self->activate();
+  });
+}
+
+void ChannelRunner::stop(const Error& error) {
+  PostUnlockActions actions;
+  {
+    MutexLock lock(mutex_);
+    if (!stopped_) drop(error, actions);
+  }
+  actions.run();
+}
+
+bool ChannelRunner::give_up(const Error& error) {
+  PostUnlockActions actions;
+  {
+    MutexLock lock(mutex_);
+    if (ready_ && !stopped_) return false;
+    if (!stopped_) drop(error, actions);
+  }
+  actions.run();
+  return true;
+}
+
+void ChannelRunner::drop(const Error& error, PostUnlockActions& actions) {
+  stopped_ = true;
+  const auto self = shared_from_this();
+  thread_.remove(*this, std::exchange(fd_, -1));
+  LeavesPeer::Left left;
+  if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_) {
+    left = leaver->leave();
+  }
+  channel_.reset();
+  flying_.fail_all(error, std::move(left), fence_, actions);
+  lane_->remove(*this);
+  report(tl::unexpected(error), actions);
+}
+
+std::optional<ChannelRunner::Clock::time_point> ChannelRunner::quiet_since() {
+  MutexLock lock(mutex_);
+  const bool quiet = ready_ && !stopped_ && assists_ == 0 && !busy() && flying_.empty() && channel_->quiet();
+  return quiet ? std::optional(moved_at_) : std::nullopt;
+}
+
+std::chrono::microseconds ChannelRunner::round_trip() {
+  MutexLock lock(mutex_);
+  return ready_ && !stopped_ ? channel_->round_trip() : std::chrono::microseconds(0);
+}
+
+bool ChannelRunner::heard_within(std::chrono::milliseconds time) {
+  MutexLock lock(mutex_);
+  return ready_ && !stopped_ && channel_->heard_within(time);
+}
+
+void ChannelRunner::mute() {
+  MutexLock lock(mutex_);
+  report_ = nullptr;
+}
+
+void ChannelRunner::control(Bytes message) {
+  thread_.post([self = shared_from_this(), message = std::move(message)](PostUnlockActions& actions) {
+    self->assume_locked();
+    if (!self->channel_) return;
+    if (const Status taken = self->channel_->on_control(message); !taken) {
+      return self->drop(taken.error(), actions);
+    }
+    self->activate();
+  });
+}
+
+void ChannelRunner::abandon(std::shared_ptr<TransferState> state) {
+  thread_.post([self = shared_from_this(), state = std::move(state)](PostUnlockActions& /*actions*/) {
+    self->assume_locked();
+    if (!self->channel_) return;
+    Channel& channel = *self->channel_;
+    self->flying_.for_each([&](const WorkItem& item) {
+      if (item.request->state() == state) channel.abandon(item.batch.id);
+    });
+    self->activate();
+  });
+}
+
+void ChannelRunner::rejoin() {
+  MutexLock lock(mutex_);
+  if (ready_ && !stopped_) lane_->add(shared_from_this());
+}
+
+// Something is under way that no descriptor announces.
+bool ChannelRunner::busy() const {
+  return more_ || channel_->busy() || (carries_messages_ && messages_->stuck()) ||
+         lane_->polls_streams(*this);
+}
+
+void ChannelRunner::signal() {
+  if (!signalled_.exchange(true)) thread_.signal(shared_from_this());
+}
+
+// What the descriptor does not announce is the thread's to poll, which it does by itself while it watches.
+void ChannelRunner::leave_to_thread() {
+  const bool watching = active_ && policy_.left_to_callers();
+  if (channel_ && busy() && !watching) signal();
+}
+
+bool ChannelRunner::begin_assist() {
+  if (!mutex_.try_lock()) return false;
+  if (assists_++ == 0) {
+    disarmed_ = channel_ && !channel_->enter_polling() && fd_ >= 0;
+    if (disarmed_) thread_.arm(*this, fd_, false);
+  }
+  mutex_.unlock();
+  return true;
+}
+
+void ChannelRunner::end_assist() {
+  lock_polling(mutex_);
+  if (--assists_ == 0) {
+    if (std::exchange(disarmed_, false) && fd_ >= 0) thread_.arm(*this, fd_, true);
+    const bool came = channel_ && !active_ && !channel_->arm_events();
+    if (came || (channel_ && carries_messages_ && messages_->pending())) {
+      signal();
+    } else {
+      leave_to_thread();
+    }
+  }
+  mutex_.unlock();
+}
+
+bool ChannelRunner::left_to_caller(Clock::time_point now) const {
+  // Who assists looks without a pause, unless the system has given his core to another.
+  if (!policy_.left_to_callers())
+    return now - called_at_.load() < (assists_ != 0 ? Policy::kAbsence : Policy::kReturn);
+  return assists_ != 0 || now - (idle_ ? lane_->called_at() : called_at_.load()) < policy_.callers_turn;
+}
+
+void ChannelRunner::clear_signal() {
+  assume_locked();
+  signalled_.store(false);
+  if (!channel_) return;
+  called_at_ = Clock::time_point{};
+  due_ = true;
+  activate();
+}
+
+void ChannelRunner::activate() {
+  assume_locked();
+  moved_at_ = Clock::now();
+  if (std::exchange(active_, true)) return;
+  if (channel_) channel_->enter_polling();
+  thread_.look_at(shared_from_this());
+}
+
+bool ChannelRunner::turn_if_due(Clock::time_point now, PostUnlockActions& actions) {
+  assume_locked();
+  if (!std::exchange(due_, false) && left_to_caller(now)) return false;
+  if (!channel_ || !turn(actions)) return false;
+  moved_at_ = now;
+  return true;
+}
+
+bool ChannelRunner::stays_active(Clock::time_point now) {
+  assume_locked();
+  active_ = channel_ && (now - moved_at_ < policy_.watch || busy() || (assists_ == 0 && !channel_->arm_events()));
+  return active_;
 }
 
 }  // namespace p2p::engine

@@ -14,14 +14,16 @@
 #include "base/mutex.h"
 #include "engine/memory/fence.h"
 #include "engine/request/post_unlock_actions.h"
-#include "engine/schedule/executor.h"
 #include "engine/schedule/inflight_table.h"
 #include "engine/schedule/message_port.h"
+#include "engine/schedule/policy.h"
 #include "engine/schedule/rate_estimator.h"
-#include "engine/schedule/work_queue.h"
 #include "transport/transport.h"
 
 namespace p2p::engine {
+
+class Lane;
+class Worker;
 
 enum class Turn : std::uint8_t { kBusy, kMoved, kIdle };
 
@@ -49,12 +51,12 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
     std::uint32_t number = 0;      ///< of the channel among those of its lane, on both sides the same
   };
 
-  ChannelRunner(Executor& thread, std::shared_ptr<WorkQueue> source, Setup setup);
+  ChannelRunner(Worker& thread, std::shared_ptr<Lane> lane, Setup setup);
 
   const std::string& rail() const { return rail_; }
   std::uint32_t number() const { return number_; }
 
-  const std::shared_ptr<WorkQueue>& source() const { return source_; }
+  const std::shared_ptr<Lane>& lane() const { return lane_; }
 
   /// MessageStream may travel over its channel.
   bool carries_messages() const { return carries_messages_; }
@@ -68,7 +70,7 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   /// The channel's `connect`; kPeerGone if it was stopped.
   Status connect(ByteView peer_address);
 
-  /// The thread brings the channel to readiness, and the source then gets the runner.
+  /// The thread brings the channel to readiness, and the lane then gets the runner.
   void start();
 
   /// Destroys the channel; its items fail with `error`. Returns when that is done.
@@ -89,11 +91,8 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   /// The other host was heard of over its channel; false also where that is not known.
   bool heard_within(std::chrono::milliseconds time);
 
-  /// Comes back to its source, which has forgotten it, unless it has ended.
-  void rejoin() {
-    MutexLock lock(mutex_);
-    if (ready_ && !stopped_) source_->add(shared_from_this());
-  }
+  /// Comes back to its lane, which has forgotten it, unless it has ended.
+  void rejoin();
 
   /// Hands a message to the channel. Returns at once.
   void control(Bytes message);
@@ -103,9 +102,10 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
 
   /// Has the thread look at the runner.
   void signal();
+  bool signalled() const { return signalled_.load(); }
 
-  /// Takes work from the source and moves it on, on this thread, unless another one is at it. `first`, if
-  /// given, goes before what the source has; it stays with the caller unless the channel is ready for it.
+  /// Takes work from the lane and moves it on, on this thread, unless another one is at it. `first`, if
+  /// given, goes before what the lane has; it stays with the caller unless the channel is ready for it.
   Turn try_turn(PostUnlockActions& actions, Clock::time_point now = Clock::now(), WorkItem* first = nullptr);
 
   /// The same, and looks again for a while if another thread is at it.
@@ -129,7 +129,7 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   // Likewise, with the mutex held:
 
   /// The thread has seen the signal.
-  void take_signal();
+  void clear_signal();
 
   /// It is to be looked at from now on.
   void activate();
@@ -151,15 +151,14 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   void leave_to_thread() P2P_REQUIRES(mutex_);
   void report(Status status, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
 
-  Executor& thread_;
+  Worker& thread_;
   Mutex& mutex_;  // the thread's
-  const std::shared_ptr<WorkQueue> source_;
+  const std::shared_ptr<Lane> lane_;
   const Policy& policy_;
   const std::string rail_;
   const std::uint32_t number_;
-  const TransferTrace::Way way_;
   const std::shared_ptr<Fence> fence_;
-  std::string description_;  // written once, before the source knows the runner
+  std::string description_;  // written once, before the lane knows the runner
   bool encrypted_ = false;   // likewise
 
   const std::unique_ptr<ControlLink> control_;   // outlives the channel
@@ -172,6 +171,7 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   int fd_ P2P_GUARDED_BY(mutex_) = -1;            // that the thread watches
   bool disarmed_ P2P_GUARDED_BY(mutex_) = false;  // but not now: it would tell of what a caller sees
 
+  RateEstimator pace_;  // of `flying_`
   InflightTable flying_ P2P_GUARDED_BY(mutex_);
   std::vector<Completion> completions_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
 
@@ -187,7 +187,6 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   std::atomic<int> assists_{0};                 // callers who drive it
   std::atomic<Clock::time_point> called_at_{};  // when a caller last had a turn
   std::atomic<bool> idle_{true};                // not `busy`
-  RateEstimator pace_;                          // of `flying_`
 };
 
 }  // namespace p2p::engine

@@ -2,24 +2,23 @@
 #include "engine/schedule/lane.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace p2p::engine {
 
 std::shared_ptr<ChannelRunner> Lane::submit(WorkItem item, PostUnlockActions& actions) {
   if (const StreamDependency* const dependency = item.request->dependency()) {
-    const Result<bool> open = dependency->open();
-    if (!open) {
-      item.fail(open.error(), actions);
+    const Result<bool> met = dependency->met();
+    if (!met) {
+      item.fail(met.error(), actions);
       return nullptr;
     }
-    if (!*open) return submit_dependent(std::move(item), actions);
+    if (!*met) return submit_dependent(std::move(item), actions);
   }
   const std::uint64_t bytes = item.batch.bytes;
   note_bulk(bytes, actions);
-  const bool worth_starting = policy().worth_starting(item.batch);
-  RunnerList runners = admit(item, worth_starting, actions);
+  const bool inline_eligible = policy().inline_eligible(item.batch);
+  RunnerList runners = admit(item, inline_eligible, actions);
   // While nothing else is under way the same channels serve again: their threads, and the peer's, are more
   // likely to be awake.
   const std::size_t turn = runners.none_inflight() ? 0 : turn_.fetch_add(1, std::memory_order_relaxed);
@@ -30,7 +29,7 @@ std::shared_ptr<ChannelRunner> Lane::submit(WorkItem item, PostUnlockActions& ac
     runners = admit(item, false, actions);
   }
   if (runners.empty()) return want_channels(actions), nullptr;
-  if (worth_starting) {
+  if (inline_eligible) {
     if (auto runner = start_here(runners, turn, actions)) return runner;
   }
   runners.signal(policy().channels_worth(bytes, runners.size()), turn);
@@ -47,7 +46,7 @@ RunnerList Lane::admit(WorkItem& item, bool may_stay, PostUnlockActions& actions
     return {};
   }
   if (!may_stay || !starts_at_once(item)) {
-    items_.push_back(std::exchange(item, {}));
+    queue_.push(std::exchange(item, {}));
     note_queued();
   }
   return runners_;
@@ -66,15 +65,15 @@ void Lane::note_bulk(std::uint64_t bytes, PostUnlockActions& actions) {
   if (watched_.exchange(false) && bulk_) actions.call(bulk_);
 }
 
-// The first channel's worker looks at the dependency, and so does a caller who drives that channel.
+// The first channel's worker polls the dependency, and so does a caller who drives that channel.
 std::shared_ptr<ChannelRunner> Lane::submit_dependent(WorkItem item, PostUnlockActions& actions) {
-  const bool worth_starting = policy().worth_starting(item.batch);
+  const bool inline_eligible = policy().inline_eligible(item.batch);
   note_bulk(item.batch.bytes, actions);
   dependent_.add(std::move(item), actions);
   const RunnerList runners = this->runners();
   if (runners.empty()) return want_channels(actions), nullptr;
   runners.first()->signal();
-  return worth_starting ? runners.first() : nullptr;
+  return inline_eligible ? runners.first() : nullptr;
 }
 
 // The channel that had a turn on this thread, in which it took what there was as far as it had room for it.
@@ -88,12 +87,6 @@ std::shared_ptr<ChannelRunner> Lane::start_here(const RunnerList& runners, std::
   return nullptr;
 }
 
-// So many bytes the next item would have.
-std::uint64_t Lane::next_bytes(const ChannelRunner& runner) const {
-  if (!returned_.empty()) return returned_.front().batch.bytes;
-  return std::min(items_.front().batch.bytes, most_bytes(runner));
-}
-
 // Of many streams each has a small share of a long path, and some a very small one: whoever waits for the
 // transfer waits for the item that such a one has.
 std::uint64_t Lane::most_bytes(const ChannelRunner& runner) const {
@@ -102,69 +95,33 @@ std::uint64_t Lane::most_bytes(const ChannelRunner& runner) const {
   return std::min(most, item_for(runner.pace().rate()));
 }
 
-// Of many short items it says so without a look at all.
-bool Lane::has_waiting(std::uint64_t bytes) const {
-  constexpr std::size_t kMany = 256;
-  if (items_.size() + returned_.size() > kMany) return true;
-  std::uint64_t sum = 0;
-  for (const WorkItem& item : returned_) sum += item.batch.bytes;
-  for (const WorkItem& item : items_) sum += item.batch.bytes;
-  return sum >= bytes;
-}
-
 // The other one looks by itself when something of it ends, and is woken if it has nothing under way.
 bool Lane::leaves_to_another(const ChannelRunner& runner, PostUnlockActions& actions) {
   const bool alike = !runners_.of_several_rails() && !small_.load(std::memory_order_relaxed);
-  if (alike || (items_.empty() && returned_.empty())) return false;
+  if (alike || queue_.empty()) return false;
   const auto now = Clock::now();
-  Asking asking{.batch = next_bytes(runner)};
+  Asking asking{.batch = queue_.next_bytes(most_bytes(runner))};
   standings_.clear();
   for (const auto& one : runners_) {
     if (one.get() == &runner) asking.channel = standings_.size();
     standings_.push_back(one->pace().standing(now));
   }
   const Least least = least_queued(standings_, asking);
-  if (has_waiting(least.queued)) return false;
+  if (queue_.holds(least.queued)) return false;
   const auto& best = runners_.at(least.best);
   if (!best->pace().has_inflight()) actions.call([best] { best->signal(); });
   return true;
 }
 
 // Whoever queues something has a turn himself or signals a runner after it, and so is not missed here.
-std::optional<WorkItem> Lane::take(const ChannelRunner& runner, PostUnlockActions& actions) {
+std::optional<WorkItem> Lane::pull(const ChannelRunner& runner, PostUnlockActions& actions) {
   if (queued_.load() == 0) return std::nullopt;
   MutexLock lock(mutex_);
   if (runners_.empty()) return std::nullopt;  // at rest: whoever asks is on its way out
   if (leaves_to_another(runner, actions)) return std::nullopt;
-  auto item = next_item(runner, actions);
+  auto item = queue_.next(policy(), most_bytes(runner), runners_.size(), actions);
   note_queued();
   return item;
-}
-
-std::optional<WorkItem> Lane::next_item(const ChannelRunner& runner, PostUnlockActions& actions) {
-  while (!returned_.empty()) {
-    WorkItem item = std::move(returned_.front());
-    returned_.pop_front();
-    if (!item.request->aborted()) return item;
-    item.drop(actions);
-  }
-  while (!items_.empty()) {
-    WorkItem rest = std::move(items_.front());
-    items_.pop_front();
-    if (rest.request->aborted()) {
-      rest.drop(actions);
-      continue;
-    }
-    BatchLimits limits = policy().limits;
-    limits.bytes = most_bytes(runner);
-    if (items_.empty()) {
-      limits.bytes = std::min(limits.bytes, policy().share(rest.batch.bytes, runners_.size()));
-    }
-    WorkItem item = rest.cut(limits);
-    if (!rest.empty()) items_.push_back(std::move(rest));
-    return item;
-  }
-  return std::nullopt;
 }
 
 // Who was woken for this work counted on the runner to take more of it. One that has nothing under way itself
@@ -186,22 +143,22 @@ void Lane::return_item(WorkItem item, PostUnlockActions& actions) {
   {
     MutexLock lock(mutex_);
     if (refusal_) return item.refuse(*refusal_, actions);
-    returned_.push_back(std::move(item));
+    queue_.put_back(std::move(item));
     note_queued();
     if (!runners_.empty()) return;
   }
   want_channels(actions);
 }
 
-bool Lane::awaits_gates(const ChannelRunner& runner) const {
+bool Lane::polls_streams(const ChannelRunner& runner) const {
   if (dependent_.empty()) return false;
   MutexLock lock(mutex_);
   return !runners_.empty() && runners_.first().get() == &runner;
 }
 
-void Lane::look_at_gates(const ChannelRunner& runner, PostUnlockActions& actions) {
-  if (!awaits_gates(runner)) return;
-  std::deque<WorkItem> open = dependent_.look(actions);
+void Lane::admit_ready(const ChannelRunner& runner, PostUnlockActions& actions) {
+  if (!polls_streams(runner)) return;
+  std::deque<WorkItem> open = dependent_.poll(actions);
   std::uint64_t bytes = 0;
   for (const WorkItem& item : open) bytes += item.batch.bytes;
   RunnerList runners;
@@ -211,7 +168,7 @@ void Lane::look_at_gates(const ChannelRunner& runner, PostUnlockActions& actions
       for (WorkItem& item : open) item.refuse(*refusal_, actions);
       return;
     }
-    items_.insert(items_.end(), std::make_move_iterator(open.begin()), std::make_move_iterator(open.end()));
+    queue_.push_all(std::move(open));
     note_queued();
     runners = runners_;
   }

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "base/mutex.h"
 #include "engine/observe/path_history.h"
 #include "engine/request/request.h"
+#include "engine/schedule/item_queue.h"
 #include "engine/schedule/policy.h"
 #include "engine/schedule/rail_balancer.h"
 #include "engine/schedule/runner_list.h"
@@ -23,22 +23,26 @@
 namespace p2p::engine {
 
 /// One transport of one connection: the channels that are up and the items that wait for them. Channels
-/// pull, so that a slow one carries less. Pieces take turns, batch by batch, so that a short one does not
-/// wait for a long one. Of rails of unlike speeds (dealing.h) a slow one leaves the last of the work to
-/// others, so that all end at one time. A item whose dependency is shut waits apart and takes no channel's
-/// room; the first channel's worker looks at the gates. Thread-safe; the mutex is never held while a channel
-/// works.
-class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
+/// pull, so that a slow one carries less. Items take turns, batch by batch, so that a short one does not
+/// wait for a long one. Of rails of unlike speeds (rail_balancer.h) a slow one leaves the last of the work to
+/// others, so that all end at one time. An item whose CUDA stream is still at work waits apart and uses
+/// no in-flight slot; the first channel's worker polls the streams. Thread-safe; the mutex is never held
+/// while a channel works.
+class Lane : public std::enable_shared_from_this<Lane> {
  public:
   /// The end of the last channel leaves a lane open: what waits there goes over those that come, until its
   /// owner closes it or gives it up. `want` is told, on any thread, when there is work and no channel; null:
   /// none can be had. `bulk` is told, on any thread, when a large transfer comes after `watch`.
   explicit Lane(const Policy& policy, std::function<void()> want = nullptr,
                 std::function<void()> bulk = nullptr)
-      : WorkQueue(policy), want_(std::move(want)), bulk_(std::move(bulk)) {}
+      : policy_(policy), want_(std::move(want)), bulk_(std::move(bulk)) {}
+
+  using Clock = std::chrono::steady_clock;
+
+  const Policy& policy() const { return policy_; }
 
   /// Takes the work; small work is done on the caller's thread as far as the channels go. The channel on
-  /// which it was started, or will be once its dependency is open; null: neither.
+  /// which it was started, or will be once its dependency is met; null: neither.
   std::shared_ptr<ChannelRunner> submit(WorkItem item, PostUnlockActions& actions);
 
   /// Has whoever waits for the transfer move it on himself before he sleeps, if it is worth that. `started`:
@@ -58,14 +62,14 @@ class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
   /// The transport is: what waits and all that comes, also from its last channels, goes over others.
   void give_up(const Error& why, PostUnlockActions& actions) { refuse_all({why, true}, actions); }
 
-  /// Pieces that a lost channel gave back.
+  /// Items that a lost channel gave back.
   std::uint64_t retried() const { return retried_.load(std::memory_order_relaxed); }
 
   /// Of its channels, those that had been up.
   PathHistory& history() { return history_; }
   const PathHistory& history() const { return history_; }
 
-  /// Pieces that wait for room in a channel.
+  /// Items that wait for room in a channel.
   std::size_t queued() const { return queued_.load(); }
 
   /// The channels that are up now.
@@ -99,40 +103,54 @@ class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
     return refusal_.has_value();
   }
 
-  /// Its channels were not taken away. Needs no lock.
-  bool serves() const override { return serves_.load(); }
-
   // For its runners. One that was never added, or was forgotten, ends without more ado.
-  void add(std::shared_ptr<ChannelRunner> runner) override;
-  void remove(const ChannelRunner& runner) override;
-  std::optional<WorkItem> take(const ChannelRunner& runner, PostUnlockActions& actions) override;
-  void give_back(const ChannelRunner& runner, WorkItem item, PostUnlockActions& actions) override;
-  void retry(WorkItem item, const Error& why, PostUnlockActions& actions) override;
-  void look_at_gates(const ChannelRunner& runner, PostUnlockActions& actions) override;
-  bool awaits_gates(const ChannelRunner& runner) const override;
+
+  /// The runner's channel is ready, or gone; its items were handed back before that.
+  void add(std::shared_ptr<ChannelRunner> runner);
+  void remove(const ChannelRunner& runner);
+
+  /// The next item for the runner to send; those of aborted requests are dropped on the way. Nothing, too, if
+  /// another one would end it so much sooner that this one had better leave it.
+  std::optional<WorkItem> pull(const ChannelRunner& runner, PostUnlockActions& actions);
+
+  /// Its channels were not taken away: what a caller brings along may go by one. Needs no lock.
+  bool serves() const { return serves_.load(); }
+
+  /// Takes back an item that the runner's channel had no room for, or that a channel lost by `why`.
+  void give_back(const ChannelRunner& runner, WorkItem item, PostUnlockActions& actions);
+  void retry(WorkItem item, const Error& why, PostUnlockActions& actions);
+
+  /// Queues the items whose dependencies are met, if it is for this runner to poll them. Before it pulls any.
+  void admit_ready(const ChannelRunner& runner, PostUnlockActions& actions);
+  bool polls_streams(const ChannelRunner& runner) const;
+
+  /// Moves the runners on from a waiting caller's thread until `through`, until nothing has moved for the
+  /// spin time, or until the deadline: `runner`, and with `all` the others, too, if they are few.
   void assist(const std::function<bool()>& through, Clock::time_point deadline,
-              const std::shared_ptr<ChannelRunner>& runner, bool all) const override;
+              const std::shared_ptr<ChannelRunner>& runner, bool all) const;
+
+  /// When a caller's thread last moved any of the runners.
+  Clock::time_point called_at() const { return called_at_.load(std::memory_order_relaxed); }
+  void note_call(Clock::time_point now) { called_at_.store(now, std::memory_order_relaxed); }
 
  private:
   void refuse_all(const Refusal& refusal, PostUnlockActions& actions);
   std::shared_ptr<ChannelRunner> submit_dependent(WorkItem item, PostUnlockActions& actions);
   void want_channels(PostUnlockActions& actions);
-  void note_queued() P2P_REQUIRES(mutex_) { queued_.store(items_.size() + returned_.size()); }
+  void note_queued() P2P_REQUIRES(mutex_) { queued_.store(queue_.size()); }
   bool starts_at_once(const WorkItem& item) const P2P_REQUIRES(mutex_);
   RunnerList admit(WorkItem& item, bool may_stay, PostUnlockActions& actions);
   void set_runners(RunnerList runners) P2P_REQUIRES(mutex_);
-  std::optional<WorkItem> next_item(const ChannelRunner& runner, PostUnlockActions& actions)
-      P2P_REQUIRES(mutex_);
   bool leaves_to_another(const ChannelRunner& runner, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   std::uint64_t most_bytes(const ChannelRunner& runner) const;
-  std::uint64_t next_bytes(const ChannelRunner& runner) const P2P_REQUIRES(mutex_);
-  bool has_waiting(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
   void note_bulk(std::uint64_t bytes, PostUnlockActions& actions);
   std::shared_ptr<ChannelRunner> start_here(const RunnerList& runners, std::size_t turn,
                                             PostUnlockActions& actions) const;
 
+  const Policy policy_;
   const std::function<void()> want_;
   const std::function<void()> bulk_;
+  std::atomic<Clock::time_point> called_at_{};
   std::atomic<std::uint64_t> retried_{0};
   PathHistory history_;
   std::atomic<std::uint32_t> turn_{0};
@@ -143,12 +161,11 @@ class Lane final : public WorkQueue, public std::enable_shared_from_this<Lane> {
   StreamWaitQueue dependent_;
 
   mutable Mutex mutex_;
-  std::deque<WorkItem> items_ P2P_GUARDED_BY(mutex_);     // not cut up yet
-  std::deque<WorkItem> returned_ P2P_GUARDED_BY(mutex_);  // batches; they go first
+  ItemQueue queue_ P2P_GUARDED_BY(mutex_);
   RunnerList runners_ P2P_GUARDED_BY(mutex_);
   std::vector<RunnerLoad> standings_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
   std::optional<Refusal> refusal_ P2P_GUARDED_BY(mutex_);     // closed or given up
-  std::atomic<std::size_t> queued_{0};                        // of both; written with the mutex held
+  std::atomic<std::size_t> queued_{0};                        // its size; written with the mutex held
   bool wanted_ P2P_GUARDED_BY(mutex_) = false;  // `want` was told, and no channel has come since
   bool rests_ P2P_GUARDED_BY(mutex_) = false;   // its channels were taken away, and none has come since
 };

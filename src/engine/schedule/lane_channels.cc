@@ -7,17 +7,6 @@
 #include "engine/schedule/lane.h"
 
 namespace p2p::engine {
-namespace {
-
-void drop_aborted(std::deque<WorkItem>& items, PostUnlockActions& actions) {
-  std::erase_if(items, [&](WorkItem& item) {
-    const bool aborted = item.request->aborted();
-    if (aborted) item.drop(actions);
-    return aborted;
-  });
-}
-
-}  // namespace
 
 void Lane::add(std::shared_ptr<ChannelRunner> runner) {
   MutexLock lock(mutex_);
@@ -66,10 +55,7 @@ void Lane::refuse_all(const Refusal& refusal, PostUnlockActions& actions) {
     MutexLock lock(mutex_);
     if (refusal_ && (refusal.reroute || !refusal_->reroute)) return;
     refusal_ = refusal;
-    for (WorkItem& item : returned_) item.refuse(refusal, actions);
-    for (WorkItem& item : items_) item.refuse(refusal, actions);
-    items_.clear();
-    returned_.clear();
+    queue_.refuse_all(refusal, actions);
     note_queued();
   }
   dependent_.close(refusal, actions);
@@ -89,8 +75,7 @@ void Lane::wake_all() {
     MutexLock lock(mutex_);
     all = runners_;
     if (all.empty()) {  // nobody else drops what is aborted, until one comes
-      drop_aborted(items_, actions);
-      drop_aborted(returned_, actions);
+      queue_.drop_aborted(actions);
       note_queued();
     }
   }

@@ -40,7 +40,7 @@ class RailsTest : public LaneTest {
                                  .control = nullptr,
                                  .channel = std::make_unique<CopyChannel>(rail->script, "copy"),
                                  .report = nullptr};
-      rail->runner = std::make_shared<ChannelRunner>(thread_, lane_, std::move(setup));
+      rail->runner = std::make_shared<ChannelRunner>(*thread_, lane_, std::move(setup));
       turn(*rail);  // it comes up
     }
   }
@@ -80,7 +80,7 @@ class RailsTest : public LaneTest {
     return turns < 15ms && Clock::now() < start + 950ms;
   }
 
-  StillExecutor thread_;
+  std::unique_ptr<Worker> thread_ = *Worker::make(50us);
   Rail slow_, fast_;
   std::string slow_name_ = "slow";
 };

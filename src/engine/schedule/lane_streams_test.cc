@@ -10,17 +10,11 @@
 namespace p2p::engine {
 namespace {
 
-class CountingThread : public StillExecutor {
- public:
-  std::size_t signals = 0;
-  void signal(std::shared_ptr<ChannelRunner>) override { ++signals; }
-};
-
 // Four channels that are moved by hand, with room for a batch each, which they do not end.
 class StreamsTest : public LaneTest {
  protected:
   struct Stream {
-    CountingThread thread;
+    std::unique_ptr<Worker> thread = *Worker::make(50us);
     std::shared_ptr<Script> script = std::make_shared<Script>();
     std::shared_ptr<ChannelRunner> runner;
   };
@@ -32,9 +26,9 @@ class StreamsTest : public LaneTest {
       stream.script->window = 1;
       stream.script->hold = true;
       ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(stream.script, "copy"), nullptr};
-      stream.runner = std::make_shared<ChannelRunner>(stream.thread, lane_, std::move(setup));
+      stream.runner = std::make_shared<ChannelRunner>(*stream.thread, lane_, std::move(setup));
       turn(stream);  // it comes up
-      stream.thread.signals = 0;
+      ASSERT_FALSE(stream.runner->signalled());
     }
   }
 
@@ -54,13 +48,13 @@ class StreamsTest : public LaneTest {
 
 TEST_F(StreamsTest, AFullChannelWakesOneThatHasNothing) {
   const auto state = submit(1, 1 << 20);
-  EXPECT_EQ(streams_[0].thread.signals, 1U);
-  EXPECT_EQ(streams_[3].thread.signals, 0U);  // the others were thought enough
+  EXPECT_TRUE(streams_[0].runner->signalled());
+  EXPECT_FALSE(streams_[3].runner->signalled());  // the others were thought enough
   for (std::size_t i = 0; i != 3; ++i) {
     turn(streams_[i]);
     EXPECT_EQ(streams_[i].script->posts, 1U);
   }
-  EXPECT_EQ(streams_[3].thread.signals, 1U);
+  EXPECT_TRUE(streams_[3].runner->signalled());
   for (const Stream& stream : streams_) stream.script->hold = false;
   turn(streams_[3]);
   EXPECT_EQ(streams_[3].script->posts, 1U);
@@ -73,10 +67,10 @@ TEST_F(StreamsTest, AFullChannelWakesOneThatHasNothing) {
 TEST_F(StreamsTest, OneThatTakesNothingAtAllWakesNobody) {
   streams_[0].script->window = 0;
   const auto state = submit(1, 1 << 20);
-  for (Stream& stream : streams_) stream.thread.signals = 0;
+  ASSERT_FALSE(streams_[3].runner->signalled());
   turn(streams_[0]);
   EXPECT_EQ(streams_[0].script->posts, 0U);
-  for (const Stream& stream : streams_) EXPECT_EQ(stream.thread.signals, 0U);
+  EXPECT_FALSE(streams_[3].runner->signalled());
   streams_[0].script->window = 1;
 }
 

@@ -64,13 +64,14 @@ TEST_F(LaneTest, OneTransferIsSharedOutToHalfOfTheChannels) {
 // Also where there are more channels than he could look at all of. No other thread moves anything here.
 TEST_F(LaneTest, AWaitingCallerDrivesTheChannelThatStartedHisTransfer) {
   lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 20s));
-  std::vector<StillExecutor> threads(6);
+  std::vector<std::unique_ptr<Worker>> threads;
+  for (int i = 0; i != 6; ++i) threads.push_back(*Worker::make(50us));
   PostUnlockActions actions;
-  for (StillExecutor& thread : threads) {
+  for (const auto& thread : threads) {
     const auto script = std::make_shared<Script>();
     script->looks = 40;
     ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
-    runners_.push_back(std::make_shared<ChannelRunner>(thread, lane_, std::move(setup)));
+    runners_.push_back(std::make_shared<ChannelRunner>(*thread, lane_, std::move(setup)));
     EXPECT_EQ(runners_.back()->try_turn(actions), Turn::kMoved);  // it comes up
   }
   for (int i = 0; i < 100; ++i) {
@@ -85,13 +86,14 @@ TEST_F(LaneTest, AWaitingCallerDrivesTheChannelThatStartedHisTransfer) {
 
 // One after the other they find the same threads awake; side by side they are spread.
 TEST_F(LaneTest, WhileNothingIsUnderWayTheFirstChannelServes) {
-  std::vector<StillExecutor> threads(3);
+  std::vector<std::unique_ptr<Worker>> threads;
+  for (int i = 0; i != 3; ++i) threads.push_back(*Worker::make(50us));
   std::vector<std::shared_ptr<Script>> scripts;
   PostUnlockActions actions;
-  for (StillExecutor& thread : threads) {
+  for (const auto& thread : threads) {
     const auto& script = scripts.emplace_back(std::make_shared<Script>());
     ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
-    runners_.push_back(std::make_shared<ChannelRunner>(thread, lane_, std::move(setup)));
+    runners_.push_back(std::make_shared<ChannelRunner>(*thread, lane_, std::move(setup)));
     EXPECT_EQ(runners_.back()->try_turn(actions), Turn::kMoved);  // it comes up
   }
   for (std::size_t i = 1; i <= 10; ++i) {
@@ -346,10 +348,10 @@ class DeviceLaneTest : public LaneTest {
 // what it has taken keeps it awake.
 TEST_F(DeviceLaneTest, IdleChannelsAreLeftAloneWhileCallersStartCopies) {
   workers_.clear();
-  StillExecutor thread;
+  const auto thread = *Worker::make(50us);
   auto script = std::make_shared<Script>();
   ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
-  const auto runner = std::make_shared<ChannelRunner>(thread, lane_, std::move(setup));
+  const auto runner = std::make_shared<ChannelRunner>(*thread, lane_, std::move(setup));
   const auto now = Lane::Clock::now();
   EXPECT_FALSE(runner->left_to_caller(now));
   lane_->note_call(now);

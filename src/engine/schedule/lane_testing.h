@@ -80,22 +80,6 @@ class CopyChannel : public Channel {
   bool failed_ = false;
 };
 
-// A thread that does nothing by itself.
-class StillExecutor : public Executor {
- public:
-  Mutex& mutex() override { return mutex_; }
-  void reserve() override {}
-  void post(std::function<void(PostUnlockActions&)>) override {}
-  void signal(std::shared_ptr<ChannelRunner>) override {}
-  Status add(std::shared_ptr<ChannelRunner>, int) override { return {}; }
-  void remove(const ChannelRunner&, int) override {}
-  void arm(ChannelRunner&, int, bool) override {}
-  void look_at(std::shared_ptr<ChannelRunner>) override {}
-
- private:
-  Mutex mutex_;
-};
-
 class Finisher : public RequestOwner {
  public:
   void ended(const Request& request, Status status) override { request.state()->finish(std::move(status)); }

@@ -78,7 +78,7 @@ struct Policy {
   /// on it need not wake them.
   std::chrono::nanoseconds watch{};
 
-  /// A item whose channels are lost again and again for so long may go over another transport.
+  /// An item whose channels are lost again and again for so long may go over another transport.
   std::chrono::milliseconds patience{3000};
 
   /// Bytes of a batch of what is left of a transfer while nothing else waits: half of the channels get some,
@@ -91,7 +91,7 @@ struct Policy {
     return bytes / std::max(thread_bytes, share(bytes, channels)) + 1;
   }
 
-  bool worth_starting(const Batch& all) const {
+  bool inline_eligible(const Batch& all) const {
     return all.bytes <= (all.segments.size() == 1 ? start_block_bytes : start_bytes);
   }
   bool left_to_callers() const { return callers_turn.count() != 0; }

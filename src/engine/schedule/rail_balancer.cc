@@ -10,7 +10,7 @@ namespace {
 // Less is not worth a look: threads are held up for as long.
 constexpr double kUnimportant = 0.005;  // seconds
 
-// A item should take no longer than that, as far as items of its size say how fast a channel is.
+// An item should take no longer than that, as far as items of its size say how fast a channel is.
 constexpr double kPieceTime = 0.1;  // seconds
 constexpr double kLeastPiece = RateEstimator::kLeastBytes;
 constexpr double kMostPiece = 256U << 10;

@@ -27,7 +27,7 @@ void RateEstimator::ended(std::uint64_t bytes) {
   if (from_ != Clock::time_point{}) arrived_ += bytes;
 }
 
-void RateEstimator::take() {
+void RateEstimator::update() {
   if (arrived_ == 0) return;
   const auto now = Clock::now();
   const std::chrono::duration<double> span = now - from_;

@@ -23,7 +23,7 @@ class RateEstimator {
   /// Short items say nothing of a channel's speed, and no clock is read for their sake.
   static constexpr std::uint64_t kLeastBytes = std::uint64_t{64} << 10;
 
-  /// Pieces are under way.
+  /// Items are under way.
   bool has_inflight() const { return items_.load(std::memory_order_relaxed) != 0; }
   double rate() const { return rate_.load(std::memory_order_relaxed); }  ///< the last one; bytes a second
   std::uint64_t flying() const { return flying_.load(std::memory_order_relaxed); }  ///< their bytes
@@ -31,8 +31,8 @@ class RateEstimator {
   void sent(std::uint64_t bytes);
   void ended(std::uint64_t bytes);
 
-  /// All that has come at once has ended: the channel's speed may be taken.
-  void take();
+  /// All that came at once has ended: computes the rate anew.
+  void update();
 
   /// Nothing is under way any more.
   void clear();

@@ -21,7 +21,7 @@ TEST(RateEstimator, SaysWhatIsUnderWay) {
   EXPECT_EQ(pace.standing(Clock::now()).flying, kBatch + 10);
   pace.ended(10);
   pace.ended(kBatch);
-  pace.take();
+  pace.update();
   EXPECT_FALSE(pace.has_inflight());
   EXPECT_EQ(pace.standing(Clock::now()).flying, 0U);
   pace.sent(kBatch);
@@ -35,7 +35,7 @@ TEST(RateEstimator, KnowsASpeedOnceBytesHaveArrived) {
   pace.sent(kBatch);
   EXPECT_EQ(pace.standing(Clock::now()).rate, 0);
   pace.ended(kBatch);
-  pace.take();
+  pace.update();
   const double least = kBatch / std::chrono::duration<double>(Clock::now() - start).count();
   EXPECT_GE(pace.standing(Clock::now()).rate, least);
   EXPECT_EQ(pace.standing(Clock::now()).silence.count(), 0);
@@ -47,7 +47,7 @@ TEST(RateEstimator, ShortPiecesSayNothing) {
   for (int i = 0; i != 1000; ++i) {
     pace.sent(4096);
     pace.ended(4096);
-    pace.take();
+    pace.update();
   }
   EXPECT_EQ(pace.standing(Clock::now()).rate, 0);
 }

@@ -7,8 +7,8 @@
 namespace p2p::engine {
 namespace {
 
-// Gates that are looked at in one turn, since each look asks a driver.
-constexpr std::size_t kLooks = 16;
+// Dependencies that are polled in one turn, since each asks a driver.
+constexpr std::size_t kPolls = 16;
 
 }  // namespace
 
@@ -19,37 +19,38 @@ void StreamWaitQueue::add(WorkItem item, PostUnlockActions& actions) {
   waiting_.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::deque<WorkItem> StreamWaitQueue::look(PostUnlockActions& actions) {
+std::deque<WorkItem> StreamWaitQueue::poll(PostUnlockActions& actions) {
   std::deque<WorkItem> items;
   {
     MutexLock lock(mutex_);
     items.swap(items_);
   }
   const std::size_t before = items.size();
-  std::deque<WorkItem> open;
-  std::deque<WorkItem> shut;
-  std::deque<WorkItem> unseen;
-  std::size_t looks = 0;
+  std::deque<WorkItem> met;
+  std::deque<WorkItem> pending;
+  std::deque<WorkItem> unpolled;
+  std::size_t polls = 0;
   for (WorkItem& item : items) {
     if (item.request->aborted()) {
       item.drop(actions);
-    } else if (looks == kLooks) {
-      unseen.push_back(std::move(item));
+    } else if (polls == kPolls) {
+      unpolled.push_back(std::move(item));
     } else {
-      ++looks;
-      const Result<bool> now = item.request->dependency()->open();
+      ++polls;
+      const Result<bool> now = item.request->dependency()->met();
       if (now) {
-        (*now ? open : shut).push_back(std::move(item));
+        (*now ? met : pending).push_back(std::move(item));
       } else {
         item.fail(now.error(), actions);
       }
     }
   }
-  // Those that were not looked at have the next turn.
-  unseen.insert(unseen.end(), std::make_move_iterator(shut.begin()), std::make_move_iterator(shut.end()));
-  waiting_.fetch_sub(before - unseen.size(), std::memory_order_relaxed);
-  put_back(std::move(unseen), actions);
-  return open;
+  // Those that were not polled come first in the next turn.
+  unpolled.insert(unpolled.end(), std::make_move_iterator(pending.begin()),
+                  std::make_move_iterator(pending.end()));
+  waiting_.fetch_sub(before - unpolled.size(), std::memory_order_relaxed);
+  put_back(std::move(unpolled), actions);
+  return met;
 }
 
 // It may have been closed while nobody saw these.

@@ -11,18 +11,18 @@
 
 namespace p2p::engine {
 
-/// The items of one lane whose gates are not known to be open: they wait apart and take no channel's room.
-/// Thread-safe; no lock is held while a dependency is looked at.
+/// The items of one lane whose dependencies are pending: they wait apart and use no in-flight slot.
+/// Thread-safe; no lock is held while a driver is asked about a stream.
 class StreamWaitQueue {
  public:
   /// Refuses the item at once if closed.
   void add(WorkItem item, PostUnlockActions& actions);
 
-  /// None waits, or is being looked at.
+  /// None is pending. Needs no lock.
   bool empty() const { return waiting_.load(std::memory_order_relaxed) == 0; }
 
-  /// Looks at some of the gates and hands out the items whose gates are open. Ends those that are aborted.
-  std::deque<WorkItem> look(PostUnlockActions& actions);
+  /// Polls some of the dependencies and gives the items whose are met. Ends those that are aborted.
+  std::deque<WorkItem> poll(PostUnlockActions& actions);
 
   /// Refuses what waits and all that comes.
   void close(const Refusal& refusal, PostUnlockActions& actions);

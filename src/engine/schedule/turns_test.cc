@@ -19,11 +19,11 @@ TEST_F(LaneTest, OneTurnOfABusyChannelIsBounded) {
   constexpr std::size_t kBatch = std::size_t{64} << 10;
   lane_ = std::make_shared<Lane>(Policy::spread({kBatch, 8}, 50us));
   const std::uint64_t most = lane_->policy().turn_bytes;
-  StillExecutor thread;
+  const auto thread = *Worker::make(50us);
   const auto script = std::make_shared<Script>();
   script->window = ~0UL;
   ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
-  const auto runner = std::make_shared<ChannelRunner>(thread, lane_, std::move(setup));
+  const auto runner = std::make_shared<ChannelRunner>(*thread, lane_, std::move(setup));
   PostUnlockActions actions;
   EXPECT_EQ(runner->try_turn(actions), Turn::kMoved);  // it comes up
   const auto state = submit(1, 10 * most);

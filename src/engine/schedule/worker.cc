@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/relax.h"
 #include "base/thread.h"
+#include "engine/schedule/channel_runner.h"
 
 namespace p2p::engine {
 namespace {
@@ -58,7 +59,7 @@ int wait_for_events(int epoll, std::span<epoll_event> events, const timespec* ti
 
 }  // namespace
 
-Result<std::unique_ptr<Worker>> Worker::start(std::chrono::nanoseconds spin, unsigned number) {
+Result<std::unique_ptr<Worker>> Worker::make(std::chrono::nanoseconds spin) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll || !wake) return tl::unexpected(system_error("start a worker: epoll"));
@@ -66,10 +67,15 @@ Result<std::unique_ptr<Worker>> Worker::start(std::chrono::nanoseconds spin, uns
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
     return tl::unexpected(system_error("start a worker: epoll_ctl"));
   }
-  std::unique_ptr<Worker> worker(new Worker(spin, std::move(epoll), std::move(wake)));
-  auto thread = start_thread(fmt::format("p2p-worker{}", number), [w = worker.get()] { w->run(); });
+  return std::unique_ptr<Worker>(new Worker(spin, std::move(epoll), std::move(wake)));
+}
+
+Result<std::unique_ptr<Worker>> Worker::start(std::chrono::nanoseconds spin, unsigned number) {
+  auto worker = make(spin);
+  if (!worker) return worker;
+  auto thread = start_thread(fmt::format("p2p-worker{}", number), [w = worker->get()] { w->run(); });
   if (!thread) return tl::unexpected(thread.error());
-  worker->thread_ = std::move(*thread);
+  (*worker)->thread_ = std::move(*thread);
   return worker;
 }
 
@@ -167,7 +173,7 @@ bool Worker::work(PostUnlockActions& actions) {
     signals.swap(signals_);
   }
   for (const auto& task : tasks) task(actions);
-  for (const auto& runner : signals) runner->take_signal();
+  for (const auto& runner : signals) runner->clear_signal();
   bool moved = !tasks.empty() || !signals.empty();
   const auto now = Clock::now();
   const auto active = active_;  // a turn may stop its runner

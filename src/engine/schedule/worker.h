@@ -14,34 +14,54 @@
 
 #include "base/mutex.h"
 #include "base/unique_fd.h"
-#include "engine/schedule/channel_runner.h"
+#include "engine/request/post_unlock_actions.h"
+#include "p2p/result.h"
 
 namespace p2p::engine {
+
+class ChannelRunner;
 
 /// One thread that moves its runners: polls them while something moves and for the spin time after, sleeps in
 /// epoll otherwise. Whoever holds the mutex is the worker for that time, so that a caller can start small
 /// work, and wait for it, without waking a thread. Callbacks run with the mutex released.
-class Worker final : public Executor {
+class Worker {
  public:
   static Result<std::unique_ptr<Worker>> start(std::chrono::nanoseconds spin, unsigned number);
 
+  /// One without its thread: whoever made it moves its runners himself.
+  static Result<std::unique_ptr<Worker>> make(std::chrono::nanoseconds spin);
+
   /// Stops and joins the thread. All its runners were stopped.
-  ~Worker() override;
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
   pthread_t thread() { return thread_.native_handle(); }
 
-  /// RunnerList reserved: for spreading.
+  /// Runners reserved: for spreading.
   unsigned load() const { return load_.load(std::memory_order_relaxed); }
 
-  // For its runners.
-  Mutex& mutex() override { return mutex_; }
-  void reserve() override { load_.fetch_add(1, std::memory_order_relaxed); }
-  void post(std::function<void(PostUnlockActions&)> task) override;
-  void signal(std::shared_ptr<ChannelRunner> runner) override;
-  Status add(std::shared_ptr<ChannelRunner> runner, int fd) override;
-  void remove(const ChannelRunner& runner, int fd) override;
-  void arm(ChannelRunner& runner, int fd, bool on) override;
-  void look_at(std::shared_ptr<ChannelRunner> runner) override { active_.push_back(std::move(runner)); }
+  // For its runners; all but `reserve`, `post` and `signal` with the mutex held.
+
+  /// Whoever holds it is the thread for that time.
+  Mutex& mutex() { return mutex_; }
+
+  /// Counts a runner, until it is removed.
+  void reserve() { load_.fetch_add(1, std::memory_order_relaxed); }
+
+  /// Runs `task` on the thread, with the mutex held. Returns at once.
+  void post(std::function<void(PostUnlockActions&)> task);
+
+  /// There is something to do for the runner.
+  void signal(std::shared_ptr<ChannelRunner> runner);
+
+  /// Looks at the runner when `fd` is readable; -1: it has none.
+  Status add(std::shared_ptr<ChannelRunner> runner, int fd);
+  void remove(const ChannelRunner& runner, int fd);
+  void arm(ChannelRunner& runner, int fd, bool on);
+
+  /// Looks at the runner until `ChannelRunner::stays_active` says no. On the thread itself.
+  void look_at(std::shared_ptr<ChannelRunner> runner) { active_.push_back(std::move(runner)); }
 
  private:
   Worker(std::chrono::nanoseconds spin, UniqueFd epoll, UniqueFd wake);

@@ -98,7 +98,7 @@ void RegionExchange::start(Incarnation peer) {
     MutexLock lock(mutex_);
     if (started_) return;
   }
-  context_->regions->add_importer(shared_from_this());
+  context_->regions->add_importer(answers_);
   {
     MutexLock lock(mutex_);
     started_ = true;
@@ -152,7 +152,7 @@ void RegionExchange::ask() {
       const auto remote = std::move(to_ask_.front());
       to_ask_.pop_front();
       const RegionDescriptor& descriptor = remote->descriptor();
-      queries.push_back({next_++, to_underlying(descriptor.region), descriptor.key});
+      queries.push_back({next_query_++, to_underlying(descriptor.region), descriptor.key});
       asked_.emplace(queries.back().query, remote);
     }
     full_ = asked_.size() == kMaxAsked;
@@ -207,56 +207,6 @@ void RegionExchange::make_ready(RemoteRegion& remote, const RegionInfo& info,
   remote.set_ready(info, std::move(keys), std::move(reasons));
 }
 
-// The region that the peer asks about, if it may use it. It is told when the region is taken back.
-Result<std::shared_ptr<Region>> RegionExchange::give(const wire::RegionQuery& query) {
-  auto region = context_->regions->find(RegionId{query.region}, query.key);
-  if (!region) return region;
-  std::string identity;
-  {
-    MutexLock lock(mutex_);
-    identity = identity_;
-  }
-  if (Status may = (*region)->info().check(Operation::kRead, identity); !may) {
-    return tl::unexpected(may.error());
-  }
-  if (!(*region)->add_importer(shared_from_this())) {
-    return fail(ErrorCode::kNotFound, "region {}: deregistered", query.region);
-  }
-  MutexLock lock(mutex_);
-  given_.insert(query.region);
-  return region;
-}
-
-void RegionExchange::on(const wire::RegionQuery& query) {
-  const auto region = give(query);
-  // A driver that maps memory answers nobody meanwhile; the session's other messages shall not wait for it.
-  const bool waits = region && takes_long((*region)->info());
-  const auto later = [self = shared_from_this(), query] {
-    self->answer(query, self->context_->regions->find(RegionId{query.region}, query.key));
-  };
-  if (!waits || !context_->answers.post(later)) answer(query, region);
-}
-
-void RegionExchange::answer(const wire::RegionQuery& query, const Result<std::shared_ptr<Region>>& region) {
-  wire::RegionAnswer answer{.query = query.query};
-  if (!region) {
-    answer.error = wire_code(region.error().code);
-    answer.message = region.error().message;
-  } else {
-    const RegionInfo& info = (*region)->info();
-    if (info.place.kind == MemoryKind::kCuda) context_->watch.add(*region);
-    answer.base = reinterpret_cast<std::uintptr_t>(info.base);
-    answer.size = info.size;
-    for (std::size_t i = 0; i < context_->transports().size(); ++i) {
-      const auto& registration = (*region)->registration(i);
-      if (!registration || !router_->may_be_usable(i)) continue;
-      answer.keys.push_back(
-          {std::string(context_->transports()[i].transport->name()), registration->export_key()});
-    }
-  }
-  send_(std::move(answer));
-}
-
 Status RegionExchange::on(const wire::RegionAnswer& answer) {
   std::shared_ptr<RemoteRegion> remote;
   {
@@ -286,7 +236,7 @@ Status RegionExchange::on(const wire::RegionAnswer& answer) {
       self->warm_up(remote);
     };
     // A device that is full of work makes its driver wait; the session's other messages shall not.
-    if (!takes_long(info) || !context_->imports.post(ready)) ready();
+    if (!takes_long(info, context_->transports(), *router_) || !context_->imports.post(ready)) ready();
     return {};
   }
   wake_waiters();
@@ -301,15 +251,6 @@ void RegionExchange::warm_up(const std::shared_ptr<RemoteRegion>& remote) {
     if (const RemoteKey* const key = remote->key(i)) transports[i].transport->warm_up(*key);
   }
   remote->remove_user();
-}
-
-bool RegionExchange::takes_long(const RegionInfo& info) const {
-  if (info.place.kind == MemoryKind::kHost) return false;
-  const TransportList& transports = context_->transports();
-  for (std::size_t i = 0; i < transports.size(); ++i) {
-    if (router_->may_be_usable(i) && transports[i].transport->capabilities().slow_import) return true;
-  }
-  return false;
 }
 
 void RegionExchange::on(const wire::RegionRevoke& revoke) {
@@ -335,71 +276,19 @@ void RegionExchange::on(const wire::RegionRevoke& revoke) {
   wake_waiters();
 }
 
-void RegionExchange::on(const wire::RegionRevoked& revoked) {
-  std::shared_ptr<Region> region;
-  {
-    MutexLock lock(mutex_);
-    const auto found = revocations_.find(revoked.revocation);
-    if (found == revocations_.end()) return;
-    region = std::move(found->second);
-    revocations_.erase(found);
-  }
-  region->answered();
-}
-
-void RegionExchange::region_revoked(std::shared_ptr<Region> region) {
-  std::uint64_t id = 0;
-  std::shared_ptr<Fence> fence;
-  {
-    MutexLock lock(mutex_);
-    fence = fence_;
-    if (!closed_) {
-      id = next_++;
-      given_.erase(to_underlying(region->info().id));
-      revocations_.emplace(id, region);
-    }
-  }
-  if (!fence) return send_(wire::RegionRevoke{id, to_underlying(region->info().id)});
-  region->remove_importer(*this, fence);
-  region->answered();
-}
-
-// What a peer imported without a question it would keep until the connection ends.
-void RegionExchange::region_ended(const RegionInfo& region) {
-  if (router_->wants_exported_key(region.place)) return;
-  {
-    MutexLock lock(mutex_);
-    if (closed_) return;
-  }
-  send_(wire::RegionRevoke{0, to_underlying(region.id)});
-}
-
 void RegionExchange::close(const Error& error, const std::shared_ptr<Fence>& fence) {
-  context_->regions->remove_importer(*this);
   std::unordered_map<std::uint32_t, std::shared_ptr<RemoteRegion>> remotes;
-  std::unordered_map<std::uint64_t, std::shared_ptr<Region>> revocations;
-  std::unordered_set<std::uint32_t> given;
   std::vector<std::shared_ptr<void>> opening;
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    fence_ = fence;
     remotes = remotes_;
     opening.swap(opening_);
-    revocations.swap(revocations_);
-    given.swap(given_);
     asked_.clear();
     to_ask_.clear();
   }
   for (const auto& [id, remote] : remotes) remote->set_failed(error);
-  // The peer may write to what it imported although nobody speaks to it any more.
-  for (const auto& [revocation, region] : revocations) {
-    region->remove_importer(*this, fence);
-    region->answered();
-  }
-  for (const std::uint32_t id : given) {
-    if (const auto region = context_->regions->find(RegionId{id})) region->remove_importer(*this, fence);
-  }
+  answers_->close(fence);
   wake_waiters();
 }
 

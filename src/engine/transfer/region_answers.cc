@@ -1,0 +1,129 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/transfer/region_answers.h"
+
+#include "base/error.h"
+#include "base/underlying.h"
+#include "base/wire_code.h"
+#include "engine/memory/fence.h"
+
+namespace p2p::engine {
+
+bool takes_long(const RegionInfo& info, const TransportList& transports, const Router& router) {
+  if (info.place.kind == MemoryKind::kHost) return false;
+  for (std::size_t i = 0; i < transports.size(); ++i) {
+    if (router.may_be_usable(i) && transports[i].transport->capabilities().slow_import) return true;
+  }
+  return false;
+}
+
+// The region that the peer asks about, if it may use it. It is told when the region is taken back.
+Result<std::shared_ptr<Region>> RegionAnswers::give(const wire::RegionQuery& query) {
+  auto region = context_->regions->find(RegionId{query.region}, query.key);
+  if (!region) return region;
+  std::string identity;
+  {
+    MutexLock lock(mutex_);
+    identity = identity_;
+  }
+  if (Status may = (*region)->info().check(Operation::kRead, identity); !may) {
+    return tl::unexpected(may.error());
+  }
+  if (!(*region)->add_importer(shared_from_this())) {
+    return fail(ErrorCode::kNotFound, "region {}: deregistered", query.region);
+  }
+  MutexLock lock(mutex_);
+  given_.insert(query.region);
+  return region;
+}
+
+void RegionAnswers::on(const wire::RegionQuery& query) {
+  const auto region = give(query);
+  // A driver that maps memory answers nobody meanwhile; the session's other messages shall not wait for it.
+  const bool waits = region && takes_long((*region)->info(), context_->transports(), *router_);
+  const auto later = [self = shared_from_this(), query] {
+    self->answer(query, self->context_->regions->find(RegionId{query.region}, query.key));
+  };
+  if (!waits || !context_->answers.post(later)) answer(query, region);
+}
+
+void RegionAnswers::answer(const wire::RegionQuery& query, const Result<std::shared_ptr<Region>>& region) {
+  wire::RegionAnswer answer{.query = query.query};
+  if (!region) {
+    answer.error = wire_code(region.error().code);
+    answer.message = region.error().message;
+  } else {
+    const RegionInfo& info = (*region)->info();
+    if (info.place.kind == MemoryKind::kCuda) context_->watch.add(*region);
+    answer.base = reinterpret_cast<std::uintptr_t>(info.base);
+    answer.size = info.size;
+    for (std::size_t i = 0; i < context_->transports().size(); ++i) {
+      const auto& registration = (*region)->registration(i);
+      if (!registration || !router_->may_be_usable(i)) continue;
+      answer.keys.push_back(
+          {std::string(context_->transports()[i].transport->name()), registration->export_key()});
+    }
+  }
+  send_(std::move(answer));
+}
+
+void RegionAnswers::on(const wire::RegionRevoked& revoked) {
+  std::shared_ptr<Region> region;
+  {
+    MutexLock lock(mutex_);
+    const auto found = revocations_.find(revoked.revocation);
+    if (found == revocations_.end()) return;
+    region = std::move(found->second);
+    revocations_.erase(found);
+  }
+  region->answered();
+}
+
+void RegionAnswers::region_revoked(std::shared_ptr<Region> region) {
+  std::uint64_t id = 0;
+  std::shared_ptr<Fence> fence;
+  {
+    MutexLock lock(mutex_);
+    fence = fence_;
+    if (!closed_) {
+      id = next_++;
+      given_.erase(to_underlying(region->info().id));
+      revocations_.emplace(id, region);
+    }
+  }
+  if (!fence) return send_(wire::RegionRevoke{id, to_underlying(region->info().id)});
+  region->remove_importer(*this, fence);
+  region->answered();
+}
+
+// What a peer imported without a question it would keep until the connection ends.
+void RegionAnswers::region_ended(const RegionInfo& region) {
+  if (router_->wants_exported_key(region.place)) return;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+  }
+  send_(wire::RegionRevoke{0, to_underlying(region.id)});
+}
+
+void RegionAnswers::close(const std::shared_ptr<Fence>& fence) {
+  context_->regions->remove_importer(*this);
+  std::unordered_map<std::uint64_t, std::shared_ptr<Region>> revocations;
+  std::unordered_set<std::uint32_t> given;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    fence_ = fence;
+    revocations.swap(revocations_);
+    given.swap(given_);
+  }
+  // The peer may write to what it imported although nobody speaks to it any more.
+  for (const auto& [revocation, region] : revocations) {
+    region->remove_importer(*this, fence);
+    region->answered();
+  }
+  for (const std::uint32_t id : given) {
+    if (const auto region = context_->regions->find(RegionId{id})) region->remove_importer(*this, fence);
+  }
+}
+
+}  // namespace p2p::engine
