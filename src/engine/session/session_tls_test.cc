@@ -194,7 +194,7 @@ TEST_F(RelayedSessions, NoticeAHelloThatWasChanged) {
   Side connector;
   Side acceptor;
   connect_through(connector, acceptor);
-  constexpr std::size_t kIncarnation = 4 + 2 + 2;  // length, type and version lie before it
+  constexpr std::size_t kIncarnation = 4 + 2 + 2 + 2;  // length, type and versions lie before it
   relay_->change = [](Bytes& bytes, std::size_t before) {
     if (before == 0) bytes.at(kIncarnation) ^= std::byte{1};
   };
