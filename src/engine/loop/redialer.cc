@@ -11,7 +11,6 @@ Redialer::Redialer(Reactor& reactor, std::string host, std::uint16_t port, Clock
     : reactor_(reactor), host_(std::move(host)), port_(port), deadline_(deadline) {}
 
 void Redialer::dial(Dialer::Done done) {
-  redial_.dialled();
   dialer_ = std::make_shared<Dialer>(reactor_, host_, port_);
   dialer_->start([this, done = std::move(done)](Result<UniqueFd> socket) {
     dialer_ = nullptr;
@@ -20,7 +19,7 @@ void Redialer::dial(Dialer::Done done) {
 }
 
 bool Redialer::dial_again(Dialer::Done done) {
-  const auto pause = redial_.pause();
+  const auto pause = backoff_.next();
   if (!pause || Clock::now() + *pause >= deadline_) return false;
   pause_ = reactor_.after(*pause, [this, done = std::move(done)] { dial(done); });
   return true;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "base/redial.h"
+#include "base/backoff.h"
 #include "engine/loop/dialer.h"
 #include "engine/loop/reactor.h"
 
@@ -40,7 +40,7 @@ class Redialer {
   const std::string host_;
   const std::uint16_t port_;
   const Clock::time_point deadline_;
-  Redial redial_;
+  Backoff backoff_{kRedials};
   Reactor::TimerId pause_{};
   std::shared_ptr<Dialer> dialer_;  // null: nothing is dialled now
 };

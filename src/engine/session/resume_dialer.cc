@@ -18,13 +18,16 @@ void ResumeDialer::start(std::uint64_t handled, Clock::duration dark, ResumeAtte
   const auto now = Clock::now();
   handled_ = handled;
   done_ = std::move(done);
-  // Two beats at least: it was also dark to a side that stood still itself.
-  limit_ = std::max<Clock::duration>(settings_.keepalive - dark, 2 * beat_time());
-  next_pause_ = kFirstPause;
+  backoff_.reset();
   for (Place& place : places_) place.is_another = false;
   dials_all_ = dark.count() != 0;
-  darkness_.emplace(now, 2 * beat_time());
-  silence_.emplace(now, 2 * beat_time());
+  // Two beats at least: it was also dark to a side that stood still itself.
+  const auto limit = std::max<Clock::duration>(settings_.keepalive - dark, 2 * beat_time());
+  liveness_.emplace(LivenessMonitor::Limits{.beat = beat_time(),
+                                            .machine = limit,
+                                            .peer = settings_.terms.hung,
+                                            .heard_elsewhere = settings_.heard_within},
+                    now);
   beat_ = reactor_.after(beat_time(), [this] { beat(); });
   dial();
 }
@@ -75,33 +78,26 @@ void ResumeDialer::attempted(Result<ResumeAttempt::Proven> outcome) {
 }
 
 void ResumeDialer::dial_later() {
-  pause_ = reactor_.after(next_pause_, [this] { dial(); });
-  next_pause_ = std::min(kLongestPause, 2 * next_pause_);
+  pause_ = reactor_.after(*backoff_.next(), [this] { dial(); });
 }
 
-/// Judges, and begins anew where the path is dark: a packet that was lost goes again at ever longer
-/// intervals.
+/// Judges, and begins anew where the path is dark.
 void ResumeDialer::beat() {
-  using std::chrono::duration_cast, std::chrono::milliseconds;
   const auto now = Clock::now();
   if (attempt_) {
-    const auto answers = attempt_->unacknowledged();
-    if (!(answers.awaited || answers.unsure) || answers.last < 2 * beat_time()) {
-      darkness_->moved(now);
-    } else if (answers.awaited) {
-      dial();
-    }
+    if (liveness_->is_path_dark(now, attempt_->unacknowledged())) dial();
   } else if (!dialers_.empty() && now - dialled_at_ >= beat_time() / 2) {
     dial();
   }
-  if (settings_.heard_within(2 * duration_cast<milliseconds>(beat_time()))) darkness_->moved(now);
-  if (darkness_->tick(now) >= limit_) {
+  const auto verdict = liveness_->judge(now);
+  const bool is_gone = verdict.state == LivenessMonitor::State::kGone;
+  if (is_gone && verdict.sign == LivenessMonitor::Sign::kMachine) {
     const std::string others =
         places_.size() == 1 ? "" : fmt::format(", or to {} other addresses of it,", places_.size() - 1);
     return finish(fail(ErrorCode::kPeerGone, "connect to {}:{}{} again: no answer within {} ms",
                        places_.front().host, places_.front().port, others, settings_.keepalive.count()));
   }
-  if (silence_->tick(now) >= settings_.terms.hung) {
+  if (is_gone) {
     return finish(fail(ErrorCode::kPeerGone, "its machine answers, it did not for {} ms",
                        settings_.terms.hung.count()));
   }

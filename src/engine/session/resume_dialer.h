@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/backoff.h"
 #include "engine/loop/dialer.h"
+#include "engine/loop/liveness_monitor.h"
 #include "engine/loop/reactor.h"
-#include "engine/loop/stall_timer.h"
 #include "engine/session/resume_attempt.h"
 
 namespace p2p::engine {
@@ -46,16 +47,13 @@ class ResumeDialer {
   void stop();
 
  private:
-  static constexpr std::chrono::milliseconds kFirstPause{5};
-  static constexpr std::chrono::milliseconds kLongestPause{160};
-
   struct Place {
     std::string host;
     std::uint16_t port = 0;
     bool is_another = false;  ///< somebody else is there; of this break alone
   };
 
-  Clock::duration beat_time() const { return settings_.keepalive / 6; }
+  Clock::duration beat_time() const { return settings_.keepalive / LivenessMonitor::kBeats; }
   void dial();
   void dialled(std::size_t place, Result<UniqueFd> socket);
   void attempted(Result<ResumeAttempt::Proven> outcome);
@@ -75,12 +73,10 @@ class ResumeDialer {
   std::size_t dialled_ = 0;                       // the place of `attempt_`
   std::shared_ptr<ResumeAttempt> attempt_;
   Clock::time_point dialled_at_;
-  std::chrono::milliseconds next_pause_{kFirstPause};
+  Backoff backoff_{BackoffLimits{}};
   Reactor::TimerId pause_{};
   Reactor::TimerId beat_{};
-  Clock::duration limit_{};
-  std::optional<StallTimer> darkness_;
-  std::optional<StallTimer> silence_;
+  std::optional<LivenessMonitor> liveness_;  // since the last start
 };
 
 }  // namespace p2p::engine

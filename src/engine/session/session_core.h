@@ -2,27 +2,26 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "base/unique_fd.h"
+#include "engine/loop/liveness_monitor.h"
 #include "engine/loop/reactor.h"
 #include "engine/loop/redialer.h"
-#include "engine/session/control_socket.h"
-#include "engine/session/keepalive.h"
+#include "engine/session/control_connection.h"
 #include "engine/session/outbox.h"
 #include "engine/session/session.h"
 #include "engine/session/session_resume.h"
+#include "engine/session/session_states.h"
 #include "engine/session/socket_handshake.h"
-#include "wire/decode.h"
 
 namespace p2p::engine {
 
 /// What a Session does. Kept alive by the session and, until it has closed, by the reactor. All on the
 /// reactor's thread but `enqueue` and `request_close`.
-class Session::Core : public std::enable_shared_from_this<Core> {
+class Session::Core : public std::enable_shared_from_this<Core>, private ControlConnection::Owner {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -33,77 +32,63 @@ class Session::Core : public std::enable_shared_from_this<Core> {
 
   void enqueue(const wire::Message& message);
   void request_close(Error reason) { outbox_.close(std::move(reason)); }
-  void finish(Error reason);
+  void finish(Error reason, SessionEvent event = SessionEvent::kFailed);
   void hand_over(Handlers handlers) { handlers_ = std::move(handlers); }
 
  private:
-  /// kBroken: there is no socket, and may be one again.
-  enum class State { kDialing, kHandshake, kOpen, kBroken, kClosing, kLingering, kClosed };
+  bool is_live() const override { return states_.is(SessionState::kLive); }
+  bool takes_messages() const override;
+  std::shared_ptr<void> hold() override { return shared_from_this(); }
+  void on_heard() override;
+  void on_taken() override;
+  void on_message(wire::Message message, std::size_t bytes) override;
+  void on_turn_end() override { take_outbox(); }
+  void on_idle() override;
+  void on_paused() override;
+  void on_end() override;
+  void on_breach(const Error& error) override { finish(explain(error)); }
+  void on_refused(const Error& error) override;
+  void on_broken(const Error& error) override { lost(explain(error)); }
 
-  void start_deadline();
   void dialled(Result<UniqueFd> socket);
   bool dial_again();
   void shake_hands(UniqueFd socket, Role role);
   void go_on(SocketHandshake::Outcome outcome);
-  void seal();
-  void on_events(std::uint32_t events);
-  void receive();
-  void take_end();
-  void take_messages(Clock::time_point until);
-  void take_turn(Clock::time_point until);
-  void read_on_later();
-  void read_on();
-  bool pause_above_mark();
-  void refuse(const Error& error);
   void open();
-  void flush();
-  void update_interest();
-  void begin_close(Error reason);
-  void linger();
 
+  void start_limit();
+  void expire();
   void start_keepalive();
   void tick();
-  bool heard_elsewhere(std::chrono::milliseconds within) const;
   void tell_slow(std::chrono::milliseconds still);
 
   void take_outbox();
-  Error explain(Error error) const;
+  void drain(SessionEvent event, Error reason);
+  void linger();
+  Error explain(const Error& error) const;
 
-  // session_resume.cc
+  // session_core_resume.cc
   void start_resumption(const SessionPeer& peer);
-  void deliver(wire::Message message, std::size_t bytes);
   Status take_of_resumption(const wire::Message& message);
   void lost(Error cause, Clock::duration dark = {});
-  void let_go_of_socket();
   void resume(ResumeAttempt::Proven proven);
-  bool is_dark(const socket::Answers& answers);
+  Status move_to(ResumeAttempt::Proven proven);
 
   Reactor& reactor_;
   SessionConfig config_;
   Handlers handlers_;
-  Clock::time_point deadline_;
+  SessionStates states_;
+  const Clock::time_point deadline_;  // of the handshake
   std::string peer_name_;
-  State state_ = State::kDialing;
   std::optional<Redialer> redialer_;  // of a session that dials
-  std::unique_ptr<ControlSocket> socket_;
   std::optional<SocketHandshake> handshake_;
-  wire::FrameReader reader_{wire::kStrangerFrameBytes};
-  std::uint32_t interest_ = 0;
-  bool peer_finished_ = false;
-  bool reads_on_ = false;        // posted: messages that were read wait for their next turn
-  bool hurried_ = false;         // the connection is at its end: what was read is handled in one turn
-  bool paused_ = false;          // nothing is read until the peer has taken its answers
-  std::optional<Error> broken_;  // a write failed; what can still be read comes first
-  std::optional<Error> reason_;  // of a close under way
-  Reactor::TimerId timer_{};     // the handshake's deadline, then keepalive, then the close's limit
-  bool slow_ = false;            // the peer is, and the handler was told
-  std::optional<Keepalive> keepalive_;
+  std::optional<LivenessMonitor> liveness_;
   std::optional<SessionResume> resumption_;  // since it is open
-  std::optional<Error> loss_;                // of the socket, while there is none
-  Clock::time_point lost_at_;
-  int dark_beats_ = 0;
+  Reactor::TimerId timer_{};                 // the state's limit; while it is live, the next beat
+  bool slow_ = false;                        // the peer is, and the handler was told
 
   Outbox outbox_{[this] { reactor_.post([self = shared_from_this()] { self->take_outbox(); }); }};
+  ControlConnection connection_{reactor_, outbox_, *this};
 };
 
 }  // namespace p2p::engine

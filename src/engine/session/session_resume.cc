@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/socket/address.h"
-#include "engine/session/keepalive.h"
 
 namespace p2p::engine {
 
@@ -93,19 +92,21 @@ void SessionResume::suspend(Clock::duration dark) {
       hooks_.resumed(std::move(*outcome));
     });
   }
-  absence_.emplace(Clock::now(), 2 * settings_.keepalive / Keepalive::kBeats);
+  liveness_.emplace(LivenessMonitor::Limits{.beat = settings_.keepalive / LivenessMonitor::kBeats,
+                                            .machine = settings_.keepalive,
+                                            .heard_elsewhere = hooks_.heard_within},
+                    Clock::now());
   wait_for_peer();
 }
 
 /// In beats, so that time in which this process was stopped counts for little. A peer whose machine is heard
 /// of elsewhere may have a bad path alone; its owner bounds that.
 void SessionResume::wait_for_peer() {
-  if (hooks_.heard_within(2 * settings_.keepalive / Keepalive::kBeats)) absence_->moved(Clock::now());
-  if (absence_->tick(Clock::now()) >= settings_.keepalive) {
+  if (liveness_->judge(Clock::now()).state == LivenessMonitor::State::kGone) {
     return give_up({ErrorCode::kPeerGone,
                     fmt::format("it did not connect again within {} ms", settings_.keepalive.count())});
   }
-  beat_ = reactor_.after(settings_.keepalive / Keepalive::kBeats, [this] { wait_for_peer(); });
+  beat_ = reactor_.after(liveness_->beat(), [this] { wait_for_peer(); });
 }
 
 void SessionResume::give_up(const Error& why) {

@@ -11,9 +11,9 @@
 #include <string>
 
 #include "base/process_id.h"
+#include "engine/loop/liveness_monitor.h"
 #include "engine/loop/process_watch.h"
 #include "engine/loop/reactor.h"
-#include "engine/loop/stall_timer.h"
 #include "engine/session/resume_acceptor.h"
 #include "engine/session/resume_attempt.h"
 #include "engine/session/resume_dialer.h"
@@ -67,6 +67,7 @@ class SessionResume {
   /// Both have said so.
   bool possible() const { return peer_.has_value(); }
   bool dials() const { return settings_.role == Role::kConnector; }
+  bool redials() const { return possible() && dials(); }
 
   /// A message that counts was handled.
   void count(std::size_t bytes);
@@ -106,7 +107,7 @@ class SessionResume {
   std::optional<ResumeDialer> dialer_;
   bool has_others_ = false;  // `AlternateAddresses` has come
   std::shared_ptr<ResumeAcceptor> acceptor_;
-  std::optional<StallTimer> absence_;
+  std::optional<LivenessMonitor> liveness_;  // acceptor, while it is suspended
   Reactor::TimerId beat_{};
 };
 

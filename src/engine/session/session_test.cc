@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/redial.h"
+#include "base/backoff.h"
 #include "support/session_ends.h"
 
 namespace p2p::engine {
@@ -107,7 +107,7 @@ TEST_F(SessionTest, DialsAgainOnlySoOften) {
   EXPECT_EQ(side.wait_closed().code, ErrorCode::kPeerGone);
   listener_.stop();
   closer.join();
-  EXPECT_EQ(dials, Redial::kMaxDials);
+  EXPECT_EQ(dials, 1 + kRedials.most);
   EXPECT_EQ(side.times_closed(), 1);
   end({&side});
 }

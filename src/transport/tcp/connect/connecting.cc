@@ -78,7 +78,6 @@ Status Connecting::connect(ByteView peer_address) {
 }
 
 Status Connecting::dial() {
-  redial_.dialled();
   Result<Connector> connector = Connector::dial(address_.address, *peer_, secret_, *polls_);
   if (!connector) return tl::unexpected(connector.error());
   connector_.emplace(std::move(*connector));
@@ -87,7 +86,7 @@ Status Connecting::dial() {
 
 /// A port that strangers flood may close a connection that has not had the time to say what it is.
 bool Connecting::dial_later() {
-  const auto pause = redial_.pause();
+  const auto pause = backoff_.next();
   if (!pause) return false;
   connector_.reset();
   dial_at_ = Clock::now() + *pause;

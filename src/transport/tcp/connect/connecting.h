@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "base/redial.h"
+#include "base/backoff.h"
 #include "base/unique_fd.h"
 #include "drivers/socket/poll_set.h"
 #include "drivers/socket/stream.h"
@@ -64,7 +64,7 @@ class Connecting {
   PeerPath path_;
   std::optional<ChannelAddress> peer_;  // that is dialled
   std::optional<Connector> connector_;
-  Redial redial_;
+  Backoff backoff_{kRedials};
   Clock::time_point dial_at_;  // once more, while there is no connector
 
   std::unique_ptr<SealedStream> sealed_;  // TLS has begun
