@@ -28,11 +28,10 @@ LARGE_CLASSES = {
     "p2p::cma::CmaChannel": 601,
     "p2p::cuda_ipc::IpcChannel": 467,
     "p2p::engine::ChannelRunner": 436,
-    "p2p::engine::ChannelSet": 776,
+    "p2p::engine::ChannelPool": 560,
     "p2p::engine::Connection": 519,
-    "p2p::engine::LaneSet": 538,
-    "p2p::engine::Sends": 433,
-    "p2p::engine::Session::Core": 522,
+    "p2p::engine::LaneSet": 547,
+    "p2p::engine::Sends": 416,
 }
 
 # Signatures that a foreign ABI dictates.
