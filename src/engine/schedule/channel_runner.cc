@@ -324,7 +324,8 @@ bool ChannelRunner::turn_if_due(Clock::time_point now, PostUnlockActions& action
 
 bool ChannelRunner::stays_active(Clock::time_point now) {
   assume_locked();
-  active_ = channel_ && (now - moved_at_ < policy_.watch || busy() || (assists_ == 0 && !channel_->arm_events()));
+  active_ =
+      channel_ && (now - moved_at_ < policy_.watch || busy() || (assists_ == 0 && !channel_->arm_events()));
   return active_;
 }
 
