@@ -27,7 +27,7 @@ PRODUCT = ("include/", "src/", "softnet/", "nixl/", "python/src/", "tools/")
 LARGE_CLASSES = {
     "p2p::cma::CmaChannel": 601,
     "p2p::cuda_ipc::IpcChannel": 467,
-    "p2p::engine::ChannelRunner": 436,
+    "p2p::engine::ChannelRunner": 437,
     "p2p::engine::ChannelPool": 560,
     "p2p::engine::Connection": 519,
     "p2p::engine::LaneSet": 547,

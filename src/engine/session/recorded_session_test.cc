@@ -202,11 +202,19 @@ class RecordedPeer {
   /// What docs/wire.md says of a stream's proof, where no key is set.
   void prove() {
     const auto secret = crypto::hmac_sha256(as_bytes("p2p hellos"), hellos_);
+    Bytes greeting;
+    ByteWriter said(greeting);
+    said.put(as_bytes("p2pt"));
+    said.put(std::uint16_t{3});
+    for (const char* name : {"token", "greeting"}) said.put(ByteView(known_.at(name)));
     Bytes message;
     ByteWriter writer(message);
-    writer.put(as_bytes("p2p tcp connector"));
-    writer.put(std::uint16_t{3});
-    for (const char* name : {"token", "greeting", "answer"}) writer.put(ByteView(known_.at(name)));
+    for (const ByteView field :
+         {as_bytes("p2p tcp stream"), ByteView(greeting), ByteView(known_.at("answer"))}) {
+      writer.put(static_cast<std::uint32_t>(field.size()));
+      writer.put(field);
+    }
+    writer.put(std::uint8_t{0});  // the connector's
     const auto proof = crypto::hmac_sha256(secret, message);
     known_["proof"] = Bytes(proof.begin(), proof.end());
   }
