@@ -62,8 +62,8 @@ PoolPhase next_phase(PoolPhase phase, PoolEvent event, bool any_ready) {
   switch (event) {
     case PoolEvent::kAttach: return phase == Phase::kNegotiating ? Phase::kStarting : phase;
     case PoolEvent::kHurry: return phase == Phase::kStarting && any_ready ? Phase::kServing : phase;
-    case PoolEvent::kWanted: return phase == Phase::kIdle ? Phase::kWaking : phase;
-    case PoolEvent::kPeerWanted: return phase == Phase::kIdle ? Phase::kWaking : phase;
+    case PoolEvent::kWanted:
+    case PoolEvent::kPeerWanted:
     case PoolEvent::kHeard: return phase == Phase::kIdle ? Phase::kWaking : phase;
     case PoolEvent::kIdle: return served ? Phase::kIdle : phase;
     case PoolEvent::kLeave: return Phase::kLeaving;

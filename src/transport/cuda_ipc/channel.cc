@@ -86,8 +86,9 @@ void IpcChannel::ask(Flight& flight, Operation operation) {
   const Registration* offered = nullptr;
   for (const Segment& piece : flight.asked) {
     const auto& local = static_cast<const LocalMemory&>(*piece.registration);
-    if (std::exchange(offered, &local) != &local) flight.status = offer(local);
+    if (offered == nullptr || offered != &local) flight.status = offer(local);
     if (!flight.status) return;
+    offered = &local;
     list.add(*piece.key, piece.remote, local.info().id, reinterpret_cast<std::uint64_t>(piece.local),
              piece.size);
   }

@@ -96,7 +96,7 @@ Result<ChannelMessage> decode_message(ByteView bytes) {
   }
   auto copies = decode_copy_message(bytes);
   if (!copies) return tl::unexpected(std::move(copies.error()));
-  return std::visit([](auto&& message) { return ChannelMessage(std::move(message)); }, std::move(*copies));
+  return std::visit([](const auto& message) { return ChannelMessage(message); }, *copies);
 }
 
 }  // namespace p2p::cuda_ipc
