@@ -45,7 +45,7 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   Status on(const wire::ChannelsRest& rest);
   Status on(const wire::ChannelsWanted& wanted);
 
-  /// MessageStream are about to be said: has channels that rest opened for those that follow. Any thread.
+  /// Short messages are about to be sent: has idle channels opened for those that follow. Any thread.
   void open_idle();
 
   /// Some channels may be closed because nothing used them. Any thread; needs no lock.
