@@ -138,6 +138,68 @@ def test_the_later_generation(tmp_path):
         assert again == [rank for rank in range(world) for _ in range(3)]
 
 
+def _wrong_calls(rank, world):
+    """By name, calls that raise; the first rank makes some of them otherwise than the others do."""
+    other, some, few = (rank + 1) % world, torch.zeros(64), torch.zeros(8)
+    batch = collective.batch_isend_irecv
+    gather = collective.allgather
+    return {
+        "an unknown rank": (ValueError, lambda: batch([("recv", some, other), ("send", some, world)])),
+        "a tensor with gaps": (ValueError, lambda: batch([("recv", some, other), ("send", torch.zeros(8, 8).t(), other)])),
+        "a wrong name": (ValueError, lambda: batch([("send", some, other), ("broadcast", some, other)])),
+        "no tensor": (TypeError, lambda: batch([("send", some, other), ("send", [1.0], other)])),
+        "a conjugate view": (
+            ValueError, lambda: batch([("recv", some, other), ("send", torch.zeros(8, dtype=torch.complex64).conj(), other)]),
+        ),
+        "gathering what has gaps": (ValueError, lambda: gather(torch.zeros(8, 8).t(), torch.zeros(64 * world))),
+        "gathering no tensor": (TypeError, lambda: gather([1.0], torch.zeros(64 * world))),
+        "gathering into too little": (ValueError, lambda: gather(some, torch.zeros(64))),
+        "a send longer than its receive": (
+            p2p.MessageTooLong, lambda: collective.wait_all(batch([("recv", few, other), ("send", some, other)])),
+        ),
+    }  # fmt: skip
+
+
+def _goes_on_after_errors(rank, world):
+    torch.set_num_threads(1)
+    collective.init_collective(num_cpus=1, local_gpu_idx=rank)
+
+    def the_next_works(after):
+        gathered = torch.zeros(world, 3)
+        collective.allgather(torch.full((3,), float(rank)), gathered)
+        assert gathered.tolist() == [[float(one)] * 3 for one in range(world)], after
+
+    for name, (kind, call) in _wrong_calls(rank, world).items():
+        with pytest.raises(kind):
+            call()
+        the_next_works(name)
+        if kind is not p2p.MessageTooLong:
+            # The other ranks make no such mistake and come to the next one at once.
+            if rank == 0:
+                with pytest.raises(kind):
+                    call()
+            the_next_works(f"{name}, at one rank")
+    collective.finalize_collective()
+
+
+def test_a_call_that_raised_leaves_the_next_one_working(tmp_path):
+    run_ranks(_goes_on_after_errors, 2, tmp_path)
+
+
+def _torchs_own_operations(rank, world):
+    torch.set_num_threads(1)
+    collective.init_collective(num_cpus=1, local_gpu_idx=rank)
+    other, into = 1 - rank, torch.zeros(8)
+    ops = [dist.P2POp(dist.isend, torch.ones(8), other), dist.P2POp(dist.irecv, into, other)]
+    collective.wait_all(collective.batch_isend_irecv(ops))
+    collective.finalize_collective()
+    return into.tolist()
+
+
+def test_torchs_own_operations(tmp_path):
+    assert run_ranks(_torchs_own_operations, 2, tmp_path) == [[1.0] * 8] * 2
+
+
 def test_needs_a_process_group():
     with pytest.raises(RuntimeError, match="initialised"):
         collective.CollectiveContext()

@@ -5,6 +5,7 @@ Every pair of ranks shares one connection: ranks on one host (one address in the
 locally, the others over the network. The process group is used once, to exchange metadata.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from uccl import p2p, utils
+from uccl import _p2p, p2p, utils
+from uccl._errors import from_code
 
 _CONNECT_SECONDS = 60.0
 
@@ -89,6 +91,8 @@ class CollectiveContext:
         self.local_connections: list[bool] | None = None  # by rank: whether it is on this host
         self._connections: dict[int, int] = {}
         self._moving: dict[int, torch.Tensor] = {}  # kept: the engine knows their addresses only
+        self._failed: dict[int, p2p.Error] = {}  # transfers that failed as they were started
+        self._failures = itertools.count()
 
     @property
     def initialized(self) -> bool:
@@ -195,8 +199,12 @@ class CollectiveContext:
 
     @staticmethod
     def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
         if not tensor.is_contiguous():
             raise ValueError("the tensor is not contiguous")
+        if tensor.is_conj() or tensor.is_neg():
+            raise ValueError("the tensor shows other values than its memory has: call resolve_conj() or resolve_neg()")
         return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
     def _region(self, pointer: int, size: int) -> int | None:
@@ -238,24 +246,35 @@ class CollectiveContext:
 
     def isend(self, tensor: torch.Tensor, dst: int) -> int:
         """Starts a send and returns its transfer id; -1 for the own rank."""
-        if dst == self.rank:
-            return -1
-        return self._started(tensor, self._endpoint().send_async(self._connection(dst), *self._registration(tensor)))
+        return self._start([P2POp("send", tensor, dst)])[0]
 
     def irecv(self, tensor: torch.Tensor, src: int) -> int:
         """Starts a receive and returns its transfer id; -1 for the own rank."""
-        if src == self.rank:
-            return -1
-        return self._started(tensor, self._endpoint().recv_async(self._connection(src), *self._registration(tensor)))
+        return self._start([P2POp("recv", tensor, src)])[0]
 
-    def _started(self, tensor: torch.Tensor, result: tuple[bool, int]) -> int:
-        if not result[0]:
-            raise RuntimeError(p2p.last_error())
-        self._moving[result[1]] = tensor
-        return result[1]
+    def _start(self, ops: list[P2POp]) -> list[int]:
+        """Starts all or none of them: a peer that got some would meet the next ones with the wrong calls."""
+        others = [one for one in ops if one.peer != self.rank]
+        connections = [self._connection(one.peer) for one in others]
+        memory = [self._registration(one.tensor) for one in others]
+        started = iter([self._begin(*each) for each in zip(others, connections, memory, strict=True)])
+        return [-1 if one.peer == self.rank else next(started) for one in ops]
+
+    def _begin(self, one: P2POp, connection: int, memory: tuple[int, int, int]) -> int:
+        """What fails here fails for wait(): the message was there already and is too long, or the peer is gone."""
+        begin = self._endpoint().send_async if one.op == "send" else self._endpoint().recv_async
+        ok, transfer_id = begin(connection, *memory)
+        if not ok:
+            transfer_id = -2 - next(self._failures)
+            self._failed[transfer_id] = from_code(*_p2p._last_failure())
+        else:
+            self._moving[transfer_id] = one.tensor
+        return transfer_id
 
     def wait(self, transfer_id: int) -> None:
         """Waits until a transfer is done. Raises p2p.Error if it failed."""
+        if transfer_id < -1:
+            raise self._failed.pop(transfer_id, p2p.NotFound(f"the failure of transfer {transfer_id} was told already"))
         if transfer_id != -1:
             try:
                 self._endpoint().wait(transfer_id)
@@ -266,7 +285,8 @@ class CollectiveContext:
 
     def test(self, transfer_id: int) -> bool:
         """Whether a transfer is done. Raises p2p.Error if it failed."""
-        if transfer_id == -1:
+        if transfer_id < 0:
+            self.wait(transfer_id)
             return True
         _, done = self._endpoint().poll_async(transfer_id)
         if done:
@@ -287,13 +307,12 @@ class CollectiveContext:
     P2POp = P2POp  # as ctx.P2POp(...), too
 
     def batch_isend_irecv(self, ops: Iterable[_Operation]) -> list[int]:
-        """Starts them all and returns the transfer ids; those with the own rank are left out."""
-        ids = []
-        for given in ops:
-            one = P2POp(*given) if isinstance(given, tuple) else given
-            if one.peer != self.rank:
-                ids.append((self.isend if one.op == "send" else self.irecv)(one.tensor, one.peer))
-        return ids
+        """Starts them all and returns the transfer ids; those with the own rank are left out.
+
+        Where one of them is wrong, none is started.
+        """
+        whole = [P2POp(*one) if isinstance(one, tuple) else P2POp(one.op, one.tensor, one.peer) for one in ops]
+        return self._start([one for one in whole if one.peer != self.rank])
 
     def allgather(self, send_tensor: torch.Tensor, recv_tensor: torch.Tensor) -> None:
         """Every rank's tensor into everyone's ``recv_tensor``, by rank, and waits."""
@@ -301,11 +320,14 @@ class CollectiveContext:
 
     def iallgather(self, send_tensor: torch.Tensor, recv_tensor: torch.Tensor) -> list[int]:
         """Starts an allgather() and returns the transfer ids. ValueError if ``recv_tensor`` is too small."""
-        whole = send_tensor.numel() * self.world_size
-        if recv_tensor.dtype != send_tensor.dtype or recv_tensor.numel() < whole or not recv_tensor.is_contiguous():
-            raise ValueError(f"recv_tensor must be contiguous and have {whole} elements of {send_tensor.dtype}")
+        for one in (send_tensor, recv_tensor):
+            self._memory(one)
+        count = send_tensor.numel()
+        whole = count * self.world_size
+        if recv_tensor.dtype != send_tensor.dtype or recv_tensor.numel() < whole:
+            raise ValueError(f"recv_tensor must have {whole} elements of {send_tensor.dtype}")
         self._registration(recv_tensor)  # once, not for each part
-        parts = recv_tensor.view(-1)[:whole].view(self.world_size, -1)
+        parts = recv_tensor.view(-1)[:whole].view(self.world_size, count)
         parts[self.rank].copy_(send_tensor.reshape(-1))
         if recv_tensor.is_cuda:
             torch.cuda.current_stream(recv_tensor.device).synchronize()
@@ -320,6 +342,7 @@ class CollectiveContext:
         self._connections.clear()
         self.local_connections = None
         self._moving.clear()
+        self._failed.clear()
         self.memory_regions.clear()
         if endpoint is not None:
             endpoint.close()
