@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -27,12 +28,21 @@ TransferTable::Found TransferTable::find(std::uint64_t id) const {
   if (id == 0 || id >= next_) {
     return {{}, failure(ErrorCode::kNotFound, "no transfer has the id " + std::to_string(id))};
   }
+  if (id <= forgotten_) {
+    const std::string which = "transfer " + std::to_string(id);
+    return {{},
+            failure(ErrorCode::kNotFound, "how " + which + " ended is forgotten: many have failed since")};
+  }
   return {};
 }
 
 void TransferTable::report(std::uint64_t id, const Status& outcome) {
   const std::lock_guard lock(mutex_);
-  if (pending_.erase(id) != 0 && !outcome) failed_.emplace(id, outcome.error());
+  if (pending_.erase(id) == 0 || outcome) return;
+  failed_.emplace(id, outcome.error());
+  if (failed_.size() <= kFailuresKept) return;
+  forgotten_ = std::max(forgotten_, failed_.begin()->first);
+  failed_.erase(failed_.begin());
 }
 
 void TransferTable::cancel_receives() const {

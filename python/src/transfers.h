@@ -2,13 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "p2p/result.h"
@@ -17,7 +18,7 @@
 namespace p2p::python {
 
 /// The asynchronous transfers of an endpoint by small numbers, from 1. An id stays good after it was reported
-/// as done: asking again gives the same outcome. Any thread.
+/// as done: asking again gives the same outcome, until many others have failed since. Any thread.
 class TransferTable {
  public:
   enum class Kind { kOneSided, kSend, kReceive };
@@ -30,6 +31,9 @@ class TransferTable {
     Status outcome;
   };
   Found find(std::uint64_t id) const;
+
+  /// How many failures are remembered after they were reported.
+  static constexpr std::size_t kFailuresKept = 4096;
 
   /// Takes the outcome of a transfer that is done, and drops the transfer.
   void report(std::uint64_t id, const Status& outcome);
@@ -46,7 +50,8 @@ class TransferTable {
     Kind kind;
   };
   std::unordered_map<std::uint64_t, Pending> pending_;
-  std::unordered_map<std::uint64_t, Error> failed_;
+  std::map<std::uint64_t, Error> failed_;
+  std::uint64_t forgotten_ = 0;  ///< up to this id failures are no longer told from successes
 };
 
 /// Tells an event loop which transfers are done: a descriptor that becomes readable. Written by engine

@@ -116,7 +116,7 @@ def in_stub(body):
     for node in body:
         if isinstance(node, ast.ClassDef):
             names[node.name] = in_stub(node.body)
-        elif isinstance(node, ast.FunctionDef):
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if any(ast.unparse(one).endswith(".setter") for one in node.decorator_list):
                 continue
             names[node.name] = names.get(node.name, 0) + 1

@@ -10,24 +10,32 @@ Cancelling a coroutine cancels what it waits for; it is through when the memory 
 
 import asyncio
 import contextlib
+import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from uccl import p2p
+from uccl import _p2p, p2p
+from uccl._errors import from_code
 
 _T = TypeVar("_T")
 _SLICE = 0.2  # seconds: how soon a thread that accepts sees that nobody waits for it any more
 
-Integers = Sequence[int] | Any  # or a NumPy array
-Blobs = Sequence[bytes] | Any
+# The calls of p2p.Endpoint, by what they are here. Those in no row are called as they are; one that has an `_async`
+# form is a transfer. python/aio_stub.py reads these rows, too.
+_TRANSFERS = ("transfer",)
+_CONNECT = ("connect", "connect_local")
+_THREAD = ("add_remote_endpoint", "dereg", "deregister_memory", "explain", "notify", "remove_remote_endpoint")
+_UNCHANGED = ("cancel",)  # False is an answer
 
 
 class Endpoint:
-    """The calls of p2p.Endpoint that wait, as coroutines. ``sync`` is the endpoint itself, for all others.
+    """Every call of p2p.Endpoint, with the same arguments. ``sync`` is that endpoint itself.
 
-    Transfers return their bytes. One event loop or several may use it. ``stream``: a CUDA stream whose work so far
-    is to be done before a transfer touches memory here (p2p.Endpoint.write). Raises the classes of uccl.p2p.
+    Transfers, and calls that wait, are coroutines. Transfers return their bytes, accept() and the calls that connect
+    the conn_id. Where p2p answers (ok, value) the answer here is the value, and None where it answers True or False;
+    what fails raises the classes of uccl.p2p. One event loop or several may use it. A call of a thread (dereg,
+    notify, ...) goes on to its end where the coroutine is cancelled.
     """
 
     def __init__(self, local_gpu_idx: int | None = None, num_cpus: int | None = None, **options: Any) -> None:
@@ -46,20 +54,6 @@ class Endpoint:
         """See p2p.Endpoint.close. It goes on to its end where the coroutine is cancelled."""
         await asyncio.shield(asyncio.to_thread(self.sync.close, timeout))
 
-    # Connections
-
-    async def connect(self, address: str, gpu: int | str = 0, port: int = -1) -> int:
-        """Connects to a peer's endpoint and returns the conn_id."""
-        return await self._connected(lambda: self.sync.connect(address, gpu, port))
-
-    async def connect_local(self, gpu: int | str, port: int = -1) -> int:
-        """Connects to this user's endpoint for a GPU on this host and returns the conn_id."""
-        return await self._connected(lambda: self.sync.connect_local(gpu, port))
-
-    async def add_remote_endpoint(self, metadata: bytes) -> int:
-        """Connects to the endpoint with this metadata, once, and returns the conn_id."""
-        return await self._connected(lambda: self.sync.add_remote_endpoint(metadata))
-
     async def accept(self, timeout: float | None = None) -> int:
         """Waits for a peer's connect() and returns the conn_id; ``sync.peer(conn_id)`` tells who it is.
 
@@ -72,11 +66,21 @@ class Endpoint:
         return await self._accepted(self.sync.accept_local, self._taken_local, timeout)
 
     async def disconnect(self, conn_id: int) -> None:
-        """Lets what is under way finish, within seconds, and closes a connection."""
-        await asyncio.shield(asyncio.to_thread(self.sync.remove_remote_endpoint, conn_id))
+        """Lets what is under way finish, within seconds, and closes a connection: remove_remote_endpoint."""
+        await self._in_thread(self.sync.remove_remote_endpoint, conn_id)
 
-    async def _connected(self, call: Callable[[], tuple[bool, int]]) -> int:
-        return await self._undone_if_cancelled(lambda: self._value(call()), self.sync.remove_remote_endpoint)
+    async def wait(self, transfer_id: int, timeout: float | None = None) -> int:
+        """Waits until a transfer is done and returns its bytes. See p2p.Endpoint.wait_async."""
+        return await self.sync.wait_async(transfer_id, timeout)
+
+    wait_async = wait
+
+    def transfer_future(self, transfer_id: int) -> p2p.Awaitable:
+        """Makes what an ``*_async`` call gave awaitable, any number of times, for its bytes."""
+        return self.sync.transfer_future((True, transfer_id))
+
+    async def _in_thread(self, call: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        return await asyncio.shield(asyncio.to_thread(lambda: _value(call(*args, **keywords))))
 
     async def _accepted(
         self, call: Callable[..., tuple[Any, ...]], taken: deque[int], timeout: float | None
@@ -123,111 +127,53 @@ class Endpoint:
             thread.add_done_callback(give_back)
             raise
 
-    @staticmethod
-    def _value(answer: tuple[bool, int]) -> int:
-        if not answer[0]:
-            raise p2p.Error(p2p.last_error())
-        return answer[1]
 
-    # Memory
+def _value(answer: Any) -> Any:
+    """What a call of p2p answered, without its ``ok``. In the thread of that call, which knows why it failed."""
+    if isinstance(answer, bool):
+        ok, value = answer, None
+    elif isinstance(answer, tuple) and isinstance(answer[0], bool):
+        ok, value = answer
+    else:
+        return answer
+    if not ok:
+        raise from_code(*_p2p._last_failure())
+    return value
 
-    def reg(self, pointer: int, size: int) -> int:
-        """Registers memory and returns the mr_id."""
-        ok, mr_id = self.sync.reg(pointer, size)
-        if not ok:
-            raise p2p.Error(p2p.last_error())
-        return mr_id
 
-    async def dereg(self, mr_id: int, timeout: float | None = None) -> None:
-        """Ends a registration, once the transfers here that use it are done."""
-        ok, reason = await asyncio.to_thread(lambda: (self.sync.dereg(mr_id, timeout), p2p.last_error()))
-        if not ok:
-            raise p2p.Error(reason)
+def _here(name: str, plain: Any) -> Any:
+    """The call of this module for one of p2p.Endpoint."""
+    if isinstance(plain, property):
+        return property(lambda self: getattr(self.sync, name), doc=plain.__doc__)
+    moves = hasattr(p2p.Endpoint, f"{name}_async")
+    start = f"{name}_async" if moves else name
 
-    def advertise(self, mr_id: int, pointer: int, size: int) -> bytes:
-        """The 64 bytes with which a peer reads and writes a range."""
-        ok, blob = self.sync.advertise(mr_id, pointer, size)
-        if not ok:
-            raise p2p.Error(p2p.last_error())
-        return bytes(blob)
+    async def transfer(self: Endpoint, *args: Any, **keywords: Any) -> Any:
+        return await self.sync.transfer_future(getattr(self.sync, start)(*args, **keywords))
 
-    # Transfers
+    async def connect(self: Endpoint, *args: Any, **keywords: Any) -> Any:
+        dial = functools.partial(getattr(self.sync, name), *args, **keywords)
+        return await self._undone_if_cancelled(lambda: _value(dial()), self.sync.remove_remote_endpoint)
 
-    async def send(self, conn_id: int, mr_id: int, pointer: int, size: int) -> int:
-        """Sends a message to the peer's recv()."""
-        return await self._done(self.sync.send_async(conn_id, mr_id, pointer, size))
+    async def in_thread(self: Endpoint, *args: Any, **keywords: Any) -> Any:
+        return await self._in_thread(getattr(self.sync, name), *args, **keywords)
 
-    async def recv(self, conn_id: int, mr_id: int, pointer: int, size: int) -> int:
-        """Receives a message of at most ``size`` bytes and returns its length."""
-        return await self._done(self.sync.recv_async(conn_id, mr_id, pointer, size))
+    def at_once(self: Endpoint, *args: Any, **keywords: Any) -> Any:
+        answer = getattr(self.sync, name)(*args, **keywords)
+        return answer if name in _UNCHANGED else _value(answer)
 
-    async def sendv(self, conn_id: int, mr_ids: Integers, pointers: Integers, sizes: Integers) -> int:
-        """send() of many pieces."""
-        return await self._done(self.sync.sendv_async(conn_id, mr_ids, pointers, sizes))
+    call: Any = at_once
+    if moves or name in _TRANSFERS:
+        call = transfer
+    elif name in _CONNECT:
+        call = connect
+    elif name in _THREAD:
+        call = in_thread
+    call.__name__, call.__qualname__, call.__doc__ = name, f"Endpoint.{name}", plain.__doc__
+    return call
 
-    async def recvv(self, conn_id: int, mr_ids: Integers, pointers: Integers, sizes: Integers) -> int:
-        """recv() into many pieces."""
-        return await self._done(self.sync.recvv_async(conn_id, mr_ids, pointers, sizes))
 
-    async def write(
-        self, conn_id: int, mr_id: int, pointer: int, size: int, blob: bytes, *, stream: Any = None
-    ) -> int:
-        """Writes into the peer's memory that ``blob`` describes."""
-        return await self._done(self.sync.write_async(conn_id, mr_id, pointer, size, blob, stream=stream))
-
-    async def read(
-        self, conn_id: int, mr_id: int, pointer: int, size: int, blob: bytes, *, stream: Any = None
-    ) -> int:
-        """Reads from the peer's memory that ``blob`` describes."""
-        return await self._done(self.sync.read_async(conn_id, mr_id, pointer, size, blob, stream=stream))
-
-    async def writev(
-        self,
-        conn_id: int,
-        mr_ids: Integers,
-        pointers: Integers,
-        sizes: Integers,
-        blobs: Blobs,
-        *,
-        stream: Any = None,
-    ) -> int:
-        """write() of many pieces."""
-        return await self._done(self.sync.writev_async(conn_id, mr_ids, pointers, sizes, blobs, stream=stream))
-
-    async def readv(
-        self,
-        conn_id: int,
-        mr_ids: Integers,
-        pointers: Integers,
-        sizes: Integers,
-        blobs: Blobs,
-        *,
-        stream: Any = None,
-    ) -> int:
-        """read() of many pieces."""
-        return await self._done(self.sync.readv_async(conn_id, mr_ids, pointers, sizes, blobs, stream=stream))
-
-    async def transfer(
-        self,
-        conn_id: int,
-        operation: str,
-        local: Sequence[p2p.XferDesc],
-        remote: Sequence[p2p.XferDesc],
-        *,
-        stream: Any = None,
-    ) -> int:
-        """A "read" or "write" of pairs of XferDescs."""
-        return await self._done(self.sync.transfer(conn_id, operation, local, remote, stream=stream))
-
-    async def notify(self, conn_id: int, payload: bytes) -> None:
-        """Sends bytes to the peer's take_notifications()."""
-        ok, reason = await asyncio.to_thread(lambda: (self.sync.notify(conn_id, payload), p2p.last_error()))
-        if not ok:
-            raise p2p.Error(reason)
-
-    def take_notifications(self, conn_id: int) -> list[bytes]:
-        """What has come, oldest first."""
-        return self.sync.take_notifications(conn_id)
-
-    async def _done(self, started: tuple[bool, int]) -> int:
-        return await self.sync.transfer_future(started)
+for _name in dir(p2p.Endpoint):
+    if not _name.startswith("_") and _name not in vars(Endpoint):
+        _plain = vars(p2p.Endpoint).get(_name, vars(_p2p.Endpoint).get(_name))
+        setattr(Endpoint, _name, _here(_name, _plain) if hasattr(_plain, "__get__") else _plain)  # else static

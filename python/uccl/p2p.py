@@ -8,6 +8,7 @@ raise ``RuntimeError`` (always one of the classes of this module). Pointers are 
 
 import asyncio
 import atexit
+import contextlib
 import os
 import weakref
 from collections.abc import Generator
@@ -102,6 +103,12 @@ class _LoopWatch:
                 raise
         return future
 
+    def forget(self, transfer_id: int, future: "asyncio.Future[None]") -> None:
+        """For a coroutine that waits no longer. The id stays until the transfer is done: it is watched once."""
+        waiting = self._waiting.get(transfer_id)
+        if waiting and future in waiting:
+            waiting.remove(future)
+
     def __del__(self) -> None:
         loop = self._loop() if hasattr(self, "_loop") else None
         if loop is not None and not loop.is_closed():
@@ -146,14 +153,22 @@ class Endpoint(_p2p.Endpoint):
         that is cancelled cancels the transfer and is through when its memory is free again.
         """
         watch = self._watch()
+        future = watch.future(self, transfer_id)
         try:
-            await asyncio.wait_for(watch.future(self, transfer_id), timeout)
-        except asyncio.TimeoutError:
-            raise TimedOut(f"transfer {transfer_id} was not done within {timeout} s") from None
+            await asyncio.wait([future], timeout=timeout)
         except asyncio.CancelledError:
-            self.cancel(transfer_id)
-            await watch.future(self, transfer_id)
+            with contextlib.suppress(NotFound):  # the endpoint is being closed, which ends the transfer, too
+                self.cancel(transfer_id)
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):  # once more: the memory is in use all the same
+                    await asyncio.wait([future])
+            with contextlib.suppress(NotFound):
+                self.poll_async(transfer_id)  # its outcome is told: nothing is kept for it
             raise
+        finally:
+            watch.forget(transfer_id, future)
+        if not future.done():
+            raise TimedOut(f"transfer {transfer_id} was not done within {timeout} s")
         return self.wait(transfer_id)
 
     def transfer_future(self, started: tuple[bool, int]) -> "Awaitable":

@@ -19,7 +19,7 @@ import zipfile
 LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux-[a-z0-9-]+)\.so\.\d+")
 NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (7, 0, 0)}
 BINARIES = {"bin/p2p-perf", "bin/tcpx", "lib/libnccl-net-soft.so", "lib/libtcpx_p2p.so.0", "nixl/libplugin_TCPX.so"}
-FILES = {"_p2p.pyi", "py.typed", "p2p.py", "include/tcpx/interface.h", "doctor/__main__.py"}
+FILES = {"_p2p.pyi", "aio.pyi", "py.typed", "p2p.py", "include/tcpx/interface.h", "doctor/__main__.py"}
 # Those with kernels. Machine code for 8.0 and 9.0 must be of the format (ABI) that every driver of CUDA 12 reads; GPUs of
 # 10.0 and later ask for a driver of 12.8 themselves. PTX is for GPUs that come later.
 WITH_KERNELS = re.compile(r"uccl/(_p2p\..*|bin/.*|lib/libtcpx_p2p.*|nixl/.*)")
