@@ -14,6 +14,7 @@ import pytest
 from uccl import files as package_files
 from uccl import report
 from uccl.doctor import figures, finding
+from uccl.report import plots, results
 
 pytest.importorskip("matplotlib")
 
@@ -42,13 +43,13 @@ def files(tmp_path):
         "settings": {"backend": "ucx", "op": "WRITE"},
         "rows": [
             {"size": size, "iovs": 1, "iters": 3, "seconds": 1e-4, "median": 9e-5, "p99": 2e-4, "gigabytes_per_second": 3.5}
-            for size in (4096, 65536)
+            for size in (4096, 65536, 1 << 20)
         ],
     }
     iperf = {"start": {"connected": [{}, {}]}, "end": {"sum_received": {"bits_per_second": 40e9}}}
     limit = {"name": "memcpy", "text": "memcpy <64 MiB>", "value": 9.0, "unit": "GB/s"}
     return [
-        write_lines(tmp_path / "tcp.jsonl", [perf_row(4096, 0.5), perf_row(65536, 2.0), perf_row(4096, 0.7)]),
+        write_lines(tmp_path / "tcp.jsonl", [perf_row(4096, 0.5), perf_row(65536, 2.0), perf_row(4096, 0.7), perf_row(1 << 20, 3.0)]),
         write_lines(tmp_path / "wrong.jsonl", [perf_row(65536, 4.0, transport="cma", verified=False)]),
         write_lines(tmp_path / "lists.jsonl", [perf_row(4096, 3.0, blocks=512, depth=8)]),
         write_lines(tmp_path / "machine.jsonl", [limit]),
@@ -58,15 +59,15 @@ def files(tmp_path):
 
 
 def test_each_kind_of_file_is_understood(files):
-    results = report.read([*files[:-1], f"two sockets={files[-1]}"])
-    work, by_series = results.works["write", 1, False]
+    found = report.read([*files[:-1], f"two sockets={files[-1]}"])
+    work, by_series = found.works["write", 1, False]
     assert work.title == "write, one at a time"
     assert set(by_series) == {"uccl_p2p tcp", "uccl_p2p cma", "nixl ucx"}
-    assert [point.gigabytes for point in by_series["uccl_p2p tcp"]] == [0.5, 0.7, 2.0]
+    assert [point.gigabytes for point in by_series["uccl_p2p tcp"]] == [0.5, 0.7, 2.0, 3.0]
     assert by_series["nixl ucx"][0].p50 == pytest.approx(90)
-    (lists,) = results.works["write", 8, True][1].values()
+    (lists,) = found.works["write", 8, True][1].values()
     assert (lists[0].size, lists[0].blocks) == (512 * 4096, 512)
-    assert [(one.name, one.value) for one in results.limits] == [("memcpy <64 MiB>", 9.0), ("two sockets", 5.0)]
+    assert [(one.name, one.value) for one in found.limits] == [("memcpy <64 MiB>", 9.0), ("two sockets", 5.0)]
 
 
 def test_what_our_other_tools_write(tmp_path):
@@ -77,17 +78,17 @@ def test_what_our_other_tools_write(tmp_path):
     findings = [finding.Finding("machine", "kernel", "Linux"), figures.judge("tcp, host to host", 4.1, "a raw socket", 4.4)]
     doctor = tmp_path / "doctor.json"
     doctor.write_text(finding.as_json(findings))
-    results = report.read(
+    found = report.read(
         [write_lines(tmp_path / "tcpx.jsonl", tcpx), write_lines(tmp_path / "both.json", [compared]), str(doctor)]
     )
-    (sent,) = results.works["send", 1, False][1].items()
+    (sent,) = found.works["send", 1, False][1].items()
     assert sent[0] == "tcpx, 2 channels" and [(one.size, one.p50) for one in sent[1]] == [(4096, 9.5), (65536, 9.5)]
-    by_series = results.works["write", 2, True][1]
+    by_series = found.works["write", 2, True][1]
     assert {name: points[0].gigabytes for name, points in by_series.items()} == {"cma, Python": 4.0, "cma, p2p-perf": 5.0}
-    (measured,) = results.works["write", 1, False][1].items()
+    (measured,) = found.works["write", 1, False][1].items()
     assert measured[0] == "p2p-doctor, tcp, host to host" and measured[1][0].gigabytes == 4.1
-    assert [(one.name, one.value) for one in results.limits] == [("a raw socket", 4.4)]
-    assert "p2p-doctor, tcp, host to host" in report.page(results, "all")
+    assert [(one.name, one.value) for one in found.limits] == [("a raw socket", 4.4)]
+    assert "p2p-doctor, tcp, host to host" in report.page(found, "all")
 
 
 class Page(HTMLParser):
@@ -127,7 +128,7 @@ def made(files, tmp_path):
 def test_the_page_is_whole_and_needs_nothing_else(made):
     page = Page(made.read_text())
     tags = [tag for tag, _ in page.seen]
-    assert tags.count("svg") == 4  # two kinds of work, speed and latency
+    assert tags.count("svg") == 2  # the work of several sizes: speed and latency
     assert not {"script", "link", "img", "iframe", "object"} & set(tags)
     for tag, attributes in page.seen:
         for name in ("src", "href", "xlink:href"):
@@ -140,7 +141,77 @@ def test_the_page_is_whole_and_needs_nothing_else(made):
 
 def test_lines_are_medians(files):
     points = report.read(files).works["write", 1, False][1]["uccl_p2p tcp"]
-    assert report._medians(points, lambda point: point.gigabytes) == ([4096, 65536], [0.7, 2.0])
+    assert results.medians(points, lambda point: point.gigabytes) == ([4096, 65536, 1 << 20], [0.7, 2.0, 3.0])
+
+
+BASELINES = [("tcp_stream", 4.0, "GB/s"), ("process_vm_writev", 10.0, "GB/s"), ("tcp_blocks_4k", 2.0, "GB/s"),
+             ("tcp_round_trip_4k", 5.0, "us")]  # fmt: skip
+LARGE = 64 << 20
+
+
+def tour():
+    """Single figures, as the tour of p2p-perf writes them."""
+    where = {"machine": "host-7, a processor, 8 cores", "date": "2026-11-05"}
+    rows = [
+        perf_row(4096, 0.02, **where),
+        perf_row(64, 0.008, op="notify", depth=64, **where),
+        perf_row(1 << 20, 8.0, depth=8, transport="cma", **where),
+        perf_row(LARGE, 3.0, depth=2, **where),
+        perf_row(LARGE, 7.5, depth=2, transport="cma", **where),
+        perf_row(4096, 1.9, depth=2, blocks=8192, **where),
+    ]
+    return rows + [{"name": name, "text": f"raw {name}", "value": value, "unit": unit} for name, value, unit in BASELINES]
+
+
+def test_single_figures_are_bars(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # not needed for them
+    found = report.read([write_lines(tmp_path / "tour.jsonl", tour())])
+    shares = {(work.title, series): point.share for work, series, point in found.typical() if point.share}
+    assert shares == {
+        ("write, 2 in flight", "uccl_p2p tcp"): 0.75,
+        ("write, 2 in flight", "uccl_p2p cma"): 0.75,
+        ("write, 2 in flight, in blocks", "uccl_p2p tcp"): 0.95,
+        ("write, one at a time", "uccl_p2p tcp"): 0.5,  # 5 us of 10
+    }
+    text = report.page(found, "the tour")
+    seen = Page(text)
+    assert not {"svg", "figure"} & {tag for tag, _ in seen.seen}
+    headline, shown = seen.text.split("Share of what the machine gives")
+    assert "host-7, a processor, 8 cores \xb7 5 November 2026" in headline
+    # Not the 8 GB/s of 1 MiB, which nothing is known to compare with.
+    assert "uccl_p2p cma, 7.50 GB/s (write 64 MiB, 2 in flight), 75% of the machine's 10.00 GB/s" in headline
+    order = ["write 64 MiB, 2 in flight", "write 8192 x 4 KiB, 2 in flight", "write 4 KiB, one at a time",
+             "Other big transfers", "write 1 MiB, 8 in flight", "Small messages", "notify 64 B, 64 in flight",
+             "125,000 a second", "The machine without an engine"]  # fmt: skip
+    places = [shown.index(words) for words in order]
+    assert places == sorted(places)
+    widths = [float(width) for width in re.findall(r'class="fill" style="width:([\d.]+)%"', text)]
+    assert widths[:4] == [75.0, 75.0, 95.0, 50.0] and max(widths) == 100.0
+
+
+def test_more_than_the_machine_gave_stays_within_the_page(tmp_path):
+    found = report.read([write_lines(tmp_path / "tour.jsonl", [perf_row(LARGE, 8.0), *tour()[-4:]])])
+    text = report.page(found, "all")
+    assert "200%: 8.00 of 4.00 GB/s" in text
+    assert re.findall(r"(width|left):([\d.]+)%\"", text) == [("width", "100.0"), ("left", "50.0")]
+
+
+def test_messages_over_sizes_are_told_a_second(tmp_path):
+    rows = [perf_row(size, size / 1e3, op="send") for size in (64, 512, 4096)]
+    (section,) = report.page(report.read([write_lines(tmp_path / "rows.jsonl", rows)]), "all").split("<h2>send")[1:]
+    assert "messages a second, over bytes" in section and "GB/s, over" not in section
+
+
+def test_wrong_bytes_are_told_first(files):
+    text = Page(report.page(report.read(files), "all")).text
+    assert 0 < text.index("Of 1 figure the bytes arrived wrong") < text.index("over bytes")
+
+
+def test_without_matplotlib_the_error_names_the_extra(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.main([*files, "-o", str(tmp_path / "out.html")]) == 1
+    said = capsys.readouterr().err
+    assert "matplotlib" in said and "pip install 'uccl-p2p[report]'" in said
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"a": 1}', '{"benchmark": "x", "rows": [{}]}'])
@@ -167,12 +238,12 @@ def test_as_a_part_of_the_command_p2p_perf(files, tmp_path, monkeypatch):
 
 
 def test_a_series_looks_the_same_in_all_plots(tmp_path):
-    rows = [perf_row(4096, 1.0, transport=transport, op=op) for op, transport in
+    rows = [perf_row(size, 1.0, transport=transport, op=op) for size in (4096, 8192, 1 << 20) for op, transport in
             (("send", "cma"), ("send", "tcp"), ("write", "tcp"))]  # fmt: skip
     text = report.page(report.read([write_lines(tmp_path / "rows.jsonl", rows)]), "all")
-    send, write = text.split("<h2>")[1:]
-    colours = [set(re.findall("|".join(report._COLOURS), section)) for section in (send, write)]
-    assert colours == [set(report._COLOURS[:2]), {report._COLOURS[1]}]
+    write, send = (section for section in text.split("<h2>")[1:] if "<svg" in section)
+    colours = [set(re.findall("|".join(plots._COLOURS), section)) for section in (send, write)]
+    assert colours == [set(plots._COLOURS[:2]), {plots._COLOURS[0]}]
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

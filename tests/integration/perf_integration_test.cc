@@ -51,7 +51,7 @@ TEST(Perf, EveryOperationIsVerifiedOverEveryTransport) {
                            "op", "transport", "size_bytes", "blocks", "depth", "streams", "gbytes_per_second",
                            "messages_per_second", "latency_us_p50", "latency_us_p99", "post_us", "first_us",
                            "tenth_us", "pause_ms", "awake", "verified", "channels", "channels_wanted",
-                           "channels_lost", "channels_returned", "session_resumes"));
+                           "channels_lost", "channels_returned", "session_resumes", "machine", "date"));
     EXPECT_EQ(row["verified"], true) << line;
     EXPECT_GT(row["gbytes_per_second"], 0.0) << line;
     EXPECT_GT(row["latency_us_p50"], 0.0) << line;

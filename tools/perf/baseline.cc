@@ -25,6 +25,12 @@ Result<std::vector<Baseline>> measure_baselines() {
   return figures;
 }
 
+std::string to_json(const Baseline& figure) {
+  return nlohmann::ordered_json{
+      {"name", figure.name}, {"text", figure.text}, {"value", figure.value}, {"unit", figure.unit}}
+      .dump();
+}
+
 Status run_baseline(const std::string& json_path) {
   File json;
   if (!json_path.empty()) {
@@ -36,10 +42,7 @@ Status run_baseline(const std::string& json_path) {
   if (!figures) return tl::unexpected(figures.error());
   for (const Baseline& figure : *figures) {
     if (json.get() != stdout) fmt::print("{:58} {:9.2f} {}\n", figure.text, figure.value, figure.unit);
-    if (!json) continue;
-    const nlohmann::ordered_json object{
-        {"name", figure.name}, {"text", figure.text}, {"value", figure.value}, {"unit", figure.unit}};
-    fmt::print(json.get(), "{}\n", object.dump());
+    if (json) fmt::print(json.get(), "{}\n", to_json(figure));
   }
   return {};
 }

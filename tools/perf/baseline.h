@@ -33,6 +33,9 @@ Result<std::vector<Baseline>> measure_baselines();
 Result<std::vector<Baseline>> measure_sockets();
 Result<std::vector<Baseline>> measure_copies();
 
+/// One line for programs.
+std::string to_json(const Baseline& figure);
+
 /// Shows the figures on standard output, one a line, or as one JSON object a line in `json_path`.
 Status run_baseline(const std::string& json_path);
 

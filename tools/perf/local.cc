@@ -79,7 +79,7 @@ Status show_baselines(Report& report) {
   report.finish();
   fmt::print(report.table(), "\nwithout an engine, on this machine, now:\n");
   for (const Baseline& baseline : *baselines) {
-    fmt::print(report.table(), "{:58} {:9.2f} {}\n", baseline.text, baseline.value, baseline.unit);
+    report.baseline(baseline);
     if (baseline.value <= 0) continue;
     for (const Comparison& comparison : kComparisons) {
       if (comparison.baseline == baseline.name) show_ratio(comparison, baseline, report);

@@ -1,12 +1,18 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "report.h"
 
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <thread>
 #include <utility>
 
+#include "baseline.h"
 #include "failure.h"
 #include "sizes.h"
 
@@ -15,6 +21,30 @@ namespace {
 
 constexpr const char* kHeader =
     "op     transport  size  blocks  depth     GB/s  messages/s     p50 us     p99 us    post us  verified\n";
+
+/// This machine's name, processor and cores, for whoever reads the figures elsewhere.
+std::string describe_machine() {
+  utsname names{};
+  (void)::uname(&names);
+  std::string processor = names.machine;
+  std::ifstream cpus("/proc/cpuinfo");
+  constexpr std::string_view kModel = "model name";
+  for (std::string line; std::getline(cpus, line);) {
+    const std::size_t colon = line.find(": ");
+    if (!line.starts_with(kModel) || colon == std::string::npos) continue;
+    processor = line.substr(colon + 2);
+    break;
+  }
+  return fmt::format("{}, {}, {} cores", names.nodename, processor, std::thread::hardware_concurrency());
+}
+
+/// The day in UTC, as 2026-11-27.
+std::string today() {
+  const std::chrono::year_month_day day{
+      std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now())};
+  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(day.year()), static_cast<unsigned>(day.month()),
+                     static_cast<unsigned>(day.day()));
+}
 
 }  // namespace
 
@@ -35,7 +65,8 @@ Result<Report> Report::open(const std::string& json_path) {
 Report::Report(File json)
     : json_(std::move(json)),
       table_(json_.get() == stdout ? stderr : stdout),
-      watched_(::isatty(STDERR_FILENO) == 1) {}
+      watched_(::isatty(STDERR_FILENO) == 1),
+      machine_(describe_machine()) {}
 
 void Report::begin(const std::string& what) {
   if (!watched_) return;
@@ -79,6 +110,8 @@ void Report::row(const Row& row, const Figures& figures) {
       {"pause_ms", row.pause.count()},
       {"awake", row.awake},
       {"verified", figures.verified},
+      {"machine", machine_},
+      {"date", today()},
       {"channels", figures.stats.channels},
       {"channels_wanted", figures.stats.channels_wanted},
       {"channels_lost", figures.stats.channels_lost},
@@ -87,6 +120,11 @@ void Report::row(const Row& row, const Figures& figures) {
   };
   fmt::print(json_.get(), "{}\n", object.dump());
   std::fflush(json_.get());
+}
+
+void Report::baseline(const Baseline& figure) {
+  fmt::print(table_, "{:58} {:9.2f} {}\n", figure.text, figure.value, figure.unit);
+  if (json_) fmt::print(json_.get(), "{}\n", to_json(figure));
 }
 
 void Report::failed(const std::string& what, const Error& error) {

@@ -13,6 +13,8 @@
 
 namespace p2p::perf {
 
+struct Baseline;
+
 /// Closes a stream that is not a standard one.
 struct CloseFile {
   void operator()(std::FILE* file) const {
@@ -33,6 +35,9 @@ class Report {
 
   void begin(const std::string& what);
   void row(const Row& row, const Figures& figures);
+
+  /// What the machine does without an engine.
+  void baseline(const Baseline& figure);
   void failed(const std::string& what, const Error& error);
 
   /// Remembers a route for `finish`.
@@ -56,6 +61,7 @@ class Report {
   File json_;
   std::FILE* table_;
   bool watched_;
+  std::string machine_;
   bool has_header_ = false;
   std::vector<std::pair<Row, Figures>> rows_;
   std::vector<std::string> routes_;
