@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "convert/options.h"
 #include "p2p/metrics.h"
@@ -82,6 +84,20 @@ nb::typed<nb::dict, nb::str, nb::str> transports_of(const PyEndpoint& self) {
   return out;
 }
 
+/// Ends transfers, connections and the engine of an endpoint that was taken. Any thread, without the GIL.
+void shut(std::shared_ptr<State> state, std::chrono::nanoseconds timeout) {
+  state->listing = LocalListing();
+  state->transfers.cancel_receives();  // nothing says that their messages will ever come
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (const Connection& connection : state->engine.connections()) {
+    const auto left = end - std::chrono::steady_clock::now();
+    (void)connection.close(std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{0}));
+  }
+  state->transfers.cancel_all();
+  state->connections.clear();
+  state->memory.clear();
+}
+
 }  // namespace
 
 PyEndpoint::PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> cpus,
@@ -124,40 +140,45 @@ Result<std::shared_ptr<State>> PyEndpoint::state() const {
   return state_;
 }
 
-void PyEndpoint::close(std::chrono::nanoseconds timeout) {
-  if (!state_) return;
-  std::shared_ptr<State> state = std::move(state_);
-  state_ = nullptr;
+std::shared_ptr<State> PyEndpoint::take() {
+  std::shared_ptr<State> state = std::exchange(state_, nullptr);
+  if (!state) return nullptr;
   if (state->generation != fork_generation()) {
     // Its threads live in the parent only; what is left here can be neither used nor taken apart.
     state->listing.forget();
     new std::shared_ptr<State>(std::move(state));
-    return;
+    return nullptr;
   }
-  Released released;
   state->closing.store(true);
-  state->listing = LocalListing();
-  state->transfers.cancel_receives();  // nothing says that their messages will ever come
-  const auto end = std::chrono::steady_clock::now() + timeout;
-  for (const Connection& connection : state->engine.connections()) {
-    const auto left = end - std::chrono::steady_clock::now();
-    (void)connection.close(std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{0}));
-  }
-  state->transfers.cancel_all();
-  state->connections.clear();
-  state->memory.clear();
-  state.reset();
+  return state;
+}
+
+void PyEndpoint::close(std::chrono::nanoseconds timeout) {
+  std::shared_ptr<State> state = take();
+  if (!state) return;
+  Released released;
+  shut(std::move(state), timeout);
 }
 
 void PyEndpoint::close_all() {
   ending = std::this_thread::get_id();
-  const std::set<PyEndpoint*> endpoints = living();
-  for (PyEndpoint* endpoint : endpoints) {
-    if (living().contains(endpoint)) endpoint->close(kExitDrain);
+  // All at once: each may wait for a peer that stands still.
+  std::vector<std::thread> closers;
+  for (PyEndpoint* endpoint : living()) {
+    std::shared_ptr<State> state = endpoint->take();
+    if (!state) continue;
+    try {
+      closers.emplace_back([state]() mutable { shut(std::move(state), kExitDrain); });
+    } catch (const std::system_error&) {  // no further thread
+      shut(std::move(state), kExitDrain);
+    }
   }
+  PyThreadState* rest = PyEval_SaveThread();  // not counted, unlike Released
+  for (std::thread& closer : closers) closer.join();
+  PyEval_RestoreThread(rest);
   const auto end = std::chrono::steady_clock::now() + kExitWait;
   while (std::chrono::steady_clock::now() < end) {
-    PyThreadState* thread = PyEval_SaveThread();  // not counted, unlike Released
+    PyThreadState* thread = PyEval_SaveThread();
     const int away = Released::away();
     if (away > 0) std::this_thread::sleep_for(std::chrono::milliseconds{1});
     PyEval_RestoreThread(thread);

@@ -4,6 +4,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from other_process import until_asleep
@@ -46,8 +47,9 @@ p2p.Endpoint(0, 1, connect_timeout=600).connect('127.0.0.1', 0, server.getsockna
 def start(code):
     # Newer versions warn when a process with threads forks; one of the cases is about that.
     process = subprocess.Popen(
-        [sys.executable, "-u", "-W", "ignore::DeprecationWarning", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-u", "-W", "ignore::DeprecationWarning", "-c", code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert process.stdout.readline() == "ready\n", process.communicate(timeout=END_SECONDS)
     return process
 
@@ -99,3 +101,46 @@ def test_exit_with_work_in_flight(name):
         process.kill()
     assert process.returncode == 0, (process.returncode, err)
     assert err == ""
+
+
+_MANY = 10
+_STANDS = """
+import sys
+from uccl import p2p
+ep = p2p.Endpoint(1, 1, listen_address="127.0.0.1", transports=["tcp"])
+print("ready")
+print(p2p.Endpoint.parse_metadata(ep.get_metadata())[1])
+sys.stdin.readline()
+"""
+_LEAVES = """
+import sys
+import numpy as np
+from uccl import p2p
+array = np.zeros(64, np.uint8)
+kept = []
+for _ in range({many}):
+    ep = p2p.Endpoint(0, 1, listen_address="127.0.0.1", transports=["tcp"])
+    ok, conn = ep.connect("127.0.0.1", 0, {port})
+    assert ok, p2p.last_error()
+    kept.append(ep)
+print("ready")
+sys.stdin.readline()
+for ep in kept: ep.send_async(0, array)
+"""
+
+
+def test_endpoints_end_side_by_side_where_their_peer_stands_still():
+    """Each takes about a second; one after the other they took ten."""
+    stands = start(_STANDS)
+    leaves = None
+    try:
+        leaves = start(_LEAVES.format(many=_MANY, port=int(stands.stdout.readline())))
+        stands.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        _, err = leaves.communicate("\n", timeout=END_SECONDS)
+        assert leaves.returncode == 0, err
+        assert time.monotonic() - began < _MANY / 2
+    finally:
+        stands.kill()
+        if leaves is not None:
+            leaves.kill()
