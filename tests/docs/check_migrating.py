@@ -32,7 +32,8 @@ class Repository:
         self.makefile = self.text("Makefile")
         pages = (path for path in (root / "docs").glob("*.md") if path.name != "migrating.md")
         self.variables = "".join(path.read_text(encoding="utf-8") for path in pages)
-        self.options = "".join(path.read_text() for path in (root / "python/benchmarks").glob("*.py"))
+        self.benchmarks = root / "python/benchmarks"
+        self.options = "".join(path.read_text() for path in self.benchmarks.glob("*.py"))
         self.programs = {
             "tcpx": "".join(path.read_text() for path in (root / "tools/tcpx").glob("*.cc")),
             "p2p-perf": "".join(path.read_text() for path in (root / "tools/perf").glob("*.cc")),
@@ -49,10 +50,12 @@ class Repository:
             return re.search(rf"^{re.escape(rest[0])}:", self.makefile, re.MULTILINE) is not None
         if first == "pip":
             return rest[0] == "install"
-        if first in self.programs:
-            return f'"{rest[0]}"' in self.programs[first]
-        if name.startswith("--"):
-            return f'"{name}"' in self.options
+        if first in self.programs and rest:
+            words = [rest[0], *(word for word in rest if word.startswith("--"))]  # the subcommand first
+            return not rest[0].startswith("-") and all(re.search(f'"{word}[",]', self.programs[first]) for word in words)
+        if first.startswith("benchmark_") and rest:
+            options = [word for word in rest if word.startswith("--")]
+            return (self.benchmarks / first).is_file() and all(f'"{word}"' in self.options for word in options)
         if VARIABLE.fullmatch(name):
             return name in self.variables
         if name.startswith("tcpx_"):
@@ -72,7 +75,7 @@ def main():
     for number, name in missing:
         print(f"docs/migrating.md:{number}: `{name}` does not exist here")
     # The check can tell: names that no repository has.
-    nonsense = ("make nothing", "tcpx nothing", "--nothing", "UCCL_P2P_NOTHING", "tcpx_nothing", "libnothing", "uccl.no", "no")
+    nonsense = ("make nothing", "tcpx nothing", "p2p-perf --depth", "benchmark_uccl.py --nothing", "UCCL_P2P_NOTHING", "tcpx_nothing", "libnothing", "uccl.no", "no")
     believed = [name for name in nonsense if repository.has(name)]
     if believed:
         print(f"the check takes for existing: {believed}")
