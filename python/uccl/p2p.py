@@ -103,8 +103,17 @@ class _LoopWatch:
                 raise
         return future
 
+    def again(self, transfer_id: int) -> "asyncio.Future[None]":
+        """One more for a transfer that future() was called for: its id is known here until it is done."""
+        future = asyncio.get_running_loop().create_future()
+        if transfer_id in self._waiting:
+            self._waiting[transfer_id].append(future)
+        else:
+            future.set_result(None)
+        return future
+
     def forget(self, transfer_id: int, future: "asyncio.Future[None]") -> None:
-        """For a coroutine that waits no longer. The id stays until the transfer is done: it is watched once."""
+        """For a coroutine that waits no longer."""
         waiting = self._waiting.get(transfer_id)
         if waiting and future in waiting:
             waiting.remove(future)
@@ -155,19 +164,21 @@ class Endpoint(_p2p.Endpoint):
         watch = self._watch()
         future = watch.future(self, transfer_id)
         try:
-            await asyncio.wait([future], timeout=timeout)
+            if timeout is None:
+                await future
+            else:
+                await asyncio.wait([future], timeout=timeout)
         except asyncio.CancelledError:
             with contextlib.suppress(NotFound):  # the endpoint is being closed, which ends the transfer, too
                 self.cancel(transfer_id)
-            while not future.done():
+            while not (rest := watch.again(transfer_id)).done():
                 with contextlib.suppress(asyncio.CancelledError):  # once more: the memory is in use all the same
-                    await asyncio.wait([future])
+                    await rest
             with contextlib.suppress(NotFound):
                 self.poll_async(transfer_id)  # its outcome is told: nothing is kept for it
             raise
-        finally:
-            watch.forget(transfer_id, future)
         if not future.done():
+            watch.forget(transfer_id, future)
             raise TimedOut(f"transfer {transfer_id} was not done within {timeout} s")
         return self.wait(transfer_id)
 
