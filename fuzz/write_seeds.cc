@@ -33,6 +33,7 @@ struct Fill {
     value = 3;
   }
   static void fill(std::string& text) { text = "tcp"; }
+  static void fill(p2p::PeerText& text) { text = "tcp"; }
   static void fill(Bytes& bytes) { bytes.assign(5, std::byte{7}); }
   template <std::size_t kSize>
   static void fill(std::array<std::byte, kSize>& bytes) {

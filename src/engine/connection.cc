@@ -218,7 +218,7 @@ Status Connection::on_message(wire::Message& message, PostUnlockActions& actions
 }
 
 void Connection::on_bye(const wire::Bye& bye) {
-  const Error error{ErrorCode::kPeerGone, "the peer closed the connection: " + bye.reason};
+  const Error error{ErrorCode::kPeerGone, "the peer closed the connection: " + bye.reason.text()};
   {
     MutexLock lock(mutex_);
     peer_said_bye_ = true;

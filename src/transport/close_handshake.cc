@@ -1,11 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/close_handshake.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/peer_text.h"
 
 namespace p2p {
 namespace {
@@ -32,12 +32,7 @@ Result<std::string> CloseHandshake::receive(std::span<const std::byte> message) 
                 message.size());
   }
   received_ = true;
-  std::string why = to_string(reader.take(reader.left()));
-  // What a peer says goes to people's terminals.
-  for (char& character : why) {
-    if (static_cast<unsigned char>(character) < 0x20 || character == 0x7f) character = '?';
-  }
-  return why;
+  return PeerText(reader.take(reader.left())).text();
 }
 
 }  // namespace p2p

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/peer_text.h"
 #include "base/underlying.h"
 #include "base/wire_code.h"
 #include "transport/message_listener.h"
@@ -68,13 +69,9 @@ bool read(ByteReader& in, CopyOutcome& outcome) {
   outcome.batch = in.get<std::uint64_t>();
   const auto code = in.get<std::uint16_t>();
   if (!in.ok() || !is_wire_code(code) || in.left() > kMaxReason) return false;
-  std::string reason = to_string(in.take(in.left()));
+  const PeerText reason(in.take(in.left()));
   if (code == 0) return reason.empty();
   if (code_from_wire(code) == ErrorCode::kPeerGone) return false;
-  // What a peer says goes to people's terminals.
-  for (char& character : reason) {
-    if (static_cast<unsigned char>(character) < 0x20 || character == 0x7f) character = '?';
-  }
   outcome.status = fail(code_from_wire(code), "the peer, which copies: {}", reason);
   return true;
 }

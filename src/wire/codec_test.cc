@@ -31,6 +31,11 @@ class Draw {
     text.resize(random_() % 40);
     for (char& c : text) c = static_cast<char>(random_());
   }
+  void draw(PeerText& text) {
+    std::string raw;
+    draw(raw);
+    text = raw;
+  }
   template <std::size_t kSize>
   void draw(std::array<std::byte, kSize>& bytes) {
     for (std::byte& byte : bytes) draw(byte);
@@ -117,6 +122,21 @@ TEST(Codec, WritesTheBytesOfTheWirePage) {
   EXPECT_EQ(encode(Bye{"ab"}),
             Bytes({std::byte{8}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{17}, std::byte{0},
                    std::byte{2}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{'a'}, std::byte{'b'}}));
+}
+
+TEST(Codec, TakesTextsOfPeersCutAndClean) {
+  const std::string raw = "\x1b[2J\n" + std::string(100000, 'x');
+  Bytes frame = encode(Bye{});
+  lengthen(frame, static_cast<std::uint32_t>(raw.size()));
+  ByteWriter(frame).put(as_bytes(raw));
+  const auto bye = decode(contents(frame));
+  ASSERT_TRUE(bye) << bye.error().message;
+  EXPECT_EQ(std::get<Bye>(*bye).reason, PeerText(raw));
+}
+
+// What refuses a stranger's hello is told to one that takes no longer frames.
+TEST(Codec, TheLongestGoodbyeFitsAStrangersFrame) {
+  EXPECT_LE(encode(Bye{std::string(100000, 'x')}).size(), kStrangerFrameBytes);
 }
 
 TEST(Codec, NamesEveryType) {

@@ -51,6 +51,8 @@ class Decoder {
     std::copy(taken.begin(), taken.end(), bytes.begin());
   }
 
+  void get(PeerText& text) { text = PeerText(in_.take(in_.get<std::uint32_t>())); }
+
   void get(std::string& text) { text = to_string(in_.take(in_.get<std::uint32_t>())); }
 
   void get(Bytes& bytes) {

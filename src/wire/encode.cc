@@ -29,6 +29,8 @@ class Encoder {
     out_.put(ByteView(bytes));
   }
 
+  void put(const PeerText& text) { put(text.text()); }
+
   void put(const std::string& text) {
     put_count(text.size());
     out_.put(as_bytes(text));

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/peer_text.h"
 #include "p2p/memory.h"
 
 /// Messages about receives and notifications. They come in blocks, over a channel that carries messages or in
@@ -36,7 +36,7 @@ struct ReceiveDone {
   std::uint64_t sequence = 0;
   std::uint64_t bytes = 0;
   std::uint16_t error = 0;  ///< 0, or 1 + the ErrorCode
-  std::string message;
+  PeerText message;
   friend bool operator==(const ReceiveDone&, const ReceiveDone&) = default;
 };
 
@@ -84,7 +84,7 @@ struct EagerMessage {
 struct MessageAnswered {
   std::uint64_t sequence = 0;
   std::uint16_t error = 0;  ///< 0, or 1 + the ErrorCode
-  std::string message;
+  PeerText message;
   friend bool operator==(const MessageAnswered&, const MessageAnswered&) = default;
 };
 
@@ -108,7 +108,7 @@ struct MessageWithdrawn {
 
 /// I send nothing more: receives that were not answered before this will not be.
 struct SendsEnded {
-  std::string reason;
+  PeerText reason;
   friend bool operator==(const SendsEnded&, const SendsEnded&) = default;
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/peer_text.h"
 #include "p2p/memory.h"
 #include "wire/message_block.h"
 #include "wire/resumption.h"
@@ -43,15 +44,15 @@ struct Hello {
 };
 
 struct TransportStatus {
-  std::string name;
-  std::string reason;  ///< why it cannot be used; empty: it can
+  PeerText name;
+  PeerText reason;  ///< why it cannot be used; empty: it can
   friend bool operator==(const TransportStatus&, const TransportStatus&) = default;
 };
 
 /// After the hellos, and within TLS where sides prove themselves, from both.
 struct Introduction {
-  Digest hellos{};  ///< what this side said and heard before
-  std::string note;
+  Digest hellos{};   ///< what this side said and heard before
+  std::string note;  ///< bytes of the application's; all texts are PeerText
   std::vector<TransportStatus> transports;
   std::uint32_t eager_bytes = 0;  ///< kept here of messages whose receives are not posted yet
 
@@ -69,15 +70,15 @@ struct EncryptionWish {
 
 /// Connector: my channels of one transport, in order. One offer for each transport that both can use.
 struct ChannelOffer {
-  std::string transport;
+  PeerText transport;
   std::vector<Bytes> addresses;
   friend bool operator==(const ChannelOffer&, const ChannelOffer&) = default;
 };
 
 /// Acceptor: as many of mine, or why not.
 struct ChannelAnswer {
-  std::string transport;
-  std::string reason;  ///< empty: accepted
+  PeerText transport;
+  PeerText reason;  ///< empty: accepted
   std::vector<Bytes> addresses;
   friend bool operator==(const ChannelAnswer&, const ChannelAnswer&) = default;
 };
@@ -85,15 +86,15 @@ struct ChannelAnswer {
 /// From both sides, once an offered transport's channels are all ready here, or one failed. A second one,
 /// with a reason, says that they are lost for good.
 struct ChannelsReady {
-  std::string transport;
-  std::string reason;  ///< empty: ready
+  PeerText transport;
+  PeerText reason;  ///< empty: ready
   friend bool operator==(const ChannelsReady&, const ChannelsReady&) = default;
 };
 
 /// Connector: a new channel in the place of one that was lost. The number is the place, plus 64 for each
 /// channel that was there before.
 struct ChannelReopen {
-  std::string transport;
+  PeerText transport;
   std::uint32_t channel = 0;
   Bytes address;
   friend bool operator==(const ChannelReopen&, const ChannelReopen&) = default;
@@ -101,9 +102,9 @@ struct ChannelReopen {
 
 /// Acceptor: its twin, or why not.
 struct ChannelReopened {
-  std::string transport;
+  PeerText transport;
   std::uint32_t channel = 0;
-  std::string reason;  ///< empty: accepted
+  PeerText reason;  ///< empty: accepted
   Bytes address;
   friend bool operator==(const ChannelReopened&, const ChannelReopened&) = default;
 };
@@ -111,19 +112,19 @@ struct ChannelReopened {
 /// Connector: its channels are closed, since nothing uses them, until either side has a use for them.
 /// Acceptor: it has none, and they may be closed.
 struct ChannelsRest {
-  std::string transport;
+  PeerText transport;
   friend bool operator==(const ChannelsRest&, const ChannelsRest&) = default;
 };
 
 /// Acceptor: it has a use for channels that rest.
 struct ChannelsWanted {
-  std::string transport;
+  PeerText transport;
   friend bool operator==(const ChannelsWanted&, const ChannelsWanted&) = default;
 };
 
 /// Bytes of a ControlLink.
 struct ChannelControl {
-  std::string transport;
+  PeerText transport;
   std::uint32_t channel = 0;
   Bytes message;
   friend bool operator==(const ChannelControl&, const ChannelControl&) = default;
@@ -138,7 +139,7 @@ struct RegionQuery {
 };
 
 struct ExportedKey {
-  std::string transport;
+  PeerText transport;
   Bytes key;
   friend bool operator==(const ExportedKey&, const ExportedKey&) = default;
 };
@@ -146,7 +147,7 @@ struct ExportedKey {
 struct RegionAnswer {
   std::uint64_t query = 0;
   std::uint16_t error = 0;  ///< 0, or 1 + the ErrorCode
-  std::string message;
+  PeerText message;
   std::uint64_t base = 0;
   std::uint64_t size = 0;
   std::vector<ExportedKey> keys;
@@ -172,7 +173,7 @@ struct Heartbeat {
 
 /// I start nothing more. The connection closes when both have said so.
 struct Bye {
-  std::string reason;
+  PeerText reason;
   friend bool operator==(const Bye&, const Bye&) = default;
 };
 

@@ -4,8 +4,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
+
+#include "base/peer_text.h"
 
 /// Messages by which a session goes on over another connection when its own breaks:
 /// src/engine/session/session_resume.h.
@@ -28,7 +29,7 @@ struct Resumable {
 /// kMostOtherAddresses.
 struct AlternateAddresses {
   struct One {
-    std::string address;
+    PeerText address;
     std::uint16_t port = 0;
     friend bool operator==(const One&, const One&) = default;
   };

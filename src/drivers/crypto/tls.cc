@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/peer_text.h"
 #include "drivers/crypto/openssl.h"
 
 namespace p2p::crypto {
@@ -27,11 +28,7 @@ constexpr std::byte kHandshakeRecord{22};
 constexpr std::byte kClientHello{1};
 
 /// A name that a stranger may have chosen, fit for a log line.
-std::string printable(std::string_view name) {
-  std::string clean(name.substr(0, kLongestName));
-  std::ranges::replace_if(clean, [](char c) { return c < ' ' || c > '~'; }, '?');
-  return clean;
-}
+std::string printable(std::string_view name) { return PeerText(name, kLongestName).text(); }
 
 /// The name of a key out of what TLS calls it.
 std::string key_name(std::string_view identity) {

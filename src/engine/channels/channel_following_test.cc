@@ -122,7 +122,7 @@ TEST_F(FollowingTest, ThePeerMayHaveNoPlaceForIt) {
   peer.say(wire::ChannelAnswer{"plain", "", {address(), address()}});
   const auto ready = peer.next_of<wire::ChannelsReady>();
   ASSERT_TRUE(ready);
-  EXPECT_NE(ready->reason.find("follows"), std::string::npos) << ready->reason;
+  EXPECT_NE(ready->reason.text().find("follows"), std::string::npos) << ready->reason.text();
 }
 
 // The next use opens the first one alone, too.

@@ -206,7 +206,8 @@ TEST_F(LostTest, ThePeerHearsWhatIsGivenUpHere) {
       return told.has_value();
     }));
     EXPECT_EQ(told->transport, "plain");
-    EXPECT_NE(told->reason.find("none of its channels came back"), std::string::npos) << told->reason;
+    EXPECT_NE(told->reason.text().find("none of its channels came back"), std::string::npos)
+        << told->reason.text();
     peer->say(kGivenUp);  // on its way meanwhile
     EXPECT_TRUE(is_kept(*peer));
     EXPECT_TRUE(is_why("none of its channels came back")) << "what was known first stays";

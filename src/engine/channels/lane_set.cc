@@ -40,7 +40,7 @@ void LaneSet::start(Role role, const SessionPeer& peer) {
           entry.on(LaneEvent::kShare);
           router_->await(i);
         } else {
-          router_->close(i, "the peer cannot use it: " + theirs.reason);
+          router_->close(i, "the peer cannot use it: " + theirs.reason.text());
         }
       }
     }
@@ -178,7 +178,7 @@ Status LaneSet::on(const wire::ChannelsReady& ready) {
     entry->peer_said = success ? PeerSaid::kReady : PeerSaid::kGaveUp;
     if (!success && !is_given_up(entry->state)) {
       if (entry->channels) entry->channels->leave(ChannelPool::Clock::now());
-      give_up(*entry, {ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason});
+      give_up(*entry, {ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason.text()});
     }
     if (success && entry->state == LaneState::kServing) open_route(*entry);
     dirty_ = true;

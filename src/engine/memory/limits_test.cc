@@ -1,12 +1,16 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // What a peer that is let in can use up of an endpoint.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/endpoint.h"
+#include "engine/messaging/message_stream.h"
 #include "support/eventually.h"
 #include "support/plain_transport.h"
 #include "support/raw_listener.h"
@@ -56,7 +60,7 @@ TEST_F(LimitsTest, ConnectionsThatNobodyAcceptsAreRefusedAboveTheLimit) {
   RawPeer third = peer();
   const auto bye = third.next_of<wire::Bye>();
   ASSERT_TRUE(bye);
-  EXPECT_NE(bye->reason.find("2 connections wait"), std::string::npos) << bye->reason;
+  EXPECT_NE(bye->reason.text().find("2 connections wait"), std::string::npos) << bye->reason.text();
   EXPECT_EQ(endpoint_->stats().connections_refused, 1U);
 
   ASSERT_TRUE(endpoint_->accept(20s));
@@ -83,6 +87,62 @@ TEST_F(LimitsTest, APeerThatPostsReceivesWithoutEndIsDropped) {
   ASSERT_TRUE(eventually([&] { return (*connection)->state() == ConnectionState::kClosed; }));
   EXPECT_EQ((*connection)->status().error().code, ErrorCode::kProtocol);
 }
+
+/// A text almost as long as a frame takes, of what would move a terminal's cursor or begin a line of a log.
+std::string hostile_text(std::size_t frame_bytes) {
+  std::string text;
+  while (text.size() < frame_bytes - 64) text += "\x1b[2J\n\r\x9b\xe2\x80\xa8 line";
+  return text;
+}
+
+/// A message that ends with a text, with this one in its place as it is.
+Bytes with_text(const wire::Message& message, std::string_view text) {
+  Bytes frame = wire::encode(message);
+  wire::lengthen(frame, static_cast<std::uint32_t>(text.size()));
+  const ByteView tail = as_bytes(text);
+  frame.insert(frame.end(), tail.begin(), tail.end());
+  return frame;
+}
+
+/// Messages that end with a text which transfers tell.
+const std::vector<wire::Message> kTells = {wire::Bye{}, wire::SendsEnded{}, wire::ChannelsReady{"plain", ""}};
+
+class TextTest : public LimitsTest, public ::testing::WithParamInterface<std::size_t> {};
+
+// Every transfer that waits tells it.
+TEST_P(TextTest, WhatAPeerSaysIsShortAndPrintableInEachOfManyErrors) {
+  make_endpoint();
+  RawPeer peer = this->peer();
+  const auto connection = endpoint_->accept(20s);
+  ASSERT_TRUE(connection);
+  std::vector<std::byte> memory(std::size_t{64} << 10);
+  const auto region = endpoint_->register_memory(memory.data(), memory.size(), {});
+  ASSERT_TRUE(region);
+  const LocalSpan into = region->span();
+  std::vector<decltype((*connection)->receive({&into, 1}))> receives;
+  for (int i = 0; i != 2000; ++i) receives.push_back((*connection)->receive({&into, 1}));
+
+  const wire::Message& tells = kTells[GetParam()];
+  const bool is_word = std::holds_alternative<wire::SendsEnded>(tells);
+  const std::string text =
+      hostile_text(is_word ? engine::MessageStream::kMaxFrameBytes : wire::kMaxFrameBytes);
+  const Bytes said = with_text(tells, text);
+  EXPECT_TRUE(is_word ? peer.say_words(0, 0, said) : peer.say(said));
+  const bool is_end = std::holds_alternative<wire::Bye>(tells);
+  ASSERT_EQ(is_end ? ::shutdown(peer.fd(), SHUT_WR) : 0, 0);
+  std::size_t bytes = 0;
+  for (const auto& receive : receives) {
+    ASSERT_TRUE(eventually([&] { return receive->done(); }));
+    const std::string message = receive->status().error().message;
+    bytes = std::max(bytes, message.size());
+    EXPECT_TRUE(std::ranges::all_of(message, [](char c) { return c >= ' ' && c <= '~'; })) << message;
+  }
+  EXPECT_LT(bytes, 1200U);
+  EXPECT_GT(bytes, 900U) << "the text is shown: " << receives.back()->status().error().message;
+  for (const auto& route : (*connection)->routes()) EXPECT_LT(route.reason.size(), 1200U);
+}
+INSTANTIATE_TEST_SUITE_P(Of, TextTest, ::testing::Range(std::size_t{0}, kTells.size()),
+                         [](const auto& one) { return std::string(wire::name(kTells[one.param])); });
 
 TEST_F(LimitsTest, ChannelsAboveTheLimitAreNeitherOfferedNorTaken) {
   options_.max_channels = 1;

@@ -252,7 +252,7 @@ Status Receives::on(const wire::ReceiveWanted& wanted) {
 void Receives::on(const wire::SendsEnded& ended, PostUnlockActions& actions) {
   MutexLock lock(mutex_);
   if (std::exchange(ended_, true)) return;
-  if (!stopped_) error_ = {ErrorCode::kPeerGone, "the peer sends nothing more: " + ended.reason};
+  if (!stopped_) error_ = {ErrorCode::kPeerGone, "the peer sends nothing more: " + ended.reason.text()};
   for (auto& [sequence, receive] : std::exchange(open_, {})) {
     actions.finish(
         std::move(receive.state),

@@ -14,14 +14,6 @@ namespace {
 
 constexpr std::string_view kHellos = "p2p hellos";
 
-/// A peer's text, fit for a log line.
-std::string printable(std::string_view text) {
-  constexpr std::size_t kLongest = 300;
-  std::string clean(text.substr(0, kLongest));
-  std::replace_if(clean.begin(), clean.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return clean;
-}
-
 std::string_view show(std::uint8_t proof) {
   switch (wire::Proof{proof}) {
     case wire::Proof::kNone: return "no key";
@@ -72,7 +64,7 @@ Handshake::Step Handshake::take(wire::Message message) {
   if (const auto* bye = std::get_if<wire::Bye>(&message); bye && stage_ != Stage::kDone) {
     const bool believed = stage_ == Stage::kIntroduction && !in_clear();
     const auto code = believed ? ErrorCode::kPermissionDenied : ErrorCode::kUnavailable;
-    step.error = Error{code, fmt::format("the peer refused: {}", printable(bye->reason))};
+    step.error = Error{code, fmt::format("the peer refused: {}", bye->reason)};
   } else {
     step.error =
         Error{ErrorCode::kProtocol, fmt::format("a {} came instead of {}", wire::name(message), awaits())};

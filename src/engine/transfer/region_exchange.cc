@@ -219,8 +219,8 @@ Status RegionExchange::on(const wire::RegionAnswer& answer) {
   }
   ask();
   if (answer.error != 0) {
-    fail_region(remote,
-                {code_from_wire(answer.error), "use a remote region: the owner says: " + answer.message});
+    fail_region(remote, {code_from_wire(answer.error),
+                         "use a remote region: the owner says: " + answer.message.text()});
   } else if (answer.size == 0 || answer.base + answer.size < answer.base) {
     return fail(ErrorCode::kProtocol, "a region of {} bytes at {:#x}", answer.size, answer.base);
   } else {

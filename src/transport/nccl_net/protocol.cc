@@ -6,12 +6,11 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/peer_text.h"
 #include "base/wire_code.h"
 
 namespace p2p::nccl_net {
 namespace {
-
-constexpr std::size_t kMaxReason = 4096;
 
 bool same_region(const RegionRange& left, const RegionRange& right) {
   return left.region == right.region && left.key == right.key;
@@ -78,7 +77,7 @@ struct Encoder {
     flags(done.response, false);
     writer.put(wire_code(done.status));
     if (!done.status) {
-      writer.put(as_bytes(std::string_view(done.status.error().message).substr(0, kMaxReason)));
+      writer.put(as_bytes(PeerText(done.status.error().message)));
     }
   }
   void operator()(const Cancel& cancel) const {
@@ -106,7 +105,7 @@ bool get_done(ByteReader& reader, Done& done) {
   done.response = (flags & 1) != 0;
   const auto code = reader.get<std::uint16_t>();
   if (!reader.ok() || flags > 1 || !is_wire_code(code)) return false;
-  const std::string message = to_string(reader.take(reader.left()));
+  const PeerText message(reader.take(reader.left()));
   if (code != 0) done.status = tl::unexpected(Error{code_from_wire(code), message});
   return code != 0 || message.empty();
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/peer_text.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/socket/local_socket.h"
 #include "transport/cuda_ipc/memory/chunk_protocol.h"
@@ -32,7 +33,7 @@ Result<socket::Packet> answer_from(const UniqueFd& owner, std::size_t descriptor
   if (kind == std::byte{kServed}) return packet;
   if (kind != std::byte{kRefused}) return unreadable();
   return fail(ErrorCode::kNotFound, "fetch a peer's device memory: the owner says: {}",
-              to_string(packet->bytes));
+              PeerText(packet->bytes));
 }
 
 // The owner's socket, once each side has shown that it knows the secret.

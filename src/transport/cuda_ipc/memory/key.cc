@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/peer_text.h"
 
 namespace p2p::cuda_ipc {
 namespace {
@@ -197,7 +198,7 @@ Result<ExportedKey> decode_key(ByteView bytes) {
     key.is_private = kind == kPrivate;
     if (key.is_private && !get_ring(in, key.ring)) return unreadable_key(bytes);
     if (in.left() > kMaxRefusal) return unreadable_key(bytes);
-    key.refusal = to_string(in.take(in.left()));
+    key.refusal = PeerText(in.take(in.left())).text();
   }
   if (in.ok() && in.left() == 0 && sound(key.memory)) return key;
   return unreadable_key(bytes);

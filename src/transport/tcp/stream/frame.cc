@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/peer_text.h"
 #include "base/wire_code.h"
 #include "transport/transport.h"
 
@@ -79,12 +80,7 @@ Error wire_error(std::uint16_t code, ByteView reason) {
   ErrorCode known = code_from_wire(code);
   // That one means that the stream is lost, which no frame on it can say.
   if (known == ErrorCode::kPeerGone) known = ErrorCode::kProtocol;
-  std::string text = to_string(reason);
-  // What a peer says goes to people's terminals.
-  for (char& character : text) {
-    if (static_cast<unsigned char>(character) < 0x20 || character == 0x7f) character = '?';
-  }
-  return {known, "the peer refused: " + text};
+  return {known, fmt::format("the peer refused: {}", PeerText(reason))};
 }
 
 }  // namespace p2p::tcp
