@@ -55,7 +55,7 @@ void fields(Is<SendsEnded> auto& m, auto&& walk) { walk(m.reason); }
 
 void fields(Is<Resumable> auto& m, auto&& walk) { walk(m.token, m.boot, m.pid_namespace, m.pid, m.started); }
 void fields(Is<CumulativeAck> auto& m, auto&& walk) { walk(m.messages); }
-void fields(Is<Resume> auto& m, auto&& walk) { walk(m.token, m.attempt, m.nonce); }
+void fields(Is<Resume> auto& m, auto&& walk) { walk(m.token, m.attempt, m.nonce, m.proof); }
 void fields(Is<ResumeAnswer> auto& m, auto&& walk) { walk(m.known, m.nonce); }
 void fields(Is<Resumed> auto& m, auto&& walk) { walk(m.proof, m.messages); }
 void fields(Is<AlternateAddresses::One> auto& m, auto&& walk) { walk(m.address, m.port); }

@@ -47,11 +47,15 @@ struct CumulativeAck {
 };
 
 /// First on a new connection, from who dialled: the session that it is for. Attempts of one session are
-/// numbered.
+/// numbered. The proof is of the session's secret and of the rest, so that nobody but the peer makes a new
+/// one.
 struct Resume {
   SessionToken token{};
   std::uint32_t attempt = 0;
   std::array<std::byte, 32> nonce{};
+  std::array<std::byte, 32> proof{};
+
+  static constexpr std::size_t kFrameBytes = 4 + 2 + 16 + 4 + 32 + 32;
   friend bool operator==(const Resume&, const Resume&) = default;
 };
 

@@ -25,7 +25,8 @@ FirstBytes FirstBytes::read(ByteView bytes) {
   ByteReader in(bytes);
   const auto length = in.get<std::uint32_t>();
   if (length == StreamPort::kMagic) {
-    if (bytes.size() < kMost) return {.kind = Kind::kUndecided, .needed = kMost};
+    constexpr std::size_t kPrefix = StreamPort::kPrefixBytes;
+    if (bytes.size() < kPrefix) return {.kind = Kind::kUndecided, .needed = kPrefix};
     in.take(sizeof(std::uint16_t));
     FirstBytes stream{.kind = Kind::kStream};
     std::ranges::copy(in.take(sizeof stream.token), stream.token.begin());
@@ -34,7 +35,7 @@ FirstBytes FirstBytes::read(ByteView bytes) {
   const auto type = in.get<std::uint16_t>();
   if (length > wire::kStrangerFrameBytes) return {.kind = Kind::kForeign};
   if (type == kHello) return {.kind = Kind::kControl};
-  if (type != kResume) return {.kind = Kind::kForeign};
+  if (type != kResume || length != wire::Resume::kFrameBytes - kLengthBytes) return {.kind = Kind::kForeign};
   if (bytes.size() < kMost) return {.kind = Kind::kUndecided, .needed = kMost};
   FirstBytes resume{.kind = Kind::kResume};
   std::ranges::copy(in.take(sizeof resume.token), resume.token.begin());

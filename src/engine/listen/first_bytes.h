@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "transport/stream_port.h"
+#include "wire/resumption.h"
 
 namespace p2p::engine {
 
@@ -14,12 +15,12 @@ struct FirstBytes {
     kUndecided,  ///< too few bytes: read again once `needed` have come
     kControl,    ///< of a new session, as far as its first frame's length and type say
     kStream,     ///< of a channel, which `token` names
-    kResume,     ///< of a session that is resumed, which `token` names
+    kResume,     ///< of a session that is resumed, which `token` names; its whole first frame has come
     kForeign,    ///< another protocol
   };
 
   /// So many bytes always decide.
-  static constexpr std::size_t kMost = StreamPort::kPrefixBytes;
+  static constexpr std::size_t kMost = wire::Resume::kFrameBytes;
 
   Kind kind = Kind::kForeign;
   std::size_t needed = 0;

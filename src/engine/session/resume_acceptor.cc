@@ -26,12 +26,28 @@ void ResumeAcceptor::close() {
 
 void ResumeAcceptor::hear(UniqueFd socket) {
   if (!open_) return;
-  if (guests_.size() == kMostAttempts) send_off(guests_.begin()->first);
+  if (Status let_in = admit(ResumeAttempt::peek(terms_, socket.get())); !let_in) {
+    return log(LogLevel::kDebug, "an attempt to go on with a session is refused: {}", let_in.error().message);
+  }
   const std::uint64_t id = next_++;
   auto attempt = std::make_shared<ResumeAttempt>(reactor_, terms_, std::move(socket));
   const auto limit = reactor_.after(kTimeOfOne, [this, id] { send_off(id); });
   guests_.emplace(id, Guest{attempt, limit});
   attempt->start(0, 0, [this, id](Result<ResumeAttempt::Proven> outcome) { heard(id, std::move(outcome)); });
+}
+
+/// The place of a new guest, if it may have one.
+Status ResumeAcceptor::admit(const Result<std::uint32_t>& attempt) {
+  if (!attempt) return tl::unexpected(attempt.error());
+  if (*attempt < newest_ || *attempt <= last_attempt_) {
+    return fail(ErrorCode::kPermissionDenied, "attempt {} came after attempt {}", *attempt, newest_);
+  }
+  if (*attempt > newest_) {
+    while (!guests_.empty()) send_off(guests_.begin()->first);
+  }
+  newest_ = *attempt;
+  if (guests_.size() < kMostAttempts) return {};
+  return fail(ErrorCode::kPermissionDenied, "attempt {} is heard {} times already", *attempt, kMostAttempts);
 }
 
 void ResumeAcceptor::heard(std::uint64_t guest, Result<ResumeAttempt::Proven> outcome) {

@@ -14,12 +14,13 @@
 
 namespace p2p::engine {
 
-/// Where the peer of a session may dial again, to go on with it. Whoever names the token is heard for a
-/// moment, a few at a time; nothing happens to the session before one of them has proven to be its peer. On
-/// the reactor's thread; its owner closes it before it goes.
+/// Where the peer of a session may dial again, to go on with it. Only a Resume that the peer has made gets a
+/// place, for a moment; nothing happens to the session before its sender has proven to be the peer. The peer
+/// gives an attempt up before it makes the next one, so a Resume with an older number than one that has come
+/// was overheard and is refused, and a newer one takes the places of all older ones. Copies of the newest one
+/// share a few places, and none takes another's. On the reactor's thread; its owner closes it before it goes.
 class ResumeAcceptor : public std::enable_shared_from_this<ResumeAcceptor> {
  public:
-  /// Who comes beyond takes the place of the first.
   static constexpr std::size_t kMostAttempts = 4;
   static constexpr std::chrono::milliseconds kTimeOfOne{2000};
 
@@ -39,6 +40,7 @@ class ResumeAcceptor : public std::enable_shared_from_this<ResumeAcceptor> {
   };
 
   void hear(UniqueFd socket);
+  Status admit(const Result<std::uint32_t>& attempt);
   void heard(std::uint64_t guest, Result<ResumeAttempt::Proven> outcome);
   void send_off(std::uint64_t guest);
 
@@ -49,7 +51,8 @@ class ResumeAcceptor : public std::enable_shared_from_this<ResumeAcceptor> {
   bool open_ = false;
   std::map<std::uint64_t, Guest> guests_;
   std::uint64_t next_ = 0;
-  std::uint32_t last_attempt_ = 0;  // that succeeded: what comes late for one before it is of no use
+  std::uint32_t newest_ = 0;        // attempt that the peer has made, as far as it has come here
+  std::uint32_t last_attempt_ = 0;  // that succeeded
 };
 
 }  // namespace p2p::engine

@@ -13,10 +13,21 @@
 namespace p2p::engine {
 namespace {
 
+constexpr std::string_view kOfResume = "p2p resume";
 constexpr std::string_view kOfConnector = "p2p resume connector";
 constexpr std::string_view kOfAcceptor = "p2p resume acceptor";
 constexpr std::string_view kOfTls = "p2p resume TLS";
 constexpr std::string_view kKeyName = "resume";
+
+/// What a Resume proves: made by who knows the secret.
+std::array<std::byte, 32> proof_of(const std::array<std::byte, 32>& secret, wire::Resume resume) {
+  resume.proof = {};
+  Bytes said;
+  ByteWriter out(said);
+  out.put(as_bytes(kOfResume));
+  out.put(ByteView(wire::encode(resume)));
+  return crypto::hmac_sha256(secret, said);
+}
 
 }  // namespace
 
@@ -42,7 +53,10 @@ Status ResumeAttempt::begin() {
   Status status = socket_->prepare(terms_.hung);
   if (status) status = crypto::random_bytes(dials ? resume_.nonce : answer_.nonce);
   if (!status) return status;
-  if (dials) socket_->push(wire::encode(resume_));
+  if (dials) {
+    resume_.proof = proof_of(terms_.secret, resume_);
+    socket_->push(wire::encode(resume_));
+  }
   if (status = flush(); !status) return status;
   return reactor_.watch(socket_->fd(), EPOLLIN | EPOLLRDHUP,
                         [self = shared_from_this()](std::uint32_t events) { self->on_events(events); });
@@ -87,10 +101,30 @@ Status ResumeAttempt::take(wire::Message message) {
   return fail(ErrorCode::kProtocol, "a {} was not due", wire::name(message));
 }
 
-Status ResumeAttempt::take_hello(const wire::Resume& resume) {
-  if (!crypto::equal(resume.token, terms_.token)) {
+Status ResumeAttempt::check(const Terms& terms, const wire::Resume& resume) {
+  if (!crypto::equal(resume.token, terms.token)) {
     return fail(ErrorCode::kPermissionDenied, "another session is meant");
   }
+  if (crypto::equal(resume.proof, proof_of(terms.secret, resume))) return {};
+  return fail(ErrorCode::kPermissionDenied, "whoever names the session does not have its secret");
+}
+
+Result<std::uint32_t> ResumeAttempt::peek(const Terms& terms, int socket) {
+  std::array<std::byte, wire::Resume::kFrameBytes> frame{};
+  const auto peeked = socket::try_peek(socket, frame);
+  if (!peeked) return tl::unexpected(peeked.error());
+  wire::FrameReader reader(frame.size());
+  reader.feed(ByteView(frame).first(peeked->bytes));
+  const auto message = reader.next();
+  if (!message) return tl::unexpected(message.error());
+  const auto* resume = *message ? std::get_if<wire::Resume>(&**message) : nullptr;
+  if (resume == nullptr) return fail(ErrorCode::kProtocol, "no Resume");
+  if (Status checked = check(terms, *resume); !checked) return tl::unexpected(checked.error());
+  return resume->attempt;
+}
+
+Status ResumeAttempt::take_hello(const wire::Resume& resume) {
+  if (Status checked = check(terms_, resume); !checked) return checked;
   resume_ = resume;
   answer_.known = 1;
   socket_->push(wire::encode(answer_));

@@ -24,7 +24,7 @@ namespace p2p::engine {
 /// One try to go on with a session over another connection. On the reactor's thread.
 ///
 ///     connector                      acceptor
-///     Resume                    ->                   (token, attempt, nonce)
+///     Resume                    ->                   (token, attempt, nonce, proof)
 ///                               <-   ResumeAnswer    (known, nonce)
 ///     TLS                      <->   TLS             (if the session is within TLS; the key is made of its
 ///                                                     secret and of both nonces)
@@ -32,7 +32,7 @@ namespace p2p::engine {
 ///                               <-   Resumed         (the session's, once it has let go of its old socket)
 ///
 /// A proof is made of the session's secret and of what was said before, so that nobody who has heard another
-/// attempt can repeat it.
+/// attempt can repeat it. A Resume itself can be, as often as one likes: its number tells (ResumeAcceptor).
 class ResumeAttempt : public std::enable_shared_from_this<ResumeAttempt> {
  public:
   /// What both sides know of the session.
@@ -58,6 +58,10 @@ class ResumeAttempt : public std::enable_shared_from_this<ResumeAttempt> {
 
   ResumeAttempt(Reactor& reactor, const Terms& terms, UniqueFd socket);
 
+  /// Acceptor: the number of the attempt whose Resume waits to be read from `socket`, and stays there.
+  /// kPermissionDenied if whoever made it does not know the secret.
+  static Result<std::uint32_t> peek(const Terms& terms, int socket);
+
   /// `attempt` and `handled` are said by a connector: its number of this attempt, and of the peer's messages.
   void start(std::uint32_t attempt, std::uint64_t handled, Done done);
 
@@ -78,6 +82,7 @@ class ResumeAttempt : public std::enable_shared_from_this<ResumeAttempt> {
   Status agree();
   Status look_at_tls();
   Status flush();
+  static Status check(const Terms& terms, const wire::Resume& resume);
   std::array<std::byte, 32> digest(std::string_view label) const;
   void finish(Result<Proven> outcome);
 

@@ -291,11 +291,11 @@ TEST_P(ResumeTest, StrangersDoNotKeepThePeerOut) {
   const auto heard = middlebox_->said();
   const auto resume = std::ranges::find_if(heard, goes_on);
   ASSERT_NE(resume, heard.end());
-  // The token is right, and nothing follows.
+  // It is what the peer has said, and nothing follows.
   std::vector<p2p::testing::RawPeer> strangers;
   for (int i = 0; i != 16; ++i) {
     strangers.push_back(p2p::testing::RawPeer::dial(port_->port()));
-    strangers.back().say(ByteView(*resume).first(std::min<std::size_t>(resume->size(), 62)));
+    strangers.back().say(ByteView(*resume).first(std::min(resume->size(), wire::Resume::kFrameBytes)));
   }
   EXPECT_GE(middlebox_->reset(), 1);
   expect_both_hear();
