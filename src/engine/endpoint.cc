@@ -219,15 +219,16 @@ SessionConfig Endpoint::session_config(std::optional<std::string> note) const {
 }
 
 /// A stranger gets a session and nothing else of a connection, so that many of them cost little. Until it has
-/// proven who it is the listener may close it in favour of others.
+/// proven who it is the listener may close it in favour of others, and where there are no keys, until it is
+/// open.
 Strangers::Drop Endpoint::welcome(UniqueFd socket, Strangers::Id stranger) {
   const auto deadline = Clock::now() + context_->options.connect_timeout;
   const auto session = std::make_shared<std::shared_ptr<Session>>();  // held by its handlers
   Session::Handlers handlers;
   handlers.opened = [this, session, stranger, deadline](const SessionPeer& peer) {
-    listener_->proven(stranger);
     const auto connection = connections_.add(Role::kAcceptor);
     if (!connection) return (*session)->drop({ErrorCode::kCancelled, "the endpoint was closed"});
+    count_until_open(*connection, stranger);
     connection->adopt(std::move(*session), peer, deadline);
   };
   handlers.answered = [this, stranger] { listener_->answered(stranger); };
@@ -240,6 +241,15 @@ Strangers::Drop Endpoint::welcome(UniqueFd socket, Strangers::Id stranger) {
                   "closed in favour of others, as too many connections had not proven themselves"});
     }
   };
+}
+
+/// Where no key proves a peer, its first channel is the first that it does.
+void Endpoint::count_until_open(Connection& connection, Strangers::Id stranger) {
+  if (credentials_ != nullptr) return listener_->proven(stranger);
+  listener_->introduced(stranger);
+  connection.on_change([reactor = context_->reactor.get(), listener = listener_, stranger] {
+    reactor->post([listener, stranger] { listener->proven(stranger); });
+  });
 }
 
 std::shared_ptr<Connection> Endpoint::connect(const std::string& host, std::uint16_t port,

@@ -73,6 +73,7 @@ class Endpoint {
   Status start_threads();
   Status listen();
   Status open_port(const std::vector<socket::Address>& wanted);
+  void count_until_open(Connection& connection, Strangers::Id stranger);
   Strangers::Drop welcome(UniqueFd socket, Strangers::Id stranger);
   SessionConfig session_config(std::optional<std::string> note) const;
 

@@ -53,6 +53,9 @@ class Listener : public StreamPort {
   /// The first step of its proof was right: it gets more time (see Strangers).
   void answered(Strangers::Id stranger) { strangers_.answered(stranger, Strangers::Clock::now()); }
 
+  /// It has said who it is, where nobody proves that: it counts on, and gets time for its first channel.
+  void introduced(Strangers::Id stranger) { strangers_.introduced(stranger, Strangers::Clock::now()); }
+
   /// It has proven who it is, or is gone: it counts no more.
   void proven(Strangers::Id stranger) { strangers_.remove(stranger); }
 

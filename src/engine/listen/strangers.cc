@@ -25,6 +25,8 @@ void Strangers::spoke(Id id, Clock::time_point now, Drop drop) {
 
 void Strangers::answered(Id id, Clock::time_point now) { advance(id, Progress::kAnswered, now); }
 
+void Strangers::introduced(Id id, Clock::time_point now) { advance(id, Progress::kSpoke, now); }
+
 /// Null if it was closed meanwhile.
 Strangers::Entry* Strangers::advance(Id id, Progress progress, Clock::time_point now) {
   const auto found = entries_.find(id);

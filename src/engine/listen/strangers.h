@@ -41,6 +41,9 @@ class Strangers {
   /// The first step of its proof was right: it gets kProof for the rest.
   void answered(Id id, Clock::time_point now);
 
+  /// It has said who it is, without proof: it gets kProof to open a channel.
+  void introduced(Id id, Clock::time_point now);
+
   /// It has proven itself or is gone.
   void remove(Id id);
 

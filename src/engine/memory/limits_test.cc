@@ -70,6 +70,26 @@ TEST_F(LimitsTest, ConnectionsThatNobodyAcceptsAreRefusedAboveTheLimit) {
   EXPECT_EQ(endpoint_->stats().connections_refused, 1U);
 }
 
+TEST_F(LimitsTest, PeersThatOpenNoChannelCountAsStrangers) {
+  options_.max_strangers = options_.max_strangers_of_address = 4;
+  make_endpoint();
+  RawPeer first = peer();
+  const auto kept = endpoint_->accept(20s);
+  ASSERT_TRUE(kept);
+  std::vector<RawPeer> half_open;
+  for (int i = 0; i != 12; ++i) {
+    half_open.push_back(RawPeer::dial(endpoint_->port()));
+    EXPECT_TRUE(half_open.back().shake_hands(Role::kConnector, {"plain"}));
+  }
+  EXPECT_TRUE(eventually([&] { return endpoint_->stats().strangers_refused == 8; }))
+      << endpoint_->stats().strangers_refused;
+  EXPECT_TRUE(half_open.front().dropped());
+  EXPECT_TRUE(eventually([&] { return endpoint_->connections().size() == 5; }));
+  RawPeer second = peer();
+  EXPECT_TRUE(endpoint_->accept(20s));
+  EXPECT_EQ((*kept)->state(), ConnectionState::kOpen) << "it has a channel and counts no more";
+}
+
 TEST_F(LimitsTest, APeerThatPostsReceivesWithoutEndIsDropped) {
   options_.max_posted_receives = 3;
   make_endpoint();
