@@ -1,15 +1,62 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "p2p/endpoint.h"
 
+#include <functional>
 #include <utility>
 
 #include "api/latency_rows.h"
 #include "api/metrics_listing.h"
+#include "base/background.h"
+#include "base/callback.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/thread.h"
 #include "engine/endpoint.h"
 #include "engine/listen/own_address.h"
 
 namespace p2p {
+
+namespace {
+
+/// Ends endpoints that were let go of in a callback, whose thread their end waits for.
+class LateEnds {
+ public:
+  /// At the end of the process, which may come in a callback too.
+  ~LateEnds() {
+    if (in_callback() || birthplace_.left()) static_cast<void>(thread_.release());
+  }
+
+  static LateEnds& of_process() {
+    static LateEnds ends;
+    return ends;
+  }
+
+  bool add(std::function<void()> end) { return thread_->post(std::move(end)); }
+
+ private:
+  const Birthplace birthplace_;
+  std::unique_ptr<Background> thread_ = std::make_unique<Background>("p2p-end");
+};
+
+void end_later(std::unique_ptr<engine::Endpoint> endpoint, std::unique_ptr<MetricsListing> listing) {
+  // Tasks are copyable. If it is dropped, the listing, which reads from the endpoint, ends first all the
+  // same.
+  struct Ending {
+    std::unique_ptr<engine::Endpoint> endpoint;
+    std::unique_ptr<MetricsListing> listing;
+  };
+  const auto ending = std::make_shared<Ending>(std::move(endpoint), std::move(listing));
+  const auto end = [ending] {
+    ending->listing.reset();
+    ending->endpoint.reset();
+  };
+  if (LateEnds::of_process().add(end)) return;
+  static_cast<void>(ending->listing.release());
+  static_cast<void>(ending->endpoint.release());
+  log(LogLevel::kError, "an endpoint that was let go of in a callback stays: there is no thread to end it");
+}
+
+}  // namespace
 
 Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
@@ -23,11 +70,14 @@ Endpoint& Endpoint::operator=(Endpoint&& other) noexcept {
 }
 
 Endpoint::~Endpoint() {
+  if (!endpoint_) return;
   // In a forked process there are no threads to join, and to close would send messages on the parent's
   // sockets: the endpoint is left alone.
-  if (endpoint_ && !endpoint_->context().regions->check_process()) {
+  if (!endpoint_->context().regions->check_process()) {
     static_cast<void>(listing_.release());
     static_cast<void>(endpoint_.release());
+  } else if (in_callback()) {
+    end_later(std::move(endpoint_), std::move(listing_));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_guard.h"
 #include "base/thread.h"
 
 namespace p2p {
@@ -49,7 +50,7 @@ void Background::run() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    task();
+    guard_memory("a task in the background", task);
   }
 }
 

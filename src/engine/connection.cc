@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/callback.h"
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
@@ -206,7 +207,8 @@ void Connection::on_message(wire::Message message) {
 }
 
 void Connection::break_off(const Error& error) {
-  close_session({error.code, "the peer broke the protocol: " + error.message});
+  const bool own_fault = error.code == ErrorCode::kSystem;
+  close_session({error.code, own_fault ? error.message : "the peer broke the protocol: " + error.message});
 }
 
 Status Connection::on_message(wire::Message& message, PostUnlockActions& actions) {
@@ -294,7 +296,7 @@ void Connection::call_watchers() {
     MutexLock lock(mutex_);
     watchers = state() == ConnectionState::kClosed ? std::exchange(watchers_, {}) : watchers_;
   }
-  for (const auto& watcher : watchers) watcher();
+  for (const auto& watcher : watchers) run_callback(watcher);
 }
 
 std::shared_ptr<Session> Connection::session() const {

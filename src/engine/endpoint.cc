@@ -10,6 +10,7 @@
 #include "base/descriptor_table.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory_guard.h"
 #include "base/process_id.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/cuda/place.h"
@@ -66,6 +67,7 @@ std::vector<std::string> addresses_towards(const Context& context, const Session
 Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
                                                    const TransportRegistry& registry) {
   make_room_for_descriptors(kExpectedDescriptors);
+  MemoryReserve::fill();
   std::unique_ptr<Endpoint> endpoint(new Endpoint);
   endpoint->context_->options = options;
   if (Status read = move_into(endpoint->credentials_, CredentialFiles::open(options)); !read) {
@@ -165,6 +167,7 @@ Endpoint::~Endpoint() {
   context_->imports.stop();
   context_->answers.stop();
   context_->watch.stop();
+  for (const auto& worker : context_->workers) worker->stop();
   context_->workers.clear();  // they post to the reactor until they are gone
   context_->reactor->stop();
 }

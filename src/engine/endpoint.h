@@ -34,7 +34,8 @@ class Endpoint {
   /// Starts the threads and opens the port. See p2p::Endpoint::create for the errors.
   static Result<std::unique_ptr<Endpoint>> create(const Options& options, const TransportRegistry& registry);
 
-  /// Closes every connection and waits for that: twice the keepalive time and a second at most.
+  /// Closes every connection and waits for that: twice the keepalive time and a second at most. Not in a
+  /// callback, which it may have to wait for.
   ~Endpoint();
 
   const std::string& address() const { return address_; }

@@ -3,6 +3,7 @@
 // or "error <code> <sentence>". The commands are the functions of Peer below.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -75,6 +77,19 @@ std::string open_files(Words& words) {
   return files.size() == wanted ? "ok" : fmt::format("error no_files only {} could be opened", files.size());
 }
 
+/// limit_memory BYTES : so many more than this process has now, in all; 0: as many as it likes. "ok 0"
+std::string limit_memory(Words& words) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_AS, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  if (const std::uint64_t more = words.number(); more != 0) {
+    std::uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    limit.rlim_cur = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) + more;
+  }
+  return ::setrlimit(RLIMIT_AS, &limit) == 0 ? "ok 0" : "error system setrlimit";
+}
+
 class Peer {
  public:
   Peer() {
@@ -106,6 +121,7 @@ class Peer {
         {"notify", [this](Words& words) { return notify(words); }},
         {"notified", [this](Words& words) { return notified(words); }},
         {"wait", [this](Words& words) { return wait(words); }},
+        {"limit_memory", [](Words& words) { return limit_memory(words); }},
         {"open_files", [](Words& words) { return open_files(words); }},
         {"log_lines", [](Words&) { return ok(fmt::format("{}", lines_logged.load())); }},
         {"refused", [this](Words&) { return refused(); }},

@@ -23,7 +23,7 @@ namespace p2p::engine {
 struct Context {
   Options options;
   std::shared_ptr<RegionTable> regions;
-  std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<std::shared_ptr<Worker>> workers;
   std::unique_ptr<Placement> placement;  ///< of the workers; null: they are left alone
   std::unique_ptr<Reactor> reactor;
   std::shared_ptr<StreamPort> port;  ///< the endpoint's

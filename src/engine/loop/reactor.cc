@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory_guard.h"
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "base/unique_fd.h"
@@ -101,7 +102,8 @@ void Reactor::Loop::dispatch(Clock::time_point now) {
     if (found == watches.end()) continue;
     // Held here because the handler may unwatch itself.
     const std::shared_ptr<Watch> watch = found->second;
-    watch->handler(events[static_cast<std::size_t>(i)].events);
+    guard_memory("an event of a connection",
+                 [&] { watch->handler(events[static_cast<std::size_t>(i)].events); });
   }
 }
 
@@ -109,7 +111,7 @@ void Reactor::Loop::run_timers(Clock::time_point now) {
   while (!timers.empty() && timers.begin()->first.first <= now) {
     auto timer = timers.extract(timers.begin());
     due.erase(timer.key().second);
-    timer.mapped()();
+    guard_memory("a timer of a connection", [&] { timer.mapped()(); });
   }
 }
 
@@ -119,7 +121,9 @@ void Reactor::Loop::run_inbox() {
     MutexLock lock(mutex);
     tasks.swap(inbox);
   }
-  for (Task& task : tasks) std::exchange(task, nullptr)();
+  for (Task& task : tasks) {
+    guard_memory("a task of a connection", [&] { std::exchange(task, nullptr)(); });
+  }
 }
 
 // Where the thread stood still meanwhile, a deadline is past and what meets it is there: that is taken first.

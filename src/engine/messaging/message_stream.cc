@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/memory_guard.h"
 #include "engine/schedule/channel_runner.h"
 #include "engine/schedule/lane.h"
 #include "wire/decode.h"
@@ -129,7 +130,10 @@ bool MessageStream::build(Bytes& block) {
 }
 
 void MessageStream::take(ByteView block, PostUnlockActions& actions) {
-  Status taken = take_block(block, actions);
+  Status taken;
+  guard_memory(
+      "a message of a peer", [&] { taken = take_block(block, actions); },
+      [&] { taken = fail(ErrorCode::kSystem, "take a message: {}", kOutOfMemory); });
   if (!taken) {
     actions.call(
         [self = shared_from_this(), error = std::move(taken).error()] { self->hooks_.broken(error); });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/memory_guard.h"
 #include "engine/request/request.h"
 
 namespace p2p::engine {
@@ -25,9 +26,13 @@ void PostUnlockActions::absorb(PostUnlockActions& other) {
 }
 
 void PostUnlockActions::run() {
-  for (const auto& request : std::exchange(ended_, {})) request->end();
-  for (auto& [state, status] : std::exchange(finished_, {})) state->finish(std::move(status));
-  for (const auto& task : std::exchange(tasks_, {})) task();
+  for (const auto& request : std::exchange(ended_, {})) {
+    guard_memory("the end of a transfer", [&] { request->end(); });
+  }
+  for (auto& [state, status] : std::exchange(finished_, {})) {
+    guard_memory("the end of a transfer", [&] { state->finish(std::move(status)); });
+  }
+  for (const auto& task : std::exchange(tasks_, {})) guard_memory("a task of a connection", task);
 }
 
 }  // namespace p2p::engine

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/request/transfer.h"
 
+#include "base/callback.h"
 #include "base/error.h"
 #include "base/futex.h"
 
@@ -43,7 +44,7 @@ void TransferState::run_callbacks() {
     MutexLock lock(mutex_);
     callbacks.swap(callbacks_);
   }
-  for (const auto& callback : callbacks) callback();
+  for (const auto& callback : callbacks) run_callback(callback);
 }
 
 void TransferState::cancel() {

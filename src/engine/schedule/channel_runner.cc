@@ -7,15 +7,30 @@
 #include "base/error.h"
 #include "base/lock_polling.h"
 #include "base/log.h"
+#include "base/memory_guard.h"
 #include "base/relax.h"
 #include "base/underlying.h"
 #include "engine/schedule/lane.h"
 #include "engine/schedule/worker.h"
 
 namespace p2p::engine {
+namespace {
+
+/// As the channel's. Out of memory, it fails the item, which nobody else has.
+bool post(Channel& channel, WorkItem& item, PostUnlockActions& actions) {
+  try {
+    return channel.post(item.batch);
+  } catch (const std::bad_alloc&) {
+    item.fail({ErrorCode::kSystem, std::string(kOutOfMemory)}, actions);
+    throw;
+  }
+}
+
+}  // namespace
 
 ChannelRunner::ChannelRunner(Worker& thread, std::shared_ptr<Lane> lane, Setup setup)
     : thread_(thread),
+      keep_thread_(thread.weak_from_this().lock()),
       mutex_(thread.mutex()),
       lane_(std::move(lane)),
       policy_(lane_->policy()),
@@ -54,7 +69,18 @@ Turn ChannelRunner::await_turn(PostUnlockActions& actions) {
   return try_turn(actions);
 }
 
+// Memory runs out mostly over what the peer sent: that costs the channel.
 bool ChannelRunner::turn(PostUnlockActions& actions, WorkItem* first) {
+  bool moved = true;
+  const auto work = [&] { assume_locked(), moved = move_on(actions, first); };
+  guard_memory("a turn of a channel", work, [&] {
+    assume_locked();
+    if (!stopped_) drop({ErrorCode::kSystem, fmt::format("move a channel: {}", kOutOfMemory)}, actions);
+  });
+  return moved;
+}
+
+bool ChannelRunner::move_on(PostUnlockActions& actions, WorkItem* first) {
   bool moved = progress(actions);
   more_ = false;
   if (!ready_ && channel_->state() == ChannelState::kReady) {
@@ -106,7 +132,7 @@ bool ChannelRunner::post_work(PostUnlockActions& actions, WorkItem* first) {
     if (!item) break;
     item->batch.id = *id;
     const auto at = item->trace() != nullptr ? Clock::now() : Clock::time_point{};
-    if (!channel_->post(item->batch)) {
+    if (!post(*channel_, *item, actions)) {
       full_ = true;
       lane_->give_back(*this, std::move(*item), actions);
       break;
@@ -130,8 +156,8 @@ bool ChannelRunner::progress(PostUnlockActions& actions) {
 void ChannelRunner::complete(Completion& completion, PostUnlockActions& actions) {
   std::optional<WorkItem> item = flying_.complete(completion);
   if (!item) {
-    log(LogLevel::kError, "{}: completed batch {} twice", channel_->describe(), to_underlying(completion.id));
-    return;
+    return log(LogLevel::kError, "{}: completed batch {} twice", channel_->describe(),
+               to_underlying(completion.id));
   }
   if (completion.status) return item->close(actions);
   Error& error = completion.status.error();
@@ -167,20 +193,11 @@ void ChannelRunner::start() {
   });
 }
 
-void ChannelRunner::stop(const Error& error) {
+bool ChannelRunner::end(const Error& error, bool unless_ready) {
   PostUnlockActions actions;
   {
     MutexLock lock(mutex_);
-    if (!stopped_) drop(error, actions);
-  }
-  actions.run();
-}
-
-bool ChannelRunner::give_up(const Error& error) {
-  PostUnlockActions actions;
-  {
-    MutexLock lock(mutex_);
-    if (ready_ && !stopped_) return false;
+    if (unless_ready && ready_ && !stopped_) return false;
     if (!stopped_) drop(error, actions);
   }
   actions.run();
@@ -192,9 +209,8 @@ void ChannelRunner::drop(const Error& error, PostUnlockActions& actions) {
   const auto self = shared_from_this();
   thread_.remove(*this, std::exchange(fd_, -1));
   LeavesPeer::Left left;
-  if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_) {
+  if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_)
     left = leaver->leave();
-  }
   channel_.reset();
   flying_.fail_all(error, std::move(left), fence_, actions);
   lane_->remove(*this);
@@ -226,9 +242,8 @@ void ChannelRunner::control(Bytes message) {
   thread_.post([self = shared_from_this(), message = std::move(message)](PostUnlockActions& actions) {
     self->assume_locked();
     if (!self->channel_) return;
-    if (const Status taken = self->channel_->on_control(message); !taken) {
-      return self->drop(taken.error(), actions);
-    }
+    const Status taken = self->channel_->on_control(message);
+    if (!taken) return self->drop(taken.error(), actions);
     self->activate();
   });
 }
@@ -237,9 +252,8 @@ void ChannelRunner::abandon(std::shared_ptr<TransferState> state) {
   thread_.post([self = shared_from_this(), state = std::move(state)](PostUnlockActions& /*actions*/) {
     self->assume_locked();
     if (!self->channel_) return;
-    Channel& channel = *self->channel_;
-    self->flying_.for_each([&](const WorkItem& item) {
-      if (item.request->state() == state) channel.abandon(item.batch.id);
+    self->flying_.for_each([&, channel = self->channel_.get()](const WorkItem& item) {
+      if (item.request->state() == state) channel->abandon(item.batch.id);
     });
     self->activate();
   });
@@ -281,11 +295,8 @@ void ChannelRunner::end_assist() {
   if (--assists_ == 0) {
     if (std::exchange(disarmed_, false) && fd_ >= 0) thread_.arm(*this, fd_, true);
     const bool came = channel_ && !active_ && !channel_->arm_events();
-    if (came || (channel_ && carries_messages_ && messages_->pending())) {
-      signal();
-    } else {
-      leave_to_thread();
-    }
+    const bool due = came || (channel_ && carries_messages_ && messages_->pending());
+    due ? signal() : leave_to_thread();
   }
   mutex_.unlock();
 }

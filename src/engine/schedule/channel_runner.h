@@ -74,10 +74,10 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   void start();
 
   /// Destroys the channel; its items fail with `error`. Returns when that is done.
-  void stop(const Error& error);
+  void stop(const Error& error) { end(error, false); }
 
   /// The same if the channel is not ready; false if it is, and works on.
-  bool give_up(const Error& error);
+  bool give_up(const Error& error) { return end(error, true); }
 
   /// No report comes any more, but for one that is on its way.
   void mute();
@@ -140,8 +140,10 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
 
  private:
   void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
+  bool end(const Error& error, bool unless_ready);
   bool busy() const P2P_REQUIRES(mutex_);
   bool turn(PostUnlockActions& actions, WorkItem* first = nullptr) P2P_REQUIRES(mutex_);
+  bool move_on(PostUnlockActions& actions, WorkItem* first) P2P_REQUIRES(mutex_);
   bool progress(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   bool move_messages(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   bool post_work(PostUnlockActions& actions, WorkItem* first) P2P_REQUIRES(mutex_);
@@ -152,7 +154,8 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   void report(Status status, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
 
   Worker& thread_;
-  Mutex& mutex_;  // the thread's
+  const std::shared_ptr<Worker> keep_thread_;  // for callers who are at it when the endpoint ends
+  Mutex& mutex_;                               // the thread's
   const std::shared_ptr<Lane> lane_;
   const Policy& policy_;
   const std::string rail_;

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/lock_polling.h"
 #include "base/log.h"
+#include "base/memory_guard.h"
 #include "base/relax.h"
 #include "base/thread.h"
 #include "engine/schedule/channel_runner.h"
@@ -82,12 +83,19 @@ Result<std::unique_ptr<Worker>> Worker::start(std::chrono::nanoseconds spin, uns
 Worker::Worker(std::chrono::nanoseconds spin, UniqueFd epoll, UniqueFd wake)
     : spin_(spin), epoll_(std::move(epoll)), wake_(std::move(wake)) {}
 
-Worker::~Worker() {
+Worker::~Worker() { stop(); }
+
+void Worker::stop() {
   if (!thread_.joinable()) return;  // it never started
   stop_.store(true);
   asleep_.store(true);  // so that wake writes
   wake();
   thread_.join();
+  // These may hold runners, which hold the worker.
+  active_.clear();
+  MutexLock lock(inbox_mutex_);
+  inbox_.clear();
+  signals_.clear();
 }
 
 void Worker::wake() {
@@ -145,7 +153,11 @@ void Worker::run() {
     }
     PostUnlockActions actions;
     lock_polling(mutex_);
-    const bool moved = work(actions);
+    bool moved = true;
+    guard_memory("a turn of a worker", [&] {
+      assume_locked();
+      moved = work(actions);
+    });
     mutex_.unlock();
     actions.run();
     if (moved) {
@@ -172,7 +184,7 @@ bool Worker::work(PostUnlockActions& actions) {
     tasks.swap(inbox_);
     signals.swap(signals_);
   }
-  for (const auto& task : tasks) task(actions);
+  for (const auto& task : tasks) guard_memory("a task of a channel", [&] { task(actions); });
   for (const auto& runner : signals) runner->clear_signal();
   bool moved = !tasks.empty() || !signals.empty();
   const auto now = Clock::now();
@@ -223,7 +235,7 @@ void Worker::activate_ready(const timespec* patience) {
     }
     // It may have been removed since.
     const auto found = runners_.find(key);
-    if (found != runners_.end()) found->second->activate();
+    if (found != runners_.end()) guard_memory("an event of a channel", [&] { found->second->activate(); });
   }
 }
 

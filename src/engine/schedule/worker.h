@@ -24,17 +24,20 @@ class ChannelRunner;
 /// One thread that moves its runners: polls them while something moves and for the spin time after, sleeps in
 /// epoll otherwise. Whoever holds the mutex is the worker for that time, so that a caller can start small
 /// work, and wait for it, without waking a thread. Callbacks run with the mutex released.
-class Worker {
+class Worker : public std::enable_shared_from_this<Worker> {
  public:
   static Result<std::unique_ptr<Worker>> start(std::chrono::nanoseconds spin, unsigned number);
 
   /// One without its thread: whoever made it moves its runners himself.
   static Result<std::unique_ptr<Worker>> make(std::chrono::nanoseconds spin);
 
-  /// Stops and joins the thread. All its runners were stopped.
+  /// As `stop`.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
+
+  /// Stops and joins the thread. All its runners were stopped. Not on a thread of the engine.
+  void stop();
 
   pthread_t thread() { return thread_.native_handle(); }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory_guard.h"
 
 namespace p2p::engine {
 namespace {
@@ -38,6 +39,17 @@ Status ControlConnection::watch() {
 }
 
 void ControlConnection::on_events(std::uint32_t events) {
+  guard([&] { handle(events); });
+}
+
+/// What runs out of memory over what a peer sends ends the peer's session, and nothing else.
+void ControlConnection::guard(const std::function<void()>& work) {
+  guard_memory("what a peer sent", work, [&] {
+    if (socket_) owner_.on_refused({ErrorCode::kSystem, std::string(kOutOfMemory)});
+  });
+}
+
+void ControlConnection::handle(std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) flush();
   if ((events & (EPOLLERR | EPOLLHUP)) != 0) paused_ = false;  // nothing leaves any more
   // What the peer said before its end is read first, whatever else the event tells.
@@ -97,7 +109,7 @@ void ControlConnection::take_turn(Clock::time_point until) {
 
 void ControlConnection::read_on_later() {
   if (std::exchange(reads_on_, true)) return;
-  reactor_.post([this, alive = owner_.hold()] { read_on(); });
+  reactor_.post([this, alive = owner_.hold()] { guard([this] { read_on(); }); });
 }
 
 void ControlConnection::read_on() {
@@ -134,7 +146,7 @@ void ControlConnection::flush() {
     // The peer's last messages may still wait to be read, but not from within a handler. The system tells an
     // error once, so what reading finds after them is only the end.
     broken_ = sent.error();
-    return reactor_.post([this, alive = owner_.hold()] { read_the_rest(); });
+    return reactor_.post([this, alive = owner_.hold()] { guard([this] { read_the_rest(); }); });
   }
   if (*sent > 0 || was_idle) owner_.on_taken();
   if (paused_ && socket_->answers() <= kLowMark) {

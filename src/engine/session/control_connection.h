@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -85,6 +86,8 @@ class ControlConnection {
 
  private:
   void on_events(std::uint32_t events);
+  void guard(const std::function<void()>& work);
+  void handle(std::uint32_t events);
   void take_messages(Clock::time_point until);
   void take_turn(Clock::time_point until);
   void read_on();
