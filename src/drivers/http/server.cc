@@ -7,6 +7,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <charconv>
+#include <list>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -56,15 +57,11 @@ struct Server::Body {
   Status open();
   void accept();
   void accepted(const SystemError& error, tcp::socket socket);
-  void left();
-
   const Settings settings;
   const Handler handler;
   std::string place;
-  unsigned clients = 0;
-  bool accepting = false;
-  bool closing = false;
-  asio::io_context io{1};  // its end is that of the clients, who use what stands above
+  std::list<Client*> clients;  // the oldest first
+  asio::io_context io{1};      // its end is that of the clients, who use what stands above
   tcp::acceptor acceptor{io};
   asio::steady_timer timer{io};
   std::thread thread;
@@ -73,10 +70,11 @@ struct Server::Body {
 /// One connection, until its answer has been sent or its time is up.
 class Server::Body::Client : public std::enable_shared_from_this<Client> {
  public:
-  Client(Body& server, tcp::socket socket) : server_(server), stream_(std::move(socket)) {
+  Client(Body& server, tcp::socket socket)
+      : server_(server), at_(server.clients.insert(server.clients.end(), this)), stream_(std::move(socket)) {
     parser_.header_limit(kMostHeader);
   }
-  ~Client() { server_.left(); }
+  ~Client() { server_.clients.erase(at_); }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
@@ -87,6 +85,9 @@ class Server::Body::Client : public std::enable_shared_from_this<Client> {
                         if (!error) self->answer();
                       });
   }
+
+  /// What it waits for fails, and that ends it.
+  void cut_off() { stream_.close(); }
 
  private:
   void answer() {
@@ -109,6 +110,7 @@ class Server::Body::Client : public std::enable_shared_from_this<Client> {
   }
 
   Body& server_;
+  const std::list<Client*>::iterator at_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_{kMostHeader};
   bhttp::request_parser<bhttp::empty_body> parser_;
@@ -137,14 +139,11 @@ Status Server::Body::open() {
 }
 
 void Server::Body::accept() {
-  if (accepting || clients == settings.most_clients) return;
-  accepting = true;
   acceptor.async_accept(
       [this](const SystemError& error, tcp::socket socket) { accepted(error, std::move(socket)); });
 }
 
 void Server::Body::accepted(const SystemError& error, tcp::socket socket) {
-  accepting = false;
   if (error == asio::error::operation_aborted) return;
   if (error) {
     timer.expires_after(kPause);
@@ -153,14 +152,10 @@ void Server::Body::accepted(const SystemError& error, tcp::socket socket) {
     });
     return;
   }
-  ++clients;
+  // Those who are slow give way: whoever asks at once is answered before so many others have come.
+  if (clients.size() >= settings.most_clients) clients.front()->cut_off();
   std::make_shared<Client>(*this, std::move(socket))->run();
   accept();
-}
-
-void Server::Body::left() {
-  --clients;
-  if (!closing) accept();
 }
 
 Server::Server(std::unique_ptr<Body> body) : body_(std::move(body)) {}
@@ -174,7 +169,6 @@ Result<std::unique_ptr<Server>> Server::start(const Settings& settings, Handler 
 Server::~Server() {
   body_->io.stop();
   body_->thread.join();
-  body_->closing = true;
 }
 
 const std::string& Server::place() const { return body_->place; }

@@ -25,7 +25,8 @@ struct Reply {
 };
 
 /// Answers GET and HEAD from a thread of its own, one client after the other, one request a connection. So
-/// many clients are held at once, further ones wait in the kernel; each has so much time for all of it.
+/// many clients are held at once, and one more takes the place of the oldest; each has so much time for all
+/// of it.
 class Server {
  public:
   using Handler = std::function<Reply(const Request&)>;

@@ -95,16 +95,24 @@ TEST(HttpServerTest, WhatIsNoRequestOrTooLongIsCutOff) {
   EXPECT_LE(::recv(socket.get(), &byte, 1, 0), 0);
 }
 
-TEST(HttpServerTest, MoreClientsWaitUntilOneHasGone) {
+TEST(HttpServerTest, OneMoreTakesThePlaceOfTheOldest) {
   const auto server = start(2);
   const UniqueFd first = dial(*server);
-  UniqueFd second = dial(*server);
-  const UniqueFd third = dial(*server);
-  say(third, "GET /third HTTP/1.1\r\n\r\n");
-  char byte = 0;
-  EXPECT_EQ(::recv(third.get(), &byte, 1, MSG_DONTWAIT), -1);
-  second.reset();
-  EXPECT_THAT(hear(third), HasSubstr("/third"));
+  const UniqueFd second = dial(*server);
+  EXPECT_THAT(ask(*server, "GET /third HTTP/1.1\r\n\r\n"), HasSubstr("/third"));
+  EXPECT_EQ(hear(first), "");
+  say(second, "GET /second HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(hear(second), HasSubstr("/second"));
+}
+
+TEST(HttpServerTest, SlowClientsStarveNobody) {
+  const auto server = start();
+  std::vector<UniqueFd> slow;
+  for (int i = 0; i != 64; ++i) {
+    slow.push_back(dial(*server));
+    say(slow.back(), "GET /slow");
+  }
+  EXPECT_THAT(ask(*server, "GET /page HTTP/1.1\r\n\r\n"), HasSubstr("/page"));
 }
 
 TEST(HttpServerTest, OneThatSaysNothingIsCutOff) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -95,6 +96,24 @@ std::string first_event() {
       std::chrono::duration_cast<std::chrono::microseconds>(zero).count());
 }
 
+/// A regular file of this user under that very name, made if there is none, for nobody else to read. It may
+/// lie where others can put something in its place.
+Result<UniqueFd> open_own(const std::string& name) {
+  const std::string what = fmt::format("open the trace {}", name);
+  UniqueFd file(
+      ::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600));
+  if (!file && errno == ELOOP) return fail(ErrorCode::kUnavailable, "{}: it is a symbolic link", what);
+  if (!file && errno == ENXIO) return fail(ErrorCode::kUnavailable, "{}: it is no regular file", what);
+  if (!file) return tl::unexpected(system_error(what, errno));
+  struct stat found{};
+  if (::fstat(file.get(), &found) != 0) return tl::unexpected(system_error(what, errno));
+  if (!S_ISREG(found.st_mode)) return fail(ErrorCode::kUnavailable, "{}: it is no regular file", what);
+  if (found.st_uid != ::geteuid()) return fail(ErrorCode::kUnavailable, "{}: it is another user's", what);
+  if (found.st_nlink != 1) return fail(ErrorCode::kUnavailable, "{}: it has another name, too", what);
+  if (::fchmod(file.get(), 0600) != 0) return tl::unexpected(system_error(what, errno));
+  return file;
+}
+
 }  // namespace
 
 std::shared_ptr<Trace> Trace::of_process(const Options& options) {
@@ -108,8 +127,9 @@ std::shared_ptr<Trace> Trace::of_process(const Options& options) {
 }
 
 Result<std::shared_ptr<Trace>> Trace::open(const std::string& name, std::uint64_t most_bytes) {
-  UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  if (!file) return tl::unexpected(system_error(fmt::format("open the trace {}", name), errno));
+  auto opened = open_own(name);
+  if (!opened) return tl::unexpected(opened.error());
+  UniqueFd file = std::move(*opened);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     return fail(
         ErrorCode::kUnavailable,
@@ -121,7 +141,6 @@ Result<std::shared_ptr<Trace>> Trace::open(const std::string& name, std::uint64_
     return tl::unexpected(system_error(fmt::format("empty the trace {}", name), errno));
   }
   std::shared_ptr<Trace> trace(new Trace(std::move(file), name, most_bytes));
-  trace->write(first_event());
   auto thread = start_thread("p2p-trace", [self = trace.get()] { self->run(); });
   if (!thread) return tl::unexpected(thread.error());
   trace->thread_ = std::move(*thread);
@@ -141,8 +160,6 @@ Trace::~Trace() {
   futex_wake_all(stop_);
   futex_wake_all(news_);
   if (thread_.joinable()) thread_.join();
-  write_queued();
-  if (!full_) write("\n]\n");
 }
 
 void Trace::note(Event event) {
@@ -160,13 +177,17 @@ void Trace::note(Event event) {
   if (news_.load(std::memory_order_relaxed) == 0 && news_.exchange(1) == 0) futex_wake_all(news_);
 }
 
+// All is written here, where signals are blocked: at its limit of file sizes a process gets one that ends it.
 void Trace::run() {
+  write(first_event());
   while (stop_ == 0) {
     futex_wait(news_, 0, Clock::time_point::max());
     if (news_.exchange(0) == 0) continue;
     futex_wait(stop_, 0, Clock::now() + kGather);
     write_queued();
   }
+  write_queued();
+  if (!full_) write("\n]\n");
 }
 
 void Trace::write_queued() {

@@ -1,8 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/observe/trace.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -10,6 +13,8 @@
 #include <memory>
 #include <sstream>
 #include <string>
+
+#include "base/unique_fd.h"
 
 namespace p2p::engine {
 namespace {
@@ -69,6 +74,50 @@ TEST_F(TraceTest, EndsBeforeTheFileIsTooLarge) {
     trace->note({.transfer = trace->next()});
   }
   EXPECT_THAT(text(), Not(HasSubstr("transfer")));
+}
+
+TEST_F(TraceTest, OnlyAFileOfItsOwnIsEmptied) {
+  const std::string other = path_ + ".other";
+  std::ofstream(other) << "precious";
+  const auto size = [&] { return std::filesystem::file_size(other); };
+  std::filesystem::create_symlink(other, path_);
+  EXPECT_EQ(Trace::of_process(options_), nullptr);
+  EXPECT_EQ(size(), 8U) << "through a symbolic link";
+  std::filesystem::remove(path_);
+  std::filesystem::create_hard_link(other, path_);
+  EXPECT_EQ(Trace::of_process(options_), nullptr);
+  EXPECT_EQ(size(), 8U) << "under another name";
+  std::filesystem::remove(path_);
+  std::filesystem::remove(other);
+}
+
+TEST_F(TraceTest, AFifoHoldsNobodyUp) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(Trace::of_process(options_), nullptr);
+  const UniqueFd reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  EXPECT_EQ(Trace::of_process(options_), nullptr) << "with a reader";
+}
+
+TEST_F(TraceTest, AnOldFileIsForItsOwnerAlone) {
+  std::ofstream(path_) << "old";
+  ASSERT_EQ(::chmod(path_.c_str(), 0666), 0);
+  const auto trace = Trace::of_process(options_);
+  ASSERT_NE(trace, nullptr);
+  EXPECT_EQ(std::filesystem::status(path_).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+TEST_F(TraceTest, TheLimitOfFileSizesEndsTheTraceAndNotTheProcess) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit little{16, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+  {
+    const auto trace = Trace::of_process(options_);
+    if (trace) trace->note({.transfer = trace->next()});
+  }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(std::filesystem::file_size(path_), 16U);
 }
 
 TEST_F(TraceTest, AFileThatCannotBeHadIsNone) {
