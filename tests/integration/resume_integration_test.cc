@@ -210,5 +210,25 @@ TEST_P(ResumeTest, APeerThatIsStoppedMeanwhileGoesOn) {
   EXPECT_TRUE(is_ok(status_of(joined.peer.call(fmt::format("notified {} 20000", joined.at_peer)))));
 }
 
+// Of one that dialled nothing is heard meanwhile, whichever transport there is.
+TEST_P(ResumeTest, APeerThatDialledAndIsStoppedMeanwhileGoesOn) {
+  EndpointPlan impatient = plan();
+  impatient.keepalive = 2s;
+  Endpoint endpoint = make_endpoint(impatient);
+  Middlebox middlebox(endpoint.port());
+  Peer peer(impatient);
+  peer.begin(fmt::format("connect 127.0.0.1 {} 20000", middlebox.port()));
+  auto connection = endpoint.accept(kLimit);
+  ASSERT_TRUE(is_ok(status_of(connection)));
+  ASSERT_TRUE(is_ok(status_of(peer.finish())));
+  peer.process().stop();
+  ASSERT_GE(middlebox.reset(), 1);
+  const Transfer note = connection->notify("to one who sleeps");
+  std::this_thread::sleep_for(5s);  // the fault itself
+  EXPECT_TRUE(is_ok(connection->status()));
+  peer.process().go_on();
+  EXPECT_TRUE(is_ok(note.wait(kLimit)));
+}
+
 }  // namespace
 }  // namespace p2p::testing

@@ -19,6 +19,9 @@ class ProcessWatch {
   void start(const ProcessId& self, const ProcessId& other, const std::function<void()>& ended);
   void stop();
 
+  /// It lives, as the system says.
+  bool sees_it_live() const { return static_cast<bool>(process_); }
+
  private:
   Reactor& reactor_;
   UniqueFd process_;  // pidfd

@@ -92,11 +92,17 @@ void SessionResume::suspend(Clock::duration dark) {
       hooks_.resumed(std::move(*outcome));
     });
   }
-  liveness_.emplace(LivenessMonitor::Limits{.beat = settings_.keepalive / LivenessMonitor::kBeats,
-                                            .machine = settings_.keepalive,
-                                            .heard_elsewhere = hooks_.heard_within},
-                    Clock::now());
+  liveness_.emplace(
+      LivenessMonitor::Limits{.beat = settings_.keepalive / LivenessMonitor::kBeats,
+                              .machine = settings_.keepalive,
+                              .heard_elsewhere = [this](auto time) { return is_heard_of(time); }},
+      Clock::now());
   wait_for_peer();
+}
+
+/// A process that is seen to live, though it may be stopped, is on a machine that does.
+bool SessionResume::is_heard_of(std::chrono::milliseconds within) const {
+  return process_.sees_it_live() || (hooks_.heard_within && hooks_.heard_within(within));
 }
 
 /// In beats, so that time in which this process was stopped counts for little. A peer whose machine is heard

@@ -93,6 +93,7 @@ class SessionResume {
   wire::Resumable own() const;
   void give_up(const Error& why);
   void wait_for_peer();
+  bool is_heard_of(std::chrono::milliseconds within) const;
 
   Reactor& reactor_;
   const Settings settings_;

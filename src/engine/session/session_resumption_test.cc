@@ -237,7 +237,9 @@ TEST_P(ResumeTest, AnotherIncarnationAtThePortIsTheEnd) {
 
 TEST_P(ResumeTest, WaitsForItsPeerForTheKeepaliveTime) {
   keepalive_ = 600ms;
-  open();
+  ProcessId elsewhere = this_process().value();
+  elsewhere.boot[0] ^= std::byte{1};
+  open(elsewhere);
   middlebox_->hold(true);
   const auto start = Clock::now();
   EXPECT_GE(middlebox_->reset(), 1);
@@ -245,6 +247,22 @@ TEST_P(ResumeTest, WaitsForItsPeerForTheKeepaliveTime) {
   EXPECT_EQ(error.code, ErrorCode::kPeerGone);
   EXPECT_THAT(error.message, HasSubstr("did not connect again within 600 ms"));
   EXPECT_GE(Clock::now() - start, 500ms);
+}
+
+// It may be stopped: its machine is this one, and nothing else is heard of it.
+TEST_P(ResumeTest, AProcessOfThisMachineThatLivesIsWaitedForLonger) {
+  keepalive_ = 300ms;
+  auto process = p2p::testing::Process::spawn({"sleep", "1000"}).value();
+  ProcessId its = this_process().value();
+  its.pid = static_cast<std::uint64_t>(process.pid());
+  its.started = start_of(its.pid).value();
+  open(its);
+  middlebox_->hold(true);
+  EXPECT_GE(middlebox_->reset(), 1);
+  std::this_thread::sleep_for(5 * keepalive_);  // the fault itself
+  EXPECT_TRUE(acceptor_.open_still());
+  process.kill_now();
+  EXPECT_THAT(acceptor_.wait_closed().message, HasSubstr("its process has ended"));
 }
 
 TEST_P(ResumeTest, AProcessOfThisMachineThatEndsIsTheEnd) {
