@@ -27,7 +27,8 @@ class MetricsListing;
 
 /// All that this process needs to move bytes: transports, regions, engine threads, a listener.
 /// Owns them; its end closes every connection (transfers under way end as cancelled) within the keepalive
-/// time. Movable; every call may come from any thread. Several endpoints may live in one process.
+/// time. Movable; every call may come from any thread. Several endpoints may live in one process. In a
+/// callback the end does not wait: a thread of its own does it, once the callbacks under way have returned.
 class P2P_API Endpoint {
  public:
   static Result<Endpoint> create(const Options& options);
@@ -76,6 +77,11 @@ class P2P_API Endpoint {
   /// How many connections peers have opened so far. Returns at once if that is not `seen` (0 at first), else
   /// when another one comes or `timeout` is over. Takes none of them: `accept` has them without a wait.
   std::uint64_t wait_for_peer(std::uint64_t seen, std::chrono::nanoseconds timeout) const;
+
+  /// Ends every connection, as the end of the endpoint does, but waits for `patience` at most until the peers
+  /// have heard of it. Neither the endpoint's end nor a region that is dropped later waits any more; the log
+  /// warns if a peer may still write to its memory.
+  void close(std::chrono::nanoseconds patience);
 
   /// Connections that are connecting or open, accepted ones included.
   std::vector<Connection> connections() const;

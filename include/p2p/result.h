@@ -33,7 +33,7 @@ struct Error {
   std::string message;
 };
 
-/// A value, or why there is none. Nothing in this library throws.
+/// A value, or why there is none. Nothing in this library throws, but for std::bad_alloc.
 template <class T>
 using Result = tl::expected<T, Error>;
 

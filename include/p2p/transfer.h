@@ -50,7 +50,7 @@ class P2P_API Transfer {
   std::uint64_t bytes() const;
 
   /// Runs `callback` once when done, at once if it already is. It runs on an engine thread and must not
-  /// block.
+  /// block. What it throws is logged.
   void on_done(std::function<void()> callback) const;
 
  private:

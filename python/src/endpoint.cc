@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +20,10 @@ namespace nb = nanobind;
 namespace {
 
 constexpr std::chrono::milliseconds kExitDrain{500};
+
+// How long an end waits until the peers have heard of it.
+constexpr std::chrono::milliseconds kGoodbye{450};
+
 constexpr std::chrono::seconds kExitWait{2};
 
 /// The endpoints of this process. Guarded by the GIL, which a fork also holds.
@@ -84,18 +87,28 @@ nb::typed<nb::dict, nb::str, nb::str> transports_of(const PyEndpoint& self) {
   return out;
 }
 
-/// Ends transfers, connections and the engine of an endpoint that was taken. Any thread, without the GIL.
-void shut(std::shared_ptr<State> state, std::chrono::nanoseconds timeout) {
-  state->listing = LocalListing();
-  state->transfers.cancel_receives();  // nothing says that their messages will ever come
-  const auto end = std::chrono::steady_clock::now() + timeout;
-  for (const Connection& connection : state->engine.connections()) {
-    const auto left = end - std::chrono::steady_clock::now();
-    (void)connection.close(std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{0}));
+using Clock = std::chrono::steady_clock;
+
+std::chrono::nanoseconds left_until(Clock::time_point end) {
+  return std::max<std::chrono::nanoseconds>(end - Clock::now(), std::chrono::nanoseconds{0});
+}
+
+/// Lets what is under way end until `deadline`, then says goodbye to the peers.
+void drain(State& state, Clock::time_point deadline) {
+  state.closing.store(true);
+  state.listing = LocalListing();
+  state.transfers.cancel_receives();  // nothing says that their messages will ever come
+  for (const Connection& connection : state.engine.connections()) {
+    (void)connection.close(left_until(deadline));
   }
-  state->transfers.cancel_all();
-  state->connections.clear();
-  state->memory.clear();
+  state.transfers.cancel_all();
+}
+
+/// What a peer has not heard of by `deadline` ends all the same.
+void end(State& state, Clock::time_point deadline) {
+  state.engine.close(left_until(deadline));
+  state.connections.clear();
+  state.memory.clear();
 }
 
 }  // namespace
@@ -140,45 +153,44 @@ Result<std::shared_ptr<State>> PyEndpoint::state() const {
   return state_;
 }
 
-std::shared_ptr<State> PyEndpoint::take() {
-  std::shared_ptr<State> state = std::exchange(state_, nullptr);
-  if (!state) return nullptr;
+void PyEndpoint::close(std::chrono::nanoseconds timeout) {
+  if (!state_) return;
+  std::shared_ptr<State> state = std::move(state_);
+  state_ = nullptr;
   if (state->generation != fork_generation()) {
     // Its threads live in the parent only; what is left here can be neither used nor taken apart.
     state->listing.forget();
     new std::shared_ptr<State>(std::move(state));
-    return nullptr;
+    return;
   }
-  state->closing.store(true);
-  return state;
+  Released released;
+  drain(*state, std::chrono::steady_clock::now() + timeout);
+  end(*state, std::chrono::steady_clock::now() + kGoodbye);
+  state.reset();
 }
 
-void PyEndpoint::close(std::chrono::nanoseconds timeout) {
-  std::shared_ptr<State> state = take();
-  if (!state) return;
+// Beside a peer that stands still every one takes the time that it has: they take it at the same time.
+void PyEndpoint::close_together() {
+  std::vector<std::shared_ptr<State>> states;
+  for (PyEndpoint* endpoint : living()) {
+    if (!endpoint->state_ || endpoint->state_->generation != fork_generation()) continue;
+    states.push_back(std::move(endpoint->state_));
+    endpoint->state_ = nullptr;
+  }
   Released released;
-  shut(std::move(state), timeout);
+  const auto drained = std::chrono::steady_clock::now() + kExitDrain;
+  for (const auto& state : states) drain(*state, drained);
+  const auto ended = std::chrono::steady_clock::now() + kGoodbye;
+  for (const auto& state : states) end(*state, ended);
+  states.clear();
 }
 
 void PyEndpoint::close_all() {
   ending = std::this_thread::get_id();
-  // All at once: each may wait for a peer that stands still.
-  std::vector<std::thread> closers;
-  for (PyEndpoint* endpoint : living()) {
-    std::shared_ptr<State> state = endpoint->take();
-    if (!state) continue;
-    try {
-      closers.emplace_back([state]() mutable { shut(std::move(state), kExitDrain); });
-    } catch (const std::system_error&) {  // no further thread
-      shut(std::move(state), kExitDrain);
-    }
-  }
-  PyThreadState* rest = PyEval_SaveThread();  // not counted, unlike Released
-  for (std::thread& closer : closers) closer.join();
-  PyEval_RestoreThread(rest);
+  close_together();
   const auto end = std::chrono::steady_clock::now() + kExitWait;
   while (std::chrono::steady_clock::now() < end) {
-    PyThreadState* thread = PyEval_SaveThread();
+    PyThreadState* thread = PyEval_SaveThread();  // not counted, unlike Released
     const int away = Released::away();
     if (away > 0) std::this_thread::sleep_for(std::chrono::milliseconds{1});
     PyEval_RestoreThread(thread);

@@ -81,12 +81,11 @@ class PyEndpoint {
   void close(std::chrono::nanoseconds timeout);
   bool closed() const { return state_ == nullptr; }
 
-  /// For the interpreter's end: closes all endpoints at once and waits until no call is under way, bounded.
+  /// For the interpreter's end: closes every endpoint and waits until no call is under way, bounded.
   static void close_all();
 
  private:
-  /// The state of an endpoint that is to be closed; null where it is closed already, and in a fork's child.
-  std::shared_ptr<State> take();
+  static void close_together();
 
   std::shared_ptr<State> state_;
 };

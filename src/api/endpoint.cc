@@ -137,6 +137,8 @@ std::uint64_t Endpoint::wait_for_peer(std::uint64_t seen, std::chrono::nanosecon
   return endpoint_->wait_for_peer(seen, timeout);
 }
 
+void Endpoint::close(std::chrono::nanoseconds patience) { endpoint_->close(patience); }
+
 std::vector<Connection> Endpoint::connections() const {
   std::vector<Connection> connections;
   for (auto& connection : endpoint_->connections()) connections.emplace_back(std::move(connection));

@@ -14,6 +14,11 @@ namespace {
 // Connections that have ended and are still kept for `accept`, at most.
 constexpr std::ptrdiff_t kMaxEndedConnections = 128;
 
+std::shared_ptr<Connection> unwatched(const std::shared_ptr<Context>& context, Role role) {
+  const auto ignore = [](const std::shared_ptr<Connection>&) {};
+  return Connection::make(context, ConnectionId{0}, role, {ignore, ignore});
+}
+
 void add_to(Stats& sum, const Stats& one) {
   sum.transfers_started += one.transfers_started;
   sum.transfers_completed += one.transfers_completed;
@@ -44,11 +49,14 @@ void add_to(Stats& sum, const Stats& one) {
 
 }  // namespace
 
+std::shared_ptr<Connection> Connections::ended(const std::shared_ptr<Context>& context, const Error& why) {
+  auto connection = unwatched(context, Role::kConnector);
+  connection->end_now(why);
+  return connection;
+}
+
 std::shared_ptr<Connection> Connections::add(Role role) {
-  if (!context_->regions->check_process()) {
-    const auto ignore = [](const std::shared_ptr<Connection>&) {};
-    return Connection::make(context_, ConnectionId{0}, role, {ignore, ignore});
-  }
+  if (!context_->regions->check_process()) return unwatched(context_, role);
   MutexLock lock(mutex_);
   if (closing_) return nullptr;
   const ConnectionId id{next_id_++};

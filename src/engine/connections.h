@@ -28,6 +28,9 @@ class Connections {
   /// Null after `close`. In a process forked from the endpoint's, a connection on which every call fails.
   std::shared_ptr<Connection> add(Role role);
 
+  /// One on which every call fails for this reason.
+  static std::shared_ptr<Connection> ended(const std::shared_ptr<Context>& context, const Error& why);
+
   /// The next that a peer has opened; null if none comes before `deadline`.
   std::shared_ptr<Connection> accept(Clock::time_point deadline);
 

@@ -28,6 +28,8 @@ using Clock = std::chrono::steady_clock;
 // which stops threads for some milliseconds (base/descriptor_table.h).
 constexpr std::size_t kExpectedDescriptors = 4096;
 
+Error endpoint_closed() { return {ErrorCode::kCancelled, "the endpoint was closed"}; }
+
 // Attempts to get one port at both addresses, each with a port that the system chooses.
 constexpr int kPortTries = 8;
 
@@ -154,15 +156,23 @@ Status Endpoint::open_port(const std::vector<socket::Address>& wanted) {
   return {};
 }
 
-Endpoint::~Endpoint() {
-  if (!context_->reactor) return;
+void Endpoint::close(std::chrono::nanoseconds patience) {
+  close_connections(deadline_after(patience));
+  context_->regions->wait_no_more();
+}
+
+void Endpoint::close_connections(Clock::time_point deadline) {
   // On the reactor's thread, so that none is accepted once the listener has closed.
   context_->reactor->post([this] {
     if (listener_) listener_->close();
   });
+  connections_.close(endpoint_closed(), deadline);
+}
+
+Endpoint::~Endpoint() {
+  if (!context_->reactor) return;
   // A session sends its last messages for at most the keepalive time.
-  connections_.close({ErrorCode::kCancelled, "the endpoint was closed"},
-                     Clock::now() + 2 * context_->options.keepalive + std::chrono::seconds(1));
+  close_connections(Clock::now() + 2 * context_->options.keepalive + std::chrono::seconds(1));
   implicit_.clear();
   context_->imports.stop();
   context_->answers.stop();
@@ -230,8 +240,8 @@ Strangers::Drop Endpoint::welcome(UniqueFd socket, Strangers::Id stranger) {
   Session::Handlers handlers;
   handlers.opened = [this, session, stranger, deadline](const SessionPeer& peer) {
     const auto connection = connections_.add(Role::kAcceptor);
-    if (!connection) return (*session)->drop({ErrorCode::kCancelled, "the endpoint was closed"});
-    count_until_open(*connection, stranger);
+      if (!connection) return (*session)->drop(endpoint_closed());
+      count_until_open(*connection, stranger);
     connection->adopt(std::move(*session), peer, deadline);
   };
   handlers.answered = [this, stranger] { listener_->answered(stranger); };
@@ -259,8 +269,9 @@ std::shared_ptr<Connection> Endpoint::connect(const std::string& host, std::uint
                                               std::chrono::nanoseconds timeout,
                                               std::optional<std::string> note) {
   const auto connection = connections_.add(Role::kConnector);
+  if (!connection) return Connections::ended(context_, endpoint_closed());
   if (!context_->regions->check_process()) return connection;
-  if (connection) connection->dial(host, port, session_config(std::move(note)), deadline_after(timeout));
+  connection->dial(host, port, session_config(std::move(note)), deadline_after(timeout));
   return connection;
 }
 

@@ -38,6 +38,9 @@ class Endpoint {
   /// callback, which it may have to wait for.
   ~Endpoint();
 
+  /// As in p2p::Endpoint.
+  void close(std::chrono::nanoseconds patience);
+
   const std::string& address() const { return address_; }
   std::uint16_t port() const { return port_; }
 
@@ -52,7 +55,7 @@ class Endpoint {
   /// Goes to peers with each handshake that begins from now on.
   void set_note(std::string note);
 
-  /// Null once the endpoint closes. `note` if given, else that of set_note. Does not block.
+  /// Once the endpoint closes, one that has ended. `note` if given, else that of set_note. Does not block.
   std::shared_ptr<Connection> connect(const std::string& host, std::uint16_t port,
                                       std::chrono::nanoseconds timeout, std::optional<std::string> note);
 
@@ -73,6 +76,7 @@ class Endpoint {
   Endpoint() = default;
   Status start_threads();
   Status listen();
+  void close_connections(std::chrono::steady_clock::time_point deadline);
   Status open_port(const std::vector<socket::Address>& wanted);
   void count_until_open(Connection& connection, Strangers::Id stranger);
   Strangers::Drop welcome(UniqueFd socket, Strangers::Id stranger);

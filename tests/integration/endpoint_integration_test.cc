@@ -1,11 +1,15 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <memory>
 #include <thread>
 
+#include "support/hex.h"
 #include "support/peer.h"
 
 namespace p2p::testing {
@@ -63,6 +67,32 @@ TEST(EndpointTest, APeerOfTheHostMayUseLoopbackWhicheverAddressIsAnnounced) {
   for (const std::string& host : {*announced, std::string(four ? "127.0.0.1" : "::1")}) {
     EXPECT_TRUE(is_ok(status_of(dialling.connect(host, listening.port(), kLimit)))) << host;
     EXPECT_TRUE(is_ok(status_of(listening.accept(kLimit)))) << host;
+  }
+}
+
+// A peer that stands still hears nothing of it; regions are not waited for either.
+TEST(EndpointTest, ClosesBesideAStoppedPeerInTheTimeThatItIsGiven) {
+  for (const char* const transport : {"tcp", "cma"}) {
+    constexpr std::size_t kSize = std::size_t{64} << 20;
+    Pair pair({.transport = transport, .keepalive = std::chrono::seconds(20)});
+    const PeerRegion theirs = pair.peer.region(kSize);
+    const RemoteSpan there{pair.connection.import_region(theirs.descriptor).value(),
+                           theirs.descriptor.address, kSize};
+    auto own = std::make_unique<OwnRegion>(pair.endpoint, kSize);
+    pair.peer.number(fmt::format("import {} {}", pair.at_peer, to_hex(own->region.descriptor())));
+    EXPECT_TRUE(
+        is_ok(pair.connection.write(own->span(0, 4096), {there.region, there.address, 4096}).wait(kLimit)));
+    pair.peer.process().stop();
+    const auto start = std::chrono::steady_clock::now();
+    const Transfer write = pair.connection.write(own->span(0, kSize), there);
+    const Transfer receive = pair.connection.recv(own->span(0, 64));
+    pair.endpoint.close(std::chrono::milliseconds(200));
+    EXPECT_TRUE(write.done() && receive.done()) << transport;
+    own.reset();
+    const auto late = pair.endpoint.connect("127.0.0.1", pair.peer.port(), kLimit);
+    EXPECT_TRUE(is_error(status_of(late), {ErrorCode::kCancelled})) << transport;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << transport;
+    pair.peer.process().go_on();
   }
 }
 

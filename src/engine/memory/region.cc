@@ -155,13 +155,12 @@ bool Region::revoke(std::chrono::steady_clock::time_point deadline) {
 void Region::drop() {
   // The parent's: the table keeps it, and all that it holds, as it is.
   if (!table_->check_process()) return;
-  const bool waits = !on_engine_thread();
+  const bool waits = !on_engine_thread() && revoke_timeout().count() != 0;
   if (revoke(waits ? deadline_after(revoke_timeout()) : std::chrono::steady_clock::now())) return;
   log(LogLevel::kWarning,
       "region {} ({} bytes at {}) was dropped {} while a peer may still use it: its memory has to stay; "
       "MemoryRegion::release says when it may go",
-      to_underlying(info_.id), info_.size, fmt::ptr(info_.base),
-      waits ? "and waited for" : "on a thread of the engine");
+      to_underlying(info_.id), info_.size, fmt::ptr(info_.base), waits ? "and waited for" : "without a wait");
 }
 
 bool Region::wait_unused(std::chrono::steady_clock::time_point deadline) {

@@ -143,7 +143,10 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
   Status check_process() const { return birthplace_.left() ? forked_off() : Status(); }
 
   /// How long a dropped region waits for peers to let go of it.
-  std::chrono::nanoseconds revoke_timeout() const { return revoke_timeout_; }
+  std::chrono::nanoseconds revoke_timeout() const { return revoke_timeout_.load(std::memory_order_relaxed); }
+
+  /// From now on it does not wait: the endpoint has closed, and has waited for its peers.
+  void wait_no_more() { revoke_timeout_ = std::chrono::nanoseconds(0); }
 
   /// Registers with every usable transport that keeps to the options; fails if none takes the memory.
   Result<std::shared_ptr<Region>> add(void* data, std::size_t size, MemoryPlace place,
@@ -179,7 +182,7 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
 
   const TransportList transports_;
   const Incarnation incarnation_;
-  const std::chrono::nanoseconds revoke_timeout_;
+  std::atomic<std::chrono::nanoseconds> revoke_timeout_;
   const Birthplace birthplace_;
   std::atomic<std::uint32_t> next_{1};
   RegionKeys keys_;
