@@ -1,12 +1,14 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """Metrics as collectors read them: over HTTP, by the official parser and promtool; the dashboard; p2p-top."""
 
+import contextlib
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -160,6 +162,29 @@ def test_top_says_where_nothing_is_served():
     assert run_top().returncode == 2
     nowhere = run_top("here", "--once")
     assert (nowhere.returncode, nowhere.stderr.splitlines()[-1]) == (2, "p2p-top: error: here is no address:port")
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"])
+def test_top_waits_a_bounded_time_for_an_answer_that_trickles(first, monkeypatch):
+    monkeypatch.setattr(top, "_PATIENCE", 1.0)
+    done = threading.Event()
+
+    def trickle(listener):
+        client, _ = listener.accept()
+        with client, contextlib.suppress(OSError):
+            client.sendall(first)
+            while not done.wait(0.1):
+                client.sendall(b"#")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=trickle, args=(listener,))
+        server.start()
+        try:
+            with pytest.raises(TimeoutError, match="not there within 1 s"):
+                top.fetch(f"127.0.0.1:{listener.getsockname()[1]}")
+        finally:
+            done.set()
+            server.join()
 
 
 def test_top_says_that_the_process_has_ended(other):

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import http.client
 import os
 import re
 import shutil
+import socket
 import sys
+import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -47,12 +49,34 @@ class Scrape:
 
 
 def fetch(place: str) -> Scrape:
-    """The metrics that are served at ``address:port``."""
-    request = urllib.request.Request(f"http://{place}/metrics", headers={"Accept": "text/plain"})
-    # What a process of this host serves is asked of it, not of a proxy.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=_PATIENCE) as answer:
-        return Scrape.of(answer.read(_MOST_BYTES).decode(), time.monotonic())
+    """The metrics that are served at ``address:port``; all of the answer has ``_PATIENCE`` seconds."""
+    connection = http.client.HTTPConnection(place, timeout=_PATIENCE)  # of no proxy
+    connection.connect()
+    late = threading.Event()
+    sock = connection.sock
+
+    def cut_off() -> None:
+        late.set()
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(_PATIENCE, cut_off)
+    timer.start()
+    try:
+        connection.request("GET", "/metrics", headers={"Accept": "text/plain"})
+        answer = connection.getresponse()
+        page = answer.read(_MOST_BYTES)
+    except http.client.HTTPException as error:
+        if not late.is_set():
+            raise OSError(f"{type(error).__name__}: {error}") from error
+    finally:
+        timer.cancel()
+        connection.close()
+    if late.is_set():
+        raise TimeoutError(f"the answer was not there within {_PATIENCE:g} s")
+    if answer.status != 200:
+        raise OSError(f"HTTP {answer.status}: {answer.reason}")
+    return Scrape.of(page.decode(), time.monotonic())
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
@@ -203,11 +227,11 @@ def show(place: str, interval: float, once: bool) -> int:
     while True:
         try:
             now = fetch(place)
-        except (urllib.error.URLError, OSError) as error:
-            reason = getattr(error, "reason", error)
-            text = getattr(reason, "strerror", None) or reason
+        except OSError as error:
+            text = error.strerror or error
             remedy = "the process has ended" if before else f"run the process with UCCL_P2P_METRICS={place}"
-            print(f"p2p-top: no metrics at {place}: {text}; {remedy}", file=sys.stderr)
+            told = text if isinstance(error, TimeoutError) else f"{text}; {remedy}"
+            print(f"p2p-top: no metrics at {place}: {told}", file=sys.stderr)
             return 1
         rows = lines(now, before)
         if terminal and not once:
