@@ -225,7 +225,7 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
                                                  const RegionOptions& options) {
   if (Status here = check_process(); !here) return tl::unexpected(here.error());
   const auto address = reinterpret_cast<std::uintptr_t>(data);
-  if (data == nullptr || size == 0 || address + size < address) {
+  if ((data == nullptr && size != 0) || address + size < address) {
     return fail(ErrorCode::kInvalidArgument, "register {} ({} bytes): not a range of memory", data, size);
   }
   RegionInfo info{RegionId{next_.fetch_add(1)}, {}, static_cast<std::byte*>(data), size, place};
@@ -238,8 +238,9 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
   std::vector<std::shared_ptr<Registration>> registrations(transports_.size());
   std::vector<std::string> reasons;  // as many as there are transports once there is one
   std::string why;
-  bool any = false;
-  for (std::size_t i = 0; i < transports_.size(); ++i) {
+  bool any = size == 0;
+  if (any) reasons.assign(transports_.size(), "the region has no bytes");  // no transport is asked
+  for (std::size_t i = 0; i < transports_.size() && size != 0; ++i) {
     if (transports_[i].unusable) continue;
     auto registration = register_with(*transports_[i].transport, info);
     if (registration) {

@@ -221,7 +221,7 @@ Status RegionExchange::on(const wire::RegionAnswer& answer) {
   if (answer.error != 0) {
     fail_region(remote, {code_from_wire(answer.error),
                          "use a remote region: the owner says: " + answer.message.text()});
-  } else if (answer.size == 0 || answer.base + answer.size < answer.base) {
+  } else if (answer.base + answer.size < answer.base) {
     return fail(ErrorCode::kProtocol, "a region of {} bytes at {:#x}", answer.size, answer.base);
   } else {
     RegionInfo info{remote->descriptor().region, remote->descriptor().key,
