@@ -49,7 +49,8 @@ class P2P_API Endpoint {
   void set_note(std::string note);
 
   /// Makes `size` bytes at `data` usable in transfers and, with its descriptor, by peers. The kind of memory
-  /// is found from the pointer. The same and overlapping ranges may be registered any number of times.
+  /// is found from the pointer. The same and overlapping ranges may be registered any number of times,
+  /// and ranges of no bytes, null included.
   /// Fails here, with the reason, if no transport can move this memory and keep to the options.
   Result<MemoryRegion> register_memory(void* data, std::size_t size, const RegionOptions& options = {});
 
@@ -57,8 +58,10 @@ class P2P_API Endpoint {
   /// spans that touch each other, and kept until the endpoint ends. If there are more than 4096, or than one
   /// call needs, the least recently used one goes; one whose device memory was freed goes when its address is
   /// used again. A region's descriptors become invalid with it. Hold what this returns until the transfers
-  /// with these spans have been posted.
-  Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans);
+  /// with these spans have been posted. `read_only`: the regions are others than those without it, and peers
+  /// that get a descriptor may only read.
+  Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans,
+                                                           bool read_only = false);
 
   /// Connects and waits until the connection is open. The peer gets `note`, or else that of `set_note`.
   Result<Connection> connect(const std::string& host, std::uint16_t port,

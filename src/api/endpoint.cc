@@ -104,8 +104,9 @@ Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size, con
   return endpoint_->register_memory(data, size, options);
 }
 
-Result<std::vector<std::shared_ptr<MemoryRegion>>> Endpoint::cover(std::span<LocalSpan> spans) {
-  return endpoint_->cover(spans);
+Result<std::vector<std::shared_ptr<MemoryRegion>>> Endpoint::cover(std::span<LocalSpan> spans,
+                                                                   bool read_only) {
+  return endpoint_->cover(spans, read_only);
 }
 
 Connection Endpoint::connect_async(const std::string& host, std::uint16_t port,

@@ -174,6 +174,7 @@ Endpoint::~Endpoint() {
   // A session sends its last messages for at most the keepalive time.
   close_connections(Clock::now() + 2 * context_->options.keepalive + std::chrono::seconds(1));
   implicit_.clear();
+  implicit_read_only_.clear();
   context_->imports.stop();
   context_->answers.stop();
   context_->watch.stop();

@@ -48,8 +48,8 @@ class Endpoint {
 
   /// These two as in p2p::Endpoint.
   Result<MemoryRegion> register_memory(void* data, std::size_t size, const RegionOptions& options = {});
-  Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans) {
-    return implicit_.cover(spans);
+  Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans, bool read_only) {
+    return (read_only ? implicit_read_only_ : implicit_).cover(spans);
   }
 
   /// Goes to peers with each handshake that begins from now on.
@@ -92,6 +92,9 @@ class Endpoint {
   Connections connections_{context_};
   ImplicitRegions implicit_{
       [this](std::byte* data, std::size_t size) { return register_memory(data, size); }};
+  ImplicitRegions implicit_read_only_{[this](std::byte* data, std::size_t size) {
+    return register_memory(data, size, {.read_only = true, .peers = {}});
+  }};
 
   mutable Mutex mutex_;
   std::string note_ P2P_GUARDED_BY(mutex_);
