@@ -35,8 +35,10 @@ Result<nb::list> describe_regions(State& state, std::span<const LocalSpan> spans
 }
 
 /// Their regions may yet have to be made.
-Result<nb::list> describe_addresses(State& state, std::span<LocalSpan> spans) {
-  const auto held = state.engine.cover(spans);
+Result<nb::list> describe_addresses(const PyEndpoint& self, Local local, bool read_only) {
+  const auto state = self.state_or_raise();
+  const std::span<LocalSpan> spans = *local.spans;
+  const auto held = state->engine.cover(spans, read_only);
   if (!held) return tl::unexpected(held.error());
   std::unordered_map<std::uint64_t, const MemoryRegion*> regions;
   for (const auto& region : *held) regions.emplace(static_cast<std::uint64_t>(region->id()), region.get());
@@ -50,9 +52,8 @@ Result<nb::list> describe_addresses(State& state, std::span<LocalSpan> spans) {
   return blobs;
 }
 
-Result<nb::list> describe(const PyEndpoint& self, Local local) {
-  const auto state = self.state_or_raise();
-  return local.by_address ? describe_addresses(*state, *local.spans) : describe_regions(*state, *local.spans);
+Result<nb::list> describe(const PyEndpoint& self, const Local& local) {
+  return describe_regions(*self.state_or_raise(), *local.spans);
 }
 
 OkAndBlobs all_of(const Result<nb::list>& blobs) {
@@ -122,11 +123,11 @@ void bind_into_buffers(PyClass& endpoint) {
   const auto many = [](const PyEndpoint& self, std::uint64_t, const Numbers& ids, const Numbers& addresses,
                        const Numbers& sizes, const std::vector<Buffer>& outs,
                        std::optional<std::size_t> num_iovs) {
-    Local local = in_regions(ids, addresses, sizes, num_iovs);
+    const Local local = in_regions(ids, addresses, sizes, num_iovs);
     raise_unless(same_length({outs.size()}, (*local.spans).size()).map([](std::size_t) {}));
     std::vector<const Buffer*> into;
     for (const Buffer& out : outs) into.push_back(&out);
-    return fill(describe(self, std::move(local)), into);
+    return fill(describe(self, local), into);
   };
   endpoint
       .def("advertise", one, "conn_id"_a, "mr_id"_a, "addr"_a, "len"_a, "out_buf"_a,
@@ -137,23 +138,28 @@ void bind_into_buffers(PyClass& endpoint) {
 }
 
 void bind_addresses(PyClass& endpoint) {
-  const auto one = [](const PyEndpoint& self, std::uint64_t, std::uint64_t ptr, std::size_t size) {
-    return one_of(describe(self, at_address(ptr, size)));
+  const auto one = [](const PyEndpoint& self, std::uint64_t, std::uint64_t ptr, std::size_t size,
+                      bool read_only) {
+    return one_of(describe_addresses(self, at_address(ptr, size), read_only));
   };
-  const auto tensor = [one](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object) {
+  const auto tensor = [one](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object,
+                            bool read_only) {
     const Tensor all = tensor_of(object, "advertise_ipc");
-    return one(self, conn_id, all.address, all.bytes);
+    return one(self, conn_id, all.address, all.bytes, read_only || !all.writable);
   };
-  const auto many = [](const PyEndpoint& self, std::uint64_t, const Numbers& ptrs, const Numbers& sizes) {
-    return all_of(describe(self, at_addresses(ptrs, sizes)));
+  const auto many = [](const PyEndpoint& self, std::uint64_t, const Numbers& ptrs, const Numbers& sizes,
+                       bool read_only) {
+    return all_of(describe_addresses(self, at_addresses(ptrs, sizes), read_only));
   };
   endpoint
-      .def("advertise_ipc", one, "conn_id"_a, "ptr"_a, "size"_a,
+      .def("advertise_ipc", one, "conn_id"_a, "ptr"_a, "size"_a, nb::kw_only(), "read_only"_a = false,
            "Describes unregistered memory for a peer's write_ipc and read_ipc: (ok, 88 bytes).\n\n"
-           "conn_id is not used. The memory stays reachable for who has the blob until the endpoint closes,\n"
-           "or 4096 other regions were used since.")
-      .def("advertise_ipc", tensor, "conn_id"_a, "tensor"_a, kTensor)
-      .def("advertisev_ipc", many, "conn_id"_a, "ptr_v"_a, "size_v"_a,
+           "conn_id is not used. read_only: peers may not write to it. The memory stays reachable for who "
+           "has\nthe blob until the endpoint closes, or 4096 other regions were used since.")
+      .def("advertise_ipc", tensor, "conn_id"_a, "tensor"_a, nb::kw_only(), "read_only"_a = false,
+           "The same for all of a contiguous tensor, array or buffer. Peers may not write to memory that is\n"
+           "read-only here.")
+      .def("advertisev_ipc", many, "conn_id"_a, "ptr_v"_a, "size_v"_a, nb::kw_only(), "read_only"_a = false,
            "advertise_ipc() for lists: (ok, list of blobs).");
 }
 

@@ -72,7 +72,8 @@ std::vector<XferDesc> register_memory(const PyEndpoint& self, const nb::typed<nb
   out.reserve(memories.size());
   for (const Tensor& memory : memories) {
     XferDesc desc{.addr = memory.address, .size = memory.bytes, .mr_id = kUnregistered, .region = {}};
-    const auto id = state->memory.add(state->engine, memory.address, memory.bytes);
+    const auto id = state->memory.add(state->engine, memory.address, memory.bytes,
+                                      {.read_only = !memory.writable, .peers = {}});
     if (id) {
       state->adopt_gpu(*id);
       desc.mr_id = *id;
@@ -207,7 +208,9 @@ void bind_descriptors(nb::module_& module, PyClass& endpoint) {
   endpoint
       .def("register_memory", &register_memory, "tensor_list"_a,
            "Registers contiguous tensors or arrays, or whatever has data_ptr(), numel() and element_size():\n"
-           "a list of XferDesc. Each is a registration of its own, also of the same memory.")
+           "a list of XferDesc. Each is a registration of its own, also of the same memory. Peers may not "
+           "write "
+           "to\nmemory that is read-only here.")
       .def("deregister_memory", &deregister_memory, "desc_list"_a,
            "Ends registrations of register_memory(). False if one was unknown or stayed in use.")
       .def(

@@ -48,16 +48,24 @@ OkAndId reg(PyEndpoint& self, std::uint64_t ptr, std::size_t size, const RegionO
   return nb::make_tuple(true, *id);
 }
 
-Tuple<bool, std::vector<std::uint64_t>> regv(PyEndpoint& self, const Numbers& ptrs, const Numbers& sizes) {
+/// What is to be registered, and how.
+struct Wanted {
+  std::uint64_t address;
+  std::size_t size;
+  RegionOptions options;
+};
+
+using OkAndIds = Tuple<bool, std::vector<std::uint64_t>>;
+
+OkAndIds regv(PyEndpoint& self, const std::vector<Wanted>& ranges) {
   const auto state = self.state_or_raise();
-  const Local local = at_addresses(ptrs, sizes);
   std::vector<std::uint64_t> ids;
   Status status;
   {
     Released released;
-    for (const LocalSpan& span : *local.spans) {
+    for (const Wanted& range : ranges) {
       const Result<std::uint64_t> id =
-          state->memory.add(state->engine, reinterpret_cast<std::uint64_t>(span.data), span.size);
+          state->memory.add(state->engine, range.address, range.size, range.options);
       if (id) {
         ids.push_back(*id);
       } else {
@@ -93,6 +101,31 @@ RegionOptions restricted(bool read_only, std::optional<std::vector<std::string>>
   return {.read_only = read_only,
           .peers = std::move(peers).value_or(std::vector<std::string>()),
           .expires = lasting(expires)};
+}
+
+using Names = std::optional<std::vector<std::string>>;
+
+OkAndIds regv_addresses(PyEndpoint& self, const Numbers& ptrs, const Numbers& sizes, bool read_only,
+                        Names peers, std::optional<double> expires) {
+  const Local local = at_addresses(ptrs, sizes);
+  const RegionOptions options = restricted(read_only, std::move(peers), expires);
+  std::vector<Wanted> ranges;
+  for (const LocalSpan& span : *local.spans) {
+    ranges.push_back({reinterpret_cast<std::uint64_t>(span.data), span.size, options});
+  }
+  return regv(self, ranges);
+}
+
+OkAndIds regv_tensors(PyEndpoint& self, const nb::typed<nb::list, nb::any>& tensors, bool read_only,
+                      Names peers, std::optional<double> expires) {
+  const RegionOptions options = restricted(read_only, std::move(peers), expires);
+  std::vector<Wanted> ranges;
+  for (nb::handle object : tensors) {
+    const Tensor tensor = tensor_of(object, "regv");
+    ranges.push_back({tensor.address, tensor.bytes, options});
+    ranges.back().options.read_only |= !tensor.writable;
+  }
+  return regv(self, ranges);
 }
 
 void bind_reg(PyClass& endpoint) {
@@ -142,8 +175,14 @@ void bind_memory(nb::module_& module, PyClass& endpoint) {
       .export_values();
   bind_reg(endpoint);
   endpoint
-      .def("regv", &regv, "ptrs"_a, "sizes"_a,
-           "Registers many ranges, all or none: (ok, list of ids). Raises RuntimeError if lengths differ.")
+      .def("regv", &regv_addresses, "ptrs"_a, "sizes"_a, nb::kw_only(), "read_only"_a = false,
+           "peers"_a = nb::none(), "expires"_a = nb::none(),
+           "Registers many ranges, all or none: (ok, list of ids). Raises RuntimeError if lengths differ.\n\n"
+           "The keywords are those of reg(), for all of them.")
+      .def("regv", &regv_tensors, "tensors"_a, nb::kw_only(), "read_only"_a = false, "peers"_a = nb::none(),
+           "expires"_a = nb::none(),
+           "The same for a list of contiguous tensors, arrays or buffers. Peers may not write to those that "
+           "are\nread-only here.")
       .def(
           "dereg",
           [](PyEndpoint& self, std::uint64_t mr_id, std::optional<double> timeout) {

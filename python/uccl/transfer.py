@@ -161,11 +161,9 @@ class TransferManager:
 
     def register_transfer(self, conn_id: int, tensor: torch.Tensor) -> int:
         """Registers a contiguous tensor for a connection and returns the transfer's id."""
-        if not tensor.is_contiguous():
-            raise ValueError("the tensor is not contiguous")
         peer = self._peer(conn_id)
         size = tensor.numel() * tensor.element_size()
-        ok, mr_id = self.ep.reg(tensor.data_ptr(), size)
+        ok, mr_id = self.ep.reg(tensor)
         if not ok:
             raise p2p.Error(p2p.last_error())
         with self._lock:

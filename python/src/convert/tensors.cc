@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace p2p::python {
 namespace nb = nanobind;
@@ -15,10 +16,24 @@ nb::builtin_exception with_gaps(const std::string& call) {
       (call + ": the tensor is not contiguous; give a contiguous() copy, or its pieces").c_str());
 }
 
-std::optional<Tensor> from_torch(nb::handle object, const std::string& call) {
-  if (!nb::hasattr(object, "data_ptr")) return std::nullopt;
-  if (nb::hasattr(object, "is_contiguous") && !nb::cast<bool>(object.attr("is_contiguous")())) {
-    throw with_gaps(call);
+nb::builtin_exception of_objects(const std::string& call) {
+  return nb::type_error(
+      (call + ": the memory holds Python objects, which are addresses in this process").c_str());
+}
+
+/// What a method without arguments says; `without` where the object has none of that name.
+bool says(nb::handle object, const char* method, bool without) {
+  const nb::object bound = nb::getattr(object, method, nb::none());
+  return bound.is_none() ? without : nb::cast<bool>(bound());
+}
+
+Tensor of_torch(nb::handle object, const std::string& call) {
+  if (!says(object, "is_contiguous", true)) throw with_gaps(call);
+  for (const char* view : {"conj", "neg"}) {
+    if (!says(object, (std::string("is_") + view).c_str(), false)) continue;
+    throw nb::value_error((call + ": the tensor is a view that shows other values than its memory has (" +
+                           view + "); give its resolve_" + view + "()")
+                              .c_str());
   }
   Tensor tensor{.address = nb::cast<std::uint64_t>(object.attr("data_ptr")()),
                 .bytes = nb::cast<std::size_t>(object.attr("numel")()) *
@@ -32,11 +47,23 @@ std::optional<Tensor> from_torch(nb::handle object, const std::string& call) {
   return tensor;
 }
 
+std::optional<Tensor> from_torch(nb::handle object, const std::string& call) {
+  if (!nb::hasattr(object, "data_ptr")) return std::nullopt;
+  try {
+    return of_torch(object, call);
+  } catch (nb::python_error& error) {  // of layouts without strides, or without memory of their own
+    if (!error.matches(PyExc_RuntimeError)) throw;
+    throw nb::value_error((call + ": " + nb::str(error.value()).c_str()).c_str());
+  }
+}
+
 /// Version 3 of the interface, and those before it.
 std::optional<Tensor> from_cuda_array(nb::handle object, const std::string& call) {
   if (!nb::hasattr(object, "__cuda_array_interface__")) return std::nullopt;
   const nb::dict said = nb::cast<nb::dict>(object.attr("__cuda_array_interface__"));
-  const auto item = std::stoull(std::string(nb::cast<nb::str>(said["typestr"]).c_str()).substr(2));
+  const std::string type = nb::cast<nb::str>(said["typestr"]).c_str();
+  if (type.at(1) == 'O') throw of_objects(call);
+  const auto item = std::stoull(type.substr(2));
   const nb::tuple shape = nb::cast<nb::tuple>(said["shape"]);
   const nb::object strides = nb::object(said.get("strides", nb::none()));
   std::size_t bytes = item;
@@ -60,6 +87,17 @@ std::optional<Tensor> from_cuda_array(nb::handle object, const std::string& call
                 .stream = nb::object(said.get("stream", nb::none()))};
 }
 
+/// Whether a buffer's elements are Python objects, or have some in them. Names of fields stand between
+/// colons.
+bool has_objects(std::string_view format) {
+  bool named = false;
+  for (const char letter : format) {
+    if (letter == ':') named = !named;
+    if (letter == 'O' && !named) return true;
+  }
+  return false;
+}
+
 std::optional<Tensor> from_buffer(nb::handle object, const std::string& call) {
   if (!PyObject_CheckBuffer(object.ptr())) return std::nullopt;
   Py_buffer view;
@@ -68,12 +106,14 @@ std::optional<Tensor> from_buffer(nb::handle object, const std::string& call) {
     return std::nullopt;
   }
   const bool packed = PyBuffer_IsContiguous(&view, 'C') != 0;
+  const bool objects = view.format != nullptr && has_objects(view.format);
   const Tensor tensor{.address = reinterpret_cast<std::uint64_t>(view.buf),
                       .bytes = static_cast<std::size_t>(view.len),
                       .writable = view.readonly == 0,
                       .device = {},
                       .stream = {}};
   PyBuffer_Release(&view);
+  if (objects) throw of_objects(call);
   if (!packed) throw with_gaps(call);
   return tensor;
 }

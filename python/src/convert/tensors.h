@@ -20,7 +20,8 @@ struct Tensor {
 };
 
 /// Of a torch tensor, or of what has __cuda_array_interface__, the buffer protocol or __dlpack__. `call` is
-/// for messages. TypeError for other objects, ValueError for memory with gaps.
+/// for messages. TypeError for other objects and arrays of Python objects; ValueError for memory with gaps,
+/// and for torch's conjugate and negative views, whose memory has other values than they show.
 Tensor tensor_of(nanobind::handle object, const char* call);
 
 /// The same for memory that is to be written to: ValueError where that is forbidden.
