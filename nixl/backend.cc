@@ -2,6 +2,7 @@
 #include "backend.h"
 
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "failure.h"
@@ -19,6 +20,9 @@ constexpr std::chrono::milliseconds kFarewell{1000};
 // For how long releasing a cancelled request waits until nothing touches its memory; mostly it is a fraction
 // of a millisecond. The agent tries again later where this is not enough.
 constexpr std::chrono::milliseconds kReleasePatience{10};
+
+// What a registration may say of itself: peers may then read and not write.
+constexpr std::string_view kReadOnly = "read_only";
 
 }  // namespace
 
@@ -72,19 +76,15 @@ nixl_status_t Backend::unknown(const std::string& agent) const {
 
 nixl_status_t Backend::registerMem(const nixlBlobDesc& mem, const nixl_mem_t& kind, nixlBackendMD*& out) {
   out = nullptr;
-  auto region = endpoint_->register_memory(reinterpret_cast<void*>(mem.addr), mem.len);
-  if (!region) return refuse(region.error());
-  if (const Status fits = check_place(kind, region->place()); !fits) return refuse(fits.error());
-  out = std::make_unique<LocalMemory>(std::move(*region)).release();
+  const auto memory = registered_.add(*endpoint_, mem, kind, mem.metaInfo == kReadOnly);
+  if (!memory) return refuse(memory.error());
+  out = *memory;
   return NIXL_SUCCESS;
 }
 
 nixl_status_t Backend::deregisterMem(nixlBackendMD* meta) {
-  auto* const memory = static_cast<LocalMemory*>(meta);
-  // As long as a peer may still write there, the registration stays, and the call can be made again.
-  if (const Status released = memory->release(timing_.keepalive); !released) return refuse(released.error());
-  delete memory;
-  return NIXL_SUCCESS;
+  const Status removed = registered_.remove(meta, timing_.keepalive);
+  return removed ? NIXL_SUCCESS : refuse(removed.error());
 }
 
 nixl_status_t Backend::connect(const std::string& remote_agent) {
@@ -111,7 +111,7 @@ nixl_status_t Backend::disconnect(const std::string& remote_agent) {
 }
 
 nixl_status_t Backend::unloadMD(nixlBackendMD* input) {
-  delete static_cast<RemoteMemory*>(input);
+  loaded_.remove(input);
   return NIXL_SUCCESS;
 }
 
@@ -185,15 +185,24 @@ nixl_status_t Backend::loadRemoteConnInfo(const std::string& remote_agent, const
   if (!decoded) {
     return refuse({decoded.error().code, "load agent " + remote_agent + ": " + decoded.error().message});
   }
-  const auto peer = std::make_shared<Peer>(*endpoint_, remote_agent, std::move(*decoded), timing_);
+  // The agent forgets a peer without a word when a later part of its metadata is wrong.
+  std::shared_ptr<Peer> forgotten;
+  auto peer = std::make_shared<Peer>(*endpoint_, remote_agent, *decoded, timing_);
   {
     const std::unique_lock lock(mutex_);
-    if (!peers_.emplace(remote_agent, peer).second) {
-      return refuse({ErrorCode::kInvalidArgument, "load agent " + remote_agent + ": it is loaded already"});
+    std::shared_ptr<Peer>& known = peers_[remote_agent];
+    if (known && known->info() == *decoded) {
+      peer = known;
+    } else if (known && known == self_) {
+      return refuse({ErrorCode::kInvalidArgument,
+                     "load agent " + remote_agent + ": this agent has the same name, and is another one"});
+    } else {
+      forgotten = std::exchange(known, peer);
     }
   }
+  if (forgotten) forgotten->leave();
   // Dialled now, so that the first transfer finds the connection open. Whether it works is seen then.
-  (void)peer->link();
+  if (peer != self_) (void)peer->link();
   return NIXL_SUCCESS;
 }
 
@@ -214,14 +223,15 @@ nixl_status_t Backend::loadRemoteMD(const nixlBlobDesc& input, const nixl_mem_t&
   auto memory = std::make_unique<RemoteMemory>(peer, *descriptor);
   // Imported now, in the background, so that the first transfer finds it ready. Whether it works is seen
   // then.
-  if (const auto link = peer->link()) (void)memory->import(*link);
-  out = memory.release();
+  if (const auto link = peer->link()) (void)memory->import(*link, true);
+  out = loaded_.add(std::move(memory));
   return NIXL_SUCCESS;
 }
 
 nixl_status_t Backend::loadLocalMD(nixlBackendMD* input, nixlBackendMD*& out) {
   // An object of its own: agents unload it after they have deregistered the memory.
-  out = std::make_unique<RemoteMemory>(self_, static_cast<LocalMemory*>(input)->descriptor()).release();
+  out = loaded_.add(
+      std::make_unique<RemoteMemory>(self_, static_cast<const LocalMemory*>(input)->descriptor()));
   return NIXL_SUCCESS;
 }
 

@@ -10,6 +10,7 @@
 
 #include "abi/engine.h"
 #include "inbox.h"
+#include "memory.h"
 #include "p2p/endpoint.h"
 #include "peer.h"
 
@@ -72,6 +73,8 @@ class Backend final : public nixlBackendEngine {
   std::shared_ptr<Peer> find(const std::string& agent) const;
   nixl_status_t unknown(const std::string& agent) const;
 
+  Registrations registered_;  // ends after the endpoint: nothing touches the memory then
+  LoadedMemory loaded_;
   std::optional<Endpoint> endpoint_;
   std::optional<Inbox> inbox_;
   std::string conn_info_;

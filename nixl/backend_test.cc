@@ -39,6 +39,14 @@ class Agent {
     EXPECT_EQ(engine_->loadLocalMD(registered_, own_), NIXL_SUCCESS);
     EXPECT_EQ(engine_->getPublicData(registered_, public_data_), NIXL_SUCCESS);
   }
+
+  void give_back() { EXPECT_EQ(engine_->deregisterMem(registered_), NIXL_SUCCESS); }
+
+  void register_again(const std::string& text = {}) {
+    EXPECT_EQ(engine_->registerMem(range(text), DRAM_SEG, registered_), NIXL_SUCCESS);
+    EXPECT_EQ(engine_->getPublicData(registered_, public_data_), NIXL_SUCCESS);
+  }
+
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
   ~Agent() { end(); }
@@ -102,6 +110,7 @@ class Agent {
   std::vector<char>& bytes() { return bytes_; }
   const std::string& name() const { return name_; }
   const std::string& conn_info() const { return conn_info_; }
+  const std::string& public_data() const { return public_data_; }
 
  private:
   const std::string name_;
@@ -174,7 +183,9 @@ TEST(Backend, RefusesWhatIsWrong) {
   EXPECT_EQ(engine.loadRemoteMD(there.range("x"), DRAM_SEG, "there", memory), NIXL_ERR_NOT_FOUND);
   EXPECT_EQ(engine.loadRemoteConnInfo("there", there.conn_info().substr(1)), NIXL_ERR_INVALID_PARAM);
   here.load(there);
-  EXPECT_EQ(engine.loadRemoteConnInfo("there", there.conn_info()), NIXL_ERR_INVALID_PARAM);
+  EXPECT_EQ(engine.loadRemoteConnInfo("here", there.conn_info()), NIXL_ERR_INVALID_PARAM)
+      << "another agent of this one's name";
+  EXPECT_EQ(engine.loadRemoteConnInfo("here", here.conn_info()), NIXL_SUCCESS);
   EXPECT_EQ(engine.loadRemoteMD(there.range("x"), DRAM_SEG, "there", memory), NIXL_ERR_INVALID_PARAM);
   EXPECT_EQ(memory, nullptr);
   EXPECT_EQ(engine.registerMem(there.range({}), FILE_SEG, memory), NIXL_ERR_NOT_SUPPORTED);
@@ -192,6 +203,124 @@ TEST(Backend, RefusesWhatIsWrong) {
             NIXL_ERR_INVALID_PARAM)
       << "memory of another agent than the one that is named";
   EXPECT_EQ(handle, nullptr);
+}
+
+// Agents forget a peer without a word when a part of its metadata is wrong, and load it again.
+TEST(Backend, LoadsAPeerThatTheAgentForgot) {
+  Agent here("here", 4096);
+  Agent there("there", 4096);
+  Prepared before(here, there, here.load(there), NIXL_WRITE, 1);
+  EXPECT_EQ(before.run("a"), NIXL_SUCCESS);
+  Prepared after(here, there, here.load(there), NIXL_WRITE, 1);
+  EXPECT_EQ(after.run("b"), NIXL_SUCCESS);
+  EXPECT_EQ(before.run("c"), NIXL_SUCCESS) << "it is the same peer";
+  EXPECT_THAT(there.notifications(3), ElementsAre(Pair("here", "a"), Pair("here", "b"), Pair("here", "c")));
+  // Another process by the same name takes its place.
+  Agent successor("there", 4096);
+  Prepared other(here, successor, here.load(successor), NIXL_WRITE, 1);
+  EXPECT_EQ(other.run("d"), NIXL_SUCCESS);
+  EXPECT_THAT(successor.notifications(1), ElementsAre(Pair("here", "d")));
+  EXPECT_EQ(before.run("e"), NIXL_ERR_REMOTE_DISCONNECT);
+  for (const Prepared* one : {&before, &after, &other}) {
+    EXPECT_EQ(here.engine().releaseReqH(one->handle), NIXL_SUCCESS);
+  }
+}
+
+TEST(Backend, SharesTheRegionOfARangeThatIsRegisteredTwice) {
+  Agent here("here", 4096);
+  Agent there("there", 4096);
+  Prepared write(here, there, here.load(there), NIXL_WRITE, 1);
+  nixlBackendEngine& engine = there.engine();
+  nixlBackendMD* again = nullptr;
+  ASSERT_EQ(engine.registerMem(there.range({}), DRAM_SEG, again), NIXL_SUCCESS);
+  std::string text;
+  EXPECT_EQ(engine.getPublicData(again, text), NIXL_SUCCESS);
+  EXPECT_EQ(text, there.public_data());
+  EXPECT_EQ(engine.deregisterMem(again), NIXL_SUCCESS);
+  EXPECT_EQ(write.run("x"), NIXL_SUCCESS) << "the other registration lives";
+  EXPECT_EQ(here.engine().releaseReqH(write.handle), NIXL_SUCCESS);
+  nixlBackendMD* other = nullptr;
+  EXPECT_EQ(engine.registerMem(there.range("read_only"), DRAM_SEG, other), NIXL_ERR_INVALID_PARAM);
+  EXPECT_EQ(engine.registerMem(there.range({}), VRAM_SEG, other), NIXL_ERR_INVALID_PARAM);
+  EXPECT_EQ(other, nullptr);
+}
+
+// As an engine that is served by one transport alone: some ask the owner about a region, some do not.
+class RegisteredAgain : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Over, RegisteredAgain, ::testing::Values("auto", "tcp"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(RegisteredAgain, ARangeIsDescribedAsBefore) {
+  const nixl_b_params_t parameters{{"transport", GetParam()}};
+  Agent here("here", 4096, parameters);
+  Agent there("there", 4096, parameters);
+  nixlBackendMD* const loaded = here.load(there);
+  Prepared write(here, there, loaded, NIXL_WRITE, 2);
+  Prepared own(there, there, there.own(), NIXL_WRITE, 2);
+  EXPECT_EQ(own.run("a"), NIXL_SUCCESS);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(write.run("b"), NIXL_SUCCESS);
+    const std::string before = there.public_data();
+    there.give_back();
+    EXPECT_LT(write.run("lost"), NIXL_SUCCESS) << "nobody may write there";
+    EXPECT_LT(own.run("lost"), NIXL_SUCCESS);
+    there.register_again();
+    EXPECT_EQ(there.public_data(), before);
+    EXPECT_EQ(write.run("c"), NIXL_SUCCESS);
+    there.give_back();
+    there.register_again();
+    EXPECT_EQ(own.run("d"), NIXL_SUCCESS);
+    Prepared anew(here, there, loaded, NIXL_WRITE, 1);
+    std::memset(here.bytes().data(), 'a' + i, here.bytes().size());
+    EXPECT_EQ(anew.run("e"), NIXL_SUCCESS);
+    EXPECT_EQ(here.bytes(), there.bytes());
+    EXPECT_EQ(here.engine().releaseReqH(anew.handle), NIXL_SUCCESS);
+  }
+  EXPECT_EQ(here.engine().releaseReqH(write.handle), NIXL_SUCCESS);
+  EXPECT_EQ(there.engine().releaseReqH(own.handle), NIXL_SUCCESS);
+}
+
+TEST(Backend, GivesBackOnceWhatIsGivenBackTwice) {
+  Agent agent("agent", 4096);
+  nixlBackendEngine& engine = agent.engine();
+  std::vector<char> bytes(64);
+  nixlBackendMD* memory = nullptr;
+  nixlBackendMD* loaded = nullptr;
+  ASSERT_EQ(engine.registerMem({reinterpret_cast<std::uintptr_t>(bytes.data()), 64, 0, {}}, DRAM_SEG, memory),
+            NIXL_SUCCESS);
+  ASSERT_EQ(engine.loadLocalMD(memory, loaded), NIXL_SUCCESS);
+  EXPECT_EQ(engine.deregisterMem(memory), NIXL_SUCCESS);
+  EXPECT_EQ(engine.deregisterMem(memory), NIXL_ERR_NOT_FOUND);
+  EXPECT_EQ(engine.deregisterMem(nullptr), NIXL_ERR_NOT_FOUND);
+  EXPECT_EQ(engine.unloadMD(loaded), NIXL_SUCCESS);
+  EXPECT_EQ(engine.unloadMD(loaded), NIXL_SUCCESS);
+}
+
+TEST(Backend, LetsPeersReadAndNotWriteWhatIsReadOnly) {
+  Agent here("here", 4096);
+  Agent there("there", 4096);
+  there.give_back();
+  there.register_again("read_only");
+  nixlBackendMD* const memory = here.load(there);
+  Prepared write(here, there, memory, NIXL_WRITE, 1);
+  Prepared read(here, there, memory, NIXL_READ, 1);
+  std::memset(here.bytes().data(), 'x', here.bytes().size());
+  EXPECT_EQ(write.run("x"), NIXL_ERR_NOT_ALLOWED);
+  EXPECT_EQ(there.bytes(), std::vector<char>(4096));
+  EXPECT_EQ(read.run("y"), NIXL_SUCCESS);
+  EXPECT_EQ(here.bytes(), there.bytes());
+  for (const Prepared* one : {&write, &read}) {
+    EXPECT_EQ(here.engine().releaseReqH(one->handle), NIXL_SUCCESS);
+  }
+}
+
+TEST(Backend, MovesNothingAsWell) {
+  Agent here("here", 0);
+  Agent there("there", 0);
+  Prepared write(here, there, here.load(there), NIXL_WRITE, 1);
+  EXPECT_EQ(write.run("x"), NIXL_SUCCESS);
+  EXPECT_THAT(there.notifications(1), ElementsAre(Pair("here", "x")));
+  EXPECT_EQ(here.engine().releaseReqH(write.handle), NIXL_SUCCESS);
 }
 
 TEST(Backend, SaysThatItCouldNotBeMade) {

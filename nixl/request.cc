@@ -22,7 +22,8 @@ struct Spans {
   std::vector<RemoteSpan> remote;
 };
 
-Result<Spans> spans_of(const Lists& lists, const Peer& peer, const Peer::Link& link) {
+// `again`: see RemoteMemory::import.
+Result<Spans> spans_of(const Lists& lists, const Peer& peer, const Peer::Link& link, bool again) {
   const auto& here = lists.local.descs;
   const auto& there = lists.remote.descs;
   if (here.size() != there.size()) {
@@ -43,7 +44,7 @@ Result<Spans> spans_of(const Lists& lists, const Peer& peer, const Peer::Link& l
                                                       " is not in memory of agent " + peer.agent());
     }
     if (remote != last) {
-      const auto imported = remote->import(link);
+      const auto imported = remote->import(link, again);
       if (!imported) return tl::unexpected(imported.error());
       region = *imported;
       last = remote;
@@ -60,8 +61,15 @@ Status Request::prepare(const Lists& lists) {
   auto link = peer_->link();
   if (!link) return tl::unexpected(link.error());
   link_ = std::move(*link);
+  const Status prepared = prepare_on(lists, false);
+  if (prepared || prepared.error().code != ErrorCode::kNotFound) return prepared;
+  return prepare_on(lists, true);
+}
+
+// An owner may have taken memory back and registered it again: agents do not say so to those who know it.
+Status Request::prepare_on(const Lists& lists, bool again) {
   prepared_ = {};
-  const auto spans = spans_of(lists, *peer_, link_);
+  const auto spans = spans_of(lists, *peer_, link_, again);
   if (!spans) return tl::unexpected(explain(spans.error()));
   auto prepared = lists.operation == NIXL_WRITE ? link_.connection.prepare_write(spans->local, spans->remote)
                                                 : link_.connection.prepare_read(spans->local, spans->remote);
@@ -77,6 +85,10 @@ Status Request::post(const Lists& lists, const PostOptions& options) {
     if (const Status prepared = prepare(lists); !prepared) return prepared;
   }
   transfer_ = prepared_.post(options);
+  if (transfer_.done() && !transfer_.status() && transfer_.status().error().code == ErrorCode::kNotFound &&
+      prepare_on(lists, true)) {
+    transfer_ = prepared_.post(options);
+  }
   asked_at_ = std::chrono::steady_clock::now();
   return {};
 }

@@ -44,6 +44,7 @@ class Request final : public nixlBackendReqH {
   bool release(std::chrono::nanoseconds patience);
 
  private:
+  Status prepare_on(const Lists& lists, bool again);
   nixl_status_t outcome();
   Error explain(Error error) const;
 

@@ -69,8 +69,9 @@ class P2P_API Connection {
 
   /// Makes a peer's region usable here; idempotent. kPermissionDenied for a descriptor of another
   /// incarnation (once open). Some transports must ask the peer first: that runs in the background, and
-  /// transfers with the region wait for it.
-  Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor) const;
+  /// transfers with the region wait for it. `again`: also where the region has failed or ended before, since
+  /// its owner may have registered it again (`RegionOptions::again`); the id is another then.
+  Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor, bool again = false) const;
 
   /// Waits until an imported region can be used, as the first transfer with it would; the reason if it cannot
   /// be used. kTimedOut if its owner has not answered within `timeout`.

@@ -27,7 +27,8 @@ struct MemoryPlace {
   friend bool operator==(const MemoryPlace&, const MemoryPlace&) = default;
 };
 
-/// Names one registration of an endpoint; never reused within the endpoint's life. Starts at 1.
+/// Names one registration of an endpoint; not reused within the endpoint's life but by
+/// `RegionOptions::again`. Starts at 1.
 enum class RegionId : std::uint32_t {};
 
 /// Names one imported peer region of a connection. Starts at 1.
@@ -36,7 +37,8 @@ enum class RemoteRegionId : std::uint32_t {};
 /// Tells one life of one endpoint from every other; drawn at random when the endpoint is made.
 using Incarnation = std::uint64_t;
 
-/// Proof of the right to use a region; drawn at random at registration, dead with it.
+/// Proof of the right to use a region; drawn at random at registration, dead with it (`RegionOptions::again`
+/// apart).
 using RegionKey = std::array<std::byte, 16>;
 
 /// A view of my registered memory: what a transfer reads from or writes to on this side.

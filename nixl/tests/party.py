@@ -38,15 +38,30 @@ class Party:
         self.registered: dict[str, Any] = {}
         self.came: list[tuple[str, bytes]] = []
 
-    def memory(self, name: str, size: int, value: int = 0) -> int:
+    def memory(self, name: str, size: int, value: int = 0, text: str = "") -> int:
         """Registers ``size`` bytes of one value; the address."""
         self.arrays[name] = array = np.full(size, value, np.uint8)
-        self.registered[name] = self.agent.register_memory([(array.ctypes.data, size, 0, "")], "DRAM")
+        self.registered[name] = self.agent.register_memory([(array.ctypes.data, size, 0, text)], "DRAM")
         return array.ctypes.data
 
     def forget(self, name: str) -> None:
         """Deregisters; the array stays."""
         self.agent.deregister_memory(self.registered.pop(name))
+
+    def register(self, name: str, times: int = 1) -> None:
+        """Registers known memory once more, so many times in one list."""
+        array = self.arrays[name]
+        rows = [(array.ctypes.data, array.size, 0, "")] * times
+        self.registered[name] = self.agent.register_memory(rows, "DRAM")
+
+    def give_back(self, name: str, times: int) -> None:
+        """Deregisters, so many times in one list."""
+        array = self.arrays[name]
+        rows = [(array.ctypes.data, array.size, 0, "")] * times
+        self.agent.deregister_memory(self.agent.get_reg_descs(rows, "DRAM"))
+
+    def register_ranges(self, pieces: Pieces) -> None:
+        self.agent.register_memory([(address, size, 0, "") for address, size in pieces], "DRAM")
 
     def fill(self, name: str, seed: int) -> None:
         array = self.arrays[name]

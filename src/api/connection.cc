@@ -22,8 +22,8 @@ void Connection::on_change(std::function<void()> callback) const {
 }
 Peer Connection::peer() const { return connection_->peer(); }
 
-Result<RemoteRegionId> Connection::import_region(const RegionDescriptor& descriptor) const {
-  return connection_->import_region(descriptor);
+Result<RemoteRegionId> Connection::import_region(const RegionDescriptor& descriptor, bool again) const {
+  return connection_->import_region(descriptor, again);
 }
 
 Status Connection::wait_imported(RemoteRegionId region, std::chrono::nanoseconds timeout) const {

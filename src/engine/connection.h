@@ -58,9 +58,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_change(std::function<void()> callback);
   Peer peer() const;
 
-  Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor) {
+  Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor, bool again = false) {
     if (Status here = check_process(); !here) return tl::unexpected(here.error());
-    return imports_->import(descriptor);
+    return imports_->import(descriptor, again);
   }
   Status wait_imported(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
     return imports_->wait(id, timeout);

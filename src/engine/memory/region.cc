@@ -221,6 +221,29 @@ void RegionTable::tell_ended(const RegionInfo& region,
   }
 }
 
+Status RegionTable::name(RegionInfo& info) {
+  auto key = keys_.draw();
+  if (!key) return tl::unexpected(key.error());
+  info.id = RegionId{next_.fetch_add(1)};
+  info.key = *key;
+  return {};
+}
+
+Status RegionTable::name_again(RegionInfo& info, const RegionDescriptor& before) const {
+  const bool alike = before.incarnation == incarnation_ && before.size == info.size &&
+                     before.address == reinterpret_cast<std::uintptr_t>(info.base) &&
+                     before.place == info.place && before.region != RegionId{} &&
+                     to_underlying(before.region) < next_.load();
+  if (!alike || find(before.region)) {
+    return fail(ErrorCode::kInvalidArgument, "register {} ({} bytes) again as region {}: {}",
+                fmt::ptr(info.base), info.size, to_underlying(before.region),
+                alike ? "that is still registered" : "that was other memory");
+  }
+  info.id = before.region;
+  info.key = before.key;
+  return {};
+}
+
 Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, MemoryPlace place,
                                                  const RegionOptions& options) {
   if (Status here = check_process(); !here) return tl::unexpected(here.error());
@@ -228,12 +251,11 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
   if ((data == nullptr && size != 0) || address + size < address) {
     return fail(ErrorCode::kInvalidArgument, "register {} ({} bytes): not a range of memory", data, size);
   }
-  RegionInfo info{RegionId{next_.fetch_add(1)}, {}, static_cast<std::byte*>(data), size, place};
+  RegionInfo info{RegionId{}, {}, static_cast<std::byte*>(data), size, place};
   if (Status sound = check(options); !sound) return tl::unexpected(sound.error());
   if (options.read_only || !options.peers.empty() || options.expires) info.restrict_to(options);
-  auto key = keys_.draw();
-  if (!key) return tl::unexpected(key.error());
-  info.key = *key;
+  const Status named = options.again ? name_again(info, *options.again) : name(info);
+  if (!named) return tl::unexpected(named.error());
 
   std::vector<std::shared_ptr<Registration>> registrations(transports_.size());
   std::vector<std::string> reasons;  // as many as there are transports once there is one

@@ -180,6 +180,10 @@ class RegionTable : public std::enable_shared_from_this<RegionTable> {
  private:
   static Status forked_off();
 
+  /// Gives a region an identity of its own; or that of one of the same range that is no more.
+  Status name(RegionInfo& info);
+  Status name_again(RegionInfo& info, const RegionDescriptor& before) const;
+
   const TransportList transports_;
   const Incarnation incarnation_;
   std::atomic<std::chrono::nanoseconds> revoke_timeout_;

@@ -24,7 +24,7 @@ constexpr std::size_t kMaxEndedImports = 1024;
 
 }  // namespace
 
-Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor) {
+Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor, bool again) {
   std::shared_ptr<RemoteRegion> remote;
   {
     MutexLock lock(mutex_);
@@ -39,7 +39,11 @@ Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor
     const RemoteRegionId next{last_id_ + 1};
     const auto known =
         known_.try_emplace(known_.end(), std::pair(to_underlying(descriptor.region), descriptor.key), next);
-    if (known->second != next) return known->second;
+    if (known->second != next) {
+      const bool failed = remotes_.at(to_underlying(known->second))->state() == RemoteRegion::State::kFailed;
+      if (!again || !failed) return known->second;
+      known->second = next;
+    }
     remote = std::make_shared<RemoteRegion>(known->second, descriptor);
     remotes_.emplace(++last_id_, remote);
     if (!started_) return remote->id();
@@ -171,7 +175,8 @@ void RegionExchange::fail_region(const std::shared_ptr<RemoteRegion>& remote, Er
       oldest = std::move(ended_.front());
       ended_.pop_front();
       remotes_.erase(to_underlying(oldest->id()));
-      known_.erase({to_underlying(oldest->descriptor().region), oldest->descriptor().key});
+      const auto known = known_.find({to_underlying(oldest->descriptor().region), oldest->descriptor().key});
+      if (known != known_.end() && known->second == oldest->id()) known_.erase(known);
     }
   }
   remote->set_failed(std::move(error), std::move(through));

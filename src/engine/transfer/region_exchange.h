@@ -34,7 +34,8 @@ class RegionExchange : public std::enable_shared_from_this<RegionExchange> {
 
   RegionAnswers& answers() { return *answers_; }
 
-  Result<RemoteRegionId> import(const RegionDescriptor& descriptor);
+  /// `again`: anew, by another id, where it has failed.
+  Result<RemoteRegionId> import(const RegionDescriptor& descriptor, bool again = false);
 
   /// Null if there is none of that id. Of the regions that failed or were revoked only the latest are kept,
   /// for the sake of their errors.

@@ -16,14 +16,22 @@ constexpr std::size_t kPage = 4096;
 
 const MemoryHandle* HandleCache::find(const Registration& registration) {
   const RegionInfo& info = registration.info();
-  if (const auto found = entries_.find(info.id); found != entries_.end()) {
+  // A region may have been registered again by its old id: what was made for the one before is of no use.
+  const auto life = static_cast<const NetRegistration&>(registration).life();
+  const auto is_of = [&](const Entry& entry) {
+    return !entry.life.owner_before(life) && !life.owner_before(entry.life);
+  };
+  if (const auto found = entries_.find(info.id); found != entries_.end() && !is_of(found->second)) {
+    handles_.forget(to_underlying(info.id));
+    entries_.erase(found);
+  } else if (found != entries_.end()) {
     if (found->second.refused) return nullptr;
     return handles_.find(to_underlying(info.id), info.base, info.size, flow_.pointer).value_or(nullptr);
   }
   if (flow_.device >= 0 && info.place.device != flow_.device) return nullptr;
   sweep();
   const auto handle = handles_.find(to_underlying(info.id), info.base, info.size, flow_.pointer);
-  entries_[info.id] = {static_cast<const NetRegistration&>(registration).life(), !handle};
+  entries_[info.id] = {life, !handle};
   if (handle) return *handle;
   log(LogLevel::kInfo, "{}; its bytes are copied through staging memory", handle.error().message);
   return nullptr;
