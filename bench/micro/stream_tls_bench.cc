@@ -71,11 +71,11 @@ struct Pair {
 
   void seal(std::size_t at) {
     const std::array<iovec, 2> pieces{iovec{head.data(), kHead}, iovec{from.data() + at, kPiece}};
-    if (client->send(pieces) != kHead + kPiece) std::abort();
+    if (client->send(pieces).value().bytes != kHead + kPiece) std::abort();
   }
   void open(std::size_t at) {
     const std::array<iovec, 2> pieces{iovec{head.data(), kHead}, iovec{into.data() + at, kPiece}};
-    if (server->receive(pieces) != kHead + kPiece) std::abort();
+    if (server->receive(pieces).value().bytes != kHead + kPiece) std::abort();
   }
 };
 

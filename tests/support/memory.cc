@@ -2,6 +2,7 @@
 #include "memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -42,6 +43,20 @@ Pages::~Pages() {
 }
 
 // Loops over bytes: what the library's functions read and write, the thread sanitizer sees in every file.
+
+void spoil(std::span<std::byte> pages, Bad how) {
+  bool done = false;
+  if (how == Bad::kCut) {
+    // Of an empty file even the first page is behind the end.
+    const int file = ::memfd_create("cut", MFD_CLOEXEC);
+    const int flags = MAP_SHARED | MAP_FIXED;
+    done = ::mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, flags, file, 0) != MAP_FAILED;
+    ::close(file);
+  } else {
+    done = ::mprotect(pages.data(), pages.size(), how == Bad::kReadOnly ? PROT_READ : PROT_NONE) == 0;
+  }
+  if (!done) throw std::bad_alloc();
+}
 
 void fill(std::span<std::byte> bytes, std::uint64_t seed) {
   std::byte* const data = bytes.data();

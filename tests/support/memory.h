@@ -28,6 +28,12 @@ class Pages {
   std::span<std::byte> bytes_;
 };
 
+/// How memory may become bad under a registration.
+enum class Bad : unsigned { kReadOnly, kProtected, kCut };
+
+/// Makes whole pages bad: read-only, neither readable nor writable, or behind the end of their file.
+void spoil(std::span<std::byte> pages, Bad how);
+
 /// Byte `i` of the result depends on `seed` and `i`.
 void fill(std::span<std::byte> bytes, std::uint64_t seed);
 

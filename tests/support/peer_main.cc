@@ -107,6 +107,7 @@ class Peer {
         {"connections", [this](Words&) { return ok(fmt::format("{}", endpoint_->connections().size())); }},
         {"region", [this](Words& words) { return make_region(words); }},
         {"drop_region", [this](Words& words) { return drop_region(words); }},
+        {"spoil", [this](Words& words) { return spoil_pages(words); }},
         {"fill", [this](Words& words) { return fill_bytes(words); }},
         {"check", [this](Words& words) { return check_bytes(words); }},
         {"clear", [this](Words& words) { return clear_bytes(words); }},
@@ -215,6 +216,13 @@ class Peer {
     const Region& region = regions_.at(words.number());
     const std::uint64_t offset = words.number();
     return region.pages.part(offset, words.number());
+  }
+
+  /// spoil REGION OFFSET SIZE HOW : see memory.h
+  std::string spoil_pages(Words& words) {
+    const auto pages = part(words);
+    spoil(pages, static_cast<Bad>(words.number()));
+    return "ok";
   }
 
   std::string fill_bytes(Words& words) {

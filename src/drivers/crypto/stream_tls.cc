@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/io_vector.h"
+#include "base/safe_copy.h"
 #include "drivers/crypto/openssl.h"
 #include "drivers/crypto/tls_context.h"
 
@@ -41,47 +43,22 @@ int find_key(SSL* ssl, const unsigned char* identity, size_t identity_size, SSL_
   return *session != nullptr ? 1 : 0;
 }
 
-/// What is to be sealed, a record at a time.
-class Clear {
- public:
-  explicit Clear(std::span<const iovec> pieces) : pieces_(pieces) {
-    for (const iovec& piece : pieces) left_ += piece.iov_len;
-  }
-
-  std::size_t left() const { return left_; }
-
-  /// From where it lies if that is one piece, else put together in `record`. Something is left.
-  ByteView next(std::span<std::byte> record) {
-    const std::size_t bytes = std::min(left_, record.size());
-    left_ -= bytes;
-    const ByteView first = take(bytes);
-    if (first.size() == bytes) return first;
-    std::memcpy(record.data(), first.data(), first.size());
-    for (std::size_t have = first.size(); have != bytes;) {
-      const ByteView some = take(bytes - have);
-      std::memcpy(record.data() + have, some.data(), some.size());
-      have += some.size();
+/// Into the pieces from their byte `at` on. False if some are bad: the others have theirs.
+bool land(std::span<const iovec> into, std::size_t at, ByteView bytes) {
+  bool all = true;
+  while (!bytes.empty()) {
+    std::size_t step = copy_out(into, bytes.data(), bytes.size(), at);
+    if (step != bytes.size()) {
+      all = false;
+      std::size_t end = 0;  // of the piece that is bad
+      for (std::size_t i = 0; end <= at + step; ++i) end += into[i].iov_len;
+      step = std::min(end - at, bytes.size());
     }
-    return record.first(bytes);
+    at += step;
+    bytes = bytes.subspan(step);
   }
-
- private:
-  /// At least one byte, at most so many and no more than one piece has.
-  ByteView take(std::size_t most) {
-    while (pieces_.front().iov_len == at_) {
-      pieces_ = pieces_.subspan(1);
-      at_ = 0;
-    }
-    const auto* from = static_cast<const std::byte*>(pieces_.front().iov_base) + at_;
-    const std::size_t bytes = std::min(most, pieces_.front().iov_len - at_);
-    at_ += bytes;
-    return {from, bytes};
-  }
-
-  std::span<const iovec> pieces_;
-  std::size_t at_ = 0;  // in the first of them
-  std::size_t left_ = 0;
-};
+  return all;
+}
 
 /// One for the process.
 Result<SSL_CTX*> context() {
@@ -143,7 +120,7 @@ struct StreamTls::Bio {
 };
 
 StreamTls::StreamTls(const Key& key, Pipe& pipe, std::uint64_t records_of_a_key)
-    : key_(key), pipe_(pipe), records_of_a_key_(records_of_a_key), record_(kRecordBytes), ahead_(kGather) {}
+    : key_(key), pipe_(pipe), records_of_a_key_(records_of_a_key), ahead_(kGather) {}
 
 StreamTls::~StreamTls() { SSL_free(ssl_); }
 
@@ -190,17 +167,26 @@ Result<bool> StreamTls::shake_hands() {
   return fail(ErrorCode::kPermissionDenied, "TLS handshake of a stream: no key was shown");
 }
 
-Result<std::size_t> StreamTls::send(std::span<const iovec> pieces) {
+Result<StreamTls::Moved> StreamTls::send(std::span<const iovec> pieces) {
   if (Status flushed = flush(); !flushed) return tl::unexpected(flushed.error());
-  Clear clear(pieces);
-  const std::size_t all = clear.left();
-  while (clear.left() != 0 && kept() == 0) {
-    while (clear.left() != 0 && kept() < kGather) {
-      if (Status sealed = seal(clear.next(record_)); !sealed) return tl::unexpected(sealed.error());
+  const std::size_t all = total_bytes(pieces);
+  const std::span<std::byte> room = copy_room();
+  Moved moved;
+  while (moved.bytes != all && !moved.faulted && kept() == 0) {
+    while (moved.bytes != all && !moved.faulted && kept() < kGather) {
+      const std::size_t most = std::min(room.size(), all - moved.bytes);
+      const std::size_t bytes = copy_in(room.data(), pieces, most, moved.bytes);
+      moved.faulted = bytes != most;
+      moved.bytes += bytes;
+      for (ByteView left = room.first(bytes); !left.empty();) {
+        const std::size_t size = std::min(left.size(), kRecordBytes);
+        if (Status sealed = seal(left.first(size)); !sealed) return tl::unexpected(sealed.error());
+        left = left.subspan(size);
+      }
     }
     if (Status flushed = flush(); !flushed) return tl::unexpected(flushed.error());
   }
-  return all - clear.left();
+  return moved;
 }
 
 Status StreamTls::seal(ByteView clear) {
@@ -217,26 +203,42 @@ Status StreamTls::seal(ByteView clear) {
   return {};
 }
 
-Result<std::size_t> StreamTls::receive(std::span<const iovec> into) {
-  std::size_t total = 0;
+Result<StreamTls::Moved> StreamTls::receive(std::span<const iovec> into) {
+  const std::size_t all = total_bytes(into);
+  const std::span<std::byte> room = copy_room();
+  Moved moved;
   drained_ = false;
-  for (const iovec& piece : into) {
-    for (std::size_t filled = 0; filled != piece.iov_len;) {
-      std::size_t got = 0;
-      ERR_clear_error();
-      auto* to = static_cast<std::byte*>(piece.iov_base) + filled;
-      const int done = SSL_read_ex(ssl_, to, piece.iov_len - filled, &got);
-      filled += got;
-      total += got;
-      if (done == 1) continue;
-      if (broken_) return tl::unexpected(*broken_);
-      const int why = SSL_get_error(ssl_, done);
-      if (why == SSL_ERROR_WANT_READ) return total;
-      if (why != SSL_ERROR_ZERO_RETURN) return tl::unexpected(explain("TLS of a stream"));
-      return fail(ErrorCode::kPeerGone, "the peer has ended the stream's TLS");
-    }
+  while (moved.bytes != all) {
+    const std::size_t most = std::min(room.size(), all - moved.bytes);
+    const auto got = open(room.first(most));
+    if (!got) return tl::unexpected(got.error());
+    if (!land(into, moved.bytes, room.first(*got))) moved.faulted = true;
+    moved.bytes += *got;
+    if (*got != most) break;
   }
-  return total;
+  return moved;
+}
+
+Result<std::size_t> StreamTls::receive_into(std::span<std::byte> into) {
+  drained_ = false;
+  return open(into);
+}
+
+Result<std::size_t> StreamTls::open(std::span<std::byte> into) {
+  std::size_t filled = 0;
+  while (filled != into.size()) {
+    std::size_t got = 0;
+    ERR_clear_error();
+    const int done = SSL_read_ex(ssl_, into.data() + filled, into.size() - filled, &got);
+    filled += got;
+    if (done == 1) continue;
+    if (broken_) return tl::unexpected(*broken_);
+    const int why = SSL_get_error(ssl_, done);
+    if (why == SSL_ERROR_WANT_READ) return filled;
+    if (why != SSL_ERROR_ZERO_RETURN) return tl::unexpected(explain("TLS of a stream"));
+    return fail(ErrorCode::kPeerGone, "the peer has ended the stream's TLS");
+  }
+  return filled;
 }
 
 Status StreamTls::flush() {

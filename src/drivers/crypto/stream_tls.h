@@ -47,14 +47,22 @@ class StreamTls {
   /// True once both ends have shown that they have the key; call again when something has come until then.
   Result<bool> shake_hands();
 
+  struct Moved {
+    std::size_t bytes = 0;
+    bool faulted = false;  ///< met memory of the caller's that is bad
+  };
+
   /// Seals and sends as long as the pipe takes it; answers how many bytes it needs no more. What found no
-  /// room, some records at most, is kept and goes first with the next call.
-  Result<std::size_t> send(std::span<const iovec> pieces);
+  /// room, some records at most, is kept and goes first with the next call. Ends in front of bad memory.
+  Result<Moved> send(std::span<const iovec> pieces);
   std::size_t kept() const { return sealed_.size() - sent_; }
 
   /// Fills in as much as has come and is proven to be the peer's. Fewer bytes than there is room for: all
-  /// that the pipe had was taken.
-  Result<std::size_t> receive(std::span<const iovec> into);
+  /// that the pipe had was taken. What belongs into bad memory counts, and is lost.
+  Result<Moved> receive(std::span<const iovec> into);
+
+  /// The same into memory that is good.
+  Result<std::size_t> receive_into(std::span<std::byte> into);
 
   const Key& key() const { return key_; }
 
@@ -65,6 +73,7 @@ class StreamTls {
   Status begin(Tls::Side side);
   Status flush();
   Status seal(ByteView clear);
+  Result<std::size_t> open(std::span<std::byte> into);
   Error explain(const char* attempted);
   std::optional<std::size_t> get(std::span<std::byte> into);
 
@@ -75,7 +84,6 @@ class StreamTls {
   ssl_st* ssl_ = nullptr;
   std::optional<Error> broken_;  // the pipe
 
-  Bytes record_;  // of small pieces that leave together
   Bytes sealed_;
   std::size_t sent_ = 0;
   Bytes ahead_;  // came behind what was asked for

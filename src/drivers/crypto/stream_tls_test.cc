@@ -96,7 +96,7 @@ class StreamTlsTest : public testing::Test {
     while (had != bytes.size()) {
       const auto sent = client_->send(left);
       if (!sent) return tl::unexpected(sent.error());
-      std::size_t taken = *sent;
+      std::size_t taken = sent->bytes;
       while (!left.empty() && taken >= left.front().iov_len) {
         taken -= left.front().iov_len;
         left = left.subspan(1);
@@ -108,7 +108,7 @@ class StreamTlsTest : public testing::Test {
                                 iovec{got.data() + had + (got.size() - had) / 2, (got.size() - had + 1) / 2}};
       const auto came = server_->receive(into);
       if (!came) return tl::unexpected(came.error());
-      had += *came;
+      had += came->bytes;
     }
     return {};
   }
@@ -178,7 +178,7 @@ TEST_F(StreamTlsTest, WhatIsOnTheWireIsNotWhatWasSent) {
   shake_hands();
   const Bytes sent(50'000, std::byte{0x5a});
   const iovec piece{const_cast<std::byte*>(sent.data()), sent.size()};
-  ASSERT_EQ(client_->send({&piece, 1}).value(), sent.size());
+  ASSERT_EQ(client_->send({&piece, 1}).value().bytes, sent.size());
   EXPECT_GT(forth_.bytes.size(), sent.size());
   const Bytes run(16, std::byte{0x5a});
   EXPECT_EQ(std::search(forth_.bytes.begin(), forth_.bytes.end(), run.begin(), run.end()),
@@ -210,7 +210,7 @@ TEST_F(StreamTlsTest, HandsOutNothingOfARecordThatWasChanged) {
     Bytes got(sent.size() + 100);
     const iovec into{got.data(), got.size()};
     const auto came = server_->receive({&into, 1});
-    EXPECT_TRUE(!came || *came == 0) << at;
+    EXPECT_TRUE(!came || came->bytes == 0) << at;
     EXPECT_EQ(got, Bytes(got.size())) << at;
     if (at == 2) continue;  // may be a record of another length that has not come yet
     EXPECT_TRUE(at == 3 || !came) << at;

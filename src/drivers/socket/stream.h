@@ -24,7 +24,9 @@ class Stream {
   /// As those of stream_io.h.
   virtual Result<Moved> try_send(std::span<iovec> pieces, int flags);
   virtual Result<Moved> try_receive(std::span<iovec> into);
-  Result<Moved> receive_into(std::span<std::byte> into);
+
+  /// Into memory that is known to be good.
+  virtual Result<Moved> receive_into(std::span<std::byte> into);
 
   /// Bytes that `try_send` has taken and the socket not yet: `try_send` goes on with them, also with nothing
   /// new.

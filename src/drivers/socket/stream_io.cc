@@ -20,6 +20,7 @@ Result<Moved> outcome(ssize_t moved, std::size_t wanted, const char* what) {
   }
   const int cause = errno;
   if (would_block(cause) || cause == EINTR) return Moved{.blocked = cause != EINTR};
+  if (cause == EFAULT) return Moved{.faulted = true};
   Error error = system_error(what, cause);
   if (cause == ECONNRESET || cause == EPIPE || cause == ETIMEDOUT || cause == EHOSTUNREACH) {
     error.code = ErrorCode::kPeerGone;

@@ -18,6 +18,7 @@ struct Moved {
   bool blocked = false;
   bool ended = false;
   bool zerocopy = false;  ///< MSG_ZEROCOPY was asked for and took effect
+  bool faulted = false;   ///< memory of the caller's was bad (EFAULT); the stream is well
 };
 
 Result<Moved> try_receive(int fd, std::span<std::byte> into);

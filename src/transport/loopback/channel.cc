@@ -3,10 +3,10 @@
 
 #include <sys/eventfd.h>
 
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "base/safe_copy.h"
 
 namespace p2p::loopback {
 
@@ -59,9 +59,13 @@ Status LoopbackChannel::copy(Operation operation, const Segment& piece) const {
   }
   auto* const remote = reinterpret_cast<std::byte*>(piece.remote);
   const bool write = operation == Operation::kWrite;
-  // Both may lie in the same memory of this process.
-  std::memmove(write ? remote : piece.local, write ? piece.local : remote, piece.size);
-  return {};
+  std::byte* const target = write ? remote : piece.local;
+  std::byte* const source = write ? piece.local : remote;
+  if (copy_across(target, source, piece.size)) return {};
+  const iovec from{source, piece.size};
+  const iovec to{target, piece.size};
+  return tl::unexpected(readable({&from, 1}) ? bad_memory("write to", {&to, 1})
+                                             : bad_memory("read", {&from, 1}));
 }
 
 bool LoopbackChannel::progress(std::vector<Completion>& completions) {

@@ -6,6 +6,8 @@
 
 #include <thread>
 
+#include "support/memory.h"
+
 namespace p2p::loopback {
 namespace {
 
@@ -85,6 +87,44 @@ TEST(Loopback, ChannelsMayOutliveThePeersTransport) {
   ASSERT_FALSE(completions[0].status);
   EXPECT_EQ(completions[0].status.error().code, ErrorCode::kPeerGone);
   EXPECT_EQ(left->state(), ChannelState::kFailed);
+}
+
+TEST(Loopback, BadMemoryOfEitherEndFailsItsBatchAlone) {
+  const auto transport = make({}, nullptr);
+  constexpr std::size_t kPage = 4096;
+  testing::Pages pages(3 * kPage);
+  const RegionInfo info{.id = RegionId{1}, .base = pages.data(), .size = pages.size()};
+  const auto registration = transport->register_memory(info);
+  ASSERT_TRUE(registration);
+  testing::spoil(pages.part(kPage, kPage), testing::Bad::kReadOnly);
+  testing::spoil(pages.part(2 * kPage, kPage), testing::Bad::kCut);
+  const auto left = open(*transport, setup_of(Role::kConnector));
+  const auto right = open(*transport, setup_of(Role::kAcceptor));
+  ASSERT_TRUE(left->connect(right->address()));
+  const RemoteKey key(info);
+  std::array<std::byte, 64> good{};
+  const auto outcome = [&](Operation operation, std::byte* local, std::byte* remote) {
+    const std::vector<Segment> segments{
+        {.local = local, .remote = reinterpret_cast<std::uint64_t>(remote), .size = 64, .key = &key}};
+    EXPECT_TRUE(left->post({.operation = operation, .segments = segments, .bytes = 64}));
+    std::vector<Completion> completions;
+    left->progress(completions);
+    return completions.at(0).status;
+  };
+  const auto page = [&](std::size_t number) { return pages.data() + number * kPage; };
+  for (const std::size_t bad : {1U, 2U}) {
+    const Status into = outcome(Operation::kWrite, good.data(), page(bad));
+    ASSERT_FALSE(into);
+    EXPECT_EQ(into.error().code, ErrorCode::kSystem);
+    EXPECT_THAT(into.error().message, ::testing::HasSubstr("write to 64 bytes"));
+    EXPECT_FALSE(outcome(Operation::kRead, page(bad), page(0)));
+  }
+  EXPECT_TRUE(outcome(Operation::kRead, good.data(), page(1)));
+  const Status from = outcome(Operation::kWrite, page(2), page(0));
+  ASSERT_FALSE(from);
+  EXPECT_THAT(from.error().message, ::testing::HasSubstr("read 64 bytes"));
+  EXPECT_TRUE(outcome(Operation::kWrite, good.data(), page(0)));
+  EXPECT_EQ(left->state(), ChannelState::kReady);
 }
 
 TEST(Loopback, ThreadsMayOpenAndCloseAtOnce) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/safe_copy.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -111,6 +112,8 @@ Result<bool> Incoming::progress() {
 const MemoryHandle* Incoming::in_place(const std::vector<LocalRange>& pieces, const Chunk& chunk) {
   const bool scattered = window_->comm().unpack && flow_.unpacks();
   if (scattered || chunk.size < kInPlace || !contiguous(pieces)) return nullptr;
+  // A plugin that meets bad memory loses its comm.
+  if (flow_.device < 0 && !writable({pieces.front().data, chunk.size})) return nullptr;
   return handles_->find(*pieces.front().registration);
 }
 
@@ -175,7 +178,11 @@ Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted)
   const bool pooled = flow_.unpacks() && arrival.unpack;
   Landing landing{land(posted), nullptr};
   auto& copies = plan_.copies_from(pooled ? window_->comm().unpack->pool : posted.staged);
-  if (!copies.empty()) landing.receive = spare_receives_.take(copies);
+  if (flow_.device < 0) {
+    if (Status here = land_on_host(copies); !here) landing.landed.status = std::move(here);
+  } else if (!copies.empty()) {
+    landing.receive = spare_receives_.take(copies);
+  }
   return landing;
 }
 

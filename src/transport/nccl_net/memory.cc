@@ -3,15 +3,28 @@
 
 #include <sys/mman.h>
 
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "base/io_vector.h"
 #include "base/log.h"
+#include "base/safe_copy.h"
 #include "base/underlying.h"
 
 namespace p2p::nccl_net {
 namespace {
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPieces = 64;  // of one copy
+
+std::vector<iovec> list(const std::vector<LocalRange>& pieces) {
+  std::vector<iovec> all;
+  all.reserve(pieces.size());
+  for (const LocalRange& piece : pieces) append_run(all, piece.data, piece.size);
+  return all;
+}
+
 }  // namespace
 
 const MemoryHandle* HandleCache::find(const Registration& registration) {
@@ -77,6 +90,45 @@ Status check_alive(const std::vector<LocalRange>& pieces) {
     if (Status alive = piece.registration->check_alive(); !alive) return alive;
   }
   return {};
+}
+
+Status check_readable(const std::vector<LocalRange>& pieces) {
+  const std::vector<iovec> all = list(pieces);
+  if (readable(all)) return {};
+  return tl::unexpected(bad_memory("read", all));
+}
+
+Status land_on_host(std::span<const kernels::CopyBlock> copies) {
+  const std::span<std::byte> room = copy_room();
+  std::array<iovec, kPieces> to;
+  while (!copies.empty()) {
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    for (; count != kPieces && count != copies.size() && copies[count].bytes <= room.size() - bytes;
+         ++count) {
+      const kernels::CopyBlock& block = copies[count];
+      std::memcpy(room.data() + bytes, block.source, block.bytes);
+      to[count] = {block.target, block.bytes};
+      bytes += block.bytes;
+    }
+    const std::byte* from = room.data();
+    if (count == 0) {  // larger than the room
+      to[count++] = {copies.front().target, copies.front().bytes};
+      bytes = copies.front().bytes;
+      from = copies.front().source;
+    }
+    const std::span<const iovec> pieces = std::span(to).first(count);
+    if (copy_out(pieces, from, bytes) != bytes) return tl::unexpected(bad_memory("write to", pieces));
+    copies = copies.subspan(count);
+  }
+  return {};
+}
+
+Status gather_on_host(const std::vector<LocalRange>& pieces, std::byte* out) {
+  const std::vector<iovec> all = list(pieces);
+  const std::size_t bytes = total_bytes(all);
+  if (copy_in(out, all, bytes) == bytes) return {};
+  return tl::unexpected(bad_memory("read", all));
 }
 
 bool contiguous(const std::vector<LocalRange>& pieces) {

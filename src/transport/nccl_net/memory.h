@@ -5,11 +5,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "device/lifetime.h"
 #include "drivers/cuda/memory.h"
 #include "drivers/nccl_net/registration_cache.h"
+#include "kernels/copy.h"
 #include "transport/nccl_net/protocol.h"
 #include "transport/registration.h"
 
@@ -100,6 +102,14 @@ struct Places {
 
 /// kNotFound if memory of one of them was freed since it was registered.
 Status check_alive(const std::vector<LocalRange>& pieces);
+
+/// kSystem if memory of the host has turned bad.
+Status check_readable(const std::vector<LocalRange>& pieces);
+
+/// Copies on the host to where `copies` say, and back to back from the pieces. kSystem if memory of the
+/// program's has turned bad.
+Status land_on_host(std::span<const kernels::CopyBlock> copies);
+Status gather_on_host(const std::vector<LocalRange>& pieces, std::byte* out);
 
 /// True for one run of one region, cut into pieces or not.
 bool contiguous(const std::vector<LocalRange>& pieces);

@@ -76,7 +76,9 @@ Result<bool> Outgoing::progress() {
       cut_next();
       stepped = true;
     }
-    stepped = place_next() || stepped;
+    const auto placed = place_next();
+    if (!placed) return placed;
+    stepped = stepped || *placed;
     if (ready_ != 0) {
       const auto posted = post_next();
       if (!posted) return posted;
@@ -103,6 +105,9 @@ void Outgoing::cut_next() {
     batch->failed = alive.error();
   } else if (!begin_accesses(next, sending)) {
     batch->failed = Error{ErrorCode::kNotFound, "read a region: it was revoked"};
+  } else if (const Status good = copier_ ? Status() : check_readable(next.pieces); !good) {
+    // Before the peer counts on it, and a plugin loses its comm by it.
+    batch->failed = good.error();
   }
   if (batch->failed) {
     close(*batch);
@@ -167,16 +172,17 @@ bool Outgoing::begin_accesses(const Cut& cut, Sending& sending) {
 }
 
 /// Decides from where the oldest chunk without a place goes. False: not now.
-bool Outgoing::place_next() {
+Result<bool> Outgoing::place_next() {
   if (ready_ == waiting_.size() || ready_ + sent_.size() == staging_->slots()) return false;
-  if (!place(waiting_[ready_])) return false;
+  const auto placed = place(waiting_[ready_]);
+  if (!placed || !*placed) return placed;
   ++ready_;
   ++placed_;
   return true;
 }
 
-/// Starts to bring it there if need be.
-bool Outgoing::place(Sending& sending) {
+/// Starts to bring it there if need be. An error where memory has turned bad since it was announced.
+Result<bool> Outgoing::place(Sending& sending) {
   if (contiguous(sending.pieces) && sending.size >= kAlone) {
     sending.data = sending.pieces.front().data;
     sending.handle = handles_->find(*sending.pieces.front().registration);
@@ -186,17 +192,16 @@ bool Outgoing::place(Sending& sending) {
   std::byte* out = staging_->slot(placed_);
   sending.data = out;
   sending.handle = &staging_->handle();
-  device::Job::Part part;
-  if (copier_) {
-    part = sending.gather.part(*copier_);
-    if (part.list == nullptr) return false;
-  }
-  for (const LocalRange& piece : sending.pieces) {
-    if (part.copier != nullptr) {
-      part.add({piece.data, out, piece.size});
-    } else {
-      std::memcpy(out, piece.data, piece.size);
+  if (!copier_) {
+    if (Status gathered = gather_on_host(sending.pieces, out); !gathered) {
+      return tl::unexpected(gathered.error());
     }
+    return true;
+  }
+  const device::Job::Part part = sending.gather.part(*copier_);
+  if (part.list == nullptr) return false;
+  for (const LocalRange& piece : sending.pieces) {
+    part.add({piece.data, out, piece.size});
     out += piece.size;
   }
   sending.gather.start();

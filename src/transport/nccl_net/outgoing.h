@@ -30,7 +30,7 @@ struct OutgoingBatch {
   std::size_t in_flight = 0;    ///< chunks that were announced and have not left
   bool posted_any = false;      ///< the peer knows of it
   bool closed = false;          ///< nothing more of it will be posted
-  std::optional<Error> failed;  ///< a region of it was revoked, or its memory freed
+  std::optional<Error> failed;  ///< a region of it was revoked, or its memory freed or bad
 
   bool quiet() const { return closed && in_flight == 0; }
 };
@@ -85,8 +85,8 @@ class Outgoing {
   Cut cut(const OutgoingBatch& batch) const;
   static void advance(OutgoingBatch& batch, std::uint64_t bytes);
   static bool begin_accesses(const Cut& cut, Sending& sending);
-  bool place_next();
-  bool place(Sending& sending);
+  Result<bool> place_next();
+  Result<bool> place(Sending& sending);
   Result<bool> post_next();
 
   Announce announce_;

@@ -26,15 +26,22 @@ Result<std::unique_ptr<SealedStream>> SealedStream::start(UniqueFd fd, Role role
 }
 
 Result<socket::Moved> SealedStream::try_send(std::span<iovec> pieces, int /*flags*/) {
-  const Result<std::size_t> taken = tls_->send(pieces);
+  const auto taken = tls_->send(pieces);
   if (!taken) return tl::unexpected(taken.error());
-  return socket::Moved{.bytes = *taken, .blocked = kept() != 0};
+  return socket::Moved{.bytes = taken->bytes, .blocked = kept() != 0, .faulted = taken->faulted};
 }
 
 Result<socket::Moved> SealedStream::try_receive(std::span<iovec> into) {
-  const Result<std::size_t> got = tls_->receive(into);
+  const auto got = tls_->receive(into);
   if (!got) return tl::unexpected(got.error());
-  holds_ = *got == total_bytes(into);
+  holds_ = got->bytes == total_bytes(into);
+  return socket::Moved{.bytes = got->bytes, .blocked = !holds_, .faulted = got->faulted};
+}
+
+Result<socket::Moved> SealedStream::receive_into(std::span<std::byte> into) {
+  const auto got = tls_->receive_into(into);
+  if (!got) return tl::unexpected(got.error());
+  holds_ = *got == into.size();
   return socket::Moved{.bytes = *got, .blocked = !holds_};
 }
 

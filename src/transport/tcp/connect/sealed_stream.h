@@ -22,6 +22,7 @@ class SealedStream final : public socket::Stream, private crypto::StreamTls::Pip
 
   Result<socket::Moved> try_send(std::span<iovec> pieces, int flags) override;
   Result<socket::Moved> try_receive(std::span<iovec> into) override;
+  Result<socket::Moved> receive_into(std::span<std::byte> into) override;
   std::size_t kept() const override { return tls_->kept(); }
   bool holds() const override { return holds_; }
   void set_low_water(std::size_t bytes) override;

@@ -64,7 +64,11 @@ void ReadRequests::end_response(const FrameHeader& header, const Landing& landin
   Read* const read = find(header.number);
   if (read == nullptr) return;
   read->landed = true;
-  if (read->slot != nullptr && !landing.refusal) unpack(*read);
+  if (landing.refusal) {
+    read->outcome = tl::unexpected(*landing.refusal);
+  } else if (read->slot != nullptr) {
+    unpack(*read);
+  }
 }
 
 // Memory that was freed meanwhile is not touched: the bytes stay in the slot.
@@ -79,14 +83,12 @@ Status ReadRequests::end(const FrameHeader& header, ByteView reason) {
     return p2p::fail(ErrorCode::kProtocol, "read {} ends before its bytes have come", header.number);
   }
   if (window_.long_path()) window_.ended(read->batch.bytes, ReadWindow::Clock::now());
-  Status outcome;
-  if (header.code != 0) outcome = tl::unexpected(wire_error(header.code, reason));
+  if (header.code != 0 && read->outcome) read->outcome = tl::unexpected(wire_error(header.code, reason));
   if (read->slot != nullptr) {
     read->ended = true;
-    if (read->outcome) read->outcome = std::move(outcome);
     return {};
   }
-  if (!read->abandoned) completions_.push_back({read->batch.id, std::move(outcome)});
+  if (!read->abandoned) completions_.push_back({read->batch.id, std::move(read->outcome)});
   bytes_ -= read->batch.bytes;
   std::erase_if(reads_, [&header](const Read& ended) { return ended.number == header.number; });
   return {};

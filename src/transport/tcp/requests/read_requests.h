@@ -57,11 +57,11 @@ class ReadRequests {
     Batch batch;  // empty once abandoned
     bool abandoned = false;
     bool landed = false;
+    Status outcome;  // what is known of it
 
     // Of a read into device memory:
     Slot* slot = nullptr;
     bool ended = false;  // and its outcome is told once the slot is unpacked
-    Status outcome;
   };
 
   Read* find(std::uint64_t number);

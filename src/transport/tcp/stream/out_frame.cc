@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/io_vector.h"
+#include "base/safe_copy.h"
 #include "base/wire_code.h"
 
 namespace p2p::tcp {
@@ -60,18 +60,14 @@ std::size_t OutFrame::advance(std::size_t bytes) {
 
 void OutFrame::detach() {
   copy.resize(body_left());
-  std::byte* out = copy.data();
-  for (std::size_t i = next_piece; i != body.size(); ++i) {
-    std::memcpy(out, body[i].iov_base, body[i].iov_len);
-    out += body[i].iov_len;
-  }
+  copy_in(copy.data(), std::span(body).subspan(next_piece), copy.size());  // where it is bad: zeros
   body.clear();
   next_piece = 0;
   if (!copy.empty()) body.push_back({copy.data(), copy.size()});
   of_batch = false;
 }
 
-void OutFrame::blank(const Error& why) {
+void OutFrame::blank() {
   guards.clear();
   std::size_t left = body_left();
   body.clear();
@@ -81,6 +77,11 @@ void OutFrame::blank(const Error& why) {
     body.push_back({const_cast<std::byte*>(kZeros.data()), part});
     left -= part;
   }
+  of_batch = false;
+}
+
+void OutFrame::blank(const Error& why) {
+  blank();
   FrameHeader ending{.type = FrameType::kReadEnd, .code = wire_code(why.code), .number = header.number};
   ending.acknowledged = header.acknowledged;
   end.clear();

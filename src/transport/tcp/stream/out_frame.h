@@ -57,7 +57,10 @@ struct OutFrame {
   /// Goes on from a private copy of what is left of the body.
   void detach();
 
-  /// Goes on with zeros, because the memory may be read no more, and says why at the end.
+  /// Goes on with zeros, because the memory may be read no more.
+  void blank();
+
+  /// The same for the answer to a read, which says why at its end.
   void blank(const Error& why);
 };
 

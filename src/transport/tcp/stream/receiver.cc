@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/io_vector.h"
+#include "base/safe_copy.h"
 
 namespace p2p::tcp {
 namespace {
@@ -80,7 +81,11 @@ Result<Receiver::Received> Receiver::receive_payload(socket::Stream& stream) {
   if (!moved) return tl::unexpected(moved.error());
   if (moved->ended) return fail(ErrorCode::kPeerGone, "the peer closed the stream in the middle of a frame");
   const std::size_t landed = std::min(moved->bytes, payload_left_);
-  advance_pieces(landed);
+  if (moved->faulted) {
+    refuse_bad_memory();
+  } else {
+    advance_pieces(landed);
+  }
   payload_left_ -= landed;
   staged_begin_ = 0;
   staged_end_ = moved->bytes - landed;
@@ -150,16 +155,13 @@ Status Receiver::land_staged() {
   staged_begin_ += bytes;
   payload_left_ -= bytes;
   if (landing_.refusal || !begin_accesses()) return {};
-  std::size_t left = bytes;
-  for (std::size_t i = next_piece_; left != 0; ++i) {
-    const iovec& piece = landing_.pieces[i];
-    const std::size_t part = std::min(left, piece.iov_len);
-    std::memcpy(piece.iov_base, from, part);
-    from += part;
-    left -= part;
-  }
+  const bool landed = copy_out(std::span(landing_.pieces).subspan(next_piece_), from, bytes) == bytes;
   accesses_.clear();
-  advance_pieces(bytes);
+  if (landed) {
+    advance_pieces(bytes);
+  } else {
+    refuse_bad_memory();
+  }
   return {};
 }
 
@@ -178,6 +180,10 @@ bool Receiver::begin_accesses() {
 
 void Receiver::advance_pieces(std::size_t bytes) {
   next_piece_ += cut_front(std::span(landing_.pieces).subspan(next_piece_), bytes);
+}
+
+void Receiver::refuse_bad_memory() {
+  refuse(bad_memory("write to", std::span(landing_.pieces).subspan(next_piece_)));
 }
 
 void Receiver::refuse(Error why) {

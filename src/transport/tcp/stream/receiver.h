@@ -75,6 +75,7 @@ class Receiver {
   Status finish_frame();
   bool begin_accesses();
   void advance_pieces(std::size_t bytes);
+  void refuse_bad_memory();
   void refuse(Error why);
   void adjust_low_water(socket::Stream& stream);
   std::size_t staged() const { return staged_end_ - staged_begin_; }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/io_vector.h"
+#include "base/safe_copy.h"
 #include "base/wire_code.h"
 
 namespace p2p::tcp {
@@ -18,6 +19,8 @@ constexpr std::size_t kFlushBytes = std::size_t{2} << 20;
 constexpr std::size_t kSpareFrames = 64;
 // Blocks of words that wait for the socket: the rest wait where they are kept anyhow.
 constexpr std::size_t kWordFrames = 4;
+// Of a stream's sends: memory that is bad and then good again cannot be told from a fault of the system.
+constexpr unsigned kMostFaults = 16;
 
 }  // namespace
 
@@ -193,6 +196,25 @@ std::size_t Sender::gather(int& flags) {
   return used;
 }
 
+// The system says that some memory is bad, and not which. False: none of it is, any more.
+bool Sender::blank_bad_memory() {
+  bool found = false;
+  for (const FramePtr& each : started_) {
+    OutFrame& frame = *each;
+    const std::span<const iovec> left = std::span<const iovec>(frame.body).subspan(frame.next_piece);
+    if (left.empty() || readable(left)) continue;
+    found = true;
+    const Error why = bad_memory("read", left);
+    if (frame.header.type == FrameType::kWrite) {
+      writes_.spoiled(frame.header.number, why);
+      frame.blank();
+    } else {
+      frame.blank(why);
+    }
+  }
+  return found;
+}
+
 void Sender::advance(std::size_t bytes) {
   while (!started_.empty()) {
     OutFrame& frame = *started_.front();
@@ -224,8 +246,12 @@ Result<bool> Sender::flush() {
     const std::size_t used = gather(flags);
     if (used == 0 && stream_->kept() == 0) break;
     const Result<socket::Moved> moved = stream_->try_send(std::span(pieces_).first(used), flags);
+    const bool unexplained = moved && moved->faulted && !blank_bad_memory();
     accesses_.clear();
     if (!moved) return tl::unexpected(moved.error());
+    if (unexplained && ++faults_ == kMostFaults) {
+      return p2p::fail(ErrorCode::kSystem, "send on a TCP stream: memory is bad now and then");
+    }
     if (moved->zerocopy) {
       writes_.hold(started_.front()->header.number, zerocopy_.count_send());
     }

@@ -92,6 +92,7 @@ class Sender {
   bool start_next();
   std::size_t gather(int& flags);
   void guard(OutFrame& frame);
+  bool blank_bad_memory();
   void advance(std::size_t bytes);
   void finish_front();
 
@@ -114,6 +115,7 @@ class Sender {
   bool acknowledgement_wanted_ = false;
 
   Zerocopy zerocopy_;
+  unsigned faults_ = 0;  // that nothing explains
 };
 
 }  // namespace p2p::tcp

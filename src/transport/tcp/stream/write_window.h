@@ -40,6 +40,11 @@ class WriteWindow {
   /// The peer has dealt with all writes up to `number`; kProtocol if that cannot be.
   Status acknowledged(std::uint64_t number);
 
+  /// Its memory here is bad: zeros go in its place.
+  void spoiled(std::uint64_t number, Error why) {
+    writes_[number - first_].outcome = tl::unexpected(std::move(why));
+  }
+
   /// The peer did not land that one.
   Status refused(std::uint64_t number, const Error& why);
 
