@@ -113,7 +113,7 @@ bool go_on(Attempt& attempt, int& code) {
 }
 
 UniqueFd accept_one(int listener) {
-  return UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  return UniqueFd::of(::accept4, listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
 
 /// What a packet carries besides the headers of IPv4 and of TCP with its time stamps.

@@ -31,7 +31,7 @@ socklen_t address_size(const sockaddr_in6& address) {
 }
 
 UniqueFd make_socket(const sockaddr_in6& address) {
-  return UniqueFd(::socket(address.sin6_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  return UniqueFd::of(::socket, address.sin6_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 }
 
 void prepare_stream(int fd) {

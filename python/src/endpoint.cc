@@ -148,7 +148,7 @@ Result<std::shared_ptr<State>> PyEndpoint::state() const {
   if (!state_) return failure(ErrorCode::kNotFound, "the endpoint is closed");
   if (state_->generation != fork_generation()) {
     return failure(ErrorCode::kUnavailable,
-                   "the endpoint was made before fork(): make one in the child process");
+                   "the endpoint was made before fork(), and works in the parent alone");
   }
   return state_;
 }

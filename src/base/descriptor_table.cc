@@ -19,9 +19,9 @@ std::size_t descriptor_limit() {
 // The table's size follows the highest descriptor number, not how many there are.
 void make_room_for_descriptors(std::size_t count) {
   const std::size_t most = std::min(count, descriptor_limit());
-  const UniqueFd any(::eventfd(0, EFD_CLOEXEC));
+  const UniqueFd any = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC);
   if (!any || most == 0) return;
-  const UniqueFd last(::fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(most - 1)));
+  const UniqueFd last = UniqueFd::of(::fcntl, any.get(), F_DUPFD_CLOEXEC, static_cast<int>(most - 1));
 }
 
 }  // namespace p2p

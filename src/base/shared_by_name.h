@@ -6,13 +6,11 @@
 #include <string>
 
 #include "base/mutex.h"
-#include "base/thread.h"
 #include "p2p/result.h"
 
 namespace p2p {
 
-/// Objects that a process shares by name, each as long as somebody holds it. A forked child makes its own.
-/// Thread-safe.
+/// Objects that a process shares by name, each as long as somebody holds it. Thread-safe.
 template <class T>
 class SharedByName {
  public:
@@ -27,21 +25,16 @@ class SharedByName {
   template <class Make>
   Result<std::shared_ptr<T>> get(const std::string& name, const Make& make) {
     MutexLock lock(mutex_);
-    Entry& entry = by_name_[name];
-    if (auto held = entry.held.lock(); held && !entry.birthplace.left()) return held;
+    std::weak_ptr<T>& entry = by_name_[name];
+    if (auto held = entry.lock()) return held;
     Result<std::shared_ptr<T>> made = make();
-    if (made) entry = {*made, Birthplace()};
+    if (made) entry = *made;
     return made;
   }
 
  private:
-  struct Entry {
-    std::weak_ptr<T> held;
-    Birthplace birthplace;
-  };
-
   Mutex mutex_;
-  std::map<std::string, Entry> by_name_ P2P_GUARDED_BY(mutex_);
+  std::map<std::string, std::weak_ptr<T>> by_name_ P2P_GUARDED_BY(mutex_);
 };
 
 }  // namespace p2p

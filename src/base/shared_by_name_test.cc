@@ -2,8 +2,6 @@
 #include "base/shared_by_name.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/error.h"
 
@@ -22,16 +20,6 @@ TEST(SharedByName, OneForANameWhileAnybodyHoldsIt) {
   EXPECT_NE(all.get("b", make).value(), first);
   first.reset();
   EXPECT_FALSE(all.get("a", refuse)) << "nobody holds it any more";
-}
-
-TEST(SharedByName, AForkedChildMakesItsOwn) {
-  Shared all;
-  const auto mine = all.get("a", make).value();
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(all.get("a", make).value() != mine ? 0 : 1);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -4,10 +4,12 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <memory>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "base/fork.h"
 
 namespace p2p {
 namespace {
@@ -24,7 +26,7 @@ Result<std::thread> start_thread(std::string name, std::function<void()> run) {
   std::thread thread;
   int failure = 0;
   try {
-    thread = std::thread([name, run = std::move(run)] {
+    thread = std::thread([name, run = std::move(run), use = std::make_unique<EngineUse>()] {
       engine_thread = true;
       ::pthread_setname_np(::pthread_self(), name.c_str());
       run();
@@ -38,11 +40,5 @@ Result<std::thread> start_thread(std::string name, std::function<void()> run) {
 }
 
 bool on_engine_thread() { return engine_thread; }
-
-Birthplace::Birthplace() {
-  static const int counting = ::pthread_atfork(nullptr, nullptr, [] { forks_so_far.fetch_add(1); });
-  static_cast<void>(counting);
-  forks_ = forks_so_far.load(std::memory_order_relaxed);
-}
 
 }  // namespace p2p

@@ -44,17 +44,5 @@ TEST(Thread, SaysThatThereIsNoneLeft) {
   EXPECT_NE(thread.error().message.find("start the thread too-many"), std::string::npos);
 }
 
-TEST(Birthplace, IsLeftByAChildAlone) {
-  const Birthplace here;
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) ::_exit(here.left() && !Birthplace().left() ? 7 : 1);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 7);
-  EXPECT_FALSE(here.left());
-}
-
 }  // namespace
 }  // namespace p2p

@@ -68,9 +68,15 @@ std::vector<std::string> addresses_towards(const Context& context, const Session
 
 Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
                                                    const TransportRegistry& registry) {
-  make_room_for_descriptors(kExpectedDescriptors);
+  if (forked_in_use()) {
+    return fail(
+        ErrorCode::kUnavailable,
+        "make an endpoint: this process was forked while its parent had one, whose threads may have held "
+        "locks that are held here for ever; fork before the first endpoint, or start another program");
+  }
   MemoryReserve::fill();
   std::unique_ptr<Endpoint> endpoint(new Endpoint);
+  make_room_for_descriptors(kExpectedDescriptors);
   endpoint->context_->options = options;
   if (Status read = move_into(endpoint->credentials_, CredentialFiles::open(options)); !read) {
     return tl::unexpected(read.error());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/fork.h"
 #include "base/mutex.h"
 #include "base/process_id.h"
 #include "base/unique_fd.h"
@@ -82,6 +83,7 @@ class Endpoint {
   Strangers::Drop welcome(UniqueFd socket, Strangers::Id stranger);
   SessionConfig session_config(std::optional<std::string> note) const;
 
+  const EngineUse use_;
   const std::shared_ptr<Context> context_ = std::make_shared<Context>();
   std::unique_ptr<CredentialFiles> credentials_;
   Incarnation incarnation_ = 0;

@@ -30,8 +30,8 @@ static_assert(room_for(kMaxMessageBlockBytes) <= kRingBytes / 2);
 // Linux 6.3 asks for one of the two in its log; older ones know neither.
 Result<UniqueFd> make_memory() {
   constexpr unsigned kNotExecutable = 8;
-  UniqueFd made(::memfd_create("p2p-words", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNotExecutable));
-  if (!made) made = UniqueFd(::memfd_create("p2p-words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd made = UniqueFd::of(::memfd_create, "p2p-words", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNotExecutable);
+  if (!made) made = UniqueFd::of(::memfd_create, "p2p-words", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (!made) return tl::unexpected(system_error("make a ring for words: memfd_create"));
   return made;
 }

@@ -144,13 +144,13 @@ TEST_F(RingTest, TakesNoMemoryThatMayShrink) {
     return !opened && opened.error().code == ErrorCode::kProtocol;
   };
   EXPECT_TRUE(refused(UniqueFd()));
-  EXPECT_TRUE(refused(UniqueFd(::open("/dev/zero", O_RDWR | O_CLOEXEC))));
-  const UniqueFd memory(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_TRUE(refused(UniqueFd::of(::open, "/dev/zero", O_RDWR | O_CLOEXEC)));
+  const UniqueFd memory = UniqueFd::of(::memfd_create, "test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ASSERT_EQ(::ftruncate(memory.get(), 2 * sizeof(Ring)), 0);
   EXPECT_TRUE(refused(memory));
   ASSERT_EQ(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SEAL), 0);
   EXPECT_TRUE(refused(memory));
-  const UniqueFd small(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const UniqueFd small = UniqueFd::of(::memfd_create, "test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ASSERT_EQ(::ftruncate(small.get(), sizeof(Ring)), 0);
   ASSERT_EQ(::fcntl(small.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   EXPECT_TRUE(refused(small));

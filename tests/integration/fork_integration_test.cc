@@ -1,13 +1,28 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "p2p/log.h"
 #include "support/peer.h"
 #include "support/sanitizer.h"
 #include "support/transports.h"
@@ -67,13 +82,170 @@ TEST_P(ForkTest, AChildIsToldAndHarmsNothing) {
     expect(refused(status_of(pair->endpoint.connect("127.0.0.1", pair->peer.port(), kLimit))));
     own->region = MemoryRegion();
     pair->connection = Connection();
-    pair->endpoint = make_endpoint({.transport = GetParam()});  // one of its own works
-    expect(static_cast<bool>(pair->endpoint.register_memory(own->pages.data(), kSize)));
+    expect(refused(status_of(Endpoint::create(EndpointPlan{.transport = GetParam()}.options()))));
     return wrong;
   });
   EXPECT_EQ(failed, 0);
   EXPECT_TRUE(is_ok(write())) << "the parent's goes on";
   EXPECT_TRUE(is_ok(pair->connection.notify("from the parent").wait(kLimit)));
+}
+
+/// None listens there now.
+std::uint16_t free_port() {
+  const Endpoint endpoint = make_endpoint({});
+  return endpoint.port();
+}
+
+using Descriptors = std::set<int>;
+
+/// Those of this process, in a child too: by calls that take no locks.
+Descriptors open_descriptors() {
+  Descriptors open;
+  const int most = 4096;
+  for (int fd = 0; fd != most; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) open.insert(fd);
+  }
+  return open;
+}
+
+/// What the C library has open for a moment while it is asked for interfaces or reads of the system's files.
+bool is_a_lookup(int fd, std::string_view name) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  const bool is_socket = ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0;
+  return name.starts_with("/proc/") || name.starts_with("/sys/") || (is_socket && domain == AF_NETLINK);
+}
+
+/// The child is to have these and no others. It names those that it has besides.
+bool child_has(const Descriptors& expected) {
+  return in_child([&] {
+           int wrong = 0;
+           for (int fd = 0; fd != 4096; ++fd) {
+             const bool has = ::fcntl(fd, F_GETFD) >= 0;
+             if (has == expected.contains(fd)) continue;
+             std::array<char, 128> name{};
+             std::array<char, 64> link{};
+             std::snprintf(link.data(), link.size(), "/proc/self/fd/%d", fd);
+             static_cast<void>(::readlink(link.data(), name.data(), name.size() - 1));
+             if (is_a_lookup(fd, name.data())) continue;
+             ++wrong;
+             std::fprintf(stderr, "descriptor %d: %s (%s)\n", fd, has ? "kept" : "lost", name.data());
+           }
+           return wrong != 0;
+         }) == 0;
+}
+
+/// A child that does nothing, from when its handlers have run.
+class Idler {
+ public:
+  Idler() {
+    std::array<int, 2> ready{};
+    EXPECT_EQ(::pipe2(ready.data(), O_CLOEXEC), 0);
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      static_cast<void>(::write(ready[1], "", 1));
+      for (;;) ::pause();
+    }
+    char byte = 0;
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+    for (const int end : ready) ::close(end);
+  }
+  ~Idler() {
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+  }
+  Idler(const Idler&) = delete;
+  Idler& operator=(const Idler&) = delete;
+
+ private:
+  pid_t child_ = -1;
+};
+
+TEST_P(ForkTest, AChildHasNoneOfTheEnginesDescriptorsAndAllOthers) {
+  const int others = ::eventfd(0, EFD_CLOEXEC);
+  const Peer peer({.transport = GetParam()});
+  const Descriptors before = open_descriptors();
+  {
+    Endpoint endpoint = make_endpoint({.transport = GetParam()});
+    ASSERT_TRUE(is_ok(status_of(endpoint.connect("127.0.0.1", peer.port(), kLimit))));
+    ASSERT_GT(open_descriptors().size(), before.size());
+    EXPECT_TRUE(child_has(before));
+  }
+  EXPECT_EQ(open_descriptors(), before);
+  ::close(others);
+}
+
+TEST_P(ForkTest, WhatTheParentClosedIsFreeWhileAChildLives) {
+  EndpointPlan plan{.transport = GetParam(), .port = free_port()};
+  Options options = plan.options();
+  options.metrics = "127.0.0.1:" + std::to_string(free_port());
+  options.trace = ::testing::TempDir() + "fork_trace_" + std::to_string(::getpid());
+  std::optional<Endpoint> endpoint(Endpoint::create(options).value());
+  const Idler child;
+  endpoint.reset();
+  std::vector<std::string> log;
+  set_log_sink([&](LogLevel, std::string_view line) { log.emplace_back(line); });
+  EXPECT_TRUE(is_ok(status_of(Endpoint::create(options))));
+  set_log_sink(nullptr);
+  EXPECT_TRUE(log.empty()) << log.front();  // another process's lock on the trace is a warning
+  std::filesystem::remove(options.trace);
+}
+
+TEST_P(ForkTest, NoneIsMissedWhileTheyComeAndGo) {
+#if defined(P2P_TSAN)
+  GTEST_SKIP() << "the thread sanitizer makes no promise to the child of a process with threads";
+#endif
+  const Peer peer({.transport = GetParam()});
+  const Descriptors before = open_descriptors();
+  std::atomic<bool> stop{false};
+  std::atomic<int> connected{0};
+  std::thread churn([&] {
+    Endpoint endpoint = make_endpoint({.transport = GetParam(), .workers = 1});
+    while (!stop) {
+      if (endpoint.connect("127.0.0.1", peer.port(), kLimit)) ++connected;
+    }
+  });
+  while (connected == 0) std::this_thread::yield();
+  bool right = true;
+  for (int i = 0; i != 300 && right; ++i) right = child_has(before);
+  stop = true;
+  churn.join();
+  EXPECT_TRUE(right);
+}
+
+// A process with an endpoint has a child for other reasons, and is killed.
+TEST_P(ForkTest, AParentsDeathIsKnownAtOnce) {
+  std::array<int, 2> told{};
+  ASSERT_EQ(::pipe(told.data()), 0);
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    const Endpoint owner = make_endpoint({.transport = GetParam()});
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, 0);
+      ::alarm(60);
+      for (;;) ::pause();
+    }
+    const std::array<std::uint64_t, 2> words{owner.port(), static_cast<std::uint64_t>(child)};
+    static_cast<void>(::write(told[1], words.data(), sizeof words));
+    for (;;) ::pause();
+  }
+  std::array<std::uint64_t, 2> words{};
+  ASSERT_EQ(::read(told[0], words.data(), sizeof words), static_cast<ssize_t>(sizeof words));
+  Endpoint mine = make_endpoint({.transport = GetParam()});
+  const auto connection = mine.connect("127.0.0.1", static_cast<std::uint16_t>(words[0]), kLimit);
+  ASSERT_TRUE(is_ok(status_of(connection)));
+  std::array<std::byte, 64> room{};
+  const MemoryRegion region = mine.register_memory(room.data(), room.size()).value();
+  const Transfer receive = connection->recv(region.span());
+  ::kill(parent, SIGKILL);
+  ::waitpid(parent, nullptr, 0);
+  const Status status = receive.wait(std::chrono::seconds(10));  // a third of `hung`
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kPeerGone) << status.error().message;
+  ::kill(static_cast<pid_t>(words[1]), SIGKILL);
+  for (const int end : told) ::close(end);
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ Chunk chunk_at(const Driver& driver, std::uint64_t address, int device) {
 Result<UniqueFd> descriptor_of(const Driver& driver, CUmemGenericAllocationHandle memory,
                                std::uint64_t size) {
   int fd = -1;
+  const DescriptorChange change;
   const CUresult code = driver.export_memory(&fd, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   if (code == CUDA_SUCCESS) return UniqueFd(fd);
   return fail(ErrorCode::kSystem, "export {} bytes of device memory: driver error {}", size,

@@ -70,12 +70,17 @@ const Driver* find_in(void* (*open)()) {
 
 const Driver* loaded_driver() { return find_in(loaded_library); }
 
+// The folders are searched once. A library that the application loads later is found all the same.
 Result<const Driver*> load_driver() {
-  const auto open = [] { return ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL); };
-  if (const Driver* driver = find_in(open)) return driver;
-  const char* reason = ::dlerror();
-  return fail(ErrorCode::kUnavailable, "no usable CUDA driver: {}",
-              reason != nullptr ? reason : "libcuda.so.1 lacks functions of CUDA 12");
+  if (const Driver* driver = loaded_driver()) return driver;
+  static const auto found = []() -> Result<const Driver*> {
+    const auto open = [] { return ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL); };
+    if (const Driver* driver = find_in(open)) return driver;
+    const char* reason = ::dlerror();
+    return fail(ErrorCode::kUnavailable, "no usable CUDA driver: {}",
+                reason != nullptr ? reason : "libcuda.so.1 lacks functions of CUDA 12");
+  }();
+  return found;
 }
 
 }  // namespace p2p::cuda

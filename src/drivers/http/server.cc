@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/fork.h"
 #include "base/error.h"
 #include "base/thread.h"
 
@@ -53,6 +54,7 @@ struct Server::Body {
   class Client;
 
   Body(const Settings& given, Handler take) : settings(given), handler(std::move(take)) {}
+  ~Body();
 
   Status open();
   void accept();
@@ -124,8 +126,11 @@ Status Server::Body::open() {
     return fail(ErrorCode::kPermissionDenied, "serve at {}: other hosts reach that address", settings.place);
   }
   SystemError error;
-  if (!acceptor.open(endpoint->protocol(), error))
-    acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  {
+    const DescriptorChange change;
+    if (!acceptor.open(endpoint->protocol(), error)) keep_from_children(acceptor.native_handle());
+  }
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(*endpoint, error);
   if (!error) acceptor.listen(static_cast<int>(settings.most_clients), error);
   if (error) return fail(ErrorCode::kUnavailable, "serve at {}: {}", settings.place, error.message());
@@ -133,6 +138,15 @@ Status Server::Body::open() {
   place = settings.place.substr(0, settings.place.rfind(':') + 1) + port;
   accept();
   auto started = start_thread("p2p-http", [this] { io.run(); });
+// A client's socket, which lives for `patience` at most, stays with children: the library closes it itself.
+Server::Body::~Body() {
+  if (!acceptor.is_open()) return;
+  const DescriptorChange change;
+  forget_descriptor(acceptor.native_handle());
+  SystemError ignored;
+  acceptor.close(ignored);
+}
+
   if (!started) return tl::unexpected(started.error());
   thread = std::move(*started);
   return {};

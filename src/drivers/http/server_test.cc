@@ -30,7 +30,7 @@ std::unique_ptr<Server> start(unsigned most_clients = 16,
 
 UniqueFd dial(const Server& server) {
   const std::string& place = server.place();
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd socket = UniqueFd::of(::socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port =

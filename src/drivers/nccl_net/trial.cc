@@ -41,7 +41,7 @@ Status try_init(Net& net) {
   const pid_t child = ::fork();
   if (child < 0) return tl::unexpected(system_error("try init in a child process"));
   if (child == 0) run(net);
-  const UniqueFd ended(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  const UniqueFd ended = UniqueFd::of(::syscall, SYS_pidfd_open, child, 0);
   pollfd poll{ended.get(), POLLIN, 0};
   const bool in_time = ended && ::poll(&poll, 1, kWithinMs) > 0;
   if (!in_time) ::kill(child, SIGKILL);

@@ -39,7 +39,7 @@ std::optional<Address> routed_address() {
   for (const char* const far : {"192.0.2.1", "2001:db8::1"}) {
     const auto remote = Address::parse(far, 9);
     if (!remote) continue;
-    const UniqueFd probe(::socket(remote->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const UniqueFd probe = UniqueFd::of(::socket, remote->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (!probe || ::connect(probe.get(), remote->raw(), remote->raw_size()) != 0) continue;
     if (const auto local = local_address(probe.get())) return *local;
   }

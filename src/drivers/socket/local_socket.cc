@@ -37,7 +37,7 @@ struct Name {
 };
 
 Result<UniqueFd> open_socket() {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd socket = UniqueFd::of(::socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (!socket) return tl::unexpected(system_error("open a Unix socket"));
   return socket;
 }
@@ -71,6 +71,14 @@ std::vector<UniqueFd> take_descriptors(msghdr& message) {
     }
   }
   return descriptors;
+}
+
+/// recvmsg, and the descriptors that came.
+ssize_t receive(const UniqueFd& socket, msghdr& message, std::vector<UniqueFd>& descriptors) {
+  const DescriptorChange change;
+  const ssize_t size = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+  if (size > 0) descriptors = take_descriptors(message);
+  return size;
 }
 
 }  // namespace
@@ -109,7 +117,7 @@ std::string local_name(std::string_view prefix, ByteView token) {
 }
 
 UniqueFd accept_local(const UniqueFd& listener) {
-  return UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  return UniqueFd::of(::accept4, listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
 }
 
 Result<pid_t> process_at(const UniqueFd& socket) {
@@ -124,7 +132,7 @@ Result<pid_t> process_at(const UniqueFd& socket) {
 
 UniqueFd watch_process(const UniqueFd& socket) {
   const auto pid = process_at(socket);
-  return pid ? UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0))) : UniqueFd();
+  return pid ? UniqueFd::of(::syscall, SYS_pidfd_open, *pid, 0) : UniqueFd();
 }
 
 std::string name_at(const UniqueFd& socket) {
@@ -181,9 +189,8 @@ Result<Packet> receive_packet(const UniqueFd& socket, std::size_t most_bytes, st
     message.msg_iovlen = 1;
     message.msg_control = ancillary.bytes.data();
     message.msg_controllen = ancillary.bytes.size();
-    const ssize_t size = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+    const ssize_t size = receive(socket, message, packet.descriptors);
     if (size > 0) {
-      packet.descriptors = take_descriptors(message);
       packet.bytes.resize(static_cast<std::size_t>(size));
       if ((message.msg_flags & MSG_CTRUNC) != 0) {
         return fail(ErrorCode::kSystem,

@@ -11,9 +11,9 @@
 namespace p2p::socket {
 
 Result<PollSet> PollSet::open() {
-  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  UniqueFd epoll = UniqueFd::of(::epoll_create1, EPOLL_CLOEXEC);
   if (!epoll) return tl::unexpected(system_error("open an epoll set"));
-  UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  UniqueFd timer = UniqueFd::of(::timerfd_create, CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   if (!timer) return tl::unexpected(system_error("open a timer"));
   PollSet set(std::move(epoll), std::move(timer));
   if (Status status = set.add(set.timer_.get(), EPOLLIN); !status) return tl::unexpected(status.error());

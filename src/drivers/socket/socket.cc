@@ -49,7 +49,7 @@ void add_failed_attempts(const tcp_info& info, Answers& answers) {
 }
 
 Result<UniqueFd> open_stream(const Address& address) {
-  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd fd = UniqueFd::of(::socket, address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (!fd) return tl::unexpected(system_error("open a TCP socket"));
   return fd;
 }
@@ -78,7 +78,7 @@ Result<UniqueFd> open_listener(const Address& address, int backlog) {
 }
 
 Result<UniqueFd> try_accept(int listener) {
-  UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  UniqueFd fd = UniqueFd::of(::accept4, listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd || would_block(errno)) return fd;
   // Errors of the connection that was waiting, not of the listener.
   const bool passing = errno == ECONNABORTED || errno == EINTR || errno == EPROTO || errno == ENETDOWN ||

@@ -232,7 +232,7 @@ void Device::fetch_events() {
 }
 
 Result<std::shared_ptr<EventWatch>> Device::watch() {
-  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  UniqueFd fd = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (!fd) return tl::unexpected<Error>(system_error(fmt::format("watch RDMA device {}: eventfd", name_)));
   std::shared_ptr<EventWatch> watch(new EventWatch(std::move(fd)));
   MutexLock lock(mutex_);

@@ -92,7 +92,7 @@ bool Listener::make_descriptor_free(UniqueFd& newest) {
   int evicted = 0;
   while (!lower && evicted != kMostEvicted && strangers_.drop_one()) {
     ++evicted;
-    UniqueFd low(::fcntl(newest.get(), F_DUPFD_CLOEXEC, 0));
+    UniqueFd low = UniqueFd::of(::fcntl, newest.get(), F_DUPFD_CLOEXEC, 0);
     lower = low && low.get() < newest.get();
     if (lower) newest = std::move(low);
   }

@@ -60,7 +60,7 @@ class ListenerTest : public ::testing::Test {
   }
 
   Stranger dial() const {
-    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    UniqueFd fd = UniqueFd::of(::socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in there{};
     there.sin_family = AF_INET;
     there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

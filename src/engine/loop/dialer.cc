@@ -81,7 +81,7 @@ void Dialer::start(Done done) {
 
 void Dialer::look_up() {
   auto resolution = std::make_shared<Resolution>();
-  resolution->ready.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  resolution->ready = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC | EFD_NONBLOCK);
   const auto resolve = [resolution, host = host_, port = port_] {
     std::vector<Answer> answers;
     const int error = addresses_of(host, port, 0, answers);
@@ -122,7 +122,7 @@ void Dialer::try_next() {
   if (!done_) return;
   while (next_ < answers_.size()) {
     const Answer& answer = answers_[next_++];
-    socket_.reset(::socket(answer.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    socket_ = UniqueFd::of(::socket, answer.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     const auto* address = reinterpret_cast<const sockaddr*>(&answer.address);
     if (socket_ && (::connect(socket_.get(), address, answer.size) == 0 || errno == EINPROGRESS)) {
       const Status watched = reactor_.watch(

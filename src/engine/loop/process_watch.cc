@@ -16,7 +16,7 @@ void ProcessWatch::start(const ProcessId& self, const ProcessId& other, const st
   stop();
   const bool known = std::ranges::any_of(other.boot, [](std::byte byte) { return byte != std::byte{0}; });
   if (!known || self.boot != other.boot || self.pid_namespace != other.pid_namespace) return;
-  process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(other.pid), 0)));
+  process_ = UniqueFd::of(::syscall, SYS_pidfd_open, static_cast<pid_t>(other.pid), 0);
   if (!process_ && errno != ESRCH) return;
   // Where /proc hides others' processes, the number alone has to do.
   const auto started = start_of(other.pid);

@@ -150,8 +150,8 @@ Reactor::Reactor(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 
 Result<std::unique_ptr<Reactor>> Reactor::start() {
   auto loop = std::make_unique<Loop>();
-  loop->epoll.reset(epoll_create1(EPOLL_CLOEXEC));
-  loop->event.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  loop->epoll = UniqueFd::of(::epoll_create1, EPOLL_CLOEXEC);
+  loop->event = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_event wanted{};
   wanted.events = EPOLLIN;
   wanted.data.u64 = kWakeToken;

@@ -25,7 +25,7 @@ void Fence::add(std::unique_ptr<PeerEnd> end, Release release) {
     });
   }
   MutexLock lock(mutex_);
-  if (!events_) events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!events_) events_ = UniqueFd::of(::epoll_create1, EPOLL_CLOEXEC);
   epoll_event event{.events = EPOLLIN, .data = {.fd = end->fd()}};
   if (!events_ || ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, end->fd(), &event) != 0) {
     log(LogLevel::kWarning, "{}", system_error("watch the end of a peer's channel").message);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "base/futex.h"
 #include "base/log.h"
 #include "base/underlying.h"
@@ -194,7 +195,7 @@ RegionTable::RegionTable(TransportList transports, Incarnation incarnation,
 
 Status RegionTable::forked_off() {
   return fail(ErrorCode::kUnavailable,
-              "use an endpoint: it belongs to the process that this one was forked off; make another one");
+              "use an endpoint: it belongs to the process that this one was forked off");
 }
 
 void RegionTable::add_importer(const std::shared_ptr<RegionImporter>& importer) {

@@ -12,8 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/fork.h"
 #include "base/mutex.h"
-#include "base/thread.h"
 #include "engine/memory/region_importer.h"
 #include "engine/memory/region_keys.h"
 #include "p2p/memory.h"

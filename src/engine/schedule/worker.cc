@@ -61,8 +61,8 @@ int wait_for_events(int epoll, std::span<epoll_event> events, const timespec* ti
 }  // namespace
 
 Result<std::unique_ptr<Worker>> Worker::make(std::chrono::nanoseconds spin) {
-  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
-  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  UniqueFd epoll = UniqueFd::of(::epoll_create1, EPOLL_CLOEXEC);
+  UniqueFd wake = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (!epoll || !wake) return tl::unexpected(system_error("start a worker: epoll"));
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {

@@ -53,7 +53,7 @@ Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
   proof.token_address = reinterpret_cast<std::uint64_t>(proof.token.data());
   if (const Status drawn = crypto::random_bytes(proof.token); !drawn) return tl::unexpected(drawn.error());
 
-  channel->events_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  channel->events_ = UniqueFd::of(::epoll_create1, EPOLL_CLOEXEC);
   if (!channel->events_) return tl::unexpected(system_error("open a cma channel: epoll_create1"));
   if (setup.role == Role::kAcceptor) {
     Token& name = channel->address_.listener;

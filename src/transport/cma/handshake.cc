@@ -111,6 +111,7 @@ ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd
   header.msg_iovlen = 1;
   header.msg_control = &room;
   header.msg_controllen = CMSG_LEN(sizeof(int));  // the system closes those that do not fit
+  const DescriptorChange change;
   const ssize_t size = ::recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC);
   if (size < 0) return size;
   const cmsghdr* const control = CMSG_FIRSTHDR(&header);

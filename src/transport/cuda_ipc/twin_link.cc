@@ -97,11 +97,13 @@ std::unique_ptr<PeerEnd> TwinLink::leave(bool through) {
   if (through) {
     ::shutdown(socket.get(), SHUT_WR);
   } else {
-    static_cast<void>(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));  // stays open until this process ends
+    const DescriptorChange change;
+    const int kept = ::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0);  // stays open until this process ends
+    if (kept >= 0) keep_from_children(kept);
   }
   UniqueFd process = socket::watch_process(socket);
   if (!is_open(process, socket)) return nullptr;
-  UniqueFd events(::epoll_create1(EPOLL_CLOEXEC));
+  UniqueFd events = UniqueFd::of(::epoll_create1, EPOLL_CLOEXEC);
   if (!watch(events, socket, EPOLLRDHUP) || !watch(events, process, EPOLLIN)) {
     log(LogLevel::kWarning, "{}", system_error("watch the end of a cuda_ipc peer's copies").message);
   }

@@ -33,7 +33,7 @@ Port::Port(const ChannelSetup& setup, std::shared_ptr<const RegistrationTable> r
 Result<std::shared_ptr<Port>> Port::open(const ChannelSetup& setup,
                                          std::shared_ptr<const RegistrationTable> regions) {
   const std::shared_ptr<Port> port(new Port(setup, std::move(regions)));
-  port->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  port->wake_ = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (!port->wake_) return tl::unexpected(system_error("open a loopback channel: eventfd"));
   if (const Status drawn = crypto::random_bytes(port->name_); !drawn) return tl::unexpected(drawn.error());
   OpenPorts& ports = open_ports();

@@ -65,7 +65,7 @@ ibv_context* open_device(ibv_device* device) {
   context->ops.req_notify_cq = req_notify_cq;
   context->ops.post_send = post_send;
   context->ops.post_recv = post_recv;
-  context->events_fd = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  context->events_fd = UniqueFd::of(::eventfd, 0, EFD_NONBLOCK | EFD_CLOEXEC);
   context->async_fd = context->events_fd.get();
   const std::lock_guard lock(current_state().mutex);
   current_state().contexts.push_back(context);
@@ -164,7 +164,7 @@ int dereg_mr(ibv_mr* raw) {
 ibv_comp_channel* create_comp_channel(ibv_context* context) {
   auto* channel = new FakeChannel();
   channel->context = context;
-  channel->events_fd = UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  channel->events_fd = UniqueFd::of(::eventfd, 0, EFD_NONBLOCK | EFD_CLOEXEC);
   channel->fd = channel->events_fd.get();
   return channel;
 }

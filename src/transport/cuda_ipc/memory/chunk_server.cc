@@ -94,7 +94,7 @@ Status ChunkServer::start() {
   auto listener = socket::listen_locally(name_of(name_));
   if (!listener) return tl::unexpected(listener.error());
   listener_ = *std::move(listener);
-  stop_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  stop_ = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (!stop_) return tl::unexpected(system_error("offer device memory: eventfd"));
   try {
     thread_ = std::thread([this] { run(); });

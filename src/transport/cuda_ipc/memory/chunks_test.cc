@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 
 // A file as long as the chunk: the importer can tell that it has the right one.
 Result<UniqueFd> export_file(const cuda::Chunk& chunk) {
-  UniqueFd file(::memfd_create("chunk", MFD_CLOEXEC));
+  UniqueFd file = UniqueFd::of(::memfd_create, "chunk", MFD_CLOEXEC);
   if (!file || ::ftruncate(file.get(), static_cast<off_t>(chunk.size)) != 0) {
     return fail(ErrorCode::kSystem, "no file");
   }

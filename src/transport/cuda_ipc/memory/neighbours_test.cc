@@ -118,8 +118,8 @@ class Owner {
     posix_spawn_file_actions_destroy(&actions);
     ::close(to[0]);
     ::close(from[1]);
-    to_.reset(to[1]);
-    from_.reset(from[0]);
+    to_ = UniqueFd(to[1]);
+    from_ = UniqueFd(from[0]);
   }
 
   ~Owner() {
