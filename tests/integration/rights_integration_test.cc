@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -262,6 +264,28 @@ TEST_F(RightsTest, NamesAskForProof) {
       owner_->register_memory(pages.data(), pages.size(), {.read_only = false, .peers = {"decode-1"}});
   ASSERT_TRUE(is_error(status_of(region), {ErrorCode::kInvalidArgument}));
   EXPECT_THAT(region.error().message, HasSubstr("key file or certificates"));
+}
+
+// In a user namespace of its own a process may not read the other's memory, which may read its.
+TEST(RouteTest, TellsTheCauseHereAndNotThatThePeerHeardOfIt) {
+  const Peer peer({.transport = "cma,tcp"});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    if (::unshare(CLONE_NEWUSER) != 0) ::_exit(2);
+    Endpoint here = make_endpoint({.transport = "cma,tcp"});
+    const auto connection = here.connect(peer.address(), peer.port(), kLimit);
+    const auto told = [&] {
+      const std::vector<Route> routes = connection->routes();
+      return routes.front().transport == "tcp" &&
+             routes.front().reason.find("not permitted") != std::string::npos;
+    };
+    ::_exit(connection && eventually(told) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no user namespaces here";
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -206,8 +206,7 @@ Status LaneSet::on(wire::ChannelControl control) {
     return fail(ErrorCode::kProtocol, "a message for {} channel {} before it was connected",
                 control.transport, control.channel);
   }
-  if (!entry->channels) return {};  // given up meanwhile
-  return entry->channels->control(std::move(control));
+  return entry->channels ? entry->channels->control(std::move(control)) : Status();  // given up meanwhile
 }
 
 template <class Message>
@@ -229,11 +228,8 @@ Status LaneSet::take_reopening(const Message& message) {
 }
 
 Status LaneSet::on(const wire::ChannelReopen& offer) { return take_reopening(offer); }
-
 Status LaneSet::on(const wire::ChannelReopened& answer) { return take_reopening(answer); }
-
 Status LaneSet::on(const wire::ChannelsRest& rest) { return take_reopening(rest); }
-
 Status LaneSet::on(const wire::ChannelsWanted& wanted) { return take_reopening(wanted); }
 
 void LaneSet::open_idle() {
@@ -278,6 +274,9 @@ void LaneSet::channel_changed(std::size_t transport, std::uint32_t channel, cons
     if (!entry.channels) return;
     entry.channels->changed(channel, status);
     reconcile(entry);
+    // What it says of itself is nearer to the cause than that the peer gave it up.
+    const bool own = !status && status.error().code != ErrorCode::kPeerGone;
+    if (own && is_given_up(entry.state)) router_->close(transport, status.error().message);
     dirty_ = true;
   }
   sweep();

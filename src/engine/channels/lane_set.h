@@ -115,7 +115,6 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   void channel_changed(std::size_t transport, std::uint32_t channel, const Status& status);
   void tick();
   void set_timer();
-
   /// Ends what was given up and reports changes, with the mutex free.
   void sweep();
 
@@ -138,7 +137,6 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
 
   std::atomic<bool> any_idle_{false};  // some channels may
-
   // Reactor's thread only.
   std::optional<Reactor::TimerId> timer_;
   ChannelPool::Clock::time_point timer_at_;

@@ -208,13 +208,14 @@ void ChannelRunner::drop(const Error& error, PostUnlockActions& actions) {
   stopped_ = true;
   const auto self = shared_from_this();
   thread_.remove(*this, std::exchange(fd_, -1));
+  const Error own = channel_ ? channel_->error() : error;  // where it was about to fail by itself
   LeavesPeer::Left left;
   if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_)
     left = leaver->leave();
   channel_.reset();
   flying_.fail_all(error, std::move(left), fence_, actions);
   lane_->remove(*this);
-  report(tl::unexpected(error), actions);
+  report(tl::unexpected(own.message.empty() ? error : own), actions);
 }
 
 std::optional<ChannelRunner::Clock::time_point> ChannelRunner::quiet_since() {

@@ -17,12 +17,13 @@
 #include "drivers/crypto/crypto.h"
 #include "drivers/socket/local_socket.h"
 #include "support/devices.h"
+#include "support/forbid.h"
 #include "transport/cma/channel.h"
 
 namespace p2p::cma {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::uint64_t number(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
@@ -107,6 +108,33 @@ TEST(CmaCopier, ProcessThatEnded) {
   const Status status = copier.copy(child, batch_of(Operation::kRead, segments));
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kPeerGone);
+}
+
+// A sandbox may allow to read and forbid to write.
+TEST(CmaAccess, IsRefusedWhereOneOfTheCallsIsForbidden) {
+  MemoryProof proof{.token_address = 0};
+  proof.token.fill(std::byte{3});
+  proof.token_address = number(proof.token.data());
+  EXPECT_TRUE(check_access(::getpid(), proof));
+  struct Case {
+    unsigned call;
+    std::string_view name;
+  };
+  for (const auto& [call, name] :
+       {Case{SYS_process_vm_readv, "read"}, Case{SYS_process_vm_writev, "write"}}) {
+    for (const int error : {EPERM, ENOSYS}) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        if (!p2p::testing::forbid(call, static_cast<unsigned>(error))) ::_exit(2);
+        const Status refused = check_access(::getpid(), proof);
+        ::_exit(!refused && refused.error().message.starts_with(fmt::format("{} the memory", name)) ? 0 : 1);
+      }
+      int status = 0;
+      ASSERT_EQ(::waitpid(child, &status, 0), child);
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no filter can be set here";
+      EXPECT_EQ(status, 0) << name << ", error " << error;
+    }
+  }
 }
 
 TEST(CmaHandshake, ProofHoldsForOneProcessRoleSessionAndListener) {

@@ -124,27 +124,41 @@ ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd
   return size;
 }
 
+namespace {
+
+Status no_access(std::string_view what, pid_t pid, int error_number) {
+  const std::string attempt = fmt::format("{} the memory of process {}", what, pid);
+  if (error_number == EPERM) {
+    return fail(
+        ErrorCode::kPermissionDenied,
+        "{}: not permitted; both processes must run as the same user, kernel.yama.ptrace_scope must be 0 "
+        "(or one have CAP_SYS_PTRACE), and no sandbox (seccomp) forbid process_vm_{}v",
+        attempt, what);
+  }
+  if (error_number == ESRCH) return fail(ErrorCode::kPeerGone, "{}: it has ended", attempt);
+  return tl::unexpected(system_error(attempt, error_number));
+}
+
+/// Asks whether this process may write to that one, and writes nothing: the address is the system's own,
+/// which the system finds out after it has looked at the rights.
+Status check_writing(pid_t pid) {
+  std::byte none{};
+  const iovec local{&none, 1};
+  const iovec nowhere{reinterpret_cast<void*>(~std::uintptr_t{0} - 4095), 1};
+  if (::process_vm_writev(pid, &local, 1, &nowhere, 1, 0) >= 0 || errno == EFAULT) return {};
+  return no_access("write", pid, errno);
+}
+
+}  // namespace
+
 Status check_access(pid_t pid, const MemoryProof& proof) {
   Token seen{};
   const iovec local{seen.data(), seen.size()};
   const iovec remote{reinterpret_cast<void*>(proof.token_address), seen.size()};
   const ssize_t size = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
-  const int error_number = errno;
-  if (size == static_cast<ssize_t>(seen.size()) && seen == proof.token) return {};
-  if (size >= 0) {
-    return fail(ErrorCode::kProtocol, "read the memory of process {}: the bytes there are not the peer's",
-                pid);
-  }
-  if (error_number == EPERM) {
-    return fail(ErrorCode::kPermissionDenied,
-                "read the memory of process {}: not permitted; both processes must run as the same user, and "
-                "kernel.yama.ptrace_scope must be 0 (or one have CAP_SYS_PTRACE)",
-                pid);
-  }
-  if (error_number == ESRCH) {
-    return fail(ErrorCode::kPeerGone, "read the memory of process {}: it has ended", pid);
-  }
-  return tl::unexpected(system_error(fmt::format("read the memory of process {}", pid), error_number));
+  if (size < 0) return no_access("read", pid, errno);
+  if (size == static_cast<ssize_t>(seen.size()) && seen == proof.token) return check_writing(pid);
+  return fail(ErrorCode::kProtocol, "read the memory of process {}: the bytes there are not the peer's", pid);
 }
 
 }  // namespace p2p::cma
