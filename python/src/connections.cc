@@ -99,18 +99,27 @@ OkAndId connect(PyEndpoint& self, const std::string& host, const GpuName& gpu, P
   return nb::make_tuple(true, (*link)->id);
 }
 
-/// The endpoint of a GPU on this host. Programs start in any order: one that is not there yet may come within
-/// the connect timeout.
-Result<LocalEndpoint> await_local(State& state, std::int32_t gpu) {
+/// Connects to an endpoint of a GPU on this host. Programs start in any order: one that is not there yet may
+/// come within the connect timeout. One that cannot be reached, in another container say, is passed over.
+Result<std::shared_ptr<const Link>> dial_local(State& state, std::int32_t gpu) {
   const Deadline deadline = std::chrono::steady_clock::now() + state.connect_timeout;
+  std::vector<LocalEndpoint> refused;
+  std::optional<Error> refusal;
   for (;;) {
     Result<LocalEndpoint> found;
     {
       Released released;
-      found = find_local(gpu, std::nullopt, next_slice(deadline));
+      found = find_local(gpu, std::nullopt, next_slice(deadline), refused);
     }
-    const bool absent = !found && found.error().code == ErrorCode::kNotFound;
-    if (!absent || passed(deadline)) return found;
+    if (found) {
+      auto link = dial(state, {.host = found->address, .port = found->port, .purpose = Purpose::kLocal});
+      if (link || state.closing.load()) return link;
+      refusal = link.error();
+      refused.push_back(std::move(*found));
+    } else if (found.error().code != ErrorCode::kNotFound) {
+      return tl::unexpected(found.error());
+    }
+    if (passed(deadline)) return tl::unexpected(refusal ? *refusal : found.error());
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (state.closing.load()) return failure(ErrorCode::kCancelled, "the endpoint was closed");
   }
@@ -118,18 +127,16 @@ Result<LocalEndpoint> await_local(State& state, std::int32_t gpu) {
 
 OkAndId connect_local(PyEndpoint& self, const GpuName& gpu, Port port) {
   const auto state = self.state_or_raise();
-  Dial to{.host = state->engine.address(), .port = 0, .purpose = Purpose::kLocal};
+  Result<std::shared_ptr<const Link>> link;
   if (port > 0 && port <= 0xffff) {
-    to.port = static_cast<std::uint16_t>(port);
+    link = dial(*state, {.host = state->engine.address(),
+                         .port = static_cast<std::uint16_t>(port),
+                         .purpose = Purpose::kLocal});
   } else {
     const Result<std::int32_t> index = index_of(gpu);
     if (!index) return no_connection(index.error());
-    const Result<LocalEndpoint> found = await_local(*state, *index);
-    if (!found) return no_connection(found.error());
-    to.host = found->address;
-    to.port = found->port;
+    link = dial_local(*state, *index);
   }
-  const auto link = dial(*state, to);
   if (!link) return no_connection(link.error());
   return nb::make_tuple(true, (*link)->id);
 }

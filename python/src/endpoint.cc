@@ -159,7 +159,6 @@ void PyEndpoint::close(std::chrono::nanoseconds timeout) {
   state_ = nullptr;
   if (state->generation != fork_generation()) {
     // Its threads live in the parent only; what is left here can be neither used nor taken apart.
-    state->listing.forget();
     new std::shared_ptr<State>(std::move(state));
     return;
   }

@@ -132,3 +132,42 @@ def test_metadata_has_the_address_of_the_default_route(namespaces, how):
     finally:
         for side in sides:
             side.kill()
+
+
+_LISTED = """
+import sys
+from uccl import p2p
+with p2p.Endpoint(7, 1, listen_address='127.0.0.1') as ep:
+    print('ready', flush=True)
+    sys.stdin.read()
+"""
+
+_SEEKS = """
+from uccl import p2p
+with p2p.Endpoint(8, 1, listen_address='127.0.0.1') as ep:
+    ok, conn = ep.connect_local(7)
+    assert ok, p2p.last_error()
+    print(ep.peer(conn)['port'])
+"""
+
+
+def test_connect_local_passes_over_endpoints_of_other_containers(namespaces, tmp_path):
+    """The newest is in another network namespace, then a dead one of another PID namespace as well."""
+    env = environment(XDG_RUNTIME_DIR=str(tmp_path))
+    here = [sys.executable, "-c", _LISTED]
+    elsewhere = ["ip", "netns", "exec", namespaces[0][0], "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *here]
+    listed = []
+    try:
+        for command in (here, elsewhere):
+            listed.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            assert listed[-1].stdout.readline() == "ready\n"
+        for _ in ("alive", "dead"):
+            done = subprocess.run(
+                [sys.executable, "-c", _SEEKS], env=env, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            listed[1].kill()
+            listed[1].wait()
+    finally:
+        for process in listed:
+            process.kill()

@@ -1,15 +1,19 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "p2p/local_listing.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -23,13 +27,15 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-/// One line: format, process, its start, its PID namespace, birth (ns), GPU, port, address.
+/// One line: format, process, its PID namespace, birth (ns), GPU, port, address.
 struct Entry {
-  ProcessId process;
+  std::uint64_t pid = 0;
+  std::uint64_t pid_namespace = 0;
   std::int64_t born = 0;
   LocalEndpoint endpoint;
 };
-constexpr int kEntryFormat = 1;
+constexpr int kEntryFormat = 2;
+constexpr std::size_t kMostBytes = 4096;
 constexpr const char* kEntryPrefix = "gpu";
 
 std::string directory_path() {
@@ -55,53 +61,58 @@ Result<std::string> directory() {
   return path;
 }
 
-std::optional<Entry> read_entry(const fs::path& path) {
-  std::ifstream file(path);
+std::optional<Entry> parse(std::string_view text) {
+  std::istringstream fields{std::string(text)};
   Entry entry;
   int format = 0;
-  file >> format >> entry.process.pid >> entry.process.started >> entry.process.pid_namespace >> entry.born >>
-      entry.endpoint.gpu >> entry.endpoint.port >> entry.endpoint.address;
-  if (!file || format != kEntryFormat || entry.endpoint.port == 0) return std::nullopt;
+  fields >> format >> entry.pid >> entry.pid_namespace >> entry.born >> entry.endpoint.gpu >>
+      entry.endpoint.port >> entry.endpoint.address;
+  if (!fields || format != kEntryFormat || entry.endpoint.port == 0) return std::nullopt;
   return entry;
+}
+
+/// What a living process wrote; what a dead one left is removed. The owner's lock tells: it ends with the
+/// process, whichever container that was in. A file that cannot be opened, as where this process has no
+/// descriptor left, tells nothing.
+std::optional<Entry> read_entry(const fs::path& path) {
+  const UniqueFd file = UniqueFd::of(::open, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (!file) return std::nullopt;
+  if (::flock(file.get(), LOCK_SH | LOCK_NB) == 0) {
+    ::unlink(path.c_str());
+    return std::nullopt;
+  }
+  std::array<char, kMostBytes> text;
+  const ssize_t size = ::read(file.get(), text.data(), text.size());
+  return size > 0 ? parse({text.data(), static_cast<std::size_t>(size)}) : std::nullopt;
 }
 
 /// Newer than the other, but any other process before this one.
 bool better(const Entry& entry, const Entry& than) {
-  const auto own = static_cast<std::uint64_t>(::getpid());
-  const bool foreign = entry.process.pid != own;
-  if (foreign != (than.process.pid != own)) return foreign;
+  const std::uint64_t own_namespace = namespace_id("pid").value_or(0);
+  const auto is_foreign = [&](const Entry& one) {
+    return one.pid != static_cast<std::uint64_t>(::getpid()) || one.pid_namespace != own_namespace;
+  };
+  if (is_foreign(entry) != is_foreign(than)) return is_foreign(entry);
   return entry.born > than.born;
-}
-
-/// The process has gone, or its PID belongs to another one now.
-bool abandoned(const Entry& entry, std::uint64_t pid_namespace) {
-  if (entry.process.pid_namespace != pid_namespace) return false;
-  const auto started = start_of(entry.process.pid);
-  return started ? *started != entry.process.started : started.error().code == ErrorCode::kNotFound;
 }
 
 /// The best entry that is there now.
 std::optional<Entry> look(const std::string& place, std::int32_t gpu,
-                          const std::optional<std::string>& address) {
-  const std::uint64_t pid_namespace = namespace_id("pid").value_or(0);
+                          const std::optional<std::string>& address, std::span<const LocalEndpoint> except) {
   std::optional<Entry> best;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(place, error)) {
     if (!file.path().filename().string().starts_with(kEntryPrefix)) continue;
     std::optional<Entry> entry = read_entry(file.path());
-    if (!entry) continue;  // being removed
-    if (abandoned(*entry, pid_namespace)) {
-      ::unlink(file.path().c_str());
-      continue;
-    }
-    if (entry->endpoint.gpu != gpu || (address && entry->endpoint.address != *address)) continue;
+    if (!entry || entry->endpoint.gpu != gpu || (address && entry->endpoint.address != *address)) continue;
+    if (std::ranges::find(except, entry->endpoint) != except.end()) continue;
     if (!best || better(*entry, *best)) best = std::move(entry);
   }
   return best;
 }
 
 Result<UniqueFd> watch(const std::string& place) {
-  UniqueFd fd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  UniqueFd fd = UniqueFd::of(::inotify_init1, IN_CLOEXEC | IN_NONBLOCK);
   if (!fd || ::inotify_add_watch(fd.get(), place.c_str(), IN_MOVED_TO) < 0) {
     return tl::unexpected(system_error(fmt::format("watch {}", place)));
   }
@@ -110,47 +121,53 @@ Result<UniqueFd> watch(const std::string& place) {
 
 }  // namespace
 
+struct LocalListing::File {
+  ~File() {
+    if (!birthplace.left()) ::unlink(path.c_str());  // else it is the parent's
+  }
+
+  std::string path;
+  UniqueFd locked;
+  Birthplace birthplace;
+};
+
+LocalListing::LocalListing() = default;
+LocalListing::LocalListing(LocalListing&& other) noexcept = default;
+LocalListing& LocalListing::operator=(LocalListing&& other) noexcept = default;
+LocalListing::~LocalListing() = default;
+
 Result<LocalListing> LocalListing::announce(const Endpoint& endpoint, std::int32_t gpu) {
   const Result<std::string> place = directory();
   if (!place) return tl::unexpected(place.error());
-  // Without /proc others cannot find out whether this process has gone.
-  const auto process = this_process().value_or(ProcessId{.pid = static_cast<std::uint64_t>(::getpid())});
   const Incarnation incarnation = endpoint.incarnation();
-  const std::string name = fmt::format("{}/{}{}-{}-{}", *place, kEntryPrefix, gpu, process.pid, incarnation);
-  const std::string draft = fmt::format("{}/.draft-{}", *place, incarnation);
-  std::ofstream file(draft, std::ios::trunc);
-  file << kEntryFormat << ' ' << process.pid << ' ' << process.started << ' ' << process.pid_namespace << ' '
-       << std::chrono::system_clock::now().time_since_epoch().count() << ' ' << gpu << ' ' << endpoint.port()
-       << ' ' << endpoint.address() << '\n';
-  file.close();
-  // By rename, so that readers see the whole file or none.
-  if (!file || ::rename(draft.c_str(), name.c_str()) != 0) {
+  const std::string name = fmt::format("{}/{}{}-{}-{}", *place, kEntryPrefix, gpu, ::getpid(), incarnation);
+  const std::string text = fmt::format(
+      "{} {} {} {} {} {} {}\n", kEntryFormat, ::getpid(), namespace_id("pid").value_or(0),
+      std::chrono::system_clock::now().time_since_epoch().count(), gpu, endpoint.port(), endpoint.address());
+  LocalListing announced;
+  announced.file_ = std::make_unique<File>();
+  announced.file_->path = fmt::format("{}/.draft-{}", *place, incarnation);
+  UniqueFd& file = announced.file_->locked;
+  file = UniqueFd::of(::open, announced.file_->path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  const auto size = static_cast<ssize_t>(text.size());
+  // By rename, so that readers see the whole file, locked, or none.
+  if (!file || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0 ||
+      ::write(file.get(), text.data(), text.size()) != size ||
+      ::rename(announced.file_->path.c_str(), name.c_str()) != 0) {
     return tl::unexpected(system_error(fmt::format("write {}", name)));
   }
-  LocalListing announced;
-  announced.path_ = name;
+  announced.file_->path = name;
   return announced;
 }
 
-LocalListing::LocalListing(LocalListing&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-
-LocalListing& LocalListing::operator=(LocalListing&& other) noexcept {
-  std::swap(path_, other.path_);
-  return *this;
-}
-
-LocalListing::~LocalListing() {
-  if (!path_.empty()) ::unlink(path_.c_str());
-}
-
 Result<LocalEndpoint> find_local(std::int32_t gpu, const std::optional<std::string>& address,
-                                 std::chrono::nanoseconds timeout) {
+                                 std::chrono::nanoseconds timeout, std::span<const LocalEndpoint> except) {
   const auto deadline = Clock::now() + timeout;
   const Result<std::string> place = directory();
   if (!place) return tl::unexpected(place.error());
   UniqueFd arrivals;
   for (;;) {
-    if (std::optional<Entry> found = look(*place, gpu, address)) return std::move(found->endpoint);
+    if (std::optional<Entry> found = look(*place, gpu, address, except)) return std::move(found->endpoint);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) {
       return fail(ErrorCode::kNotFound, "no process of this user on this host has an endpoint for GPU {}{}",

@@ -1,11 +1,15 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "p2p/local_listing.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +17,7 @@
 #include <thread>
 
 #include "base/process_id.h"
+#include "base/unique_fd.h"
 #include "p2p/endpoint.h"
 
 namespace p2p {
@@ -43,13 +48,15 @@ class LocalListingTest : public ::testing::Test {
     return std::move(*made);
   }
 
-  /// An entry as another process would leave it.
-  void entry(const std::string& name, std::uint64_t pid, std::uint64_t started, std::uint16_t port) const {
+  /// An entry as another process has it, while the descriptor is open: then it is dead.
+  UniqueFd entry(const std::string& name, std::uint64_t pid_namespace, std::uint16_t port) const {
     std::filesystem::create_directories(folder_ + "/uccl_p2p");
     ::chmod((folder_ + "/uccl_p2p").c_str(), 0700);
-    std::ofstream(folder_ + "/uccl_p2p/" + name)
-        << "1 " << pid << ' ' << started << ' ' << namespace_id("pid").value_or(0) << " 1 7 " << port
-        << " 127.0.0.1\n";
+    const std::string path = folder_ + "/uccl_p2p/" + name;
+    std::ofstream(path) << "2 " << ::getppid() << ' ' << pid_namespace << " 1 7 " << port << " 127.0.0.1\n";
+    UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(::flock(file.get(), LOCK_EX | LOCK_NB), 0);
+    return file;
   }
 
   std::string folder_;
@@ -78,21 +85,43 @@ TEST_F(LocalListingTest, TheNewestCountsAndAnotherProcessBeforeThisOne) {
   const auto second = LocalListing::announce(other, 7);
   ASSERT_TRUE(first && second);
   EXPECT_EQ(find_local(7)->port, other.port());
-  const auto parent = static_cast<std::uint64_t>(::getppid());
-  const auto started = start_of(parent);
-  if (!started) GTEST_SKIP() << started.error().message;
-  entry("gpu7-parent", parent, *started, 1234);
+  const UniqueFd parent = entry("gpu7-parent", namespace_id("pid").value_or(0), 1234);
   EXPECT_EQ(find_local(7)->port, 1234);
 }
 
-TEST_F(LocalListingTest, WhatADeadProcessLeftIsRemoved) {
-  entry("gpu7-dead", 0x7fffffff, 1, 1234);
-  const auto started = start_of(static_cast<std::uint64_t>(::getpid()));
-  if (!started) GTEST_SKIP() << started.error().message;
-  // Its number was given to another process since.
-  entry("gpu7-again", static_cast<std::uint64_t>(::getpid()), *started - 1, 1235);
-  EXPECT_EQ(find_local(7).error().code, ErrorCode::kNotFound);
-  EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/uccl_p2p"));
+TEST_F(LocalListingTest, WhatADeadProcessLeftIsRemovedAlsoThatOfAnotherContainer) {
+  for (const std::uint64_t space : {namespace_id("pid").value_or(0), std::uint64_t{1}}) {
+    UniqueFd owner = entry("gpu7-other", space, 1234);
+    EXPECT_EQ(find_local(7)->port, 1234);
+    owner.reset();
+    EXPECT_EQ(find_local(7).error().code, ErrorCode::kNotFound);
+    EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/uccl_p2p"));
+  }
+}
+
+TEST_F(LocalListingTest, ThoseThatCouldNotBeReachedArePassedOver) {
+  const Endpoint own = endpoint();
+  const auto listing = LocalListing::announce(own, 7);
+  const UniqueFd other = entry("gpu7-other", 1, 1234);
+  const LocalEndpoint unreachable = find_local(7).value();
+  EXPECT_EQ(unreachable.port, 1234);
+  const std::array except{unreachable};
+  EXPECT_EQ(find_local(7, {}, 0ns, except)->port, own.port());
+}
+
+TEST_F(LocalListingTest, AProcessShortOfDescriptorsRemovesNothing) {
+  const Endpoint own = endpoint();
+  const auto listing = LocalListing::announce(own, 7);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  // One is left, with which the directory is read, and none for its files.
+  const UniqueFd highest(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+  rlimit tight = before;
+  tight.rlim_cur = static_cast<rlim_t>(highest.get()) + 2;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+  EXPECT_FALSE(find_local(7));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(find_local(7)->port, own.port());
 }
 
 TEST_F(LocalListingTest, OneThatIsNotThereYetIsWaitedFor) {

@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 
@@ -17,6 +19,12 @@ constexpr std::size_t kBootIdLength = 36;
 
 Result<std::string> read_text(const char* path) {
   std::ifstream file(path);
+  if (!file) {
+    const int number = errno;
+    Error error = system_error(fmt::format("read {}", path), number);
+    if (number == ENOENT) error.code = ErrorCode::kNotFound;
+    return tl::unexpected(std::move(error));
+  }
   std::ostringstream text;
   if (!(text << file.rdbuf())) return fail(ErrorCode::kSystem, "read {}", path);
   return text.str();
@@ -65,7 +73,7 @@ Result<std::uint64_t> namespace_id(const char* kind) {
 Result<std::uint64_t> start_of(std::uint64_t pid) {
   const std::string path = fmt::format("/proc/{}/stat", pid);
   const auto text = read_text(path.c_str());
-  if (!text && ::access("/proc/self/stat", F_OK) == 0) {
+  if (!text && text.error().code == ErrorCode::kNotFound && ::access("/proc/self/stat", F_OK) == 0) {
     return fail(ErrorCode::kNotFound, "look at process {}: there is none", pid);
   }
   if (!text) return tl::unexpected(text.error());
