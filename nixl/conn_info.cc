@@ -1,12 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "conn_info.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <string>
 
 #include "failure.h"
+#include "p2p/host_port.h"
 
 namespace p2p::nixl {
 namespace {
@@ -42,13 +41,10 @@ bool all_zero(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c == '\0'; });
 }
 
-// An IPv4 address, or an IPv6 address with or without a zone. Never a name: nothing is looked up.
-bool numeric(const std::string& address) {
-  in6_addr parsed{};
-  if (inet_pton(AF_INET, address.c_str(), &parsed) == 1) return true;
-  const std::size_t zone = address.find('%');
-  if (zone != std::string::npos && zone + 1 == address.size()) return false;
-  return inet_pton(AF_INET6, address.substr(0, zone).c_str(), &parsed) == 1;
+// A host alone, without brackets or a port.
+bool is_host(const std::string& text) {
+  const auto place = HostPort::parse(text);
+  return place && place->host == text;
 }
 
 tl::unexpected<Error> refuse(const std::string& why) {
@@ -58,7 +54,7 @@ tl::unexpected<Error> refuse(const std::string& why) {
 }  // namespace
 
 Result<std::string> ConnInfo::encode() const {
-  if (address.size() > kAddressEnd - kAddressAt || !numeric(address) || port == 0) {
+  if (address.size() > kAddressEnd - kAddressAt || !is_host(address) || port == 0) {
     return failure(ErrorCode::kInvalidArgument, "make connection info: " + address + " port " +
                                                     std::to_string(port) + " is no address to announce");
   }
@@ -90,10 +86,7 @@ Result<ConnInfo> ConnInfo::decode(std::string_view blob) {
   }
   ConnInfo info{std::string(blob.substr(kAddressAt, length)),
                 static_cast<std::uint16_t>(get(blob, kPortAt, 2)), get(blob, kIncarnationAt, 8)};
-  // An embedded zero byte would make inet_pton see less than is used.
-  if (info.address.find('\0') != std::string::npos || !numeric(info.address)) {
-    return refuse("its address is not numeric");
-  }
+  if (!is_host(info.address)) return refuse("its address is none");
   if (info.port == 0) return refuse("it names no port");
   return info;
 }

@@ -18,7 +18,7 @@ struct ConnInfo {
   /// u64.
   static constexpr std::size_t kBytes = 128;
 
-  std::string address;  ///< numeric
+  std::string address;  ///< or the name that is announced
   std::uint16_t port = 0;
   Incarnation incarnation = 0;
 

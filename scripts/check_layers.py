@@ -12,7 +12,7 @@ import sys
 from typing import NamedTuple, Optional
 
 # Public headers that hold plain values: the only part of the API that lower layers may know.
-VALUES = tuple(f"include/p2p/{name}.h" for name in ("api", "log", "memory", "nccl_net_options", "options",
+VALUES = tuple(f"include/p2p/{name}.h" for name in ("api", "host_port", "log", "memory", "nccl_net_options", "options",
                                                      "rdma_options", "region_options", "result", "stats",
                                                      "write_log"))
 

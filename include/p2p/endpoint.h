@@ -63,7 +63,8 @@ class P2P_API Endpoint {
   Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans,
                                                            bool read_only = false);
 
-  /// Connects and waits until the connection is open. The peer gets `note`, or else that of `set_note`.
+  /// Connects and waits until the connection is open. `host` is read by HostPort::parse; a port that it names
+  /// must be `port`. The peer gets `note`, or else that of `set_note`.
   Result<Connection> connect(const std::string& host, std::uint16_t port,
                              std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
                              std::optional<std::string> note = std::nullopt);

@@ -24,8 +24,8 @@ enum class Encryption : std::uint8_t {
 /// All that can be set, with the defaults that apply. `from_environment` maps UCCL_P2P_* onto it;
 /// docs/options.md lists every variable.
 struct P2P_API Options {
-  /// Address to listen on and to announce; empty: 0.0.0.0 with a key, else the address that other hosts most
-  /// likely reach (docs/options.md).
+  /// Numeric address to listen on and to announce, as HostPort reads it; empty: 0.0.0.0 with a key, else the
+  /// address that other hosts most likely reach (docs/options.md).
   std::string listen_address;
 
   /// If `listen_address` names no address, the address of one of these interfaces is announced: beginnings of

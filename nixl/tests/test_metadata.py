@@ -112,7 +112,7 @@ def test_any_changed_byte_of_connection_info_is_noticed(other, names, at):
         "longest length": (14, struct.pack("<H", 0xFFFF)),
         "length past the field": (14, struct.pack("<H", 65)),
         "no address": (14, struct.pack("<H", 0)),
-        "a name to look up": (14, struct.pack("<HQ", 9, 0) + b"localhost"),
+        "half an address": (14, struct.pack("<HQ", 4, 0) + b"10.7"),
         "a path": (14, struct.pack("<HQ", 9, 0) + b"/dev/null"),
         "zero within the address": (14, struct.pack("<HQ", 12, 0) + b"127.0.0.1\0ab"),
         "bytes after the address": (100, b"x"),

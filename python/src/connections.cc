@@ -11,6 +11,7 @@
 
 #include "convert/sequences.h"
 #include "convert/spans.h"
+#include "p2p/host_port.h"
 #include "state.h"
 
 namespace p2p::python {
@@ -46,12 +47,10 @@ struct Dial {
 Result<std::shared_ptr<const Link>> dial(State& state, const Dial& to) {
   Identity self = state.identity(to.purpose);
   self.number = state.connections.next_number();
-  const Result<std::string> note = encode_note(self);
-  if (!note) return tl::unexpected(note.error());
   Connection connection;
   {
     Released released;
-    connection = state.engine.connect_async(to.host, to.port, std::nullopt, *note);
+    connection = state.engine.connect_async(to.host, to.port, std::nullopt, encode_note(self));
   }
   for (;;) {
     {
@@ -76,8 +75,12 @@ Result<std::shared_ptr<const Link>> dial(State& state, const Dial& to) {
 }
 
 /// Without a port: the endpoint of that address and GPU on this host, else the port that both sides set.
-Result<std::uint16_t> port_of(const std::string& host, const GpuName& gpu, Port port) {
-  if (port > 0 && port <= 0xffff) return static_cast<std::uint16_t>(port);
+Result<std::uint16_t> port_of(const std::string& text, const GpuName& gpu, Port port) {
+  const Result<HostPort> place = HostPort::parse(text);
+  if (!place) return tl::unexpected(place.error());
+  const std::string& host = place->host;
+  if (port > 0 && port <= 0xffff) return place->port_or(static_cast<std::uint16_t>(port));
+  if (port == -1 && place->port) return *place->port;
   if (port != -1) return failure(ErrorCode::kInvalidArgument, "port " + std::to_string(port));
   if (const Result<std::int32_t> index = index_of(gpu)) {
     if (const auto found = find_local(*index, host)) return found->port;
@@ -212,8 +215,7 @@ bool remove_remote_endpoint(PyEndpoint& self, std::uint64_t conn_id) {
 }
 
 nb::bytes get_metadata(const PyEndpoint& self) {
-  const std::string metadata =
-      value_or_raise(encode_metadata(self.state_or_raise()->identity(), gpu_naming()));
+  const std::string metadata = encode_metadata(self.state_or_raise()->identity(), gpu_naming());
   return nb::bytes(metadata.data(), metadata.size());
 }
 
@@ -221,8 +223,7 @@ Tuple<std::string, std::uint16_t, GpuName> parse_metadata(const Blob& metadata) 
   const Identity identity = metadata_or_raise(metadata);
   // A PCI address is given back as it came, also one of another machine.
   const std::size_t bdf_at = (identity.address.find(':') == std::string::npos ? 4 : 16) + 3;
-  const bool seed = metadata.size() == 10 || metadata.size() == 22;
-  if (seed || gpu_naming() == GpuNaming::kIndex) {
+  if (names_gpu_by_index(metadata.bytes()) || gpu_naming() == GpuNaming::kIndex) {
     return nb::make_tuple(identity.address, identity.port, gpu_result(identity));
   }
   const auto bdf = metadata.bytes().subspan(bdf_at);

@@ -130,7 +130,7 @@ PyEndpoint::PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> 
   state_->connect_timeout = options.connect_timeout;
   state_->gpu = gpu.value_or(0);
   state_->gpu_from_memory = !gpu;
-  state_->engine.set_note(value_or_raise(encode_note(state_->identity())));
+  state_->engine.set_note(encode_note(state_->identity()));
   // Without an entry only connect_local from elsewhere is lost, and that call says what it looked for.
   if (auto entry = LocalListing::announce(state_->engine, state_->gpu)) {
     state_->listing = std::move(*entry);

@@ -77,3 +77,40 @@ assert ep.accept_local(timeout=20)[1] == '4097'
 def test_bad_setting_is_named():
     done = run_python("from uccl import p2p", env={**os.environ, "UCCL_P2P_GPU_NAMES": "x"})
     assert done.returncode != 0 and "UCCL_P2P_GPU_NAMES" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "dial"),
+    [
+        ({"listen_address": "127.0.0.1", "announce": "localhost"}, "{address}"),
+        ({"listen_address": "127.0.0.1"}, "{address}:{port}"),
+        ({"listen_address": "127.0.0.1"}, "localhost"),
+        ({"listen_address": "0.0.0.0"}, "{address}"),
+        ({"listen_address": "::"}, "{address}"),
+        ({"listen_address": "[::1]"}, "{address}"),
+        ({"listen_address": "::1"}, "[{address}]:{port}"),
+    ],
+)
+def test_hosts_as_people_write_them(options, dial):
+    with p2p.Endpoint(5, 1, **options) as owner, p2p.Endpoint(0, 1) as me:
+        metadata = owner.get_metadata()
+        address, port, gpu = p2p.Endpoint.parse_metadata(metadata)
+        assert gpu == 5 and address == options.get("announce", address)
+        ok, _ = me.connect(dial.format(address=address, port=port), gpu, port)
+        assert ok, p2p.last_error()
+        assert me.add_remote_endpoint(metadata)[0], p2p.last_error()
+
+
+def test_hosts_that_are_none_are_refused_with_the_cause(ep):
+    for listen, cause in (("localhost", "a name"), ("fe80::1", "eth0"), ("10.7", "four decimal numbers"), ("[::1", "bracket")):
+        with pytest.raises(p2p.Error, match=cause):
+            p2p.Endpoint(0, 1, listen_address=listen)
+    for host, cause in (("", "no host"), (" 127.0.0.1", "characters"), ("127.1", "four"), ("127.0.0.1:5", "port 6"), ("fe80::1", "eth0")):
+        assert ep.connect(host, 0, 6)[0] is False
+        assert cause in p2p.last_error()
+
+
+def test_a_taken_port_names_its_option(ep):
+    port = p2p.Endpoint.parse_metadata(ep.get_metadata())[1]
+    with pytest.raises(p2p.Error, match="UCCL_P2P_PORT"):
+        p2p.Endpoint(0, 1, port=port)

@@ -134,6 +134,28 @@ def test_metadata_has_the_address_of_the_default_route(namespaces, how):
             side.kill()
 
 
+_OWN_NAMESPACE = """
+import subprocess
+from uccl import p2p
+for step in ('link set lo up', 'address delete 127.0.0.1/8 dev lo'):
+    subprocess.run(['ip', *step.split()], check=True)
+try:
+    p2p.Endpoint(0, 1, listen_address='0.0.0.0')
+    raise SystemExit('it announces an address that is none')
+except p2p.Error as error:
+    assert 'of IPv4' in str(error), error
+with p2p.Endpoint(0, 1, listen_address='::') as ep:
+    assert p2p.Endpoint.parse_metadata(ep.get_metadata())[0] == '::1'
+"""
+
+
+def test_what_is_announced_is_of_the_family_that_is_listened_at(namespaces):
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", _OWN_NAMESPACE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 _LISTED = """
 import sys
 from uccl import p2p

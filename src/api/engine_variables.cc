@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/option_text.h"
-#include "engine/listen/announcement.h"
+#include "p2p/host_port.h"
 #include "p2p/log.h"
 #include "transport/registry.h"
 
@@ -83,7 +83,11 @@ Status read_require(Text text, Options& options) {
 
 constexpr OptionVariable kVariables[] = {
     {"UCCL_P2P_LISTEN_ADDRESS",
-     "Address to listen on and to announce to peers. Empty: all addresses if a key file or a certificate is "
+     "Numeric address to listen on and to announce to peers, as 10.0.0.7, fd00::7, fe80::7%eth0, or one of "
+     "them "
+     "with the port: [fd00::7]:4000. 0.0.0.0 or ::, all of a family: the address that is announced is of "
+     "that "
+     "family, chosen as below. Empty: all addresses if a key file or a certificate is "
      "set, else one, which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, "
      "else of the default route, else any but `docker*` and loopback, else `docker*`, else loopback.",
      [](Text text, Options& o) { return o.listen_address = text, Status{}; },
@@ -91,10 +95,12 @@ constexpr OptionVariable kVariables[] = {
     {"UCCL_P2P_ANNOUNCE",
      "What peers are given to dial in place of the listener's own address and port: `host`, `host:port` or "
      "`[address]:port`; the outer address of a NAT, or a name. Empty: its own.",
-     [](Text text, Options& o) {
+     [](Text text, Options& o) -> Status {
        o.announce = text;
-       if (text.empty()) return Status{};
-       return engine::Announcement::parse(text).map([](const auto&) {});
+       if (text.empty()) return {};
+       const auto place = HostPort::parse(text);
+       if (place && place->port == 0) return fail(ErrorCode::kInvalidArgument, "port 0 is none to dial");
+       return place.map([](const auto&) {});
      },
      [](const Options& o) { return o.announce; }},
     {"UCCL_P2P_PORT",

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/option_text.h"
+#include "p2p/host_port.h"
 
 namespace p2p {
 namespace {
@@ -14,9 +15,7 @@ using Text = std::string_view;
 
 /// The host of NCCL's "host:port" or "[host]:port".
 Status read_comm_id(std::string_view text, Options& options) {
-  std::string_view host = text.substr(0, text.rfind(':'));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  options.announce_near = host;
+  if (const auto place = HostPort::parse(text)) options.announce_near = place->host;
   return {};
 }
 

@@ -15,9 +15,9 @@
 #include "drivers/crypto/crypto.h"
 #include "drivers/cuda/place.h"
 #include "drivers/socket/socket.h"
-#include "engine/listen/announcement.h"
 #include "engine/listen/own_address.h"
 #include "engine/load_transports.h"
+#include "p2p/host_port.h"
 
 namespace p2p::engine {
 namespace {
@@ -116,17 +116,19 @@ Status Endpoint::start_threads() {
 
 Status Endpoint::listen() {
   const Options& options = context_->options;
-  Announcement announced;
+  HostPort announced;
   if (!options.announce.empty()) {
-    auto parsed = Announcement::parse(options.announce);
+    auto parsed = HostPort::parse(options.announce);
     if (!parsed) return tl::unexpected(parsed.error());
     announced = std::move(*parsed);
   }
   const auto own = own_address(options);
   if (!own) return tl::unexpected(own.error());
+  std::uint16_t port = options.port;
+  if (const auto named = socket::Address::parse(options.listen_address, port)) port = named->port();
   std::vector<socket::Address> wanted;
   for (const std::string& text : listen_addresses(options, *own, credentials_ != nullptr)) {
-    const auto address = socket::Address::parse(text, options.port);
+    const auto address = socket::Address::parse(text, port);
     if (!address) return tl::unexpected(address.error());
     wanted.push_back(*address);
   }
@@ -138,7 +140,7 @@ Status Endpoint::listen() {
       [this](UniqueFd socket, Strangers::Id stranger) { return welcome(std::move(socket), stranger); });
   if (Status opened = open_port(wanted); !opened) return opened;
   address_ = announced.host.empty() ? *own : announced.host;
-  if (announced.port != 0) port_ = announced.port;
+  port_ = announced.port.value_or(port_);
   context_->port = listener_;
   context_->reactor->post([this] { listener_->start(); });
   return {};
@@ -149,6 +151,12 @@ Status Endpoint::open_port(const std::vector<socket::Address>& wanted) {
   for (int tries = 0; tries < kPortTries; ++tries) {
     listener_->discard_all();
     const auto bound = listener_->open(wanted.front());
+    const bool is_taken = !bound && (bound.error().code == ErrorCode::kUnavailable ||
+                                     bound.error().code == ErrorCode::kPermissionDenied);
+    if (is_taken && wanted.front().port() != 0) {
+      return fail(bound.error().code, "{}; UCCL_P2P_PORT chooses the port, and with 0 the system does",
+                  bound.error().message);
+    }
     if (!bound) return tl::unexpected(bound.error());
     port_ = bound->port();
     if (wanted.size() == 1) return {};
@@ -157,7 +165,7 @@ Status Endpoint::open_port(const std::vector<socket::Address>& wanted) {
     const auto second = listener_->open(beside);
     if (second) return {};
     log(LogLevel::kDebug, "nobody can connect to {}: {}", beside.describe(), second.error().message);
-    if (context_->options.port != 0) return {};
+    if (wanted.front().port() != 0) return {};
   }
   return {};
 }

@@ -2,7 +2,6 @@
 #include "local.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <optional>
 #include <random>
@@ -12,6 +11,7 @@
 #include "child.h"
 #include "client.h"
 #include "failure.h"
+#include "p2p/host_port.h"
 #include "sizes.h"
 
 namespace p2p::perf {
@@ -27,14 +27,12 @@ struct Address {
 };
 
 Result<Address> parse_announcement(const std::string& line) {
-  const std::size_t colon = line.rfind(':');
-  if (!line.starts_with(kListening) || colon == std::string::npos) {
+  const bool listens = line.starts_with(kListening);
+  const auto place = HostPort::parse(listens ? std::string_view(line).substr(kListening.size()) : "");
+  if (!place || place->port.value_or(0) == 0) {
     return fail(ErrorCode::kProtocol, "the server said \"{}\" instead of where it listens", line);
   }
-  Address address{line.substr(kListening.size(), colon - kListening.size())};
-  std::from_chars(line.data() + colon + 1, line.data() + line.size(), address.port);
-  if (address.port == 0) return fail(ErrorCode::kProtocol, "\"{}\" names no port", line);
-  return address;
+  return Address{place->host, *place->port};
 }
 
 /// A comparison of a row with a baseline figure, if both are there.

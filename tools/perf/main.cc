@@ -7,19 +7,23 @@
 #include "client.h"
 #include "failure.h"
 #include "local.h"
+#include "p2p/host_port.h"
 #include "report.h"
 #include "server.h"
 
 namespace {
 
 using namespace p2p::perf;
+using p2p::HostPort;
 using p2p::Result;
 using p2p::Status;
 
 Result<bool> serve(const Arguments& arguments) {
   auto options = make_options(arguments);
   if (!options) return tl::unexpected(options.error());
-  options->port = arguments.port;
+  const auto place = HostPort::parse(arguments.listen);
+  const bool has_port = place && place->port && arguments.port == kDefaultPort;
+  options->port = has_port ? *place->port : arguments.port;
   if (arguments.streams != 0) options->streams = arguments.streams;
   if (!arguments.listen.empty()) options->listen_address = arguments.listen;
   const Status served = run_server({*options, arguments.memory, arguments.persist ? 0 : arguments.clients});
@@ -34,7 +38,11 @@ Result<bool> measure_remote(const Arguments& arguments) {
   if (!rows) return tl::unexpected(rows.error());
   auto report = Report::open(arguments.json);
   if (!report) return tl::unexpected(report.error());
-  const ClientPlan plan{*options, arguments.host, arguments.port, arguments.memory, *rows};
+  const auto place = HostPort::parse(arguments.host);
+  if (!place) return tl::unexpected(place.error());
+  const std::uint16_t port =
+      arguments.port == kDefaultPort ? place->port.value_or(kDefaultPort) : arguments.port;
+  const ClientPlan plan{*options, arguments.host, port, arguments.memory, *rows};
   const bool good = run_client(plan, *report);
   report->finish();
   return good;

@@ -12,8 +12,10 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "convert/errors.h"
+#include "p2p/host_port.h"
 
 namespace p2p::python {
 namespace {
@@ -23,11 +25,22 @@ constexpr std::size_t kTail = 6;  // port and GPU index
 
 std::atomic<GpuNaming> naming_in_force{GpuNaming::kIndex};
 
-Result<std::string> pack_address(const std::string& address) {
+// In place of an address: a name, or an address with a scope, follows behind the rest. No host has this
+// address.
+constexpr std::string_view kNamed = "\xff\xff\xff\xff";
+
+std::string pack_address(const std::string& address) {
   std::array<char, 16> packed{};
-  if (inet_pton(AF_INET, address.c_str(), packed.data()) == 1) return std::string(packed.data(), 4);
-  if (inet_pton(AF_INET6, address.c_str(), packed.data()) == 1) return std::string(packed.data(), 16);
-  return failure(ErrorCode::kInvalidArgument, "'" + address + "' is not a numeric address");
+  if (inet_pton(AF_INET, address.c_str(), packed.data()) == 1) return {packed.data(), 4};
+  if (inet_pton(AF_INET6, address.c_str(), packed.data()) == 1) return {packed.data(), 16};
+  return std::string(kNamed);
+}
+
+std::optional<std::string> name_in(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (!text.starts_with(kNamed) || text.size() <= kNamed.size() + kTail) return std::nullopt;
+  const auto host = HostPort::parse(text.substr(kNamed.size() + kTail));
+  return host && !host->port ? std::optional(host->host) : std::nullopt;
 }
 
 std::string unpack_address(std::span<const std::byte> bytes) {
@@ -54,29 +67,34 @@ std::vector<std::string> driver_gpus() {
 
 }  // namespace
 
+bool names_gpu_by_index(std::span<const std::byte> metadata) {
+  return metadata.size() == 4 + kTail || metadata.size() == 16 + kTail || name_in(metadata);
+}
+
 GpuNaming gpu_naming() { return naming_in_force.load(std::memory_order_relaxed); }
 
 void set_gpu_naming(GpuNaming naming) { naming_in_force.store(naming, std::memory_order_relaxed); }
 
-Result<std::string> encode_metadata(const Identity& identity, GpuNaming naming) {
-  Result<std::string> out = pack_address(identity.address);
-  if (!out) return out;
-  out->push_back(static_cast<char>(identity.port >> 8));
-  out->push_back(static_cast<char>(identity.port & 0xff));
-  if (naming == GpuNaming::kIndex) {
-    out->append(reinterpret_cast<const char*>(&identity.gpu), sizeof identity.gpu);
-    return out;
+std::string encode_metadata(const Identity& identity, GpuNaming naming) {
+  std::string out = pack_address(identity.address);
+  const bool named = out == kNamed;
+  out.push_back(static_cast<char>(identity.port >> 8));
+  out.push_back(static_cast<char>(identity.port & 0xff));
+  if (named || naming == GpuNaming::kIndex) {
+    out.append(reinterpret_cast<const char*>(&identity.gpu), sizeof identity.gpu);
+    return named ? out + identity.address : out;
   }
   const std::string bdf = gpu_bdf(identity.gpu);
-  out->push_back(static_cast<char>(bdf.size()));
-  return *out + bdf;
+  out.push_back(static_cast<char>(bdf.size()));
+  return out + bdf;
 }
 
 Result<Identity> decode_metadata(std::span<const std::byte> bytes) {
   Identity identity;
+  const std::optional<std::string> name = name_in(bytes);
   for (std::size_t width : {std::size_t{4}, std::size_t{16}}) {
-    if (bytes.size() != width + kTail) continue;
-    identity.address = unpack_address(bytes.first(width));
+    if (bytes.size() != width + kTail && !name) continue;
+    identity.address = name ? *name : unpack_address(bytes.first(width));
     identity.port = unpack_port(bytes.subspan(width, 2));
     std::memcpy(&identity.gpu, bytes.data() + width + 2, sizeof identity.gpu);
     return identity;
@@ -93,15 +111,14 @@ Result<Identity> decode_metadata(std::span<const std::byte> bytes) {
     return identity;
   }
   return failure(ErrorCode::kInvalidArgument,
-                 "metadata must be 10 bytes (IPv4) or 22 bytes (IPv6), not " + std::to_string(bytes.size()));
+                 "metadata must be 10 bytes (IPv4), 22 bytes (IPv6) or name a host, not " +
+                     std::to_string(bytes.size()));
 }
 
-Result<std::string> encode_note(const Identity& identity) {
-  Result<std::string> metadata = encode_metadata(identity, GpuNaming::kIndex);
-  if (!metadata) return metadata;
+std::string encode_note(const Identity& identity) {
   std::string out = std::string(kNoteMark) + static_cast<char>(identity.purpose);
   out.append(reinterpret_cast<const char*>(&identity.number), sizeof identity.number);
-  return out + *metadata;
+  return out + encode_metadata(identity, GpuNaming::kIndex);
 }
 
 Identity decode_note(const Peer& peer) {

@@ -25,7 +25,7 @@ enum class Purpose : std::uint8_t { kConnect = 0, kLocal = 1, kRemoteEndpoint = 
 
 /// What an endpoint says of itself: in its metadata, and in the handshake of each connection.
 struct Identity {
-  std::string address;  ///< numeric
+  std::string address;  ///< numeric, or a name where one is announced
   std::uint16_t port = 0;
   std::int32_t gpu = 0;
   Purpose purpose = Purpose::kConnect;
@@ -33,14 +33,18 @@ struct Identity {
 };
 
 /// Seed form: address (4 or 16 bytes, network order), port (u16 big endian), GPU index (i32, host order).
-/// With kBdf: address, port, one byte of length, the PCI address as text.
-Result<std::string> encode_metadata(const Identity& identity, GpuNaming naming);
+/// With kBdf: address, port, one byte of length, the PCI address as text. For a name, or an address with a
+/// scope: four bytes 0xff, port and GPU index as in seed form, the name.
+std::string encode_metadata(const Identity& identity, GpuNaming naming);
 
-/// Takes both forms, told apart by length. kInvalidArgument for any other.
+/// Takes all forms. kInvalidArgument for any other.
 Result<Identity> decode_metadata(std::span<const std::byte> bytes);
 
+/// Not of the form with a PCI address.
+bool names_gpu_by_index(std::span<const std::byte> metadata);
+
 /// The handshake's note: a mark, the purpose, the connection's number, the metadata in seed form.
-Result<std::string> encode_note(const Identity& identity);
+std::string encode_note(const Identity& identity);
 
 /// Falls back to what the socket tells where the peer is another program with a note of its own.
 Identity decode_note(const Peer& peer);

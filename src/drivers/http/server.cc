@@ -6,15 +6,15 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <charconv>
 #include <list>
 #include <optional>
 #include <thread>
 #include <utility>
 
-#include "base/fork.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/thread.h"
+#include "p2p/host_port.h"
 
 namespace p2p::http {
 namespace {
@@ -34,18 +34,13 @@ Result<tcp::endpoint> parse(const std::string& place) {
   const auto bad = [&] {
     return fail(ErrorCode::kInvalidArgument, "serve at \"{}\": it is no address:port", place);
   };
-  const std::size_t colon = place.rfind(':');
-  if (colon == std::string::npos) return bad();
-  std::string host = place.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  if (host == "localhost") host = "127.0.0.1";
+  auto read = HostPort::parse(place);
+  if (!read || !read->port) return bad();
+  if (read->host == "localhost") read->host = "127.0.0.1";
   SystemError error;
-  const asio::ip::address address = asio::ip::make_address(host, error);
-  const char* const end = place.data() + place.size();
-  std::uint16_t port = 0;
-  const auto read = std::from_chars(place.data() + colon + 1, end, port);
-  if (error || read.ec != std::errc{} || read.ptr != end) return bad();
-  return tcp::endpoint(address, port);
+  const asio::ip::address address = asio::ip::make_address(read->host, error);
+  if (error) return bad();
+  return tcp::endpoint(address, *read->port);
 }
 
 }  // namespace
@@ -54,11 +49,12 @@ struct Server::Body {
   class Client;
 
   Body(const Settings& given, Handler take) : settings(given), handler(std::move(take)) {}
-  ~Body();
 
   Status open();
   void accept();
   void accepted(const SystemError& error, tcp::socket socket);
+  ~Body();
+
   const Settings settings;
   const Handler handler;
   std::string place;
@@ -138,6 +134,11 @@ Status Server::Body::open() {
   place = settings.place.substr(0, settings.place.rfind(':') + 1) + port;
   accept();
   auto started = start_thread("p2p-http", [this] { io.run(); });
+  if (!started) return tl::unexpected(started.error());
+  thread = std::move(*started);
+  return {};
+}
+
 // A client's socket, which lives for `patience` at most, stays with children: the library closes it itself.
 Server::Body::~Body() {
   if (!acceptor.is_open()) return;
@@ -145,11 +146,6 @@ Server::Body::~Body() {
   forget_descriptor(acceptor.native_handle());
   SystemError ignored;
   acceptor.close(ignored);
-}
-
-  if (!started) return tl::unexpected(started.error());
-  thread = std::move(*started);
-  return {};
 }
 
 void Server::Body::accept() {

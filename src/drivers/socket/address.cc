@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "p2p/host_port.h"
 
 namespace p2p::socket {
 namespace {
@@ -35,19 +36,24 @@ std::span<const std::uint8_t> host_bytes(const sockaddr_storage& storage) {
 }  // namespace
 
 Result<Address> Address::parse(std::string_view text, std::uint16_t port) {
+  const auto place = HostPort::parse(text);
+  if (!place) return tl::unexpected(place.error());
+  const auto chosen = place->port_or(port);
+  if (!chosen) return tl::unexpected(chosen.error());
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICHOST;
   addrinfo* found = nullptr;
-  const int failure = ::getaddrinfo(std::string(text).c_str(), nullptr, &hints, &found);
+  const int failure = ::getaddrinfo(place->host.c_str(), nullptr, &hints, &found);
   if (failure != 0) {
     return fail(ErrorCode::kInvalidArgument, "'{}' is not a numeric address: {}", text,
-                ::gai_strerror(failure));
+                place->is_numeric() ? "its interface is none of this host, or it is no address of a link"
+                                    : "it is a name");
   }
   Result<Address> address = from(found->ai_addr, found->ai_addrlen);
   ::freeaddrinfo(found);
-  if (address) address->set_port(port);
+  if (address) address->set_port(*chosen);
   return address;
 }
 
@@ -103,6 +109,14 @@ bool Address::is_link_local() const { return family() == AF_INET6 && IN6_IS_ADDR
 bool Address::is_wildcard() const {
   if (family() == AF_INET) return ipv4(storage_).s_addr == htonl(INADDR_ANY);
   return family() == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&ipv6(storage_));
+}
+
+Status Address::check_scope() const {
+  if (!is_link_local() || reinterpret_cast<const sockaddr_in6&>(storage_).sin6_scope_id != 0) return {};
+  return fail(
+      ErrorCode::kInvalidArgument,
+      "{} is an address of one link alone and needs the name of this host's interface to it: {}%eth0, say",
+      text(), text());
 }
 
 void Address::take_scope(const Address& other) {

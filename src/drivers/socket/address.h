@@ -17,7 +17,8 @@ class Address {
  public:
   Address() = default;
 
-  /// kInvalidArgument unless `text` is a numeric address.
+  /// As HostPort::parse reads it; kInvalidArgument unless `text` is a numeric address, or names a port that
+  /// is not `port`, if that is not 0.
   static Result<Address> parse(std::string_view text, std::uint16_t port);
 
   /// From the system's form, IPv4 mapped into IPv6 as IPv4; kInvalidArgument for families other than the two.
@@ -37,6 +38,9 @@ class Address {
   bool is_loopback() const;
   bool is_link_local() const;
   bool is_wildcard() const;  ///< 0.0.0.0 or ::
+
+  /// kInvalidArgument for an address of a link that does not say which one.
+  Status check_scope() const;
 
   /// Takes the scope of `other`: a peer's name for its own interface means nothing here.
   void take_scope(const Address& other);

@@ -92,6 +92,7 @@ Result<Address> choose_address(const AddressWish& wish, std::span<const Interfac
   std::string names;
   for (const Interface& one : interfaces) {
     if (one.address.is_link_local()) continue;  // means nothing to other hosts
+    if (wish.family != AF_UNSPEC && one.address.family() != wish.family) continue;
     names += (names.empty() ? "" : ", ") + one.name;
     if (!wish.interfaces.empty() && !is_wished(one.name, wish.interfaces)) continue;
     const std::pair rank{kind_of(one), one.address.family() != AF_INET};
@@ -101,8 +102,11 @@ Result<Address> choose_address(const AddressWish& wish, std::span<const Interfac
     }
   }
   if (best != nullptr) return best->address;
+  const std::string_view family = wish.family == AF_INET    ? " of IPv4"
+                                  : wish.family == AF_INET6 ? " of IPv6"
+                                                            : "";
   return fail(ErrorCode::kInvalidArgument,
-              "find an address to announce: no interface that is up matches \"{}\" (there are: {})",
+              "find an address{} to announce: no interface that is up matches \"{}\" (there are: {})", family,
               wish.interfaces, names);
 }
 

@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/socket.h>
+
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +21,8 @@ struct AddressWish {
 
   /// A numeric address; interfaces of its network are preferred. Empty or not numeric: no preference.
   std::string near;
+
+  int family = AF_UNSPEC;  ///< or AF_INET, AF_INET6: addresses of that alone
 };
 
 /// The numeric address by which other hosts most likely reach this one. Sends nothing.

@@ -56,7 +56,10 @@ Result<UniqueFd> open_stream(const Address& address) {
 
 Status bind_to(int fd, const Address& address) {
   if (::bind(fd, address.raw(), address.raw_size()) == 0) return {};
-  return tl::unexpected(system_error(fmt::format("bind to {}", address.describe())));
+  const int number = errno;
+  Error error = system_error(fmt::format("bind to {}", address.describe()), number);
+  if (number == EADDRINUSE) error.code = ErrorCode::kUnavailable;
+  return tl::unexpected(std::move(error));
 }
 
 }  // namespace

@@ -11,7 +11,8 @@
 /// TCP sockets: all of them non-blocking and closed on exec.
 namespace p2p::socket {
 
-/// Listens on `address`; port 0 lets the system choose.
+/// Listens on `address`; port 0 lets the system choose. kUnavailable if the port is taken, kPermissionDenied
+/// if this user may not have it.
 Result<UniqueFd> open_listener(const Address& address, int backlog);
 
 /// The next waiting connection; no descriptor if none waits.

@@ -72,11 +72,26 @@ TEST(Address, ComparesHostsOnly) {
 }
 
 TEST(Address, RefusesNames) {
-  for (const char* text : {"localhost", "1.2.3.4.5", "host.invalid", "1.2.3.4:80"}) {
+  for (const char* text :
+       {"localhost", "1.2.3.4.5", "host.invalid", "1.2.3.4:", "10.7", "fe80::1%nosuchlink"}) {
     const Result<Address> address = Address::parse(text, 0);
     ASSERT_FALSE(address) << text;
     EXPECT_EQ(address.error().code, ErrorCode::kInvalidArgument);
   }
+}
+
+TEST(Address, MayNameItsPort) {
+  EXPECT_EQ(Address::parse("1.2.3.4:80", 0)->describe(), "1.2.3.4:80");
+  EXPECT_EQ(Address::parse("[::1]:80", 80)->describe(), "[::1]:80");
+  EXPECT_FALSE(Address::parse("1.2.3.4:80", 81));
+}
+
+TEST(Address, OfALinkNeedsTheLink) {
+  EXPECT_TRUE(Address::parse("fe80::1%lo", 0)->check_scope());
+  EXPECT_TRUE(Address::parse("fd00::1", 0)->check_scope());
+  const Status without = Address::parse("fe80::1", 0)->check_scope();
+  ASSERT_FALSE(without);
+  EXPECT_THAT(without.error().message, ::testing::HasSubstr("fe80::1%eth0"));
 }
 
 TEST(Interfaces, HaveLoopbackAndKnowTheirOwn) {

@@ -4,23 +4,34 @@
 #include "drivers/socket/address.h"
 #include "drivers/socket/default_address.h"
 #include "drivers/socket/interfaces.h"
-#include "engine/listen/announcement.h"
+#include "p2p/host_port.h"
 
 namespace p2p::engine {
 namespace {
 
-bool is_wildcard(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
+bool is_wildcard(const std::string& text) {
+  const auto address = socket::Address::parse(text, 0);
+  return address && address->is_wildcard();
+}
 
 }  // namespace
 
 Result<std::string> own_address(const Options& options) {
-  if (!options.listen_address.empty() && !is_wildcard(options.listen_address)) return options.listen_address;
-  return socket::default_address({.interfaces = options.announce_interfaces, .near = options.announce_near});
+  socket::AddressWish wish{.interfaces = options.announce_interfaces, .near = options.announce_near};
+  if (!options.listen_address.empty()) {
+    const auto wanted = socket::Address::parse(options.listen_address, options.port);
+    const Status right = wanted ? wanted->check_scope() : tl::unexpected(wanted.error());
+    if (!right)
+      return fail(right.error().code, "listen at {}: {}", options.listen_address, right.error().message);
+    if (!wanted->is_wildcard()) return wanted->text();
+    wish.family = wanted->family();
+  }
+  return socket::default_address(wish);
 }
 
 Result<std::string> announced_address(const Options& options) {
   if (options.announce.empty()) return own_address(options);
-  return Announcement::parse(options.announce).map([](const Announcement& one) { return one.host; });
+  return HostPort::parse(options.announce).map([](const HostPort& one) { return one.host; });
 }
 
 std::vector<std::string> listen_addresses(const Options& options, const std::string& own, bool has_key) {

@@ -9,7 +9,8 @@
 
 namespace p2p::engine {
 
-/// The numeric address by which peers reach this host, if the application announces none.
+/// The numeric address by which peers reach this host, if the application announces none: of the family that
+/// is listened at.
 Result<std::string> own_address(const Options& options);
 
 /// See p2p::Endpoint::announced_address.

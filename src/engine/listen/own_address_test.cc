@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "drivers/socket/interfaces.h"
 
@@ -26,6 +27,33 @@ TEST(OwnAddress, OthersAreToldOnlyWhereTheyAreOpenAnyway) {
   Options announces;
   announces.announce = "192.0.2.7";
   EXPECT_FALSE(tells_any(announces, true)) << "the application says by what it is reached";
+}
+
+TEST(OwnAddress, IsOfTheFamilyThatIsListenedAt) {
+  for (const char* everywhere : {"0.0.0.0", "::", "[::]:4000", "::0"}) {
+    Options options;
+    options.listen_address = everywhere;
+    const auto wanted = socket::Address::parse(everywhere, 0);
+    const auto own = own_address(options);
+    if (!own) continue;  // this host has none of that family, and the error says so
+    EXPECT_EQ(socket::Address::parse(*own, 0)->family(), wanted->family()) << everywhere << ": " << *own;
+    EXPECT_EQ(listen_addresses(options, *own, false).size(), 1U);
+  }
+}
+
+TEST(OwnAddress, OfAListenerIsAsPeersDialIt) {
+  const auto own_of = [](const char* text) {
+    Options options;
+    options.listen_address = text;
+    return own_address(options);
+  };
+  EXPECT_EQ(own_of("[::1]:4000").value_or(""), "::1");
+  EXPECT_EQ(own_of("::ffff:10.0.0.7").value_or(""), "10.0.0.7");
+  for (const char* text : {"localhost", "fe80::1", "10.7", "eth0"}) {
+    const auto own = own_of(text);
+    ASSERT_FALSE(own) << text;
+    EXPECT_NE(own.error().message.find("listen at " + std::string(text)), std::string::npos);
+  }
 }
 
 TEST(OwnAddress, OthersAreOfThisHost) {

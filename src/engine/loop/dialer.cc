@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/thread.h"
+#include "drivers/socket/address.h"
+#include "p2p/host_port.h"
 
 namespace p2p::engine {
 
@@ -30,11 +32,10 @@ struct Dialer::Resolution {
 namespace {
 
 /// Returns an EAI_ code.
-int addresses_of(const std::string& host, std::uint16_t port, int flags,
-                 std::vector<Dialer::Answer>& answers) {
+int addresses_of(const std::string& host, std::uint16_t port, std::vector<Dialer::Answer>& answers) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) return error;
@@ -75,8 +76,27 @@ std::string Dialer::describe() const {
 
 void Dialer::start(Done done) {
   done_ = std::move(done);
-  if (addresses_of(host_, port_, AI_NUMERICHOST, answers_) != 0) return look_up();
-  reactor_.post([self = shared_from_this()] { self->try_next(); });
+  const Status read = read_host();
+  if (read && answers_.empty()) return look_up();
+  reactor_.post([self = shared_from_this(), read] {
+    if (!read) return self->finish(tl::unexpected(read.error()));
+    self->try_next();
+  });
+}
+
+/// A numeric host is an answer at once.
+Status Dialer::read_host() {
+  auto place = HostPort::parse(host_);
+  if (!place) return tl::unexpected(place.error());
+  if (const auto port = place->port_or(port_); !port) return tl::unexpected(port.error());
+  host_ = place->host;
+  if (!place->is_numeric()) return {};
+  const auto address = socket::Address::parse(host_, port_);
+  if (!address) return tl::unexpected(address.error());
+  Answer answer{.size = address->raw_size()};
+  std::memcpy(&answer.address, address->raw(), answer.size);
+  answers_.push_back(answer);
+  return address->check_scope();
 }
 
 void Dialer::look_up() {
@@ -84,7 +104,7 @@ void Dialer::look_up() {
   resolution->ready = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC | EFD_NONBLOCK);
   const auto resolve = [resolution, host = host_, port = port_] {
     std::vector<Answer> answers;
-    const int error = addresses_of(host, port, 0, answers);
+    const int error = addresses_of(host, port, answers);
     MutexLock lock(resolution->mutex);
     resolution->error = error;
     resolution->answers = std::move(answers);

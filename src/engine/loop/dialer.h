@@ -38,6 +38,7 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
   std::string describe() const;
 
  private:
+  Status read_host();
   void look_up();
   void take_answers();
   void try_next();

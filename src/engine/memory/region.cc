@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/thread.h"
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/underlying.h"
 #include "drivers/crypto/crypto.h"
 #include "engine/memory/fence.h"
