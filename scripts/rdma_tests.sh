@@ -42,9 +42,9 @@ part_conformance() {
     gtest "conformance on two devices" $suite '--gtest_filter=*/rdma'
 }
 
-part_integration() { gtest "integration tests" $build/tests/integration/rdma_integration_test; }
+part_integration() { gtest "integration tests" $build/tests/integration/rdma_integration_test "--gtest_filter=-RdmaDetour*"; }
 
-part_detour() { gtest "detour tests" $build/tests/integration/rdma_detour_integration_test; }
+part_detour() { gtest "detour tests" $build/tests/integration/rdma_integration_test "--gtest_filter=RdmaDetour*"; }
 
 part_perf() {
   local perf=$build/tools/perf/p2p-perf log

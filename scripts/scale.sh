@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 source scripts/steps.sh
 use_compiler_cache
 cmake --preset release >/dev/null
-cmake --build --preset release --target scale_integration_test flood_integration_test churn_integration_test
-tests=build/release/tests/integration
-P2P_SCALE_PEERS=${1:-1000} $tests/scale_integration_test --gtest_brief=1
-$tests/flood_integration_test --gtest_brief=1 --gtest_filter='*Rate*'
-$tests/churn_integration_test --gtest_brief=1
+cmake --build --preset release --target load_integration_test
+test=build/release/tests/integration/load_integration_test
+P2P_SCALE_PEERS=${1:-1000} $test --gtest_brief=1 --gtest_filter='Scale.*'
+$test --gtest_brief=1 --gtest_filter='Flood*Rate*'
+$test --gtest_brief=1 --gtest_filter='Churn.*:Idle.*'

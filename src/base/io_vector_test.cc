@@ -8,7 +8,7 @@
 namespace p2p {
 namespace {
 
-class IoVector : public testing::Test {
+class IoVector : public ::testing::Test {
  protected:
   std::array<std::byte, 100> bytes_{};
   std::byte* at(std::size_t offset) { return bytes_.data() + offset; }

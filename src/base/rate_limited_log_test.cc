@@ -27,7 +27,7 @@ TEST(RateLimitedLog, WritesOneLineOfMany) {
   RateLimitedLog events(LogLevel::kWarning);
   for (int i = 0; i != 100; ++i) events.log("stranger {}", i);
   set_log_sink(nullptr);
-  EXPECT_THAT(lines, testing::ElementsAre("stranger 0"));
+  EXPECT_THAT(lines, ::testing::ElementsAre("stranger 0"));
 }
 
 }  // namespace

@@ -195,7 +195,7 @@ TEST_P(CopyKernelOf, AnySizeAndAlignment) {
   auto target = cuda::DeviceBuffer::allocate(0, 1 << 20).value();
   for (const unsigned source_off : {0u, 1u, 2u, 4u, 8u, 13u}) {
     for (const unsigned target_off : {0u, 1u, 4u, 8u, 15u}) {
-      SCOPED_TRACE(testing::Message() << "off by " << source_off << " and " << target_off);
+      SCOPED_TRACE(::testing::Message() << "off by " << source_off << " and " << target_off);
       expect_same(places(3, GetParam(), source_off, target_off), source.data(), target.data());
       if (HasFailure()) return;
     }

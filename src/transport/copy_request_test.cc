@@ -13,7 +13,7 @@
 namespace p2p {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 RemoteKey key_of(std::uint32_t id) {
   RegionInfo info{.id = RegionId{id}, .key = {}, .base = nullptr, .size = 4096, .place = {}};

@@ -14,7 +14,7 @@
 namespace p2p {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
 

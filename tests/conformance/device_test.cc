@@ -100,7 +100,7 @@ struct Piece {
   std::size_t size = 0;
 };
 
-class DeviceConformance : public testing::TestWithParam<std::tuple<TransportRegistry::Entry, Places>> {
+class DeviceConformance : public ::testing::TestWithParam<std::tuple<TransportRegistry::Entry, Places>> {
  protected:
   void SetUp() override {
     const auto& [entry, places] = GetParam();
@@ -247,8 +247,8 @@ TEST_P(DeviceConformance, OutOfRangeIsRefused) {
 std::string place_name(int device) { return device < 0 ? "host" : "cuda" + std::to_string(device); }
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceConformance,
-                         testing::Combine(testing::ValuesIn(builtin_transports().entries),
-                                          testing::Values(Places{0, 0}, Places{0, 1}, Places{-1, 0},
+                         ::testing::Combine(::testing::ValuesIn(builtin_transports().entries),
+                                          ::testing::Values(Places{0, 0}, Places{0, 1}, Places{-1, 0},
                                                           Places{1, -1})),
                          [](const auto& parameter) {
                            const Places places = std::get<Places>(parameter.param);

@@ -65,7 +65,7 @@ TEST_P(FailureConformance, OutOfRange) {
   for (const Range range :
        {Range{base + 4096, 1}, Range{base - 1, 1}, Range{base, 4097}, Range{base + 1, 4096},
         Range{base - 1, 4098}, Range{0, 16}, Range{kTop, 1}, Range{kTop - 9, 10}, Range{kTop - 9, 100}}) {
-    SCOPED_TRACE(testing::Message() << "offset " << range.address - base << ", size " << range.size);
+    SCOPED_TRACE(::testing::Message() << "offset " << range.address - base << ", size " << range.size);
     expect_refused(*pair, remote, *key, range.address, range.size, ErrorCode::kOutOfRange);
     if (HasFatalFailure()) return;
   }

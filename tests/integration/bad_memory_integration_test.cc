@@ -15,7 +15,7 @@
 #include "support/peer.h"
 #include "support/transports.h"
 
-namespace p2p::testing {
+namespace p2p::testing::bad_memory {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -211,4 +211,4 @@ TEST_P(BadMemoryTest, HarmsNothingInARandomMix) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::bad_memory

@@ -17,7 +17,7 @@
 #include "support/eventually.h"
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::callback {
 namespace {
 
 class CallbackTest : public ::testing::TestWithParam<const char*> {
@@ -128,4 +128,4 @@ TEST(MemoryEndTest, CostsTheConnectionAndNotTheProcess) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::callback

@@ -12,7 +12,7 @@
 #include "support/peer.h"
 #include "support/transports.h"
 
-namespace p2p::testing {
+namespace p2p::testing::cancel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -226,4 +226,4 @@ TEST_P(CancelTest, PeersEndpointEndsWithWorkInFlight) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::cancel

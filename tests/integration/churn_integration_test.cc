@@ -11,7 +11,7 @@
 
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::churn {
 namespace {
 
 using std::chrono::microseconds;
@@ -133,4 +133,4 @@ TEST(Idle, ConnectedEndpointsUseNoTime) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::churn

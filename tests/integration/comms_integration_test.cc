@@ -16,7 +16,7 @@
 #include "support/peer.h"
 #include "support/sides.h"
 
-namespace p2p::testing {
+namespace p2p::testing::comms {
 namespace {
 
 constexpr unsigned kChannels = 2;
@@ -93,4 +93,4 @@ TEST_P(CutCommsTest, NothingFailsInItsMiddle) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::comms

@@ -16,7 +16,7 @@
 #include "support/peer.h"
 #include "support/rails.h"
 
-namespace p2p::testing {
+namespace p2p::testing::control_path {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -227,4 +227,4 @@ TEST_F(ControlPathTest, ThatARouterForgotIsDialledAnew) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::control_path

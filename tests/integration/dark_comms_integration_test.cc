@@ -14,7 +14,7 @@
 #include "support/peer.h"
 #include "support/rails.h"
 
-namespace p2p::testing {
+namespace p2p::testing::dark_comms {
 namespace {
 
 constexpr std::size_t kSize = std::size_t{8} << 20;
@@ -160,4 +160,4 @@ TEST_F(ThinCommsTest, AreNotTakenForDark) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::dark_comms

@@ -16,7 +16,7 @@
 #include "support/sides.h"
 #include "support/taken.h"
 
-namespace p2p::testing {
+namespace p2p::testing::detour {
 namespace {
 
 using namespace std::chrono_literals;
@@ -203,4 +203,4 @@ TEST_P(DetourTest, WhatWentElsewhereIsCountedWhereItWent) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::detour

@@ -15,7 +15,7 @@
 #include "support/peer.h"
 #include "support/sides.h"
 
-namespace p2p::testing {
+namespace p2p::testing::encryption {
 namespace {
 
 using ::testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST_F(EncryptionTest, ACancelledTransferLeavesTheStreamInOrder) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::encryption

@@ -12,7 +12,7 @@
 #include "support/hex.h"
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::endpoint {
 namespace {
 
 using ::testing::HasSubstr;
@@ -172,4 +172,4 @@ TEST(EndpointTest, ARequiredTransportHasToBeOneOfThoseThatMayBeUsed) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::endpoint

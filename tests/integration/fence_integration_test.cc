@@ -12,7 +12,7 @@
 
 // Memory that was handed back stays untouched, whatever the peer's threads were doing when its connection
 // ended.
-namespace p2p::testing {
+namespace p2p::testing::fence {
 namespace {
 
 using namespace std::chrono_literals;
@@ -103,4 +103,4 @@ TEST_F(FenceTest, AReceiveFailsOnceNothingComesToItAnyMore) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::fence

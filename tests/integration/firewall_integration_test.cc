@@ -11,7 +11,7 @@
 #include "support/hex.h"
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::firewall {
 namespace {
 
 constexpr std::size_t kSize = 3'000'000;
@@ -172,4 +172,4 @@ TEST_F(FirewallTest, OnlyIPv6) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::firewall

@@ -14,7 +14,7 @@
 #include "support/peer.h"
 #include "support/sockets.h"
 
-namespace p2p::testing {
+namespace p2p::testing::flood {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -170,4 +170,4 @@ INSTANTIATE_TEST_SUITE_P(Strangers, FloodRateTest, ::testing::Values("silent", "
                          [](const auto& one) { return std::string(one.param); });
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::flood

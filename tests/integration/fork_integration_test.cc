@@ -28,7 +28,7 @@
 #include "support/transports.h"
 
 // A child of the process that made an endpoint has its memory and its descriptors, and none of its threads.
-namespace p2p::testing {
+namespace p2p::testing::fork {
 namespace {
 
 constexpr std::size_t kSize = 100'000;
@@ -249,4 +249,4 @@ TEST_P(ForkTest, AParentsDeathIsKnownAtOnce) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::fork

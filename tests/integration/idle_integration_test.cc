@@ -17,7 +17,7 @@
 #include "support/peer.h"
 #include "support/sanitizer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::idle {
 namespace {
 
 using std::chrono::milliseconds;
@@ -182,4 +182,4 @@ TEST(Idle, WhatWaitsForASlowPeerIsNotClosed) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::idle

@@ -10,7 +10,7 @@
 #include "support/hex.h"
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::link {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -144,4 +144,4 @@ TEST_F(LinkTest, ShortOutageIsSurvived) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::link

@@ -10,7 +10,7 @@
 #include "support/peer.h"
 #include "support/transports.h"
 
-namespace p2p::testing {
+namespace p2p::testing::message {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -307,4 +307,4 @@ TEST_P(MessageTest, PeerNotifiesToo) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::message

@@ -12,7 +12,7 @@
 #include "support/eventually.h"
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::metrics {
 namespace {
 
 using ::testing::HasSubstr;
@@ -137,4 +137,4 @@ TEST(MetricsTest, OneOfEightShortTransfersStandsForAll) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::metrics

@@ -13,7 +13,7 @@
 #include "support/peer.h"
 #include "support/transports.h"
 
-namespace p2p::testing {
+namespace p2p::testing::old_kernel {
 namespace {
 
 std::chrono::microseconds processor_time() {
@@ -51,4 +51,4 @@ TEST_P(OldKernelTest, WithoutEpollPwait2WorkersSleepAndTransfersGo) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::old_kernel

@@ -14,7 +14,7 @@
 #include "support/peer.h"
 #include "support/rails.h"
 
-namespace p2p::testing {
+namespace p2p::testing::rails {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -138,4 +138,4 @@ INSTANTIATE_TEST_SUITE_P(Lost, RailsTest,
                          });
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::rails

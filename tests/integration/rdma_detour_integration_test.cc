@@ -22,7 +22,7 @@
 #include "support/taken.h"
 #include "support/traffic.h"
 
-namespace p2p::testing {
+namespace p2p::testing::rdma_detour {
 namespace {
 
 using namespace std::chrono_literals;
@@ -252,4 +252,4 @@ TEST_F(RdmaDetourTest, QueuePairsFail) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::rdma_detour

@@ -14,7 +14,7 @@
 #include "support/hex.h"
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::rdma {
 namespace {
 
 using ::testing::AllOf;
@@ -263,4 +263,4 @@ TEST_F(RdmaLinkTest, LinksThatComeBackCarryAgain) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::rdma

@@ -15,7 +15,7 @@
 #include "support/peer.h"
 #include "support/transports.h"
 
-namespace p2p::testing {
+namespace p2p::testing::region {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -287,4 +287,4 @@ TEST_P(RegionTest, DescriptorsOfAnotherEndpointAreRefused) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::region

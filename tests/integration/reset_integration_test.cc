@@ -17,7 +17,7 @@
 #include "support/peer.h"
 #include "support/sides.h"
 
-namespace p2p::testing {
+namespace p2p::testing::reset {
 namespace {
 
 using std::chrono::milliseconds;
@@ -163,4 +163,4 @@ INSTANTIATE_TEST_SUITE_P(Streams, ResetTest,
                          });
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::reset

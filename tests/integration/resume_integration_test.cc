@@ -16,7 +16,7 @@
 #include "support/peer.h"
 #include "support/transports.h"
 
-namespace p2p::testing {
+namespace p2p::testing::resume {
 namespace {
 
 using namespace std::chrono_literals;
@@ -231,4 +231,4 @@ TEST_P(ResumeTest, APeerThatDialledAndIsStoppedMeanwhileGoesOn) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::resume

@@ -17,7 +17,7 @@
 #include "support/eventually.h"
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::rights {
 namespace {
 
 using ::testing::HasSubstr;
@@ -289,4 +289,4 @@ TEST(RouteTest, TellsTheCauseHereAndNotThatThePeerHeardOfIt) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::rights

@@ -20,7 +20,7 @@
 #include "support/eventually.h"
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::scale {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -278,4 +278,4 @@ TEST_F(Scale, ManyRegions) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::scale

@@ -20,7 +20,7 @@
 #include "support/peer.h"
 #include "support/sockets.h"
 
-namespace p2p::testing {
+namespace p2p::testing::stranger {
 namespace {
 
 constexpr std::chrono::milliseconds kSoon{500};
@@ -332,4 +332,4 @@ TEST(Stranger, NoKeyIsTheReasonThatTheUserReads) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::stranger

@@ -18,7 +18,7 @@
 
 #include "support/peer.h"
 
-namespace p2p::testing {
+namespace p2p::testing::trace {
 namespace {
 
 using Json = nlohmann::json;
@@ -224,4 +224,4 @@ TEST(TraceFileTest, AFileThatCannotBeWrittenStopsNobody) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::trace

@@ -14,7 +14,7 @@
 #include "support/peer.h"
 #include "support/transports.h"
 
-namespace p2p::testing {
+namespace p2p::testing::transfer {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -268,4 +268,4 @@ TEST_P(TransferTest, WrongArgumentsAreTheTransfersOutcome) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::transfer

@@ -10,7 +10,7 @@
 #include "support/bounds.h"
 #include "uccl_engine.h"
 
-namespace p2p::testing {
+namespace p2p::testing::uccl_engine {
 namespace {
 
 /// Two engines of this process, connected.
@@ -107,4 +107,4 @@ TEST_F(UcclEngineTest, FailuresAreToldByTheResult) {
 }
 
 }  // namespace
-}  // namespace p2p::testing
+}  // namespace p2p::testing::uccl_engine

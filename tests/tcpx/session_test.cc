@@ -167,7 +167,7 @@ TEST(Session, ChecksThePeersHandlesFieldByField) {
 }
 
 /// It times out and says so once it is under way, which on a busy machine may take a while.
-testing::AssertionResult stalls(TcpxTransfer& transfer, const std::string& saying) {
+::testing::AssertionResult stalls(TcpxTransfer& transfer, const std::string& saying) {
   std::string said;
   const bool so = p2p::testing::eventually([&] {
     const auto stalled = transfer.wait(std::chrono::milliseconds(20));
@@ -175,7 +175,7 @@ testing::AssertionResult stalls(TcpxTransfer& transfer, const std::string& sayin
     return !stalled && stalled.error().code == p2p::ErrorCode::kTimedOut &&
            said.find(saying) != std::string::npos;
   });
-  return so ? testing::AssertionSuccess() : testing::AssertionFailure() << said;
+  return so ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << said;
 }
 
 TEST(Session, AReceiveWithoutASenderTimesOutAndFailsWhenThePeerCloses) {

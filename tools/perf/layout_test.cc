@@ -8,8 +8,8 @@
 namespace p2p::perf {
 namespace {
 
-using testing::HasSubstr;
-using testing::Optional;
+using ::testing::HasSubstr;
+using ::testing::Optional;
 
 Row row_of(std::uint64_t size, std::uint64_t blocks, std::uint64_t depth) {
   Row row;

@@ -6,7 +6,7 @@
 namespace p2p::perf {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(Sizes, ReadsPlainAndSuffixedNumbers) {
   EXPECT_EQ(parse_size("4096").value(), 4096u);

@@ -13,7 +13,7 @@
 namespace p2p::crypto {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// What lies on its way from one side to the other; takes no more than it has room for.
 struct Wire {
@@ -65,7 +65,7 @@ Bytes noise(std::size_t size, unsigned seed) {
   return bytes;
 }
 
-class StreamTlsTest : public testing::Test {
+class StreamTlsTest : public ::testing::Test {
  protected:
   void start(int client_key, int server_key, std::uint64_t records = 1000) {
     client_ = StreamTls::start(Tls::Side::kDials, key(client_key), left_, records).value();

@@ -16,8 +16,8 @@
 namespace p2p::http {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::unique_ptr<Server> start(unsigned most_clients = 16,
                               std::chrono::milliseconds patience = std::chrono::seconds(30)) {

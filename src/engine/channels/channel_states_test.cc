@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace p2p::engine {
+namespace p2p::engine::channel_states_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -453,4 +453,4 @@ TEST(ChannelStatesTest, RandomRunsKeepTheRules) {
 }
 
 }  // namespace
-}  // namespace p2p::engine
+}  // namespace p2p::engine::channel_states_test

@@ -5,7 +5,7 @@
 
 #include <array>
 
-namespace p2p::engine {
+namespace p2p::engine::lane_state_test {
 namespace {
 
 using S = LaneState;
@@ -36,4 +36,4 @@ TEST(LaneStateTest, EveryStateTakesEveryEvent) {
 }
 
 }  // namespace
-}  // namespace p2p::engine
+}  // namespace p2p::engine::lane_state_test

@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kPatience = 20s;
 
-class ReactorTest : public testing::Test {
+class ReactorTest : public ::testing::Test {
  protected:
   void SetUp() override {
     auto started = Reactor::start();

@@ -15,7 +15,7 @@
 namespace p2p::engine {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr auto kNone = wire::Proof::kNone;
 constexpr auto kKey = wire::Proof::kKey;

@@ -14,7 +14,7 @@ namespace p2p::engine {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST_F(SessionTest, RefusesWrongAndMissingKeysOnBothSides) {
   for (const auto& [mine, theirs] : {std::pair("right", "wrong"), {"right", ""}, {"", "right"}}) {
@@ -85,7 +85,7 @@ TEST_F(SessionTest, DropsStrangersThatSendRandomBytes) {
     if (bytes.size() < 4) shutdown(stranger.fd.get(), SHUT_WR);
     EXPECT_TRUE(stranger.dropped());
     const Error error = side.wait_closed();
-    EXPECT_THAT(error.code, testing::AnyOf(ErrorCode::kProtocol, ErrorCode::kPeerGone)) << error.message;
+    EXPECT_THAT(error.code, ::testing::AnyOf(ErrorCode::kProtocol, ErrorCode::kPeerGone)) << error.message;
     EXPECT_FALSE(side.ever_opened());
   }
 }
@@ -208,7 +208,7 @@ TEST_F(SessionTest, ClosesAPeerThatSpeaksButTakesNothing) {
   stop.set_value();
   talker.get();
   EXPECT_EQ(error.code, ErrorCode::kPeerGone);
-  EXPECT_THAT(error.message, testing::AnyOf(HasSubstr("took nothing"), HasSubstr("timed out")));
+  EXPECT_THAT(error.message, ::testing::AnyOf(HasSubstr("took nothing"), HasSubstr("timed out")));
 }
 
 // Strangers' messages come by the ten thousand; what else the thread has to do is not put off for them.

@@ -13,7 +13,7 @@ namespace p2p::engine {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::size_t open_descriptors() {
   const std::filesystem::directory_iterator folder("/proc/self/fd");
@@ -201,7 +201,7 @@ TEST_F(SessionTest, BothSidesMayCloseAtOnce) {
     // Each ends by its own reason, or by the other's end if that came first.
     for (Side* side : {&connector, &acceptor}) {
       EXPECT_THAT(side->wait_closed().message,
-                  testing::AnyOf("closed here", testing::HasSubstr("the peer closed the connection")));
+                  ::testing::AnyOf("closed here", ::testing::HasSubstr("the peer closed the connection")));
     }
   }
 }

@@ -17,7 +17,7 @@
 namespace p2p::engine {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST_F(SessionTest, TellsWhoThePeerIs) {
   SessionConfig named = config("");

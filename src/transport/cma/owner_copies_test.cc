@@ -11,14 +11,14 @@
 #include "base/error.h"
 #include "transport/cma/owner_copies_testing.h"
 
-namespace p2p::cma {
+namespace p2p::cma::owner_copies_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr std::size_t kPiece = 4096;
 
-class CmaOwnerCopies : public testing::Test {
+class CmaOwnerCopies : public ::testing::Test {
  protected:
   void SetUp() override { connect(true); }
 
@@ -348,4 +348,4 @@ TEST_F(CmaOwnerCopies, TheOwnersEndIsTheEndOfWhatItWasAskedFor) {
 }
 
 }  // namespace
-}  // namespace p2p::cma
+}  // namespace p2p::cma::owner_copies_test

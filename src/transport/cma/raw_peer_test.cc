@@ -14,10 +14,10 @@
 #include "drivers/socket/local_socket.h"
 #include "transport/cma/owner_copies_testing.h"
 
-namespace p2p::cma {
+namespace p2p::cma::raw_peer_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr std::uint64_t kArea = 4096;
 
@@ -31,7 +31,7 @@ CopyRequest request_of(const Bytes& slot, const RegionInfo& region, std::uint64_
 }
 
 /// A channel, and a peer of this process that speaks to it by hand.
-class CmaRawPeer : public testing::Test {
+class CmaRawPeer : public ::testing::Test {
  protected:
   void SetUp() override { connect(); }
 
@@ -225,4 +225,4 @@ TEST_F(CmaRawPeer, NothingElseIsTouchedWhateverItSays) {
 }
 
 }  // namespace
-}  // namespace p2p::cma
+}  // namespace p2p::cma::raw_peer_test

@@ -17,7 +17,7 @@ constexpr std::size_t kSlot = 64;
 
 std::byte* bytes_of(std::string& text) { return reinterpret_cast<std::byte*>(text.data()); }
 
-class CmaStaged : public testing::Test {
+class CmaStaged : public ::testing::Test {
  protected:
   void SetUp() override { connect(true); }
 
@@ -143,7 +143,7 @@ TEST_F(CmaStaged, WhatCannotBeCopiedFailsAloneAndItsSlotIsFreeAgain) {
     here_->progress(done_);
     ASSERT_EQ(done_.size(), id);
     ASSERT_FALSE(done_.back().status);
-    EXPECT_THAT(done_.back().status.error().message, testing::HasSubstr("Bad address"));
+    EXPECT_THAT(done_.back().status.error().message, ::testing::HasSubstr("Bad address"));
   }
   const auto good = segments();
   ASSERT_TRUE(here_->post(batch_of(11, Operation::kWrite, good)));

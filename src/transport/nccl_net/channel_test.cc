@@ -17,7 +17,7 @@
 #include "transport/nccl_net/nccl_net.h"
 #include "transport/nccl_net/protocol.h"
 
-namespace p2p::nccl_net {
+namespace p2p::nccl_net::channel_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -434,4 +434,4 @@ TEST_F(NetChannelTest, AnIdleChannelLives) {
 }
 
 }  // namespace
-}  // namespace p2p::nccl_net
+}  // namespace p2p::nccl_net::channel_test

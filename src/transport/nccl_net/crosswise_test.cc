@@ -18,7 +18,7 @@
 #include "support/devices.h"
 #include "transport/nccl_net/nccl_net.h"
 
-namespace p2p::nccl_net {
+namespace p2p::nccl_net::crosswise_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -114,4 +114,4 @@ TEST(Crosswise, EachConnectionStaysInTheNetworkOfItsNic) {
 }
 
 }  // namespace
-}  // namespace p2p::nccl_net
+}  // namespace p2p::nccl_net::crosswise_test

@@ -11,7 +11,7 @@
 #include "support/devices.h"
 #include "transport/nccl_net/nccl_net.h"
 
-namespace p2p::nccl_net {
+namespace p2p::nccl_net::stall_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -86,4 +86,4 @@ TEST(Stall, AChannelOnWhichNothingMovesIsGoneThoughThePeerAnswers) {
 }
 
 }  // namespace
-}  // namespace p2p::nccl_net
+}  // namespace p2p::nccl_net::stall_test

@@ -19,7 +19,7 @@
 #include "transport/nccl_net/nccl_net.h"
 #include "transport/nccl_net/protocol.h"
 
-namespace p2p::nccl_net {
+namespace p2p::nccl_net::unpack_channels_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -243,4 +243,4 @@ TEST_F(UnpackChannelsTest, ChunksOfFourMebibytes) {
 }
 
 }  // namespace
-}  // namespace p2p::nccl_net
+}  // namespace p2p::nccl_net::unpack_channels_test

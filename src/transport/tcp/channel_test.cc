@@ -21,11 +21,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class ChannelTest : public testing::TestWithParam<bool>, protected ChannelPair {
+class ChannelTest : public ::testing::TestWithParam<bool>, protected ChannelPair {
  protected:
   explicit ChannelTest(const Options& options = {}) : ChannelPair(options) { encrypt_ = GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(Streams, ChannelTest, testing::Bool(), name_of_encryption);
+INSTANTIATE_TEST_SUITE_P(Streams, ChannelTest, ::testing::Bool(), name_of_encryption);
 
 TEST_P(ChannelTest, WritesAndReadsOfManySizes) {
   ASSERT_TRUE(open());
@@ -208,7 +208,7 @@ class DeadlineTest : public ChannelTest {
   }
   DeadlineTest() : ChannelTest(options()) {}
 };
-INSTANTIATE_TEST_SUITE_P(Streams, DeadlineTest, testing::Bool(), name_of_encryption);
+INSTANTIATE_TEST_SUITE_P(Streams, DeadlineTest, ::testing::Bool(), name_of_encryption);
 
 TEST_P(DeadlineTest, NoPeerInTimeIsAnError) {
   right_.channel = *right_.transport->open_channel(setup(Role::kAcceptor));

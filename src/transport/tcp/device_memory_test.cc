@@ -77,7 +77,7 @@ std::vector<std::byte> pattern_bytes(std::size_t size, std::size_t seed) {
   return bytes;
 }
 
-class TcpDeviceMemory : public testing::Test, protected ChannelPair {
+class TcpDeviceMemory : public ::testing::Test, protected ChannelPair {
  protected:
   static constexpr std::size_t kBytes = 24 * kMiB;
 

@@ -57,7 +57,7 @@ class FakePort : public StreamPort {
   std::map<StreamPort::Token, Take> takers_;
 };
 
-class HandshakeTest : public testing::Test {
+class HandshakeTest : public ::testing::Test {
  protected:
   Acceptor listen(const Secret& secret) { return *Acceptor::listen(kLoopback, secret, polls_); }
 

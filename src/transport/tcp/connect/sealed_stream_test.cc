@@ -79,7 +79,7 @@ class Relay {
   bool joined_ = false;
 };
 
-class SealedStreamTest : public testing::Test, protected ChannelPair {
+class SealedStreamTest : public ::testing::Test, protected ChannelPair {
  protected:
   SealedStreamTest() { encrypt_ = true; }
 

@@ -14,7 +14,7 @@
 namespace p2p::tcp {
 namespace {
 
-using testing::ElementsAreArray;
+using ::testing::ElementsAreArray;
 
 RangeList one_group(std::vector<RemoteRange> ranges, std::uint32_t region = 7) {
   RangeList list;
@@ -167,7 +167,7 @@ TEST(Descriptors, MergeWhatIsContiguousOverThere) {
   RangeList list;
   collect_ranges({.segments = segments, .skip = 3, .bytes = 30}, list);
   EXPECT_THAT(list.ranges,
-              testing::ElementsAre(RemoteRange{103, 17}, RemoteRange{120, 10}, RemoteRange{500, 3}));
+              ::testing::ElementsAre(RemoteRange{103, 17}, RemoteRange{120, 10}, RemoteRange{500, 3}));
   ASSERT_EQ(list.groups.size(), 2U);
   EXPECT_EQ(list.groups[0].count, 1U);
   EXPECT_EQ(list.groups[1].count, 2U);
