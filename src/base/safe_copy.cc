@@ -78,7 +78,7 @@ void Room::make() {
   rlimit largest{};
   // The system ends a process that makes a file larger than this.
   const bool fits = ::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur >= kRoomBytes;
-  file_.reset(fits ? ::memfd_create("p2p-copies", MFD_CLOEXEC) : -1);
+  file_ = fits ? UniqueFd::of(::memfd_create, "p2p-copies", MFD_CLOEXEC) : UniqueFd();
   if (file_ && ::ftruncate(file_.get(), kRoomBytes) == 0) {
     void* mapped = ::mmap(nullptr, kRoomBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
     if (mapped != MAP_FAILED) {
