@@ -126,6 +126,7 @@ void Peer::opened() {
     return give_up(State::kEnded, kAnother);
   }
   state_ = State::kOpen;
+  said_goodbye_ = false;
   opened_at_ = Clock::now();
   write_log(LogLevel::kInfo,
             "NIXL agent " + agent_ + ": connected, " + info_.address + " port " + std::to_string(info_.port));
@@ -144,6 +145,7 @@ void Peer::dial_if_due() {
 }
 
 void Peer::closed(const Error& error) {
+  if (state_ == State::kOpen) said_goodbye_ = connection_.closed_by_peer();
   const Incarnation met = connection_.peer().incarnation;  // 0: nobody has said who he is
   if (state_ != State::kOpen && met != 0 && met != info_.incarnation) {
     return give_up(State::kEnded, kAnother);
@@ -164,7 +166,8 @@ void Peer::give_up(State as, const std::string& why) {
   std::string line =
       "NIXL agent " + agent_ + (as == State::kEnded ? " is gone: " : " does not answer: ") + why;
   if (!waiting_.empty()) line += "; " + std::to_string(waiting_.size()) + " notifications to it are lost";
-  write_log(LogLevel::kWarning, line);
+  // Whoever ends in order has told so.
+  write_log(said_goodbye_ && waiting_.empty() ? LogLevel::kInfo : LogLevel::kWarning, line);
   waiting_.clear();
 }
 

@@ -93,7 +93,8 @@ class Peer : public std::enable_shared_from_this<Peer> {
   State state_ = State::kIdle;
   Connection connection_;
   std::uint32_t number_ = 0;
-  bool again_ = false;  // connection_ was made after a loss
+  bool again_ = false;         // connection_ was made after a loss
+  bool said_goodbye_ = false;  // of the last connection that was open
   Clock::time_point opened_at_;
   Clock::time_point lost_at_;
   std::string why_;                      // it is away or has ended

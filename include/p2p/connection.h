@@ -57,6 +57,9 @@ class P2P_API Connection {
   /// Success while connecting or open, else why it ended.
   Status status() const;
 
+  /// The peer has said that it ends the connection, as it does when it closes it or its endpoint ends.
+  bool closed_by_peer() const;
+
   /// Waits until the handshake and the channels are done; kTimedOut may leave it connecting: see `state`.
   Status wait_open(std::chrono::nanoseconds timeout) const;
 

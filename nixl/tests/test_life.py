@@ -301,3 +301,35 @@ def test_an_agent_may_end_with_all_of_it_open(joined, transport):
     del pair.here
     assert time.monotonic() - start < BOUND
     assert pair.there.contents("m")[:4] == bytes(4)
+
+
+def test_agents_that_end_in_order_warn_nobody(names, transport, capfd):
+    parties = [Party(names("one-of-many"), {"transport": transport, "workers": "1"}) for _ in range(8)]
+    addresses = [party.memory("m", 64) for party in parties]
+    for party in parties:
+        for other in parties:
+            if other is not party:
+                party.add(other.metadata())
+    for party, mine in zip(parties, addresses, strict=True):
+        for other, theirs in zip(parties, addresses, strict=True):
+            assert party.move("WRITE", other.name, [(mine, 64)], [(theirs, 64)]) == "DONE"
+    capfd.readouterr()
+    del party, other
+    parties.clear()
+    assert "warning" not in capfd.readouterr().err
+
+
+def test_the_end_of_a_killed_agent_is_a_warning(doomed, capfd):
+    handle = doomed.here.request("WRITE", doomed.there.name, [(doomed.mine, 64)], [(doomed.theirs, 64)])
+    assert doomed.here.run(handle) == "DONE"
+    capfd.readouterr()
+    doomed.there.other.kill()
+    assert wait_until(lambda: doomed.here.run(handle) == "nixlRemoteDisconnectError", BOUND)
+    said = ""
+
+    def warned():
+        nonlocal said
+        said += capfd.readouterr().err
+        return f"NIXL agent {doomed.there.name} is gone" in said
+
+    assert wait_until(warned, BOUND)

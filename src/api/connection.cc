@@ -14,6 +14,7 @@ Connection::Connection(std::shared_ptr<engine::Connection> connection) : connect
 ConnectionId Connection::id() const { return connection_->id(); }
 ConnectionState Connection::state() const { return connection_->state(); }
 Status Connection::status() const { return connection_->status(); }
+bool Connection::closed_by_peer() const { return connection_->closed_by_peer(); }
 Status Connection::wait_open(std::chrono::nanoseconds timeout) const {
   return connection_->wait_open(timeout);
 }

@@ -221,10 +221,7 @@ Status Connection::on_message(wire::Message& message, PostUnlockActions& actions
 
 void Connection::on_bye(const wire::Bye& bye) {
   const Error error{ErrorCode::kPeerGone, "the peer closed the connection: " + bye.reason.text()};
-  {
-    MutexLock lock(mutex_);
-    peer_said_bye_ = true;
-  }
+  peer_said_bye_ = true;
   life_->refuse(error);
   sends_->stop(error);
   receives_->stop(error);
@@ -396,12 +393,7 @@ Status Connection::close(std::chrono::nanoseconds timeout) {
   if (say_bye) say(wire::Bye{"closed by its application"});
   while (Clock::now() < deadline && state() != ConnectionState::kClosed) {
     const std::uint32_t seen = life_->changes();
-    bool peer_closes = false;
-    {
-      MutexLock lock(mutex_);
-      peer_closes = peer_said_bye_;
-    }
-    if (peer_closes && drained()) break;
+    if (peer_said_bye_ && drained()) break;
     life_->wait(seen, deadline);
   }
   const bool complete = drained();

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -54,6 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (Status here = check_process(); !here) return here;
     return life_->status();
   }
+  bool closed_by_peer() const { return peer_said_bye_; }
   Status wait_open(std::chrono::nanoseconds timeout);
   void on_change(std::function<void()> callback);
   Peer peer() const;
@@ -132,9 +134,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<Session> session_ P2P_GUARDED_BY(mutex_);
   SessionPeer peer_ P2P_GUARDED_BY(mutex_);
   bool bye_said_ P2P_GUARDED_BY(mutex_) = false;
-  bool peer_said_bye_ P2P_GUARDED_BY(mutex_) = false;
   std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
 
+  std::atomic<bool> peer_said_bye_{false};
   std::atomic<std::uint64_t> reads_paused_{0};
   PathHistory session_history_;
   std::atomic<std::chrono::milliseconds> slow_for_{};  // the peer lives and has not answered for so long

@@ -156,6 +156,35 @@ TEST_P(RegionTest, OfNoBytesMoveNoBytes) {
   EXPECT_TRUE(is_error(status_of(pair.endpoint.register_memory(nullptr, 1)), {ErrorCode::kInvalidArgument}));
 }
 
+TEST_P(RegionTest, RegisteredAgainHasTheNameItHad) {
+  Pages pages(kMiB);
+  auto region = pair.endpoint.register_memory(pages.data(), kMiB);
+  ASSERT_TRUE(is_ok(status_of(region)));
+  const RegionDescriptor before = region->descriptor();
+  const PeerRegion theirs = pair.peer.region(kMiB);
+  const auto again = [&](std::size_t size, const RegionDescriptor& name) {
+    RegionOptions options;
+    options.again = name;
+    return pair.endpoint.register_memory(pages.data(), size, options);
+  };
+  EXPECT_TRUE(is_error(status_of(again(kMiB, before)), {ErrorCode::kInvalidArgument})) << "it lives";
+  ASSERT_TRUE(is_ok(region->release(kLimit)));
+  EXPECT_TRUE(is_error(status_of(again(kMiB / 2, before)), {ErrorCode::kInvalidArgument})) << "other memory";
+  RegionDescriptor made_up = before;
+  made_up.region = RegionId{1'000'000};
+  EXPECT_TRUE(is_error(status_of(again(kMiB, made_up)), {ErrorCode::kInvalidArgument}));
+  auto second = again(kMiB, before);
+  ASSERT_TRUE(is_ok(status_of(second)));
+  EXPECT_EQ(second->descriptor().serialize(), before.serialize());
+  // A peer that never heard of the first one finds the second by its name.
+  pair.peer.number(fmt::format("fill {} 0 {} 6", theirs.index, kMiB));
+  const auto id = pair.peer.call(fmt::format("import {} {}", pair.at_peer, to_hex(before)));
+  ASSERT_TRUE(is_ok(status_of(id)));
+  EXPECT_TRUE(is_ok(pair.peer.wait(pair.peer.number(
+      fmt::format("write {} {} 0 {} {} {}", pair.at_peer, theirs.index, kMiB, *id, before.address)))));
+  EXPECT_EQ(difference({second->data(), second->size()}, 6), std::nullopt);
+}
+
 TEST_P(RegionTest, OfMemoryThatIsCoveredTheLatestUsedIsKept) {
   const std::size_t kept = 4096;
   Pages pages(2 * kept + 64);
