@@ -54,6 +54,9 @@ class P2P_API Endpoint {
   /// Fails here, with the reason, if no transport can move this memory and keep to the options.
   Result<MemoryRegion> register_memory(void* data, std::size_t size, const RegionOptions& options = {});
 
+  /// The same of memory that is not to be written: peers may only read.
+  Result<MemoryRegion> register_memory(const void* data, std::size_t size, RegionOptions options = {});
+
   /// Sets the region of each span, for memory that was not registered. Regions are made on first use, one for
   /// spans that touch each other, and kept until the endpoint ends. If there are more than 4096, or than one
   /// call needs, the least recently used one goes; one whose device memory was freed goes when its address is

@@ -104,6 +104,11 @@ Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size, con
   return endpoint_->register_memory(data, size, options);
 }
 
+Result<MemoryRegion> Endpoint::register_memory(const void* data, std::size_t size, RegionOptions options) {
+  options.read_only = true;
+  return endpoint_->register_memory(const_cast<void*>(data), size, options);
+}
+
 Result<std::vector<std::shared_ptr<MemoryRegion>>> Endpoint::cover(std::span<LocalSpan> spans,
                                                                    bool read_only) {
   return endpoint_->cover(spans, read_only);

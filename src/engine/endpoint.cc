@@ -204,7 +204,7 @@ Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size, con
         "register {} ({} bytes) for named peers: without a key file or certificates no peer can prove a name",
         data, size);
   }
-  const auto place = cuda::place_of(data);
+  const auto place = size == 0 ? Result<MemoryPlace>() : cuda::place_of(data);
   if (!place) return tl::unexpected(place.error());
   auto region = context_->regions->add(data, size, *place, options);
   if (!region) return tl::unexpected(region.error());

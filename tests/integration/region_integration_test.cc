@@ -122,7 +122,7 @@ TEST_P(RegionTest, MemoryThatNobodyRegisteredIsCoveredOnFirstUse) {
 }
 
 TEST_P(RegionTest, OfNoBytesMoveNoBytes) {
-  auto nowhere = pair.endpoint.register_memory(nullptr, 0);
+  auto nowhere = pair.endpoint.register_memory(static_cast<void*>(nullptr), 0);
   ASSERT_TRUE(is_ok(status_of(nowhere)));
   auto somewhere = pair.endpoint.register_memory(own.span(0, 0).data, 0);
   ASSERT_TRUE(is_ok(status_of(somewhere)));
@@ -153,7 +153,8 @@ TEST_P(RegionTest, OfNoBytesMoveNoBytes) {
   EXPECT_TRUE(is_ok(pair.connection.write(from, to).wait(kLimit)));
   EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 0 100 3", theirs.index)))));
   EXPECT_TRUE(is_ok(nowhere->release(kLimit)));
-  EXPECT_TRUE(is_error(status_of(pair.endpoint.register_memory(nullptr, 1)), {ErrorCode::kInvalidArgument}));
+  EXPECT_TRUE(is_error(status_of(pair.endpoint.register_memory(static_cast<void*>(nullptr), 1)),
+                       {ErrorCode::kInvalidArgument}));
 }
 
 TEST_P(RegionTest, RegisteredAgainHasTheNameItHad) {
@@ -183,6 +184,64 @@ TEST_P(RegionTest, RegisteredAgainHasTheNameItHad) {
   EXPECT_TRUE(is_ok(pair.peer.wait(pair.peer.number(
       fmt::format("write {} {} 0 {} {} {}", pair.at_peer, theirs.index, kMiB, *id, before.address)))));
   EXPECT_EQ(difference({second->data(), second->size()}, 6), std::nullopt);
+}
+
+TEST_P(RegionTest, NothingCanBeRegisteredAndMoved) {
+  const std::initializer_list<ErrorCode> none{ErrorCode::kNotFound, ErrorCode::kUnavailable};
+  const PeerRegion theirs = pair.peer.region(0);
+  const auto id = pair.connection.import_region(theirs.descriptor);
+  const PeerRegion some = pair.peer.region(4096);
+  const auto other = pair.connection.import_region(some.descriptor);
+  ASSERT_TRUE(is_ok(status_of(id)) && is_ok(status_of(other)));
+  Pages pages(4096);
+  for (void* const data : {static_cast<void*>(nullptr), static_cast<void*>(pages.data())}) {
+    auto region = pair.endpoint.register_memory(data, 0);
+    ASSERT_TRUE(is_ok(status_of(region)));
+    const LocalSpan nothing = region->span(0, 0);
+    const RemoteSpan there{*id, theirs.descriptor.address, 0};
+    EXPECT_TRUE(is_ok(pair.connection.write(nothing, there).wait(kLimit)));
+    EXPECT_TRUE(is_ok(pair.connection.read(nothing, there).wait(kLimit)));
+    EXPECT_TRUE(is_ok(pair.connection.write({own.region.id(), nullptr, 0}, {*other, 0, 0}).wait(kLimit)));
+    // Among what is something, in its region and in none's company.
+    fill(own.part(0, 4096), 5);
+    const std::vector<LocalSpan> from{
+        nothing, own.span(0, 100), nothing, {own.region.id(), nullptr, 0}, own.span(100, 3996)};
+    const std::uint64_t at = some.descriptor.address;
+    const std::vector<RemoteSpan> to{
+        there, {*other, at, 100}, {*other, 0, 0}, {*other, at + 9, 0}, {*other, at + 100, 3996}};
+    EXPECT_TRUE(is_ok(pair.connection.write(from, to).wait(kLimit)));
+    EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 0 4096 5", some.index)))));
+    const std::uint64_t received =
+        pair.peer.number(fmt::format("recv {} {} 0 0", pair.at_peer, theirs.index));
+    EXPECT_TRUE(is_ok(pair.connection.send(nothing).wait(kLimit)));
+    EXPECT_TRUE(is_ok(pair.peer.wait(received)));
+    EXPECT_TRUE(is_error(
+        pair.connection.write(own.span(0, 8), {*id, theirs.descriptor.address, 8}).wait(kLimit), none));
+    EXPECT_TRUE(is_ok(region->release(kLimit)));
+  }
+  EXPECT_TRUE(is_error(status_of(pair.endpoint.register_memory(static_cast<void*>(nullptr), 1)),
+                       {ErrorCode::kInvalidArgument}));
+  EXPECT_TRUE(is_ok(pair.connection.status()));
+}
+
+TEST_P(RegionTest, ConstMemoryIsReadOnlyForPeers) {
+  Pages pages(4096);
+  fill(pages.bytes(), 6);
+  const void* const data = pages.data();
+  const auto region = pair.endpoint.register_memory(data, pages.size());
+  const auto asked = pair.endpoint.register_memory(pages.data(), pages.size(), {.read_only = true});
+  ASSERT_EQ(region.has_value(), asked.has_value());
+  if (!region) return;  // a transport that cannot keep to it
+  const PeerRegion theirs = pair.peer.region(4096);
+  const auto id = pair.peer.number(fmt::format("import {} {}", pair.at_peer, to_hex(region->descriptor())));
+  const auto ask = [&](const char* verb) {
+    const std::string where = fmt::format("{} {} 0 4096 {} {}", pair.at_peer, theirs.index, id,
+                                          reinterpret_cast<std::uintptr_t>(data));
+    return pair.peer.wait(pair.peer.number(fmt::format("{} {}", verb, where)));
+  };
+  EXPECT_TRUE(is_error(ask("write"), {ErrorCode::kPermissionDenied}));
+  EXPECT_TRUE(is_ok(ask("read")));
+  EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 0 4096 6", theirs.index)))));
 }
 
 TEST_P(RegionTest, OfMemoryThatIsCoveredTheLatestUsedIsKept) {

@@ -25,6 +25,7 @@ std::byte byte_of(std::uint64_t word, std::size_t i) { return static_cast<std::b
 }  // namespace
 
 Pages::Pages(std::size_t size) {
+  if (size == 0) return;
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* const data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (data == MAP_FAILED) throw std::bad_alloc();
@@ -42,8 +43,6 @@ Pages::~Pages() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
-// Loops over bytes: what the library's functions read and write, the thread sanitizer sees in every file.
-
 void spoil(std::span<std::byte> pages, Bad how) {
   bool done = false;
   if (how == Bad::kCut) {
@@ -57,6 +56,8 @@ void spoil(std::span<std::byte> pages, Bad how) {
   }
   if (!done) throw std::bad_alloc();
 }
+
+// Loops over bytes: what the library's functions read and write, the thread sanitizer sees in every file.
 
 void fill(std::span<std::byte> bytes, std::uint64_t seed) {
   std::byte* const data = bytes.data();

@@ -29,7 +29,7 @@ Status visit_spans(std::string_view verb, const RegionTable& regions, std::span<
       return fail(ErrorCode::kNotFound, "{}: no local region {}", verb, to_underlying(span.region));
     }
     const RegionInfo& info = region->info();
-    if (!info.contains(reinterpret_cast<std::uintptr_t>(span.data), span.size)) {
+    if (span.size != 0 && !info.contains(reinterpret_cast<std::uintptr_t>(span.data), span.size)) {
       return fail(ErrorCode::kOutOfRange, "{} {} bytes at {}: region {} is [{}, +{})", verb, span.size,
                   fmt::ptr(span.data), to_underlying(span.region), fmt::ptr(info.base), info.size);
     }

@@ -22,7 +22,7 @@ class Builder {
 
   // False if there is more to it than two places in the current pair of regions: `add` sees to that.
   bool add_alike(const LocalSpan& local, const RemoteSpan& remote) {
-    const bool alike = local_ && remote_ && local.region == local_->info().id &&
+    const bool alike = key_ != nullptr && local.region == local_->info().id &&
                        remote.region == remote_->id() && local.size == remote.size;
     if (!alike || !local_contains(local) || !remote_contains(remote)) return false;
     append(local, remote);
@@ -39,6 +39,10 @@ class Builder {
     if (!local_ || local.region != local_->info().id || !remote_ || remote.region != remote_->id()) {
       auto known = enter(local, remote);
       if (!known || !*known) return known;
+    }
+    if (local.size == 0) return true;  // wherever it lies
+    if (key_ == nullptr) {
+      if (Status found = find_route(local, remote); !found) return tl::unexpected(found.error());
     }
     if (!local_contains(local)) {
       return refuse(ErrorCode::kOutOfRange, local, remote,
@@ -96,6 +100,7 @@ class Builder {
 
   // Makes the spans' regions the current pair.
   Result<bool> enter(const LocalSpan& local, const RemoteSpan& remote) {
+    key_ = nullptr;
     if (!local_ || local.region != local_->info().id) {
       local_ = context_.local(local.region);
       if (!local_) return no_local(local, remote);
@@ -108,12 +113,16 @@ class Builder {
       if (remote_->state() == RemoteRegion::State::kWaiting) return false;
       remotes_.keep(remote_);
     }
+    return true;
+  }
+
+  Status find_route(const LocalSpan& local, const RemoteSpan& remote) {
     auto transport = context_.route(*local_, *remote_);
     if (!transport) return refuse(transport.error().code, local, remote, transport.error().message);
     registration_ = local_->registration(*transport).get();
     key_ = remote_->key(*transport);
     portion_ = portion_of(*transport);
-    return true;
+    return {};
   }
 
   std::size_t portion_of(std::size_t transport) {
@@ -145,7 +154,7 @@ class Builder {
   std::shared_ptr<Region> local_;
   std::shared_ptr<RemoteRegion> remote_;
   const Registration* registration_ = nullptr;
-  const RemoteKey* key_ = nullptr;
+  const RemoteKey* key_ = nullptr;  // null: the pair has no route yet
   std::size_t portion_ = 0;
 };
 
