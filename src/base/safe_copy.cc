@@ -47,13 +47,16 @@ class Room {
 
   /// What lies in the room from byte `at` on to the pieces, and back. How many bytes; 0 or less: none.
   ssize_t empty(std::span<const iovec> to, std::size_t at = 0) {
-    const auto count = static_cast<int>(to.size());
-    return file_ ? ::preadv(file_.get(), to.data(), count, static_cast<off_t>(at)) : by_process(to, at, true);
+    if (!file_) return by_process(to, at, true);
+    const auto where = static_cast<off_t>(at);
+    if (to.size() == 1) return ::pread(file_.get(), to.front().iov_base, to.front().iov_len, where);
+    return ::preadv(file_.get(), to.data(), static_cast<int>(to.size()), where);
   }
   ssize_t fill(std::span<const iovec> from, std::size_t at = 0) {
-    const auto count = static_cast<int>(from.size());
-    return file_ ? ::pwritev(file_.get(), from.data(), count, static_cast<off_t>(at))
-                 : by_process(from, at, false);
+    if (!file_) return by_process(from, at, false);
+    const auto where = static_cast<off_t>(at);
+    if (from.size() == 1) return ::pwrite(file_.get(), from.front().iov_base, from.front().iov_len, where);
+    return ::pwritev(file_.get(), from.data(), static_cast<int>(from.size()), where);
   }
 
  private:

@@ -1,8 +1,9 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "device/staging.h"
 
-#include <cstring>
 #include <utility>
+
+#include "base/safe_copy.h"
 
 namespace p2p::device {
 namespace {
@@ -63,8 +64,11 @@ void Staging::start(Slot& slot, std::span<const StagedPiece> pieces, bool pack) 
     const std::byte* const source = pack ? piece.data : staged;
     staged += piece.bytes;
     if (piece.device < 0) {
-      std::memcpy(target, source, piece.bytes);
-      continue;
+      const iovec theirs{piece.data, piece.bytes};
+      const std::size_t copied =
+          pack ? copy_in(target, {&theirs, 1}, piece.bytes) : copy_out({&theirs, 1}, source, piece.bytes);
+      if (copied == piece.bytes) continue;
+      return slot.copies_.refuse(bad_memory(pack ? "read" : "write to", {&theirs, 1}));
     }
     if (part.copier == nullptr || part.copier->device() != piece.device) {
       const auto found = slot.copies_.part(copiers_, piece.device);

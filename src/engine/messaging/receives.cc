@@ -2,10 +2,10 @@
 #include "engine/messaging/receives.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
-#include "base/safe_copy.h"
 #include "base/underlying.h"
 #include "base/wire_code.h"
 #include "engine/memory/spans.h"
@@ -19,12 +19,6 @@ namespace {
 constexpr std::size_t kSpansPerMessage = 512;
 
 std::uint64_t cost(const wire::EagerMessage& message) { return message.bytes.size() + Sends::kEagerCost; }
-
-Status land(std::byte* at, const std::byte* from, std::size_t bytes) {
-  const iovec to{at, bytes};
-  if (copy_out({&to, 1}, from, bytes) == bytes) return {};
-  return tl::unexpected(bad_memory("write to", {&to, 1}));
-}
 
 }  // namespace
 
@@ -136,11 +130,8 @@ bool Receives::deliver(Sequence sequence, Receive& receive, const wire::EagerMes
                        PostUnlockActions& actions) {
   if (message.error != 0) {
     answer(sequence, {});
-    const ErrorCode code = code_from_wire(message.error);
-    const bool bad = code == ErrorCode::kSystem;
     actions.finish(std::move(receive.state),
-                   fail(code, "recv message {}: {}", sequence,
-                        bad ? "its sender's memory turned out bad (Bad address)" : "given up by its sender"));
+                   fail(code_from_wire(message.error), "recv message {}: given up by its sender", sequence));
     return true;
   }
   if (receive.on_device) {
@@ -172,14 +163,13 @@ void Receives::answer(Sequence sequence, const Status& status) {
 
 Status Receives::copy(const Receive& receive, const wire::EagerMessage& message) const {
   if (receive.into.size() == 1 && message.spans.empty() && message.bytes.size() <= receive.room) {
-    Status landed;
-    const Status known = visit_spans("recv", *context_->regions, receive.into,
-                                     [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
-                                       HeldRegions held;
-                                       held.add(region);
-                                       landed = land(span.data, message.bytes.data(), message.bytes.size());
-                                     });
-    return known ? landed : known;
+    return visit_spans("recv", *context_->regions, receive.into,
+                       [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
+                         HeldRegions held;
+                         held.add(region);
+                         if (!message.bytes.empty())
+                           std::memcpy(span.data, message.bytes.data(), message.bytes.size());
+                       });
   }
   // Paired by the same rules as a message that is written, with the receive's memory as the remote side.
   std::vector<LocalSpan> parts;
@@ -205,8 +195,8 @@ Status Receives::copy(const Receive& receive, const wire::EagerMessage& message)
   for (std::size_t i = 0; i != pairing->local.size(); ++i) {
     const LocalSpan& from = pairing->local[i];
     // NOLINTNEXTLINE(performance-no-int-to-ptr): made from a pointer of this process above
-    auto* const to = reinterpret_cast<std::byte*>(pairing->remote[i].address);
-    if (Status landed = land(to, from.data, from.size); !landed) return landed;
+    if (from.size != 0)
+      std::memcpy(reinterpret_cast<void*>(pairing->remote[i].address), from.data, from.size);
   }
   return {};
 }

@@ -2,12 +2,9 @@
 #include "engine/messaging/sends.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/error.h"
-#include "base/io_vector.h"
-#include "base/safe_copy.h"
 #include "base/wire_code.h"
 #include "engine/memory/spans.h"
 #include "engine/request/stripe.h"
@@ -16,16 +13,6 @@ namespace p2p::engine {
 namespace {
 
 std::uint64_t cost(std::uint64_t bytes) { return bytes + Sends::kEagerCost; }
-
-// Into this thread's room.
-Status copy_here(std::uint64_t sequence, std::span<const iovec> parts, ByteView& copy) {
-  const std::span<std::byte> room = copy_room().first(total_bytes(parts));
-  if (copy_in(room.data(), parts, room.size()) != room.size()) {
-    return tl::unexpected(bad_memory(fmt::format("send message {}: read", sequence), parts));
-  }
-  copy = room;
-  return {};
-}
 
 }  // namespace
 
@@ -107,8 +94,8 @@ void Sends::send_queued() {
 // Reads the memory now. It is read again only if the peer declines, because the receive lies on a device.
 void Sends::send_eagerly(Sequence sequence, Send send) {
   wire::EagerMessage message{.sequence = sequence, .error = 0, .spans = {}, .bytes = {}};
-  std::array<iovec, kMostEagerSpans> parts;
-  std::size_t count = 0;
+  std::vector<ByteView> parts = std::move(parts_);
+  parts.clear();
   HeldRegions held;
   Status readable;
   if (send.state->done()) {
@@ -117,23 +104,24 @@ void Sends::send_eagerly(Sequence sequence, Send send) {
     readable = visit_spans("send", *context_->regions, send.message,
                            [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
                              held.add(region);
-                             parts[count++] = {span.data, span.size};
+                             parts.emplace_back(span.data, span.size);
                              if (send.message.size() > 1) {
                                message.spans.push_back(static_cast<std::uint32_t>(span.size));
                              }
                            });
   }
-  ByteView bytes;
-  if (readable) readable = copy_here(sequence, std::span(parts).first(count), bytes);
-  if (!readable) {
+  if (readable) {
+    messages_->say(message, parts);
+  } else {
     message.spans.clear();
     message.error = wire_code(readable.error().code);
+    messages_->say(message);
   }
-  messages_->say(message, {&bytes, 1});
+  parts_ = std::move(parts);
   messages_->gather();
   const std::uint64_t used = readable ? cost(send.state->bytes()) : kEagerCost;
   room_used_ += used;
-  eager_.emplace(sequence, Eager{std::move(send), used, std::move(readable)});
+  eager_.emplace(sequence, Eager{std::move(send), used});
 }
 
 Status Sends::on(wire::ReceivePosted& posted, PostUnlockActions& actions) {
@@ -253,7 +241,7 @@ void Sends::answered_up_to(Sequence sequence, PostUnlockActions& actions) {
     const auto first = eager_.begin();
     room_used_ -= first->second.cost;
     posted_.erase(first->first);
-    actions.finish(std::move(first->second.send.state), std::move(first->second.readable));
+    actions.finish(std::move(first->second.send.state));
     eager_.erase(first);
   }
 }

@@ -84,7 +84,6 @@ class Sends : public std::enable_shared_from_this<Sends> {
   struct Eager {
     Send send;
     std::uint64_t cost = 0;  ///< bytes of the peer's room
-    Status readable;         ///< else the peer has been told of an error in place of the bytes
   };
   struct Write {
     std::shared_ptr<TransferState> send;
@@ -121,6 +120,7 @@ class Sends : public std::enable_shared_from_this<Sends> {
   std::uint64_t room_used_ P2P_GUARDED_BY(mutex_) = 0;      // by `eager_`
   std::map<Sequence, Send> queued_ P2P_GUARDED_BY(mutex_);  // eager, wait for room at the peer
   std::map<Sequence, Eager> eager_ P2P_GUARDED_BY(mutex_);  // sent, not answered
+  std::vector<ByteView> parts_ P2P_GUARDED_BY(mutex_);      // scratch; kept for its capacity
 
   std::map<Sequence, Send> waiting_ P2P_GUARDED_BY(mutex_);  // to be written, receive not posted yet
   PostedReceives posted_ P2P_GUARDED_BY(mutex_);             // no send met yet

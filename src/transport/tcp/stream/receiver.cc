@@ -50,7 +50,10 @@ Result<Receiver::Received> Receiver::receive(socket::Stream& stream) {
 Result<Receiver::Received> Receiver::receive_some(socket::Stream& stream) {
   Result<Received> received;
   if (payload_left_ == 0) {
-    const std::span<std::byte> room = std::span(staging_).subspan(staged_end_);
+    // Among large frames a head alone, so that all behind it lands in place.
+    const std::span<std::byte> free = std::span(staging_).subspan(staged_end_);
+    const std::size_t least = staged_wanted_ - staged();
+    const std::span<std::byte> room = free.first(std::min(free.size(), std::max(lookahead_, least)));
     const Result<socket::Moved> moved = stream.receive_into(room);
     if (!moved) return tl::unexpected(moved.error());
     if (moved->ended) return fail(ErrorCode::kPeerGone, "the peer closed the stream");
@@ -144,7 +147,9 @@ Result<bool> Receiver::parse_header() {
   staged_begin_ += staged_wanted_;
   payload_left_ = header_.payload_bytes;
   in_frame_ = true;
-  // Streams of large frames have one like the other; in a stream of small ones any number fits.
+  // Streams of large frames have one like the other; in a stream of small ones any number fits. The end of a
+  // read tells nothing of the next one.
+  if (header_.type == FrameType::kReadEnd) return true;
   lookahead_ = payload_left_ <= kSmallPayload ? kStagingBytes : std::min(staged_wanted_, kStagingBytes);
   return true;
 }
