@@ -206,8 +206,15 @@ void Connection::on_message(wire::Message message) {
   if (!taken) break_off(taken.error());
 }
 
+/// The peer is told, too: it may be an honest one that met a bound.
 void Connection::break_off(const Error& error) {
   const bool own_fault = error.code == ErrorCode::kSystem;
+  bool say_bye = false;
+  {
+    MutexLock lock(mutex_);
+    say_bye = state() != ConnectionState::kConnecting && !std::exchange(bye_said_, true);
+  }
+  if (say_bye) say(wire::Bye{(own_fault ? "the peer failed: " : "a breach of the protocol: ") + error.message});
   close_session({error.code, own_fault ? error.message : "the peer broke the protocol: " + error.message});
 }
 

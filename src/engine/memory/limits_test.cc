@@ -91,7 +91,7 @@ TEST_F(LimitsTest, PeersThatOpenNoChannelCountAsStrangers) {
 }
 
 TEST_F(LimitsTest, APeerThatPostsReceivesWithoutEndIsDropped) {
-  options_.max_posted_receives = 3;
+  options_.max_posted_receives = 4;  // three, and a run of withdrawn ones
   make_endpoint();
   RawPeer peer = this->peer();
   const auto connection = endpoint_->accept(20s);
@@ -102,7 +102,17 @@ TEST_F(LimitsTest, APeerThatPostsReceivesWithoutEndIsDropped) {
   for (std::uint64_t sequence = 0; sequence != 3; ++sequence) post(sequence);
   peer.say(wire::RegionQuery{1, 4711, {}});
   EXPECT_TRUE(peer.next_of<wire::RegionAnswer>()) << "so many are allowed";
-  post(3);
+  for (std::uint64_t sequence = 0; sequence != 20; ++sequence) {
+    peer.say_message(wire::ReceiveWithdrawn{sequence});
+    EXPECT_TRUE(peer.next_of<wire::ReceiveDone>()) << sequence;
+    post(sequence + 3);
+  }
+  peer.say(wire::RegionQuery{2, 4711, {}});
+  EXPECT_TRUE(peer.next_of<wire::RegionAnswer>()) << "those that were withdrawn do not count";
+  for (std::uint64_t sequence = 23; sequence != 30; ++sequence) post(sequence);
+  const auto bye = peer.next_of<wire::Bye>();
+  ASSERT_TRUE(bye);
+  EXPECT_NE(bye->reason.text().find("4 of at most 4 wait"), std::string::npos) << bye->reason.text();
   EXPECT_TRUE(peer.dropped());
   ASSERT_TRUE(eventually([&] { return (*connection)->state() == ConnectionState::kClosed; }));
   EXPECT_EQ((*connection)->status().error().code, ErrorCode::kProtocol);

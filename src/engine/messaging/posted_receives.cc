@@ -2,6 +2,7 @@
 #include "engine/messaging/posted_receives.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/underlying.h"
@@ -33,10 +34,10 @@ Result<std::optional<PostedReceives::Numbered>> PostedReceives::assemble(wire::R
   if (Status good = check(part); !good) return tl::unexpected(good.error());
   if (!partial_) partial_.emplace(part.sequence, Receive{});
   std::vector<wire::ReceiveSpan>& spans = partial_->second.spans;
-  if (part.sequence != partial_->first || whole_.size() >= most_ ||
-      spans.size() + part.spans.size() > kMaxSpans) {
-    return fail(ErrorCode::kProtocol, "receive {} posted with {} spans, {} has {}, {} wait", part.sequence,
-                part.spans.size(), partial_->first, spans.size(), whole_.size());
+  const std::size_t kept = whole_.size() + withdrawn_.size();
+  if (part.sequence != partial_->first || kept >= most_ || spans.size() + part.spans.size() > kMaxSpans) {
+    return fail(ErrorCode::kProtocol, "receive {} posted with {} spans, {} has {}, {} of at most {} wait",
+                part.sequence, part.spans.size(), partial_->first, spans.size(), kept, most_);
   }
   if (spans.empty()) {
     spans = std::move(part.spans);
@@ -51,19 +52,54 @@ Result<std::optional<PostedReceives::Numbered>> PostedReceives::assemble(wire::R
 
 Status PostedReceives::add(Numbered receive) {
   const Sequence sequence = receive.first;
-  if (whole_.insert(std::move(receive)).second) return {};
+  if (run_of(sequence) == withdrawn_.end() && whole_.insert(std::move(receive)).second) return {};
   return fail(ErrorCode::kProtocol, "receive {} posted twice", sequence);
 }
 
-PostedReceives::Receive* PostedReceives::find(Sequence sequence) {
+const PostedReceives::Receive* PostedReceives::find(Sequence sequence) const {
+  static const Receive withdrawn{{}, true};
   const auto found = whole_.find(sequence);
-  return found == whole_.end() ? nullptr : &found->second;
+  if (found != whole_.end()) return &found->second;
+  return run_of(sequence) == withdrawn_.end() ? nullptr : &withdrawn;
 }
 
 std::optional<PostedReceives::Receive> PostedReceives::take(Sequence sequence) {
   auto found = whole_.extract(sequence);
-  if (found.empty()) return std::nullopt;
-  return std::move(found.mapped());
+  if (!found.empty()) return std::move(found.mapped());
+  if (!take_withdrawn(sequence)) return std::nullopt;
+  return Receive{{}, true};
+}
+
+bool PostedReceives::withdraw(Sequence sequence) {
+  if (whole_.erase(sequence) == 0) return false;
+  auto run = withdrawn_.upper_bound(sequence);
+  Sequence end = sequence + 1;
+  if (run != withdrawn_.end() && run->first == end) {
+    end = run->second;
+    run = withdrawn_.erase(run);
+  }
+  if (run != withdrawn_.begin() && std::prev(run)->second == sequence) {
+    std::prev(run)->second = end;
+  } else {
+    withdrawn_.emplace_hint(run, sequence, end);
+  }
+  return true;
+}
+
+PostedReceives::Runs::const_iterator PostedReceives::run_of(Sequence sequence) const {
+  const auto after = withdrawn_.upper_bound(sequence);
+  if (after == withdrawn_.begin() || std::prev(after)->second <= sequence) return withdrawn_.end();
+  return std::prev(after);
+}
+
+bool PostedReceives::take_withdrawn(Sequence sequence) {
+  const auto run = run_of(sequence);
+  if (run == withdrawn_.end()) return false;
+  const auto [first, end] = *run;
+  withdrawn_.erase(run);
+  if (first != sequence) withdrawn_.emplace(first, sequence);
+  if (sequence + 1 != end) withdrawn_.emplace(sequence + 1, end);
+  return true;
 }
 
 bool on_device(const PostedReceives::Receive& receive) {

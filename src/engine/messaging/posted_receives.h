@@ -20,7 +20,7 @@ class PostedReceives {
   using Sequence = std::uint64_t;
   struct Receive {
     std::vector<wire::ReceiveSpan> spans;
-    bool withdrawn = false;  ///< `spans` is empty then; the entry fails the send with its number
+    bool withdrawn = false;  ///< `spans` is empty then; it fails the send with its number
   };
   using Numbered = std::pair<Sequence, Receive>;
 
@@ -36,19 +36,32 @@ class PostedReceives {
   Status add(Numbered receive);
 
   /// Null: the peer has not posted it. Valid until the next call that changes the object.
-  Receive* find(Sequence sequence);
+  const Receive* find(Sequence sequence) const;
+
+  /// The peer gives one up, which counts no more: those withdrawn are kept as runs of numbers, and only the
+  /// runs count. False if it was not posted, or is withdrawn already.
+  bool withdraw(Sequence sequence);
 
   /// Takes it out; nothing if the peer has not posted it.
   std::optional<Receive> take(Sequence sequence);
-  void erase(Sequence sequence) { whole_.erase(sequence); }
-  void clear() { whole_.clear(); }
+  void erase(Sequence sequence) { static_cast<void>(take(sequence)); }
+  void clear() {
+    whole_.clear();
+    withdrawn_.clear();
+  }
 
   /// Whether the one that came last lies on a device: the best guess for the next one.
   bool last_on_device() const { return last_on_device_; }
 
  private:
+  using Runs = std::map<Sequence, Sequence>;  // the first of each, and the number after its last
+
+  Runs::const_iterator run_of(Sequence sequence) const;
+  bool take_withdrawn(Sequence sequence);
+
   const std::size_t most_;
   std::map<Sequence, Receive> whole_;
+  Runs withdrawn_;
   std::optional<Numbered> partial_;
   bool last_on_device_ = false;
 };

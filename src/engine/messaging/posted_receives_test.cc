@@ -58,6 +58,45 @@ TEST(PostedReceives, SoManyAreKept) {
   }
 }
 
+// Receives that end by a time limit are withdrawn, for as long as a connection lives.
+TEST(PostedReceives, WithdrawnOnesDoNotCount) {
+  PostedReceives posted(4);
+  const auto post = [&](std::uint64_t sequence) {
+    auto one = part(sequence, false, kHost);
+    auto whole = posted.assemble(one);
+    return whole && posted.add(**whole);
+  };
+  for (std::uint64_t i = 0; i != 1000; ++i) {
+    ASSERT_TRUE(post(i)) << i;
+    EXPECT_TRUE(posted.withdraw(i));
+    EXPECT_FALSE(posted.withdraw(i)) << "once";
+  }
+  EXPECT_FALSE(post(500)) << "it was posted";
+  EXPECT_FALSE(posted.withdraw(1000)) << "it was not";
+  for (const std::uint64_t i : {500, 0, 999}) {
+    ASSERT_NE(posted.find(i), nullptr);
+    EXPECT_TRUE(posted.find(i)->withdrawn);
+    const auto taken = posted.take(i);
+    ASSERT_TRUE(taken);
+    EXPECT_TRUE(taken->withdrawn);
+    EXPECT_EQ(posted.find(i), nullptr);
+  }
+  EXPECT_TRUE(posted.find(499) && posted.find(501) && posted.find(1) && posted.find(998));
+}
+
+// What a peer can make this side keep is bounded, also by numbers that it leaves out.
+TEST(PostedReceives, RunsOfWithdrawnOnesCount) {
+  PostedReceives posted(4);
+  for (const std::uint64_t i : {1, 3, 5, 7, 9}) {
+    auto one = part(i, false, kHost);
+    auto whole = posted.assemble(one);
+    ASSERT_EQ(whole.has_value(), i != 9) << i;
+    if (!whole) continue;
+    ASSERT_TRUE(posted.add(**whole));
+    ASSERT_TRUE(posted.withdraw(i));
+  }
+}
+
 TEST(PostedReceives, SpansThatNoMemoryHasAreRefused) {
   for (const wire::ReceiveSpan& wrong :
        {wire::ReceiveSpan{.address = ~std::uint64_t{0}, .size = 2},

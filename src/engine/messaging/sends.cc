@@ -303,11 +303,9 @@ void Sends::confirm_withdrawal(Sequence sequence) {
 
 Status Sends::on(const wire::ReceiveWithdrawn& withdrawn, PostUnlockActions& actions) {
   MutexLock lock(mutex_);
-  if (auto* const posted = posted_.find(withdrawn.sequence)) {
-    // The entry stays: the send with its number fails, and tells the peer nothing.
-    const bool first = !std::exchange(posted->withdrawn, true);
-    posted->spans.clear();
-    if (first && !eager_.contains(withdrawn.sequence)) confirm_withdrawal(withdrawn.sequence);
+  if (posted_.withdraw(withdrawn.sequence)) {
+    // Its number stays: the send with that fails, and tells the peer nothing.
+    if (!eager_.contains(withdrawn.sequence)) confirm_withdrawal(withdrawn.sequence);
   } else if (const auto found = writes_.find(withdrawn.sequence); found != writes_.end()) {
     actions.call([send = found->second.send] { send->cancel(); });
   }
