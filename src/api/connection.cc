@@ -9,6 +9,13 @@
 #include "engine/transfer/transfers.h"
 
 namespace p2p {
+namespace {
+
+/// In a process that was forked off the endpoint's, where locks may be held for ever: what has no error to
+/// give gives nothing.
+bool is_left(const engine::Connection& connection) { return !connection.check_process(); }
+
+}  // namespace
 
 Connection::Connection(std::shared_ptr<engine::Connection> connection) : connection_(std::move(connection)) {}
 ConnectionId Connection::id() const { return connection_->id(); }
@@ -19,15 +26,16 @@ Status Connection::wait_open(std::chrono::nanoseconds timeout) const {
   return connection_->wait_open(timeout);
 }
 void Connection::on_change(std::function<void()> callback) const {
-  connection_->on_change(std::move(callback));
+  if (!is_left(*connection_)) connection_->on_change(std::move(callback));
 }
-Peer Connection::peer() const { return connection_->peer(); }
+Peer Connection::peer() const { return is_left(*connection_) ? Peer() : connection_->peer(); }
 
 Result<RemoteRegionId> Connection::import_region(const RegionDescriptor& descriptor, bool again) const {
   return connection_->import_region(descriptor, again);
 }
 
 Status Connection::wait_imported(RemoteRegionId region, std::chrono::nanoseconds timeout) const {
+  if (Status here = connection_->check_process(); !here) return here;
   return connection_->wait_imported(region, timeout);
 }
 
@@ -74,13 +82,20 @@ Transfer Connection::recv(std::span<const LocalSpan> into) const {
 }
 Transfer Connection::recv(const LocalSpan& into) const { return recv(std::span(&into, 1)); }
 Transfer Connection::notify(std::string_view payload) const { return Transfer(connection_->notify(payload)); }
-std::vector<std::string> Connection::take_notifications() const { return connection_->take_notifications(); }
-std::vector<Route> Connection::routes() const { return connection_->routes(); }
+std::vector<std::string> Connection::take_notifications() const {
+  return is_left(*connection_) ? std::vector<std::string>() : connection_->take_notifications();
+}
+std::vector<Route> Connection::routes() const {
+  return is_left(*connection_) ? std::vector<Route>() : connection_->routes();
+}
 Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) const {
+  if (const Status here = connection_->check_process(); !here) return tl::unexpected(here.error());
   return connection_->explain(local, remote);
 }
-Stats Connection::stats() const { return connection_->stats(); }
-std::vector<Latency> Connection::latencies() const { return with_any(connection_->latencies()); }
+Stats Connection::stats() const { return is_left(*connection_) ? Stats() : connection_->stats(); }
+std::vector<Latency> Connection::latencies() const {
+  return is_left(*connection_) ? std::vector<Latency>() : with_any(connection_->latencies());
+}
 Status Connection::close(std::chrono::nanoseconds timeout) const { return connection_->close(timeout); }
 
 }  // namespace p2p

@@ -15,8 +15,10 @@
 #include "engine/listen/own_address.h"
 
 namespace p2p {
-
 namespace {
+
+/// See src/api/connection.cc.
+bool is_left(const engine::Endpoint& endpoint) { return !endpoint.context().regions->check_process(); }
 
 /// Ends endpoints that were let go of in a callback, whose thread their end waits for.
 class LateEnds {
@@ -73,7 +75,7 @@ Endpoint::~Endpoint() {
   if (!endpoint_) return;
   // In a forked process there are no threads to join, and to close would send messages on the parent's
   // sockets: the endpoint is left alone.
-  if (!endpoint_->context().regions->check_process()) {
+  if (is_left(*endpoint_)) {
     static_cast<void>(listing_.release());
     static_cast<void>(endpoint_.release());
   } else if (in_callback()) {
@@ -98,7 +100,9 @@ Result<std::string> Endpoint::announced_address(const Options& options) {
 std::string Endpoint::address() const { return endpoint_->address(); }
 std::uint16_t Endpoint::port() const { return endpoint_->port(); }
 Incarnation Endpoint::incarnation() const { return endpoint_->context().regions->incarnation(); }
-void Endpoint::set_note(std::string note) { endpoint_->set_note(std::move(note)); }
+void Endpoint::set_note(std::string note) {
+  if (!is_left(*endpoint_)) endpoint_->set_note(std::move(note));
+}
 
 Result<MemoryRegion> Endpoint::register_memory(void* data, std::size_t size, const RegionOptions& options) {
   return endpoint_->register_memory(data, size, options);
@@ -143,10 +147,13 @@ std::uint64_t Endpoint::wait_for_peer(std::uint64_t seen, std::chrono::nanosecon
   return endpoint_->wait_for_peer(seen, timeout);
 }
 
-void Endpoint::close(std::chrono::nanoseconds patience) { endpoint_->close(patience); }
+void Endpoint::close(std::chrono::nanoseconds patience) {
+  if (!is_left(*endpoint_)) endpoint_->close(patience);
+}
 
 std::vector<Connection> Endpoint::connections() const {
   std::vector<Connection> connections;
+  if (is_left(*endpoint_)) return connections;
   for (auto& connection : endpoint_->connections()) connections.emplace_back(std::move(connection));
   return connections;
 }
@@ -159,7 +166,9 @@ std::vector<TransportStatus> Endpoint::transports() const {
   return rows;
 }
 
-Stats Endpoint::stats() const { return endpoint_->stats(); }
-std::vector<Latency> Endpoint::latencies() const { return with_any(endpoint_->latencies()); }
+Stats Endpoint::stats() const { return is_left(*endpoint_) ? Stats() : endpoint_->stats(); }
+std::vector<Latency> Endpoint::latencies() const {
+  return is_left(*endpoint_) ? std::vector<Latency>() : with_any(endpoint_->latencies());
+}
 
 }  // namespace p2p

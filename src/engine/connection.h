@@ -49,6 +49,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Goes on with a session that a peer has opened, from within its `opened`; `deadline` bounds the channels.
   void adopt(std::shared_ptr<Session> session, const SessionPeer& peer, Clock::time_point deadline);
 
+  /// See RegionTable::check_process.
+  Status check_process() const { return context_->regions->check_process(); }
   ConnectionId id() const { return id_; }
   ConnectionState state() const { return life_->state(); }
   Status status() const {
@@ -108,7 +110,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void say(const wire::Message& message);
   void close_session(Error reason);
 
-  Status check_process() const { return context_->regions->check_process(); }
   bool drained() const;
   void changed();
   void call_watchers();

@@ -75,6 +75,12 @@ TEST_P(ForkTest, AChildIsToldAndHarmsNothing) {
     expect(refused(pair->connection.recv(own->span(0, 8)).wait(kLimit)));
     expect(refused(pair->connection.notify("from the child").wait(kLimit)));
     expect(refused(status_of(pair->connection.import_region(theirs.descriptor))));
+    expect(refused(pair->connection.wait_imported(*id, kLimit)));
+    expect(refused(status_of(pair->connection.explain(own->region.id(), *id))));
+    expect(refused(status_of(pair->connection.prepare_write(std::array{own->span(0, 8)}, std::array{to}))));
+    expect(pair->connection.routes().empty() && pair->connection.take_notifications().empty() &&
+           pair->connection.stats().transfers_started == 0 && pair->endpoint.connections().empty() &&
+           pair->endpoint.stats().transfers_started == 0 && pair->endpoint.latencies().empty());
     expect(refused(pair->connection.close(kLimit)));
     expect(refused(own->region.release(kLimit)));
     expect(refused(status_of(pair->endpoint.register_memory(own->pages.data(), kSize))));
