@@ -275,7 +275,7 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
     reasons[i] = registration.error().message;
     why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", transports_[i].transport->name(), reasons[i]);
   }
-  if (!any && !nothing) {
+  if (!any) {
     return fail(ErrorCode::kUnavailable, "register {} ({} bytes): no transport takes this memory ({})", data,
                 size, why.empty() ? "none is usable" : why);
   }

@@ -10,21 +10,21 @@ namespace {
 
 using Clock = RateEstimator::Clock;
 
-constexpr std::uint64_t kBatch = std::uint64_t{1} << 20;
+constexpr std::uint64_t kSent = std::uint64_t{1} << 20;
 
 TEST(RateEstimator, SaysWhatIsUnderWay) {
   RateEstimator pace;
   EXPECT_FALSE(pace.has_inflight());
-  pace.sent(kBatch);
+  pace.sent(kSent);
   pace.sent(10);
   EXPECT_TRUE(pace.has_inflight());
-  EXPECT_EQ(pace.standing(Clock::now()).flying, kBatch + 10);
+  EXPECT_EQ(pace.standing(Clock::now()).flying, kSent + 10);
   pace.ended(10);
-  pace.ended(kBatch);
+  pace.ended(kSent);
   pace.update();
   EXPECT_FALSE(pace.has_inflight());
   EXPECT_EQ(pace.standing(Clock::now()).flying, 0U);
-  pace.sent(kBatch);
+  pace.sent(kSent);
   pace.clear();
   EXPECT_FALSE(pace.has_inflight());
 }
@@ -32,11 +32,11 @@ TEST(RateEstimator, SaysWhatIsUnderWay) {
 TEST(RateEstimator, KnowsASpeedOnceBytesHaveArrived) {
   RateEstimator pace;
   const auto start = Clock::now();
-  pace.sent(kBatch);
+  pace.sent(kSent);
   EXPECT_EQ(pace.standing(Clock::now()).rate, 0);
-  pace.ended(kBatch);
+  pace.ended(kSent);
   pace.update();
-  const double least = kBatch / std::chrono::duration<double>(Clock::now() - start).count();
+  const double least = kSent / std::chrono::duration<double>(Clock::now() - start).count();
   EXPECT_GE(pace.standing(Clock::now()).rate, least);
   EXPECT_EQ(pace.standing(Clock::now()).silence.count(), 0);
   EXPECT_EQ(pace.standing(Clock::now() + std::chrono::seconds(10)).rate, 0) << "it may have changed";
@@ -54,9 +54,9 @@ TEST(RateEstimator, ShortPiecesSayNothing) {
 
 TEST(RateEstimator, TellsForHowLongNothingHasArrived) {
   RateEstimator pace;
-  pace.sent(kBatch);
+  pace.sent(kSent);
   EXPECT_GT(pace.standing(Clock::now() + std::chrono::seconds(3)).silence, std::chrono::seconds(2));
-  EXPECT_EQ(pace.standing(Clock::now() + std::chrono::seconds(10)).flying, kBatch);
+  EXPECT_EQ(pace.standing(Clock::now() + std::chrono::seconds(10)).flying, kSent);
 }
 
 }  // namespace
