@@ -121,42 +121,6 @@ TEST_P(RegionTest, MemoryThatNobodyRegisteredIsCoveredOnFirstUse) {
   EXPECT_TRUE(is_error(status_of(pair.endpoint.cover(none)), {ErrorCode::kInvalidArgument}));
 }
 
-TEST_P(RegionTest, OfNoBytesMoveNoBytes) {
-  auto nowhere = pair.endpoint.register_memory(static_cast<void*>(nullptr), 0);
-  ASSERT_TRUE(is_ok(status_of(nowhere)));
-  auto somewhere = pair.endpoint.register_memory(own.span(0, 0).data, 0);
-  ASSERT_TRUE(is_ok(status_of(somewhere)));
-  const PeerRegion theirs = pair.peer.region(kMiB);
-  const auto full = pair.connection.import_region(theirs.descriptor);
-  ASSERT_TRUE(is_ok(status_of(full)));
-  const RemoteSpan at{*full, theirs.descriptor.address, 0};
-  for (const MemoryRegion* region : {&*nowhere, &*somewhere}) {
-    EXPECT_TRUE(is_ok(pair.connection.write(region->span(), at).wait(kLimit)));
-    EXPECT_TRUE(is_ok(pair.connection.read(region->span(), at).wait(kLimit)));
-    EXPECT_FALSE(
-        pair.connection.write({region->id(), region->data(), 1}, {at.region, at.address, 1}).wait(kLimit));
-    // The peer's half: it asks about the region where its transports want that.
-    const auto id = pair.peer.call(fmt::format("import {} {}", pair.at_peer, to_hex(region->descriptor())));
-    ASSERT_TRUE(is_ok(status_of(id)));
-    const auto peer_write = [&](int size) {
-      return pair.peer.wait(
-          pair.peer.number(fmt::format("write {} {} 0 {} {} {}", pair.at_peer, theirs.index, size, *id,
-                                       reinterpret_cast<std::uintptr_t>(region->data()))));
-    };
-    EXPECT_TRUE(is_ok(peer_write(0)));
-    EXPECT_FALSE(peer_write(1));
-  }
-  // Beside others of a list.
-  fill({own.span(0, 100).data, 100}, 3);
-  const std::array<LocalSpan, 3> from{nowhere->span(), own.span(0, 100), somewhere->span()};
-  const std::array<RemoteSpan, 3> to{at, RemoteSpan{at.region, at.address, 100}, at};
-  EXPECT_TRUE(is_ok(pair.connection.write(from, to).wait(kLimit)));
-  EXPECT_TRUE(is_ok(status_of(pair.peer.call(fmt::format("check {} 0 100 3", theirs.index)))));
-  EXPECT_TRUE(is_ok(nowhere->release(kLimit)));
-  EXPECT_TRUE(is_error(status_of(pair.endpoint.register_memory(static_cast<void*>(nullptr), 1)),
-                       {ErrorCode::kInvalidArgument}));
-}
-
 TEST_P(RegionTest, RegisteredAgainHasTheNameItHad) {
   Pages pages(kMiB);
   auto region = pair.endpoint.register_memory(pages.data(), kMiB);

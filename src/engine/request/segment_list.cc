@@ -35,7 +35,6 @@ class Builder {
       return refuse(ErrorCode::kInvalidArgument, local, remote,
                     fmt::format("the remote span has {} bytes", remote.size));
     }
-    if (local.size == 0) return pass(local, remote);
     if (!local_ || local.region != local_->info().id || !remote_ || remote.region != remote_->id()) {
       auto known = enter(local, remote);
       if (!known || !*known) return known;
@@ -69,28 +68,6 @@ class Builder {
     list_->bytes += local.size;
   }
 
-  // Nothing to move: it needs no route, and memory of no bytes has none.
-  Result<bool> pass(const LocalSpan& local, const RemoteSpan& remote) const {
-    const auto here = context_.local(local.region);
-    if (!here) return no_local(local, remote);
-    const auto there = context_.remote(remote.region);
-    if (!there) return no_remote(local, remote);
-    if (there->state() == RemoteRegion::State::kFailed) return tl::unexpected(there->error());
-    if (there->state() == RemoteRegion::State::kWaiting) return false;
-    if (here->info().contains(reinterpret_cast<std::uintptr_t>(local.data), 0)) return true;
-    return refuse(ErrorCode::kOutOfRange, local, remote, "not in the local region");
-  }
-
-  tl::unexpected<Error> no_local(const LocalSpan& local, const RemoteSpan& remote) const {
-    return refuse(ErrorCode::kNotFound, local, remote,
-                  fmt::format("no local region {}", to_underlying(local.region)));
-  }
-
-  tl::unexpected<Error> no_remote(const LocalSpan& local, const RemoteSpan& remote) const {
-    return refuse(ErrorCode::kNotFound, local, remote,
-                  fmt::format("no remote region {} was imported", to_underlying(remote.region)));
-  }
-
   tl::unexpected<Error> refuse(ErrorCode code, const LocalSpan& local, const RemoteSpan& remote,
                                std::string_view why) const {
     return fail(code, "{} {} bytes between {} and remote {:#x}: {}",
@@ -103,12 +80,18 @@ class Builder {
     key_ = nullptr;
     if (!local_ || local.region != local_->info().id) {
       local_ = context_.local(local.region);
-      if (!local_) return no_local(local, remote);
+      if (!local_) {
+        return refuse(ErrorCode::kNotFound, local, remote,
+                      fmt::format("no local region {}", to_underlying(local.region)));
+      }
       locals_.keep(local_);
     }
     if (!remote_ || remote.region != remote_->id()) {
       remote_ = context_.remote(remote.region);
-      if (!remote_) return no_remote(local, remote);
+      if (!remote_) {
+        return refuse(ErrorCode::kNotFound, local, remote,
+                      fmt::format("no remote region {} was imported", to_underlying(remote.region)));
+      }
       if (remote_->state() == RemoteRegion::State::kFailed) return tl::unexpected(remote_->error());
       if (remote_->state() == RemoteRegion::State::kWaiting) return false;
       remotes_.keep(remote_);
