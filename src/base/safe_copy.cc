@@ -26,6 +26,7 @@ namespace {
 constexpr std::size_t kRoomBytes = std::size_t{64} << 10;
 constexpr std::size_t kPieces = 64;  // of one system call
 constexpr std::size_t kPage = 4096;  // or a multiple of it
+constexpr int kPopulateWrite = 23;   // MADV_POPULATE_WRITE, of Linux 5.14; older headers lack it
 
 /// A thread's room: a file in memory, mapped. Reading that file copies out of the room, and writing it copies
 /// into the room. Where the system refuses such files it is common memory, and process_vm_readv and its twin
@@ -199,12 +200,14 @@ bool readable(std::span<const iovec> pieces) {
 }
 
 bool writable(const iovec& piece) {
-  // Needs Linux 5.14.
-  static const bool known = ::madvise(Room::here().data(), kPage, MADV_POPULATE_WRITE) == 0;
-  const auto first = reinterpret_cast<std::uintptr_t>(piece.iov_base) / kPage * kPage;
-  const auto end = reinterpret_cast<std::uintptr_t>(piece.iov_base) + piece.iov_len;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): made from a pointer
-  return !known || ::madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE) == 0;
+  const auto populate = [](const iovec& some) {
+    const auto start = reinterpret_cast<std::uintptr_t>(some.iov_base);
+    const std::uintptr_t first = start / kPage * kPage;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): made from a pointer
+    return ::madvise(reinterpret_cast<void*>(first), start + some.iov_len - first, kPopulateWrite) == 0;
+  };
+  static const bool known = populate({Room::here().data(), 1});
+  return !known || populate(piece);
 }
 
 std::span<std::byte> copy_room() { return {Room::here().data(), kRoomBytes}; }

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <vector>
 
+#include "support/forbid.h"
 #include "support/memory.h"
 
 namespace p2p {
@@ -104,6 +106,21 @@ TEST_F(SafeCopyTest, AForkedChildHasARoomOfItsOwn) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(testing::difference(copy_room(), 7), std::nullopt);
+}
+
+TEST_F(SafeCopyTest, GoesWithoutFilesInMemory) {
+  const std::array whole{piece(pages_.bytes())};
+  testing::spoil(pages_.part(kBytes, kBytes), Bad::kCut);
+  const pid_t child = ::fork();  // whose room is made anew
+  if (child == 0) {
+    if (!testing::forbid(SYS_memfd_create, EPERM)) ::_exit(0);
+    const bool right = copy_out(whole, own_.data(), own_.size()) == kBytes &&
+                       copy_in(own_.data() + kBytes, whole, kBytes) == kBytes && !readable(whole);
+    ::_exit(right && !testing::difference(std::span(own_).subspan(kBytes), 1) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

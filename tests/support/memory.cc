@@ -2,9 +2,9 @@
 #include "memory.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <new>
 #include <utility>
 
@@ -47,10 +47,12 @@ void spoil(std::span<std::byte> pages, Bad how) {
   bool done = false;
   if (how == Bad::kCut) {
     // Of an empty file even the first page is behind the end.
-    const int file = ::memfd_create("cut", MFD_CLOEXEC);
+    std::FILE* const file = std::tmpfile();
+    if (file == nullptr) throw std::bad_alloc();
     const int flags = MAP_SHARED | MAP_FIXED;
-    done = ::mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, flags, file, 0) != MAP_FAILED;
-    ::close(file);
+    void* const at = ::mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, flags, ::fileno(file), 0);
+    done = at != MAP_FAILED;
+    std::fclose(file);
   } else {
     done = ::mprotect(pages.data(), pages.size(), how == Bad::kReadOnly ? PROT_READ : PROT_NONE) == 0;
   }
