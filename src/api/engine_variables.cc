@@ -204,9 +204,9 @@ constexpr OptionVariable kVariables[] = {
      [](Text text, Options& o) { return read_number(text, kSome, o.max_unaccepted); },
      [](const Options& o) { return std::to_string(o.max_unaccepted); }},
     {"UCCL_P2P_MAX_POSTED_RECEIVES",
-     "Receives that a peer has posted and that no message has met yet, for each connection. A peer that "
-     "posts more "
-     "breaks the protocol.",
+     "Receives that a peer has posted and that no message has met yet, for each connection; those withdrawn "
+     "do "
+     "not count. A peer that posts more breaks the protocol: it is told, and the connection ends.",
      [](Text text, Options& o) { return read_number(text, kMany, o.max_posted_receives); },
      [](const Options& o) { return std::to_string(o.max_posted_receives); }},
     {"UCCL_P2P_MAX_CHANNELS", "Channels of one transport for each connection, at most 64.",

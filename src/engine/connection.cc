@@ -209,12 +209,7 @@ void Connection::on_message(wire::Message message) {
 /// The peer is told, too: it may be an honest one that met a bound.
 void Connection::break_off(const Error& error) {
   const bool own_fault = error.code == ErrorCode::kSystem;
-  bool say_bye = false;
-  {
-    MutexLock lock(mutex_);
-    say_bye = state() != ConnectionState::kConnecting && !std::exchange(bye_said_, true);
-  }
-  if (say_bye) say(wire::Bye{(own_fault ? "the peer failed: " : "a breach of the protocol: ") + error.message});
+  say_bye((own_fault ? "the peer failed: " : "a breach of the protocol: ") + error.message);
   close_session({error.code, own_fault ? error.message : "the peer broke the protocol: " + error.message});
 }
 
@@ -237,14 +232,7 @@ void Connection::on_bye(const wire::Bye& bye) {
 
 // Something happened that a closing side, or a waiting caller, may be waiting for.
 void Connection::changed() {
-  if (state() == ConnectionState::kClosing && drained()) {
-    bool say_bye = false;
-    {
-      MutexLock lock(mutex_);
-      say_bye = peer_said_bye_ && !std::exchange(bye_said_, bye_said_ || peer_said_bye_);
-    }
-    if (say_bye) say(wire::Bye{"nothing is left to do"});
-  }
+  if (state() == ConnectionState::kClosing && drained() && peer_said_bye_) say_bye("nothing is left to do");
   life_->changed();
 }
 
@@ -310,6 +298,14 @@ std::shared_ptr<Session> Connection::session() const {
 
 void Connection::say(const wire::Message& message) {
   if (const auto session = this->session()) session->send(message);
+}
+
+void Connection::say_bye(std::string_view reason) {
+  {
+    MutexLock lock(mutex_);
+    if (state() == ConnectionState::kConnecting || std::exchange(bye_said_, true)) return;
+  }
+  say(wire::Bye{reason});
 }
 
 void Connection::close_session(Error reason) {
@@ -410,16 +406,10 @@ Status Connection::close(std::chrono::nanoseconds timeout) {
 }
 
 void Connection::abort(const Error& error) {
-  std::shared_ptr<Session> session;
-  bool say_bye = false;
-  {
-    MutexLock lock(mutex_);
-    life_->refuse(error);
-    session = session_;
-    say_bye = state() != ConnectionState::kConnecting && !std::exchange(bye_said_, true);
-  }
+  life_->refuse(error);
+  const auto session = this->session();
   if (!session) return;
-  if (say_bye) session->send(wire::Bye{error.message});
+  say_bye(error.message);
   messages_->travel_by(nullptr);  // what the peer has not heard yet must not be lost with the channels
   sends_->cut_off();
   lanes_->close(error);

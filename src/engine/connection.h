@@ -108,6 +108,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void end_receives(const Error& reason, bool fence_passed);
   std::shared_ptr<Session> session() const;
   void say(const wire::Message& message);
+  void say_bye(std::string_view reason);  ///< once, to a peer that takes the connection for open
   void close_session(Error reason);
 
   bool drained() const;
