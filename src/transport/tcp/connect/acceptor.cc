@@ -98,17 +98,20 @@ Status Acceptor::take_waiting() {
 }
 
 void Acceptor::take_in(UniqueFd fd) {
-  if (pending_.size() == kMaxPending) make_room();
+  if (pending_.size() == kMaxPending && !make_room()) return;
   pending_.push_back({.fd = std::move(fd),
                       .deadline = Clock::now() + kPendingTime,
                       .message = MessageReader(Greeting::kBytes)});
 }
 
-// The eldest goes, one that does not know the token before one that does.
-void Acceptor::make_room() {
+// The eldest that does not know the token goes. Who does is the peer, or has overheard it after it came: the
+// peer, which has begun to prove itself, stays.
+bool Acceptor::make_room() {
   const auto stranger = std::find_if(pending_.begin(), pending_.end(),
                                      [](const Pending& pending) { return !pending.knows_token; });
-  pending_.erase(stranger == pending_.end() ? pending_.begin() : stranger);
+  if (stranger == pending_.end()) return false;
+  pending_.erase(stranger);
+  return true;
 }
 
 // True once the peer is proven; an error drops it.

@@ -50,7 +50,7 @@ class Acceptor {
   Status draw_token();
   Status take_waiting();
   void take_in(UniqueFd fd);
-  void make_room();
+  bool make_room();
   Result<bool> advance(Pending& pending);
   Status answer(Pending& pending);
 

@@ -217,6 +217,28 @@ TEST_F(HandshakeTest, ListensOnAfterOneThatKnowsTheTokenOnly) {
   EXPECT_TRUE(accepted_ && dialled_) << dial_error_.message;
 }
 
+// The path is long: the greeting is overheard and comes again, many times, before the peer has its answer.
+TEST_F(HandshakeTest, WhoeverOverheardTheTokenDoesNotTakeThePlaceOfWhoHasBegun) {
+  Acceptor acceptor = listen(secret_of(1));
+  Connector connector = dial(acceptor, secret_of(1));
+  for (int i = 0; i != 20; ++i) {  // it greets, and nobody answers yet
+    const bool is_joined = static_cast<bool>(*connector.advance());
+    ASSERT_FALSE(is_joined);
+    epoll_event event{};
+    ::epoll_wait(dial_polls_.fd(), &event, 1, 5);
+  }
+  settle(acceptor, 5);  // the answer stays unread
+  const Bytes overheard = Greeting{.token = acceptor.address().token, .nonce = {}}.encode();
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i != 24; ++i) {
+    strangers.push_back(stranger(acceptor));
+    ASSERT_TRUE(socket::try_send(strangers.back().get(), overheard));
+    settle(acceptor, 2);
+  }
+  run(acceptor, connector);
+  EXPECT_TRUE(accepted_ && dialled_) << dial_error_.message;
+}
+
 TEST_F(HandshakeTest, DropsSilentStrangersInTime) {
   Acceptor acceptor = listen(secret_of(1));
   const UniqueFd silent = stranger(acceptor);
