@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "drivers/socket/interfaces.h"
 #include "engine/session/session_core.h"
 #include "wire/encode.h"
 
@@ -33,6 +34,13 @@ wire::AlternateAddresses other_addresses(const SessionConfig& config, const Sess
   return others;
 }
 
+/// What is told of this process, which other hosts have no use for.
+std::optional<ProcessId> told_process(const SessionConfig& config, const PeerPath& path) {
+  if (path.local_address == path.remote_address) return config.process;
+  const auto theirs = socket::Address::parse(path.remote_address, 0);
+  return theirs && socket::is_local(*theirs) ? config.process : std::nullopt;
+}
+
 }  // namespace
 
 void Session::Core::start_resumption(const SessionPeer& peer) {
@@ -44,7 +52,7 @@ void Session::Core::start_resumption(const SessionPeer& peer) {
                               .host = peer.path.remote_address,
                               .host_port = peer.port,
                               .port = config_.port,
-                              .process = config_.process,
+                              .process = told_process(config_, peer.path),
                               .keepalive = config_.keepalive,
                               .hung = config_.hung},
       SessionResume::Hooks{[this](const wire::Message& message) { outbox_.put(wire::encode(message), true); },
