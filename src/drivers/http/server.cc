@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/memory_guard.h"
 #include "base/thread.h"
 #include "p2p/host_port.h"
 
@@ -133,7 +134,9 @@ Status Server::Body::open() {
   const std::string port = std::to_string(acceptor.local_endpoint(error).port());
   place = settings.place.substr(0, settings.place.rfind(':') + 1) + port;
   accept();
-  auto started = start_thread("p2p-http", [this] { io.run(); });
+  auto started = start_thread("p2p-http", [this] {
+    while (!io.stopped()) guard_memory("an answer by HTTP", [this] { io.run(); });
+  });
   if (!started) return tl::unexpected(started.error());
   thread = std::move(*started);
   return {};

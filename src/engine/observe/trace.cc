@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/memory_guard.h"
 #include "base/shared_by_name.h"
 #include "base/underlying.h"
 
@@ -184,9 +185,9 @@ void Trace::run() {
     futex_wait(news_, 0, Clock::time_point::max());
     if (news_.exchange(0) == 0) continue;
     futex_wait(stop_, 0, Clock::now() + kGather);
-    write_queued();
+    guard_memory("a part of the trace", [this] { write_queued(); });
   }
-  write_queued();
+  guard_memory("the end of the trace", [this] { write_queued(); });
   if (!full_) write("\n]\n");
 }
 
