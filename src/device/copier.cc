@@ -186,7 +186,6 @@ Copier::List* Copier::take() {
   list->bulk_.clear();
   list->waits_ = {};
   list->order_ = {};
-  list->stood_by_ = false;
   list->status_ = {};
   ++list->turn_;
   return list;
@@ -209,8 +208,7 @@ bool Copier::order(List& list) {
   const bool single = list.blocks_.count == 1 && list.bulk_.empty();
   if (!standby_ || !single || list.blocks_.total > list.standby_bytes_) return false;
   list.order_ = standby_->order(list.blocks_.blocks[0]);
-  list.stood_by_ = list.order_.has_value();
-  return list.stood_by_;
+  return list.order_.has_value();
 }
 
 void Copier::launch(List& list) {

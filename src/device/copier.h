@@ -53,9 +53,6 @@ class Copier {
     /// How it ended, once finished.
     const Status& status() const { return status_; }
 
-    /// The kernel that stands by took it.
-    bool stood_by() const { return stood_by_; }
-
    private:
     friend class Copier;
     std::size_t slot_ = 0;
@@ -66,7 +63,6 @@ class Copier {
     std::array<bool, 2> waits_{};  // for the kernel's word, for the copy engine's word
     std::uint64_t standby_bytes_ = 0;
     std::optional<Standby::Number> order_;
-    bool stood_by_ = false;
     std::chrono::steady_clock::time_point asked_;
     Status status_;
   };
