@@ -361,8 +361,8 @@ ChannelStates::Time ChannelPool::unused_since() const {
   return latest;
 }
 
-ChannelStates::Traffic ChannelPool::traffic() const {
-  ChannelStates::Traffic traffic{.unused_since = unused_since()};
+ChannelStates::Traffic ChannelPool::traffic(Clock::time_point now) const {
+  ChannelStates::Traffic traffic{.unused_since = states_.wants_idle(now) ? unused_since() : std::nullopt};
   std::uint64_t flying = 0;
   for (const Place& place : places_) {
     if (!place.runner) continue;
@@ -375,7 +375,7 @@ ChannelStates::Traffic ChannelPool::traffic() const {
 
 ChannelPool::News ChannelPool::reconcile(Clock::time_point now) {
   const auto actions =
-      states_.reconcile(now, states_.wants_traffic(now) ? traffic() : ChannelStates::Traffic());
+      states_.reconcile(now, states_.wants_traffic(now) ? traffic(now) : ChannelStates::Traffic());
   for (const auto& action : actions) perform(action);
   lane_->expect(states_.expected());
   const PoolPhase before = std::exchange(told_, states_.phase());

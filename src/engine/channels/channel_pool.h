@@ -160,7 +160,7 @@ class ChannelPool {
   void close_idle();
   void became_idle();
   ChannelStates::Time unused_since() const;
-  ChannelStates::Traffic traffic() const;
+  ChannelStates::Traffic traffic(Clock::time_point now) const;
   void explain_end();
 
   Setup setup_;

@@ -371,7 +371,7 @@ void ChannelStates::open_missing(std::vector<Action>& actions) {
 }
 
 bool ChannelStates::wants_traffic(Clock::time_point now) const {
-  return !ended() && ((lower_at_ && now >= *lower_at_) || (raise_at_ && now >= *raise_at_));
+  return !ended() && (wants_idle(now) || (raise_at_ && now >= *raise_at_));
 }
 
 ChannelStates::Time ChannelStates::next_deadline() const {

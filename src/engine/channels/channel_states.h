@@ -91,7 +91,7 @@ class ChannelStates {
 
   /// What the channels do, as `reconcile` needs it where `wants_traffic` says so.
   struct Traffic {
-    Time unused_since;  ///< nothing: they are in use, or come up
+    Time unused_since;  ///< where `wants_idle`; nothing: they are in use, or come up
     bool busy = false;  ///< much is under way, or work waits
     std::chrono::microseconds round_trip{0};
   };
@@ -126,6 +126,7 @@ class ChannelStates {
   /// Compares the channels with the target, and deadlines with `now`. What is to be done, in this order.
   std::vector<Action> reconcile(Clock::time_point now, const Traffic& traffic);
   bool wants_traffic(Clock::time_point now) const;
+  bool wants_idle(Clock::time_point now) const { return lower_at_ && now >= *lower_at_; }
 
   /// When `reconcile` is due next; nothing: after the next event.
   Time next_deadline() const;
