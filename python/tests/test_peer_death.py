@@ -4,6 +4,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -233,3 +235,39 @@ def test_dereg_of_memory_that_a_receive_waits_with(doomed):
     assert doomed.other.call("send", doomed.their_conn, theirs, their_pointer, 64) is False
     with pytest.raises(p2p.Error):
         doomed.ep.wait(transfer, BOUND)
+
+
+ENDING = """
+import sys
+import numpy as np
+from uccl import p2p
+
+held = []
+memory = np.zeros(64, np.uint8)
+for _ in range(5):
+    ep = p2p.Endpoint(0, 2, keepalive=20.0)
+    ok, conn = ep.connect("127.0.0.1", 0, int(sys.argv[1]))
+    assert ok, p2p.last_error()
+    ok, mr = ep.reg(memory.ctypes.data, 64)
+    ep.recv_async(conn, mr, memory.ctypes.data, 64)
+    held.append(ep)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_process_ends_soon_beside_a_stopped_peer(doomed):
+    """Not the keepalive time, and not one endpoint after the other."""
+    port = p2p.Endpoint.parse_metadata(doomed.metadata)[1]
+    peer = doomed.other.process.pid
+    ending = subprocess.Popen(
+        [sys.executable, "-c", ENDING, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert ending.stdout.readline() == "ready\n"
+        os.kill(peer, signal.SIGSTOP)
+        ending.communicate("\n", timeout=15)
+        assert ending.returncode == 0
+    finally:
+        os.kill(peer, signal.SIGCONT)
+        ending.kill()
