@@ -275,8 +275,10 @@ void LaneSet::channel_changed(std::size_t transport, std::uint32_t channel, cons
     entry.channels->changed(channel, status);
     reconcile(entry);
     // What it says of itself is nearer to the cause than that the peer gave it up.
-    const bool own = !status && status.error().code != ErrorCode::kPeerGone;
-    if (own && is_given_up(entry.state)) router_->close(transport, status.error().message);
+    const bool own =
+        !status && status.error().code != ErrorCode::kPeerGone && status.error().code != ErrorCode::kTimedOut;
+    if (own && entry.peer_said == PeerSaid::kGaveUp && is_given_up(entry.state))
+      router_->close(transport, status.error().message);
     dirty_ = true;
   }
   sweep();

@@ -82,6 +82,7 @@ void Session::Core::on_message(wire::Message message, std::size_t bytes) {
         Error{ErrorCode::kProtocol, fmt::format("a {} came after the handshake", wire::name(message))}));
   }
   const bool counts = !std::holds_alternative<wire::Heartbeat>(message);
+  if (std::holds_alternative<wire::Bye>(message)) resumption_->peer_leaves();
   if (handlers_.message) handlers_.message(std::move(message));
   if (counts) resumption_->count(bytes);
 }

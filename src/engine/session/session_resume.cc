@@ -102,7 +102,7 @@ void SessionResume::suspend(Clock::duration dark) {
 
 /// A process that is seen to live, though it may be stopped, is on a machine that does.
 bool SessionResume::is_heard_of(std::chrono::milliseconds within) const {
-  return process_.sees_it_live() || (hooks_.heard_within && hooks_.heard_within(within));
+  return (process_.sees_it_live() && !peer_leaves_) || (hooks_.heard_within && hooks_.heard_within(within));
 }
 
 /// In beats, so that time in which this process was stopped counts for little. A peer whose machine is heard

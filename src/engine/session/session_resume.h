@@ -61,6 +61,9 @@ class SessionResume {
   /// The peer says so. kProtocol if that was not due.
   Status take(const wire::Resumable& said);
 
+  /// The peer said goodbye: that its process lives is no reason to wait for it.
+  void peer_leaves() { peer_leaves_ = true; }
+
   /// Where else the acceptor is dialled; kProtocol if that was not due, or is no list of addresses.
   Status take(const wire::AlternateAddresses& said);
 
@@ -104,6 +107,7 @@ class SessionResume {
   std::uint64_t told_ = 0;  // of those, the peer knows
   std::size_t untold_bytes_ = 0;
   bool suspended_ = false;
+  bool peer_leaves_ = false;
   ProcessWatch process_;
   std::optional<ResumeDialer> dialer_;
   bool has_others_ = false;  // `AlternateAddresses` has come
