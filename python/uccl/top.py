@@ -60,6 +60,7 @@ def fetch(place: str) -> Scrape:
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
 
+    too_late = TimeoutError(f"the answer was not there within {_PATIENCE:g} s")
     timer = threading.Timer(_PATIENCE, cut_off)
     timer.start()
     try:
@@ -67,13 +68,14 @@ def fetch(place: str) -> Scrape:
         answer = connection.getresponse()
         page = answer.read(_MOST_BYTES)
     except http.client.HTTPException as error:
-        if not late.is_set():
-            raise OSError(f"{type(error).__name__}: {error}") from error
+        if late.is_set():
+            raise too_late from error
+        raise OSError(f"{type(error).__name__}: {error}") from error
     finally:
         timer.cancel()
         connection.close()
     if late.is_set():
-        raise TimeoutError(f"the answer was not there within {_PATIENCE:g} s")
+        raise too_late
     if answer.status != 200:
         raise OSError(f"HTTP {answer.status}: {answer.reason}")
     return Scrape.of(page.decode(), time.monotonic())

@@ -255,8 +255,8 @@ Strangers::Drop Endpoint::welcome(UniqueFd socket, Strangers::Id stranger) {
   Session::Handlers handlers;
   handlers.opened = [this, session, stranger, deadline](const SessionPeer& peer) {
     const auto connection = connections_.add(Role::kAcceptor);
-      if (!connection) return (*session)->drop(endpoint_closed());
-      count_until_open(*connection, stranger);
+    if (!connection) return (*session)->drop(endpoint_closed());
+    count_until_open(*connection, stranger);
     connection->adopt(std::move(*session), peer, deadline);
   };
   handlers.answered = [this, stranger] { listener_->answered(stranger); };

@@ -248,8 +248,8 @@ std::string place_name(int device) { return device < 0 ? "host" : "cuda" + std::
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceConformance,
                          ::testing::Combine(::testing::ValuesIn(builtin_transports().entries),
-                                          ::testing::Values(Places{0, 0}, Places{0, 1}, Places{-1, 0},
-                                                          Places{1, -1})),
+                                            ::testing::Values(Places{0, 0}, Places{0, 1}, Places{-1, 0},
+                                                              Places{1, -1})),
                          [](const auto& parameter) {
                            const Places places = std::get<Places>(parameter.param);
                            return std::get<0>(parameter.param).name + "_" + place_name(places.left) + "_" +

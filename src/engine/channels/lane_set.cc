@@ -10,6 +10,15 @@
 #include "wire/encode.h"
 
 namespace p2p::engine {
+namespace {
+
+/// What a channel says of itself is nearer to the cause than that the peer gave the transport up.
+bool is_own_cause(const Status& status) {
+  return !status && status.error().code != ErrorCode::kPeerGone &&
+         status.error().code != ErrorCode::kTimedOut;
+}
+
+}  // namespace
 
 LaneSet::LaneSet(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed,
                  MakeMessagePort make_message_port)
@@ -274,11 +283,8 @@ void LaneSet::channel_changed(std::size_t transport, std::uint32_t channel, cons
     if (!entry.channels) return;
     entry.channels->changed(channel, status);
     reconcile(entry);
-    // What it says of itself is nearer to the cause than that the peer gave it up.
-    const bool own =
-        !status && status.error().code != ErrorCode::kPeerGone && status.error().code != ErrorCode::kTimedOut;
-    if (own && entry.peer_said == PeerSaid::kGaveUp && is_given_up(entry.state))
-      router_->close(transport, status.error().message);
+    const bool told = entry.peer_said == PeerSaid::kGaveUp && is_given_up(entry.state);
+    if (told && is_own_cause(status)) router_->close(transport, status.error().message);
     dirty_ = true;
   }
   sweep();
