@@ -111,7 +111,12 @@ struct P2P_API Options {
   unsigned spare_descriptors = 64;          ///< of the process, left to the application; at most half
   unsigned max_unaccepted = 4096;           ///< connections that wait for `accept`; others are refused
   unsigned max_posted_receives = 1U << 20;  ///< of each peer, that no message has met
-  unsigned max_channels = 64;               ///< of one transport for each connection, at most 64
+
+  /// Bytes that all peers together may make the endpoint keep: notifications and short messages that nobody
+  /// has taken, receives that they have posted. The first 16 KiB of each kind are free for each connection. A
+  /// peer that needs more ends its connection, and is told why.
+  std::size_t max_peer_bytes = std::size_t{1} << 30;
+  unsigned max_channels = 64;  ///< of one transport for each connection, at most 64
 
   /// Bytes of one batch, the unit of scheduling.
   std::size_t batch_bytes = std::size_t{1} << 20;

@@ -51,11 +51,12 @@ struct Stats {
   std::uint64_t channels_wanted = 0;     ///< how many there are if none is lost
 
   // Of endpoints alone.
-  std::uint64_t strangers_refused = 0;    ///< connections closed before they had proven themselves
-  std::uint64_t connections_refused = 0;  ///< of peers, because too many waited to be accepted
-  std::uint64_t connections_waiting = 0;  ///< now, to be accepted
-  std::uint64_t registered_regions = 0;   ///< now
-  std::uint64_t registered_bytes = 0;     ///< of these
+  std::uint64_t strangers_refused = 0;     ///< connections closed before they had proven themselves
+  std::uint64_t connections_refused = 0;   ///< of peers, because too many waited to be accepted
+  std::uint64_t connections_waiting = 0;   ///< now, to be accepted
+  std::uint64_t bytes_kept_for_peers = 0;  ///< now, of those that Options::max_peer_bytes bounds
+  std::uint64_t registered_regions = 0;    ///< now
+  std::uint64_t registered_bytes = 0;      ///< of these
 };
 
 /// How long successful transfers over one transport took, from the call to the outcome. Of those under 64 KiB

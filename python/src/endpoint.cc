@@ -64,6 +64,7 @@ nb::dict counters(const Stats& stats) {
   out["strangers_refused"] = stats.strangers_refused;
   out["connections_refused"] = stats.connections_refused;
   out["connections_waiting"] = stats.connections_waiting;
+  out["bytes_kept_for_peers"] = stats.bytes_kept_for_peers;
   out["registered_regions"] = stats.registered_regions;
   out["registered_bytes"] = stats.registered_bytes;
   for (const TransportBytes& one : stats.by_transport) {

@@ -55,6 +55,7 @@ constexpr Metric kConnectionGauges[] = {
 
 constexpr Metric kEndpointGauges[] = {
     {"connections_waiting", "Connections that wait to be accepted.", &Stats::connections_waiting},
+    {"bytes_kept_for_peers", "Bytes that peers make the endpoint keep.", &Stats::bytes_kept_for_peers},
     {"registered_regions", "Regions of memory that are registered.", &Stats::registered_regions},
     {"registered_bytes", "Bytes of these.", &Stats::registered_bytes},
 };

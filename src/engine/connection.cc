@@ -47,7 +47,8 @@ void Connection::wire_up() {
   imports_ = std::make_shared<RegionExchange>(context_, lanes_->router(), send);
   notifications_ = std::make_shared<Notifications>(
       messages_,
-      Notifications::Amount{context_->options.notifications, context_->options.notification_bytes});
+      Notifications::Amount{context_->options.notifications, context_->options.notification_bytes},
+      context_->peer_budget);
   transfers_ =
       std::make_shared<Transfers>(Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_,
                                                    [weak] {
@@ -208,7 +209,7 @@ void Connection::on_message(wire::Message message) {
 
 /// The peer is told, too: it may be an honest one that met a bound.
 void Connection::break_off(const Error& error) {
-  const bool own_fault = error.code == ErrorCode::kSystem;
+  const bool own_fault = error.code != ErrorCode::kProtocol;
   say_bye((own_fault ? "the peer failed: " : "a breach of the protocol: ") + error.message);
   close_session({error.code, own_fault ? error.message : "the peer broke the protocol: " + error.message});
 }

@@ -78,6 +78,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
   std::unique_ptr<Endpoint> endpoint(new Endpoint);
   make_room_for_descriptors(kExpectedDescriptors);
   endpoint->context_->options = options;
+  endpoint->context_->peer_budget = std::make_shared<PeerBudget>(options.max_peer_bytes);
   if (Status read = move_into(endpoint->credentials_, CredentialFiles::open(options)); !read) {
     return tl::unexpected(read.error());
   }
@@ -305,6 +306,7 @@ Stats Endpoint::stats() const {
   const auto [regions, bytes] = context_->regions->amount();
   sum.registered_regions = regions;
   sum.registered_bytes = bytes;
+  sum.bytes_kept_for_peers = context_->peer_budget->taken();
   return sum;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/background.h"
 #include "engine/loop/reactor.h"
+#include "engine/memory/peer_budget.h"
 #include "engine/memory/region.h"
 #include "engine/memory/region_watch.h"
 #include "engine/observe/trace.h"
@@ -23,6 +24,7 @@ namespace p2p::engine {
 struct Context {
   Options options;
   std::shared_ptr<RegionTable> regions;
+  std::shared_ptr<PeerBudget> peer_budget = std::make_shared<PeerBudget>(Options{}.max_peer_bytes);
   std::vector<std::shared_ptr<Worker>> workers;
   std::unique_ptr<Placement> placement;  ///< of the workers; null: they are left alone
   std::unique_ptr<Reactor> reactor;

@@ -118,6 +118,38 @@ TEST_F(LimitsTest, APeerThatPostsReceivesWithoutEndIsDropped) {
   EXPECT_EQ((*connection)->status().error().code, ErrorCode::kProtocol);
 }
 
+TEST_F(LimitsTest, WhatAllPeersMakeItKeepIsBounded) {
+  constexpr std::size_t kPart = std::size_t{16} << 10;
+  options_.max_peer_bytes = 8 * kPart;
+  make_endpoint();
+  // Notifications to a connection that nobody accepts, then receives of many spans, of another.
+  RawPeer first = peer();
+  for (std::uint64_t i = 0; i != 20; ++i) {
+    first.say_message(wire::Notify{i, kPart, 0, Bytes(kPart)});
+  }
+  const auto bye = first.next_of<wire::Bye>();
+  ASSERT_TRUE(bye);
+  EXPECT_NE(bye->reason.text().find("all peers have"), std::string::npos) << bye->reason.text();
+  EXPECT_TRUE(first.dropped());
+  EXPECT_GT(endpoint_->stats().bytes_kept_for_peers, 6 * kPart);
+  EXPECT_LE(endpoint_->stats().bytes_kept_for_peers, options_.max_peer_bytes);
+
+  RawPeer second = peer();
+  const std::vector<wire::ReceiveSpan> spans(1000, {.region = 9, .address = 4096, .size = 8});
+  for (std::uint64_t i = 0; i != 4; ++i) second.say_message(wire::ReceivePosted{i, 0, spans});
+  EXPECT_TRUE(second.next_of<wire::Bye>());
+
+  // Who keeps little goes on.
+  RawPeer modest = peer();
+  modest.say_message(wire::Notify{0, 100, 0, Bytes(100)});
+  ASSERT_TRUE(endpoint_->accept(20s)) << "the first, which has ended";
+  std::shared_ptr<engine::Connection> last;
+  for (auto next = endpoint_->accept(20s); next; next = endpoint_->accept(1s)) last = *next;
+  ASSERT_TRUE(last);
+  EXPECT_TRUE(eventually([&] { return last->take_notifications().size() == 1; }));
+  EXPECT_EQ(last->state(), ConnectionState::kOpen);
+}
+
 /// A text almost as long as a frame takes, of what would move a terminal's cursor or begin a line of a log.
 std::string hostile_text(std::size_t frame_bytes) {
   std::string text;

@@ -100,6 +100,7 @@ std::vector<std::string> Notifications::take() {
   {
     MutexLock lock(mutex_);
     taken.swap(came_);
+    static_cast<void>(kept_.set(coming_.size()));  // less than before
     const std::uint64_t count = received_.count - credited_.count;
     give_credit = count != 0 && (count >= room_.count / kCreditShare ||
                                  received_.bytes - credited_.bytes >= room_.bytes / kCreditShare);
@@ -126,6 +127,8 @@ Status Notifications::on(const wire::Notify& notify) {
                 "a notification of {} bytes beyond the window: {} with {} bytes are not taken yet",
                 notify.total, received_.count - credited_.count, kept);
   }
+  const std::uint64_t more = notify.part.size() + (notify.offset == 0 ? sizeof(std::string) : 0);
+  if (Status room = kept_.set(kept_.bytes() + more); !room) return room;
   coming_.append(reinterpret_cast<const char*>(notify.part.data()), notify.part.size());
   if (coming_.size() < notify.total) return {};
   received_.bytes += coming_.size();

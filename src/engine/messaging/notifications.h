@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "engine/memory/peer_budget.h"
 #include "engine/messaging/message_stream.h"
 #include "engine/request/post_unlock_actions.h"
 #include "engine/request/transfer.h"
@@ -28,8 +29,8 @@ class Notifications {
   };
 
   /// `room`: the window of this side. A notification has at most half of its bytes.
-  Notifications(std::shared_ptr<MessageStream> messages, Amount room)
-      : messages_(std::move(messages)), room_(room) {}
+  Notifications(std::shared_ptr<MessageStream> messages, Amount room, std::shared_ptr<PeerBudget> budget)
+      : messages_(std::move(messages)), room_(room), kept_(std::move(budget)) {}
 
   /// The window of the peer. Nothing leaves before this is called.
   void set_peer_room(Amount room);
@@ -92,6 +93,7 @@ class Notifications {
   // Receiving. `credited_` is what the peer was told to be taken, also from the start.
   std::string coming_ P2P_GUARDED_BY(mutex_);  // the parts so far of one
   std::vector<std::string> came_ P2P_GUARDED_BY(mutex_);
+  PeerShare kept_ P2P_GUARDED_BY(mutex_);  // by both
   Amount received_ P2P_GUARDED_BY(mutex_);
   Amount credited_ P2P_GUARDED_BY(mutex_);
 };

@@ -17,6 +17,9 @@ constexpr std::size_t kMaxSpans = std::size_t{1} << 22;
 // Keeps the sum of kMaxSpans sizes within 64 bits.
 constexpr std::uint64_t kMaxSpanBytes = std::uint64_t{1} << 40;
 
+// What a receive takes beside its spans, with its node in the map.
+constexpr std::size_t kReceiveBytes = 96;
+
 Status check(const wire::ReceivePosted& posted) {
   for (const wire::ReceiveSpan& span : posted.spans) {
     if (span.address + span.size < span.address || span.size > kMaxSpanBytes ||
@@ -32,13 +35,18 @@ Status check(const wire::ReceivePosted& posted) {
 
 Result<std::optional<PostedReceives::Numbered>> PostedReceives::assemble(wire::ReceivePosted& part) {
   if (Status good = check(part); !good) return tl::unexpected(good.error());
-  if (!partial_) partial_.emplace(part.sequence, Receive{});
+  std::size_t bytes = part.spans.size() * sizeof(wire::ReceiveSpan);
+  if (!partial_) {
+    partial_.emplace(part.sequence, Receive{});
+    bytes += kReceiveBytes;
+  }
   std::vector<wire::ReceiveSpan>& spans = partial_->second.spans;
   const std::size_t kept = whole_.size() + withdrawn_.size();
   if (part.sequence != partial_->first || kept >= most_ || spans.size() + part.spans.size() > kMaxSpans) {
     return fail(ErrorCode::kProtocol, "receive {} posted with {} spans, {} has {}, {} of at most {} wait",
                 part.sequence, part.spans.size(), partial_->first, spans.size(), kept, most_);
   }
+  if (Status room = kept_.set(kept_.bytes() + bytes); !room) return tl::unexpected(room.error());
   if (spans.empty()) {
     spans = std::move(part.spans);
   } else {
@@ -65,13 +73,18 @@ const PostedReceives::Receive* PostedReceives::find(Sequence sequence) const {
 
 std::optional<PostedReceives::Receive> PostedReceives::take(Sequence sequence) {
   auto found = whole_.extract(sequence);
-  if (!found.empty()) return std::move(found.mapped());
+  if (!found.empty()) {
+    forget(found.mapped());
+    return std::move(found.mapped());
+  }
   if (!take_withdrawn(sequence)) return std::nullopt;
   return Receive{{}, true};
 }
 
 bool PostedReceives::withdraw(Sequence sequence) {
-  if (whole_.erase(sequence) == 0) return false;
+  const auto found = whole_.extract(sequence);
+  if (found.empty()) return false;
+  forget(found.mapped());
   auto run = withdrawn_.upper_bound(sequence);
   Sequence end = sequence + 1;
   if (run != withdrawn_.end() && run->first == end) {
@@ -90,6 +103,11 @@ PostedReceives::Runs::const_iterator PostedReceives::run_of(Sequence sequence) c
   const auto after = withdrawn_.upper_bound(sequence);
   if (after == withdrawn_.begin() || std::prev(after)->second <= sequence) return withdrawn_.end();
   return std::prev(after);
+}
+
+void PostedReceives::forget(const Receive& receive) {
+  const std::uint64_t bytes = receive.spans.size() * sizeof(wire::ReceiveSpan) + kReceiveBytes;
+  static_cast<void>(kept_.set(kept_.bytes() - std::min(kept_.bytes(), bytes)));  // less than before
 }
 
 bool PostedReceives::take_withdrawn(Sequence sequence) {

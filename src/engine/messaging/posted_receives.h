@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "engine/memory/peer_budget.h"
 #include "p2p/result.h"
 #include "wire/messages.h"
 
@@ -24,13 +26,17 @@ class PostedReceives {
   };
   using Numbered = std::pair<Sequence, Receive>;
 
-  /// `most`: receives kept at once (Options::max_posted_receives).
-  explicit PostedReceives(std::size_t most) : most_(most) {}
+  /// `most`: receives kept at once (Options::max_posted_receives). `budget`: for their bytes.
+  PostedReceives(std::size_t most, std::shared_ptr<PeerBudget> budget)
+      : most_(most), kept_(std::move(budget)) {}
 
   /// Takes one part of a receive; a receive of many spans comes in several messages. The whole once its last
   /// part has come, else nothing. kProtocol beyond the bounds, for spans that no memory can have, and for
   /// parts of two receives mixed.
   Result<std::optional<Numbered>> assemble(wire::ReceivePosted& part);
+
+  /// One that was assembled is not kept, or no more.
+  void forget(const Receive& receive);
 
   /// Keeps one until its send is there. kProtocol if the number is there already.
   Status add(Numbered receive);
@@ -48,6 +54,7 @@ class PostedReceives {
   void clear() {
     whole_.clear();
     withdrawn_.clear();
+    static_cast<void>(kept_.set(0));
   }
 
   /// Whether the one that came last lies on a device: the best guess for the next one.
@@ -63,6 +70,7 @@ class PostedReceives {
   std::map<Sequence, Receive> whole_;
   Runs withdrawn_;
   std::optional<Numbered> partial_;
+  PeerShare kept_;  // by all of them
   bool last_on_device_ = false;
 };
 

@@ -15,7 +15,7 @@ const wire::ReceiveSpan kDevice{
     .kind = static_cast<std::uint8_t>(MemoryKind::kCuda), .address = 0x1000, .size = 10};
 
 TEST(PostedReceives, PutTheirPartsTogether) {
-  PostedReceives posted(4);
+  PostedReceives posted(4, std::make_shared<PeerBudget>(std::uint64_t{1} << 30));
   auto first = part(3, true, kHost);
   auto last = part(3, false, kDevice);
   const auto nothing = posted.assemble(first);
@@ -37,7 +37,7 @@ TEST(PostedReceives, PutTheirPartsTogether) {
 }
 
 TEST(PostedReceives, PartsOfTwoReceivesAreNotMixed) {
-  PostedReceives posted(4);
+  PostedReceives posted(4, std::make_shared<PeerBudget>(std::uint64_t{1} << 30));
   auto one = part(3, true, kHost);
   auto other = part(4, false, kHost);
   ASSERT_TRUE(posted.assemble(one));
@@ -47,7 +47,7 @@ TEST(PostedReceives, PartsOfTwoReceivesAreNotMixed) {
 }
 
 TEST(PostedReceives, SoManyAreKept) {
-  PostedReceives posted(2);
+  PostedReceives posted(2, std::make_shared<PeerBudget>(std::uint64_t{1} << 30));
   for (std::uint64_t i = 0; i < 3; ++i) {
     auto one = part(i, false, kHost);
     auto whole = posted.assemble(one);
@@ -60,7 +60,7 @@ TEST(PostedReceives, SoManyAreKept) {
 
 // Receives that end by a time limit are withdrawn, for as long as a connection lives.
 TEST(PostedReceives, WithdrawnOnesDoNotCount) {
-  PostedReceives posted(4);
+  PostedReceives posted(4, std::make_shared<PeerBudget>(std::uint64_t{1} << 30));
   const auto post = [&](std::uint64_t sequence) {
     auto one = part(sequence, false, kHost);
     auto whole = posted.assemble(one);
@@ -86,7 +86,7 @@ TEST(PostedReceives, WithdrawnOnesDoNotCount) {
 
 // What a peer can make this side keep is bounded, also by numbers that it leaves out.
 TEST(PostedReceives, RunsOfWithdrawnOnesCount) {
-  PostedReceives posted(4);
+  PostedReceives posted(4, std::make_shared<PeerBudget>(std::uint64_t{1} << 30));
   for (const std::uint64_t i : {1, 3, 5, 7, 9}) {
     auto one = part(i, false, kHost);
     auto whole = posted.assemble(one);
@@ -102,7 +102,7 @@ TEST(PostedReceives, SpansThatNoMemoryHasAreRefused) {
        {wire::ReceiveSpan{.address = ~std::uint64_t{0}, .size = 2},
         wire::ReceiveSpan{.address = 0, .size = (std::uint64_t{1} << 40) + 1},
         wire::ReceiveSpan{.kind = 2, .address = 0, .size = 1}}) {
-    PostedReceives posted(2);
+    PostedReceives posted(2, std::make_shared<PeerBudget>(std::uint64_t{1} << 30));
     auto one = part(0, false, wrong);
     const auto refused = posted.assemble(one);
     ASSERT_FALSE(refused);

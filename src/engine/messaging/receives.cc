@@ -46,7 +46,7 @@ std::shared_ptr<TransferState> Receives::post(std::span<const LocalSpan> into) {
     bool delivered = false;
     if (const auto came = arrived_.find(sequence); came != arrived_.end()) {
       const wire::EagerMessage message = std::move(came->second);
-      room_used_ -= cost(message);
+      free_room(cost(message));
       arrived_.erase(came);
       delivered = deliver(sequence, receive, message, actions);
       messages_->gather();
@@ -115,11 +115,11 @@ Status Receives::on(wire::EagerMessage& message, PostUnlockActions& actions) {
     answer(sequence, fail(ErrorCode::kCancelled, "its receiver cancelled"));
   } else if (stopped_) {
     answer(sequence, fail(ErrorCode::kPeerGone, "{}", error_.message));
-  } else if (room_used_ + cost(message) > room_) {
+  } else if (kept_.bytes() + cost(message) > room_) {
     return fail(ErrorCode::kProtocol, "message {} of {} bytes is more than there is room for", sequence,
                 message.bytes.size());
   } else {
-    room_used_ += cost(message);
+    if (Status kept = kept_.set(kept_.bytes() + cost(message)); !kept) return kept;
     arrived_.emplace(sequence, std::move(message));
   }
   return {};
@@ -208,7 +208,7 @@ Status Receives::on(const wire::MessageWithdrawn& withdrawn) {
   // The entry stays, without its bytes, and fails the receive with its number.
   wire::EagerMessage& message = came->second;
   if (message.error != 0) return {};
-  room_used_ -= message.bytes.size();
+  free_room(message.bytes.size());
   message.bytes.clear();
   message.error = wire_code(ErrorCode::kCancelled);
   answer(withdrawn.sequence, fail(ErrorCode::kCancelled, "cancelled before its receive was posted"));
@@ -297,7 +297,7 @@ void Receives::stop(const Error& error) {
     for (const auto& [sequence, message] : std::exchange(arrived_, {})) {
       answer(sequence, fail(ErrorCode::kPeerGone, "{}", error.message));
     }
-    room_used_ = 0;
+    free_room(kept_.bytes());
   }
   messages_->flush();
 }

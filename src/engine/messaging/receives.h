@@ -24,7 +24,10 @@ namespace p2p::engine {
 class Receives : public std::enable_shared_from_this<Receives> {
  public:
   Receives(std::shared_ptr<Context> context, std::shared_ptr<MessageStream> messages, std::uint64_t room)
-      : context_(std::move(context)), messages_(std::move(messages)), room_(room) {}
+      : context_(std::move(context)),
+        messages_(std::move(messages)),
+        room_(room),
+        kept_(context_->peer_budget) {}
 
   /// Never fails itself: what is wrong is the outcome of the transfer that it returns.
   std::shared_ptr<TransferState> post(std::span<const LocalSpan> into);
@@ -67,6 +70,9 @@ class Receives : public std::enable_shared_from_this<Receives> {
   void answer(Sequence sequence, const Status& status) P2P_REQUIRES(mutex_);
   Status copy(const Receive& receive, const wire::EagerMessage& message) const;
   void cancel(Sequence sequence);
+  void free_room(std::uint64_t bytes) P2P_REQUIRES(mutex_) {
+    static_cast<void>(kept_.set(kept_.bytes() - bytes));  // less than before
+  }
 
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<MessageStream> messages_;
@@ -82,7 +88,7 @@ class Receives : public std::enable_shared_from_this<Receives> {
   std::uint64_t received_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<Sequence, Receive> open_ P2P_GUARDED_BY(mutex_);
   std::map<Sequence, wire::EagerMessage> arrived_ P2P_GUARDED_BY(mutex_);  // before their receive
-  std::uint64_t room_used_ P2P_GUARDED_BY(mutex_) = 0;                     // by arrived_
+  PeerShare kept_ P2P_GUARDED_BY(mutex_);                                  // room used by arrived_
 };
 
 }  // namespace p2p::engine

@@ -45,7 +45,7 @@ class Sends : public std::enable_shared_from_this<Sends> {
       : context_(std::move(context)),
         messages_(std::move(messages)),
         link_(std::move(link)),
-        posted_(context_->options.max_posted_receives) {}
+        posted_(context_->options.max_posted_receives, context_->peer_budget) {}
 
   /// How many bytes the peer keeps of eager messages whose receives are not posted yet. Until this is called
   /// none is sent eagerly.
