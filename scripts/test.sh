@@ -22,6 +22,7 @@ use_compiler_cache
 
 # Many tests wait for most of their time: for a keepalive, for a peer that stands still.
 jobs=$((2 * $(nproc)))
+jobs_optimised=$((4 * $(nproc)))
 
 # The thread sanitizer of g++ 12 cannot place its memory where the kernel randomises addresses by 32 bits.
 fixed_addresses() {
@@ -51,7 +52,7 @@ build_softgpu_address() { SOFTGPU_PRESET=softgpu-address scripts/softgpu.sh --bu
 build_softgpu_thread() { SOFTGPU_PRESET=softgpu-thread scripts/softgpu.sh --build; }
 
 # Without the transfers of over 4 GiB (label slow): a sanitizer keeps several bytes for each that they touch.
-part_release() { run_ctest release -LE 'lint|slow'; }
+part_release() { jobs=$jobs_optimised run_ctest release -LE 'lint|slow'; }
 part_large() { run_ctest release -L 'lint|slow'; }
 part_dev() { run_ctest dev -LE 'lint|slow'; }
 part_tsan() { fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow'; }

@@ -46,8 +46,7 @@ void Connection::wire_up() {
   });
   imports_ = std::make_shared<RegionExchange>(context_, lanes_->router(), send);
   notifications_ = std::make_shared<Notifications>(
-      messages_,
-      Notifications::Amount{context_->options.notifications, context_->options.notification_bytes},
+      messages_, Notifications::Amount{context_->options.notifications, context_->options.notification_bytes},
       context_->peer_budget);
   transfers_ =
       std::make_shared<Transfers>(Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_,

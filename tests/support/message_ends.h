@@ -55,7 +55,8 @@ class MessageEnds : public ::testing::Test {
                                  return handle(side, message, actions);
                                },
                                [&side](const Error& error) { side.broken.push_back(error); }});
-      side.notifications = std::make_shared<Notifications>(side.messages, kNotifications, context_->peer_budget);
+      side.notifications =
+          std::make_shared<Notifications>(side.messages, kNotifications, context_->peer_budget);
       side.receives = std::make_shared<Receives>(context_, side.messages, kRoom);
       side.sends = std::make_shared<Sends>(
           context_, side.messages,

@@ -21,7 +21,7 @@ Status PeerShare::set(std::uint64_t bytes) {
                   budget_->taken(), budget_->most());
     }
     taken_ = needed;
-  } else if (needed == 0 || taken_ - needed > kStep) {  // not at each to and fro
+  } else if (needed == 0 || taken_ - needed > kStep) {  // not at every change
     budget_->give_back(taken_ - needed);
     taken_ = needed;
   }
