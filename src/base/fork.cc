@@ -11,6 +11,10 @@
 #include <ctime>
 #include <memory>
 
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace p2p {
 namespace {
 
@@ -58,6 +62,12 @@ void in_child() {
   // As new: the thread has another number here, by which glibc tells who unlocks, and others may have held
   // it.
   changing = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+#if defined(__SANITIZE_THREAD__)
+  if (holds_changing) {  // which it does not see by itself
+    __tsan_mutex_pre_unlock(&changing, 0);
+    __tsan_mutex_post_unlock(&changing, 0);
+  }
+#endif
 }
 
 void install_handlers() {
