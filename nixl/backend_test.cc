@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/sanitizer.h"
+
 namespace p2p::nixl {
 namespace {
 
@@ -251,6 +253,10 @@ INSTANTIATE_TEST_SUITE_P(Over, RegisteredAgain, ::testing::Values("auto", "tcp")
                          [](const auto& one) { return std::string(one.param); });
 
 TEST_P(RegisteredAgain, ARangeIsDescribedAsBefore) {
+#if defined(P2P_TSAN)
+  if (GetParam() == std::string("tcp"))
+    GTEST_SKIP() << "both ends are here: what sockets order, the thread sanitizer does not see";
+#endif
   const nixl_b_params_t parameters{{"transport", GetParam()}};
   Agent here("here", 4096, parameters);
   Agent there("there", 4096, parameters);
