@@ -43,7 +43,7 @@ ssize_t write_now(std::string_view text) {
   if (!takes_now()) return -1;
   // Other processes may write to the same pipe meanwhile. Its flags are theirs too, so it is opened anew;
   // where that is forbidden the look must do.
-  const UniqueFd own(::open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const UniqueFd own = UniqueFd::of(::open, "/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   return ::write(own ? own.get() : STDERR_FILENO, text.data(), text.size());
 }
 

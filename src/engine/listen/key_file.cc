@@ -48,7 +48,7 @@ Status check_mode(int file, const std::string& what) {
 }
 
 Result<std::string> read_private(const std::string& path, const std::string& what) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file = UniqueFd::of(::open, path.c_str(), O_RDONLY | O_CLOEXEC);
   if (!file) return tl::unexpected(system_error(what));
   if (Status good = check_mode(file.get(), what); !good) return tl::unexpected(good.error());
   std::string text;
@@ -85,7 +85,7 @@ Status add(std::vector<crypto::NamedKey>& keys, const Line& line, const std::str
 
 Status check_private(const std::string& path) {
   const std::string what = "read " + path;
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file = UniqueFd::of(::open, path.c_str(), O_RDONLY | O_CLOEXEC);
   if (!file) return tl::unexpected(system_error(what));
   return check_mode(file.get(), what);
 }

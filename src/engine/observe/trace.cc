@@ -101,8 +101,8 @@ std::string first_event() {
 /// lie where others can put something in its place.
 Result<UniqueFd> open_own(const std::string& name) {
   const std::string what = fmt::format("open the trace {}", name);
-  UniqueFd file(
-      ::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600));
+  UniqueFd file = UniqueFd::of(::open, name.c_str(),
+                               O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
   if (!file && errno == ELOOP) return fail(ErrorCode::kUnavailable, "{}: it is a symbolic link", what);
   if (!file && errno == ENXIO) return fail(ErrorCode::kUnavailable, "{}: it is no regular file", what);
   if (!file) return tl::unexpected(system_error(what, errno));
