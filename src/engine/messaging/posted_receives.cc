@@ -74,7 +74,7 @@ const PostedReceives::Receive* PostedReceives::find(Sequence sequence) const {
 std::optional<PostedReceives::Receive> PostedReceives::take(Sequence sequence) {
   auto found = whole_.extract(sequence);
   if (!found.empty()) {
-    forget(found.mapped());
+    give_back(found.mapped());
     return std::move(found.mapped());
   }
   if (!take_withdrawn(sequence)) return std::nullopt;
@@ -84,7 +84,7 @@ std::optional<PostedReceives::Receive> PostedReceives::take(Sequence sequence) {
 bool PostedReceives::withdraw(Sequence sequence) {
   const auto found = whole_.extract(sequence);
   if (found.empty()) return false;
-  forget(found.mapped());
+  give_back(found.mapped());
   auto run = withdrawn_.upper_bound(sequence);
   Sequence end = sequence + 1;
   if (run != withdrawn_.end() && run->first == end) {
@@ -105,9 +105,10 @@ PostedReceives::Runs::const_iterator PostedReceives::run_of(Sequence sequence) c
   return std::prev(after);
 }
 
-void PostedReceives::forget(const Receive& receive) {
+// Its share of the budget.
+void PostedReceives::give_back(const Receive& receive) {
   const std::uint64_t bytes = receive.spans.size() * sizeof(wire::ReceiveSpan) + kReceiveBytes;
-  static_cast<void>(kept_.set(kept_.bytes() - std::min(kept_.bytes(), bytes)));  // less than before
+  static_cast<void>(kept_.set(kept_.bytes() - bytes));  // less than before
 }
 
 bool PostedReceives::take_withdrawn(Sequence sequence) {

@@ -35,9 +35,6 @@ class PostedReceives {
   /// parts of two receives mixed.
   Result<std::optional<Numbered>> assemble(wire::ReceivePosted& part);
 
-  /// One that was assembled is not kept, or no more.
-  void forget(const Receive& receive);
-
   /// Keeps one until its send is there. kProtocol if the number is there already.
   Status add(Numbered receive);
 
@@ -54,6 +51,7 @@ class PostedReceives {
   void clear() {
     whole_.clear();
     withdrawn_.clear();
+    partial_.reset();
     static_cast<void>(kept_.set(0));
   }
 
@@ -65,6 +63,7 @@ class PostedReceives {
 
   Runs::const_iterator run_of(Sequence sequence) const;
   bool take_withdrawn(Sequence sequence);
+  void give_back(const Receive& receive);
 
   const std::size_t most_;
   std::map<Sequence, Receive> whole_;

@@ -130,12 +130,12 @@ Status Sends::on(wire::ReceivePosted& posted, PostUnlockActions& actions) {
   if (!whole) return tl::unexpected(whole.error());
   if (!*whole) return {};
   const Sequence sequence = (*whole)->first;
-  // Not kept for a message that went eagerly and was answered. After stop(), SendsEnded answers it.
-  const bool met = sequence < next_ && !waiting_.contains(sequence) && !eager_.contains(sequence);
-  if (closed_ || met) posted_.forget((*whole)->second);
-  if (closed_ || met) return {};
   if (Status added = posted_.add(std::move(**whole)); !added) return added;
-  if (auto start = match(sequence)) actions.call(std::move(start));
+  if (closed_ || (sequence < next_ && !waiting_.contains(sequence) && !eager_.contains(sequence))) {
+    posted_.erase(sequence);  // it went eagerly and was answered, or, after stop(), SendsEnded answers it
+  } else if (auto start = match(sequence)) {
+    actions.call(std::move(start));
+  }
   return {};
 }
 
