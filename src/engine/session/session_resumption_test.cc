@@ -71,6 +71,19 @@ class ResumeTest : public SessionTest, public ::testing::WithParamInterface<cons
     return made;
   }
 
+  /// Opens a session whose connector is another process of this machine, which says nothing, and breaks its
+  /// connection; none can be made.
+  p2p::testing::Process break_with_a_process() {
+    auto process = p2p::testing::Process::spawn({"sleep", "1000"}).value();
+    ProcessId its = this_process().value();
+    its.pid = static_cast<std::uint64_t>(process.pid());
+    its.started = start_of(its.pid).value();
+    open(its);
+    middlebox_->hold(true);
+    EXPECT_GE(middlebox_->reset(), 1);
+    return process;
+  }
+
   void open(std::optional<ProcessId> connecting = std::nullopt) {
     SessionConfig accepting = side_config(8);
     accepting.process = own_process();
@@ -252,13 +265,7 @@ TEST_P(ResumeTest, WaitsForItsPeerForTheKeepaliveTime) {
 // It may be stopped: its machine is this one, and nothing else is heard of it.
 TEST_P(ResumeTest, AProcessOfThisMachineThatLivesIsWaitedForLonger) {
   keepalive_ = 300ms;
-  auto process = p2p::testing::Process::spawn({"sleep", "1000"}).value();
-  ProcessId its = this_process().value();
-  its.pid = static_cast<std::uint64_t>(process.pid());
-  its.started = start_of(its.pid).value();
-  open(its);
-  middlebox_->hold(true);
-  EXPECT_GE(middlebox_->reset(), 1);
+  auto process = break_with_a_process();
   std::this_thread::sleep_for(5 * keepalive_);  // the fault itself
   EXPECT_TRUE(acceptor_.open_still());
   process.kill_now();
@@ -266,13 +273,7 @@ TEST_P(ResumeTest, AProcessOfThisMachineThatLivesIsWaitedForLonger) {
 }
 
 TEST_P(ResumeTest, AProcessOfThisMachineThatEndsIsTheEnd) {
-  auto process = p2p::testing::Process::spawn({"sleep", "1000"}).value();
-  ProcessId its = this_process().value();
-  its.pid = static_cast<std::uint64_t>(process.pid());
-  its.started = start_of(its.pid).value();
-  open(its);
-  middlebox_->hold(true);
-  EXPECT_GE(middlebox_->reset(), 1);
+  auto process = break_with_a_process();
   process.kill_now();
   const auto start = Clock::now();
   const Error error = acceptor_.wait_closed();
