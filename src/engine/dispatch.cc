@@ -16,10 +16,10 @@ struct SessionVisitor {
   Status operator()(wire::ChannelAnswer& m) const { return parts.lanes->on(m); }
   Status operator()(wire::ChannelsReady& m) const { return parts.lanes->on(m); }
   Status operator()(wire::ChannelControl& m) const { return parts.lanes->on(std::move(m)); }
-  Status operator()(wire::ChannelReopen& m) const { return parts.lanes->on(m); }
-  Status operator()(wire::ChannelReopened& m) const { return parts.lanes->on(m); }
-  Status operator()(wire::ChannelsRest& m) const { return parts.lanes->on(m); }
-  Status operator()(wire::ChannelsWanted& m) const { return parts.lanes->on(m); }
+  Status operator()(wire::ChannelReopen& m) const { return parts.lanes->take_reopening(m); }
+  Status operator()(wire::ChannelReopened& m) const { return parts.lanes->take_reopening(m); }
+  Status operator()(wire::ChannelsRest& m) const { return parts.lanes->take_reopening(m); }
+  Status operator()(wire::ChannelsWanted& m) const { return parts.lanes->take_reopening(m); }
   Status operator()(wire::RegionQuery& m) const { return parts.imports->answers().on(m), Status{}; }
   Status operator()(wire::RegionAnswer& m) const { return parts.imports->on(m); }
   Status operator()(wire::RegionRevoke& m) const { return parts.imports->on(m), Status{}; }

@@ -215,7 +215,8 @@ Status LaneSet::on(wire::ChannelControl control) {
     return fail(ErrorCode::kProtocol, "a message for {} channel {} before it was connected",
                 control.transport, control.channel);
   }
-  return entry->channels ? entry->channels->control(std::move(control)) : Status();  // given up meanwhile
+  if (!entry->channels) return {};  // given up meanwhile
+  return entry->channels->control(std::move(control));
 }
 
 template <class Message>
@@ -236,10 +237,10 @@ Status LaneSet::take_reopening(const Message& message) {
   return {};
 }
 
-Status LaneSet::on(const wire::ChannelReopen& offer) { return take_reopening(offer); }
-Status LaneSet::on(const wire::ChannelReopened& answer) { return take_reopening(answer); }
-Status LaneSet::on(const wire::ChannelsRest& rest) { return take_reopening(rest); }
-Status LaneSet::on(const wire::ChannelsWanted& wanted) { return take_reopening(wanted); }
+template Status LaneSet::take_reopening(const wire::ChannelReopen& message);
+template Status LaneSet::take_reopening(const wire::ChannelReopened& message);
+template Status LaneSet::take_reopening(const wire::ChannelsRest& message);
+template Status LaneSet::take_reopening(const wire::ChannelsWanted& message);
 
 void LaneSet::open_idle() {
   if (any_idle_.exchange(false)) {

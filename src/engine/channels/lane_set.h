@@ -40,10 +40,10 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   Status on(const wire::ChannelAnswer& answer);
   Status on(const wire::ChannelsReady& ready);
   Status on(wire::ChannelControl control);
-  Status on(const wire::ChannelReopen& offer);
-  Status on(const wire::ChannelReopened& answer);
-  Status on(const wire::ChannelsRest& rest);
-  Status on(const wire::ChannelsWanted& wanted);
+
+  /// A ChannelReopen, ChannelReopened, ChannelsRest or ChannelsWanted.
+  template <class Message>
+  Status take_reopening(const Message& message);
 
   /// Short messages are about to be sent: has idle channels opened for those that follow. Any thread.
   void open_idle();
@@ -110,11 +110,10 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
   void wake_all();
   void watch_all();
-  template <class Message>
-  Status take_reopening(const Message& message);
   void channel_changed(std::size_t transport, std::uint32_t channel, const Status& status);
   void tick();
   void set_timer();
+
   /// Ends what was given up and reports changes, with the mutex free.
   void sweep();
 
@@ -137,6 +136,7 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
 
   std::atomic<bool> any_idle_{false};  // some channels may
+
   // Reactor's thread only.
   std::optional<Reactor::TimerId> timer_;
   ChannelPool::Clock::time_point timer_at_;

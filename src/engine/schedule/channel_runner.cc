@@ -210,8 +210,9 @@ void ChannelRunner::drop(const Error& error, PostUnlockActions& actions) {
   thread_.remove(*this, std::exchange(fd_, -1));
   const Error own = channel_ ? channel_->error() : error;  // where it was about to fail by itself
   LeavesPeer::Left left;
-  if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_)
+  if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_) {
     left = leaver->leave();
+  }
   channel_.reset();
   flying_.fail_all(error, std::move(left), fence_, actions);
   lane_->remove(*this);
@@ -276,9 +277,9 @@ void ChannelRunner::signal() {
 }
 
 // What the descriptor does not announce is the thread's to poll, which it does by itself while it watches.
-void ChannelRunner::leave_to_thread() {
+void ChannelRunner::leave_to_thread(bool due) {
   const bool watching = active_ && policy_.left_to_callers();
-  if (channel_ && busy() && !watching) signal();
+  if (due || (channel_ && busy() && !watching)) signal();
 }
 
 bool ChannelRunner::begin_assist() {
@@ -296,8 +297,7 @@ void ChannelRunner::end_assist() {
   if (--assists_ == 0) {
     if (std::exchange(disarmed_, false) && fd_ >= 0) thread_.arm(*this, fd_, true);
     const bool came = channel_ && !active_ && !channel_->arm_events();
-    const bool due = came || (channel_ && carries_messages_ && messages_->pending());
-    due ? signal() : leave_to_thread();
+    leave_to_thread(came || (channel_ && carries_messages_ && messages_->pending()));
   }
   mutex_.unlock();
 }

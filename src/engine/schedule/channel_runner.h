@@ -150,7 +150,7 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   std::optional<WorkItem> next_item(PostUnlockActions& actions, WorkItem* first) P2P_REQUIRES(mutex_);
   void complete(Completion& completion, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void drop(const Error& error, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
-  void leave_to_thread() P2P_REQUIRES(mutex_);
+  void leave_to_thread(bool due = false) P2P_REQUIRES(mutex_);
   void report(Status status, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
 
   Worker& thread_;
