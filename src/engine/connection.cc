@@ -209,8 +209,10 @@ void Connection::on_message(wire::Message message) {
 /// The peer is told, too: it may be an honest one that met a bound.
 void Connection::break_off(const Error& error) {
   const bool own_fault = error.code != ErrorCode::kProtocol;
+  const Error why{error.code, own_fault ? error.message : "the peer broke the protocol: " + error.message};
+  life_->refuse(why);  // before the peer hears of it
   say_bye((own_fault ? "the peer failed: " : "a breach of the protocol: ") + error.message);
-  close_session({error.code, own_fault ? error.message : "the peer broke the protocol: " + error.message});
+  close_session(why);
 }
 
 Status Connection::on_message(wire::Message& message, PostUnlockActions& actions) {
@@ -380,20 +382,15 @@ Status Connection::close(std::chrono::nanoseconds timeout) {
   if (Status here = check_process(); !here) return here;
   const auto deadline = deadline_after(timeout);
   const Error error{ErrorCode::kCancelled, "the connection was closed by this side"};
-  bool say_bye = false;
-  {
-    MutexLock lock(mutex_);
-    if (state() == ConnectionState::kClosed) return {};
-    life_->refuse(error);
-    say_bye = state() == ConnectionState::kClosing && !std::exchange(bye_said_, true);
-  }
+  if (state() == ConnectionState::kClosed) return {};
+  life_->refuse(error);
   if (state() == ConnectionState::kConnecting) {
     abort(error);
     return {};
   }
   sends_->stop(error);
   receives_->stop(error);
-  if (say_bye) say(wire::Bye{"closed by its application"});
+  say_bye("closed by its application");
   while (Clock::now() < deadline && state() != ConnectionState::kClosed) {
     const std::uint32_t seen = life_->changes();
     if (peer_said_bye_ && drained()) break;
