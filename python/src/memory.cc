@@ -95,15 +95,14 @@ Status deregister(State& state, std::uint64_t mr_id, std::optional<double> timeo
   }
 }
 
+using Names = std::optional<std::vector<std::string>>;
+
 /// What restricts a region, as Python gives it.
-RegionOptions restricted(bool read_only, std::optional<std::vector<std::string>> peers,
-                         std::optional<double> expires) {
+RegionOptions restricted(bool read_only, Names peers, std::optional<double> expires) {
   return {.read_only = read_only,
           .peers = std::move(peers).value_or(std::vector<std::string>()),
           .expires = lasting(expires)};
 }
-
-using Names = std::optional<std::vector<std::string>>;
 
 OkAndIds regv_addresses(PyEndpoint& self, const Numbers& ptrs, const Numbers& sizes, bool read_only,
                         Names peers, std::optional<double> expires) {

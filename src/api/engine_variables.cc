@@ -83,12 +83,10 @@ Status read_require(Text text, Options& options) {
 
 constexpr OptionVariable kVariables[] = {
     {"UCCL_P2P_LISTEN_ADDRESS",
-     "Numeric address to listen on and to announce to peers, as 10.0.0.7, fd00::7, fe80::7%eth0, or one of "
-     "them "
-     "with the port: [fd00::7]:4000. 0.0.0.0 or ::, all of a family: the address that is announced is of "
-     "that "
-     "family, chosen as below. Empty: all addresses if a key file or a certificate is "
-     "set, else one, which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, "
+     "Numeric address to listen on and to announce to peers, as 10.0.0.7, fd00::7, fe80::7%eth0, or one "
+     "of them with the port: [fd00::7]:4000. 0.0.0.0 or ::, all of a family: the address that is announced "
+     "is of that family, chosen as below. Empty: all addresses if a key file or a certificate is set, "
+     "else one, which is the one announced: of an interface `ib*`, else in the network of NCCL_COMM_ID, "
      "else of the default route, else any but `docker*` and loopback, else `docker*`, else loopback.",
      [](Text text, Options& o) { return o.listen_address = text, Status{}; },
      [](const Options& o) { return o.listen_address; }},
@@ -204,9 +202,9 @@ constexpr OptionVariable kVariables[] = {
      [](Text text, Options& o) { return read_number(text, kSome, o.max_unaccepted); },
      [](const Options& o) { return std::to_string(o.max_unaccepted); }},
     {"UCCL_P2P_MAX_POSTED_RECEIVES",
-     "Receives that a peer has posted and that no message has met yet, for each connection; those withdrawn "
-     "do "
-     "not count. A peer that posts more breaks the protocol: it is told, and the connection ends.",
+     "Receives that a peer has posted and that no message has met yet, for each connection; those "
+     "withdrawn do not count. A peer that posts more breaks the protocol: it is told, and the connection "
+     "ends.",
      [](Text text, Options& o) { return read_number(text, kMany, o.max_posted_receives); },
      [](const Options& o) { return std::to_string(o.max_posted_receives); }},
     {"UCCL_P2P_MAX_PEER_BYTES",
