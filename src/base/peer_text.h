@@ -29,10 +29,11 @@ class PeerText {
     std::ranges::replace_if(text_, [](char c) { return c < ' ' || c > '~'; }, '?');
   }
 
-  PeerText(std::string_view raw) : PeerText(raw, kMaxBytes) {}  // NOLINT(google-explicit-constructor)
-  PeerText(const std::string& raw)
-      : PeerText(std::string_view(raw)) {}                        // NOLINT(google-explicit-constructor)
-  PeerText(const char* raw) : PeerText(std::string_view(raw)) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTBEGIN(google-explicit-constructor): any text becomes fit where it is given.
+  PeerText(std::string_view raw) : PeerText(raw, kMaxBytes) {}
+  PeerText(const std::string& raw) : PeerText(std::string_view(raw)) {}
+  PeerText(const char* raw) : PeerText(std::string_view(raw)) {}
+  // NOLINTEND(google-explicit-constructor)
   explicit PeerText(ByteView raw)
       : PeerText(std::string_view(reinterpret_cast<const char*>(raw.data()), raw.size())) {}
 
