@@ -10,7 +10,7 @@
 #   dev       all of `release` with the address and undefined-behaviour sanitizers
 #   tsan      tests with threads of their own, with the thread sanitizer
 #   lint      layers, sizes, pages, format, spelling, shell, Doxygen; clang: warnings, thread safety, clang-tidy
-#   fuzz      every fuzzer for FUZZ_SECONDS (60), from the committed corpus
+#   fuzz      every fuzzer for FUZZ_SECONDS (60; among all parts 20), from the committed corpus
 #   NAME      scripts/test_NAME.sh
 # Besides, not yet in `all`:
 #   softgpu_address, softgpu_thread  what needs GPUs, on emulated ones, with that sanitizer
@@ -124,6 +124,7 @@ case ${parts[*]} in
     ;;
   all)
     scripts/setup.sh test || exit 1
+    export FUZZ_SECONDS=${FUZZ_SECONDS:-20}
     # In the order of their builds, which go on meanwhile: first what the build of `release` is for.
     others=(large netns tcpx rdma chaos stacks dev fuzz wheel tsan)
     for script in scripts/test_*.sh; do
