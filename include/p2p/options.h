@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,17 @@ struct P2P_API Options {
   /// preference.
   std::string announce_near;
 
-  /// TCP port of the listener, at which the streams of `tcp` arrive, too; 0 lets the system choose.
+  /// TCP port of the listener, at which the streams of `tcp` arrive, too; 0 leaves the choice to the next
+  /// two.
   std::uint16_t port = 0;
+
+  /// Where `port` is 0: the first of these that is free. 0 both: the system chooses.
+  std::uint16_t first_port = 0;
+  std::uint16_t last_port = 0;
+
+  /// Number of this process among those of its job on this host, as launchers tell it; what "+rank" adds to a
+  /// port.
+  std::optional<std::uint16_t> local_rank;
 
   /// What peers are to dial in place of the listener's own address and port: "host", "host:port" or
   /// "[address]:port"; of a NAT, say. Empty: its own.

@@ -90,7 +90,7 @@ Result<std::uint16_t> port_of(const std::string& text, const GpuName& gpu, Port 
   return failure(ErrorCode::kInvalidArgument,
                  "connect to " + host +
                      " without remote_port: no endpoint of that address and GPU on this host, and "
-                     "UCCL_P2P_PORT (the same on both sides) is not set");
+                     "UCCL_P2P_PORT is not one port (the same on both sides)");
 }
 
 OkAndId connect(PyEndpoint& self, const std::string& host, const GpuName& gpu, Port port) {

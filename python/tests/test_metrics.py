@@ -54,6 +54,18 @@ def served(other):
         yield place
 
 
+def status(place, path):
+    try:
+        return 200, page(place, path=path)[1]
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_probes(served):
+    assert status(served, "/healthz") == (200, "ok, 1 endpoints listen\n")
+    assert status(served, "/readyz") == (200, "ok, 1 endpoints listen\n")
+
+
 def test_openmetrics_by_the_official_parser(served):
     parser = pytest.importorskip("prometheus_client.openmetrics.parser")
     kind, text = page(served, f"{OPENMETRICS};version=1.0.0,text/plain;q=0.5")

@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "api/engine_variables.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -57,6 +59,42 @@ constexpr Bounds kSome{1, 1'000'000};
 constexpr Bounds kMany{1, 1'000'000'000};
 constexpr Bounds kBatch{4096, std::uint64_t{1} << 30};
 
+constexpr Bounds kPort{1, 65535};
+
+// "N", "FIRST-LAST" or "N+rank".
+Status read_port(Text text, Options& options) {
+  std::uint16_t port = 0;
+  std::uint16_t last = 0;
+  Status status;
+  const std::size_t dash = text.find('-');
+  if (text.ends_with("+rank")) {
+    if (!options.local_rank) {
+      return fail(
+          ErrorCode::kInvalidArgument,
+          "none of LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID and SLURM_LOCALID says the rank");
+    }
+    status =
+        read_number(text.substr(0, text.size() - 5), {1, std::uint64_t{65535} - *options.local_rank}, port);
+    port += *options.local_rank;
+  } else if (dash == Text::npos) {
+    status = read_number(text, {0, 65535}, port);
+  } else {
+    status = read_number(text.substr(0, dash), {1, 65535}, port);
+    if (status) status = read_number(text.substr(dash + 1), {port, 65535}, last);
+  }
+  if (!status) return status;
+  options.port = last == 0 ? port : 0;
+  options.first_port = last == 0 ? 0 : port;
+  options.last_port = last;
+  return {};
+}
+
+std::string show_port(const Options& options) {
+  return options.port == 0 && options.first_port != 0
+             ? fmt::format("{}-{}", options.first_port, options.last_port)
+             : std::to_string(options.port);
+}
+
 constexpr std::array<std::string_view, 3> kEncryptions{"off", "on", "require"};
 
 Status read_encryption(Text text, Options& options) {
@@ -102,9 +140,12 @@ constexpr OptionVariable kVariables[] = {
      },
      [](const Options& o) { return o.announce; }},
     {"UCCL_P2P_PORT",
-     "TCP port of the listener, at which the streams of `tcp` arrive, too. 0: the system chooses.",
-     [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); },
-     [](const Options& o) { return std::to_string(o.port); }},
+     "TCP port of the listener, at which the streams of `tcp` arrive, too. `18500-18599`: the first of these "
+     "that is "
+     "free. `18500+rank`: that much above it by which the launcher numbers the processes of a host "
+     "(LOCAL_RANK, or "
+     "its like below). 0: the system chooses.",
+     read_port, show_port},
     {"UCCL_P2P_TRANSPORT",
      "Transports that may be used, in order of preference, comma-separated. `auto`: all that work here, best "
      "first. `ib` stands for `rdma`, `nccl` for `tcp`, `tcpx` for `nccl_net`.",

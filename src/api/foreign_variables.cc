@@ -25,6 +25,13 @@ Status read_announced(std::string_view text, Options& options) {
 
 std::string show_nothing(const Options& /*options*/) { return {}; }
 
+// Other programs have the same names: what is no number says nothing.
+Status read_local_rank(std::string_view text, Options& options) {
+  std::uint16_t rank = 0;
+  if (read_number(text, {0, 65534}, rank)) options.local_rank = rank;
+  return {};
+}
+
 constexpr OptionVariable kForeign[] = {
     {"NCCL_COMM_ID", "Only says which network is preferred for the address to announce.", read_comm_id,
      show_nothing},
@@ -37,6 +44,11 @@ constexpr OptionVariable kForeign[] = {
      [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
     {"UCCL_TCP_OOB_PORT", "As UCCL_P2P_PORT, and wins over UCCL_TCPX_OOB_PORT.",
      [](Text text, Options& o) { return read_number(text, {0, 65535}, o.port); }, show_nothing},
+    {"SLURM_LOCALID", "Number of this process on this host, for `+rank` in UCCL_P2P_PORT.", read_local_rank,
+     show_nothing},
+    {"MPI_LOCALRANKID", "The same, and wins over it.", read_local_rank, show_nothing},
+    {"OMPI_COMM_WORLD_LOCAL_RANK", "The same, and wins over both.", read_local_rank, show_nothing},
+    {"LOCAL_RANK", "The same, as torchrun sets it, and wins over all.", read_local_rank, show_nothing},
 };
 
 }  // namespace

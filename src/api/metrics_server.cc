@@ -1,6 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "api/metrics_server.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
 #include <string>
 #include <utility>
 
@@ -35,11 +40,34 @@ void MetricsServer::remove(const engine::Endpoint& endpoint) {
   std::erase(endpoints_, &endpoint);
 }
 
+// For probes: whether the control threads do their work, and whether peers can connect.
+http::Reply MetricsServer::health(bool ready) const {
+  constexpr std::chrono::milliseconds kPatience{1000};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  std::vector<std::pair<const engine::Endpoint*, std::future<void>>> asked;
+  for (const engine::Endpoint* const endpoint : endpoints_) {
+    auto answered = std::make_shared<std::promise<void>>();
+    asked.emplace_back(endpoint, answered->get_future());
+    endpoint->context().reactor->post([answered] { answered->set_value(); });
+  }
+  for (const auto& [endpoint, answer] : asked) {
+    if (answer.wait_until(deadline) == std::future_status::ready) continue;
+    return {503, "text/plain",
+            fmt::format("the control thread of the endpoint {} {} has not answered for {} ms\n",
+                        endpoint->address(), endpoint->port(), kPatience.count())};
+  }
+  const auto open = std::ranges::count_if(endpoints_, [](const auto* one) { return one->listens(); });
+  if (ready && open == 0) return {503, "text/plain", "no endpoint listens\n"};
+  return {200, "text/plain", fmt::format("ok, {} endpoints listen\n", open)};
+}
+
 // Collectors that do not ask for OpenMetrics get the older text format, which all of them read.
 http::Reply MetricsServer::answer(const http::Request& request) const {
-  if (request.path != "/metrics") return {404, "text/plain", "the page is /metrics\n"};
-  const bool open = request.accept.find("application/openmetrics-text") != std::string::npos;
   MutexLock lock(mutex_);
+  if (request.path == "/healthz" || request.path == "/readyz") return health(request.path == "/readyz");
+  if (request.path != "/metrics")
+    return {404, "text/plain", "the pages are /metrics, /healthz and /readyz\n"};
+  const bool open = request.accept.find("application/openmetrics-text") != std::string::npos;
   return {200,
           open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                : "text/plain; version=0.0.4; charset=utf-8",

@@ -11,8 +11,8 @@
 
 namespace p2p {
 
-/// Serves the metrics of endpoints at one place (address and port), one server for each place in a process.
-/// Thread-safe.
+/// Serves the metrics of endpoints, and their health, at one place (address and port), one server for each
+/// place in a process. Thread-safe.
 class MetricsServer {
  public:
   static Result<std::shared_ptr<MetricsServer>> of_process(const Options& options);
@@ -25,6 +25,7 @@ class MetricsServer {
  private:
   static Result<std::shared_ptr<MetricsServer>> start(const Options& options);
   http::Reply answer(const http::Request& request) const;
+  http::Reply health(bool ready) const P2P_REQUIRES(mutex_);
 
   mutable Mutex mutex_;  // held while a page is made
   std::vector<const engine::Endpoint*> endpoints_ P2P_GUARDED_BY(mutex_);

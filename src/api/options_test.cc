@@ -162,6 +162,38 @@ TEST_F(OptionsTest, VariablesOfOtherPrograms) {
   EXPECT_THAT(refusal(), HasSubstr("UCCL_TCP_OOB_PORT=\"x\""));
 }
 
+TEST_F(OptionsTest, PortsMayBeARangeOrFollowTheRank) {
+  for (const char* const name :
+       {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
+    ::unsetenv(name);
+  set("PORT", "18500-18599");
+  EXPECT_EQ(read().port, 0);
+  EXPECT_EQ(read().first_port, 18500);
+  EXPECT_EQ(read().last_port, 18599);
+  for (const char* const wrong :
+       {"18599-18500", "0-5", "1-65536", "-5", "5-", "a-b", "18500+", "+rank", "18500-18510+rank"}) {
+    set("PORT", wrong);
+    EXPECT_THAT(refusal(), HasSubstr(std::string("UCCL_P2P_PORT=\"") + wrong)) << wrong;
+  }
+  set("PORT", "18500+rank");
+  EXPECT_THAT(refusal(), HasSubstr("LOCAL_RANK"));
+  ASSERT_EQ(::setenv("SLURM_LOCALID", "3", 1), 0);
+  EXPECT_EQ(read().port, 18503);
+  ASSERT_EQ(::setenv("LOCAL_RANK", "7", 1), 0);
+  EXPECT_EQ(read().port, 18507);
+  EXPECT_EQ(read().last_port, 0);
+  ASSERT_EQ(::setenv("LOCAL_RANK", "none", 1), 0);
+  EXPECT_EQ(read().port, 18503) << "what is no number says nothing";
+  set("PORT", "65533+rank");
+  EXPECT_THAT(refusal(), HasSubstr("65533+rank"));
+  ::unsetenv("LOCAL_RANK");
+  ::unsetenv("SLURM_LOCALID");
+  Options options;
+  ASSERT_TRUE(set_option(options, "UCCL_P2P_PORT", "18500-18599"));
+  ASSERT_TRUE(reset_option(options, "UCCL_P2P_PORT"));
+  EXPECT_EQ(options.first_port, 0);
+}
+
 TEST_F(OptionsTest, CommunicatorIdGivesTheHostAlone) {
   for (const auto& [text, host] : {std::pair{"10.0.0.1:5555", "10.0.0.1"},
                                    {"[fd00::1]:5555", "fd00::1"},

@@ -43,6 +43,12 @@ class Connections {
   /// hearing from its peer, so that nothing that an application waits for stays open.
   void close(const Error& error, Clock::time_point deadline);
 
+  /// `close` was called.
+  bool closing() const {
+    MutexLock lock(mutex_);
+    return closing_;
+  }
+
   /// Sums over open connections and those that have ended.
   Stats stats() const;
   std::vector<Latency> latencies() const;

@@ -127,6 +127,9 @@ Status Endpoint::listen() {
   if (!own) return tl::unexpected(own.error());
   std::uint16_t port = options.port;
   if (const auto named = socket::Address::parse(options.listen_address, port)) port = named->port();
+  const bool of_range = port == 0 && options.first_port != 0;
+  const std::uint16_t first = of_range ? options.first_port : port;
+  const std::uint16_t last = of_range ? std::max(options.first_port, options.last_port) : port;
   std::vector<socket::Address> wanted;
   for (const std::string& text : listen_addresses(options, *own, credentials_ != nullptr)) {
     const auto address = socket::Address::parse(text, port);
@@ -139,7 +142,7 @@ Status Endpoint::listen() {
                          options.spare_descriptors,
                          options.connect_timeout},
       [this](UniqueFd socket, Strangers::Id stranger) { return welcome(std::move(socket), stranger); });
-  if (Status opened = open_port(wanted); !opened) return opened;
+  if (Status opened = open_port(std::move(wanted), first, last); !opened) return opened;
   address_ = announced.host.empty() ? *own : announced.host;
   port_ = announced.port.value_or(port_);
   context_->port = listener_;
@@ -148,14 +151,20 @@ Status Endpoint::listen() {
 }
 
 /// The port must be free at the first address. The second gets the same port if it is free there.
-Status Endpoint::open_port(const std::vector<socket::Address>& wanted) {
-  for (int tries = 0; tries < kPortTries; ++tries) {
+Status Endpoint::open_port(std::vector<socket::Address> wanted, std::uint16_t first, std::uint16_t last) {
+  const int ports = first == 0 ? kPortTries : last - first + 1;
+  for (int tried = 1; tried <= ports; ++tried) {
+    if (first != 0) {
+      for (socket::Address& address : wanted) address.set_port(static_cast<std::uint16_t>(first + tried - 1));
+    }
     listener_->discard_all();
     const auto bound = listener_->open(wanted.front());
     const bool is_taken = !bound && (bound.error().code == ErrorCode::kUnavailable ||
                                      bound.error().code == ErrorCode::kPermissionDenied);
-    if (is_taken && wanted.front().port() != 0) {
-      return fail(bound.error().code, "{}; UCCL_P2P_PORT chooses the port, and with 0 the system does",
+    if (is_taken && first != 0) {
+      if (tried != ports) continue;
+      return fail(bound.error().code, "{}{}; UCCL_P2P_PORT chooses the port, and with 0 the system does",
+                  ports == 1 ? "" : fmt::format("none of the ports from {} to {} is free: ", first, last),
                   bound.error().message);
     }
     if (!bound) return tl::unexpected(bound.error());
@@ -166,7 +175,7 @@ Status Endpoint::open_port(const std::vector<socket::Address>& wanted) {
     const auto second = listener_->open(beside);
     if (second) return {};
     log(LogLevel::kDebug, "nobody can connect to {}: {}", beside.describe(), second.error().message);
-    if (wanted.front().port() != 0) return {};
+    if (ports == 1) return {};
   }
   return {};
 }

@@ -60,6 +60,9 @@ class Endpoint {
   std::shared_ptr<Connection> connect(const std::string& host, std::uint16_t port,
                                       std::chrono::nanoseconds timeout, std::optional<std::string> note);
 
+  /// Peers can connect: it was not closed.
+  bool listens() const { return !connections_.closing(); }
+
   /// The next that a peer has opened; kTimedOut if there is none in time.
   Result<std::shared_ptr<Connection>> accept(std::chrono::nanoseconds timeout);
   std::uint64_t wait_for_peer(std::uint64_t seen, std::chrono::nanoseconds timeout) {
@@ -78,7 +81,7 @@ class Endpoint {
   Status start_threads();
   Status listen();
   void close_connections(std::chrono::steady_clock::time_point deadline);
-  Status open_port(const std::vector<socket::Address>& wanted);
+  Status open_port(std::vector<socket::Address> wanted, std::uint16_t first, std::uint16_t last);
   void count_until_open(Connection& connection, Strangers::Id stranger);
   Strangers::Drop welcome(UniqueFd socket, Strangers::Id stranger);
   SessionConfig session_config(std::optional<std::string> note) const;

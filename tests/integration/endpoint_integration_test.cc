@@ -96,6 +96,23 @@ TEST(EndpointTest, ClosesBesideAStoppedPeerInTheTimeThatItIsGiven) {
   }
 }
 
+TEST(EndpointTest, TakesTheFirstPortOfARangeThatIsFree) {
+  const Endpoint first = Endpoint::create(on_loopback()).value();
+  Options options = on_loopback();
+  options.first_port = first.port();
+  options.last_port = static_cast<std::uint16_t>(std::min(first.port() + 50, 65535));
+  const Result<Endpoint> second = Endpoint::create(options);
+  ASSERT_TRUE(is_ok(status_of(second)));
+  EXPECT_GT(second->port(), first.port());
+  EXPECT_LE(second->port(), options.last_port);
+  options.last_port = options.first_port;
+  const Result<Endpoint> none = Endpoint::create(options);
+  ASSERT_FALSE(none);
+  EXPECT_THAT(none.error().message, HasSubstr("UCCL_P2P_PORT"));
+  options.port = second->port();  // one that is named counts alone
+  EXPECT_FALSE(Endpoint::create(options));
+}
+
 TEST(EndpointTest, AnEndpointAtLoopbackIsThereAlone) {
   const auto announced = Endpoint::announced_address(Options());
   ASSERT_TRUE(is_ok(status_of(announced)));

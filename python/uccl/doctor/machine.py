@@ -146,7 +146,10 @@ def _network() -> Iterator[Finding]:
 
 
 def _port(section: str) -> Iterator[Finding]:
-    port = configured_port()
+    port, text = configured_port(), os.environ.get("UCCL_P2P_PORT", "")
+    if not port and text not in ("", "0"):
+        yield Finding(section, "port", f"{text}, by UCCL_P2P_PORT")
+        return
     if not port:
         yield Finding(section, "port", "the system chooses (UCCL_P2P_PORT is not set)")
         return
