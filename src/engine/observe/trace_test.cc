@@ -13,6 +13,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "base/unique_fd.h"
 
@@ -64,6 +65,18 @@ TEST_F(TraceTest, WritesAnEventALineAndTheEndsOfTheArray) {
   EXPECT_THAT(text(), HasSubstr(R"("transport":"tcp","rail":"eth?")")) << "fit for a JSON string";
   EXPECT_THAT(text(), HasSubstr(R"("outcome":"peer_gone")"));
   EXPECT_THAT(text(), EndsWith("\n]\n"));
+}
+
+TEST_F(TraceTest, OneIsThereAtOnceAfterAnotherOfItsFile) {
+  auto old = Trace::of_process(options_);
+  for (int i = 0; i < 200; ++i) {
+    std::shared_ptr<Trace> next;
+    std::thread beside([&] { next = Trace::of_process(options_); });
+    old.reset();
+    beside.join();
+    ASSERT_NE(next, nullptr) << "after " << i;
+    old = std::move(next);
+  }
 }
 
 TEST_F(TraceTest, EndsBeforeTheFileIsTooLarge) {
