@@ -66,7 +66,8 @@ class P2P_API TcpxSession {
   p2p::Result<std::vector<std::byte>> listen();
 
   /// Waits until the client that has the information is connected on every channel and calls it
-  /// `remote_name`: transfers may receive from it.
+  /// `remote_name`: transfers may receive from it. kPermissionDenied if one with other information came: then
+  /// `listen` again.
   p2p::Status accept(const std::string& remote_name, std::chrono::milliseconds timeout);
 
   /// Keeps a server's connection information, which comes from outside and is checked.

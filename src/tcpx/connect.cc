@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "drivers/cuda/memory.h"
+#include "drivers/nccl_net/sigpipe.h"
 #include "tcpx/core.h"
 
 /// How a session's channels come about.
@@ -19,7 +20,7 @@ using p2p::Status;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kInfoMagic = 0x69706374;  // "tcpi"
-constexpr std::uint16_t kInfoVersion = 1;
+constexpr std::uint16_t kInfoVersion = 2;
 
 Status copy_from_device(void* to, const void* from, std::size_t size) {
   return p2p::cuda::copy_now(to, from, size);
@@ -44,25 +45,27 @@ Status poll_until(const std::string& what, std::chrono::milliseconds timeout, Po
 Result<std::vector<std::byte>> TcpxSession::Core::listen() {
   const OnDevice on_device(options_.cuda_device);
   p2p::MutexLock lock(mutex_);
-  if (!listeners_.empty()) return fail(ErrorCode::kInvalidArgument, "listen: already listening for a client");
-  std::vector<net::Listener> listeners;
+  if (arriving_) return fail(ErrorCode::kInvalidArgument, "listen: already listening for a client");
+  const auto token = Greeting::draw();
+  if (!token) return tl::unexpected(token.error());
+  Arriving arriving{.token = *token, .listeners = {}, .accepted = {}, .greeting = nullptr, .remote = {}};
   p2p::Bytes info;
   p2p::ByteWriter writer(info);
   writer.put(kInfoMagic);
   writer.put(kInfoVersion);
   writer.put(static_cast<std::uint16_t>(options_.channels));
   writer.put(static_cast<std::uint64_t>(options_.chunk_bytes));
+  writer.put(*token);
   for (std::size_t channel = 0; channel < options_.channels; ++channel) {
     auto listener = net::Listener::open(plugin_, device_of(channel),
                                         options_.cuda_device >= 0 ? copy_from_device : net::copy_from_host,
                                         options_.cuda_device);
     if (!listener) return tl::unexpected(listener.error());
     writer.put(listener->handle());
-    listeners.push_back(std::move(*listener));
+    arriving.listeners.push_back(std::move(*listener));
   }
-  listeners_ = std::move(listeners);
-  accepted_.clear();
-  accepted_.resize(listeners_.size());
+  arriving.accepted.resize(arriving.listeners.size());
+  arriving_.emplace(std::move(arriving));
   return info;
 }
 
@@ -71,33 +74,58 @@ Status TcpxSession::Core::accept(const std::string& name, std::chrono::milliseco
 }
 
 Result<bool> TcpxSession::Core::poll_accept(const std::string& name) {
+  const net::NoSigpipe quiet;
   const OnDevice on_device(options_.cuda_device);
   p2p::MutexLock lock(mutex_);
-  if (listeners_.empty()) return fail(ErrorCode::kInvalidArgument, "accept of {}: listen comes first", name);
-  bool all = true;
-  for (std::size_t channel = 0; channel < listeners_.size(); ++channel) {
-    if (accepted_[channel]) continue;
-    auto comm = listeners_[channel].poll();
-    if (!comm) {
-      listeners_.clear();
-      return tl::unexpected(comm.error());
-    }
-    accepted_[channel] = std::move(*comm);
-    all = all && accepted_[channel].has_value();
-  }
-  if (!all) return false;
-  if (auto opened = open_unpacker(); !opened) return tl::unexpected(opened.error());
-  std::vector<ReceiveChannel> channels;
-  channels.reserve(accepted_.size());
-  for (auto& comm : accepted_) channels.emplace_back(std::move(*comm), options_.window, unpacker_);
-  Remote& remote = remotes_[name];
-  if (!remote.receives.empty()) {
+  if (!arriving_) return fail(ErrorCode::kInvalidArgument, "accept of {}: listen comes first", name);
+  if (const auto known = remotes_.find(name); known != remotes_.end() && !known->second.receives.empty()) {
     return fail(ErrorCode::kInvalidArgument, "accept of {}: it is connected already", name);
   }
-  remote.receives = std::move(channels);
-  listeners_.clear();
-  accepted_.clear();
+  const auto arrived = arrive(*arriving_);
+  if (!arrived) {
+    arriving_.reset();
+    return fail(arrived.error().code, "accept of {}: {}", name, arrived.error().message);
+  }
+  if (!*arrived) return false;
+  remotes_[name].receives = std::move(arriving_->remote.receives);
+  arriving_.reset();
   return true;
+}
+
+/// True once all channels are there and have shown whose they are.
+Result<bool> TcpxSession::Core::arrive(Arriving& arriving) {
+  bool all = true;
+  for (std::size_t channel = 0; channel < arriving.listeners.size(); ++channel) {
+    if (arriving.greeting || arriving.accepted[channel]) continue;
+    auto comm = arriving.listeners[channel].poll();
+    if (!comm) return tl::unexpected(comm.error());
+    arriving.accepted[channel] = std::move(*comm);
+    all = all && arriving.accepted[channel].has_value();
+  }
+  if (!all) return false;
+  if (!arriving.greeting) {
+    if (const Status greeted = greet(arriving); !greeted) return tl::unexpected(greeted.error());
+  }
+  if (const Status moved = move(arriving.remote); !moved) return tl::unexpected(moved.error());
+  if (arriving.greeting->under_way()) return false;
+  if (const Status good = arriving.greeting->check(arriving.token); !good)
+    return tl::unexpected(good.error());
+  for (ReceiveChannel& channel : arriving.remote.receives) channel.forget(Greeting::kMemory);
+  return true;
+}
+
+Status TcpxSession::Core::greet(Arriving& arriving) {
+  if (auto opened = open_unpacker(); !opened) return opened;
+  auto greeting =
+      Greeting::open(options_.cuda_device, pointer_type(options_.cuda_device >= 0), arriving.accepted.size());
+  if (!greeting) return tl::unexpected(greeting.error());
+  arriving.greeting = std::move(*greeting);
+  for (auto& comm : arriving.accepted) {
+    ReceiveChannel& channel =
+        arriving.remote.receives.emplace_back(std::move(*comm), options_.window, unpacker_);
+    channel.add(arriving.greeting->chunk(arriving.remote.receives.size() - 1));
+  }
+  return {};
 }
 
 /// One for all channels, at the first accept.
@@ -117,6 +145,8 @@ Status TcpxSession::Core::load(const std::string& name, std::span<const std::byt
   const bool known = reader.get<std::uint32_t>() == kInfoMagic && reader.get<std::uint16_t>() == kInfoVersion;
   const auto channels = reader.get<std::uint16_t>();
   const auto chunk_bytes = reader.get<std::uint64_t>();
+  Greeting::Token token{};
+  std::ranges::copy(reader.take(token.size()), token.begin());
   if (!known || !reader.ok() || reader.left() != std::size_t{channels} * net::abi::kHandleBytes) {
     return fail(ErrorCode::kInvalidArgument, "connection information of {}: {} bytes that are none", name,
                 info.size());
@@ -134,14 +164,15 @@ Status TcpxSession::Core::load(const std::string& name, std::span<const std::byt
     }
   }
   p2p::MutexLock lock(mutex_);
-  Remote& remote = remotes_[name];
-  if (!remote.sends.empty() || !remote.connectors.empty()) {
+  if (!remotes_[name].sends.empty() || leaving_.contains(name)) {
     return fail(ErrorCode::kInvalidArgument, "connection information of {}: loaded already", name);
   }
+  Leaving leaving{.token = token, .connectors = {}, .connected = {}, .greeting = nullptr, .remote = {}};
   for (std::size_t channel = 0; channel < channels; ++channel) {
-    remote.connectors.emplace_back(plugin_, device_of(channel), handles[channel]);
+    leaving.connectors.emplace_back(plugin_, device_of(channel), handles[channel]);
   }
-  remote.connected.resize(channels);
+  leaving.connected.resize(channels);
+  leaving_.emplace(name, std::move(leaving));
   return {};
 }
 
@@ -150,29 +181,55 @@ Status TcpxSession::Core::connect(const std::string& name, std::chrono::millisec
 }
 
 Result<bool> TcpxSession::Core::poll_connect(const std::string& name) {
+  const net::NoSigpipe quiet;
   const OnDevice on_device(options_.cuda_device);
   p2p::MutexLock lock(mutex_);
-  const auto found = remotes_.find(name);
-  if (found == remotes_.end() || found->second.connectors.empty()) {
+  const auto found = leaving_.find(name);
+  if (found == leaving_.end()) {
     return fail(ErrorCode::kInvalidArgument, "connect to {}: its connection information is not loaded", name);
   }
-  Remote& remote = found->second;
+  const auto left = leave(found->second);
+  if (!left) {
+    leaving_.erase(found);
+    return fail(left.error().code, "connect to {}: {}", name, left.error().message);
+  }
+  if (!*left) return false;
+  remotes_[name].sends = std::move(found->second.remote.sends);
+  leaving_.erase(found);
+  return true;
+}
+
+/// True once all channels are there and have told whose they are.
+Result<bool> TcpxSession::Core::leave(Leaving& leaving) {
   bool all = true;
-  for (std::size_t channel = 0; channel < remote.connectors.size(); ++channel) {
-    if (remote.connected[channel]) continue;
-    auto comm = remote.connectors[channel].poll();
-    if (!comm) {
-      remote.connectors.clear();
-      return tl::unexpected(comm.error());
-    }
-    remote.connected[channel] = std::move(*comm);
-    all = all && remote.connected[channel].has_value();
+  for (std::size_t channel = 0; channel < leaving.connectors.size(); ++channel) {
+    if (leaving.greeting || leaving.connected[channel]) continue;
+    auto comm = leaving.connectors[channel].poll();
+    if (!comm) return tl::unexpected(comm.error());
+    leaving.connected[channel] = std::move(*comm);
+    all = all && leaving.connected[channel].has_value();
   }
   if (!all) return false;
-  for (auto& comm : remote.connected) remote.sends.emplace_back(std::move(*comm), options_.window);
-  remote.connectors.clear();
-  remote.connected.clear();
+  if (!leaving.greeting) {
+    if (const Status greeted = greet(leaving); !greeted) return tl::unexpected(greeted.error());
+  }
+  if (const Status moved = move(leaving.remote); !moved) return tl::unexpected(moved.error());
+  if (leaving.greeting->under_way()) return false;
+  for (SendChannel& channel : leaving.remote.sends) channel.forget(Greeting::kMemory);
   return true;
+}
+
+Status TcpxSession::Core::greet(Leaving& leaving) {
+  auto greeting =
+      Greeting::open(options_.cuda_device, pointer_type(options_.cuda_device >= 0), leaving.connected.size());
+  if (!greeting) return tl::unexpected(greeting.error());
+  leaving.greeting = std::move(*greeting);
+  if (const Status written = leaving.greeting->write(leaving.token); !written) return written;
+  for (auto& comm : leaving.connected) {
+    SendChannel& channel = leaving.remote.sends.emplace_back(std::move(*comm), options_.window);
+    channel.add(leaving.greeting->chunk(leaving.remote.sends.size() - 1));
+  }
+  return {};
 }
 
 }  // namespace tcpx

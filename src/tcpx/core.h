@@ -13,19 +13,36 @@
 #include "drivers/cuda/device.h"
 #include "drivers/nccl_net/plugin.h"
 #include "tcpx/channel.h"
+#include "tcpx/greeting.h"
 #include "tcpx/session.h"
 
 namespace tcpx {
 
 /// The channels towards one remote. A failure is final and is every later post's answer.
 struct Remote {
-  std::vector<net::Connector> connectors;
-  std::vector<std::optional<net::SendComm>> connected;
   std::vector<SendChannel> sends;
   std::vector<ReceiveChannel> receives;
   std::uint64_t next_send = 0;  ///< chunks dealt out so far, over channels in turn
   std::uint64_t next_receive = 0;
   std::optional<p2p::Error> error;
+};
+
+/// What becomes a remote's receive channels. One listen, one client.
+struct Arriving {
+  Greeting::Token token;
+  std::vector<net::Listener> listeners;
+  std::vector<std::optional<net::RecvComm>> accepted;
+  std::unique_ptr<Greeting> greeting;  ///< once all are accepted
+  Remote remote;
+};
+
+/// What becomes a remote's send channels.
+struct Leaving {
+  Greeting::Token token;
+  std::vector<net::Connector> connectors;
+  std::vector<std::optional<net::SendComm>> connected;
+  std::unique_ptr<Greeting> greeting;  ///< once all are connected
+  Remote remote;
 };
 
 /// Makes a session's CUDA device current, as plugins want it; -1: nothing to do.
@@ -74,9 +91,16 @@ class TcpxSession::Core {
 
  private:
   const net::Device& device_of(std::size_t channel) const { return devices_[channel % devices_.size()]; }
+  net::abi::PointerType pointer_type(bool cuda) const {
+    return cuda || options_.host_pool ? net::abi::kPointerCuda : net::abi::kPointerHost;
+  }
   p2p::Result<bool> poll_accept(const std::string& name);
+  p2p::Result<bool> arrive(Arriving& arriving) P2P_REQUIRES(mutex_);
+  p2p::Status greet(Arriving& arriving) P2P_REQUIRES(mutex_);
   p2p::Status open_unpacker() P2P_REQUIRES(mutex_);
   p2p::Result<bool> poll_connect(const std::string& name);
+  p2p::Result<bool> leave(Leaving& leaving) P2P_REQUIRES(mutex_);
+  p2p::Status greet(Leaving& leaving) P2P_REQUIRES(mutex_);
   p2p::Result<Remote*> find_remote(const std::string& name) P2P_REQUIRES(mutex_);
   p2p::Status move(Remote& remote) P2P_REQUIRES(mutex_);
   void progress_remote(Remote& remote) P2P_REQUIRES(mutex_);
@@ -88,9 +112,9 @@ class TcpxSession::Core {
   p2p::Mutex mutex_;
   Memories memories_ P2P_GUARDED_BY(mutex_);
   std::uint64_t last_memory_ P2P_GUARDED_BY(mutex_) = 0;
-  std::vector<net::Listener> listeners_ P2P_GUARDED_BY(mutex_);
-  std::vector<std::optional<net::RecvComm>> accepted_ P2P_GUARDED_BY(mutex_);
   std::shared_ptr<p2p::device::Unpacker> unpacker_ P2P_GUARDED_BY(mutex_);
+  std::optional<Arriving> arriving_ P2P_GUARDED_BY(mutex_);  ///< from listen to the end of accept
+  std::map<std::string, Leaving> leaving_ P2P_GUARDED_BY(mutex_);
   std::map<std::string, Remote> remotes_ P2P_GUARDED_BY(mutex_);
 };
 

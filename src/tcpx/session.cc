@@ -58,8 +58,8 @@ TcpxSession::Core::Core(TcpxOptions options, std::shared_ptr<net::Plugin> plugin
 TcpxSession::Core::~Core() {
   const OnDevice on_device(options_.cuda_device);
   remotes_.clear();
-  accepted_.clear();
-  listeners_.clear();
+  leaving_.clear();
+  arriving_.reset();
 }
 
 Result<std::uint64_t> TcpxSession::Core::register_memory(void* data, std::size_t size) {
@@ -71,7 +71,8 @@ Result<std::uint64_t> TcpxSession::Core::register_memory(void* data, std::size_t
     return fail(ErrorCode::kInvalidArgument, "register memory of CUDA device {}: the session is for {}",
                 place->device, options_.cuda_device);
   }
-  const bool as_cuda = place->kind == p2p::MemoryKind::kCuda || options_.host_pool;
+  const net::abi::PointerType type = pointer_type(place->kind == p2p::MemoryKind::kCuda);
+  const bool as_cuda = type == net::abi::kPointerCuda;
   const std::size_t whole = as_cuda ? net::page_range(static_cast<std::byte*>(data), size).size : size;
   if (const std::size_t most = plugin_->net().max_registration_bytes(); whole > most) {
     return fail(ErrorCode::kInvalidArgument,
@@ -79,8 +80,7 @@ Result<std::uint64_t> TcpxSession::Core::register_memory(void* data, std::size_t
                 plugin_->name(), most, plugin_->version());
   }
   p2p::MutexLock lock(mutex_);
-  memories_[++last_memory_] = {static_cast<std::byte*>(data), size, *place,
-                               as_cuda ? net::abi::kPointerCuda : net::abi::kPointerHost, 0};
+  memories_[++last_memory_] = {static_cast<std::byte*>(data), size, *place, type, 0};
   return last_memory_;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -146,6 +147,46 @@ TEST(Session, RefusesWhatCannotWork) {
   EXPECT_EQ(server->accept("late", std::chrono::milliseconds(1)).error().code, p2p::ErrorCode::kTimedOut);
 }
 
+TEST(Session, AClientOfASessionThatGaveUpIsNotTakenForTheNextOnes) {
+  auto opened = TcpxSession::open(options()), server = TcpxSession::open(options());
+  auto stranger = TcpxSession::open(options()), client = TcpxSession::open(options());
+  ASSERT_TRUE(opened && server && stranger && client);
+  std::optional<TcpxSession> gave_up(std::move(*opened));
+  const auto old_info = gave_up->listen();
+  EXPECT_EQ(gave_up->accept("late", std::chrono::milliseconds(1)).error().code, p2p::ErrorCode::kTimedOut);
+  gave_up.reset();
+  const auto info = server->listen();
+  ASSERT_TRUE(old_info && info);
+  EXPECT_NE(*old_info, *info);
+  ASSERT_TRUE(stranger->loadRemoteConnInfo("server", *old_info));
+  ASSERT_TRUE(client->loadRemoteConnInfo("server", *info));
+  p2p::Status accepted;
+  std::thread accepting([&] { accepted = server->accept("client", seconds(20)); });
+  // Whether it reaches a listener is the plugin's affair.
+  (void)stranger->connect("server", std::chrono::milliseconds(500));
+  (void)client->connect("server", seconds(20));
+  accepting.join();
+  std::vector<std::byte> right = noise(1000, 1), wrong = noise(1000, 2), to(1000);
+  TcpxTransfer sent(*client, "server"), sent_by_stranger(*stranger, "server");
+  (void)sent.postSend(*client->registerMemory(right.data(), right.size()), 0, right.size());
+  (void)sent_by_stranger.postSend(*stranger->registerMemory(wrong.data(), wrong.size()), 0, wrong.size());
+  if (!accepted) {
+    EXPECT_EQ(accepted.error().code, p2p::ErrorCode::kPermissionDenied) << accepted.error().message;
+    EXPECT_NE(accepted.error().message.find("accept of client: channel 0: "), std::string::npos)
+        << accepted.error().message;
+    return;
+  }
+  TcpxTransfer receive(*server, "client");
+  ASSERT_TRUE(receive.postRecv(*server->registerMemory(to.data(), to.size()), 0, to.size()));
+  std::thread sending([&] {
+    (void)sent_by_stranger.wait(std::chrono::milliseconds(100));
+    EXPECT_TRUE(sent.wait(seconds(20)));
+  });
+  EXPECT_TRUE(receive.wait(seconds(20)));
+  sending.join();
+  EXPECT_EQ(to, right);
+}
+
 TEST(Session, ChecksThePeersHandlesFieldByField) {
   if (discover(SOFTNET_PATH)->name == "softnet") GTEST_SKIP() << "its handles harm nobody";
   auto server = TcpxSession::open(options());
@@ -153,7 +194,7 @@ TEST(Session, ChecksThePeersHandlesFieldByField) {
   ASSERT_TRUE(server && client);
   const auto info = server->listen();
   ASSERT_TRUE(info);
-  constexpr std::size_t kHead = 16, kHandle = 128, kThreads = 40;  // of a handle
+  constexpr std::size_t kHead = 48, kHandle = 128, kThreads = 40;  // of a handle
   for (const std::size_t channel : {0U, 2U}) {
     auto broken = *info;
     std::memset(broken.data() + kHead + channel * kHandle + kThreads, 0, 4);
