@@ -59,6 +59,7 @@ TCPX_API int tcpx_accept_v5(void* listen_comm, void** recv_comm, void** recv_dev
 TCPX_API int tcpx_reg_mr(void* comm, void* data, size_t size, int type, void** mhandle);
 TCPX_API int tcpx_dereg_mr(void* comm, void* mhandle);
 
+/* 0 with *request NULL, of a send as of a receive: the plugin cannot take it now, call again later. */
 TCPX_API int tcpx_isend(void* send_comm, void* data, int size, int tag, void* mhandle, void** request);
 
 /* n must be 1. */

@@ -56,6 +56,7 @@ class SendChannel {
 
   void add(Chunk chunk) { waiting_.push_back(std::move(chunk)); }
   p2p::Result<bool> progress();
+  std::size_t waiting() const { return waiting_.size(); }
   std::size_t under_way() const { return posted_.size(); }
   void fail(const p2p::Error& error);
   void forget(std::uint64_t mem_id) { registrations_.forget(mem_id); }
@@ -80,6 +81,7 @@ class ReceiveChannel {
   /// Posts receives and hands the unpacker what has come.
   p2p::Result<bool> receive();
 
+  std::size_t waiting() const { return waiting_.size(); }
   std::size_t under_way() const { return posted_.size(); }
   std::size_t to_unpack() const { return landings_.size(); }
 

@@ -40,6 +40,36 @@ Status poll_until(const std::string& what, std::chrono::milliseconds timeout, Po
   }
 }
 
+Result<std::unique_ptr<Greeting>> open_greeting(const TcpxOptions& options, std::size_t channels) {
+  const bool cuda = options.cuda_device >= 0;
+  return Greeting::open(options.cuda_device, pointer_type(options, cuda), channels);
+}
+
+Status greet(Arriving& arriving, const TcpxOptions& options,
+             const std::shared_ptr<p2p::device::Unpacker>& unpacker) {
+  auto greeting = open_greeting(options, arriving.accepted.size());
+  if (!greeting) return tl::unexpected(greeting.error());
+  arriving.greeting = std::move(*greeting);
+  std::size_t index = 0;
+  for (auto& comm : arriving.accepted) {
+    arriving.remote.receives.emplace_back(std::move(*comm), options.window, unpacker)
+        .add(arriving.greeting->chunk(index++));
+  }
+  return {};
+}
+
+Status greet(Leaving& leaving, const TcpxOptions& options) {
+  auto greeting = open_greeting(options, leaving.connected.size());
+  if (!greeting) return tl::unexpected(greeting.error());
+  leaving.greeting = std::move(*greeting);
+  if (const Status written = leaving.greeting->write(leaving.token); !written) return written;
+  std::size_t index = 0;
+  for (auto& comm : leaving.connected) {
+    leaving.remote.sends.emplace_back(std::move(*comm), options.window).add(leaving.greeting->chunk(index++));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<std::byte>> TcpxSession::Core::listen() {
@@ -104,7 +134,9 @@ Result<bool> TcpxSession::Core::arrive(Arriving& arriving) {
   }
   if (!all) return false;
   if (!arriving.greeting) {
-    if (const Status greeted = greet(arriving); !greeted) return tl::unexpected(greeted.error());
+    Status greeted = open_unpacker();
+    if (greeted) greeted = greet(arriving, options_, unpacker_);
+    if (!greeted) return tl::unexpected(greeted.error());
   }
   if (const Status moved = move(arriving.remote); !moved) return tl::unexpected(moved.error());
   if (arriving.greeting->under_way()) return false;
@@ -112,20 +144,6 @@ Result<bool> TcpxSession::Core::arrive(Arriving& arriving) {
     return tl::unexpected(good.error());
   for (ReceiveChannel& channel : arriving.remote.receives) channel.forget(Greeting::kMemory);
   return true;
-}
-
-Status TcpxSession::Core::greet(Arriving& arriving) {
-  if (auto opened = open_unpacker(); !opened) return opened;
-  auto greeting =
-      Greeting::open(options_.cuda_device, pointer_type(options_.cuda_device >= 0), arriving.accepted.size());
-  if (!greeting) return tl::unexpected(greeting.error());
-  arriving.greeting = std::move(*greeting);
-  for (auto& comm : arriving.accepted) {
-    ReceiveChannel& channel =
-        arriving.remote.receives.emplace_back(std::move(*comm), options_.window, unpacker_);
-    channel.add(arriving.greeting->chunk(arriving.remote.receives.size() - 1));
-  }
-  return {};
 }
 
 /// One for all channels, at the first accept.
@@ -211,25 +229,12 @@ Result<bool> TcpxSession::Core::leave(Leaving& leaving) {
   }
   if (!all) return false;
   if (!leaving.greeting) {
-    if (const Status greeted = greet(leaving); !greeted) return tl::unexpected(greeted.error());
+    if (const Status greeted = greet(leaving, options_); !greeted) return tl::unexpected(greeted.error());
   }
   if (const Status moved = move(leaving.remote); !moved) return tl::unexpected(moved.error());
   if (leaving.greeting->under_way()) return false;
   for (SendChannel& channel : leaving.remote.sends) channel.forget(Greeting::kMemory);
   return true;
-}
-
-Status TcpxSession::Core::greet(Leaving& leaving) {
-  auto greeting =
-      Greeting::open(options_.cuda_device, pointer_type(options_.cuda_device >= 0), leaving.connected.size());
-  if (!greeting) return tl::unexpected(greeting.error());
-  leaving.greeting = std::move(*greeting);
-  if (const Status written = leaving.greeting->write(leaving.token); !written) return written;
-  for (auto& comm : leaving.connected) {
-    SendChannel& channel = leaving.remote.sends.emplace_back(std::move(*comm), options_.window);
-    channel.add(leaving.greeting->chunk(leaving.remote.sends.size() - 1));
-  }
-  return {};
 }
 
 }  // namespace tcpx

@@ -27,6 +27,11 @@ struct Remote {
   std::optional<p2p::Error> error;
 };
 
+/// As which kind of memory that of a session's CUDA device, or the host's, is registered.
+inline net::abi::PointerType pointer_type(const TcpxOptions& options, bool cuda) {
+  return cuda || options.host_pool ? net::abi::kPointerCuda : net::abi::kPointerHost;
+}
+
 /// What becomes a remote's receive channels. One listen, one client.
 struct Arriving {
   Greeting::Token token;
@@ -91,16 +96,11 @@ class TcpxSession::Core {
 
  private:
   const net::Device& device_of(std::size_t channel) const { return devices_[channel % devices_.size()]; }
-  net::abi::PointerType pointer_type(bool cuda) const {
-    return cuda || options_.host_pool ? net::abi::kPointerCuda : net::abi::kPointerHost;
-  }
   p2p::Result<bool> poll_accept(const std::string& name);
   p2p::Result<bool> arrive(Arriving& arriving) P2P_REQUIRES(mutex_);
-  p2p::Status greet(Arriving& arriving) P2P_REQUIRES(mutex_);
   p2p::Status open_unpacker() P2P_REQUIRES(mutex_);
   p2p::Result<bool> poll_connect(const std::string& name);
   p2p::Result<bool> leave(Leaving& leaving) P2P_REQUIRES(mutex_);
-  p2p::Status greet(Leaving& leaving) P2P_REQUIRES(mutex_);
   p2p::Result<Remote*> find_remote(const std::string& name) P2P_REQUIRES(mutex_);
   p2p::Status move(Remote& remote) P2P_REQUIRES(mutex_);
   void progress_remote(Remote& remote) P2P_REQUIRES(mutex_);

@@ -173,6 +173,7 @@ int tcpx_isend(void* send_comm, void* data, int size, int tag, void* mhandle, vo
   net::Net* const plugin = current();
   if (plugin == nullptr) return kBadCall;
   if (send_comm == nullptr || request == nullptr || size < 0) return refuse("tcpx_isend: bad argument");
+  *request = nullptr;
   return check(plugin->isend(send_comm, data, static_cast<std::size_t>(size), tag, mhandle, request),
                "tcpx_isend");
 }

@@ -71,7 +71,7 @@ Result<std::uint64_t> TcpxSession::Core::register_memory(void* data, std::size_t
     return fail(ErrorCode::kInvalidArgument, "register memory of CUDA device {}: the session is for {}",
                 place->device, options_.cuda_device);
   }
-  const net::abi::PointerType type = pointer_type(place->kind == p2p::MemoryKind::kCuda);
+  const net::abi::PointerType type = pointer_type(options_, place->kind == p2p::MemoryKind::kCuda);
   const bool as_cuda = type == net::abi::kPointerCuda;
   const std::size_t whole = as_cuda ? net::page_range(static_cast<std::byte*>(data), size).size : size;
   if (const std::size_t most = plugin_->net().max_registration_bytes(); whole > most) {
@@ -179,9 +179,13 @@ std::string TcpxSession::Core::where_it_stands(const std::string& name) {
   p2p::MutexLock lock(mutex_);
   const auto found = remotes_.find(name);
   if (found == remotes_.end()) return "there is no connection";
-  std::size_t sends = 0, receives = 0, landings = 0;
-  for (const SendChannel& channel : found->second.sends) sends += channel.under_way();
+  std::size_t sends = 0, receives = 0, landings = 0, waiting = 0;
+  for (const SendChannel& channel : found->second.sends) {
+    sends += channel.under_way();
+    waiting += channel.waiting();
+  }
   for (const ReceiveChannel& channel : found->second.receives) {
+    waiting += channel.waiting();
     receives += channel.under_way();
     landings += channel.to_unpack();
   }
@@ -189,6 +193,7 @@ std::string TcpxSession::Core::where_it_stands(const std::string& name) {
   add(landings, "receives have come and are not unpacked: the GPU is behind, and the pool fills");
   add(receives, landings != 0 ? "receives are posted behind them"
                               : "receives are posted and nothing comes: the other side is silent");
+  if (text.empty()) add(waiting, "messages wait, and the plugin takes none of them");
   if (net::is_tcpx(plugin_->name()) && options_.cuda_device >= 0 && !look_for_receive_manager().is_there()) {
     text += "; RxDM is gone: its sockets are no more";
   }
