@@ -19,10 +19,11 @@ namespace p2p::python {
 namespace nb = nanobind;
 namespace {
 
-constexpr std::chrono::milliseconds kExitDrain{500};
+// Both together, and the end of the interpreter, are the second that docs/python.md promises.
+constexpr std::chrono::milliseconds kExitDrain{400};
 
 // How long an end waits until the peers have heard of it.
-constexpr std::chrono::milliseconds kGoodbye{450};
+constexpr std::chrono::milliseconds kGoodbye{300};
 
 constexpr std::chrono::seconds kExitWait{2};
 
