@@ -84,7 +84,7 @@ def main():
     environment = dict(
         os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(), NCCL_NET_PLUGIN=plugin, NCCL_NET="softnet",
         NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1", NCCL_PROTO="Simple", NCCL_NVLS_ENABLE="0",
-        NCCL_NET_GDR_LEVEL="SYS", NCCL_NET_GDR_READ="1", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1",
+        NCCL_NET_GDR_LEVEL="SYS", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1",
         NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,ENV", SOFTNET_CUDA="1", SOFTNET_INTERFACES="lo",
         SOFTNET_POOL_MIB="512")
     environment.setdefault("NCCL_ALGO", "Ring")

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/listen/own_address.h"
 
+#include "base/error.h"
 #include "drivers/socket/address.h"
 #include "drivers/socket/default_address.h"
 #include "drivers/socket/interfaces.h"
