@@ -27,7 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-/// One line: format, process, its PID namespace, birth (ns), GPU, port, address.
+/// One line: format, process, its PID namespace, birth (ns of the steady clock, which the processes of a
+/// machine share), GPU, port, address.
 struct Entry {
   std::uint64_t pid = 0;
   std::uint64_t pid_namespace = 0;
@@ -141,9 +142,10 @@ Result<LocalListing> LocalListing::announce(const Endpoint& endpoint, std::int32
   if (!place) return tl::unexpected(place.error());
   const Incarnation incarnation = endpoint.incarnation();
   const std::string name = fmt::format("{}/{}{}-{}-{}", *place, kEntryPrefix, gpu, ::getpid(), incarnation);
-  const std::string text = fmt::format(
-      "{} {} {} {} {} {} {}\n", kEntryFormat, ::getpid(), namespace_id("pid").value_or(0),
-      std::chrono::system_clock::now().time_since_epoch().count(), gpu, endpoint.port(), endpoint.address());
+  const std::string text =
+      fmt::format("{} {} {} {} {} {} {}\n", kEntryFormat, ::getpid(), namespace_id("pid").value_or(0),
+                  std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(), gpu, endpoint.port(),
+                  endpoint.address());
   LocalListing announced;
   announced.file_ = std::make_unique<File>();
   announced.file_->path = fmt::format("{}/.draft-{}", *place, incarnation);

@@ -36,9 +36,16 @@ thread_local bool holds_changing = false;  // of the thread that forks
 // which is better than a fork that hangs.
 void before_fork() {
   timespec limit{};
-  ::clock_gettime(CLOCK_REALTIME, &limit);
+  ::clock_gettime(CLOCK_MONOTONIC, &limit);
   ++limit.tv_sec;
-  holds_changing = ::pthread_rwlock_timedwrlock(&changing, &limit) == 0;
+#if defined(__SANITIZE_THREAD__)
+  __tsan_mutex_pre_lock(&changing, __tsan_mutex_try_lock);
+#endif
+  holds_changing = ::pthread_rwlock_clockwrlock(&changing, CLOCK_MONOTONIC, &limit) == 0;
+#if defined(__SANITIZE_THREAD__)
+  __tsan_mutex_post_lock(&changing,
+                         __tsan_mutex_try_lock | (holds_changing ? 0 : __tsan_mutex_try_lock_failed), 0);
+#endif
 }
 
 void in_parent() {

@@ -162,6 +162,7 @@ Result<bool> StreamTls::shake_hands() {
     if (SSL_get_error(ssl_, done) == SSL_ERROR_WANT_READ) return false;
     return tl::unexpected(explain("TLS handshake of a stream"));
   }
+  key_updates_.watch(ssl_);
   // There is no other way to get here, which is worth a look.
   if (SSL_session_reused(ssl_) == 1) return true;
   return fail(ErrorCode::kPermissionDenied, "TLS handshake of a stream: no key was shown");
@@ -231,7 +232,10 @@ Result<std::size_t> StreamTls::open(std::span<std::byte> into) {
     ERR_clear_error();
     const int done = SSL_read_ex(ssl_, into.data() + filled, into.size() - filled, &got);
     filled += got;
-    if (done == 1) continue;
+    if (done == 1) {
+      key_updates_.count_record();
+      continue;
+    }
     if (broken_) return tl::unexpected(*broken_);
     const int why = SSL_get_error(ssl_, done);
     if (why == SSL_ERROR_WANT_READ) return filled;
@@ -254,6 +258,10 @@ Status StreamTls::flush() {
 
 /// OpenSSL asks for a record's head, then for the rest: what lies behind comes along, for a call less each.
 std::optional<std::size_t> StreamTls::get(std::span<std::byte> into) {
+  if (Status few = key_updates_.check(); !few) {
+    broken_ = std::move(few).error();
+    return std::nullopt;
+  }
   if (ahead_begin_ == ahead_end_) {
     if (drained_) return 0;
     const auto came = pipe_.receive(into, ahead_);

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "drivers/crypto/tls.h"
+#include "drivers/crypto/tls_context.h"
 #include "p2p/result.h"
 
 struct bio_st;
@@ -82,7 +83,8 @@ class StreamTls {
   const std::uint64_t records_of_a_key_;
   std::uint64_t records_ = 0;  // sealed with the key in use
   ssl_st* ssl_ = nullptr;
-  std::optional<Error> broken_;  // the pipe
+  KeyUpdates key_updates_;       // of the peer
+  std::optional<Error> broken_;  // the pipe, or the peer goes too far
 
   Bytes sealed_;
   std::size_t sent_ = 0;

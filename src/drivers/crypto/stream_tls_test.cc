@@ -173,6 +173,16 @@ TEST_F(StreamTlsTest, TakesNewKeysInBetween) {
   }
 }
 
+TEST_F(StreamTlsTest, AFloodOfNewKeysEndsIt) {
+  start(1, 1, 0);  // one for each record
+  shake_hands();
+  Bytes got;
+  const Status carried = carry(noise(std::size_t{4} << 20, 1), 9000, got);
+  ASSERT_FALSE(carried);
+  EXPECT_EQ(carried.error().code, ErrorCode::kProtocol);
+  EXPECT_THAT(carried.error().message, HasSubstr("new keys"));
+}
+
 TEST_F(StreamTlsTest, WhatIsOnTheWireIsNotWhatWasSent) {
   start(1, 1);
   shake_hands();

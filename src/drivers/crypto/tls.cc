@@ -170,6 +170,7 @@ Status Tls::shake_hands() {
 
 Status Tls::learn_peer() {
   established_ = true;
+  key_updates_.watch(ssl_);
   if (credentials_->by_key()) {
     // There is no other way to get here, which is worth a look.
     if (SSL_session_reused(ssl_) != 1) return fail(ErrorCode::kPermissionDenied, "TLS: no key was shown");
@@ -194,13 +195,14 @@ Status Tls::read(Bytes& clear) {
     ERR_clear_error();
     const int done = SSL_read_ex(ssl_, record.data(), record.size(), &got);
     if (done == 1) {
+      key_updates_.count_record();
       clear.insert(clear.end(), record.begin(), record.begin() + static_cast<std::ptrdiff_t>(got));
       continue;
     }
     const int why = SSL_get_error(ssl_, done);
     if (why == SSL_ERROR_WANT_READ) {
       drain();  // an answer to what asked for one
-      return {};
+      return key_updates_.check();
     }
     Error error = why == SSL_ERROR_ZERO_RETURN
                       ? Error{ErrorCode::kProtocol, "TLS: the peer has ended it and not the session"}

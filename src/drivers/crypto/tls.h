@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "drivers/crypto/credentials.h"
+#include "drivers/crypto/tls_context.h"
 #include "p2p/result.h"
 
 struct ssl_st;
@@ -91,6 +92,7 @@ class Tls {
   bool answered_ = false;
   bool established_ = false;
   std::uint64_t records_ = 0;       // sealed with the key in use
+  KeyUpdates key_updates_;          // of the peer
   std::optional<std::string> key_;  // the name of the one that was shown
   bool key_found_ = false;
   std::string peer_;

@@ -58,4 +58,19 @@ SSL_SESSION* session_of(SSL* ssl, ByteView key) {
   return nullptr;
 }
 
+void KeyUpdates::watch(SSL* ssl) {
+  SSL_set_msg_callback(ssl, on_message);
+  SSL_set_msg_callback_arg(ssl, this);
+}
+
+void KeyUpdates::on_message(int sent, int /*version*/, int type, const void* /*bytes*/, std::size_t /*size*/,
+                            SSL* /*ssl*/, void* self) {
+  if (sent == 0 && type == SSL3_RT_HANDSHAKE) ++static_cast<KeyUpdates*>(self)->updates_;
+}
+
+Status KeyUpdates::check() const {
+  if (updates_ <= kFree + records_ / kRecordsForOne) return {};
+  return fail(ErrorCode::kProtocol, "TLS: the peer took {} new keys for {} records", updates_, records_);
+}
+
 }  // namespace p2p::crypto

@@ -1,6 +1,9 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "base/bytes.h"
 #include "p2p/result.h"
 
@@ -17,5 +20,30 @@ Result<ssl_ctx_st*> make_tls_context();
 /// A session as if resumed, which is how TLS 1.3 takes keys from outside; null where memory is short. The
 /// caller frees it.
 ssl_session_st* session_of(ssl_st* ssl, ByteView key);
+
+/// What a peer says within TLS beside data once that is established: new keys. Each costs this side more than
+/// its 27 bytes are worth, and OpenSSL takes any number of them within one call. An honest peer has one for
+/// millions of records (`Tls::kRecordsOfAKey`).
+class KeyUpdates {
+ public:
+  static constexpr std::uint64_t kFree = 64;
+  static constexpr std::uint64_t kRecordsForOne = 64;
+
+  /// Counts from now on. `this` outlives `ssl`'s use.
+  void watch(ssl_st* ssl);
+
+  /// Data came.
+  void count_record() { ++records_; }
+
+  /// kProtocol if there were too many for the data that came.
+  Status check() const;
+
+ private:
+  static void on_message(int sent, int version, int type, const void* bytes, std::size_t size, ssl_st* ssl,
+                         void* self);
+
+  std::uint64_t records_ = 0;
+  std::uint64_t updates_ = 0;
+};
 
 }  // namespace p2p::crypto

@@ -337,5 +337,19 @@ TEST(Tls, TakesNewKeysAfterManyRecords) {
   EXPECT_EQ(updates, kRecords / 50 - 1);
 }
 
+TEST(Tls, AFloodOfNewKeysEndsIt) {
+  const Shared one = keys({key("a", "some secret")});
+  Pair pair(one, one);
+  pair.client = Tls::start(one, Tls::Side::kDials, 0).value();  // one for each record
+  pair.expect_established();
+  for (int i = 0; i != 1000 && !pair.server_error; ++i) {
+    ASSERT_TRUE(pair.client->seal(as_bytes("x")));
+    pair.run();
+  }
+  ASSERT_TRUE(pair.server_error);
+  EXPECT_EQ(pair.server_error->code, ErrorCode::kProtocol);
+  EXPECT_THAT(pair.server_error->message, HasSubstr("new keys"));
+}
+
 }  // namespace
 }  // namespace p2p::crypto
