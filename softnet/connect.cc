@@ -27,6 +27,8 @@ const sockaddr* generic(const sockaddr_in6& address) { return reinterpret_cast<c
 /// A connection that is being made. Used by one thread at a time, the holder of the attempts' lock.
 struct Attempt {
   UniqueFd socket;
+  UniqueFd control;        // the first connection, if the habits want two
+  Clock::time_point next;  // not before is the next step made
   Clock::time_point deadline;
   Greeting greeting;
   std::size_t sent = 0;
@@ -46,21 +48,28 @@ Attempts& attempts() {
   return *all;
 }
 
-std::uint64_t begin(Attempts& all, const Device& device, const Handle& handle) {
-  Attempt attempt;
-  attempt.socket = make_socket(handle.address);
-  attempt.deadline = Clock::now() + settings().timeout;
-  attempt.greeting.cookie = handle.cookie;
-  const int fd = attempt.socket.get();
-  if (fd < 0) return 0;
+/// Invalid with errno on failure.
+UniqueFd dial(const Device& device, const Handle& handle) {
+  UniqueFd socket = make_socket(handle.address);
+  const int fd = socket.get();
+  if (fd < 0) return {};
   // Leave by the device's own interface.
   if (device.address.sin6_family == handle.address.sin6_family &&
       ::bind(fd, generic(device.address), address_size(device.address)) != 0) {
-    return 0;
+    return {};
   }
   prepare_stream(fd);
   if (::connect(fd, generic(handle.address), address_size(handle.address)) != 0 && errno != EINPROGRESS)
-    return 0;
+    return {};
+  return socket;
+}
+
+std::uint64_t begin(Attempts& all, const Device& device, const Handle& handle) {
+  Attempt attempt;
+  attempt.socket = dial(device, handle);
+  if (attempt.socket.get() < 0) return 0;
+  attempt.deadline = Clock::now() + settings().timeout;
+  attempt.greeting.cookie = handle.cookie;
   std::uint64_t number = 0;
   if (::getrandom(&number, sizeof number, 0) != sizeof number) return 0;
   all.open.emplace(number, std::move(attempt));
@@ -95,10 +104,26 @@ long exchange(Attempt& attempt) {
   return moved;
 }
 
+/// With the habit that accept blocks: each connection takes its time, and the control connection comes first.
+bool takes_its_time(Attempt& attempt, const Device& device, const Handle& handle, int& code) {
+  if (!settings().habits.accept_blocks || !attempt.connected) return false;
+  const auto now = Clock::now();
+  if (attempt.next == Clock::time_point{}) attempt.next = now + settings().delay;
+  if (now < attempt.next) return true;
+  if (attempt.control) return false;
+  attempt.control = std::move(attempt.socket);
+  attempt.socket = dial(device, handle);
+  if (!attempt.socket) code = abi::kSystemError;
+  attempt.connected = false;
+  attempt.next = {};
+  return true;
+}
+
 /// Returns true once the acceptor has answered; sets `code` if it never will. Where the caller was late the
 /// answer may be there: only an attempt that gets no further is too late.
-bool go_on(Attempt& attempt, int& code) {
-  const bool tries = !settings().never_connect && (attempt.connected || finish_connect(attempt, code));
+bool go_on(Attempt& attempt, const Device& device, const Handle& handle, int& code) {
+  const bool tries = !settings().never_connect && (attempt.connected || finish_connect(attempt, code)) &&
+                     !takes_its_time(attempt, device, handle, code);
   const long moved = tries ? exchange(attempt) : 0;
   if (moved == kLost) code = abi::kRemoteError;
   if (moved == 0 && code == abi::kSuccess && Clock::now() > attempt.deadline) {
@@ -126,6 +151,8 @@ std::size_t packet_bytes(const Device& device) {
 
 /// The thread that GPUDirect-TCPX starts in the first accept. It knows the listener's socket by its number
 /// and goes on when the listener was closed: then it takes the connections of whatever has that number next.
+/// With the habit that accept blocks it takes two connections of a peer and waits for the second however
+/// long; that the first is dead it finds out only then.
 class AcceptThread {
  public:
   static std::shared_ptr<AcceptThread> start(int listener) {
@@ -139,6 +166,13 @@ class AcceptThread {
     return std::exchange(taken_, UniqueFd());
   }
 
+  /// A peer broke off: with the habit that accept blocks the third is the end.
+  void broke() {
+    constexpr int kTries = 3;
+    if (settings().habits.accept_blocks && ++broken_ == kTries) failed_ = ended_ = true;
+  }
+  bool failed() const { return failed_; }
+
   /// The accept has ended; with it the thread does.
   void end() {
     ended_ = true;
@@ -150,8 +184,9 @@ class AcceptThread {
   }
 
  private:
-  void run(int listener) {
-    constexpr int kLookEveryMs = 5;
+  static constexpr int kLookEveryMs = 5;
+
+  UniqueFd wait_for_one(int listener) const {
     while (!ended_) {
       pollfd poll{listener, POLLIN, 0};
       if (::poll(&poll, 1, kLookEveryMs) <= 0) continue;
@@ -159,14 +194,41 @@ class AcceptThread {
         ::poll(nullptr, 0, kLookEveryMs);
         continue;
       }
-      const std::lock_guard lock(mutex_);
-      if (!taken_) taken_ = accept_one(listener);
+      return accept_one(listener);
     }
+    return {};
+  }
+
+  static bool is_dead(int control) {
+    std::byte byte;
+    return ::recv(control, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;  // it says nothing while it lives
+  }
+
+  void run(int listener) {
+    UniqueFd control;
+    while (!ended_) {
+      if (settings().habits.accept_blocks) control = wait_for_one(listener);
+      UniqueFd guest = wait_for_one(listener);
+      if (control && is_dead(control.get())) {
+        broke();
+        continue;
+      }
+      while (!ended_ && has_guest()) ::poll(nullptr, 0, kLookEveryMs);
+      const std::lock_guard lock(mutex_);
+      taken_ = std::move(guest);
+    }
+  }
+
+  bool has_guest() {
+    const std::lock_guard lock(mutex_);
+    return static_cast<bool>(taken_);
   }
 
   std::mutex mutex_;
   UniqueFd taken_;  // the next guest
   std::atomic<bool> ended_{false};
+  std::atomic<bool> failed_{false};
+  std::atomic<int> broken_{0};
   std::thread thread_;
 };
 
@@ -187,7 +249,7 @@ std::unique_ptr<Listener> Listener::open(const Device& device, Handle& handle) {
   return listener;
 }
 
-std::unique_ptr<RecvComm> Listener::poll() {
+std::unique_ptr<RecvComm> Listener::poll(int& code) {
   const std::lock_guard lock(mutex_);
   if (settings().never_accept) return nullptr;
   while (UniqueFd socket = take_guest()) {
@@ -204,7 +266,10 @@ std::unique_ptr<RecvComm> Listener::poll() {
     }
     UniqueFd socket = std::move(guest->socket);
     guest = guests_.erase(guest);
-    if (verdict == Verdict::kLeave) continue;
+    if (verdict == Verdict::kLeave) {
+      if (thread_) thread_->broke();
+      continue;
+    }
     Greeting answer{Handle::kMagic, cookie_};
     iovec piece{&answer, sizeof answer};
     // The first 16 bytes of an empty socket buffer always fit.
@@ -213,6 +278,11 @@ std::unique_ptr<RecvComm> Listener::poll() {
     if (thread_) thread_->end();
     if (comm->ready()) return comm;
     warn("accept: no memory for the pool");
+  }
+  if (thread_ && thread_->failed()) {
+    thread_->end();
+    warn("accept: three peers broke off");
+    code = abi::kInternalError;
   }
   return nullptr;
 }
@@ -260,7 +330,8 @@ int poll_connect(const Device& device, Handle& handle, std::unique_ptr<SendComm>
     return abi::kRemoteError;
   }
   int code = abi::kSuccess;
-  if (go_on(found->second, code)) comm = std::make_unique<SendComm>(std::move(found->second.socket));
+  if (go_on(found->second, device, handle, code))
+    comm = std::make_unique<SendComm>(std::move(found->second.socket));
   if (comm && !comm->ready()) {
     comm.reset();
     code = abi::kUnhandledCudaError;

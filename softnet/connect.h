@@ -49,8 +49,9 @@ class Listener {
   static std::unique_ptr<Listener> open(const Device& device, Handle& handle);
   ~Listener();
 
-  /// Null until a connection is complete. Strangers are turned away.
-  std::unique_ptr<RecvComm> poll();
+  /// Null until a connection is complete. Strangers are turned away; with the habit that accept blocks the
+  /// third that breaks off ends it with a code.
+  std::unique_ptr<RecvComm> poll(int& code);
 
  private:
   struct Guest {

@@ -124,10 +124,11 @@ int connect(int index, void* buffer, void** comm, abi::DeviceHandle** /*device_h
 int accept(void* listener, void** comm, abi::DeviceHandle** device_handle) {
   if (listener == nullptr || comm == nullptr) return abi::kInternalError;
   end_stale_attempts();
-  std::unique_ptr<RecvComm> made = static_cast<Listener*>(listener)->poll();
+  int code = abi::kSuccess;
+  std::unique_ptr<RecvComm> made = static_cast<Listener*>(listener)->poll(code);
   if (made && device_handle != nullptr && *device_handle != nullptr) made->describe(**device_handle);
   *comm = made.release();
-  return abi::kSuccess;
+  return code;
 }
 
 int reg_mr(void* comm, void* data, int size, int type, void** mhandle) {

@@ -78,6 +78,7 @@ void read_fault(Settings& settings, Reader& reader, std::string_view fault) {
 bool* habit_of(Habits& habits, std::string_view name) {
   if (name == "lazy_pool") return &habits.lazy_pool;
   if (name == "accept_thread") return &habits.accept_thread;
+  if (name == "accept_blocks") return &habits.accept_blocks;
   if (name == "sigpipe") return &habits.sigpipe;
   if (name == "last_tokens") return &habits.last_tokens;
   if (name == "fragment_exit") return &habits.fragment_exit;
@@ -90,7 +91,7 @@ bool* habit_of(Habits& habits, std::string_view name) {
 void read_habits(Habits& habits, Reader& reader) {
   for (const std::string& name : split(reader.text("SOFTNET_HABITS"))) {
     if (name == "tcpx") {
-      habits.lazy_pool = habits.accept_thread = habits.sigpipe = true;
+      habits.lazy_pool = habits.accept_thread = habits.accept_blocks = habits.sigpipe = true;
       habits.last_tokens = habits.fragment_exit = true;
     } else if (bool* const habit = habit_of(habits, name)) {
       *habit = true;

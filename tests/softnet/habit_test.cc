@@ -2,9 +2,12 @@
 // The driver on a plugin with the bad habits of GPUDirect-TCPX. Each case runs in a process of its own with
 // the SOFTNET_HABITS that it names (CMakeLists.txt).
 #include <fcntl.h>
+#include <sys/wait.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
+#include <set>
 
 #include "drivers/nccl_net/defaults.h"
 #include "drivers/nccl_net/handle.h"
@@ -71,18 +74,57 @@ TEST(Habit, AClosedListenerTakesNobodysConnection) {
   }
 }
 
-TEST(Habit, AListenerThatWasGivenUpIsUsedAgain) {
+TEST(Habit, AListenerThatWasGivenUpIsEndedAndNotUsedAgain) {
   const auto plugin = open_plugin();
   const auto device = plugin->device(0);
-  const auto give_up = [&] {
-    auto pending = Listener::open(plugin, *device);
-    EXPECT_FALSE(pending->poll()->has_value());
-    return pending->handle();
-  };
-  const Handle first = give_up();
   const std::size_t before = open_descriptors();
-  for (int round = 0; round < 50; ++round) EXPECT_EQ(give_up(), first);
-  EXPECT_EQ(open_descriptors(), before);
+  std::set<Handle> handles;
+  for (int round = 0; round < 50; ++round) {
+    auto pending = Listener::open(plugin, *device);
+    ASSERT_TRUE(pending) << pending.error().message;
+    EXPECT_FALSE(pending->poll()->has_value());
+    EXPECT_TRUE(handles.insert(pending->handle()).second);
+  }
+  EXPECT_TRUE(until([&] {
+    (void)Listener::open(plugin, *device);  // looks after those that are kept
+    return open_descriptors() <= before;
+  }));
+}
+
+/// A client in a process of its own, which ends so long after it has begun to connect.
+pid_t connect_and_die(const std::shared_ptr<Plugin>& plugin, const Handle& handle,
+                      std::chrono::milliseconds after) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  Connector connector(plugin, *plugin->device(0), handle);
+  for (const auto end = Clock::now() + after; Clock::now() < end;) (void)connector.poll();
+  ::_exit(0);
+}
+
+TEST(Habit, ClientsThatDieWhileTheyConnectSpoilNoOthersConnection) {
+  const auto plugin = open_plugin();
+  const auto device = plugin->device(0);
+  for (int step = 0; step < 5; ++step) {  // each of a client's two connections takes 50 ms (CMakeLists.txt)
+    auto listener = Listener::open(plugin, *device);
+    ASSERT_TRUE(listener);
+    const pid_t child =
+        connect_and_die(plugin, listener->handle(), std::chrono::milliseconds(50 * step + 25));
+    ASSERT_GT(child, 0);
+    EXPECT_TRUE(until([&] {
+      const auto polled = listener->poll();
+      return !polled || *polled || ::waitpid(child, nullptr, WNOHANG) != 0;
+    }));
+    ::waitpid(child, nullptr, 0);
+  }
+  std::vector<std::thread> good;
+  for (int client = 0; client < 50; ++client) {
+    good.emplace_back([&] {
+      auto pair = Pair::open(plugin);
+      ASSERT_TRUE(pair);
+      EXPECT_TRUE(exchange(*pair, 100, 1));
+    });
+  }
+  for (std::thread& thread : good) thread.join();
 }
 
 TEST(Habit, APeerThatHasGoneRaisesNoSignal) {

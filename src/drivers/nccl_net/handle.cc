@@ -73,6 +73,16 @@ Handle handle_from_peer(Handle handle, std::string_view plugin_name) {
   return handle;
 }
 
+std::vector<sockaddr_in6> own_addresses(const Handle& handle, std::string_view plugin_name) {
+  std::vector<sockaddr_in6> addresses;
+  if (!knows_handles_of(plugin_name) || !check_tcpx(handle)) return addresses;
+  addresses.push_back(field<sockaddr_in6>(handle, kAddress));
+  if (field<std::int32_t>(handle, kRedirected) != 0) {
+    addresses.push_back(field<sockaddr_in6>(handle, kControl));
+  }
+  return addresses;
+}
+
 Status check_handle(const Handle& handle, std::string_view plugin_name) {
   return is_tcpx(plugin_name) ? check_tcpx(handle) : Status{};
 }

@@ -1,9 +1,12 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <netinet/in.h>
+
 #include <array>
 #include <cstddef>
 #include <string_view>
+#include <vector>
 
 #include "drivers/nccl_net/abi/types.h"
 #include "p2p/result.h"
@@ -20,6 +23,10 @@ Handle handle_from_peer(Handle handle, std::string_view plugin_name);
 /// Whether it is known what the plugin makes of a handle, so that one of a stranger does no harm: others may
 /// take pointers out of them.
 bool knows_handles_of(std::string_view plugin_name);
+
+/// Where a listener of this process takes connections, as its own handle says; empty: that is not known of
+/// the plugin's handles.
+std::vector<sockaddr_in6> own_addresses(const Handle& handle, std::string_view plugin_name);
 
 /// Plugins trust handles: GPUDirect-TCPX divides by the number of threads that one names. Checks every field
 /// of those whose layout is known; kInvalidArgument names the field.

@@ -1,10 +1,13 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/nccl_net/listen_comm.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "base/unique_fd.h"
 
 namespace p2p::nccl_net {
 
@@ -17,19 +20,11 @@ class KeptListenComms {
     return *kept;
   }
 
-  /// One that listens where another would be opened; null: there is none. An error: too many are kept.
-  Result<std::unique_ptr<ListenComm>> take(const Plugin& plugin, int device, int gpu) {
+  /// An error: too many are kept.
+  Status make_room(const Plugin& plugin, int gpu) {
     const MutexLock lock(mutex_);
     sweep(plugin, gpu);
-    const auto fits = [&](const auto& comm) {
-      return comm->plugin_.get() == &plugin && comm->device_.index == device && comm->gpu_ == gpu;
-    };
-    if (const auto found = std::ranges::find_if(comms_, fits); found != comms_.end()) {
-      std::unique_ptr<ListenComm> comm = std::move(*found);
-      comms_.erase(found);
-      return comm;
-    }
-    if (comms_.size() < kMost) return std::unique_ptr<ListenComm>();
+    if (comms_.size() < kMost) return {};
     return fail(ErrorCode::kUnavailable, "{} earlier listeners wait for connections that never came", kMost);
   }
 
@@ -45,6 +40,7 @@ class KeptListenComms {
   void sweep(const Plugin& plugin, int gpu) P2P_REQUIRES(mutex_) {
     std::erase_if(comms_, [&](auto& comm) {
       if (comm->plugin_.get() != &plugin || comm->gpu_ != gpu) return false;
+      comm->break_accept();
       void* made = nullptr;
       comm->accept(&made);
       if (made != nullptr) plugin.net().close_recv(made);
@@ -65,9 +61,9 @@ ListenComm::~ListenComm() {
 
 Result<std::unique_ptr<ListenComm>> ListenComm::open(std::shared_ptr<Plugin> plugin, const Device& device,
                                                      int gpu) {
-  auto kept = KeptListenComms::all().take(*plugin, device.index, gpu);
-  if (!kept) return fail(kept.error().code, "listen on {}: {}", device.label(), kept.error().message);
-  if (*kept) return kept;
+  if (auto room = KeptListenComms::all().make_room(*plugin, gpu); !room) {
+    return fail(room.error().code, "listen on {}: {}", device.label(), room.error().message);
+  }
   auto comm = std::make_unique<ListenComm>(std::move(plugin), device, gpu);
   const int code = comm->plugin_->net().listen(device.index, comm->handle_.data(), &comm->raw_);
   if (code != abi::kSuccess) {
@@ -78,7 +74,23 @@ Result<std::unique_ptr<ListenComm>> ListenComm::open(std::shared_ptr<Plugin> plu
 }
 
 void ListenComm::release(std::unique_ptr<ListenComm> comm) {
-  if (comm && comm->begun_ && !comm->over_) KeptListenComms::all().keep(std::move(comm));
+  if (!comm || !comm->begun_ || comm->over_ || !knows_handles_of(comm->plugin_->name())) return;
+  comm->break_accept();
+  KeptListenComms::all().keep(std::move(comm));
+}
+
+void ListenComm::break_accept() const {
+  // GPUDirect-TCPX tries three times, each time for a connection and the next one.
+  constexpr int kConnections = 6;
+  for (const sockaddr_in6& address : own_addresses(handle_, plugin_->name())) {
+    const socklen_t size = address.sin6_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    for (int made = 0; made < kConnections; ++made) {
+      const UniqueFd socket =
+          UniqueFd::of(::socket, address.sin6_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+      // It is this host's own address: the kernel connects at once, or never.
+      if (socket) ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size);
+    }
+  }
 }
 
 int ListenComm::accept(void** recv_comm) {

@@ -13,10 +13,12 @@
 namespace p2p::nccl_net {
 
 /// A plugin's listen comm and what belongs to it: good for one accept. GPUDirect-TCPX starts a thread in the
-/// first call of accept, which knows the comm and its socket until a connection has come: a comm that is
-/// closed before is used all the same, and the thread takes the connections of whoever has the socket's
-/// number next. So one whose accept has begun and not ended is kept and not closed, and the next that listens
-/// on this device gets it: with `release` in place of a destructor. One thread at a time.
+/// first call of accept, which knows the comm and its socket until all of a peer's connections have come: a
+/// comm that is closed before is used all the same, and the thread takes the connections of whoever has the
+/// socket's number next. Where a peer died between its connections the thread takes the next peer's for its.
+/// So a comm whose accept has begun and not ended is neither closed nor used again, but kept until
+/// connections of our own, which break off at once, have ended its accept: with `release` in place of a
+/// destructor. One thread at a time.
 class ListenComm {
  public:
   /// For the CUDA device `gpu`, which is current where there is one; -1: none.
@@ -25,6 +27,9 @@ class ListenComm {
 
   /// Closes it now, or keeps it until its accept has ended.
   static void release(std::unique_ptr<ListenComm> comm);
+
+  /// Connects to it a few times and breaks off, so that an accept that waits for a peer fails.
+  void break_accept() const;
 
   /// The plugin's code. `*recv_comm` is null until there is a connection.
   int accept(void** recv_comm);
