@@ -110,10 +110,10 @@ class Worker:
         return os.getpid()
 
 
-def _serve(pipe: Any) -> None:
+def _serve(pipe: Any, make: Any) -> None:
     # The terminal's Ctrl-C is the test runner's.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker = Worker()
+    worker = make()
     while True:
         try:
             number, method, arguments, keywords = pipe.recv()
@@ -128,10 +128,10 @@ def _serve(pipe: Any) -> None:
 class Other:
     """The handle on a second process. ``other.memory(...)`` and so on run there; ``begin`` and ``result`` in halves."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Any = Worker) -> None:
         self._begun = self._answered = 0
         self._pipe, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process = _SPAWN.Process(target=_serve, args=(theirs, make), daemon=True)
         self.process.start()
         theirs.close()
 

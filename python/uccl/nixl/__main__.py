@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import sys
+
+from uccl import _beside
 
 from . import folders
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m uccl.nixl", description="The NIXL backend TCPX.")
-    parser.add_argument("command", choices=("install", "uninstall", "status"))
-    parser.add_argument("--dir", type=pathlib.Path, help="a plugin folder, in place of those of the installed NIXL")
+    parser = _beside.parser(
+        "uccl.nixl", "The NIXL backend TCPX.", "a plugin folder, in place of those of the installed NIXL"
+    )
     parser.add_argument(
         "--as", dest="backend", default=folders.BACKEND, metavar="NAME", help="the name by which programs ask for it"
     )
-    parser.add_argument("--copy", action="store_true", help="copy instead of linking")
-    parser.add_argument("--force", action="store_true", help="also replace or remove a file from elsewhere")
     arguments = parser.parse_args()
     try:
         return _run(arguments)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import ctypes
-import filecmp
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
-import shutil
 from dataclasses import dataclass
+
+from uccl import _beside
 
 BACKEND = "TCPX"
 NAME = f"libplugin_{BACKEND}.so"
@@ -70,12 +70,7 @@ def _file(backend: str) -> str:
 
 def state(folder: pathlib.Path, *, backend: str = BACKEND) -> str:
     """What is in a plugin folder: "absent", "linked", "copied", or "other" for what is not this package's."""
-    target = folder / _file(backend)
-    if not os.path.lexists(target):
-        return "absent"
-    if target.is_symlink():
-        return "linked" if target.resolve() == _OURS else "other"
-    return "copied" if _OURS.is_file() and filecmp.cmp(target, _OURS, shallow=False) else "other"
+    return _beside.state(folder / _file(backend), _OURS)
 
 
 def install(
@@ -85,29 +80,12 @@ def install(
 
     ``backend`` is the name under which programs ask NIXL for it.
     """
-    target = folder / _file(backend)
-    if state(folder, backend=backend) == "other" and not force:
-        raise FileExistsError(f"{target} is from elsewhere; --force replaces it")
-    draft = folder / f".{target.name}.{os.getpid()}"
-    if copy:
-        shutil.copyfile(plugin(), draft)
-        draft.chmod(0o755)
-    else:
-        draft.symlink_to(plugin())
-    draft.replace(target)  # processes that start meanwhile see the old or the new, never a half
-    return state(folder, backend=backend)
+    return _beside.install(folder / _file(backend), plugin(), copy=copy, force=force)
 
 
 def uninstall(folder: pathlib.Path, *, force: bool = False, backend: str = BACKEND) -> bool:
     """Takes the backend out of a plugin folder; whether it was there."""
-    target = folder / _file(backend)
-    found = state(folder, backend=backend)
-    if found == "absent":
-        return False
-    if found == "other" and not force:
-        raise FileExistsError(f"{target} is from elsewhere; --force removes it")
-    target.unlink()
-    return True
+    return _beside.uninstall(folder / _file(backend), _OURS, force=force)
 
 
 def loading_error() -> str | None:
