@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -312,10 +313,19 @@ def test_it_ends_with_its_object(fast):
     assert fast.here.engine.send_probe(name) == -102
 
 
+def stop(pid):
+    """Returns once all threads of it stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + REPLY_SECONDS
+    tasks = [task / "stat" for task in Path(f"/proc/{pid}/task").iterdir()]
+    while any(task.read_text().rpartition(")")[2].split()[0] != "T" for task in tasks):
+        assert time.monotonic() < deadline
+
+
 def test_a_peer_that_is_killed(doomed):
     engine, mine, theirs = doomed.here.engine, doomed.here.memory("a", MIB, 1), doomed.other.memory("b", MIB, 2)
     assert engine.transfer_sync_read(doomed.there, mine, theirs, MIB) == 0
-    os.kill(doomed.other.pid(), signal.SIGSTOP)
+    stop(doomed.other.pid())
     late = engine.batch_transfer_async_read(doomed.there, [mine], [theirs], [MIB])
     assert late > 0 and engine.transfer_check_status(late) == 0
     results = []
@@ -348,7 +358,7 @@ def test_a_peer_that_is_too_slow(doomed, monkeypatch):
     engine, mine, theirs = doomed.here.engine, doomed.here.memory("a", MIB, 1), doomed.other.memory("b", MIB, 2)
     assert engine.transfer_sync_read(doomed.there, mine, theirs, MIB) == 0
     pid = doomed.other.pid()
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         monkeypatch.setattr(engine, "_seconds", 0.2)
         assert engine.transfer_sync_read(doomed.there, mine, theirs, MIB) == -1
