@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "softnet/comm.h"
 #include "softnet/log.h"
@@ -16,17 +17,24 @@ namespace {
 constexpr std::size_t kPieces = 64;
 constexpr std::uint32_t kUnpackPage = 4096;
 
-/// What of a consumed receive's pages goes back. A message is cut into tasks, dealt to the sockets in turn.
-Pool::Extent returned(const Request& request) {
+/// Gives back what of a consumed receive's pages goes back. A message is cut into tasks, each on a socket
+/// that has time for it, so that two can be on one: of each socket the pages of the last task alone come
+/// back.
+void give_back(Pool& pool, const Request& request, std::mt19937_64& random) {
   const Habits& habits = settings().habits;
-  Pool::Extent extent = request.extent;
-  if (!habits.last_tokens || habits.task_bytes == 0) return extent;
+  if (!habits.last_tokens || habits.task_bytes == 0) return pool.give_back(request.extent);
   const std::uint64_t tasks = (request.size + habits.task_bytes - 1) / habits.task_bytes;
-  if (tasks <= habits.sockets) return extent;
-  const std::uint64_t lost = (tasks - habits.sockets) * habits.task_bytes / kUnpackPage * kUnpackPage;
-  extent.offset += static_cast<std::uint32_t>(lost);
-  extent.size -= static_cast<std::uint32_t>(lost);
-  return extent;
+  const auto step = static_cast<std::uint32_t>(habits.task_bytes / kUnpackPage * kUnpackPage);
+  std::set<std::uint64_t> seen;  // sockets, of the last task first
+  Pool::Extent left = request.extent;
+  for (std::uint64_t task = tasks; task-- > 1;) {
+    const auto start = static_cast<std::uint32_t>(std::min<std::uint64_t>(task * step, left.size));
+    if (seen.insert(random() % habits.sockets).second) {
+      pool.give_back({left.offset + start, left.size - start});
+    }
+    left.size = start;
+  }
+  if (seen.insert(random() % habits.sockets).second) pool.give_back(left);
 }
 
 }  // namespace
@@ -108,7 +116,7 @@ int RecvComm::consumed(Request* request) {
     warn("irecvConsumed of a receive that is not the oldest done");
     return abi::kInternalError;
   }
-  pool_->give_back(returned(*request));
+  give_back(*pool_, *request, random_);
   request->extent = {};
   request->state = Request::State::kFree;
   ++freed_;

@@ -31,14 +31,7 @@ ChunkLimit by_fragments(const Device& device, int mtu) {
 Result<ChunkLimit> by_tasks() {
   const auto task = positive_variable("NCCL_DYNAMIC_CHUNK_SIZE", 0);
   if (!task) return tl::unexpected(task.error());
-  const auto sockets = positive_variable("NCCL_NSOCKS_PERTHREAD", 1);
-  if (!sockets) return tl::unexpected(sockets.error());
-  const auto threads = positive_variable("NCCL_SOCKET_NTHREADS", 1);
-  if (!threads) return tl::unexpected(threads.error());
-  const std::uint64_t all = std::min<std::uint64_t>(kTcpxMaxSockets, *sockets * *threads);
-  const std::uint64_t most = std::numeric_limits<std::uint32_t>::max();
-  return ChunkLimit{std::min(*task, most) * all,
-                    fmt::format("NCCL_DYNAMIC_CHUNK_SIZE is {} and a comm has {} sockets", *task, all)};
+  return ChunkLimit{*task, fmt::format("NCCL_DYNAMIC_CHUNK_SIZE is {}", *task)};
 }
 
 }  // namespace
