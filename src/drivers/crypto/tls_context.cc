@@ -59,13 +59,10 @@ SSL_SESSION* session_of(SSL* ssl, ByteView key) {
 }
 
 void KeyUpdates::watch(SSL* ssl) {
-  SSL_set_msg_callback(ssl, on_message);
+  SSL_set_msg_callback(ssl, [](int sent, int, int type, const void*, std::size_t, SSL*, void* self) {
+    if (sent == 0 && type == SSL3_RT_HANDSHAKE) ++static_cast<KeyUpdates*>(self)->updates_;
+  });
   SSL_set_msg_callback_arg(ssl, this);
-}
-
-void KeyUpdates::on_message(int sent, int /*version*/, int type, const void* /*bytes*/, std::size_t /*size*/,
-                            SSL* /*ssl*/, void* self) {
-  if (sent == 0 && type == SSL3_RT_HANDSHAKE) ++static_cast<KeyUpdates*>(self)->updates_;
 }
 
 Status KeyUpdates::check() const {

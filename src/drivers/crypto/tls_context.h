@@ -39,9 +39,6 @@ class KeyUpdates {
   Status check() const;
 
  private:
-  static void on_message(int sent, int version, int type, const void* bytes, std::size_t size, ssl_st* ssl,
-                         void* self);
-
   std::uint64_t records_ = 0;
   std::uint64_t updates_ = 0;
 };
