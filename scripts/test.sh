@@ -53,7 +53,10 @@ build_softgpu_thread() { SOFTGPU_PRESET=softgpu-thread scripts/softgpu.sh --buil
 
 # Without the transfers of over 4 GiB (label slow): a sanitizer keeps several bytes for each that they touch.
 part_release() { jobs=$jobs_optimised run_ctest release -LE 'lint|slow'; }
-part_large() { run_ctest release -L 'lint|slow'; }
+part_large() {
+  run_ctest release -L 'lint|slow' &&
+    P2P_FLOOD_PEERS=3000 build/release/tests/integration/load_integration_test --gtest_brief=1 --gtest_filter='*HalfOpen*'
+}
 part_dev() { run_ctest dev -LE 'lint|slow'; }
 part_tsan() { fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow'; }
 part_lint() { cat build/logs/build_lint.log; }

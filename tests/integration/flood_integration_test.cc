@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -130,6 +131,20 @@ TEST_F(FloodTest, TheApplicationsFilesAreNotTakenAndCallsGoOn) {
   }
   const auto another = endpoint.connect(peer.address(), peer.port(), kLimit);
   EXPECT_TRUE(is_ok(status_of(another)));
+}
+
+// Part `large` (P2P_FLOOD_PEERS) has 3000.
+TEST_F(FloodTest, RightPeersConnectBesideHalfOpenSessions) {
+  const char* const many = std::getenv("P2P_FLOOD_PEERS");  // NOLINT(concurrency-mt-unsafe): no setenv here
+  const EndpointPlan without_key{.transport = "tcp"};
+  Peer peer(without_key);
+  Flood flood(peer, many != nullptr ? std::stoi(many) : 300, 0, "half");
+  EXPECT_TRUE(eventually([&] { return strangers_refused(peer) > 0; })) << "they count as strangers";
+  Endpoint endpoint = make_endpoint(without_key);
+  for (int i = 0; i != 5; ++i) {
+    EXPECT_TRUE(is_ok(status_of(endpoint.connect(peer.address(), peer.port(), kLimit)))) << i;
+    peer.accept();
+  }
 }
 
 class FloodRateTest : public FloodTest, public ::testing::WithParamInterface<const char*> {};

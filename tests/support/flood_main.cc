@@ -1,7 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // Strangers, as many and as fast as wanted:
 //
-//   p2p_flood ADDRESS PORT HELD RATE silent|hello|noise
+//   p2p_flood ADDRESS PORT HELD RATE silent|hello|half|noise
 //
 // connects RATE times a second and keeps the latest HELD connections; RATE 0: connects HELD times and stays.
 // Says "ready" once it has connected HELD times, and for each line that it reads how often it has connected
@@ -37,8 +37,13 @@ std::uint64_t number(std::string_view text) {
   return value;
 }
 
+/// "half": what opens a session with a peer without keys. It opens no channel.
 std::string first_words(std::string_view kind) {
   if (kind == "hello") return to_string(wire::encode(wire::Hello{.incarnation = 1, .proof = 1}));
+  if (kind == "half") {
+    const wire::Introduction introduction{.note = "half", .transports = {{"tcp", ""}}};
+    return to_string(wire::encode(wire::Hello{.incarnation = 1})) + to_string(wire::encode(introduction));
+  }
   return kind == "noise" ? std::string(100, 'x') : std::string();
 }
 
