@@ -1,4 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -94,6 +95,12 @@ int get_properties(int index, abi::v7::Properties* properties) {
   return abi::kSuccess;
 }
 
+/// Between a handle and the host's buffer; with the habit the first 80 bytes lie the other way round there.
+void turn_if_asked(void* buffer) {
+  auto* const bytes = static_cast<std::byte*>(buffer);
+  if (settings().habits.other_handles) std::reverse(bytes, bytes + offsetof(Handle, attempt));
+}
+
 int listen(int index, void* buffer, void** comm) {
   const Device* device = find_device(index);
   if (device == nullptr || buffer == nullptr || comm == nullptr) return abi::kInternalError;
@@ -103,6 +110,7 @@ int listen(int index, void* buffer, void** comm) {
   if (!listener) return abi::kSystemError;
   std::memset(buffer, 0, abi::kHandleBytes);
   std::memcpy(buffer, &handle, sizeof handle);
+  turn_if_asked(buffer);
   *comm = listener.release();
   return abi::kSuccess;
 }
@@ -113,10 +121,12 @@ int connect(int index, void* buffer, void** comm, abi::DeviceHandle** /*device_h
   *comm = nullptr;
   Handle handle;
   std::memcpy(&handle, buffer, sizeof handle);
+  turn_if_asked(&handle);
   std::unique_ptr<SendComm> made;
   if (handle.attempt == 0) end_stale_attempts();
   const int code = poll_connect(*device, handle, made);
   std::memcpy(buffer, &handle, sizeof handle);
+  turn_if_asked(buffer);
   *comm = made.release();
   return code;
 }

@@ -79,6 +79,7 @@ bool* habit_of(Habits& habits, std::string_view name) {
   if (name == "lazy_pool") return &habits.lazy_pool;
   if (name == "accept_thread") return &habits.accept_thread;
   if (name == "accept_blocks") return &habits.accept_blocks;
+  if (name == "other_handles") return &habits.other_handles;
   if (name == "sigpipe") return &habits.sigpipe;
   if (name == "last_tokens") return &habits.last_tokens;
   if (name == "fragment_exit") return &habits.fragment_exit;

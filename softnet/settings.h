@@ -21,6 +21,7 @@ struct Habits {
   bool lazy_pool = false;  ///< the first accept imports the pool, without a lock; a second unmaps the first
   bool accept_thread = false;    ///< the thread of an accept goes on after its listener was closed
   bool accept_blocks = false;    ///< and waits for a peer's second connection as long as it takes
+  bool other_handles = false;    ///< the fields of a handle lie elsewhere than in 3.1.9's
   bool sigpipe = false;          ///< sending to a peer that has gone raises SIGPIPE
   bool last_tokens = false;      ///< of each socket only the last task's pages are given back
   bool fragment_exit = false;    ///< too many fragments end the process

@@ -176,7 +176,7 @@ Status TcpxSession::Core::load(const std::string& name, std::span<const std::byt
   std::vector<net::Handle> handles(channels);
   for (std::size_t channel = 0; channel < channels; ++channel) {
     std::ranges::copy(reader.take(handles[channel].size()), handles[channel].begin());
-    if (const auto good = net::check_handle(handles[channel], plugin_->name()); !good) {
+    if (const auto good = plugin_->check_peer_handle(device_of(channel), handles[channel]); !good) {
       return fail(good.error().code, "connection information of {}, channel {}: {}", name, channel,
                   good.error().message);
     }

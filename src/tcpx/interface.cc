@@ -124,9 +124,10 @@ int tcpx_connect_v5(int dev, void* handle, void** send_comm, void** send_dev_han
   if (handle == nullptr || send_comm == nullptr) return refuse("tcpx_connect_v5: null argument");
   net::Handle theirs;
   std::memcpy(theirs.data(), handle, theirs.size());
-  const char* const name = plugin->name();
-  if (const auto good = net::check_handle(theirs, name == nullptr ? "" : name); !good) {
-    return refuse(good.error().message);
+  {
+    const std::lock_guard lock(loaded().mutex);
+    const auto good = loaded().plugin->check_peer_handle(loaded().devices.front(), theirs);
+    if (!good) return refuse(good.error().message);
   }
   net::abi::DeviceHandle storage{};
   net::abi::DeviceHandle* device_handle = &storage;

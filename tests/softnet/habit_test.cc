@@ -189,7 +189,7 @@ TEST(Habit, EveryFieldOfAHandleIsChecked) {
   const auto listener = Listener::open(plugin, *device);
   ASSERT_TRUE(listener);
   const Handle good = listener->handle();
-  ASSERT_TRUE(check_handle(good, plugin->name())) << check_handle(good, plugin->name()).error().message;
+  ASSERT_TRUE(check_handle(good, good, plugin->name()));
   const auto refused = [&](std::size_t at, std::uint8_t value) {
     Handle bad = good;
     bad[at] = std::byte{value};
@@ -207,6 +207,17 @@ TEST(Habit, EveryFieldOfAHandleIsChecked) {
   EXPECT_TRUE(refused(44, 2)) << "redirected";
   EXPECT_TRUE(refused(44, 1)) << "redirected to no address";
   EXPECT_TRUE(refused(76, 1)) << "padding";
+}
+
+TEST(Habit, HandlesOfAnotherVersionAreNotRefused) {
+  const auto plugin = open_plugin();
+  const auto device = plugin->device(0);
+  const auto listener = Listener::open(plugin, *device);
+  ASSERT_TRUE(listener);
+  EXPECT_FALSE(check_handle(listener->handle(), Handle{}, plugin->name())) << "not as in 3.1.9";
+  auto pair = Pair::open(plugin);
+  ASSERT_TRUE(pair);
+  EXPECT_TRUE(exchange(*pair, 100000, 2));
 }
 
 }  // namespace

@@ -143,14 +143,26 @@ Result<std::optional<RecvComm>> Listener::poll() {
 struct Connector::State {
   std::shared_ptr<Plugin> plugin;
   Device device;
-  Status checked;
+  bool checked = false;
   Handle handle{};  // plugins keep their state in it between calls
   bool over = false;
+
+  /// And takes out of the handle what the peer has no business to say.
+  Status check() {
+    const std::string name = plugin->name();
+    if (std::exchange(checked, true) || !is_tcpx(name)) return {};
+    over = true;
+    const auto own = plugin->own_handle(device);
+    if (!own) return tl::unexpected(own.error());
+    handle = handle_from_peer(handle, *own, name);
+    Status good = check_handle(handle, *own, name);
+    over = !good;
+    return good;
+  }
 };
 
 Connector::Connector(const std::shared_ptr<Plugin>& plugin, const Device& device, const Handle& handle)
-    : state_(new State{plugin, device, check_handle(handle, plugin->name()),
-                       handle_from_peer(handle, plugin->name())}) {}
+    : state_(new State{plugin, device, false, handle}) {}
 Connector::Connector(Connector&&) noexcept = default;
 Connector& Connector::operator=(Connector&&) noexcept = default;
 Connector::~Connector() = default;
@@ -160,7 +172,7 @@ Result<std::optional<SendComm>> Connector::poll() {
   if (state.over) {
     return fail(ErrorCode::kInvalidArgument, "connect from {}: this attempt is over", state.device.label());
   }
-  if (!state.checked) return tl::unexpected(state.checked.error());
+  if (auto good = state.check(); !good) return tl::unexpected(good.error());
   void* raw = nullptr;
   abi::DeviceHandle device_storage{};
   abi::DeviceHandle* device_handle = &device_storage;

@@ -46,20 +46,25 @@ Status check_address(const char* name, const Handle& handle, std::size_t at) {
               name, family, port);
 }
 
-Status check_tcpx(const Handle& handle) {
+/// What is checked of a handle of 3.1.9, one by one.
+std::array<Status, 8> checks_of(const Handle& handle) {
   const auto number = [&](std::size_t at) { return field<std::int32_t>(handle, at); };
   const auto sockets = number(kSockets);
   const auto threads = number(kThreads);
-  Status status = check_address("listening address", handle, kAddress);
-  if (status) status = check_number("first port", number(kFirstPort), -1, 65535);
-  if (status) status = check_number("number of ports", number(kPorts), -1, 65535);
-  if (status) status = check_number("number of data sockets", sockets, 1, kTcpxMaxSockets);
-  if (status) status = check_number("number of threads", threads, 1, sockets);
-  if (status) status = check_number("sockets left over by its threads", sockets % threads, 0, 0);
-  if (status) status = check_number("redirect flag", number(kRedirected), 0, 1);
-  if (status && number(kRedirected) != 0) status = check_address("control address", handle, kControl);
-  if (status) status = check_number("padding", number(kPadding), 0, 0);
-  return status;
+  return {check_address("listening address", handle, kAddress),
+          check_number("first port", number(kFirstPort), -1, 65535),
+          check_number("number of ports", number(kPorts), -1, 65535),
+          check_number("number of data sockets", sockets, 1, kTcpxMaxSockets),
+          threads < 1 || threads > sockets
+              ? check_number("number of threads", threads, 1, std::max(sockets, 1))
+              : check_number("sockets left over by its threads", sockets % threads, 0, 0),
+          check_number("redirect flag", number(kRedirected), 0, 1),
+          number(kRedirected) == 1 ? check_address("control address", handle, kControl) : Status{},
+          check_number("padding", number(kPadding), 0, 0)};
+}
+
+bool has_known_layout(const Handle& handle) {
+  return std::ranges::all_of(checks_of(handle), [](const Status& check) { return check.has_value(); });
 }
 
 }  // namespace
@@ -68,14 +73,18 @@ bool knows_handles_of(std::string_view plugin_name) {
   return is_tcpx(plugin_name) || plugin_name == "softnet";
 }
 
-Handle handle_from_peer(Handle handle, std::string_view plugin_name) {
-  if (is_tcpx(plugin_name)) std::ranges::fill(std::span(handle).subspan(kState, kStateBytes), std::byte{});
+Handle handle_from_peer(Handle handle, const Handle& own, std::string_view plugin_name) {
+  if (!is_tcpx(plugin_name)) return handle;
+  for (std::size_t at = kState; at != handle.size(); at += kStateBytes) {
+    if (field<std::uint64_t>(own, at) != 0) continue;
+    std::ranges::fill(std::span(handle).subspan(at, kStateBytes), std::byte{});
+  }
   return handle;
 }
 
 std::vector<sockaddr_in6> own_addresses(const Handle& handle, std::string_view plugin_name) {
   std::vector<sockaddr_in6> addresses;
-  if (!knows_handles_of(plugin_name) || !check_tcpx(handle)) return addresses;
+  if (!knows_handles_of(plugin_name) || !has_known_layout(handle)) return addresses;
   addresses.push_back(field<sockaddr_in6>(handle, kAddress));
   if (field<std::int32_t>(handle, kRedirected) != 0) {
     addresses.push_back(field<sockaddr_in6>(handle, kControl));
@@ -83,8 +92,14 @@ std::vector<sockaddr_in6> own_addresses(const Handle& handle, std::string_view p
   return addresses;
 }
 
-Status check_handle(const Handle& handle, std::string_view plugin_name) {
-  return is_tcpx(plugin_name) ? check_tcpx(handle) : Status{};
+Status check_handle(const Handle& handle, const Handle& own, std::string_view plugin_name) {
+  if (!is_tcpx(plugin_name)) return {};
+  const auto theirs = checks_of(handle);
+  const auto ours = checks_of(own);
+  for (std::size_t check = 0; check != theirs.size(); ++check) {
+    if (ours[check] && !theirs[check]) return theirs[check];
+  }
+  return {};
 }
 
 }  // namespace p2p::nccl_net

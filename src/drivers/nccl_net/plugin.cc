@@ -203,6 +203,25 @@ Result<std::vector<Device>> Plugin::devices() const {
   return found;
 }
 
+Result<Handle> Plugin::own_handle(const Device& device) {
+  const MutexLock lock(mutex_);
+  if (own_handle_) return *own_handle_;
+  Handle handle{};
+  void* listening = nullptr;
+  if (const int code = net_->listen(device.index, handle.data(), &listening); code != abi::kSuccess) {
+    return tl::unexpected(plugin_error(code, fmt::format("listen on {}", device.label())));
+  }
+  net_->close_listen(listening);
+  return own_handle_.emplace(handle);
+}
+
+Status Plugin::check_peer_handle(const Device& device, const Handle& handle) {
+  if (!is_tcpx(name())) return {};
+  const auto own = own_handle(device);
+  if (!own) return tl::unexpected(own.error());
+  return check_handle(handle, *own, name());
+}
+
 Result<Device> Plugin::device(int index) const {
   auto found = devices();
   if (!found) return tl::unexpected(found.error());

@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
+#include "drivers/nccl_net/handle.h"
 #include "drivers/nccl_net/net.h"
 #include "p2p/result.h"
 
@@ -45,6 +48,13 @@ class Plugin {
   /// Asks the plugin again. An empty list is kUnavailable, with the reason.
   Result<std::vector<Device>> devices() const;
 
+  /// What a listener here gives out, to see how this plugin lays out its handles. Listens at the first call,
+  /// with the caller's CUDA device current.
+  Result<Handle> own_handle(const Device& device);
+
+  /// As check_handle of a peer's handle beside our own.
+  Status check_peer_handle(const Device& device, const Handle& handle);
+
   /// kNotFound for an index that the plugin does not have.
   Result<Device> device(int index) const;
 
@@ -53,6 +63,8 @@ class Plugin {
  private:
   std::string path_;
   std::unique_ptr<Net> net_;
+  Mutex mutex_;
+  std::optional<Handle> own_handle_ P2P_GUARDED_BY(mutex_);
 };
 
 /// "<what>: remote error (6)" with the code that fits. `what` names the call and the device.

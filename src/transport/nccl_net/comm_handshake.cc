@@ -25,7 +25,7 @@ Status CommHandshake::connect(std::span<const std::byte> peer_address) {
   auto address = ChannelAddress::decode(peer_address);
   Status good;
   if (!address) good = tl::unexpected(address.error());
-  if (good) good = check_handle(address->handle, config_.plugin->name());
+  if (good) good = check_handle(address->handle, listener_.handle(), config_.plugin->name());
   if (!good) {
     return fail(good.error().code, "connect {}: {}", config_.device.label(), good.error().message);
   }
