@@ -80,6 +80,7 @@ bool* habit_of(Habits& habits, std::string_view name) {
   if (name == "accept_thread") return &habits.accept_thread;
   if (name == "accept_blocks") return &habits.accept_blocks;
   if (name == "other_handles") return &habits.other_handles;
+  if (name == "null_requests") return &habits.null_requests;
   if (name == "sigpipe") return &habits.sigpipe;
   if (name == "last_tokens") return &habits.last_tokens;
   if (name == "fragment_exit") return &habits.fragment_exit;

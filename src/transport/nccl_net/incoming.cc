@@ -43,6 +43,7 @@ Incoming::~Incoming() {
   handles_.reset();
   staging_.reset();
   posted_.clear();
+  resolved_.reset();
   landings_.clear();
 }
 
@@ -118,10 +119,13 @@ const MemoryHandle* Incoming::in_place(const std::vector<LocalRange>& pieces, co
 }
 
 Result<bool> Incoming::post_next() {
-  Posted next{.chunk = waiting_.front()};
-  auto places = handler_.resolve(next.chunk);
-  next.dropped = !places;
-  if (places) next.places = std::move(*places);
+  if (!resolved_) {  // once: it counts the chunk's bytes
+    resolved_.emplace(Posted{.chunk = waiting_.front()});
+    auto places = handler_.resolve(resolved_->chunk);
+    resolved_->dropped = !places;
+    if (places) resolved_->places = std::move(*places);
+  }
+  Posted& next = *resolved_;
   const MemoryHandle* handle = in_place(next.places.pieces, next.chunk);
   // In place there is one region.
   const bool guarded = handle != nullptr && !next.places.owners.empty();
@@ -138,15 +142,15 @@ Result<bool> Incoming::post_next() {
     posted = window_->post(next.staged, next.chunk.size, staging_->handle());
   }
   if (!posted) return posted;
-  waiting_.pop_front();
   if (!*posted) {
-    // Resolving it again would count its bytes twice: plugins that answer so are not connected yet, which
-    // the proof rules out.
-    return fail(ErrorCode::kSystem, "irecv on {}: the plugin takes no request of a free window",
-                window_->comm().comm->device());
+    next.accesses.clear();
+    next.staged = nullptr;
+    return false;
   }
+  waiting_.pop_front();
   ++receives_;
   posted_.push_back(std::move(next));
+  resolved_.reset();
   return true;
 }
 

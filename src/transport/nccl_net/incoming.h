@@ -99,6 +99,7 @@ class Incoming {
   std::optional<HandleCache> handles_;
   std::optional<SlotMemory> staging_;
   std::deque<Chunk> waiting_;
+  std::optional<Posted> resolved_;  // the first that waits, where the plugin took no receive for it yet
   std::deque<Posted> posted_;
   std::deque<Landing> landings_;
   device::SpareReceives spare_receives_;
