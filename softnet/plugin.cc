@@ -52,9 +52,10 @@ int init(abi::Logger logger) {
     return abi::kInternalError;
   }
   if (settings().cuda) {
-    // NCCL's kernels wait for what this plugin sends. Where a NIC would read device memory, this copies it by
-    // the driver, which puts a copy off behind whatever the program has queued behind those kernels: then
-    // nothing ever goes on. So NCCL is to send from host memory, unless the user says otherwise.
+    // NCCL's kernels wait for what this plugin sends, and other work of the program's for these kernels.
+    // Where a NIC would read device memory this has it copied, and the queues of the copy engines are shared
+    // by all streams: behind a copy that waits for a kernel it would wait for ever. So NCCL is to send from
+    // host memory, unless the user says otherwise.
     ::setenv("NCCL_NET_GDR_READ", "0", 0);  // NOLINT(concurrency-mt-unsafe): NCCL reads it after this
     if (const auto available = p2p::cuda::available(); !available) {
       warn("SOFTNET_CUDA is set: {}", available.error().message);

@@ -15,9 +15,7 @@
 
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
-#include "drivers/cuda/stream.h"
 #include "p2p/endpoint.h"
-#include "support/stream_hold.h"
 
 namespace p2p {
 namespace {
@@ -176,33 +174,6 @@ TEST_F(GpuNcclNet, ManyTransfersAtOnce) {
   for (std::size_t part = 0; part < kParts; ++part) {
     ASSERT_EQ(std::memcmp(got.data() + (kParts - 1 - part) * kPart, bytes.data() + part * kPart, kPart), 0);
   }
-}
-
-// NCCL's kernels wait for the plugin, and what a program has queued behind them waits, too: copies of the
-// plugin's that queued behind that would wait for ever. There are more streams here than the driver has
-// queues.
-TEST_F(GpuNcclNet, GoesOnWhileStreamsOfTheProgramWait) {
-  constexpr std::size_t kStreams = 40;
-  const auto bytes = noise(kSize, 6);
-  left_->set(bytes);
-  auto sink = cuda::HostBuffer::allocate(kStreams * 64);
-  ASSERT_TRUE(sink) << sink.error().message;
-  testing::StreamHold hold;
-  std::vector<cuda::Stream> streams;
-  for (std::size_t index = 0; index < kStreams; ++index) {
-    auto stream = cuda::Stream::open(0, cuda::Stream::Priority::kNormal);
-    ASSERT_TRUE(stream) << stream.error().message;
-    ASSERT_TRUE(hold.put_on(stream->handle()));
-    const cuda::DeviceGuard current(0);
-    ASSERT_TRUE(stream->copy(sink->data() + index * 64, left_->memory.data(), 64));
-    streams.push_back(std::move(*stream));
-  }
-  const auto status = connection_.write(left_->region.span(0, kSize), remote(0, kSize)).wait(kPatience);
-  EXPECT_TRUE(hold.holds()) << "nothing was shown";
-  hold.let_go();
-  EXPECT_TRUE(status) << status.error().message;
-  for (const cuda::Stream& stream : streams) EXPECT_TRUE(stream.synchronize());
-  EXPECT_EQ(right_->get(), bytes);
 }
 
 TEST_F(GpuNcclNet, HostMemoryIsRefusedWithAReason) {
