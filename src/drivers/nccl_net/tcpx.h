@@ -22,11 +22,11 @@ struct ChunkLimit {
   std::string why;
 };
 
-/// What one message of `device` may have. GPUDirect-TCPX cuts a message into tasks, can put two of them on one
-/// socket, and gives back the pages of each socket's last task only: of messages of more than one task pages
-/// are lost until nothing moves any more. And the list of a receive on an UNPACK device
-/// has 2048 fragments, each within a packet and a page; one more ends the process. kUnavailable if the
-/// environment lets no byte move.
+/// What one message of `device` may have. GPUDirect-TCPX cuts a message into tasks, can put two of them on
+/// one socket, and gives back the pages of each socket's last task only: of messages of more than one task
+/// pages are lost until nothing moves any more. And the list of a receive on an UNPACK device has 2048
+/// fragments, each within a packet and a page; one more ends the process. kUnavailable if the environment
+/// lets no byte move.
 Result<ChunkLimit> chunk_limit(const Plugin& plugin, const Device& device);
 
 /// The smaller of `wanted` and the limit of `device`; says so in the log where that is not `wanted`.
