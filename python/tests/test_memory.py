@@ -1,12 +1,16 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+import mmap
+import os
 import struct
 
 import numpy as np
 import pytest
+from other_process import Pair
 
 from uccl import p2p
 
 UNREGISTERED = 2**64 - 1
+MAP_HUGETLB = 0x40000  # mmap names it since Python 3.13
 
 
 @pytest.fixture
@@ -263,3 +267,40 @@ def test_memory_that_no_transport_takes_has_no_keys(ep):
 def test_bytes_that_are_no_descriptors(ep, junk):
     with pytest.raises(RuntimeError, match="get_serialized_descs"):
         ep.deserialize_descs(junk)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "cma"])
+@pytest.mark.parametrize("kind", ["shared file", "file of huge pages", "huge pages"])
+def test_memory_of_files_and_of_huge_pages(other, kind, transport):
+    size = 4 << 20
+    file = -1
+    try:
+        if kind == "huge pages":
+            memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
+        else:
+            file = os.memfd_create("p2p", os.MFD_HUGETLB if kind == "file of huge pages" else 0)
+            os.ftruncate(file, size)
+            memory = mmap.mmap(file, size)
+    except OSError as error:
+        pytest.skip(f"{kind}: {error}")
+    pair = Pair(other, transports=[transport])
+    mine = np.frombuffer(memory, np.uint8)
+    mine[:] = np.arange(size) % 251
+    other.memory("theirs", size)
+    ok, mr_id = pair.ep.reg(mine)
+    assert ok, p2p.last_error()
+    blob = other.advertised("theirs")
+    assert pair.ep.write(pair.conn, mr_id, mine.ctypes.data, size, blob), p2p.last_error()
+    assert other.contents("theirs") == mine.tobytes()
+    mine[:] = 0
+    assert pair.ep.read(pair.conn, mr_id, mine.ctypes.data, size, blob), p2p.last_error()
+    assert other.contents("theirs") == mine.tobytes()
+    if file >= 0:
+        os.ftruncate(file, size // 2)
+        assert not pair.ep.write(pair.conn, mr_id, mine.ctypes.data, size, blob)
+        assert "Bad address" in p2p.last_error()
+        assert not pair.ep.read(pair.conn, mr_id, mine.ctypes.data, size, blob)
+        assert "Bad address" in p2p.last_error()
+        assert pair.ep.write(pair.conn, mr_id, mine.ctypes.data, size // 2, blob), p2p.last_error()
+        os.close(file)
+    pair.close()
