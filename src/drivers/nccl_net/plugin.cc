@@ -101,6 +101,13 @@ Result<std::unique_ptr<Net>> find_net(const Library& library) {
               library.path);
 }
 
+Status try_unknown(Net& net, Plugin::Init init) {
+  const std::string name = name_of(net);
+  const bool no_cuda = init == Plugin::Init::kTriedFirst;
+  if (knows_handles_of(name) && !(no_cuda && is_tcpx(name))) return {};
+  return try_init(net, no_cuda ? CudaInUse::kNo : CudaInUse::kYes);
+}
+
 int numa_node_of(const std::string& pci_path) {
   if (pci_path.empty()) return -1;
   std::ifstream file(pci_path + "/numa_node");
@@ -161,10 +168,8 @@ Result<std::shared_ptr<Plugin>> Plugin::open(const std::string& name, Init init)
   auto net = find_net(*library);
   if (!net) return tl::unexpected(net.error());
   set_plugin_defaults(name_of(**net));
-  if (init == Init::kTriedFirst && is_tcpx(name_of(**net))) {
-    if (const auto tried = try_init(**net); !tried) {
-      return fail(tried.error().code, "{}: {}", library->path, tried.error().message);
-    }
+  if (const auto tried = try_unknown(**net, init); !tried) {
+    return fail(tried.error().code, "{}: {}", library->path, tried.error().message);
   }
   if (const int code = (*net)->init(route_log); code != abi::kSuccess) {
     Error error = plugin_error(code, fmt::format("init of {}", library->path));

@@ -29,7 +29,8 @@ struct Device {
 /// whose comms want one thread at a time.
 class Plugin {
  public:
-  /// kTriedFirst: in a child process, where that of GPUDirect-TCPX may end the process (trial.h).
+  /// kTriedFirst: where there is no CUDA, in which case that of GPUDirect-TCPX may end the process. Then it
+  /// is tried in a child first, as that of a plugin of which nothing is known always is (trial.h).
   enum class Init : std::uint8_t { kHere, kTriedFirst };
 
   /// Opens the plugin that `name` means by NCCL's rules: a path or file name as it is, else

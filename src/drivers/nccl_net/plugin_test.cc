@@ -86,6 +86,16 @@ TEST(Defaults, FillInWhatGpuDirectTcpxCannotDoWithout) {
   ::unsetenv(kWait);
 }
 
+TEST(Init, ThatAbortsEndsAChildOnly) {
+  Fake fake("v9");
+  fake.state->init_aborts = true;
+  const auto plugin = Plugin::open(fake.path);
+  ASSERT_FALSE(plugin);
+  EXPECT_EQ(plugin.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(plugin.error().message, HasSubstr(fake.path + ": its init ends the process by signal 6"));
+  EXPECT_EQ(fake.state->inits, 0) << "nothing of it happened here";
+}
+
 TEST(Init, ThatFailsBesideNcclGetsAHint) {
   const auto message = [] {
     Fake fake("v7");

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "drivers/nccl_net/tcpx.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -37,7 +38,7 @@ void say_nothing(int /*level*/, unsigned long /*subsystems*/, const char* /*wher
 
 }  // namespace
 
-Status try_init(Net& net) {
+Status try_init(Net& net, CudaInUse cuda) {
   const pid_t child = ::fork();
   if (child < 0) return tl::unexpected(system_error("try init in a child process"));
   if (child == 0) run(net);
@@ -45,18 +46,20 @@ Status try_init(Net& net) {
   pollfd poll{ended.get(), POLLIN, 0};
   const bool in_time = ended && ::poll(&poll, 1, kWithinMs) > 0;
   if (!in_time) ::kill(child, SIGKILL);
+  const bool crashes_only = cuda == CudaInUse::kYes;
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (!in_time) {
+    if (crashes_only) return {};
     return fail(ErrorCode::kUnavailable, "its init, tried in a child process, was not through after {} s",
                 kWithinMs / 1000);
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kReturned) return {};
-  return fail(
-      ErrorCode::kUnavailable,
-      "its init ends the process{}, tried in a child: GPUDirect-TCPX does so where CUDA has no device",
-      WIFSIGNALED(status) ? fmt::format(" by signal {}", WTERMSIG(status)) : "");
+  if (WIFEXITED(status) && (crashes_only || WEXITSTATUS(status) == kReturned)) return {};
+  const bool tcpx = net.name() != nullptr && is_tcpx(net.name());
+  return fail(ErrorCode::kUnavailable, "its init ends the process{}, tried in a child{}",
+              WIFSIGNALED(status) ? fmt::format(" by signal {}", WTERMSIG(status)) : "",
+              tcpx ? ": GPUDirect-TCPX does so where CUDA has no device" : "");
 }
 
 }  // namespace p2p::nccl_net

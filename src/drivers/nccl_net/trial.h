@@ -6,11 +6,14 @@
 
 namespace p2p::nccl_net {
 
+/// Whether this process may use CUDA already: its children cannot then, so that a plugin may end there and
+/// work here.
+enum class CudaInUse : bool { kNo, kYes };
+
 /// Calls `init` in a child process and says how that ended: kUnavailable if it ended the process, as
-/// GPUDirect-TCPX does where CUDA cannot be initialised, or was not through after a while. A code that it
-/// returned is success here: the caller will get the same. Nothing of it stays in this process.
-///
-/// Not for a process that uses CUDA already: its children cannot.
-Status try_init(Net& net);
+/// GPUDirect-TCPX does where CUDA cannot be initialised, or was not through after a while. Where CUDA is in
+/// use only a child that crashed counts. A code that it returned is success here: the caller will get the
+/// same. Nothing of it stays in this process.
+Status try_init(Net& net, CudaInUse cuda);
 
 }  // namespace p2p::nccl_net

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/nccl_net/testing/fake_plugin.h"
 
+#include <cstdlib>
 #include <tuple>
 #include <type_traits>
 
@@ -122,6 +123,7 @@ namespace {
 template <class... Arguments>
 int init(Arguments...) {
   ++state.inits;
+  if (state.init_aborts) std::abort();
   if (state.init_code != 0) return state.init_code;
   version::Table& table = FAKE_SYMBOL;
   table.devices = devices;

@@ -10,6 +10,7 @@ namespace p2p::nccl_net::testing {
 /// Its table is empty but for name and init until `init` has run, as that of some real plugins.
 struct FakeState {
   int init_code = 0;
+  bool init_aborts = false;
   int device_count = 1;
   bool leave_out_test = false;
   bool leave_out_optional = false;
