@@ -2,6 +2,11 @@
 #include "drivers/nccl_net/plugin.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <fstream>
@@ -12,6 +17,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/unique_fd.h"
 #include "drivers/nccl_net/defaults.h"
 #include "drivers/nccl_net/guarded.h"
 #include "drivers/nccl_net/log_route.h"
@@ -43,6 +49,7 @@ struct Library {
 struct Opened {
   Mutex mutex;
   std::map<void*, std::shared_ptr<Plugin>> plugins P2P_GUARDED_BY(mutex);
+  std::vector<UniqueFd> copies P2P_GUARDED_BY(mutex);  // files of private copies
 };
 
 Opened& opened() {
@@ -108,6 +115,58 @@ Status try_unknown(Net& net, Plugin::Init init) {
   return try_init(net, no_cuda ? CudaInUse::kNo : CudaInUse::kYes);
 }
 
+Result<std::unique_ptr<Net>> initialise(const Library& library, Plugin::Init init) {
+  auto net = find_net(library);
+  if (!net) return net;
+  set_plugin_defaults(name_of(**net));
+  if (const auto tried = try_unknown(**net, init); !tried) {
+    return fail(tried.error().code, "{}: {}", library.path, tried.error().message);
+  }
+  if (const int code = (*net)->init(route_log); code != abi::kSuccess) {
+    return tl::unexpected(plugin_error(code, fmt::format("init of {}", library.path)));
+  }
+  return net;
+}
+
+/// A second instance of the library with data of its own. Its file goes to `files`: the loader knows it by
+/// the descriptor's number, which must stay its own.
+Result<Library> load_copy(const Library& library, std::vector<UniqueFd>& files) {
+  link_map* map = nullptr;
+  const auto fails = [&](const char* step) { return tl::unexpected(system_error(step)); };
+  if (::dlinfo(library.handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0) {
+    return fail(ErrorCode::kSystem, "find its file");
+  }
+  const UniqueFd file = UniqueFd::of(::open, map->l_name, O_RDONLY | O_CLOEXEC);
+  UniqueFd copy = UniqueFd::of(::memfd_create, "net plugin", MFD_CLOEXEC);
+  struct stat status{};
+  if (!file || !copy || ::fstat(file.get(), &status) != 0) return fails("copy its file");
+  for (off_t at = 0; at < status.st_size;) {
+    if (::sendfile(copy.get(), file.get(), &at, static_cast<std::size_t>(status.st_size - at)) <= 0) {
+      return fails("copy its file");
+    }
+  }
+  const std::string path = fmt::format("/proc/self/fd/{}", copy.get());
+  void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return fail(ErrorCode::kUnavailable, "{}", ::dlerror());
+  files.push_back(std::move(copy));
+  return Library{library.path, handle};
+}
+
+/// A plugin is initialised once, and NCCL has done it: a copy of its file is another plugin.
+Result<std::unique_ptr<Net>> initialise_copy(const Library& library, Error error,
+                                             std::vector<UniqueFd>& files) {
+  const auto copy = load_copy(library, files);
+  auto net = copy ? initialise(*copy, Plugin::Init::kHere) : tl::unexpected(copy.error());
+  if (net) {
+    log(LogLevel::kInfo, "{} ({}), as NCCL is loaded in this process: a private copy is used", error.message,
+        library.path);
+    return net;
+  }
+  error.message += fmt::format(
+      ". NCCL is loaded in this process, and a private copy does not work either: {}", net.error().message);
+  return tl::unexpected(std::move(error));
+}
+
 int numa_node_of(const std::string& pci_path) {
   if (pci_path.empty()) return -1;
   std::ifstream file(pci_path + "/numa_node");
@@ -165,20 +224,9 @@ Result<std::shared_ptr<Plugin>> Plugin::open(const std::string& name, Init init)
   Opened& all = opened();
   MutexLock lock(all.mutex);
   if (const auto found = all.plugins.find(library->handle); found != all.plugins.end()) return found->second;
-  auto net = find_net(*library);
+  auto net = initialise(*library, init);
+  if (!net && nccl_is_loaded()) net = initialise_copy(*library, net.error(), all.copies);
   if (!net) return tl::unexpected(net.error());
-  set_plugin_defaults(name_of(**net));
-  if (const auto tried = try_unknown(**net, init); !tried) {
-    return fail(tried.error().code, "{}: {}", library->path, tried.error().message);
-  }
-  if (const int code = (*net)->init(route_log); code != abi::kSuccess) {
-    Error error = plugin_error(code, fmt::format("init of {}", library->path));
-    if (nccl_is_loaded()) {
-      error.message +=
-          ". NCCL is loaded in this process: a plugin can be initialised once, by NCCL or here, not by both";
-    }
-    return tl::unexpected(std::move(error));
-  }
   if (const char* member = (*net)->missing_member()) {
     return fail(ErrorCode::kUnavailable, "{} leaves {} of its v{} table null", library->path, member,
                 (*net)->version());
