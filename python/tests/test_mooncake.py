@@ -292,6 +292,19 @@ def test_an_endpoint_of_another_kind(fast, monkeypatch, said):
     assert "uccl.mooncake" in said.messages[-1]
 
 
+def test_one_that_ends_before_it_told_anything(fast, said):
+    """An endpoint of another kind again: it accepts, tells nothing, and goes."""
+    endpoint = p2p.Endpoint(listen_address="127.0.0.1")
+    name = f"127.0.0.1:{p2p.Endpoint.parse_metadata(endpoint.get_metadata())[1]}"
+    results = []
+    probing = threading.Thread(target=lambda: results.append(fast.here.engine.send_probe(name)))
+    probing.start()
+    assert endpoint.accept(timeout=REPLY_SECONDS)[0]
+    endpoint.close()
+    probing.join(BOUND)
+    assert results == [-102] and name in said.messages[-1]
+
+
 @pytest.mark.parametrize("where", ["localhost", "127.0.0.1:7", "0.0.0.0", "[::1]"])
 def test_where_it_listens(where, fast):
     engine = TransferEngine()

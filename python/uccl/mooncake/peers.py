@@ -21,9 +21,9 @@ from .regions import ENTRY, HEAD, MAGIC, MOST_REGIONS, Entries, Numbers, Refused
 
 log = logging.getLogger("uccl.mooncake")
 
-SECONDS = 10.0  # for a list: to be told where it lies, and to read it
+SECONDS = 30.0  # for a list: to be told where it lies, by an interpreter that may be busy, and to read it
 
-_LIST, _NOTE = b"L", b"N"  # the first byte of a notification
+_LIST, _NOTE, _ALIVE = b"L", b"N", b"A"  # the first byte of a notification
 _NOTE_HEAD = struct.Struct("<cI")  # and how long the name is
 
 
@@ -75,15 +75,22 @@ class Peer:
             return self._connection
 
     def _told(self, connection: int) -> bytes:
-        deadline, pause = time.monotonic() + SECONDS, 0.0002
-        while time.monotonic() < deadline:  # a call that waits for a notification does not exist
-            for message in self._endpoint.take_notifications(connection):
-                if message[:1] == _LIST:
-                    return message[1:]
-            time.sleep(pause)
-            pause = min(2 * pause, 0.01)
-        self._endpoint.remove_remote_endpoint(connection)
-        raise p2p.TimedOut(f"it did not tell its regions within {SECONDS:.0f} s: is it an engine of uccl.mooncake?")
+        start, pause, asked = time.monotonic(), 0.0002, 0.0
+        try:
+            while (waited := time.monotonic() - start) < SECONDS:  # no call waits for a notification
+                for message in self._endpoint.take_notifications(connection):
+                    if message[:1] == _LIST:
+                        return message[1:]
+                if waited > asked + 1:  # whether it is there still
+                    asked = waited
+                    if not self._endpoint.notify(connection, _ALIVE):
+                        raise failure()
+                time.sleep(pause)
+                pause = min(2 * pause, 0.01)
+            raise p2p.TimedOut(f"it did not tell its regions within {SECONDS:.0f} s: is it an engine of uccl.mooncake?")
+        except BaseException:
+            self._endpoint.remove_remote_endpoint(connection)
+            raise
 
     def drop(self, connection: int) -> None:
         """That has ended."""

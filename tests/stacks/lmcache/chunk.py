@@ -1,8 +1,9 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""Chunks of a KV cache between two processes by LMCache's channel over NIXL with the backend TCPX, on host memory.
+"""Chunks of a KV cache between two processes by LMCache's channels, on host memory.
 
-The owner fills its chunks with random bytes of a known seed. The reader fetches them in another order, over the default
-route and over tcp, and compares every byte.
+One goes over NIXL with the backend TCPX, the other calls Mooncake's TransferEngine, which is uccl.mooncake's. The owner
+fills its chunks with random bytes of a known seed. The reader fetches them in another order, over the default route and
+over tcp, and compares every byte.
 """
 
 import multiprocessing
@@ -25,7 +26,8 @@ from lmcache.v1.distributed.transfer_channel import (
 )
 
 _SECONDS = 100  # two cores that others use, too
-ROUTES = ("auto", "tcp")
+CHANNELS = {"nixl": {"backends": ["TCPX"]}, "mooncake_te": {}}  # and what it is told
+WAYS = [(channel, route) for channel in CHANNELS for route in ("auto", "tcp")]
 _CHUNKS = 4
 _SHAPE = torch.Size([2, 4, 256, 256])  # keys and values, layers, tokens, width
 _BUFFER = 64 << 20
@@ -37,13 +39,13 @@ def contents(chunk: int) -> torch.Tensor:
 
 
 @contextmanager
-def opened(url: str):
+def opened(kind: str, url: str):
     """LMCache's memory for the chunks, and its channel."""
     memory = L1MemoryManager(L1MemoryManagerConfig(size_in_bytes=_BUFFER, use_lazy=False, shm_name=""))
     error, chunks = memory.allocate(MemoryLayoutDesc(shapes=[_SHAPE], dtypes=[torch.bfloat16]), _CHUNKS)
     assert error == L1Error.SUCCESS, error
     channel = initialize_transfer_channel_context(
-        "nixl", l1_memory_desc=memory.get_l1_memory_desc(), listen_url=url, advertise_url=url, backends=["TCPX"]
+        kind, l1_memory_desc=memory.get_l1_memory_desc(), listen_url=url, advertise_url=url, **CHANNELS[kind]
     )
     try:
         yield channel, chunks
@@ -58,20 +60,20 @@ def bytes_of(chunk) -> torch.Tensor:
 
 
 def own(reader: Connection) -> None:
-    for route in ROUTES:
+    for kind, route in WAYS:
         os.environ["UCCL_P2P_TRANSPORT"] = route
         url = free_address()
-        with opened(url) as (_, chunks):
+        with opened(kind, url) as (_, chunks):
             for number, chunk in enumerate(chunks):
                 chunk.tensor.copy_(contents(number).view(torch.bfloat16).reshape(_SHAPE))
             reader.send((url, [(chunk.shm_offset, chunk.shm_byte_length) for chunk in chunks]))
             if not reader.poll(_SECONDS):
-                sys.exit(f"{route}: the reader was not done within {_SECONDS} s")
+                sys.exit(f"{kind}, {route}: the reader was not done within {_SECONDS} s")
             reader.recv()
 
 
-def fetch(url: str, places: list[tuple[int, int]]) -> None:
-    with opened(free_address()) as (channel, chunks):
+def fetch(kind: str, url: str, places: list[tuple[int, int]]) -> None:
+    with opened(kind, free_address()) as (channel, chunks):
         order = list(reversed(range(_CHUNKS)))
         local = channel.get_transfer_channel_address([(chunk.shm_offset, chunk.shm_byte_length) for chunk in chunks])
         client = channel.get_transfer_channel_client(url)
@@ -90,13 +92,13 @@ def main() -> None:
     owner = multiprocessing.get_context("spawn").Process(target=own, args=(there,), daemon=True)
     owner.start()
     there.close()
-    for route in ROUTES:
+    for kind, route in WAYS:
         if not here.poll(_SECONDS):
-            sys.exit(f"{route}: the owner was not ready within {_SECONDS} s")
+            sys.exit(f"{kind}, {route}: the owner was not ready within {_SECONDS} s")
         os.environ["UCCL_P2P_TRANSPORT"] = route
-        fetch(*here.recv())
+        fetch(kind, *here.recv())
         here.send("done")
-        print(f"LMCache's channel, route {route}: {_CHUNKS} chunks of 1 MiB, every byte compared", flush=True)
+        print(f"LMCache's channel {kind}, route {route}: {_CHUNKS} chunks of 1 MiB, every byte compared", flush=True)
     owner.join(_SECONDS)
     sys.exit(0 if owner.exitcode == 0 else f"the owner ended with {owner.exitcode}")
 
