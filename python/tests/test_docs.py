@@ -270,6 +270,11 @@ def nixl(command, _):
         assert code == 0, said
 
 
+def mooncake(command, tmp_path):
+    code, said = shell(f"{command} --dir {tmp_path}", ROOT)
+    assert code == 0 and f"{tmp_path}/mooncake" in said, said
+
+
 def torchrun(command, tmp_path):
     pytest.importorskip("torch")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -285,10 +290,12 @@ def torchrun(command, tmp_path):
 COMMANDS = {
     r"make \w[\w-]*( PREFIX=\S+)?": make,
     r"pip install nixl": pip_install,
-    r"pip install \S+( nixl && python -m uccl.nixl install)?": pip_install,
+    r"pip install \S+( nixl && python -m uccl.nixl install| && python -m uccl.mooncake install)?": pip_install,
     r"python -m uccl\.nixl (install( --as UCCL)?|status|uninstall)": nixl,
+    r"python -m uccl\.mooncake (install|status|uninstall)": mooncake,
     r"scripts/test_python\.sh": held("scripts/test.sh", "scripts/test_python.sh"),
     r"c\+\+ .*pkg-config.*": held("tests/install/use_installed.sh", "pkg-config --cflags --libs"),
+    r"vllm serve MODEL .*MooncakeConnector.*": held("tests/stacks/vllm/mooncake_connector.py", "MooncakeConnector"),
     r"vllm serve MODEL .*": held("tests/stacks/vllm/run.py", "NixlConnector"),
     r"\(umask 077 && .*\)": key_file,
     r"torchrun .*": torchrun,

@@ -60,6 +60,7 @@ class Server:
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.side_port),
+            "VLLM_MOONCAKE_BOOTSTRAP_PORT": str(self.side_port),
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             "UCCL_P2P_LOG_LEVEL": "info",
