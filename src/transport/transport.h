@@ -47,6 +47,7 @@ struct Capabilities {
   bool needs_exported_key = false;
   Guard guard = Guard::kOwner;
 
+  bool named = false;        ///< by the user: a warning where GPU memory takes another one instead
   bool slow_import = false;  ///< of device memory, by milliseconds: not on the session's thread
 
   Scheduling scheduling = Scheduling::kSpread;

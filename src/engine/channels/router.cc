@@ -127,10 +127,10 @@ bool Router::is_required(std::size_t transport, const Region& local, const Remot
 }
 
 // Regions and addresses differ from one refusal to the next, the reason does not.
-bool Router::is_news(const Explanation::Passed& passed) const {
-  if (passed.obstacle != RouteObstacle::kNotRegistered && passed.obstacle != RouteObstacle::kNotShared) {
-    return false;
-  }
+bool Router::is_news(const Explanation::Passed& passed, std::size_t transport) const {
+  const bool of_regions =
+      passed.obstacle == RouteObstacle::kNotRegistered || passed.obstacle == RouteObstacle::kNotShared;
+  if (!of_regions && !transports_[transport].transport->capabilities().named) return false;
   std::string key = passed.transport + passed.reason;
   std::erase_if(key, [](unsigned char letter) { return std::isxdigit(letter) != 0; });
   MutexLock lock(mutex_);
@@ -157,6 +157,9 @@ Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remo
         chosen = i;
       } else if (!interrupted) {
         interrupted = i;
+        const Explanation::Passed lost{std::string(transports_[i].transport->name()),
+                                       RouteObstacle::kUnusable, std::string(kInterrupted)};
+        if (on_gpu && is_news(lost, i)) append(news, lost.transport, lost.reason);
       }
       continue;
     }
@@ -165,7 +168,7 @@ Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remo
       return fail(ErrorCode::kUnavailable, "no route: {} is required (UCCL_P2P_REQUIRE), and {}", required_,
                   passed->reason);
     }
-    if (on_gpu && is_news(*passed)) append(news, passed->transport, passed->reason);
+    if (on_gpu && is_news(*passed, i)) append(news, passed->transport, passed->reason);
   }
   if (!chosen) chosen = interrupted;
   if (!chosen) return fail(ErrorCode::kUnavailable, "no route ({})", why);

@@ -78,7 +78,7 @@ class Router {
   std::optional<Explanation::Passed> obstacle(const Row& row, std::size_t transport, const Region& local,
                                               const RemoteRegion& remote) const;
   bool is_required(std::size_t transport, const Region& local, const RemoteRegion& remote) const;
-  bool is_news(const Explanation::Passed& passed) const;
+  bool is_news(const Explanation::Passed& passed, std::size_t transport) const;
   Route best(const Rows& rows, MemoryKind local, MemoryKind remote) const;
 
   const TransportList& transports_;

@@ -24,15 +24,17 @@ using ::testing::IsEmpty;
 /// Carries what it is told to.
 class NamedTransport : public p2p::testing::PlainTransport {
  public:
-  NamedTransport(std::string name, bool to_host) : PlainTransport(std::move(name)), to_host_(to_host) {}
+  NamedTransport(std::string name, bool to_host, bool named = false)
+      : PlainTransport(std::move(name)), to_host_(to_host), named_(named) {}
 
-  Capabilities capabilities() const override { return {}; }
+  Capabilities capabilities() const override { return {.named = named_}; }
   bool carries(MemoryPlace, MemoryPlace remote) const override {
     return to_host_ || remote.kind == MemoryKind::kCuda;
   }
 
  private:
   const bool to_host_;
+  const bool named_;  // by the user
 };
 
 class RouterTest : public ::testing::Test {
@@ -128,6 +130,21 @@ TEST_F(RouterTest, WarnsOnceForEachReasonWhereGpuMemoryTakesASlowerPath) {
   EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kCuda, "")), 1U);
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("take slow, which is slower: fast: region 0 is private"),
                                      HasSubstr("fast: no peer access")));
+}
+
+TEST_F(RouterTest, WarnsOnceWhereGpuMemoryDoesNotTakeTheTransportThatWasNamed) {
+  transports_[0].transport = std::make_shared<NamedTransport>("fast", false, true);
+  const auto router = this->router();
+  const auto gpu = local(MemoryKind::kCuda);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kCuda, "")), 0U);
+    EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kHost, "")), 1U);
+  }
+  router->close(0, "eth1: remote error (6)");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(router->choose(*gpu, *remote(MemoryKind::kCuda, "")), 1U);
+  EXPECT_THAT(warnings_,
+              ElementsAre(HasSubstr("between CUDA and host memory take slow, which is slower: fast"),
+                          HasSubstr("take slow, which is slower: fast: eth1: remote error (6)")));
 }
 
 TEST_F(RouterTest, RefusesWhatTheRequiredTransportCannotTake) {

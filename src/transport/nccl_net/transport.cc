@@ -83,6 +83,7 @@ class NetTransport final : public Transport {
     // Only the owner knows whether its channels reach the GPU that a region lies in.
     return {.reach = Reach::kNetwork,
             .needs_exported_key = on_gpu(),
+            .named = asked(),
             .reopens = true,
             .max_batch_bytes = std::max(2 * (opened() ? opened()->chunk_bytes : 0), kLeastBatch),
             .max_batch_segments = kMaxRanges};
@@ -116,6 +117,7 @@ class NetTransport final : public Transport {
 
  private:
   const Result<Opened>& opened() const;
+  bool asked() const;
   Result<Opened> open() const;
   Status take_usable(Opened& opened, std::vector<Device> devices) const;
   bool on_gpu() const { return opened() && opened()->unpacks && !options_.nccl_net.host_pool; }
@@ -194,12 +196,15 @@ Status NetTransport::take_usable(Opened& opened, std::vector<Device> devices) co
               opened.chunk_bytes, NcclNetOptions::kLeastChunkBytes);
 }
 
+bool NetTransport::asked() const {
+  return !options_.nccl_net.plugin.empty() || names_this(options_.transports);
+}
+
 const Result<Opened>& NetTransport::opened() const {
   std::call_once(once_, [this] {
     opened_ = open();
     // Whoever asked for a plugin is not to find out from a bandwidth graph that there is none.
-    const bool asked = !options_.nccl_net.plugin.empty() || names_this(options_.transports);
-    if (!opened_ && asked) {
+    if (!opened_ && asked()) {
       log(LogLevel::kWarning, "no transfer goes through a net plugin: {}", opened_.error().message);
     }
   });
