@@ -254,3 +254,8 @@ const p2p::nccl_net::abi::v7::Table ncclNetPlugin_v7 = {
     .get_device_mr = softnet::get_device_mr,
     .irecv_consumed = softnet::irecv_consumed,
 };
+
+/// By this a host knows, whatever the plugin calls itself, that it may register host memory as a device's.
+extern "C" __attribute__((visibility("default"))) const int softnet_pool_in_host_memory;
+
+const int softnet_pool_in_host_memory = 1;

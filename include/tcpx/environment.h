@@ -47,6 +47,9 @@ P2P_API std::vector<Finding> check_environment(const PluginReport& plugin);
 /// All of that which can be told without a plugin: for machines where it does not load.
 P2P_API std::vector<Finding> check_environment();
 
+/// Why `discover` failed for this plugin, and what to do about it.
+P2P_API Finding explain(const std::string& plugin, const p2p::Error& failure);
+
 /// How much is logged, by UCCL_P2P_LOG_LEVEL (trace, debug, info, warning, error, off). Else everything, the
 /// plugin's own lines too, with UCCL_TCPX_DEBUG=1, TCPX_DEBUG=1 or NCCL_DEBUG=INFO. Returns true with
 /// TCPX_PERF=1: times are wanted.

@@ -78,6 +78,7 @@ class TcpxSession::Core {
   p2p::Status deregister_memory(std::uint64_t mem_id);
   p2p::Result<TcpxMemoryDescriptor> describe_memory(std::uint64_t mem_id);
   std::string describe() const;
+  std::size_t chunk_bytes() const { return options_.chunk_bytes; }
 
   enum class Direction { kSend, kReceive };
   struct Range {

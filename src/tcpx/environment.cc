@@ -193,6 +193,13 @@ std::vector<Finding> check_environment() {
   return findings;
 }
 
+Finding explain(const std::string& plugin, const p2p::Error& failure) {
+  const bool opens = net::Plugin::peek_name(plugin).has_value();
+  return {Verdict::kBad, "plugin", failure.message,
+          opens ? "it opens, and does not work here: UCCL_P2P_LOG_LEVEL=debug shows what it says itself"
+                : "give --plugin the path of libnccl-net.so"};
+}
+
 bool set_log_from_environment() {
   const auto on = [](const char* name) { return !variable(name).empty() && variable(name) != "0"; };
   constexpr std::array kLevels{"trace", "debug", "info", "warning", "error", "off"};

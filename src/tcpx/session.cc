@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "tcpx/session.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -38,7 +40,20 @@ Result<std::vector<net::Device>> choose_devices(const net::Plugin& plugin, const
   return devices;
 }
 
+/// GPUDirect-TCPX takes any address that is registered as a device's for one, and crashes.
+Status check_host_pool(const net::Plugin& plugin) {
+  if (!net::is_tcpx(plugin.name())) return {};
+  void* const library = ::dlopen(plugin.path().c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  const bool imitates = library != nullptr && ::dlsym(library, "softnet_pool_in_host_memory") != nullptr;
+  if (library != nullptr) ::dlclose(library);
+  if (imitates) return {};
+  return fail(ErrorCode::kUnavailable, "{} has no pool in host memory: name a CUDA device", plugin.name());
+}
+
 Status check_device(const net::Plugin& plugin, const net::Device& device, const TcpxOptions& options) {
+  if (options.host_pool) {
+    if (Status imitates = check_host_pool(plugin); !imitates) return imitates;
+  }
   const bool as_cuda = options.cuda_device >= 0 || options.host_pool;
   if (as_cuda) return net::check_registers_cuda(plugin, device);
   if (!net::is_tcpx(plugin.name()) || !device.properties.unpacks()) return {};
@@ -284,6 +299,8 @@ Status TcpxSession::deregisterMemory(std::uint64_t mem_id) { return core_->dereg
 Result<TcpxMemoryDescriptor> TcpxSession::describeMemory(std::uint64_t mem_id) const {
   return core_->describe_memory(mem_id);
 }
+
+std::size_t TcpxSession::chunkBytes() const { return core_->chunk_bytes(); }
 
 std::string TcpxSession::describe() const { return core_->describe(); }
 

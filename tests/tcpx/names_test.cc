@@ -27,10 +27,10 @@ TEST(Names, OfTheCppInterface) {
   EXPECT_TRUE(all_there(&TcpxSession::open, &TcpxSession::listen, &TcpxSession::accept,
                         &TcpxSession::loadRemoteConnInfo, &TcpxSession::connect, &TcpxSession::registerMemory,
                         &TcpxSession::deregisterMemory, &TcpxSession::describeMemory,
-                        &TcpxSession::describe));
+                        &TcpxSession::chunkBytes, &TcpxSession::describe));
   EXPECT_TRUE(all_there(&TcpxTransfer::postSend, &TcpxTransfer::postRecv, &TcpxTransfer::isComplete,
                         &TcpxTransfer::wait, &TcpxTransfer::release));
-  EXPECT_TRUE(all_there(&discover, &set_log_from_environment));
+  EXPECT_TRUE(all_there(&discover, &explain, &set_log_from_environment));
   EXPECT_TRUE(all_there(static_cast<std::vector<Finding> (*)()>(&check_environment),
                         static_cast<std::vector<Finding> (*)(const PluginReport&)>(&check_environment)));
 }

@@ -2,7 +2,8 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """The tcpx program, as people call it.
 
-Usage: program_test.py TCPX PLUGIN. PLUGIN is softnet, which here calls itself GPUDirectTCPX and has its habits.
+Usage: program_test.py TCPX PLUGIN SHY_PLUGIN. PLUGIN is softnet, which here calls itself GPUDirectTCPX and has its
+habits; SHY_PLUGIN passes its calls on, and has no pool in host memory that it would tell of.
 """
 
 import json
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import unittest
 
-TCPX, PLUGIN = "", ""
+TCPX, PLUGIN, SHY_PLUGIN = "", "", ""
 IMITATED = {
     "SOFTNET_NAME": "GPUDirectTCPX_v7",
     "SOFTNET_PCI_PATH": "/sys/devices/pci0000:00/0000:00:04.0",
@@ -38,10 +39,10 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def pair(command, *arguments, server=(), **settings):
+def pair(command, *arguments, server=(), plugin=None, **settings):
     """A server and a client; both as they ended, the server's output first."""
     port = str(free_port())
-    common = ["--plugin", PLUGIN, "--port", port]
+    common = ["--plugin", plugin or PLUGIN, "--port", port]
     with subprocess.Popen([TCPX, command, "server", *common, *server], env=environment(settings), text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as serving:
         client = run(command, "client", "127.0.0.1", *common, *arguments, **settings)
@@ -102,6 +103,14 @@ class Discover(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("ends the process", result.stdout)
 
+    def test_what_to_do_about_a_plugin(self):
+        for plugin, settings, advice in (("/nowhere/libnccl-net.so", {}, "give --plugin the path"),
+                                         (PLUGIN, {"SOFTNET_FAULT": "init"}, "UCCL_P2P_LOG_LEVEL=debug"),
+                                         (PLUGIN, {"SOFTNET_FAULT": "no_devices"}, "UCCL_P2P_LOG_LEVEL=debug")):
+            result = run("discover", "--plugin", plugin, "--json", **settings)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(advice, json.loads(result.stdout)["checks"][0]["advice"], settings)
+
 
 class Log(unittest.TestCase):
     def lines(self, **settings):
@@ -131,6 +140,31 @@ class Transfer(unittest.TestCase):
                                     **IMITATED)
         self.assertIn("instead of 1048576", said, "the chunk is capped, and that is said")
 
+    def test_a_host_pool_of_a_device_is_refused(self):
+        # Its devices would take the addresses of host memory for their GPU's.
+        _, _, client = pair("transfer", "--host-pool", plugin=SHY_PLUGIN, **IMITATED)
+        self.assertEqual(client.returncode, 1)
+        self.assertIn("GPUDirectTCPX_v7 has no pool in host memory", client.stderr)
+
+    def test_the_chunk_that_is_used_is_said(self):
+        output, said = self.assert_moves("transfer", "--host-pool", "--sizes", "4096", server=["--host-pool"],
+                                         NCCL_DYNAMIC_CHUNK_SIZE="131072", **IMITATED)
+        for side in (output, said):
+            self.assertIn("chunks of 131072 bytes", side)
+
+    def test_limits_that_differ_are_said_by_both_sides_at_once(self):
+        port = str(free_port())
+        common = ["--plugin", PLUGIN, "--port", port, "--host-pool", "--timeout", "600"]
+        with subprocess.Popen([TCPX, "transfer", "server", *common],
+                              env=environment({**IMITATED, "NCCL_DYNAMIC_CHUNK_SIZE": "131072"}), text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as serving:
+            client = run("transfer", "client", "127.0.0.1", *common, **IMITATED)
+            _, said = serving.communicate(timeout=60)
+        self.assertEqual((serving.returncode, client.returncode), (1, 1))
+        for side in (said, client.stderr):
+            self.assertIn("chunks of 131072 bytes, we have 2 and 524288", side)
+        self.assertIn("the client does not connect: ", said)
+
     def test_host_memory_on_unpack_devices_is_refused(self):
         _, _, client = pair("transfer", "--sizes", "4096", **IMITATED)
         self.assertEqual(client.returncode, 1)
@@ -157,5 +191,5 @@ class Transfer(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    TCPX, PLUGIN = sys.argv[1:3]
+    TCPX, PLUGIN, SHY_PLUGIN = sys.argv[1:4]
     unittest.main(argv=sys.argv[:1], verbosity=2)

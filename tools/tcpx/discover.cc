@@ -74,8 +74,7 @@ bool show_discovery(const std::string& plugin, bool json) {
   const auto report = discover(plugin);
   std::vector<Finding> findings = report ? check_environment(*report) : check_environment();
   if (!report) {
-    findings.insert(findings.begin(), {Finding::Verdict::kBad, "plugin", report.error().message,
-                                       "give --plugin the path of libnccl-net.so"});
+    findings.insert(findings.begin(), explain(plugin, report.error()));
   }
   const PluginReport shown = report ? *report : PluginReport{};
   json ? print_json(shown, findings) : print_table(shown, findings);

@@ -26,6 +26,7 @@ using p2p::Result;
 using p2p::Status;
 
 constexpr char kGreeting[] = "Hello from TCPX client!";
+constexpr char kLoaded[] = "loaded";
 constexpr unsigned kWarmUp = 2;
 constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 34;
 
@@ -153,8 +154,19 @@ Status connect_sessions(Side& side, std::chrono::milliseconds timeout) {
     } else {
       const auto info = side.bootstrap.receive();
       if (!info) return tl::unexpected(info.error());
-      if (auto loaded = session.loadRemoteConnInfo("server", *info); !loaded) return loaded;
+      if (auto loaded = session.loadRemoteConnInfo("server", *info); !loaded) {
+        // The server would wait for a client that does not come.
+        (void)side.bootstrap.send_text(loaded.error().message);
+        return loaded;
+      }
     }
+  }
+  if (!side.server) {
+    if (auto sent = side.bootstrap.send_text(kLoaded); !sent) return sent;
+  } else {
+    const auto heard = side.bootstrap.receive_text();
+    if (!heard) return tl::unexpected(heard.error());
+    if (*heard != kLoaded) return fail(ErrorCode::kProtocol, "the client does not connect: " + *heard);
   }
   return in_threads(side.sessions.size(), [&](std::size_t index) {
     TcpxSession& session = side.sessions[index];
@@ -174,6 +186,7 @@ Result<Side> connect(const Place& place, const Plan& plan) {
   if (!agreed) return tl::unexpected(agreed.error());
   auto sessions = open_sessions(place, *agreed, *report);
   if (!sessions) return tl::unexpected(sessions.error());
+  agreed->chunk_bytes = sessions->front().chunkBytes();
   Side side{std::move(*agreed), std::move(*bootstrap), std::move(*sessions), server, 0};
   const auto start = Clock::now();
   if (auto connected = connect_sessions(side, place.timeout); !connected)
@@ -349,7 +362,7 @@ bool parse_number(const std::string& text, std::uint64_t& value) {
 }  // namespace
 
 std::string Plan::encode() const {
-  std::string text = fmt::format("tcpx2 {} {} {} {} {} {} {}", static_cast<int>(kind), channels, chunk_bytes,
+  std::string text = fmt::format("tcpx3 {} {} {} {} {} {} {}", static_cast<int>(kind), channels, chunk_bytes,
                                  window, rounds, static_cast<int>(unpack), threads);
   for (const std::uint64_t size : sizes) text += fmt::format(" {}", size);
   return text;
@@ -360,7 +373,7 @@ Result<Plan> Plan::decode(const std::string& text) {
   std::string word;
   std::vector<std::uint64_t> values;
   words >> word;
-  bool good = word == "tcpx2";
+  bool good = word == "tcpx3";
   while (good && words >> word) good = parse_number(word, values.emplace_back());
   constexpr std::size_t kFixed = 7;
   if (!good || values.size() < kFixed || values.size() > 1000 || values[0] > 2 || values[1] > 64 ||
