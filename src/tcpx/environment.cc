@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 
 #include "base/error.h"
 #include "drivers/cuda/device.h"
@@ -38,7 +39,15 @@ bool interface_is_up(const std::string& name) {
   return state == "up" || state == "unknown";  // loopback and some virtual ones do not say "up"
 }
 
-void check_devices(const std::vector<DeviceReport>& devices, std::vector<Finding>& findings) {
+/// ".../0000:06:00.0": a function of the PCI bus itself, which a virtio device is not.
+bool on_pci(const std::string& path) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  constexpr std::string_view kShape = "0000:00:00.0";
+  return name.size() == kShape.size() && name[4] == ':' && name[7] == ':' && name[10] == '.';
+}
+
+/// `tcpx`: as GPUDirect-TCPX needs them.
+void check_devices(const std::vector<DeviceReport>& devices, bool tcpx, std::vector<Finding>& findings) {
   for (const DeviceReport& device : devices) {
     Finding finding{Verdict::kGood,
                     device.name.empty() ? fmt::format("device {}", device.index) : device.name, "", ""};
@@ -51,6 +60,10 @@ void check_devices(const std::vector<DeviceReport>& devices, std::vector<Finding
     if (!device.up) {
       finding.verdict = Verdict::kBad;
       finding.advice = fmt::format("ip link set {} up", finding.subject);
+    } else if (tcpx && !on_pci(device.pci_path)) {
+      finding.verdict = Verdict::kBad;
+      finding.advice =
+          "it is no gVNIC: GPUDirect-TCPX registers CUDA memory by a NIC's PCI address, and it has none";
     } else if (device.unpack && device.mtu < 8000) {
       finding.verdict = Verdict::kAdvice;
       finding.advice = "an MTU of 8244 lets a packet carry two pages of 4 KiB";
@@ -64,7 +77,7 @@ void check_receive_manager(std::vector<Finding>& findings) {
   Finding finding{Verdict::kGood, "RxDM", fmt::format("{} GPUs served in {}", manager.gpus, manager.folder),
                   ""};
   if (!manager.problem.empty()) finding.found = fmt::format("{}: {}", manager.folder, manager.problem);
-  if (!manager.is_there()) {
+  if (!manager.is_there() || !manager.problem.empty()) {
     finding.verdict = Verdict::kBad;
     finding.advice =
         "start the receive-datapath manager and point NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX at its sockets";
@@ -173,7 +186,7 @@ std::vector<Finding> check_environment(const PluginReport& plugin) {
   std::vector<Finding> findings;
   findings.push_back({Verdict::kGood, "plugin",
                       fmt::format("{} from {}, ABI v{}", plugin.name, plugin.path, plugin.abi_version), ""});
-  check_devices(plugin.devices, findings);
+  check_devices(plugin.devices, net::is_tcpx(plugin.name), findings);
   // The recipe is GPUDirect-TCPX's own: other plugins know nothing of these variables and daemons.
   if (net::is_tcpx(plugin.name)) {
     std::ranges::move(check_variables(), std::back_inserter(findings));
@@ -186,7 +199,7 @@ std::vector<Finding> check_environment(const PluginReport& plugin) {
 std::vector<Finding> check_environment() {
   const std::vector<DeviceReport> devices = interfaces_on_pci();
   std::vector<Finding> findings;
-  check_devices(devices, findings);
+  check_devices(devices, false, findings);
   std::ranges::move(check_variables(), std::back_inserter(findings));
   check_receive_manager(findings);
   check_cuda(devices, findings);

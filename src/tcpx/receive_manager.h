@@ -11,7 +11,7 @@ struct ReceiveManager {
   std::string folder;
   std::size_t gpus = 0;  ///< whose pools it hands out
   bool rules = false;    ///< it takes flow-steering rules
-  std::string problem;   ///< why the folder cannot be read
+  std::string problem;   ///< why the folder cannot be read, or a socket that nobody listens at
 
   bool is_there() const { return gpus != 0 && rules; }
 };

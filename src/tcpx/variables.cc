@@ -78,6 +78,13 @@ std::string are_interfaces(std::string_view value) {
   return "";
 }
 
+/// 0 counts as unset, and a channel of the engine has 10 s to connect.
+std::string is_wait(std::string_view value) {
+  if (std::string wrong = is_number(value); !wrong.empty()) return wrong;
+  if (*number_of(value) == 0) return "0 counts as unset, which is 5 s";
+  return *number_of(value) < 10'000'000 ? "" : "a connection is given up after 10 s";
+}
+
 bool is_range(std::string_view text) {
   const Words ends = split(text, '-');
   if (ends.size() != 2) return false;
@@ -117,7 +124,7 @@ constexpr Rule kRules[] = {
      "NCCL's own connections, where it runs too"},
     {"NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", any, Verdict::kAdvice, Verdict::kAdvice, "/run/tcpx",
      "the folder of the RxDM sockets"},
-    {"NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", is_number, Verdict::kAdvice, Verdict::kBad,
+    {"NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", is_wait, Verdict::kAdvice, Verdict::kBad,
      "1000000", "without it every accept waits 5 s"},
     {"NCCL_NSOCKS_PERTHREAD", is_count, Verdict::kAdvice, Verdict::kBad, "4", "sockets of a comm and thread"},
     {"NCCL_SOCKET_NTHREADS", is_count, Verdict::kAdvice, Verdict::kBad, "1", "threads of a comm"},

@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 TCPX, PLUGIN, SHY_PLUGIN = "", "", ""
@@ -69,6 +70,9 @@ class Discover(unittest.TestCase):
         for name, value, verdict in (
                 ("NCCL_DYNAMIC_CHUNK_SIZE", "524288", "good"), ("NCCL_DYNAMIC_CHUNK_SIZE", "512K", "bad"),
                 ("NCCL_DYNAMIC_CHUNK_SIZE", "abc", "bad"), ("NCCL_DYNAMIC_CHUNK_SIZE", "0", "bad"),
+                ("NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", "50000", "good"),
+                ("NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", "0", "bad"),
+                ("NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", "30000000", "bad"),
                 ("NCCL_NSOCKS_PERTHREAD", "4", "good"), ("NCCL_NSOCKS_PERTHREAD", "9", "bad"),
                 ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "lo", "good"),
                 ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "nowhere0", "bad"),
@@ -85,6 +89,27 @@ class Discover(unittest.TestCase):
         self.assertEqual(checks["bytes of a message"]["verdict"], "advice")
         _, checks = self.checks(NCCL_DYNAMIC_CHUNK_SIZE="131072", NCCL_NSOCKS_PERTHREAD="4")
         self.assertNotIn("bytes of a message", checks)
+
+    def test_a_nic_that_cannot_register_cuda_memory(self):
+        _, checks = self.checks()
+        self.assertEqual(checks["lo"]["verdict"], "good")
+        for place in ("/sys/devices/pci0000:00/0000:00:04.0/virtio1", ""):
+            _, checks = self.checks(SOFTNET_PCI_PATH=place)
+            self.assertEqual(checks["lo"]["verdict"], "bad", place)
+            self.assertIn("no gVNIC", checks["lo"]["advice"])
+
+    def test_stale_sockets_of_the_receive_manager(self):
+        with tempfile.TemporaryDirectory() as folder:
+            settings = {"NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX": folder}
+            with socket.socket(socket.AF_UNIX) as gpu, socket.socket(socket.AF_UNIX) as rules:
+                for name, listener in (("get_gpu_fd_0000:04:00.0", gpu), ("rx_rule_manager", rules)):
+                    listener.bind(f"{folder}/{name}")
+                    listener.listen()
+                _, checks = self.checks(**settings)
+                self.assertEqual(checks["RxDM"]["verdict"], "good", checks["RxDM"])
+            _, checks = self.checks(**settings)
+            self.assertEqual(checks["RxDM"]["verdict"], "bad")
+            self.assertIn("nobody listens", checks["RxDM"]["found"])
 
     def test_all_is_checked_without_a_plugin(self):
         result = run("discover", "--plugin", "/nowhere/libnccl-net.so", "--json", NCCL_DYNAMIC_CHUNK_SIZE="512K")
