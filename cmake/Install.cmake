@@ -15,6 +15,12 @@ install(FILES ${PROJECT_BINARY_DIR}/uccl_p2pConfig.cmake ${PROJECT_BINARY_DIR}/u
 
 # Relative, so that an installed tree can be moved.
 file(RELATIVE_PATH P2P_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+set(P2P_PC_CUDA "")
+if(P2P_CUDA_LIBRARIES STREQUAL "CUDA::cudart_static")
+  get_target_property(runtime CUDA::cudart_static IMPORTED_LOCATION)
+  get_filename_component(runtime "${runtime}" DIRECTORY)
+  set(P2P_PC_CUDA " -L${runtime} -lcudart_static -lrt")
+endif()
 foreach(package uccl_p2p tcpx_p2p)
   configure_file(cmake/${package}.pc.in ${PROJECT_BINARY_DIR}/${package}.pc @ONLY)
 endforeach()

@@ -41,6 +41,16 @@ read -ra flags <<<"$(pkg-config --cflags --libs uccl_p2p)"
 printf 'pkg-config: '
 LD_LIBRARY_PATH=$prefix/$library_folder "$place/hello" | grep '^hello by '
 
+# Whoever links the archives needs what they were built with.
+for package in uccl_p2p tcpx_p2p; do
+  example=hello
+  [[ $package == uccl_p2p ]] || example=tcpx_send_recv
+  read -ra flags <<<"$(pkg-config --static --cflags --libs "$package" | sed "s/-l$package/-l:lib$package.a/")"
+  "$compiler" -std=c++20 "$examples/$example.cc" "${flags[@]}" -o "$place/static_$example"
+done
+printf 'pkg-config --static: '
+"$place/static_hello" | grep '^hello by '
+
 read -ra flags <<<"$(pkg-config --cflags --libs tcpx_p2p)"
 "$compiler" -std=c++20 "$examples/tcpx_send_recv.cc" "${flags[@]}" -o "$place/tcpx_send_recv"
 printf 'pkg-config, tcpx: '
