@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/cuda_ipc/memory/chunk_server.h"
 
-#include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory_guard.h"
 #include "drivers/socket/local_socket.h"
 #include "transport/cuda_ipc/memory/chunk_protocol.h"
 
@@ -107,7 +107,7 @@ Status ChunkServer::start() {
 
 void ChunkServer::run() {
   std::list<Caller> callers;
-  std::vector<pollfd> polled;
+  std::vector<pollfd> polled(2);
   for (;;) {
     polled.assign({{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
     for (const Caller& caller : callers) polled.push_back({caller.socket.get(), POLLIN, 0});
@@ -118,14 +118,17 @@ void ChunkServer::run() {
     if (polled[0].revents != 0) return;
     std::size_t i = 2;
     for (auto caller = callers.begin(); caller != callers.end(); ++i) {
-      const bool stays = polled[i].revents == 0 || serve(*caller);
+      bool stays = false;
+      guard_memory("a request for device memory", [&] { stays = polled[i].revents == 0 || serve(*caller); });
       caller = stays ? std::next(caller) : callers.erase(caller);
     }
-    if (polled[1].revents != 0) greet_callers(callers);
+    if (polled[1].revents == 0) continue;
+    guard_memory("a caller for device memory", [&] { greet_callers(callers, polled); });
   }
 }
 
-void ChunkServer::greet_callers(std::list<Caller>& callers) {
+// Makes room in `polled` for each, so that to look at them takes no memory.
+void ChunkServer::greet_callers(std::list<Caller>& callers, std::vector<pollfd>& polled) {
   while (UniqueFd socket = socket::accept_local(listener_)) {
     Caller caller{.socket = std::move(socket)};
     if (!crypto::random_bytes(caller.challenge)) continue;
@@ -134,6 +137,7 @@ void ChunkServer::greet_callers(std::list<Caller>& callers) {
     if (std::ranges::count_if(callers, waits) == kMaxCallers) {
       callers.erase(std::ranges::find_if(callers, waits));
     }
+    polled.reserve(2 + callers.size() + 1);
     callers.push_back(std::move(caller));
   }
 }

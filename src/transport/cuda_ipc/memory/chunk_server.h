@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <poll.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -73,7 +75,7 @@ class ChunkServer {
   Result<Ticket> add(std::shared_ptr<Offered> offered) P2P_REQUIRES(mutex_);
   Status start() P2P_REQUIRES(mutex_);
   void run();
-  void greet_callers(std::list<Caller>& callers);
+  void greet_callers(std::list<Caller>& callers, std::vector<pollfd>& polled);
   bool serve(Caller& caller);
   bool recognise(Caller& caller, ByteView request);
   bool send_batch(Caller& caller);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,19 @@ TEST(CudaIpcChunks, AreGivenToNobodyWithoutTheSecret) {
   ASSERT_FALSE(fetched);
   EXPECT_EQ(fetched.error().code, ErrorCode::kPeerGone);
   EXPECT_EQ(exported, 0);
+}
+
+TEST(CudaIpcChunks, WithoutMemoryForOneCallerTheOthersAreServed) {
+  std::atomic<bool> full{true};
+  ChunkServer server([&](const cuda::Chunk& chunk) {
+    if (full.exchange(false)) throw std::bad_alloc();
+    return export_file(chunk);
+  });
+  const auto chunks = some_chunks(3);
+  const ChunkedMemory memory = memory_of(server.offer(chunks, always).value(), chunks);
+  EXPECT_FALSE(fetch(memory));
+  const Status again = fetch(memory);
+  EXPECT_TRUE(again) << again.error().message;
 }
 
 // Who took the owner's name does not learn the secret, and is not believed.
