@@ -27,9 +27,14 @@ constexpr std::string_view kReadOnly = "read_only";
 }  // namespace
 
 Backend::Backend(const nixlBackendInitParams& init) : nixlBackendEngine(init) {
-  if (const Status started = start(init); !started) {
-    write_log(LogLevel::kError,
-              "NIXL backend TCPX of agent " + init.localAgent + ": " + started.error().message);
+  try {
+    if (const Status started = start(init); !started) {
+      write_log(LogLevel::kError,
+                "NIXL backend TCPX of agent " + init.localAgent + ": " + started.error().message);
+      fail_construction();
+    }
+  } catch (...) {
+    (void)refuse_exception();
     fail_construction();
   }
 }
@@ -74,28 +79,34 @@ nixl_status_t Backend::unknown(const std::string& agent) const {
   return refuse({ErrorCode::kNotFound, "agent " + agent + " is not known to agent " + local_agent()});
 }
 
-nixl_status_t Backend::registerMem(const nixlBlobDesc& mem, const nixl_mem_t& kind, nixlBackendMD*& out) {
+nixl_status_t Backend::registerMem(const nixlBlobDesc& mem, const nixl_mem_t& kind, nixlBackendMD*& out) try {
   out = nullptr;
   const auto memory = registered_.add(*endpoint_, mem, kind, mem.metaInfo == kReadOnly);
   if (!memory) return refuse(memory.error());
   out = *memory;
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::deregisterMem(nixlBackendMD* meta) {
+nixl_status_t Backend::deregisterMem(nixlBackendMD* meta) try {
   const Status removed = registered_.remove(meta, timing_.keepalive);
   return removed ? NIXL_SUCCESS : refuse(removed.error());
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::connect(const std::string& remote_agent) {
+nixl_status_t Backend::connect(const std::string& remote_agent) try {
   const auto peer = find(remote_agent);
   if (!peer) return unknown(remote_agent);
   if (peer == self_) return NIXL_SUCCESS;  // dialled when first used: most agents never are their own peer
   const auto link = peer->link();
   return link ? NIXL_SUCCESS : refuse(link.error());
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::disconnect(const std::string& remote_agent) {
+nixl_status_t Backend::disconnect(const std::string& remote_agent) try {
   std::shared_ptr<Peer> peer;
   {
     const std::unique_lock lock(mutex_);
@@ -108,16 +119,21 @@ nixl_status_t Backend::disconnect(const std::string& remote_agent) {
   if (!peer) return remote_agent == local_agent() ? NIXL_SUCCESS : unknown(remote_agent);
   peer->leave();
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::unloadMD(nixlBackendMD* input) {
+nixl_status_t Backend::unloadMD(nixlBackendMD* input) try {
   loaded_.remove(input);
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
 nixl_status_t Backend::prepXfer(const nixl_xfer_op_t& operation, const nixlDescList<nixlMetaDesc>& local,
                                 const nixlDescList<nixlMetaDesc>& remote, const std::string& remote_agent,
-                                nixlBackendReqH*& handle, const nixlBackendOptionalArgs* /*options*/) const {
+                                nixlBackendReqH*& handle, const nixlBackendOptionalArgs* /*options*/) const
+    try {
   handle = nullptr;
   auto peer = find(remote_agent);
   if (!peer) return unknown(remote_agent);
@@ -127,11 +143,13 @@ nixl_status_t Backend::prepXfer(const nixl_xfer_op_t& operation, const nixlDescL
   }
   handle = request.release();
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
 nixl_status_t Backend::postXfer(const nixl_xfer_op_t& operation, const nixlDescList<nixlMetaDesc>& local,
                                 const nixlDescList<nixlMetaDesc>& remote, const std::string& /*remote_agent*/,
-                                nixlBackendReqH*& handle, const nixlBackendOptionalArgs* options) const {
+                                nixlBackendReqH*& handle, const nixlBackendOptionalArgs* options) const try {
   auto* request = static_cast<Request*>(handle);
   if (request == nullptr)
     return refuse({ErrorCode::kInvalidArgument, "post a transfer that was not prepared"});
@@ -142,19 +160,25 @@ nixl_status_t Backend::postXfer(const nixl_xfer_op_t& operation, const nixlDescL
     return refuse(posted.error());
   }
   return request->check();
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::checkXfer(nixlBackendReqH* handle) const {
+nixl_status_t Backend::checkXfer(nixlBackendReqH* handle) const try {
   if (handle == nullptr) return NIXL_ERR_INVALID_PARAM;
   return static_cast<Request*>(handle)->check_again();
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::releaseReqH(nixlBackendReqH* handle) const {
+nixl_status_t Backend::releaseReqH(nixlBackendReqH* handle) const try {
   auto* request = static_cast<Request*>(handle);
   if (request == nullptr) return NIXL_SUCCESS;
   if (!request->release(kReleasePatience)) return NIXL_ERR_REPOST_ACTIVE;
   delete request;
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
 nixl_status_t Backend::prepMemView(const nixlDescList<nixlRemoteMetaDesc>& /*list*/, void*& /*view*/,
@@ -169,18 +193,22 @@ nixl_status_t Backend::prepMemView(const nixlDescList<nixlMetaDesc>& /*list*/, v
 
 void Backend::releaseMemView(void* /*view*/) const {}
 
-nixl_status_t Backend::getPublicData(const nixlBackendMD* meta, std::string& out) const {
+nixl_status_t Backend::getPublicData(const nixlBackendMD* meta, std::string& out) const try {
   const auto bytes = static_cast<const LocalMemory*>(meta)->descriptor().serialize();
   out.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::getConnInfo(std::string& out) const {
+nixl_status_t Backend::getConnInfo(std::string& out) const try {
   out = conn_info_;
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::loadRemoteConnInfo(const std::string& remote_agent, const std::string& info) {
+nixl_status_t Backend::loadRemoteConnInfo(const std::string& remote_agent, const std::string& info) try {
   auto decoded = ConnInfo::decode(info);
   if (!decoded) {
     return refuse({decoded.error().code, "load agent " + remote_agent + ": " + decoded.error().message});
@@ -204,10 +232,12 @@ nixl_status_t Backend::loadRemoteConnInfo(const std::string& remote_agent, const
   // Dialled now, so that the first transfer finds the connection open. Whether it works is seen then.
   if (peer != self_) (void)peer->link();
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
 nixl_status_t Backend::loadRemoteMD(const nixlBlobDesc& input, const nixl_mem_t& kind,
-                                    const std::string& remote_agent, nixlBackendMD*& out) {
+                                    const std::string& remote_agent, nixlBackendMD*& out) try {
   out = nullptr;
   const auto peer = find(remote_agent);
   if (!peer) return unknown(remote_agent);
@@ -226,26 +256,34 @@ nixl_status_t Backend::loadRemoteMD(const nixlBlobDesc& input, const nixl_mem_t&
   if (const auto link = peer->link()) (void)memory->import(*link, true);
   out = loaded_.add(std::move(memory));
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::loadLocalMD(nixlBackendMD* input, nixlBackendMD*& out) {
+nixl_status_t Backend::loadLocalMD(nixlBackendMD* input, nixlBackendMD*& out) try {
   // An object of its own: agents unload it after they have deregistered the memory.
   out = loaded_.add(
       std::make_unique<RemoteMemory>(self_, static_cast<const LocalMemory*>(input)->descriptor()));
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::getNotifs(notif_list_t& out) {
+nixl_status_t Backend::getNotifs(notif_list_t& out) try {
   if (!out.empty()) return NIXL_ERR_INVALID_PARAM;
   inbox_->take(out);
   return NIXL_SUCCESS;
+} catch (...) {
+  return refuse_exception();
 }
 
-nixl_status_t Backend::genNotif(const std::string& remote_agent, const std::string& message) const {
+nixl_status_t Backend::genNotif(const std::string& remote_agent, const std::string& message) const try {
   const auto peer = find(remote_agent);
   if (!peer) return unknown(remote_agent);
   const Status sent = peer->notify(message);
   return sent ? NIXL_SUCCESS : refuse(sent.error());
+} catch (...) {
+  return refuse_exception();
 }
 
 nixl_status_t Backend::queryMem(const nixlDescList<nixlBlobDesc>& /*list*/,

@@ -3,9 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -353,6 +356,24 @@ TEST(Backend, RequestsOutliveTheirPeerAndTheirAgent) {
   here.end();
   delete second.handle;
 }
+
+#if !defined(P2P_ASAN) && !defined(P2P_TSAN)  // they need more address space than any limit leaves
+TEST(Backend, WithoutMemoryACallFailsAndTheAgentGoesOn) {
+  Agent here("here", 4096);
+  const std::string long_name(std::size_t{512} << 20, 'a');  // the sentence about it finds no memory
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  rlimit little = before;
+  little.rlim_cur = pages * static_cast<std::size_t>(::getpagesize()) + (std::size_t{128} << 20);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+  const nixl_status_t status = here.engine().connect(long_name);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(status, NIXL_ERR_BACKEND);
+  EXPECT_EQ(here.engine().connect("here"), NIXL_SUCCESS);
+}
+#endif
 
 TEST(Backend, KnowsAPeerThatEnded) {
   const nixl_b_params_t hasty{{"keepalive_ms", "1000"}};

@@ -1,6 +1,9 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "failure.h"
 
+#include <cstdio>
+#include <exception>
+
 #include "p2p/write_log.h"
 
 namespace p2p::nixl {
@@ -27,6 +30,17 @@ nixl_status_t refuse(const Error& error) {
   write_log(error.code == ErrorCode::kPeerGone ? LogLevel::kDebug : LogLevel::kWarning,
             "NIXL backend TCPX: " + error.message);
   return to_nixl(error.code);
+}
+
+nixl_status_t refuse_exception() noexcept {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "NIXL backend TCPX: %s\n", error.what());
+  } catch (...) {
+    std::fputs("NIXL backend TCPX: what was thrown is no exception\n", stderr);
+  }
+  return NIXL_ERR_BACKEND;
 }
 
 }  // namespace p2p::nixl

@@ -19,4 +19,7 @@ nixl_status_t to_nixl(ErrorCode code);
 /// The same, with the sentence in the log, since an agent passes on the code alone.
 nixl_status_t refuse(const Error& error);
 
+/// For what a call of an agent has thrown, in a `catch`: most agents would end by it. Takes no memory.
+nixl_status_t refuse_exception() noexcept;
+
 }  // namespace p2p::nixl
