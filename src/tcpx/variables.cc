@@ -177,12 +177,10 @@ void check_sockets(std::vector<Finding>& findings) {
          fmt::format("NCCL_NSOCKS_PERTHREAD x NCCL_SOCKET_NTHREADS is {} at most", net::kTcpxMaxSockets)});
   }
   const std::uint64_t wanted = p2p::NcclNetOptions::kHostChunkBytes;
-  const auto most = *task > wanted ? wanted : *task * all;
-  if (*task == 0 || most >= wanted) return;
+  if (*task == 0 || *task >= wanted) return;
   findings.push_back(
-      {Verdict::kAdvice, "bytes of a message", std::to_string(most),
-       fmt::format("NCCL_DYNAMIC_CHUNK_SIZE x sockets allows no more, and messages of {} are faster",
-                   wanted)});
+      {Verdict::kAdvice, "bytes of a message", std::to_string(*task),
+       fmt::format("NCCL_DYNAMIC_CHUNK_SIZE allows no more, and messages of {} are faster", wanted)});
 }
 
 }  // namespace

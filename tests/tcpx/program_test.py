@@ -87,7 +87,7 @@ class Discover(unittest.TestCase):
     def test_a_small_task_is_noticed(self):
         _, checks = self.checks(NCCL_DYNAMIC_CHUNK_SIZE="131072")
         self.assertEqual(checks["bytes of a message"]["verdict"], "advice")
-        _, checks = self.checks(NCCL_DYNAMIC_CHUNK_SIZE="131072", NCCL_NSOCKS_PERTHREAD="4")
+        _, checks = self.checks(NCCL_DYNAMIC_CHUNK_SIZE="524288")
         self.assertNotIn("bytes of a message", checks)
 
     def test_a_nic_that_cannot_register_cuda_memory(self):
