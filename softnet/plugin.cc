@@ -256,6 +256,8 @@ const p2p::nccl_net::abi::v7::Table ncclNetPlugin_v7 = {
 };
 
 /// By this a host knows, whatever the plugin calls itself, that it may register host memory as a device's.
+// NOLINTBEGIN(readability-identifier-naming): a C symbol
 extern "C" __attribute__((visibility("default"))) const int softnet_pool_in_host_memory;
 
 const int softnet_pool_in_host_memory = 1;
+// NOLINTEND(readability-identifier-naming)

@@ -86,7 +86,7 @@ class P2P_API TcpxSession {
   p2p::Result<TcpxMemoryDescriptor> describeMemory(std::uint64_t mem_id) const;
 
   /// Bytes of one message of a comm: those of the options, or fewer where that is all that is allowed.
-  std::size_t chunkBytes() const;
+  std::size_t chunk_bytes() const;
 
   /// Device names and speeds, for people.
   std::string describe() const;

@@ -300,7 +300,7 @@ Result<TcpxMemoryDescriptor> TcpxSession::describeMemory(std::uint64_t mem_id) c
   return core_->describe_memory(mem_id);
 }
 
-std::size_t TcpxSession::chunkBytes() const { return core_->chunk_bytes(); }
+std::size_t TcpxSession::chunk_bytes() const { return core_->chunk_bytes(); }
 
 std::string TcpxSession::describe() const { return core_->describe(); }
 

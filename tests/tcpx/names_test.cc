@@ -27,7 +27,7 @@ TEST(Names, OfTheCppInterface) {
   EXPECT_TRUE(all_there(&TcpxSession::open, &TcpxSession::listen, &TcpxSession::accept,
                         &TcpxSession::loadRemoteConnInfo, &TcpxSession::connect, &TcpxSession::registerMemory,
                         &TcpxSession::deregisterMemory, &TcpxSession::describeMemory,
-                        &TcpxSession::chunkBytes, &TcpxSession::describe));
+                        &TcpxSession::chunk_bytes, &TcpxSession::describe));
   EXPECT_TRUE(all_there(&TcpxTransfer::postSend, &TcpxTransfer::postRecv, &TcpxTransfer::isComplete,
                         &TcpxTransfer::wait, &TcpxTransfer::release));
   EXPECT_TRUE(all_there(&discover, &explain, &set_log_from_environment));

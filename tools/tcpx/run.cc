@@ -186,7 +186,7 @@ Result<Side> connect(const Place& place, const Plan& plan) {
   if (!agreed) return tl::unexpected(agreed.error());
   auto sessions = open_sessions(place, *agreed, *report);
   if (!sessions) return tl::unexpected(sessions.error());
-  agreed->chunk_bytes = sessions->front().chunkBytes();
+  agreed->chunk_bytes = sessions->front().chunk_bytes();
   Side side{std::move(*agreed), std::move(*bootstrap), std::move(*sessions), server, 0};
   const auto start = Clock::now();
   if (auto connected = connect_sessions(side, place.timeout); !connected)

@@ -88,7 +88,9 @@ void ListenComm::break_accept() const {
       const UniqueFd socket =
           UniqueFd::of(::socket, address.sin6_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
       // It is this host's own address: the kernel connects at once, or never.
-      if (socket) ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size);
+      if (socket) {
+        static_cast<void>(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size));
+      }
     }
   }
 }
