@@ -190,12 +190,10 @@ void PyEndpoint::close_all() {
   ending = std::this_thread::get_id();
   close_together();
   const auto end = std::chrono::steady_clock::now() + kExitWait;
-  while (std::chrono::steady_clock::now() < end) {
+  while (Released::away() > 0 && std::chrono::steady_clock::now() < end) {
     PyThreadState* thread = PyEval_SaveThread();  // not counted, unlike Released
-    const int away = Released::away();
-    if (away > 0) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
     PyEval_RestoreThread(thread);
-    if (away == 0) return;
   }
 }
 

@@ -17,10 +17,14 @@ namespace p2p::python {
 inline constexpr std::chrono::milliseconds kSlice{50};
 
 /// Lets other Python threads run while it lives. Counted, so that the interpreter's end can wait for calls
-/// that are under way: a thread that asks for the GIL later than that is ended inside its C++ frames.
+/// that are under way: a thread that asks for the GIL later than that is ended inside its C++ frames. The
+/// count changes with the GIL held, so who holds it and sees none away knows that none will come back.
 class Released {
  public:
-  Released() : thread_(PyEval_SaveThread()) { away_.fetch_add(1, std::memory_order_relaxed); }
+  Released() {
+    away_.fetch_add(1, std::memory_order_relaxed);
+    thread_ = PyEval_SaveThread();
+  }
   ~Released() {
     PyEval_RestoreThread(thread_);
     away_.fetch_sub(1, std::memory_order_relaxed);
@@ -28,6 +32,7 @@ class Released {
   Released(const Released&) = delete;
   Released& operator=(const Released&) = delete;
 
+  /// Called with the GIL.
   static int away() { return away_.load(std::memory_order_relaxed); }
   static void reset_after_fork() { away_.store(0, std::memory_order_relaxed); }
 
