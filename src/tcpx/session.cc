@@ -1,8 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "tcpx/session.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -40,19 +38,9 @@ Result<std::vector<net::Device>> choose_devices(const net::Plugin& plugin, const
   return devices;
 }
 
-/// GPUDirect-TCPX takes any address that is registered as a device's for one, and crashes.
-Status check_host_pool(const net::Plugin& plugin) {
-  if (!net::is_tcpx(plugin.name())) return {};
-  void* const library = ::dlopen(plugin.path().c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  const bool imitates = library != nullptr && ::dlsym(library, "softnet_pool_in_host_memory") != nullptr;
-  if (library != nullptr) ::dlclose(library);
-  if (imitates) return {};
-  return fail(ErrorCode::kUnavailable, "{} has no pool in host memory: name a CUDA device", plugin.name());
-}
-
 Status check_device(const net::Plugin& plugin, const net::Device& device, const TcpxOptions& options) {
   if (options.host_pool) {
-    if (Status imitates = check_host_pool(plugin); !imitates) return imitates;
+    if (Status has = net::check_host_pool(plugin); !has) return has;
   }
   const bool as_cuda = options.cuda_device >= 0 || options.host_pool;
   if (as_cuda) return net::check_registers_cuda(plugin, device);

@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/nccl_net/tcpx.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -82,6 +84,15 @@ Status check_registers_cuda(const Plugin& plugin, const Device& device) {
   return fail(ErrorCode::kUnavailable,
               "{} registers CUDA memory by the PCI address of the NIC, and {} has none: it is no gVNIC",
               plugin.name(), device.label());
+}
+
+Status check_host_pool(const Plugin& plugin) {
+  if (!is_tcpx(plugin.name())) return {};
+  void* const library = ::dlopen(plugin.path().c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  const bool has = library != nullptr && ::dlsym(library, "softnet_pool_in_host_memory") != nullptr;
+  if (library != nullptr) ::dlclose(library);
+  if (has) return {};
+  return fail(ErrorCode::kUnavailable, "{} has no pool in host memory: name a CUDA device", plugin.name());
 }
 
 }  // namespace p2p::nccl_net

@@ -38,6 +38,10 @@ int mtu_of(const Device& device);
 /// GPUDirect-TCPX registers CUDA memory by the NIC's PCI address and crashes where there is none.
 Status check_registers_cuda(const Plugin& plugin, const Device& device);
 
+/// Whether host memory may be registered as a device's. GPUDirect-TCPX takes its address for one of the GPU
+/// and crashes; softnet, whatever it calls itself, has a pool there.
+Status check_host_pool(const Plugin& plugin);
+
 /// A positive number in a variable of the plugin's, which reads digits and ignores what follows. kUnavailable
 /// for any other text; `fallback` where it is unset.
 Result<std::uint64_t> positive_variable(const char* name, std::uint64_t fallback);

@@ -163,11 +163,11 @@ Result<Opened> NetTransport::open() const {
   auto devices = (*plugin)->devices();
   if (!devices) return tl::unexpected(devices.error());
   const bool unpacks = devices->front().properties.unpacks();
-  if (unpacks && !options_.nccl_net.host_pool) {
-    if (!cuda) {
-      return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory: {}",
-                  (*plugin)->name(), cuda.error().message);
-    }
+  if (unpacks && options_.nccl_net.host_pool) {
+    if (Status has = check_host_pool(**plugin); !has) return tl::unexpected(has.error());
+  } else if (unpacks && !cuda) {
+    return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory: {}", (*plugin)->name(),
+                cuda.error().message);
   }
   Opened opened{std::move(*plugin), {}, unpacks};
   if (auto usable = take_usable(opened, std::move(*devices)); !usable) return tl::unexpected(usable.error());
