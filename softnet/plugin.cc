@@ -170,9 +170,10 @@ int dereg_mr(void* /*comm*/, void* mhandle) {
   return abi::kSuccess;
 }
 
+/// With the habit that posts get no request: true for two of three.
 bool not_now(void** request) {
   static std::atomic<unsigned> asked{0};
-  if (!settings().habits.null_requests || request == nullptr || ++asked % 3 != 0) return false;
+  if (!settings().habits.null_requests || request == nullptr || ++asked % 3 == 0) return false;
   *request = nullptr;
   return true;
 }

@@ -22,7 +22,7 @@ struct Habits {
   bool accept_thread = false;    ///< the thread of an accept goes on after its listener was closed
   bool accept_blocks = false;    ///< and waits for a peer's second connection as long as it takes
   bool other_handles = false;    ///< the fields of a handle lie elsewhere than in 3.1.9's
-  bool null_requests = false;    ///< every third isend and irecv succeeds without a request: not now
+  bool null_requests = false;    ///< two of three isend and irecv succeed without a request: not now
   bool sigpipe = false;          ///< sending to a peer that has gone raises SIGPIPE
   bool last_tokens = false;      ///< of each socket only the last task's pages are given back
   bool fragment_exit = false;    ///< too many fragments end the process
