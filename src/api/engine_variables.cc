@@ -73,14 +73,13 @@ Status read_port(Text text, Options& options) {
           ErrorCode::kInvalidArgument,
           "none of LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID and SLURM_LOCALID says the rank");
     }
-    status =
-        read_number(text.substr(0, text.size() - 5), {1, std::uint64_t{65535} - *options.local_rank}, port);
+    status = read_number(text.substr(0, text.size() - 5), {1, kPort.most - *options.local_rank}, port);
     port += *options.local_rank;
   } else if (dash == Text::npos) {
-    status = read_number(text, {0, 65535}, port);
+    status = read_number(text, {0, kPort.most}, port);
   } else {
-    status = read_number(text.substr(0, dash), {1, 65535}, port);
-    if (status) status = read_number(text.substr(dash + 1), {port, 65535}, last);
+    status = read_number(text.substr(0, dash), kPort, port);
+    if (status) status = read_number(text.substr(dash + 1), {port, kPort.most}, last);
   }
   if (!status) return status;
   options.port = last == 0 ? port : 0;

@@ -47,11 +47,11 @@ Result<std::unique_ptr<Greeting>> open_greeting(const TcpxOptions& options, std:
 
 Status greet(Arriving& arriving, const TcpxOptions& options,
              const std::shared_ptr<p2p::device::Unpacker>& unpacker) {
-  auto greeting = open_greeting(options, arriving.accepted.size());
+  auto greeting = open_greeting(options, arriving.comms.size());
   if (!greeting) return tl::unexpected(greeting.error());
   arriving.greeting = std::move(*greeting);
   std::size_t index = 0;
-  for (auto& comm : arriving.accepted) {
+  for (auto& comm : arriving.comms) {
     arriving.remote.receives.emplace_back(std::move(*comm), options.window, unpacker)
         .add(arriving.greeting->chunk(index++));
   }
@@ -59,12 +59,12 @@ Status greet(Arriving& arriving, const TcpxOptions& options,
 }
 
 Status greet(Leaving& leaving, const TcpxOptions& options) {
-  auto greeting = open_greeting(options, leaving.connected.size());
+  auto greeting = open_greeting(options, leaving.comms.size());
   if (!greeting) return tl::unexpected(greeting.error());
   leaving.greeting = std::move(*greeting);
   if (const Status written = leaving.greeting->write(leaving.token); !written) return written;
   std::size_t index = 0;
-  for (auto& comm : leaving.connected) {
+  for (auto& comm : leaving.comms) {
     leaving.remote.sends.emplace_back(std::move(*comm), options.window).add(leaving.greeting->chunk(index++));
   }
   return {};
@@ -78,7 +78,7 @@ Result<std::vector<std::byte>> TcpxSession::Core::listen() {
   if (arriving_) return fail(ErrorCode::kInvalidArgument, "listen: already listening for a client");
   const auto token = Greeting::draw();
   if (!token) return tl::unexpected(token.error());
-  Arriving arriving{.token = *token, .listeners = {}, .accepted = {}, .greeting = nullptr, .remote = {}};
+  Arriving arriving{.token = *token, .ways = {}, .comms = {}, .greeting = nullptr, .remote = {}};
   p2p::Bytes info;
   p2p::ByteWriter writer(info);
   writer.put(kInfoMagic);
@@ -92,9 +92,9 @@ Result<std::vector<std::byte>> TcpxSession::Core::listen() {
                                         options_.cuda_device);
     if (!listener) return tl::unexpected(listener.error());
     writer.put(listener->handle());
-    arriving.listeners.push_back(std::move(*listener));
+    arriving.ways.push_back(std::move(*listener));
   }
-  arriving.accepted.resize(arriving.listeners.size());
+  arriving.comms.resize(arriving.ways.size());
   arriving_.emplace(std::move(arriving));
   return info;
 }
@@ -124,15 +124,7 @@ Result<bool> TcpxSession::Core::poll_accept(const std::string& name) {
 
 /// True once all channels are there and have shown whose they are.
 Result<bool> TcpxSession::Core::arrive(Arriving& arriving) {
-  bool all = true;
-  for (std::size_t channel = 0; channel < arriving.listeners.size(); ++channel) {
-    if (arriving.greeting || arriving.accepted[channel]) continue;
-    auto comm = arriving.listeners[channel].poll();
-    if (!comm) return tl::unexpected(comm.error());
-    arriving.accepted[channel] = std::move(*comm);
-    all = all && arriving.accepted[channel].has_value();
-  }
-  if (!all) return false;
+  if (const auto all = arriving.poll(); !all || !*all) return all;
   if (!arriving.greeting) {
     Status greeted = open_unpacker();
     if (greeted) greeted = greet(arriving, options_, unpacker_);
@@ -185,11 +177,11 @@ Status TcpxSession::Core::load(const std::string& name, std::span<const std::byt
   if (!remotes_[name].sends.empty() || leaving_.contains(name)) {
     return fail(ErrorCode::kInvalidArgument, "connection information of {}: loaded already", name);
   }
-  Leaving leaving{.token = token, .connectors = {}, .connected = {}, .greeting = nullptr, .remote = {}};
+  Leaving leaving{.token = token, .ways = {}, .comms = {}, .greeting = nullptr, .remote = {}};
   for (std::size_t channel = 0; channel < channels; ++channel) {
-    leaving.connectors.emplace_back(plugin_, device_of(channel), handles[channel]);
+    leaving.ways.emplace_back(plugin_, device_of(channel), handles[channel]);
   }
-  leaving.connected.resize(channels);
+  leaving.comms.resize(channels);
   leaving_.emplace(name, std::move(leaving));
   return {};
 }
@@ -219,15 +211,7 @@ Result<bool> TcpxSession::Core::poll_connect(const std::string& name) {
 
 /// True once all channels are there and have told whose they are.
 Result<bool> TcpxSession::Core::leave(Leaving& leaving) {
-  bool all = true;
-  for (std::size_t channel = 0; channel < leaving.connectors.size(); ++channel) {
-    if (leaving.greeting || leaving.connected[channel]) continue;
-    auto comm = leaving.connectors[channel].poll();
-    if (!comm) return tl::unexpected(comm.error());
-    leaving.connected[channel] = std::move(*comm);
-    all = all && leaving.connected[channel].has_value();
-  }
-  if (!all) return false;
+  if (const auto all = leaving.poll(); !all || !*all) return all;
   if (!leaving.greeting) {
     if (const Status greeted = greet(leaving, options_); !greeted) return tl::unexpected(greeted.error());
   }

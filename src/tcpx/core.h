@@ -32,23 +32,31 @@ inline net::abi::PointerType pointer_type(const TcpxOptions& options, bool cuda)
   return cuda || options.host_pool ? net::abi::kPointerCuda : net::abi::kPointerHost;
 }
 
-/// What becomes a remote's receive channels. One listen, one client.
-struct Arriving {
+/// What becomes a remote's channels of one direction. Each of `ways` gives one comm.
+template <class Way, class Comm>
+struct Joining {
   Greeting::Token token;
-  std::vector<net::Listener> listeners;
-  std::vector<std::optional<net::RecvComm>> accepted;
-  std::unique_ptr<Greeting> greeting;  ///< once all are accepted
+  std::vector<Way> ways;
+  std::vector<std::optional<Comm>> comms;
+  std::unique_ptr<Greeting> greeting;  ///< once all comms are there
   Remote remote;
-};
 
-/// What becomes a remote's send channels.
-struct Leaving {
-  Greeting::Token token;
-  std::vector<net::Connector> connectors;
-  std::vector<std::optional<net::SendComm>> connected;
-  std::unique_ptr<Greeting> greeting;  ///< once all are connected
-  Remote remote;
+  /// True once all comms are there.
+  p2p::Result<bool> poll() {
+    if (greeting) return true;
+    bool all = true;
+    for (std::size_t channel = 0; channel < ways.size(); ++channel) {
+      if (comms[channel]) continue;
+      auto comm = ways[channel].poll();
+      if (!comm) return tl::unexpected(comm.error());
+      comms[channel] = std::move(*comm);
+      all = all && comms[channel].has_value();
+    }
+    return all;
+  }
 };
+using Arriving = Joining<net::Listener, net::RecvComm>;  ///< one listen, one client
+using Leaving = Joining<net::Connector, net::SendComm>;
 
 /// Makes a session's CUDA device current, as plugins want it; -1: nothing to do.
 struct OnDevice {

@@ -157,9 +157,9 @@ Result<std::size_t> Router::choose(const Region& local, const RemoteRegion& remo
         chosen = i;
       } else if (!interrupted) {
         interrupted = i;
-        const Explanation::Passed lost{std::string(transports_[i].transport->name()),
-                                       RouteObstacle::kUnusable, std::string(kInterrupted)};
-        if (on_gpu && is_news(lost, i)) append(news, lost.transport, lost.reason);
+        passed = {std::string(transports_[i].transport->name()), RouteObstacle::kUnusable,
+                  std::string(kInterrupted)};
+        if (on_gpu && is_news(*passed, i)) append(news, passed->transport, passed->reason);
       }
       continue;
     }
