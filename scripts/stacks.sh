@@ -55,7 +55,8 @@ run_stack() {
       ;;
     lmcache) "$python" -m uccl.nixl install && "$python" tests/stacks/lmcache/run.py ;;
     checkpoint_engine)
-      "$python" -m uccl.mooncake install && "$python" tests/stacks/checkpoint_engine/p2p_store.py
+      "$python" -m uccl.mooncake install &&
+        PYTHONPATH=tests/stacks/support "$python" tests/stacks/checkpoint_engine/p2p_store.py
       ;;
     vllm)
       # Those of PyPI are for GPUs, and vLLM does without them.
@@ -70,7 +71,7 @@ run_stack() {
           ipython traitlets || return
         touch "$folder/sglang/complete"
       fi
-      PYTHONPATH=$folder/sglang "$python" tests/stacks/sglang/transfer_engine.py
+      PYTHONPATH=tests/stacks/support:$folder/sglang "$python" tests/stacks/sglang/transfer_engine.py
       ;;
     nixl_tests)
       "$python" -m uccl.nixl install || return

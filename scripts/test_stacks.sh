@@ -11,30 +11,32 @@ for ranks in 2 3; do
     tests/stacks/torch_distributed/run.py
 done
 
-# Of LMCache itself and of what its channels import; with all that it names it would be a GB.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p
 python=$UCCL_P2P_VENV/bin/python
-if [ ! -f "$cache/lmcache/0.5.6/complete" ]; then
-  rm -rf "$cache/lmcache/0.5.6"
-  pip() { "$python" -m pip --disable-pip-version-check -q install --target "$cache/lmcache/0.5.6" "$@"; }
-  pip 'numpy<=2.2.6' aiohttp cachetools cryptography msgspec numba prometheus_client psutil py-cpuinfo pyyaml pyzmq \
-    requests sortedcontainers
-  pip --no-deps lmcache==0.5.6 nixl-cu13==1.5.1
-  touch "$cache/lmcache/0.5.6/complete"
-fi
+
+# packages NAME/VERSION 'PACKAGE...' 'PACKAGE...': once, into a folder of the cache; the last ones without what they name.
+packages() {
+  local folder=$cache/$1
+  [ ! -f "$folder/complete" ] || return 0
+  rm -rf "$folder"
+  local pip=("$python" -m pip --disable-pip-version-check -q install --target "$folder")
+  # shellcheck disable=SC2086
+  "${pip[@]}" $2
+  # shellcheck disable=SC2086
+  "${pip[@]}" --no-deps $3
+  touch "$folder/complete"
+}
+
+# Of LMCache itself and of what its channels import; with all that it names it would be a GB.
+packages lmcache/0.5.6 'numpy<=2.2.6 aiohttp cachetools cryptography msgspec numba prometheus_client psutil py-cpuinfo
+  pyyaml pyzmq requests sortedcontainers' 'lmcache==0.5.6 nixl-cu13==1.5.1'
 # The same of checkpoint-engine: torch is in the environment.
-if [ ! -f "$cache/checkpoint_engine/0.4.2/complete" ]; then
-  rm -rf "$cache/checkpoint_engine/0.4.2"
-  pip() { "$python" -m pip --disable-pip-version-check -q install --target "$cache/checkpoint_engine/0.4.2" "$@"; }
-  pip fastapi httpx loguru 'pydantic>=2' pyzmq safetensors uvicorn
-  pip --no-deps checkpoint-engine==0.4.2
-  touch "$cache/checkpoint_engine/0.4.2/complete"
-fi
+packages checkpoint_engine/0.4.2 'fastapi httpx loguru pydantic>=2 pyzmq safetensors uvicorn' checkpoint-engine==0.4.2
 
 NIXL_PLUGIN_DIR=$("$python" -c 'from uccl import nixl; print(nixl.plugin().parent)')
 export NIXL_PLUGIN_DIR
 names=$(mktemp -d)
 trap 'rm -rf "$names"' EXIT
 "$python" -m uccl.mooncake install --dir "$names"
-PYTHONPATH=$names:$cache/lmcache/0.5.6 timeout 300 "$python" tests/stacks/lmcache/chunk.py
-PYTHONPATH=$names:$cache/checkpoint_engine/0.4.2 timeout 300 "$python" tests/stacks/checkpoint_engine/p2p_store.py
+PYTHONPATH=tests/stacks/support:$names:$cache/lmcache/0.5.6 timeout 300 "$python" tests/stacks/lmcache/chunk.py
+PYTHONPATH=tests/stacks/support:$names:$cache/checkpoint_engine/0.4.2 timeout 300 "$python" tests/stacks/checkpoint_engine/p2p_store.py

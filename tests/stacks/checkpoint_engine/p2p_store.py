@@ -5,18 +5,17 @@ Needs `mooncake` on the path (`python -m uccl.mooncake install`). Its DeviceMana
 it is answered here.
 """
 
-import multiprocessing
 import os
 import sys
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
+import other_process
 import torch
 from checkpoint_engine.p2p_store import P2PStore
 
 from uccl.mooncake import TransferEngine
 
-_SECONDS = 100  # two cores that others use, too
 ROUTES = ("auto", "tcp")
 _SIZE = 8 << 20
 
@@ -39,24 +38,17 @@ def own(reader: Connection) -> None:
         tensors = {"layer.0": contents(1), "layer.1": contents(2)}
         owner.register_named_tensors(tensors)
         reader.send((owner.addr, [tensor.data_ptr() for tensor in tensors.values()]))
-        if not reader.poll(_SECONDS):
-            sys.exit(f"{route}: the reader was not done within {_SECONDS} s")
-        reader.recv()
+        other_process.hear(reader, route)
         assert owner.unregister_named_tensors(["layer.0", "layer.1"]) == 2
 
 
 def main() -> None:
-    here, there = multiprocessing.Pipe()
-    owner = multiprocessing.get_context("spawn").Process(target=own, args=(there,), daemon=True)
-    owner.start()
-    there.close()
+    owner, here = other_process.start(own)
     for route in ROUTES:
         reader = store(route, 1)
         bucket = torch.zeros(2 * _SIZE, dtype=torch.uint8)
         reader.register_named_tensors({"bucket": bucket})
-        if not here.poll(_SECONDS):
-            sys.exit(f"{route}: the owner was not ready within {_SECONDS} s")
-        addr, (first, second) = here.recv()
+        addr, (first, second) = other_process.hear(here, route)
         start = bucket.data_ptr()
         reader.batch_transfer_sync_read(addr, [start + _SIZE, start], [first, second], [_SIZE, _SIZE])
         assert torch.equal(bucket, torch.cat([contents(2), contents(1)]))
@@ -68,8 +60,7 @@ def main() -> None:
             sys.exit("a read beyond the owner's memory succeeded")
         here.send("done")
         print(f"checkpoint-engine's P2PStore, route {route}: {2 * _SIZE >> 20} MiB, every byte compared", flush=True)
-    owner.join(_SECONDS)
-    sys.exit(0 if owner.exitcode == 0 else f"the owner ended with {owner.exitcode}")
+    other_process.finish(owner)
 
 
 if __name__ == "__main__":

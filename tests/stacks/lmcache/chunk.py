@@ -6,13 +6,12 @@ fills its chunks with random bytes of a known seed. The reader fetches them in a
 over tcp, and compares every byte.
 """
 
-import multiprocessing
 import os
-import sys
 import time
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
+import other_process
 import torch
 from address import free_address  # beside this script
 from lmcache.v1.distributed.api import MemoryLayoutDesc
@@ -67,9 +66,7 @@ def own(reader: Connection) -> None:
             for number, chunk in enumerate(chunks):
                 chunk.tensor.copy_(contents(number).view(torch.bfloat16).reshape(_SHAPE))
             reader.send((url, [(chunk.shm_offset, chunk.shm_byte_length) for chunk in chunks]))
-            if not reader.poll(_SECONDS):
-                sys.exit(f"{kind}, {route}: the reader was not done within {_SECONDS} s")
-            reader.recv()
+            other_process.hear(reader, f"{kind}, {route}")
 
 
 def fetch(kind: str, url: str, places: list[tuple[int, int]]) -> None:
@@ -88,19 +85,13 @@ def fetch(kind: str, url: str, places: list[tuple[int, int]]) -> None:
 
 
 def main() -> None:
-    here, there = multiprocessing.Pipe()
-    owner = multiprocessing.get_context("spawn").Process(target=own, args=(there,), daemon=True)
-    owner.start()
-    there.close()
+    owner, here = other_process.start(own)
     for kind, route in WAYS:
-        if not here.poll(_SECONDS):
-            sys.exit(f"{kind}, {route}: the owner was not ready within {_SECONDS} s")
         os.environ["UCCL_P2P_TRANSPORT"] = route
-        fetch(kind, *here.recv())
+        fetch(kind, *other_process.hear(here, f"{kind}, {route}"))
         here.send("done")
         print(f"LMCache's channel {kind}, route {route}: {_CHUNKS} chunks of 1 MiB, every byte compared", flush=True)
-    owner.join(_SECONDS)
-    sys.exit(0 if owner.exitcode == 0 else f"the owner ended with {owner.exitcode}")
+    other_process.finish(owner)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,15 @@
 Needs `mooncake` on the path (`python -m uccl.mooncake install`). The rest of SGLang needs a GPU.
 """
 
-import multiprocessing
 import os
-import sys
 from multiprocessing.connection import Connection
 
+import other_process
 import torch
 from sglang.srt.distributed.device_communicators.mooncake_transfer_engine import MooncakeTransferEngine
 
 from uccl.mooncake import TransferEngine
 
-_SECONDS = 100  # two cores that others use, too
 ROUTES = ("auto", "tcp")
 _PAGES, _PAGE = 512, 9216
 
@@ -36,26 +34,19 @@ def decode(prefill: Connection) -> None:
         cache = torch.zeros(_PAGES, _PAGE, dtype=torch.uint8)
         mine = engine(route, cache)
         prefill.send((mine.get_session_id(), cache.data_ptr()))
-        if not prefill.poll(_SECONDS):
-            sys.exit(f"{route}: the prefill side was not done within {_SECONDS} s")
-        order = prefill.recv()
+        order = other_process.hear(prefill, route)
         assert torch.equal(cache[order], pages(1)), f"{route}: bytes differ"
         assert mine.batch_deregister([cache.data_ptr()]) == 0
         prefill.send("compared")
 
 
 def main() -> None:
-    here, there = multiprocessing.Pipe()
-    other = multiprocessing.get_context("spawn").Process(target=decode, args=(there,), daemon=True)
-    other.start()
-    there.close()
+    other, here = other_process.start(decode)
     cache = pages(1)
     order = torch.randperm(_PAGES, generator=torch.Generator().manual_seed(2))
     for route in ROUTES:
         mine = engine(route, cache)
-        if not here.poll(_SECONDS):
-            sys.exit(f"{route}: the decode side was not ready within {_SECONDS} s")
-        session, start = here.recv()
+        session, start = other_process.hear(here, route)
         assert mine.send_probe(session) == 0
         sources = [cache.data_ptr() + at * _PAGE for at in range(_PAGES)]
         targets = [start + int(at) * _PAGE for at in order]
@@ -63,11 +54,10 @@ def main() -> None:
         assert mine.transfer_sync(session, sources[0], targets[0], _PAGE) == 0
         assert mine.transfer_sync(session, sources[0], start - 1, 1) < 0
         here.send(order)
-        assert here.poll(_SECONDS) and here.recv() == "compared"
+        assert other_process.hear(here, route) == "compared"
         assert mine.send_probe("127.0.0.1:1") != 0
         print(f"SGLang's MooncakeTransferEngine, route {route}: {_PAGES} pages of {_PAGE} bytes compared", flush=True)
-    other.join(_SECONDS)
-    sys.exit(0 if other.exitcode == 0 else f"the other side ended with {other.exitcode}")
+    other_process.finish(other)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,13 @@
 vLLM is unmodified but for host/sitecustomize.py. What the two processes write must be what one process alone writes, over the default route and over tcp.
 """
 
-import argparse
 import json
 import os
 import urllib.request
 import uuid
 from pathlib import Path
 
-from model import make_model
-from run import PROMPTS, Server, route_of, running, text_of  # beside this script
+from run import PROMPTS, Server, one_process, route_of, running, text_of  # beside this script
 
 
 def by_two(prefill: Server, decode: Server, prompt: str) -> str:
@@ -26,15 +24,7 @@ def by_two(prefill: Server, decode: Server, prompt: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="for the model and the logs")
-    folder: Path = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    model = make_model(folder / "model")
-
-    alone = Server(model, folder / "alone.log", None, {})
-    with running(alone):
-        expected = [text_of(alone.complete(prompt)) for prompt in PROMPTS]
+    folder, model, expected = one_process(__doc__)
     cores = sorted(os.sched_getaffinity(0))
     host = {"PYTHONPATH": str(Path(__file__).parent / "host")}
     for route, environment in (("default", host), ("tcp", host | {"UCCL_P2P_TRANSPORT": "tcp"})):

@@ -148,19 +148,23 @@ def route_of(server: Server) -> str:
     return last
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def one_process(about: str | None) -> tuple[Path, Path, list[str]]:
+    """The folder that the command names, a model in it, and what one process alone writes with that."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("folder", type=Path, help="for the model and the logs")
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     model = make_model(folder / "model")
-
     alone = Server(model, folder / "alone.log", None, {})
     with running(alone):
         expected = [text_of(alone.complete(prompt)) for prompt in PROMPTS]
     assert len(set(expected)) == len(PROMPTS), "the model answers everything the same"
     print("one process: done", flush=True)
+    return folder, model, expected
 
+
+def main() -> None:
+    folder, model, expected = one_process(__doc__)
     transfer = {
         "kv_connector": "NixlConnector",
         "kv_role": "kv_both",
