@@ -41,6 +41,9 @@ Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor
         known_.try_emplace(known_.end(), std::pair(to_underlying(descriptor.region), descriptor.key), next);
     if (known->second != next) {
       const bool failed = remotes_.at(to_underlying(known->second))->state() == RemoteRegion::State::kFailed;
+      if (const auto doubt = doubted_.find(to_underlying(known->second)); doubt != doubted_.end()) {
+        doubt->second = true;
+      }
       if (!again || !failed) return known->second;
       known->second = next;
     }
@@ -214,6 +217,7 @@ void RegionExchange::make_ready(RemoteRegion& remote, const RegionInfo& info,
 
 Status RegionExchange::on(const wire::RegionAnswer& answer) {
   std::shared_ptr<RemoteRegion> remote;
+  bool lives = false;
   {
     MutexLock lock(mutex_);
     const auto asked = asked_.find(answer.query);
@@ -221,8 +225,18 @@ Status RegionExchange::on(const wire::RegionAnswer& answer) {
       return fail(ErrorCode::kProtocol, "an answer about a region that was not asked");
     remote = std::move(asked->second);
     asked_.erase(asked);
+    if (const auto doubt = doubted_.find(to_underlying(remote->id())); doubt != doubted_.end()) {
+      lives = answer.error == 0;
+      if (!lives && std::exchange(doubt->second, false)) {
+        to_ask_.push_back(remote);  // the owner may have said so before it registered that memory again
+        lives = true;
+      } else {
+        doubted_.erase(doubt);
+      }
+    }
   }
   ask();
+  if (lives) return {};
   if (answer.error != 0) {
     fail_region(remote, {code_from_wire(answer.error),
                          "use a remote region: the owner says: " + answer.message.text()});
@@ -267,6 +281,7 @@ void RegionExchange::on(const wire::RegionRevoke& revoke) {
       gone.push_back(remotes_.at(to_underlying(known->second)));
     }
   }
+  if (revoke.revocation == 0) return doubt(gone);
   // Answered once no transfer is on its way to any of them.
   const auto through = std::shared_ptr<void>(
       nullptr, [send = send_, id = revoke.revocation](void*) { send(wire::RegionRevoked{id}); });
@@ -281,6 +296,20 @@ void RegionExchange::on(const wire::RegionRevoke& revoke) {
   wake_waiters();
 }
 
+// The owner was not asked when these were imported, and now says that the region has ended. It may have
+// registered the memory again under that name since, and an application may have brought its descriptor here
+// before this message: whether the region lives is then for the owner to say.
+void RegionExchange::doubt(const std::vector<std::shared_ptr<RemoteRegion>>& regions) {
+  {
+    MutexLock lock(mutex_);
+    for (const auto& remote : regions) {
+      if (closed_ || remote->state() == RemoteRegion::State::kFailed) continue;
+      if (doubted_.try_emplace(to_underlying(remote->id()), false).second) to_ask_.push_back(remote);
+    }
+  }
+  ask();
+}
+
 void RegionExchange::close(const Error& error, const std::shared_ptr<Fence>& fence) {
   std::unordered_map<std::uint32_t, std::shared_ptr<RemoteRegion>> remotes;
   std::vector<std::shared_ptr<void>> opening;
@@ -291,6 +320,7 @@ void RegionExchange::close(const Error& error, const std::shared_ptr<Fence>& fen
     opening.swap(opening_);
     asked_.clear();
     to_ask_.clear();
+    doubted_.clear();
   }
   for (const auto& [id, remote] : remotes) remote->set_failed(error);
   answers_->close(fence);

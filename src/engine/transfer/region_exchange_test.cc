@@ -391,42 +391,94 @@ TEST_F(SlowImports, EndWithTheirEndpoint) {
   closing.join();
 }
 
-// Over a transport that asks no owner, too: what comes and goes leaves nothing behind.
-TEST(ImportsWithoutQuestions, AreForgottenWithTheirRegions) {
-  Options options;
-  options.listen_address = "127.0.0.1";
-  options.transports = {"tcp"};
-  const auto here = Endpoint::create(options, builtin_transports()).value();
-  const auto there = Endpoint::create(options, builtin_transports()).value();
-  const auto connection = here->connect("127.0.0.1", there->port(), 10s, std::nullopt);
-  ASSERT_TRUE(connection->wait_open(10s));
-  const auto accepted = there->accept(10s).value();
-  std::vector<std::byte> memory(100);
-  const auto id_of = [&](const std::shared_ptr<Region>& region) {
-    const RegionInfo& info = region->info();
+/// Two endpoints with a transport that asks no owner.
+class ImportsWithoutQuestions : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Options options;
+    options.listen_address = "127.0.0.1";
+    options.transports = {"tcp"};
+    here_ = Endpoint::create(options, builtin_transports()).value();
+    there_ = Endpoint::create(options, builtin_transports()).value();
+    connection_ = here_->connect("127.0.0.1", there_->port(), 10s, std::nullopt);
+    ASSERT_TRUE(connection_->wait_open(10s));
+    accepted_ = there_->accept(10s).value();
+  }
+
+  std::shared_ptr<Region> add(const RegionOptions& options = {}) {
+    return there_->context().regions->add(memory_.data(), memory_.size(), {}, options).value();
+  }
+
+  static RegionDescriptor descriptor(const Region& region) {
+    const RegionInfo& info = region.info();
     const auto address = reinterpret_cast<std::uintptr_t>(info.base);
-    return connection
-        ->import_region({address, info.size, info.place, info.id, info.key, region->incarnation()})
-        .value();
-  };
-  const auto stays = there->context().regions->add(memory.data(), memory.size(), {}).value();
+    return {address, info.size, info.place, info.id, info.key, region.incarnation()};
+  }
+
+  RemoteRegionId id_of(const std::shared_ptr<Region>& region, bool again = false) {
+    return connection_->import_region(descriptor(*region), again).value();
+  }
+
+  static void tell(Connection& from, Connection& to) {
+    ASSERT_TRUE(from.notify("met")->wait(10s));
+    EXPECT_TRUE(eventually([&] { return !to.take_notifications().empty(); }));
+  }
+
+  /// What the peer had to say is handled here, and its answers to the questions that it raised.
+  void meet() {
+    tell(*accepted_, *connection_);
+    tell(*connection_, *accepted_);
+    tell(*accepted_, *connection_);
+  }
+
+  std::vector<std::byte> memory_ = std::vector<std::byte>(100);
+  std::unique_ptr<Endpoint> here_;
+  std::unique_ptr<Endpoint> there_;
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Connection> accepted_;
+};
+
+TEST_F(ImportsWithoutQuestions, AreForgottenWithTheirRegions) {
+  const auto stays = add();
   const RemoteRegionId kept = id_of(stays);
   RemoteRegionId latest{};
   for (int round = 0; round < 3000; ++round) {
-    const auto region = there->context().regions->add(memory.data(), memory.size(), {}).value();
+    const auto region = add();
     latest = id_of(region);
-    ASSERT_TRUE(connection->wait_imported(latest, 10s));
+    ASSERT_TRUE(connection_->wait_imported(latest, 10s));
     ASSERT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
   }
   EXPECT_TRUE(eventually([&] {
-    const Status usable = connection->wait_imported(latest, 10s);
+    const Status usable = connection_->wait_imported(latest, 10s);
     return !usable && usable.error().code == ErrorCode::kNotFound;
   }));
-  const Status early = connection->wait_imported(RemoteRegionId{to_underlying(kept) + 1}, 10s);
+  const Status early = connection_->wait_imported(RemoteRegionId{to_underlying(kept) + 1}, 10s);
   ASSERT_FALSE(early);
   EXPECT_NE(early.error().message.find("none was imported"), std::string::npos) << early.error().message;
-  EXPECT_TRUE(connection->wait_imported(kept, 10s)) << "the one that stayed is known";
+  EXPECT_TRUE(connection_->wait_imported(kept, 10s)) << "the one that stayed is known";
   ASSERT_TRUE(stays->revoke(std::chrono::steady_clock::now() + 10s));
+}
+
+// The word that a region has ended is slower than the application that tells of its successor of the same
+// name.
+TEST_F(ImportsWithoutQuestions, LiveWhereTheirRegionIsThereAgain) {
+  std::shared_ptr<Region> region = add();
+  RemoteRegionId id = id_of(region);
+  for (int round = 0; round < 1000; ++round) {
+    ASSERT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
+    if (round % 3 == 1) meet();
+    RegionOptions options;
+    options.again = descriptor(*region);
+    region = add(options);
+    id = id_of(region, true);
+    if (round % 2 == 1) meet();
+    const Status usable = connection_->wait_imported(id, 10s);
+    ASSERT_TRUE(usable) << "round " << round << ": " << usable.error().message;
+  }
+  meet();
+  EXPECT_TRUE(connection_->wait_imported(id, 10s));
+  ASSERT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
+  EXPECT_TRUE(eventually([&] { return !connection_->wait_imported(id, 10s); }));
 }
 
 }  // namespace
