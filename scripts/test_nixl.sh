@@ -26,11 +26,24 @@ wheel() {
 
 NIXL_PLUGIN_DIR=$("$python" -c 'from uccl import nixl; print(nixl.plugin().parent)')
 export NIXL_PLUGIN_DIR
+
+# All versions at once: their tests wait for most of their time.
+run() {
+  PYTHONPATH=$(wheel "$1"):$PWD/nixl/tests "$python" -m pytest nixl/tests --rootdir nixl/tests -q -p no:cacheprovider -o timeout=120 "${@:2}"
+}
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+read -ra versions <<<"${NIXL_VERSIONS:-1.0.0 1.4.1 1.5.1}"
+declare -A runs
+for version in "${versions[@]}"; do
+  run "$version" "$@" >"$logs/$version" 2>&1 &
+  runs[$version]=$!
+done
 failed=()
-for version in ${NIXL_VERSIONS:-1.0.0 1.4.1 1.5.1}; do
+for version in "${versions[@]}"; do
+  wait "${runs[$version]}" || failed+=("$version")
   echo "NIXL $version"
-  PYTHONPATH=$(wheel "$version"):$PWD/nixl/tests "$python" -m pytest nixl/tests --rootdir nixl/tests -q -o timeout=120 "$@" ||
-    failed+=("$version")
+  cat "$logs/$version"
 done
 if [ ${#failed[@]} -ne 0 ]; then
   echo "test_nixl: FAILED with NIXL ${failed[*]}"
