@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 # Installs the Python package, which brings the NIXL backend, and runs the backend's tests against NIXL's own
-# wheels, each in turn; arguments go to pytest. NIXL_VERSIONS: which, by default the oldest and newest of
+# wheels, all at once; arguments go to pytest. NIXL_VERSIONS: which, by default the oldest and newest of
 # those that are supported and one between. NIXL_TEST_INSTALLED=1: as the package is installed already. TORCH as in
 # test_python.sh.
 set -euo pipefail
