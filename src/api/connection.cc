@@ -86,13 +86,13 @@ std::vector<std::string> Connection::take_notifications() const {
   return is_left(*connection_) ? std::vector<std::string>() : connection_->take_notifications();
 }
 std::vector<Route> Connection::routes() const {
-  return is_left(*connection_) ? std::vector<Route>() : connection_->routes();
+  return is_left(*connection_) ? std::vector<Route>() : connection_->report().routes();
 }
 Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) const {
   if (const Status here = connection_->check_process(); !here) return tl::unexpected(here.error());
-  return connection_->explain(local, remote);
+  return connection_->report().explain(local, remote);
 }
-Stats Connection::stats() const { return is_left(*connection_) ? Stats() : connection_->stats(); }
+Stats Connection::stats() const { return is_left(*connection_) ? Stats() : connection_->report().stats(); }
 std::vector<Latency> Connection::latencies() const {
   return is_left(*connection_) ? std::vector<Latency>() : with_any(connection_->latencies());
 }

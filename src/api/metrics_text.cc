@@ -94,8 +94,8 @@ std::vector<Series> connections_of(const engine::Endpoint& endpoint, std::string
     const Peer peer = connection->peer();
     Series one{fmt::format(R"({},connection="{}",peer="{}")", endpoint_label, to_underlying(connection->id()),
                            escaped(fmt::format("{} {}", peer.address, peer.port))),
-               fmt::format(R"(,transport="{}")", escaped(carrier(connection->routes()))),
-               connection->stats(),
+               fmt::format(R"(,transport="{}")", escaped(carrier(connection->report().routes()))),
+               connection->report().stats(),
                {}};
     connection->latencies().add_to(one.latencies);
     found.push_back(std::move(one));

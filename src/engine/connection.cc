@@ -1,14 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/connection.h"
 
-#include <iterator>
 #include <utility>
 
-#include "base/callback.h"
 #include "base/error.h"
 #include "base/futex.h"
 #include "base/log.h"
-#include "base/underlying.h"
 #include "engine/messaging/message_stream_port.h"
 
 namespace p2p::engine {
@@ -57,18 +54,16 @@ void Connection::wire_up() {
   receives_ = std::make_shared<Receives>(context_, messages_, context_->options.eager_bytes);
   sends_ = std::make_shared<Sends>(
       context_, messages_,
-      Sends::Link{[weak](const wire::ReceiveSpan& span) -> Result<RemoteSpan> {
-                    if (const auto self = weak.lock()) return self->import_receive(span);
-                    return fail(ErrorCode::kPeerGone, "the connection is gone");
-                  },
-                  [weak](std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
-                         std::function<void(Status)> done) {
-                    const auto self = weak.lock();
-                    auto state = self ? self->transfers_->start(Operation::kWrite, local, remote, {})
-                                      : failed_transfer({ErrorCode::kPeerGone, "the connection is gone"});
-                    state->on_done([state = state.get(), done = std::move(done)] { done(state->status()); });
-                    return state;
-                  }});
+      Sends::Link{
+          [imports = imports_](const wire::ReceiveSpan& span) { return imports->import_span(span); },
+          [transfers = transfers_](std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
+                                   std::function<void(Status)> done) {
+            auto state = transfers->start(Operation::kWrite, local, remote, {});
+            state->on_done([state = state.get(), done = std::move(done)] { done(state->status()); });
+            return state;
+          }});
+  report_.emplace(
+      ConnectionReport::Parts{context_->regions, lanes_, imports_, transfers_, receives_, notifications_});
   dispatch_.emplace(Dispatch::Parts{lanes_, imports_, messages_, sends_, receives_, notifications_,
                                     [weak](const wire::Bye& bye) {
                                       if (const auto self = weak.lock()) self->on_bye(bye);
@@ -99,12 +94,12 @@ Session::Handlers Connection::handlers(Clock::time_point deadline) {
       .opened = [self, deadline](const SessionPeer& peer) { self->on_opened(peer, deadline); },
       .message = [self](wire::Message message) { self->on_message(std::move(message)); },
       .closed = [self](const Error& error) { self->end(error); },
-      .paused = [self] { self->reads_paused_.fetch_add(1, std::memory_order_relaxed); },
-      .slow = [self](std::chrono::milliseconds still) { self->slow_for_ = still; },
-      .broken = [self](const Error& why) { self->session_history_.lost("", why.message); },
+      .paused = [self] { self->report_->reads_paused(); },
+      .slow = [self](std::chrono::milliseconds still) { self->report_->slow_for(still); },
+      .broken = [self](const Error& why) { self->report_->session_broke(why); },
       .resumed =
           [self](const PeerPath& path) {
-            self->session_history_.returned();
+            self->report_->session_resumed();
             self->lanes_->moved(path);
           },
       .heard_within = [self](std::chrono::milliseconds time) { return self->lanes_->heard_within(time); }};
@@ -115,6 +110,7 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
     MutexLock lock(mutex_);
     peer_ = peer;
   }
+  imports_->set_peer(peer.incarnation);
   imports_->answers().set_peer_identity(peer.identity);
   sends_->set_room(peer.introduction.eager_bytes);
   notifications_->set_peer_room({peer.introduction.notifications, peer.introduction.notification_bytes});
@@ -127,7 +123,8 @@ void Connection::on_opened(const SessionPeer& peer, Clock::time_point deadline) 
   });
   lanes_->start(role_, peer);
   // A peer at this very address is on this host, where transports need the owner's message.
-  if (peer.path.local_address == peer.path.remote_address) import_early();
+  // Mapping memory of a GPU takes its time, and so does asking for it: the channels come up beside.
+  if (peer.path.local_address == peer.path.remote_address) imports_->start();
   if (role_ != Role::kConnector) return;
   // Questions leave first, and answers are taken in between: to open channels takes longer than to answer.
   if (imports_->asks()) return offer_later();
@@ -141,18 +138,8 @@ void Connection::offer_later() {
   });
 }
 
-// Mapping memory of a GPU takes its time, and so does asking for it: the channels come up beside.
-void Connection::import_early() {
-  Incarnation incarnation = 0;
-  {
-    MutexLock lock(mutex_);
-    incarnation = peer_.incarnation;
-  }
-  imports_->start(incarnation);
-}
-
 void Connection::on_lanes_changed() {
-  if (state() == ConnectionState::kConnecting && lanes_->met()) import_early();
+  if (state() == ConnectionState::kConnecting && lanes_->met()) imports_->start();
   if (state() == ConnectionState::kConnecting && lanes_->settled()) {
     const bool late = !timer_;  // it has run
     if (timer_) context_->reactor->cancel(*std::exchange(timer_, std::nullopt));
@@ -162,23 +149,13 @@ void Connection::on_lanes_changed() {
           {late ? ErrorCode::kTimedOut : ErrorCode::kUnavailable,
            "no transport works between the two sides: " + lanes_->router()->routes().front().reason});
     }
-    Incarnation incarnation = 0;
-    {
-      MutexLock lock(mutex_);
-      incarnation = peer_.incarnation;
-    }
     life_->open();
-    imports_->start(incarnation);
+    imports_->start();
     imports_->open();
-    for (const Route& route : lanes_->router()->routes()) {
-      if (route.transport.empty()) continue;
-      log(LogLevel::kInfo, "connection {}: {} to {} memory by {}: {}", static_cast<std::uint64_t>(id_),
-          route.local == MemoryKind::kHost ? "host" : "CUDA",
-          route.remote == MemoryKind::kHost ? "host" : "CUDA", route.transport, route.reason);
-    }
+    report_->log_routes(id_);
     choose_path();
     observer_.opened(shared_from_this());
-    call_watchers();
+    life_->call_watchers();
   }
   if (state() == ConnectionState::kOpen && !lanes_->router()->any_usable() && !timer_) watch_for_end();
   if (state() != ConnectionState::kConnecting) choose_path();
@@ -217,9 +194,7 @@ void Connection::break_off(const Error& error) {
 
 Status Connection::on_message(wire::Message& message, PostUnlockActions& actions) {
   Status status = dispatch_->stream_message(message, actions);
-  if (state() != ConnectionState::kOpen) {
-    actions.call([self = shared_from_this()] { self->changed(); });
-  }
+  if (state() != ConnectionState::kOpen) actions.call([self = shared_from_this()] { self->changed(); });
   return status;
 }
 
@@ -271,26 +246,12 @@ void Connection::end_receives(const Error& reason, bool fence_passed) {
   receives_->close(error);
   changed();
   observer_.closed(shared_from_this());
-  call_watchers();
+  life_->call_watchers();
 }
 
 void Connection::end_now(const Error& error) {
   if (const auto session = this->session()) session->drop(error);
   end_receives(error, lanes_->fence()->passed());
-}
-
-void Connection::on_change(std::function<void()> callback) {
-  MutexLock lock(mutex_);
-  if (state() != ConnectionState::kClosed) watchers_.push_back(std::move(callback));
-}
-
-void Connection::call_watchers() {
-  std::vector<std::function<void()>> watchers;
-  {
-    MutexLock lock(mutex_);
-    watchers = state() == ConnectionState::kClosed ? std::exchange(watchers_, {}) : watchers_;
-  }
-  for (const auto& watcher : watchers) run_callback(watcher);
 }
 
 std::shared_ptr<Session> Connection::session() const {
@@ -316,66 +277,12 @@ void Connection::close_session(Error reason) {
 
 Status Connection::wait_open(std::chrono::nanoseconds timeout) {
   if (Status here = check_process(); !here) return here;
-  const auto deadline = deadline_after(timeout);
-  while (true) {
-    const std::uint32_t seen = life_->changes();
-    if (state() != ConnectionState::kConnecting) return status();
-    if (Clock::now() >= deadline)
-      return fail(ErrorCode::kTimedOut, "connect: the handshake is not done in time");
-    life_->wait(seen, deadline);
-  }
+  return life_->wait_open(deadline_after(timeout));
 }
 
 Peer Connection::peer() const {
   MutexLock lock(mutex_);
   return {peer_.path.remote_address, peer_.port, peer_.incarnation, peer_.introduction.note, peer_.identity};
-}
-
-Result<Explanation> Connection::explain(RegionId local, RemoteRegionId remote) const {
-  const auto here = context_->regions->find(local);
-  if (!here) return fail(ErrorCode::kNotFound, "explain a route: no local region {}", to_underlying(local));
-  const auto there = imports_->find(remote);
-  if (!there) {
-    return fail(ErrorCode::kNotFound, "explain a route: no remote region {} was imported",
-                to_underlying(remote));
-  }
-  if (there->state() == RemoteRegion::State::kFailed) return tl::unexpected(there->error());
-  if (there->state() == RemoteRegion::State::kWaiting) {
-    return fail(ErrorCode::kUnavailable, "explain a route: the peer has not told of remote region {} yet",
-                to_underlying(remote));
-  }
-  return lanes_->router()->explain(*here, *there);
-}
-
-std::vector<Route> Connection::routes() const {
-  auto routes = lanes_->router()->routes();
-  if (const std::string session = session_history_.describe(); !session.empty()) {
-    for (Route& route : routes) {
-      fmt::format_to(std::back_inserter(route.history), "{}session {}", route.history.empty() ? "" : "; ",
-                     session);
-    }
-  }
-  const auto slow = slow_for_.load();
-  if (slow.count() == 0) return routes;
-  for (Route& route : routes) {
-    if (route.transport.empty()) continue;
-    route.detail =
-        fmt::format("slow: the peer's machine answers, it did not for {} ms; {}", slow.count(), route.detail);
-  }
-  return routes;
-}
-
-Stats Connection::stats() const {
-  Stats stats;
-  transfers_->records().counts().add_to(stats);
-  stats.messages_received = receives_->received();
-  stats.notifications_sent = notifications_->sent();
-  stats.notifications_received = notifications_->received();
-  stats.notifications_delayed = notifications_->delayed();
-  lanes_->add_to(stats);
-  stats.session_resumes = session_history_.returns();
-  stats.reads_paused = reads_paused_.load(std::memory_order_relaxed);
-  return stats;
 }
 
 Status Connection::close(std::chrono::nanoseconds timeout) {
@@ -431,28 +338,11 @@ std::shared_ptr<TransferState> Connection::receive(std::span<const LocalSpan> in
 }
 
 std::shared_ptr<TransferState> Connection::notify(std::string_view payload) {
+  if (Status usable = status(); !usable) return failed_transfer(usable.error());
+  open_message_path();
   auto state = std::make_shared<TransferState>(payload.size());
-  if (Status usable = status(); !usable) {
-    state->finish(std::move(usable));
-  } else {
-    open_message_path();
-    notifications_->send(payload, state);
-  }
+  notifications_->send(payload, state);
   return state;
-}
-
-// Where a receive of the peer's lies.
-Result<RemoteSpan> Connection::import_receive(const wire::ReceiveSpan& span) {
-  RegionDescriptor descriptor{
-      span.address,          span.size, {static_cast<MemoryKind>(span.kind), span.device},
-      RegionId{span.region}, span.key,  0};
-  {
-    MutexLock lock(mutex_);
-    descriptor.incarnation = peer_.incarnation;
-  }
-  auto region = imports_->import(descriptor);
-  if (!region) return tl::unexpected(region.error());
-  return RemoteSpan{*region, span.address, span.size};
 }
 
 }  // namespace p2p::engine

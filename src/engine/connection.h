@@ -10,17 +10,16 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
 #include "engine/channels/context.h"
 #include "engine/channels/lane_set.h"
+#include "engine/connection_report.h"
 #include "engine/dispatch.h"
 #include "engine/messaging/notifications.h"
 #include "engine/messaging/receives.h"
 #include "engine/messaging/sends.h"
-#include "engine/observe/path_history.h"
 #include "engine/request/lifecycle.h"
 #include "engine/session/session.h"
 #include "engine/transfer/region_exchange.h"
@@ -59,7 +58,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   bool closed_by_peer() const { return peer_said_bye_; }
   Status wait_open(std::chrono::nanoseconds timeout);
-  void on_change(std::function<void()> callback);
+  void on_change(std::function<void()> callback) { life_->on_change(std::move(callback)); }
   Peer peer() const;
 
   Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor, bool again = false) {
@@ -76,9 +75,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<TransferState> notify(std::string_view payload);
   std::vector<std::string> take_notifications() { return notifications_->take(); }
 
-  std::vector<Route> routes() const;
-  Result<Explanation> explain(RegionId local, RemoteRegionId remote) const;
-  Stats stats() const;
+  const ConnectionReport& report() const { return *report_; }
   const Latencies& latencies() const { return transfers_->records().latencies(); }
 
   Status close(std::chrono::nanoseconds timeout);
@@ -99,7 +96,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void choose_path();
   void break_off(const Error& error);
   void on_bye(const wire::Bye& bye);
-  void import_early();
   void offer_later();
   void on_lanes_changed();
   void open_message_path();
@@ -113,8 +109,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   bool drained() const;
   void changed();
-  void call_watchers();
-  Result<RemoteSpan> import_receive(const wire::ReceiveSpan& span);
 
   const std::shared_ptr<Context> context_;
   const ConnectionId id_;
@@ -128,20 +122,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<Receives> receives_;
   std::shared_ptr<Notifications> notifications_;
   std::shared_ptr<Transfers> transfers_;
-  std::optional<Dispatch> dispatch_;       // written once, before any message comes
-  std::optional<Reactor::TimerId> timer_;  // reactor's thread only
-  bool ended_ = false;                     // likewise: nothing is left
+  std::optional<Dispatch> dispatch_;        // written once, before any message comes
+  std::optional<ConnectionReport> report_;  // likewise
+  std::optional<Reactor::TimerId> timer_;   // reactor's thread only
+  bool ended_ = false;                      // likewise: nothing is left
 
   mutable Mutex mutex_;
   std::shared_ptr<Session> session_ P2P_GUARDED_BY(mutex_);
   SessionPeer peer_ P2P_GUARDED_BY(mutex_);
   bool bye_said_ P2P_GUARDED_BY(mutex_) = false;
-  std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
 
   std::atomic<bool> peer_said_bye_{false};
-  std::atomic<std::uint64_t> reads_paused_{0};
-  PathHistory session_history_;
-  std::atomic<std::chrono::milliseconds> slow_for_{};  // the peer lives and has not answered for so long
 };
 
 }  // namespace p2p::engine

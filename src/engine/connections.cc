@@ -135,7 +135,7 @@ Stats Connections::stats() const {
   MutexLock lock(mutex_);
   Stats sum = ended_;
   sum.connections_waiting = unaccepted_.size();
-  for (const auto& [id, connection] : living_) add_to(sum, connection->stats());
+  for (const auto& [id, connection] : living_) add_to(sum, connection->report().stats());
   return sum;
 }
 
@@ -185,7 +185,7 @@ void Connections::closed(const std::shared_ptr<Connection>& connection) {
   std::vector<std::shared_ptr<Connection>> forgotten;  // destroyed after the lock is released
   {
     MutexLock lock(mutex_);
-    add_to(ended_, connection->stats());
+    add_to(ended_, connection->report().stats());
     ended_.pieces_queued = ended_.channels = ended_.channels_encrypted = ended_.channels_wanted = 0;
     connection->latencies().add_to(ended_latencies_);
     living_.erase(connection->id());

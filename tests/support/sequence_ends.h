@@ -103,7 +103,7 @@ class SequenceTest : public ::testing::Test {
 
   /// Both channels of "plain". Those of "spare" are told of in the same words.
   bool both_serve() const {
-    const Route route = connection_->routes().front();
+    const Route route = connection_->report().routes().front();
     return route.transport == "plain" && route.detail == "2 channels: plain";
   }
 

@@ -44,7 +44,7 @@ class FollowingTest : public SequenceTest {
     return connection_->transfers()->start(Operation::kWrite, {&from, 1}, {&to, 1}, {})->wait(20s);
   }
 
-  std::string detail() const { return connection_->routes().front().detail; }
+  std::string detail() const { return connection_->report().routes().front().detail; }
 
   bool has(const std::string& channels) const {
     return eventually([&] { return detail() == channels + ": plain"; });

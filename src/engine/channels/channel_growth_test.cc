@@ -51,7 +51,8 @@ class GrowthTest : public SequenceTest {
 
   /// Whatever is said of the raw peer, which answers no question in the meantime.
   bool has(const std::string& channels) const {
-    return eventually([&] { return connection_->routes().front().detail.ends_with(channels + ": plain"); });
+    return eventually(
+        [&] { return connection_->report().routes().front().detail.ends_with(channels + ": plain"); });
   }
 
   std::vector<std::byte> memory_ = std::vector<std::byte>(1 << 20);

@@ -66,7 +66,7 @@ class LostTest : public SequenceTest {
     return eventually([&] { return route().reason.find("plain: " + reason) != std::string::npos; });
   }
 
-  Route route() const { return connection_->routes().front(); }
+  Route route() const { return connection_->report().routes().front(); }
 
   std::optional<RawPeer> peer_;
   Result<std::shared_ptr<engine::PreparedList>> list_ = fail(ErrorCode::kNotFound, "not begun");
@@ -255,7 +255,7 @@ class RestTest : public SequenceTest {
     FAIL() << "they never rest";
   }
 
-  std::string detail() const { return connection_->routes().front().detail; }
+  std::string detail() const { return connection_->report().routes().front().detail; }
 
   static constexpr const char* kAtRest = "2 channels at rest, opened by the next use";
 };
@@ -328,9 +328,9 @@ TEST_F(RestTest, ChannelsThatCannotBeOpenedAgainAreLost) {
     ASSERT_TRUE(eventually([&] {
       const auto again = peer->next_of<wire::ChannelReopen>(1ms);
       if (again) peer->say(wire::ChannelReopened{again->transport, again->channel, "no room", {}});
-      return connection_->routes().front().transport != "plain";
+      return connection_->report().routes().front().transport != "plain";
     }));
-    const std::string why = connection_->routes().front().reason;
+    const std::string why = connection_->report().routes().front().reason;
     EXPECT_NE(why.find(dialled ? "no room" : "not opened again in time"), std::string::npos) << why;
   }
 }

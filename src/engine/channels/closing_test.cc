@@ -74,7 +74,7 @@ TEST_F(ClosingTest, AReceiveFailsOnceNoChannelIsAtWorkWhoeverEndsIt) {
   peer->say(wire::ChannelControl{"plain", 0, Bytes(1)});
   ASSERT_TRUE(eventually([&] { return work_->begun.try_wait(); }));
   std::thread closing([&] { static_cast<void>(connection_->close(0ns)); });
-  const bool closes = eventually([&] { return connection_->routes().front().transport.empty(); });
+  const bool closes = eventually([&] { return connection_->report().routes().front().transport.empty(); });
   peer->say(wire::NotifyDone{1});  // a breach, which is the session's end
   peer.reset();
   const auto until = std::chrono::steady_clock::now() + 200ms;

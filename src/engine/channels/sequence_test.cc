@@ -245,8 +245,8 @@ TEST_F(SequenceTest, AChannelThatIsLostIsOpenedAgain) {
     std::uint32_t number = 1;
     for (int times = 0; times != 4; ++times) {
       peer->say(wire::ChannelControl{"plain", number, Bytes(1, std::byte{0xff})});
-      ASSERT_TRUE(
-          eventually([&] { return connection_->routes().front().detail == "1 of 2 channels: plain"; }));
+      ASSERT_TRUE(eventually(
+          [&] { return connection_->report().routes().front().detail == "1 of 2 channels: plain"; }));
       if (dialled) {
         const auto again = open_again(*peer);
         ASSERT_TRUE(again);
@@ -293,7 +293,8 @@ TEST_F(SequenceTest, AChannelThatFailsAtFirstHoldsUpNoOther) {
     ASSERT_TRUE(ready);
     EXPECT_EQ(ready->reason, "");
     peer->say(kReady);
-    EXPECT_TRUE(eventually([&] { return connection_->routes().front().detail == "1 of 2 channels: plain"; }));
+    EXPECT_TRUE(eventually(
+        [&] { return connection_->report().routes().front().detail == "1 of 2 channels: plain"; }));
     if (kind == PlainAddress::kNeverReady) continue;
     EXPECT_TRUE(open_again(*peer));
   }

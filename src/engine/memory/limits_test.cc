@@ -201,7 +201,7 @@ TEST_P(TextTest, WhatAPeerSaysIsShortAndPrintableInEachOfManyErrors) {
   }
   EXPECT_LT(bytes, 1200U);
   EXPECT_GT(bytes, 900U) << "the text is shown: " << receives.back()->status().error().message;
-  for (const auto& route : (*connection)->routes()) EXPECT_LT(route.reason.size(), 1200U);
+  for (const auto& route : (*connection)->report().routes()) EXPECT_LT(route.reason.size(), 1200U);
 }
 INSTANTIATE_TEST_SUITE_P(Of, TextTest, ::testing::Range(std::size_t{0}, kTells.size()),
                          [](const auto& one) { return std::string(wire::name(kTells[one.param])); });

@@ -4,16 +4,21 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "base/callback.h"
+#include "base/error.h"
 #include "base/futex.h"
 #include "base/mutex.h"
 #include "p2p/connection.h"
 
 namespace p2p::engine {
 
-/// Where one connection is in its life, why it takes no more work, and sleeping until something changed.
-/// Thread-safe.
+/// Where one connection is in its life, why it takes no more work, who is called and who sleeps until it
+/// changes. Thread-safe.
 class Lifecycle {
  public:
   ConnectionState state() const { return state_.load(std::memory_order_acquire); }
@@ -42,6 +47,33 @@ class Lifecycle {
     return *error_;
   }
 
+  /// `callback` is called when it has opened and when it has closed. Not any more if it is closed.
+  void on_change(std::function<void()> callback) {
+    MutexLock lock(mutex_);
+    if (state() != ConnectionState::kClosed) watchers_.push_back(std::move(callback));
+  }
+
+  /// Until it is no longer connecting; what it is then, or that it took too long.
+  Status wait_open(std::chrono::steady_clock::time_point deadline) {
+    while (true) {
+      const std::uint32_t seen = changes();
+      if (state() != ConnectionState::kConnecting) return status();
+      if (std::chrono::steady_clock::now() >= deadline)
+        return fail(ErrorCode::kTimedOut, "connect: the handshake is not done in time");
+      wait(seen, deadline);
+    }
+  }
+
+  /// It has opened or closed.
+  void call_watchers() {
+    std::vector<std::function<void()>> watchers;
+    {
+      MutexLock lock(mutex_);
+      watchers = state() == ConnectionState::kClosed ? std::exchange(watchers_, {}) : watchers_;
+    }
+    for (const auto& watcher : watchers) run_callback(watcher);
+  }
+
   /// To be taken before one looks at what one waits for.
   std::uint32_t changes() const { return changes_.load(std::memory_order_acquire); }
 
@@ -64,6 +96,7 @@ class Lifecycle {
   std::atomic<std::uint32_t> waiters_{0};
   mutable Mutex mutex_;
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
 };
 
 }  // namespace p2p::engine

@@ -99,7 +99,20 @@ void RegionExchange::when_resolved(std::span<const RemoteSpan> spans, std::funct
   }
 }
 
-void RegionExchange::start(Incarnation peer) {
+Result<RemoteSpan> RegionExchange::import_span(const wire::ReceiveSpan& span) {
+  RegionDescriptor descriptor{
+      span.address,          span.size, {static_cast<MemoryKind>(span.kind), span.device},
+      RegionId{span.region}, span.key,  0};
+  {
+    MutexLock lock(mutex_);
+    descriptor.incarnation = peer_;
+  }
+  auto region = import(descriptor);
+  if (!region) return tl::unexpected(region.error());
+  return RemoteSpan{*region, span.address, span.size};
+}
+
+void RegionExchange::start() {
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
   {
     MutexLock lock(mutex_);
@@ -109,7 +122,6 @@ void RegionExchange::start(Incarnation peer) {
   {
     MutexLock lock(mutex_);
     started_ = true;
-    peer_ = peer;
     for (const auto& [id, remote] : remotes_) remotes.push_back(remote);
   }
   std::ranges::sort(remotes, {}, [](const auto& remote) { return remote->id(); });

@@ -48,9 +48,18 @@ class RegionExchange : public std::enable_shared_from_this<RegionExchange> {
   /// usable, failed or never imported. On this thread if that is so now.
   void when_resolved(std::span<const RemoteSpan> spans, std::function<void()> then);
 
-  /// The peer is known, and which transports may come up: resolves what was imported before. Only the first
-  /// call counts.
-  void start(Incarnation peer);
+  /// The peer is known. Before `start` and `import_span`.
+  void set_peer(Incarnation peer) {
+    MutexLock lock(mutex_);
+    peer_ = peer;
+  }
+
+  /// Where a receive of the peer's lies.
+  Result<RemoteSpan> import_span(const wire::ReceiveSpan& span);
+
+  /// It is known as well which transports may come up: resolves what was imported before. Only the first call
+  /// counts.
+  void start();
 
   /// Questions are on their way to the peer, or answers on theirs.
   bool asks() const {
