@@ -29,7 +29,7 @@ LARGE_CLASSES = {
     "p2p::cuda_ipc::IpcChannel": 467,
     "p2p::engine::ChannelRunner": 437,
     "p2p::engine::ChannelPool": 560,
-    "p2p::engine::LaneSet": 543,
+    "p2p::engine::LaneSet": 534,
     "p2p::engine::Sends": 416,
 }
 

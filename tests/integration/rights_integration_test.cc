@@ -1,13 +1,18 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // What the owner lets peers do with a region: RegionOptions.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -15,6 +20,7 @@
 #include <vector>
 
 #include "support/eventually.h"
+#include "support/forbid.h"
 #include "support/peer.h"
 
 namespace p2p::testing::rights {
@@ -286,6 +292,41 @@ TEST(RouteTest, TellsTheCauseHereAndNotThatThePeerHeardOfIt) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no user namespaces here";
   EXPECT_EQ(status, 0);
+}
+
+// The acceptor cannot make the rings of cma, and to the connector it closed.
+TEST(RouteTest, TellsThePeersCauseAndNotThatItClosed) {
+  std::array<int, 2> port{};
+  ASSERT_EQ(::pipe2(port.data(), O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    const Endpoint here = make_endpoint({.transport = "cma,tcp"});
+    if (!forbid(SYS_memfd_create, EPERM)) ::_exit(2);
+    const std::uint16_t own = here.port();
+    if (::write(port[1], &own, sizeof own) != sizeof own) ::_exit(1);
+    while (true) ::pause();
+  }
+  ::close(port[1]);
+  std::uint16_t there = 0;
+  const bool begun = ::read(port[0], &there, sizeof there) == sizeof there;
+  ::close(port[0]);
+  std::string told;
+  if (begun) {
+    Endpoint here = make_endpoint({.transport = "cma,tcp"});
+    const auto connection = here.connect("127.0.0.1", there, kLimit);
+    const auto tells = [&] {
+      told = connection->routes().front().reason;
+      return told.find("cma: the peer gave it up: ") != std::string::npos &&
+             told.find("memfd_create") != std::string::npos;
+    };
+    EXPECT_TRUE(connection && eventually(tells)) << told;
+  }
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (!begun && WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no filter can be set here";
+  EXPECT_TRUE(begun);
 }
 
 }  // namespace

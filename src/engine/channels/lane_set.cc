@@ -10,15 +10,6 @@
 #include "wire/encode.h"
 
 namespace p2p::engine {
-namespace {
-
-/// What a channel says of itself is nearer to the cause than that the peer gave the transport up.
-bool is_own_cause(const Status& status) {
-  return !status && status.error().code != ErrorCode::kPeerGone &&
-         status.error().code != ErrorCode::kTimedOut;
-}
-
-}  // namespace
 
 LaneSet::LaneSet(std::shared_ptr<Context> context, SendMessage send, std::function<void()> changed,
                  MakeMessagePort make_message_port)
@@ -95,16 +86,17 @@ void LaneSet::make_channels(Entry& entry) {
       if (const auto lanes = weak.lock()) lanes->channel_changed(index, channel, status);
     });
   };
-  const auto on_reactor = [weak = weak_from_this(), &reactor = *context_->reactor](void (LaneSet::*call)()) {
+  const auto on_reactor = [weak = weak_from_this(),
+                           &reactor = *context_->reactor](void (ChannelPool::*call)()) {
     return [weak, &reactor, call] {
       reactor.post([weak, call] {
-        if (const auto lanes = weak.lock()) ((*lanes).*call)();
+        if (const auto lanes = weak.lock()) lanes->tell_all(call);
       });
     };
   };
   entry.channels = std::make_unique<ChannelPool>(
       ChannelPool::Setup{context_, index, role_, peer_, of_both(), send_, make_message_port_, fence_, report,
-                         on_reactor(&LaneSet::wake_all), on_reactor(&LaneSet::watch_all)});
+                         on_reactor(&ChannelPool::wake), on_reactor(&ChannelPool::watch)});
 }
 
 /// What ends `before` has not come yet.
@@ -185,9 +177,12 @@ Status LaneSet::on(const wire::ChannelsReady& ready) {
       return fail(ErrorCode::kProtocol, "{} channels ready that were not due", ready.transport);
     }
     entry->peer_said = success ? PeerSaid::kReady : PeerSaid::kGaveUp;
-    if (!success && !is_given_up(entry->state)) {
-      if (entry->channels) entry->channels->leave(ChannelPool::Clock::now());
-      give_up(*entry, {ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason.text()});
+    if (!success) {
+      const Error why{ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason.text()};
+      const bool news = !is_given_up(entry->state);
+      if (news && entry->channels) entry->channels->leave(ChannelPool::Clock::now());
+      if (news) give_up(*entry, why);
+      router_->heard(index_of(*entry), why.message);
     }
     if (success && entry->state == LaneState::kServing) open_route(*entry);
     dirty_ = true;
@@ -245,30 +240,17 @@ template Status LaneSet::take_reopening(const wire::ChannelsWanted& message);
 void LaneSet::open_idle() {
   if (any_idle_.exchange(false)) {
     context_->reactor->post([weak = weak_from_this()] {
-      if (const auto self = weak.lock()) self->wake_all();
+      if (const auto self = weak.lock()) self->tell_all(&ChannelPool::wake);
     });
   }
 }
 
-void LaneSet::wake_all() {
+void LaneSet::tell_all(void (ChannelPool::*call)()) {
   {
     MutexLock lock(mutex_);
     for (Entry& entry : entries_) {
       if (!entry.channels) continue;
-      entry.channels->wake();
-      reconcile(entry);
-    }
-  }
-  sweep();
-}
-
-// A lane has much to do.
-void LaneSet::watch_all() {
-  {
-    MutexLock lock(mutex_);
-    for (Entry& entry : entries_) {
-      if (!entry.channels) continue;
-      entry.channels->watch();
+      (entry.channels.get()->*call)();
       reconcile(entry);
     }
   }
@@ -284,8 +266,7 @@ void LaneSet::channel_changed(std::size_t transport, std::uint32_t channel, cons
     if (!entry.channels) return;
     entry.channels->changed(channel, status);
     reconcile(entry);
-    const bool told = entry.peer_said == PeerSaid::kGaveUp && is_given_up(entry.state);
-    if (told && is_own_cause(status)) router_->close(transport, status.error().message);
+    if (!status && entry.peer_said == PeerSaid::kGaveUp) router_->close(transport, status.error());
     dirty_ = true;
   }
   sweep();
@@ -349,7 +330,7 @@ void LaneSet::give_up(Entry& entry, const Error& why) {
     if (!entry.channels->ended()) entry.channels->clear(trash_);
     given_up_.emplace_back(entry.channels->lane(), why);
   }
-  router_->close(index, why.message);
+  router_->close(index, why);
   dirty_ = true;
 }
 

@@ -108,8 +108,7 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   void give_up(Entry& entry, const Error& why) P2P_REQUIRES(mutex_);
   void reconcile(Entry& entry) P2P_REQUIRES(mutex_);
   void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
-  void wake_all();
-  void watch_all();
+  void tell_all(void (ChannelPool::*call)());
   void channel_changed(std::size_t transport, std::uint32_t channel, const Status& status);
   void tick();
   void set_timer();

@@ -50,16 +50,30 @@ void Router::open(std::size_t transport, std::shared_ptr<Lane> lane) {
   MutexLock lock(mutex_);
   if (const Row& now = this->rows()[transport]; !now.closed && now.lane == lane) return;
   Rows rows = this->rows();
-  rows[transport] = {std::nullopt, false, std::move(lane)};
+  rows[transport] = {std::nullopt, false, false, std::move(lane)};
   publish(std::move(rows));
 }
 
 void Router::close(std::size_t transport, std::string reason) {
   MutexLock lock(mutex_);
   Rows rows = this->rows();
-  rows[transport].closed = std::move(reason);
-  rows[transport].awaited = false;
+  rows[transport] = {std::move(reason), false, false, rows[transport].lane};
   publish(std::move(rows));
+}
+
+void Router::close(std::size_t transport, const Error& why) {
+  const bool guessed = why.code == ErrorCode::kPeerGone || why.code == ErrorCode::kTimedOut;
+  MutexLock lock(mutex_);
+  Rows rows = this->rows();
+  Row& row = rows[transport];
+  if (guessed && row.closed && !row.awaited) return;
+  row = {why.message, false, guessed, row.lane};
+  publish(std::move(rows));
+}
+
+void Router::heard(std::size_t transport, std::string reason) {
+  const Row& row = rows()[transport];
+  if (row.guessed && !row.lane) close(transport, std::move(reason));
 }
 
 void Router::await(std::size_t transport) {
@@ -72,7 +86,7 @@ void Router::await(std::size_t transport) {
 
 void Router::close_all(const std::string& reason) {
   MutexLock lock(mutex_);
-  publish(Rows(transports_.size(), Row{reason, false, nullptr}));
+  publish(Rows(transports_.size(), Row{reason, false, false, nullptr}));
 }
 
 bool Router::usable(std::size_t transport) const { return !rows()[transport].closed; }

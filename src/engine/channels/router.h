@@ -31,6 +31,13 @@ class Router {
   /// The transport cannot be used: not at all, or no more. Its lane, if it has one, can still be found.
   void close(std::size_t transport, std::string reason);
 
+  /// The same. Where it is closed already a reason that is nearer to the cause stays: to have found the peer
+  /// gone or late says less than any other.
+  void close(std::size_t transport, const Error& why);
+
+  /// The peer says why it closed the transport: is told unless more is known, or the lane was up.
+  void heard(std::size_t transport, std::string reason);
+
   /// It cannot be used yet: its lane comes up, or is closed.
   void await(std::size_t transport);
 
@@ -68,6 +75,7 @@ class Router {
   struct Row {
     std::optional<std::string> closed = "the peer does not offer it";  ///< why not usable
     bool awaited = false;                                              ///< and may be
+    bool guessed = false;  ///< `closed` says no more than that the peer is gone or late
     std::shared_ptr<Lane> lane;
   };
 

@@ -114,6 +114,26 @@ TEST_F(RouterTest, ExplainsWhatIsInTheWayOfBetterOnes) {
   EXPECT_EQ(closed.passed[0].reason, "its channels broke");
 }
 
+TEST_F(RouterTest, TheReasonNearestToTheCauseStays) {
+  const Error gone{ErrorCode::kPeerGone, "the peer closed"};
+  const Error late{ErrorCode::kTimedOut, "not connected in time"};
+  const Error own{ErrorCode::kSystem, "epoll_ctl"};
+  const auto told = [](const Router& router) { return router.routes().front().reason; };
+  Router router(transports_);
+  router.await(1);
+  router.close(1, gone);
+  router.close(1, late);
+  EXPECT_THAT(told(router), HasSubstr("slow: the peer closed"));
+  router.heard(1, "memfd_create");
+  router.heard(1, "the peer closed, too");
+  router.close(1, gone);
+  EXPECT_THAT(told(router), HasSubstr("slow: memfd_create"));
+  router.close(1, own);
+  router.heard(1, "memfd_create");
+  router.close(1, late);
+  EXPECT_THAT(told(router), HasSubstr("slow: epoll_ctl"));
+}
+
 TEST_F(RouterTest, WarnsOnceForEachReasonWhereGpuMemoryTakesASlowerPath) {
   const auto router = this->router();
   const auto gpu = local(MemoryKind::kCuda);

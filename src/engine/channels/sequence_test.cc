@@ -300,6 +300,33 @@ TEST_F(SequenceTest, AChannelThatFailsAtFirstHoldsUpNoOther) {
   }
 }
 
+// To this side the peer closed; the peer knows the cause. Where this side has one of its own, that is told.
+TEST_F(SequenceTest, WhatThePeerSaysWinsOverThatItClosed) {
+  for (const auto kind : {PlainAddress::kFailsLater, PlainAddress::kRefused}) {
+    for (const bool dialled : {true, false}) {
+      auto peer = peer_at(kIntroduced, dialled);
+      ASSERT_TRUE(peer);
+      const std::vector<Bytes> addresses{address(kind), address(kind)};
+      if (dialled) {
+        peer->say(wire::ChannelAnswer{"plain", "", addresses});
+      } else {
+        peer->say(wire::ChannelOffer{"plain", addresses});
+      }
+      const auto given_up = peer->next_of<wire::ChannelsReady>();
+      ASSERT_TRUE(given_up);
+      EXPECT_NE(given_up->reason, "");
+      peer->say(wire::ChannelsReady{"plain", "memfd_create: not permitted"});
+      const std::string told = kind == PlainAddress::kRefused
+                                   ? "plain: connect: refused"
+                                   : "plain: the peer gave it up: memfd_create: not permitted";
+      const auto reason = [&] { return connection_->routes().front().reason; };
+      EXPECT_TRUE(eventually([&] { return reason().find(told) != std::string::npos; })) << reason();
+      EXPECT_TRUE(is_kept(*peer));
+      EXPECT_NE(reason().find(told), std::string::npos) << reason();
+    }
+  }
+}
+
 // Whether something else would work nobody knows.
 TEST_F(SequenceTest, TimeThatRanOutIsNoInability) {
   const auto connection = endpoint_->connect("127.0.0.1", listener_.port(), 6s, std::nullopt);
