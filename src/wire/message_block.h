@@ -75,7 +75,7 @@ struct EagerMessage {
   std::uint64_t sequence = 0;
   std::uint16_t error = 0;           ///< 0, or 1 + the ErrorCode
   std::vector<std::uint32_t> spans;  ///< their bytes, if there are several
-  Bytes bytes;
+  Bytes bytes;                       ///< with an error why, if there was room for it
   friend bool operator==(const EagerMessage&, const EagerMessage&) = default;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/peer_text.h"
 #include "base/underlying.h"
 #include "base/wire_code.h"
 #include "engine/memory/spans.h"
@@ -130,8 +131,10 @@ bool Receives::deliver(Sequence sequence, Receive& receive, const wire::EagerMes
                        PostUnlockActions& actions) {
   if (message.error != 0) {
     answer(sequence, {});
+    const PeerText why{ByteView(message.bytes)};
     actions.finish(std::move(receive.state),
-                   fail(code_from_wire(message.error), "recv message {}: given up by its sender", sequence));
+                   fail(code_from_wire(message.error), "recv message {}: given up by its sender{}{}",
+                        sequence, why.empty() ? "" : ": ", why));
     return true;
   }
   if (receive.on_device) {

@@ -37,7 +37,7 @@ std::shared_ptr<TransferState> Sends::post(std::span<const LocalSpan> message) {
   auto state = std::make_shared<TransferState>(bytes);
   Sequence sequence = 0;
   bool eager = false;
-  std::function<void()> start;
+  PostUnlockActions actions;
   {
     MutexLock lock(mutex_);
     if (closed_) return failed_transfer(error_);
@@ -58,17 +58,16 @@ std::shared_ptr<TransferState> Sends::post(std::span<const LocalSpan> message) {
     if (eager) {
       posted_.erase(sequence);
       if (queued_.empty() && has_room(bytes)) {
-        send_eagerly(sequence, std::move(send));
+        send_eagerly(sequence, std::move(send), actions);
       } else {
         queued_.emplace(sequence, std::move(send));
       }
     } else {
       waiting_.emplace(sequence, std::move(send));
-      start = match(sequence);
-      if (!start) messages_->say(wire::ReceiveWanted{sequence});
+      if (!match(sequence, actions)) messages_->say(wire::ReceiveWanted{sequence});
     }
   }
-  if (start) start();
+  actions.run();
   if (eager) {
     messages_->flush_if_due();
   } else {
@@ -80,19 +79,15 @@ std::shared_ptr<TransferState> Sends::post(std::span<const LocalSpan> message) {
 bool Sends::has_room(std::uint64_t bytes) const { return room_used_ + cost(bytes) <= room_; }
 
 // In order, until the peer's room is used up.
-void Sends::send_queued() {
-  while (!queued_.empty()) {
-    const auto first = queued_.begin();
-    if (!has_room(first->second.state->bytes())) return;
-    const Sequence sequence = first->first;
-    Send send = std::move(first->second);
-    queued_.erase(first);
-    send_eagerly(sequence, std::move(send));
+void Sends::send_queued(PostUnlockActions& actions) {
+  while (!queued_.empty() && has_room(queued_.begin()->second.state->bytes())) {
+    auto first = queued_.extract(queued_.begin());
+    send_eagerly(first.key(), std::move(first.mapped()), actions);
   }
 }
 
 // Reads the memory now. It is read again only if the peer declines, because the receive lies on a device.
-void Sends::send_eagerly(Sequence sequence, Send send) {
+void Sends::send_eagerly(Sequence sequence, Send send, PostUnlockActions& actions) {
   wire::EagerMessage message{.sequence = sequence, .error = 0, .spans = {}, .bytes = {}};
   std::vector<ByteView> parts = std::move(parts_);
   parts.clear();
@@ -110,16 +105,18 @@ void Sends::send_eagerly(Sequence sequence, Send send) {
                              }
                            });
   }
-  if (readable) {
-    messages_->say(message, parts);
-  } else {
+  if (!readable) {
     message.spans.clear();
+    parts.clear();
     message.error = wire_code(readable.error().code);
-    messages_->say(message);
+    const auto why = std::as_bytes(std::span(readable.error().message));
+    if (has_room(why.size())) message.bytes.assign(why.begin(), why.end());
+    actions.finish(send.state, readable);
   }
+  messages_->say(message, parts);
   parts_ = std::move(parts);
   messages_->gather();
-  const std::uint64_t used = readable ? cost(send.state->bytes()) : kEagerCost;
+  const std::uint64_t used = cost(readable ? send.state->bytes() : message.bytes.size());
   room_used_ += used;
   eager_.emplace(sequence, Eager{std::move(send), used});
 }
@@ -133,24 +130,23 @@ Status Sends::on(wire::ReceivePosted& posted, PostUnlockActions& actions) {
   if (Status added = posted_.add(std::move(**whole)); !added) return added;
   if (closed_ || (sequence < next_ && !waiting_.contains(sequence) && !eager_.contains(sequence))) {
     posted_.erase(sequence);  // it went eagerly and was answered, or, after stop(), SendsEnded answers it
-  } else if (auto start = match(sequence)) {
-    actions.call(std::move(start));
+  } else {
+    match(sequence, actions);
   }
   return {};
 }
 
-// If both the send and the receive of that number are there, takes them out and returns what starts the
-// write.
-std::function<void()> Sends::match(Sequence sequence) {
+// If both the send and the receive of that number are there, takes them out and has the write started.
+bool Sends::match(Sequence sequence, PostUnlockActions& actions) {
   const auto mine = waiting_.find(sequence);
-  if (mine == waiting_.end()) return nullptr;
+  if (mine == waiting_.end()) return false;
   auto theirs = posted_.take(sequence);
-  if (!theirs) return nullptr;
+  if (!theirs) return false;
   writes_.emplace(sequence, Write{mine->second.state, nullptr});
-  std::function<void()> start = [self = shared_from_this(), sequence, send = std::move(mine->second),
-                                 receive = std::move(*theirs)] { self->start(sequence, send, receive); };
+  actions.call([self = shared_from_this(), sequence, send = std::move(mine->second),
+                receive = std::move(*theirs)] { self->start(sequence, send, receive); });
   waiting_.erase(mine);
-  return start;
+  return true;
 }
 
 void Sends::start(Sequence sequence, const Send& send, const PostedReceives::Receive& receive) {
@@ -271,7 +267,7 @@ Status Sends::on(const wire::MessageAnswered& answered, PostUnlockActions& actio
       waiting_.erase(other);
     }
   }
-  send_queued();
+  send_queued(actions);
   return {};
 }
 
@@ -292,9 +288,9 @@ Status Sends::on(const wire::MessageDeclined& declined, PostUnlockActions& actio
     // A receiver that withdrew the receive meanwhile still waits for its end.
     const auto* const posted = posted_.find(declined.sequence);
     if (posted != nullptr && posted->withdrawn) confirm_withdrawal(declined.sequence);
-    if (auto start = match(declined.sequence)) actions.call(std::move(start));
+    match(declined.sequence, actions);
   }
-  send_queued();
+  send_queued(actions);
   return {};
 }
 

@@ -93,12 +93,12 @@ class Sends : public std::enable_shared_from_this<Sends> {
 
   bool may_be_eager(std::uint64_t bytes, std::size_t spans, bool on_host) const P2P_REQUIRES(mutex_);
   bool has_room(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
-  void send_eagerly(Sequence sequence, Send send) P2P_REQUIRES(mutex_);
-  void send_queued() P2P_REQUIRES(mutex_);
+  void send_eagerly(Sequence sequence, Send send, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  void send_queued(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void answered_up_to(Sequence sequence, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void confirm_withdrawal(Sequence sequence) P2P_REQUIRES(mutex_);
   void end_if_done() P2P_REQUIRES(mutex_);
-  std::function<void()> match(Sequence sequence) P2P_REQUIRES(mutex_);
+  bool match(Sequence sequence, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void start(Sequence sequence, const Send& send, const PostedReceives::Receive& receive);
   void finish(Sequence sequence, const std::shared_ptr<TransferState>& state, Status status);
   void assist(Sequence sequence, const TransferState& state,

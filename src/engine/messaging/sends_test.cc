@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "support/message_ends.h"
@@ -169,6 +172,36 @@ TEST_F(SendsTest, TheFailureOfAWriteThatWasCutOffIsNotTold) {
   EXPECT_FALSE(received->done()) << "bytes may still land";
   sides_[1].receives->close({ErrorCode::kPeerGone, "closed"});
   EXPECT_EQ(code(received), ErrorCode::kPeerGone);
+}
+
+// One waits for room at the peer, and its memory is given back meanwhile.
+TEST_F(SendsTest, ARegionThatIsGoneWhenTheMessageLeavesFailsBothEnds) {
+  const auto gone = *context_->regions->add(memory_.data(), 4096, {});
+  const LocalSpan span{gone->info().id, memory_.data(), 900};
+  std::vector<std::shared_ptr<TransferState>> before;
+  for (int i = 0; i < 4; ++i) before.push_back(send(0, 900));
+  const auto sent = sides_[0].sends->post({&span, 1});
+  const auto after = send(0, 900);
+  EXPECT_TRUE(gone->revoke(std::chrono::steady_clock::now() + std::chrono::seconds(1)));
+  for (const auto& one : before) {
+    const auto into = receive(100000, 1000);
+    run();
+    EXPECT_TRUE(good(one));
+    EXPECT_TRUE(good(into));
+  }
+  EXPECT_EQ(code(sent), ErrorCode::kNotFound) << "before its receive is posted";
+  const auto into = receive(100000, 1000);
+  run();
+  EXPECT_EQ(code(into), ErrorCode::kNotFound);
+  for (const auto& one : {sent, into}) {
+    EXPECT_NE(one->status().error().message.find("send: no local region"), std::string::npos)
+        << one->status().error().message;
+  }
+  const auto next = receive(100000, 1000);
+  run();
+  EXPECT_TRUE(good(after));
+  EXPECT_TRUE(good(next));
+  EXPECT_EQ(sides_[0].sends->open(), 0U);
 }
 
 TEST_F(SendsTest, WithoutRoomAllAreWritten) {
