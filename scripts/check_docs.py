@@ -14,7 +14,7 @@ import sys
 LICENSE = "Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0"
 README_LINES = 40
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
-NAMED_PATH = re.compile(r"`((?:src|include|tests|scripts|docs|examples|tools|cmake|fuzz|python|bench|nixl|softnet)/"
+NAMED_PATH = re.compile(r"`((?:src|include|tests|scripts|docs|examples|tools|cmake|fuzz|python|bench|nixl|softnet|weights)/"
                         r"[\w./-]*)`")
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

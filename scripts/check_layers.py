@@ -42,6 +42,7 @@ LAYERS = {
                   "src/drivers/socket/", "src/device/", "src/kernels/", "src/base/", *VALUES),
     "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/device/", "src/base/", *VALUES),
     "nixl/": ("nixl/", "include/"),
+    "weights/": ("weights/", "include/"),
     "python/": ("python/", "include/"),
     "examples/": ("include/",),
     "tools/": ("tools/", "include/"),
@@ -102,11 +103,11 @@ GETENV_FILES = {
     "src/drivers/nccl_net/defaults.cc",  # settings of somebody else's plugin, which has no other way to be told
     "src/tcpx/environment.cc",  # judges the variables of somebody else's plugin; has no options of its own
 }
-GETENV_FOLDERS = ("include/", "src/", "softnet/", "nixl/", "tools/", "examples/")
+GETENV_FOLDERS = ("include/", "src/", "softnet/", "nixl/", "weights/", "tools/", "examples/")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 GETENV = re.compile(r"\b(secure_)?getenv\s*\(")
-SEARCH = ("include", "src", "tests", "tools", "bench", "fuzz", "softnet", "nixl", "python/src", "python", ".")
+SEARCH = ("include", "src", "tests", "tools", "bench", "fuzz", "softnet", "nixl", "weights", "python/src", "python", ".")
 
 
 class Include(NamedTuple):

@@ -24,7 +24,7 @@ SECONDS = 600  # for one file
 FOLLOW = ["--extra-arg=-Xclang", "--extra-arg=-analyzer-opt-analyze-headers"]
 TEST = re.compile(r"_test\.cc$|^tests/|^bench/|^examples/")
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-SEARCH = ("include", "src", "tests", "tools", "fuzz", "softnet", "nixl", ".")
+SEARCH = ("include", "src", "tests", "tools", "fuzz", "softnet", "nixl", "weights", ".")
 NOISE = re.compile(r"^(\d+ warnings? generated|Suppressed \d+|Use -header-filter|\d+ warnings? treated as errors).*$")
 
 
