@@ -20,7 +20,7 @@ if ! command -v nvcc >/dev/null; then
   exit 0
 fi
 cmake --preset "$preset" >/dev/null
-cmake --build --preset "$preset" --target chaos "${programs[@]}"
+cmake --build --preset "$preset" --target chaos tcpx p2p-perf nccl_net_soft tcpx_shy_plugin "${programs[@]}"
 if [ "${1:-}" = --build ]; then exit 0; fi
 export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}
 
@@ -37,6 +37,12 @@ for program in "${programs[@]}"; do
     failed=1
   fi
 done
+
+# The program tcpx, and the engine over a plugin of CUDA memory.
+ctest --test-dir "build/$preset" -R '^tcpx\.program$' --output-on-failure >"build/$preset/tcpx.log" 2>&1 || {
+  tail -n 40 "build/$preset/tcpx.log"
+  failed=1
+}
 
 chaos=build/$preset/tests/chaos/chaos
 kinds=(cuda_cuda cuda_pooled mapped_mapped mapped_private private_cuda pooled_private cuda_host private_host)

@@ -1,6 +1,10 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -132,9 +136,27 @@ int connect(int index, void* buffer, void** comm, abi::DeviceHandle** /*device_h
   return code;
 }
 
+/// With the habit: the pool of the GPU in use comes from RxDM, once. Where that has none the process ends.
+void ask_receive_manager() {
+  static std::atomic<bool> asked{false};
+  if (!settings().habits.accept_exits || asked) return;
+  const auto bus_id = p2p::cuda::bus_id_of(p2p::cuda::current_device());
+  const auto path =
+      fmt::format("{}/get_gpu_fd_{}", settings().habits.receive_manager, bus_id.value_or("unknown"));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  asked = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  if (asked) return;
+  warn("accept: no pool of the GPU: {}: {}", path, reason(errno));
+  std::exit(1);  // NOLINT(concurrency-mt-unsafe): as the one imitated
+}
+
 int accept(void* listener, void** comm, abi::DeviceHandle** device_handle) {
   if (listener == nullptr || comm == nullptr) return abi::kInternalError;
   end_stale_attempts();
+  ask_receive_manager();
   int code = abi::kSuccess;
   std::unique_ptr<RecvComm> made = static_cast<Listener*>(listener)->poll(code);
   if (made && device_handle != nullptr && *device_handle != nullptr) made->describe(**device_handle);

@@ -79,6 +79,7 @@ bool* habit_of(Habits& habits, std::string_view name) {
   if (name == "lazy_pool") return &habits.lazy_pool;
   if (name == "accept_thread") return &habits.accept_thread;
   if (name == "accept_blocks") return &habits.accept_blocks;
+  if (name == "accept_exits") return &habits.accept_exits;
   if (name == "other_handles") return &habits.other_handles;
   if (name == "null_requests") return &habits.null_requests;
   if (name == "sigpipe") return &habits.sigpipe;
@@ -103,6 +104,8 @@ void read_habits(Habits& habits, Reader& reader) {
   }
   // As the plugin that is imitated reads them.
   habits.task_bytes = reader.number("NCCL_DYNAMIC_CHUNK_SIZE", 0);
+  habits.receive_manager = reader.text("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX");
+  if (habits.receive_manager.empty()) habits.receive_manager = "/tmp";
   habits.sockets = reader.number("NCCL_NSOCKS_PERTHREAD", 1) * reader.number("NCCL_SOCKET_NTHREADS", 1);
 }
 

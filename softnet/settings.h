@@ -21,6 +21,7 @@ struct Habits {
   bool lazy_pool = false;  ///< the first accept imports the pool, without a lock; a second unmaps the first
   bool accept_thread = false;    ///< the thread of an accept goes on after its listener was closed
   bool accept_blocks = false;    ///< and waits for a peer's second connection as long as it takes
+  bool accept_exits = false;     ///< accept ends the process where RxDM does not serve the GPU
   bool other_handles = false;    ///< the fields of a handle lie elsewhere than in 3.1.9's
   bool null_requests = false;    ///< two of three isend and irecv succeed without a request: not now
   bool sigpipe = false;          ///< sending to a peer that has gone raises SIGPIPE
@@ -29,6 +30,7 @@ struct Habits {
   bool no_pci_path = false;      ///< devices have none, and registering CUDA memory reads it all the same
   bool init_exit = false;        ///< `init` ends the process, as where CUDA has no device
   std::uint64_t task_bytes = 0;  ///< NCCL_DYNAMIC_CHUNK_SIZE; 0: no byte ever moves (with `last_tokens`)
+  std::string receive_manager;   ///< NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX, else /tmp
   std::uint64_t sockets = 1;     ///< of a comm: NCCL_NSOCKS_PERTHREAD by NCCL_SOCKET_NTHREADS
 };
 

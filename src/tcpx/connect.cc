@@ -74,6 +74,10 @@ Status greet(Leaving& leaving, const TcpxOptions& options) {
 
 Result<std::vector<std::byte>> TcpxSession::Core::listen() {
   const OnDevice on_device(options_.cuda_device);
+  if (options_.cuda_device >= 0) {
+    const Status good = net::check_accepts(*plugin_, receiving_gpu(options_.cuda_device));
+    if (!good) return fail(good.error().code, "listen: {}", good.error().message);
+  }
   p2p::MutexLock lock(mutex_);
   if (arriving_) return fail(ErrorCode::kInvalidArgument, "listen: already listening for a client");
   const auto token = Greeting::draw();

@@ -11,7 +11,10 @@
 
 #include "base/mutex.h"
 #include "drivers/cuda/device.h"
+#include "drivers/cuda/memory.h"
+#include "drivers/cuda/place.h"
 #include "drivers/nccl_net/plugin.h"
+#include "drivers/nccl_net/receive_manager.h"
 #include "tcpx/channel.h"
 #include "tcpx/greeting.h"
 #include "tcpx/session.h"
@@ -69,6 +72,12 @@ struct OnDevice {
 /// If CUDA is available, `available` has initialised it, and a plugin's `init` cannot fail for lack of it.
 inline net::Plugin::Init init_as_cuda_is() {
   return p2p::cuda::available() ? net::Plugin::Init::kHere : net::Plugin::Init::kTriedFirst;
+}
+
+/// What GPUDirect-TCPX has to find for a CUDA device before its first accept.
+inline net::ReceivingGpu receiving_gpu(int device) {
+  return {device, p2p::cuda::bus_id_of(device),
+          [device] { return p2p::cuda::try_small_allocations(device); }};
 }
 
 /// All of a session, behind one lock.

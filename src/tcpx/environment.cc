@@ -14,10 +14,10 @@
 #include "drivers/cuda/place.h"
 #include "drivers/nccl_net/nearest.h"
 #include "drivers/nccl_net/plugin.h"
+#include "drivers/nccl_net/receive_manager.h"
 #include "drivers/nccl_net/tcpx.h"
 #include "p2p/log.h"
 #include "tcpx/core.h"
-#include "tcpx/receive_manager.h"
 #include "tcpx/variables.h"
 
 /// What the official recipe for GPUDirect-TCPX asks, checked.
@@ -73,7 +73,7 @@ void check_devices(const std::vector<DeviceReport>& devices, bool tcpx, std::vec
 }
 
 void check_receive_manager(std::vector<Finding>& findings) {
-  const ReceiveManager manager = look_for_receive_manager();
+  const net::ReceiveManager manager = net::look_for_receive_manager();
   Finding finding{Verdict::kGood, "RxDM", fmt::format("{} GPUs served in {}", manager.gpus, manager.folder),
                   ""};
   if (!manager.problem.empty()) finding.found = fmt::format("{}: {}", manager.folder, manager.problem);
@@ -102,20 +102,31 @@ Finding pair_of(int gpu, const std::string& bus_id, const std::vector<net::Devic
   return finding;
 }
 
+/// Where RxDM serves GPUs at all: whether this one is among them.
+Finding pool_of(int gpu, const std::string& bus_id) {
+  const p2p::Status good = net::check_receive_manager(bus_id);
+  return {good ? Verdict::kGood : Verdict::kBad, fmt::format("RxDM of GPU {}", gpu),
+          good ? fmt::format("hands out the pool of {}", bus_id) : good.error().message, ""};
+}
+
 /// Which NICs each GPU is to use: RxDM steers the flows of a GPU to the one next to it.
-void check_pairs(const std::vector<DeviceReport>& reports, std::vector<Finding>& findings) {
+void check_pairs(const std::vector<DeviceReport>& reports, bool tcpx, std::vector<Finding>& findings) {
   std::vector<net::Device> devices;
   for (const DeviceReport& report : reports) {
     net::Device& device = devices.emplace_back(net::Device{.index = report.index});
     device.properties.name = report.name;
     device.properties.pci_path = report.pci_path;
   }
+  const bool served = tcpx && net::look_for_receive_manager().gpus != 0;
   for (int gpu = 0; gpu < p2p::cuda::device_count(); ++gpu) {
-    findings.push_back(pair_of(gpu, p2p::cuda::bus_id_of(gpu).value_or("no bus address"), devices));
+    const auto bus_id = p2p::cuda::bus_id_of(gpu);
+    findings.push_back(pair_of(gpu, bus_id.value_or("no bus address"), devices));
+    if (served && bus_id) findings.push_back(pool_of(gpu, *bus_id));
   }
 }
 
-void check_cuda(const std::vector<DeviceReport>& devices, std::vector<Finding>& findings) {
+/// `tcpx`: GPUs need RxDM.
+void check_cuda(const std::vector<DeviceReport>& devices, bool tcpx, std::vector<Finding>& findings) {
   if (const auto available = p2p::cuda::available(); !available) {
     findings.push_back(
         {Verdict::kAdvice, "CUDA", available.error().message, "only host memory can be moved"});
@@ -132,7 +143,7 @@ void check_cuda(const std::vector<DeviceReport>& devices, std::vector<Finding>& 
       {open_driver ? Verdict::kGood : Verdict::kAdvice, "DMA-BUF",
        open_driver ? "open kernel module" : "not the open kernel module",
        open_driver ? "" : "exporting CUDA memory as DMA-BUF needs NVIDIA's open kernel module"});
-  check_pairs(devices, findings);
+  check_pairs(devices, tcpx, findings);
 }
 
 /// NICs on a PCI bus, for a report without a plugin: those that the user named, or else all.
@@ -192,7 +203,7 @@ std::vector<Finding> check_environment(const PluginReport& plugin) {
     std::ranges::move(check_variables(), std::back_inserter(findings));
     check_receive_manager(findings);
   }
-  check_cuda(plugin.devices, findings);
+  check_cuda(plugin.devices, net::is_tcpx(plugin.name), findings);
   return findings;
 }
 
@@ -202,7 +213,7 @@ std::vector<Finding> check_environment() {
   check_devices(devices, false, findings);
   std::ranges::move(check_variables(), std::back_inserter(findings));
   check_receive_manager(findings);
-  check_cuda(devices, findings);
+  check_cuda(devices, true, findings);
   return findings;
 }
 

@@ -110,6 +110,10 @@ int tcpx_listen(int dev, void* handle, void** listen_comm) {
     return refuse(fmt::format("tcpx_listen: there is no device {}", dev));
   }
   const int gpu = p2p::cuda::available() ? p2p::cuda::current_device() : -1;
+  if (gpu >= 0) {
+    const auto good = net::check_accepts(*loaded().plugin, tcpx::receiving_gpu(gpu));
+    if (!good) return refuse(fmt::format("tcpx_listen: {}", good.error().message));
+  }
   auto opened = net::ListenComm::open(loaded().plugin, loaded().devices[static_cast<std::size_t>(dev)], gpu);
   if (!opened) return refuse(opened.error().message);
   std::memcpy(handle, (*opened)->handle().data(), TCPX_HANDLE_BYTES);

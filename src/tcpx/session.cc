@@ -10,7 +10,6 @@
 #include "drivers/nccl_net/sigpipe.h"
 #include "drivers/nccl_net/tcpx.h"
 #include "tcpx/core.h"
-#include "tcpx/receive_manager.h"
 
 namespace tcpx {
 
@@ -197,7 +196,8 @@ std::string TcpxSession::Core::where_it_stands(const std::string& name) {
   add(receives, landings != 0 ? "receives are posted behind them"
                               : "receives are posted and nothing comes: the other side is silent");
   if (text.empty()) add(waiting, "messages wait, and the plugin takes none of them");
-  if (net::is_tcpx(plugin_->name()) && options_.cuda_device >= 0 && !look_for_receive_manager().is_there()) {
+  if (net::is_tcpx(plugin_->name()) && options_.cuda_device >= 0 &&
+      !net::look_for_receive_manager().is_there()) {
     text += "; RxDM is gone: its sockets are no more";
   }
   return text.empty() ? "nothing is under way" : text;

@@ -2,7 +2,6 @@
 #include "tcpx/variables.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -12,32 +11,13 @@
 #include "drivers/nccl_net/defaults.h"
 #include "drivers/nccl_net/tcpx.h"
 #include "p2p/options.h"
+#include "tcpx/bindings.h"
 
 namespace tcpx {
 namespace {
 
 namespace net = p2p::nccl_net;
 using Verdict = Finding::Verdict;
-using Words = std::vector<std::string_view>;
-
-Words split(std::string_view text, char separator) {
-  Words words;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(separator), text.size());
-    words.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return words;
-}
-
-/// The plugin reads digits and ignores what follows: "512K" is 512.
-std::optional<std::uint64_t> number_of(std::string_view text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 /// What is wrong with a value; empty: nothing.
 using Check = std::string (*)(std::string_view value);
 
@@ -85,25 +65,6 @@ std::string is_wait(std::string_view value) {
   return *number_of(value) < 10'000'000 ? "" : "a connection is given up after 10 s";
 }
 
-bool is_range(std::string_view text) {
-  const Words ends = split(text, '-');
-  if (ends.size() != 2) return false;
-  const auto first = number_of(ends[0]), last = number_of(ends[1]);
-  return first && last && *first <= *last;
-}
-
-/// "eth1:8-21,112-125;eth2:8-21"
-std::string are_bindings(std::string_view value) {
-  for (const std::string_view part : split(value, ';')) {
-    const Words sides = split(part, ':');
-    if (sides.size() != 2) return fmt::format("'{}' is not INTERFACE:A-B", part);
-    for (const std::string_view range : split(sides[1], ',')) {
-      if (!is_range(range)) return fmt::format("'{}' is not a range A-B", range);
-    }
-  }
-  return "";
-}
-
 struct Rule {
   const char* variable;
   Check check;
@@ -128,9 +89,9 @@ constexpr Rule kRules[] = {
      "1000000", "without it every accept waits 5 s"},
     {"NCCL_NSOCKS_PERTHREAD", is_count, Verdict::kAdvice, Verdict::kBad, "4", "sockets of a comm and thread"},
     {"NCCL_SOCKET_NTHREADS", is_count, Verdict::kAdvice, Verdict::kBad, "1", "threads of a comm"},
-    {"NCCL_GPUDIRECTTCPX_TX_BINDINGS", are_bindings, Verdict::kAdvice, Verdict::kBad, "eth1:8-21,112-125;...",
-     "pins helper threads near their NIC"},
-    {"NCCL_GPUDIRECTTCPX_RX_BINDINGS", are_bindings, Verdict::kAdvice, Verdict::kBad,
+    {"NCCL_GPUDIRECTTCPX_TX_BINDINGS", wrong_with_bindings, Verdict::kAdvice, Verdict::kBad,
+     "eth1:8-21,112-125;...", "pins helper threads near their NIC"},
+    {"NCCL_GPUDIRECTTCPX_RX_BINDINGS", wrong_with_bindings, Verdict::kAdvice, Verdict::kBad,
      "eth1:22-35,126-139;...", "pins helper threads near their NIC"},
     {"NCCL_GPUDIRECTTCPX_FORCE_ACK", is_zero, std::nullopt, Verdict::kAdvice, "0", "costs packets"},
     {"NCCL_MIN_ZCOPY_SIZE", is_number, std::nullopt, Verdict::kBad, "0",
@@ -183,6 +144,17 @@ void check_sockets(std::vector<Finding>& findings) {
        fmt::format("NCCL_DYNAMIC_CHUNK_SIZE allows no more, and messages of {} are faster", wanted)});
 }
 
+/// Helper threads of both directions spin.
+void check_shared_cpus(std::vector<Finding>& findings) {
+  const std::string sends = variable("NCCL_GPUDIRECTTCPX_TX_BINDINGS");
+  const std::string receives = variable("NCCL_GPUDIRECTTCPX_RX_BINDINGS");
+  const auto cpu = shared_cpu(sends, receives);
+  if (!cpu) return;
+  findings.push_back(
+      {Verdict::kBad, "bindings of both directions", fmt::format("CPU {} is in both", *cpu),
+       "give NCCL_GPUDIRECTTCPX_TX_BINDINGS and NCCL_GPUDIRECTTCPX_RX_BINDINGS CPUs of their own"});
+}
+
 }  // namespace
 
 std::string variable(const char* name) { return net::users_variable(name).value_or(""); }
@@ -195,6 +167,7 @@ std::vector<Finding> check_variables() {
     if (finding.found != "unset" || finding.verdict != Verdict::kGood) findings.push_back(std::move(finding));
   }
   check_sockets(findings);
+  check_shared_cpus(findings);
   return findings;
 }
 

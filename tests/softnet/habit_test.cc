@@ -2,16 +2,25 @@
 // The driver on a plugin with the bad habits of GPUDirect-TCPX. Each case runs in a process of its own with
 // the SOFTNET_HABITS that it names (CMakeLists.txt).
 #include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "drivers/cuda/device.h"
+#include "drivers/cuda/place.h"
 #include "drivers/nccl_net/defaults.h"
 #include "drivers/nccl_net/handle.h"
+#include "drivers/nccl_net/receive_manager.h"
 #include "drivers/nccl_net/tcpx.h"
+#include "drivers/nccl_net/trial.h"
 #include "softnet/testing.h"
 
 namespace softnet::testing {
@@ -180,6 +189,51 @@ TEST(Habit, InitThatExitsEndsAChildOnly) {
 TEST(Habit, InitThatIsTriedFirstWorksAfterwards) {
   const auto plugin = Plugin::open(SOFTNET_PATH, Plugin::Init::kTriedFirst);
   ASSERT_TRUE(plugin) << plugin.error().message;
+  EXPECT_TRUE(Pair::open(*plugin));
+}
+
+/// A folder with sockets of RxDM's names, at which somebody listens.
+class ReceiveManagerSockets {
+ public:
+  ReceiveManagerSockets() { ::setenv("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", ::mkdtemp(folder_.data()), 1); }
+  ~ReceiveManagerSockets() { std::filesystem::remove_all(folder_); }
+
+  void serve(const std::string& name) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    (folder_ + "/" + name).copy(address.sun_path, sizeof address.sun_path - 1);
+    UniqueFd& socket = sockets_.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::listen(socket.get(), 64), 0);
+  }
+
+ private:
+  std::string folder_ = "/tmp/softnet_rxdm_XXXXXX";
+  std::vector<UniqueFd> sockets_;
+};
+
+TEST(Habit, AnAcceptThatExitsIsRefusedBefore) {
+  ReceiveManagerSockets sockets;
+  const auto plugin = Plugin::open(SHY_PLUGIN_PATH);
+  ASSERT_TRUE(plugin) << plugin.error().message;
+  const std::string bus_id = cuda::bus_id_of(cuda::current_device()).value_or("unknown");
+  Status memory = fail(ErrorCode::kSystem, "no byte is left");
+  const ReceivingGpu gpu{0, bus_id, [&memory] { return memory; }};
+  const auto why = [&] {
+    const Status good = check_accepts(**plugin, gpu);
+    return good ? "" : good.error().message;
+  };
+  const auto accept_ends =
+      run_in_child(kPatience, [&] { (void)Listener::open(*plugin, *(*plugin)->device(0))->poll(); });
+  ASSERT_TRUE(accept_ends && accept_ends->in_time);
+  EXPECT_EQ(accept_ends->status, W_EXITCODE(1, 0));
+  EXPECT_NE(why().find("get_gpu_fd_" + bus_id + ": No such file"), std::string::npos) << why();
+  sockets.serve("get_gpu_fd_" + bus_id);
+  EXPECT_NE(why().find("get_gpu_metadata_" + bus_id), std::string::npos) << why();
+  sockets.serve("get_gpu_metadata_" + bus_id);
+  EXPECT_NE(why().find("no byte is left"), std::string::npos) << why();
+  memory = {};
+  EXPECT_EQ(why(), "");
   EXPECT_TRUE(Pair::open(*plugin));
 }
 

@@ -30,7 +30,7 @@ TEST(Names, OfTheCppInterface) {
                         &TcpxSession::chunk_bytes, &TcpxSession::describe));
   EXPECT_TRUE(all_there(&TcpxTransfer::postSend, &TcpxTransfer::postRecv, &TcpxTransfer::isComplete,
                         &TcpxTransfer::wait, &TcpxTransfer::release));
-  EXPECT_TRUE(all_there(&discover, &explain, &set_log_from_environment));
+  EXPECT_TRUE(all_there(&discover, &explain, &probe, &set_log_from_environment));
   EXPECT_TRUE(all_there(static_cast<std::vector<Finding> (*)()>(&check_environment),
                         static_cast<std::vector<Finding> (*)(const PluginReport&)>(&check_environment)));
 }

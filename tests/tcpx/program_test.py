@@ -2,19 +2,21 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """The tcpx program, as people call it.
 
-Usage: program_test.py TCPX PLUGIN SHY_PLUGIN. PLUGIN is softnet, which here calls itself GPUDirectTCPX and has its
+Usage: program_test.py TCPX PLUGIN SHY_PLUGIN P2P_PERF. PLUGIN is softnet, which here calls itself GPUDirectTCPX and has its
 habits; SHY_PLUGIN passes its calls on, and has no pool in host memory that it would tell of.
 """
 
+import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
-TCPX, PLUGIN, SHY_PLUGIN = "", "", ""
+TCPX, PLUGIN, SHY_PLUGIN, P2P_PERF = "", "", "", ""
 IMITATED = {
     "SOFTNET_NAME": "GPUDirectTCPX_v7",
     "SOFTNET_PCI_PATH": "/sys/devices/pci0000:00/0000:00:04.0",
@@ -78,11 +80,27 @@ class Discover(unittest.TestCase):
                 ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "nowhere0", "bad"),
                 ("NCCL_GPUDIRECTTCPX_CTRL_DEV", "nowhere0", "bad"), ("NCCL_SOCKET_IFNAME", "nowhere0", "bad"),
                 ("NCCL_GPUDIRECTTCPX_FORCE_ACK", "1", "advice"), ("NCCL_MIN_ZCOPY_SIZE", "4K", "bad"),
-                ("NCCL_USE_DMA_BUF", "0", "bad"), ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:8-21;eth2:1-2,3-4", "good"),
-                ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:8", "bad")):
+                ("NCCL_USE_DMA_BUF", "0", "bad"), ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "lo:0-0", "good"),
+                ("NCCL_GPUDIRECTTCPX_RX_BINDINGS", "lo:0", "bad")):
             # One that lets no byte move is refused by the plugin's users, and judged here all the same.
             _, checks = self.checks(**{"NCCL_DYNAMIC_CHUNK_SIZE": "524288", name: value})
             self.assertEqual(checks[name]["verdict"], verdict, f"{name}={value}")
+
+    def test_bindings_that_cannot_be(self):
+        for value, why in (("lo:8", "'8' is not a range"), ("lo", "not INTERFACE:A-B"), ("lo:", "not INTERFACE:A-B"),
+                           ("nowhere0:0-0", "no interface nowhere0"), ("lo:0-65536", "there is no CPU "),
+                           ("lo:0-18446744073709551615", "there is no CPU "), ("lo:0-0,0-0", "0-0 and 0-0 of lo overlap"),
+                           ("lo:0-0;lo:0-0", "lo is named twice")):
+            for name in ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "NCCL_GPUDIRECTTCPX_RX_BINDINGS"):
+                _, checks = self.checks(**{name: value})
+                self.assertEqual(checks[name]["verdict"], "bad", value)
+                self.assertIn(why, checks[name]["advice"])
+
+    def test_bindings_of_both_directions_that_overlap(self):
+        last = f"lo:{os.cpu_count() - 1}-{os.cpu_count() - 1}"
+        for receives, overlap in (("lo:0-0", True), (last, os.cpu_count() == 1)):
+            _, checks = self.checks(NCCL_GPUDIRECTTCPX_TX_BINDINGS="lo:0-0", NCCL_GPUDIRECTTCPX_RX_BINDINGS=receives)
+            self.assertEqual("bindings of both directions" in checks, overlap, receives)
 
     def test_a_small_task_is_noticed(self):
         _, checks = self.checks(NCCL_DYNAMIC_CHUNK_SIZE="131072")
@@ -111,6 +129,11 @@ class Discover(unittest.TestCase):
             self.assertEqual(checks["RxDM"]["verdict"], "bad")
             self.assertIn("nobody listens", checks["RxDM"]["found"])
 
+    def test_a_probe_without_a_gpu(self):
+        result = run("discover", "--plugin", PLUGIN, "--json", "--probe", CUDA_VISIBLE_DEVICES="")
+        probed = [check for check in json.loads(result.stdout)["checks"] if check["subject"] == "probe"]
+        self.assertEqual((result.returncode, [check["verdict"] for check in probed]), (1, ["bad"]), result.stdout)
+
     def test_all_is_checked_without_a_plugin(self):
         result = run("discover", "--plugin", "/nowhere/libnccl-net.so", "--json", NCCL_DYNAMIC_CHUNK_SIZE="512K")
         self.assertEqual(result.returncode, 1)
@@ -135,6 +158,90 @@ class Discover(unittest.TestCase):
             result = run("discover", "--plugin", plugin, "--json", **settings)
             self.assertEqual(result.returncode, 1)
             self.assertIn(advice, json.loads(result.stdout)["checks"][0]["advice"], settings)
+
+
+@contextlib.contextmanager
+def receive_manager(*gpus):
+    """A folder with the sockets of an RxDM that serves these GPUs, by their PCI addresses."""
+    names = ["rx_rule_manager", *(kind + gpu for gpu in gpus for kind in ("get_gpu_fd_", "get_gpu_metadata_"))]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        for name in names:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(f"{folder}/{name}")
+            listener.listen()
+        yield folder
+
+
+class Gpus(unittest.TestCase):
+    """Where CUDA has a device: softnet then takes its memory, and ends the process as the plugin would."""
+
+    def setUp(self):
+        report = json.loads(run("discover", "--plugin", PLUGIN, "--json").stdout)
+        found = {check["subject"]: check for check in report["checks"]}
+        if "GPU 0" not in found:
+            self.skipTest("there is no GPU")
+        self.gpus = [found[name]["found"].split(",")[0] for name in found if re.fullmatch(r"GPU \d+", name)]
+
+    def settings(self, folder):
+        return {**IMITATED, "SOFTNET_CUDA": "1", "SOFTNET_HABITS": "tcpx,accept_exits", "NCCL_DYNAMIC_CHUNK_SIZE": "524288",
+                "NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX": folder}
+
+    def checks(self, *arguments, **settings):
+        result = run("discover", "--plugin", SHY_PLUGIN, "--json", *arguments, **settings)
+        report = json.loads(result.stdout)
+        return result.returncode, {check["subject"]: check for check in report["checks"]}
+
+    def test_a_gpu_without_its_socket(self):
+        with receive_manager(*self.gpus[1:], "0000:ff:00.0") as folder:
+            code, checks = self.checks(**self.settings(folder))
+        self.assertEqual((code, checks["RxDM of GPU 0"]["verdict"]), (1, "bad"))
+        self.assertIn(f"get_gpu_fd_{self.gpus[0]}: No such file", checks["RxDM of GPU 0"]["found"])
+        if len(self.gpus) > 1:
+            self.assertEqual(checks["RxDM of GPU 1"]["verdict"], "good")
+
+    def test_a_probe_registers_memory_of_every_gpu(self):
+        with receive_manager(*self.gpus) as folder:
+            code, checks = self.checks("--probe", **self.settings(folder))
+        self.assertEqual(code, 0, checks)
+        for gpu in range(len(self.gpus)):
+            self.assertEqual(checks[f"GPU {gpu}, lo"]["found"], "its memory can be registered")
+
+    def test_a_probe_asks_the_receive_manager(self):
+        with receive_manager(*self.gpus[1:]) as folder:
+            code, checks = self.checks("--probe", **self.settings(folder))
+        self.assertEqual((code, checks["GPU 0, lo"]["verdict"]), (1, "bad"))
+        self.assertIn(f"get_gpu_fd_{self.gpus[0]}", checks["GPU 0, lo"]["found"])
+
+    def test_a_plugin_that_ends_the_process_is_a_finding(self):
+        for habit in ("no_pci_path", "accept_exits"):
+            with receive_manager() as folder:
+                code, checks = self.checks("--probe", **{**self.settings(folder), "SOFTNET_NAME": "Other", "SOFTNET_HABITS": habit})
+            self.assertEqual(code, 1)
+            for gpu in range(len(self.gpus)):
+                self.assertIn("the plugin ended the process", checks[f"GPU {gpu}, lo"]["found"])
+
+    def test_accepts_are_refused_instead(self):
+        with receive_manager() as folder:
+            served = pair("transfer", "--gpu", "0", server=["--gpu", "0"], plugin=SHY_PLUGIN, **self.settings(folder))
+        code, output, client = served
+        self.assertEqual((code, client.returncode), (1, 1))
+        self.assertIn("RxDM has no pool of the GPU", output)
+
+    def test_a_gpu_that_is_served_receives(self):
+        with receive_manager(*self.gpus) as folder:
+            served = pair("transfer", "--gpu", "0", "--sizes", "24", server=["--gpu", "0"], plugin=SHY_PLUGIN,
+                          **self.settings(folder))
+        code, output, client = served
+        self.assertEqual((code, client.returncode), (0, 0), output + client.stderr)
+
+    def test_the_engine_takes_another_way(self):
+        for gpus, carrier, reason in (((), "tcp", "RxDM has no pool of the GPU"), (self.gpus, "nccl_net", "preferred")):
+            with receive_manager(*gpus) as folder:
+                settings = {**self.settings(folder), "UCCL_P2P_NCCL_NET_PLUGIN": SHY_PLUGIN, "UCCL_P2P_TRANSPORT": "tcpx,tcp"}
+                done = subprocess.run([P2P_PERF, "local", "--memory", "cuda:0", "--size", "64K", "--duration", "0.1"],
+                                      env=environment(settings), capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, rf"route: {carrier}: .*{reason}")
 
 
 class Log(unittest.TestCase):
@@ -216,5 +323,5 @@ class Transfer(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    TCPX, PLUGIN, SHY_PLUGIN = sys.argv[1:4]
+    TCPX, PLUGIN, SHY_PLUGIN, P2P_PERF = sys.argv[1:5]
     unittest.main(argv=sys.argv[:1], verbosity=2)

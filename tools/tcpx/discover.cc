@@ -70,12 +70,14 @@ void print_table(const PluginReport& report, const std::vector<Finding>& finding
 
 }  // namespace
 
-bool show_discovery(const std::string& plugin, bool json) {
+bool show_discovery(const std::string& plugin, bool json, bool probing) {
+  const std::vector<Finding> probed = probing ? probe(plugin) : std::vector<Finding>{};  // first of all
   const auto report = discover(plugin);
   std::vector<Finding> findings = report ? check_environment(*report) : check_environment();
   if (!report) {
     findings.insert(findings.begin(), explain(plugin, report.error()));
   }
+  findings.insert(findings.end(), probed.begin(), probed.end());
   const PluginReport shown = report ? *report : PluginReport{};
   json ? print_json(shown, findings) : print_table(shown, findings);
   bool good = true;

@@ -84,10 +84,12 @@ int main(int argc, char** argv) {
   Place place;
   place.port = 18732;
   std::string plugin;
-  bool json = false;
-  CLI::App* discover = app.add_subcommand("discover", "Lists devices and checks the machine");
+  bool json = false, probing = false;
+  CLI::App* discover =
+      app.add_subcommand("discover", "Lists devices and checks the machine; ends with 1 if anything is bad");
   discover->add_option("--plugin", plugin, "Plugin: a path, or a name by NCCL's rules");
   discover->add_flag("--json", json, "One JSON object");
+  discover->add_flag("--probe", probing, "Registers memory of each GPU with its NICs, in child processes");
   Command connect{{.kind = Plan::Kind::kConnect}}, transfer{{.kind = Plan::Kind::kTransfer}},
       perf{{.kind = Plan::Kind::kPerf}};
   transfer.plan.sizes = {24, 4096, 1000003, 64 << 20};
@@ -99,7 +101,7 @@ int main(int argc, char** argv) {
   place.times = tcpx::set_log_from_environment();
 
   if (discover->parsed()) {
-    return tcpx::tool::show_discovery(plugin, json) ? 0 : 1;
+    return tcpx::tool::show_discovery(plugin, json, probing) ? 0 : 1;
   }
   for (const Command* command : {&connect, &transfer, &perf}) {
     if (!command->server->parsed() && !command->client->parsed()) continue;

@@ -43,7 +43,8 @@ struct Place {
 /// Runs one side; prints the results. The error says which step failed.
 p2p::Status run(const Place& place, const Plan& plan);
 
-/// Prints the plugin, its devices and the checks. False if a check is bad or no plugin opens.
-bool show_discovery(const std::string& plugin, bool json);
+/// Prints the plugin, its devices and the checks, with those of tcpx::probe if asked. False if a check is bad
+/// or no plugin opens.
+bool show_discovery(const std::string& plugin, bool json, bool probing);
 
 }  // namespace tcpx::tool

@@ -89,6 +89,17 @@ class DeviceBuffer {
   int device_ = -1;
 };
 
+/// Whether a few bytes of a device and of pinned memory can be had.
+inline Status try_small_allocations(int device) {
+  constexpr std::size_t kDeviceBytes = 24;
+  constexpr std::size_t kPinnedBytes = std::size_t{64} << 10;
+  if (const auto tried = DeviceBuffer::allocate(device, kDeviceBytes); !tried) {
+    return tl::unexpected(tried.error());
+  }
+  const auto tried = HostBuffer::allocate(kPinnedBytes);
+  return tried ? Status{} : tl::unexpected(tried.error());
+}
+
 /// Copies between any two places and waits for the end. For set-up and tests, not for the data path.
 Status copy_now(void* target, const void* source, std::size_t bytes);
 

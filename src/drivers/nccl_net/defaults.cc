@@ -13,8 +13,6 @@
 namespace p2p::nccl_net {
 namespace {
 
-constexpr const char* kReceiveManager = "/run/tcpx";
-
 struct Default {
   const char* variable;
   const char* value;
@@ -24,7 +22,7 @@ struct Default {
 constexpr Default kDefaults[] = {
     {"NCCL_DYNAMIC_CHUNK_SIZE", "524288", "unset means 0, and no byte would ever move"},
     {"NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", "1000000", "each accept would wait 5 s"},
-    {"NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", kReceiveManager, "the sockets of RxDM are there"},
+    {"NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", kReceiveManagerFolder, "the sockets of RxDM are there"},
 };
 
 /// What was set here; never destroyed, as plugins are not.
@@ -56,7 +54,9 @@ void set_plugin_defaults(std::string_view plugin_name) {
   const MutexLock lock(set_here().mutex);
   for (const Default& setting : kDefaults) {
     std::error_code error;
-    if (setting.value == kReceiveManager && !std::filesystem::is_directory(kReceiveManager, error)) continue;
+    if (setting.value == kReceiveManagerFolder &&
+        !std::filesystem::is_directory(kReceiveManagerFolder, error))
+      continue;
     if (plugin_variable(setting.variable)) continue;
     // The plugin reads its environment when it is opened, right after this, and nowhere else can it be told.
     ::setenv(setting.variable, setting.value, 1);  // NOLINT(concurrency-mt-unsafe)

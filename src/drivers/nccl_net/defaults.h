@@ -11,6 +11,9 @@ namespace p2p::nccl_net {
 /// work. For that plugin, sets those that the user left unset and logs each; for any other it does nothing.
 void set_plugin_defaults(std::string_view plugin_name);
 
+/// Where RxDM has its sockets on machines of A3 High.
+inline constexpr const char* kReceiveManagerFolder = "/run/tcpx";
+
 /// A variable of the plugin's as it is now.
 std::optional<std::string> plugin_variable(const char* name);
 

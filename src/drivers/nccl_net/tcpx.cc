@@ -86,12 +86,15 @@ Status check_registers_cuda(const Plugin& plugin, const Device& device) {
               plugin.name(), device.label());
 }
 
-Status check_host_pool(const Plugin& plugin) {
-  if (!is_tcpx(plugin.name())) return {};
+bool has_pool_in_host_memory(const Plugin& plugin) {
   void* const library = ::dlopen(plugin.path().c_str(), RTLD_LAZY | RTLD_NOLOAD);
   const bool has = library != nullptr && ::dlsym(library, "softnet_pool_in_host_memory") != nullptr;
   if (library != nullptr) ::dlclose(library);
-  if (has) return {};
+  return has;
+}
+
+Status check_host_pool(const Plugin& plugin) {
+  if (!is_tcpx(plugin.name()) || has_pool_in_host_memory(plugin)) return {};
   return fail(ErrorCode::kUnavailable, "{} has no pool in host memory: name a CUDA device", plugin.name());
 }
 

@@ -38,6 +38,9 @@ int mtu_of(const Device& device);
 /// GPUDirect-TCPX registers CUDA memory by the NIC's PCI address and crashes where there is none.
 Status check_registers_cuda(const Plugin& plugin, const Device& device);
 
+/// Softnet says so of itself, whatever it calls itself.
+bool has_pool_in_host_memory(const Plugin& plugin);
+
 /// Whether host memory may be registered as a device's. GPUDirect-TCPX takes its address for one of the GPU
 /// and crashes; softnet, whatever it calls itself, has a pool there.
 Status check_host_pool(const Plugin& plugin);

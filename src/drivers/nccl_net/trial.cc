@@ -17,44 +17,53 @@
 namespace p2p::nccl_net {
 namespace {
 
-constexpr int kWithinMs = 20000;
+using std::chrono::milliseconds;
+
+constexpr std::chrono::seconds kWithin{20};
 constexpr int kReturned = 0;
 constexpr int kExited = 1;
 
 void say_nothing(int /*level*/, unsigned long /*subsystems*/, const char* /*where*/, int /*line*/,
                  const char* /*format*/, ...) {}
 
-/// The child's. Nothing of this process' own end may run there: buffers would be written twice, and threads
-/// waited for that a child does not have.
-[[noreturn]] void run(Net& net) {
+void mute() {
   const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (nowhere >= 0) {
-    for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, standard);
-  }
-  ::on_exit([](int /*code*/, void* /*unused*/) { ::_exit(kExited); }, nullptr);
-  net.init(say_nothing);
-  ::_exit(kReturned);
+  if (nowhere < 0) return;
+  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, standard);
 }
 
 }  // namespace
 
-Status try_init(Net& net, CudaInUse cuda) {
+Result<ChildEnd> run_in_child(milliseconds within, const std::function<void()>& body) {
   const pid_t child = ::fork();
-  if (child < 0) return tl::unexpected(system_error("try init in a child process"));
-  if (child == 0) run(net);
+  if (child < 0) return tl::unexpected(system_error("start a child process"));
+  if (child == 0) {
+    ::on_exit([](int /*code*/, void* /*unused*/) { ::_exit(kExited); }, nullptr);
+    body();
+    ::_exit(kReturned);
+  }
   const UniqueFd ended = UniqueFd::of(::syscall, SYS_pidfd_open, child, 0);
   pollfd poll{ended.get(), POLLIN, 0};
-  const bool in_time = ended && ::poll(&poll, 1, kWithinMs) > 0;
-  if (!in_time) ::kill(child, SIGKILL);
-  const bool crashes_only = cuda == CudaInUse::kYes;
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  ChildEnd end{.in_time = ended && ::poll(&poll, 1, static_cast<int>(within.count())) > 0, .status = 0};
+  if (!end.in_time) ::kill(child, SIGKILL);
+  while (::waitpid(child, &end.status, 0) < 0 && errno == EINTR) {
   }
-  if (!in_time) {
+  return end;
+}
+
+Status try_init(Net& net, CudaInUse cuda) {
+  const auto end = run_in_child(kWithin, [&net] {
+    mute();
+    net.init(say_nothing);
+  });
+  if (!end) return fail(end.error().code, "try its init: {}", end.error().message);
+  const bool crashes_only = cuda == CudaInUse::kYes;
+  if (!end->in_time) {
     if (crashes_only) return {};
     return fail(ErrorCode::kUnavailable, "its init, tried in a child process, was not through after {} s",
-                kWithinMs / 1000);
+                kWithin.count());
   }
+  const int status = end->status;
   if (WIFEXITED(status) && (crashes_only || WEXITSTATUS(status) == kReturned)) return {};
   const bool tcpx = net.name() != nullptr && is_tcpx(net.name());
   return fail(ErrorCode::kUnavailable, "its init ends the process{}, tried in a child{}",

@@ -1,6 +1,9 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <functional>
+
 #include "drivers/nccl_net/net.h"
 #include "p2p/result.h"
 
@@ -9,6 +12,16 @@ namespace p2p::nccl_net {
 /// Whether this process may use CUDA already: its children cannot then, so that a plugin may end there and
 /// work here.
 enum class CudaInUse : bool { kNo, kYes };
+
+/// How a child process ended: as waitpid says it, after SIGKILL if it was not through in time.
+struct ChildEnd {
+  bool in_time = false;
+  int status = 0;
+};
+
+/// Runs `body` in a child process and waits. Nothing of this process' own end runs there, also where `body`
+/// calls exit: buffers would be written twice, and threads waited for that a child does not have.
+Result<ChildEnd> run_in_child(std::chrono::milliseconds within, const std::function<void()>& body);
 
 /// Calls `init` in a child process and says how that ended: kUnavailable if it ended the process, as
 /// GPUDirect-TCPX does where CUDA cannot be initialised, or was not through after a while. Where CUDA is in

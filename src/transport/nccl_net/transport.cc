@@ -9,9 +9,11 @@
 #include "base/log.h"
 #include "device/service.h"
 #include "drivers/cuda/device.h"
+#include "drivers/cuda/memory.h"
 #include "drivers/cuda/place.h"
 #include "drivers/nccl_net/handle.h"
 #include "drivers/nccl_net/nearest.h"
+#include "drivers/nccl_net/receive_manager.h"
 #include "drivers/nccl_net/tcpx.h"
 #include "transport/nccl_net/channel.h"
 #include "transport/nccl_net/gpus.h"
@@ -56,6 +58,13 @@ struct Pair {
     return gpu < 0 ? device.label() : fmt::format("{} for CUDA device {}", device.label(), gpu);
   }
 };
+
+/// Where a channel of that GPU, -1: of none, would have GPUDirect-TCPX end the process.
+Status check_accepts_of(const Plugin& plugin, int gpu) {
+  if (gpu < 0) return {};
+  return check_accepts(plugin,
+                       {gpu, cuda::bus_id_of(gpu), [gpu] { return cuda::try_small_allocations(gpu); }});
+}
 
 /// What makes the memory of one device usable to another's kernels.
 Status let_reach(int device, int peer) {
@@ -297,6 +306,7 @@ Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& 
     return fail(ErrorCode::kNotFound, "open a channel: {} has no device {}", opened()->plugin->name(),
                 setup.rail.name);
   }
+  if (auto good = check_accepts_of(*opened()->plugin, pair->gpu); !good) return tl::unexpected(good.error());
   auto unpacker = devices_->unpacker(pair->gpu);
   if (!unpacker) return tl::unexpected(unpacker.error());
   return NetChannel::open(setup,
