@@ -16,7 +16,8 @@ import time
 import pytest
 from test_namespaces import LEFT, RIGHT, two_namespaces
 
-from uccl.doctor import figures, finding, gpus, machine, memory, paths, peer
+from uccl import files
+from uccl.doctor import figures, finding, gpus, machine, memory, net_plugin, paths, peer
 from uccl.doctor.__main__ import _host_and_port
 
 # Where the machine is busy; alone it is done in less than 20.
@@ -67,8 +68,6 @@ def test_a_healthy_machine():
 
 
 def softnet():
-    from uccl import files
-
     return str(files.softnet())
 
 
@@ -76,6 +75,7 @@ def test_every_path_is_measured():
     """A net plugin is one of them."""
     _, found = doctor(UCCL_P2P_NCCL_NET_PLUGIN=softnet())
     assert found["plugins", "NCCL net plugin"]["text"].startswith("softnet, ")
+    assert found["net plugin", "plugin"]["text"].startswith("softnet from ")
     measured = found["measured", "nccl_net, host to host"]
     assert measured["gbytes_per_second"] > 0 and measured["raw"] == "a raw socket", measured
     assert ("measured", "tcp, host to host") in found and ("measured", "loopback, host to host") not in found
@@ -99,6 +99,36 @@ def test_a_plugin_that_ends_processes_of_one_machine(monkeypatch):
     assert told.level == finding.NOTE and "--peer" in told.remedy
     assert not [one for one in found if one.section == "measured" and one.name.startswith("nccl_net")]
     assert [one for one in found if one.name == "tcp, host to host"], found
+
+
+@pytest.mark.parametrize("sign", ["variable", "folder", "plugin"])
+def test_what_tcpx_needs_is_checked_where_there_is_anything_of_it(monkeypatch, tmp_path, sign):
+    """As `tcpx discover` does: its checks, one by one."""
+    assert not list(net_plugin.examine()), "nothing of it is there"
+    if sign == "variable":
+        monkeypatch.setenv("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "nowhere0:0-0")
+    elif sign == "folder":
+        monkeypatch.setattr(net_plugin, "_SOCKETS", tmp_path)
+    else:
+        monkeypatch.setenv("UCCL_P2P_NCCL_NET_PLUGIN", softnet())
+        monkeypatch.setenv("SOFTNET_NAME", "GPUDirectTCPX_v7")
+    told = {one.name: one for one in net_plugin.examine()}
+    words = [files.program("tcpx"), "discover", "--json", "--plugin", softnet() if sign == "plugin" else ""]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 1
+    assert set(told) == {check["subject"] for check in json.loads(done.stdout)["checks"]}
+    assert told["RxDM"].level == finding.PROBLEM and "UNIX_CLIENT_PREFIX" in told["RxDM"].remedy
+    if sign == "variable":
+        assert "no interface nowhere0" in told["NCCL_GPUDIRECTTCPX_TX_BINDINGS"].remedy
+
+
+def test_a_tcpx_that_says_nothing(monkeypatch):
+    monkeypatch.setenv("NCCL_DYNAMIC_CHUNK_SIZE", "524288")
+    monkeypatch.setattr(net_plugin.files, "program", lambda _: "/bin/true")
+    (told,) = net_plugin.examine()
+    assert told.level == finding.PROBLEM and "tcpx discover" in told.remedy
+    monkeypatch.setenv("UCCL_P2P_NCCL_NET_PLUGIN", "none")
+    assert not list(net_plugin.examine())
 
 
 def test_what_a_plugin_calls_itself(monkeypatch):

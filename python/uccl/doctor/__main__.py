@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from uccl.doctor import machine, paths, peer
+from uccl.doctor import machine, net_plugin, paths, peer
 from uccl.doctor.finding import as_json, as_text, problems
 
 
@@ -47,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
     if arguments.peer:
         findings = peer.examine(*_host_and_port(arguments.peer))
     else:
-        findings = [*machine.examine(), *paths.examine()]
+        findings = [*machine.examine(), *net_plugin.examine(), *paths.examine()]
     print(as_json(findings) if arguments.json else as_text(findings), flush=True)
     return 1 if problems(findings) else 0
 

@@ -210,10 +210,6 @@ def _plugins() -> Iterator[Finding]:
     named = os.environ.get("UCCL_P2P_NCCL_NET_PLUGIN", "")
     name = plugin_name()
     yield Finding(section, "NCCL net plugin", f"{name}, {named or 'libnccl-net.so'}" if name else named or "none")
-    manager = Path(os.environ.get("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", "/run/tcpx"))
-    if manager.is_dir():
-        sockets = len(list(manager.iterdir()))
-        yield Finding(section, "receive-datapath manager", f"{sockets} sockets in {manager}")
     from uccl import nixl
 
     for place in nixl.places():
