@@ -38,8 +38,8 @@ for program in "${programs[@]}"; do
   fi
 done
 
-# The program tcpx, and the engine over a plugin of CUDA memory.
-ctest --test-dir "build/$preset" -R '^tcpx\.program$' --output-on-failure >"build/$preset/tcpx.log" 2>&1 || {
+# The program tcpx, the pages' commands, and the engine over a plugin of CUDA memory.
+ctest --test-dir "build/$preset" -R '^tcpx\.(program|pages)$' --output-on-failure >"build/$preset/tcpx.log" 2>&1 || {
   tail -n 40 "build/$preset/tcpx.log"
   failed=1
 }
