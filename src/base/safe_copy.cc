@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -45,6 +47,13 @@ class Room {
   }
 
   std::byte* data() { return data_; }
+
+  /// Where in the room `at` is, if it is.
+  std::optional<std::size_t> offset_of(const std::byte* at) const {
+    const std::less<const std::byte*> before;
+    if (before(at, data_) || !before(at, data_ + kRoomBytes)) return std::nullopt;
+    return static_cast<std::size_t>(at - data_);
+  }
 
   /// What lies in the room from byte `at` on to the pieces, and back. How many bytes; 0 or less: none.
   ssize_t empty(std::span<const iovec> to, std::size_t at = 0) {
@@ -149,8 +158,9 @@ std::size_t each_part(std::span<const iovec> pieces, std::size_t skip, std::size
 
 std::size_t copy_out(std::span<const iovec> to, const std::byte* from, std::size_t bytes, std::size_t skip) {
   Room& room = Room::here();
+  const auto inside = room.offset_of(from);
   return each_part(to, skip, bytes, [&](std::span<const iovec> some, std::size_t size, std::size_t done) {
-    if (from == room.data()) return room.empty(some, done);
+    if (inside) return room.empty(some, *inside + done);
     std::memmove(room.data(), from + done, size);
     return room.empty(some);
   });
@@ -158,9 +168,10 @@ std::size_t copy_out(std::span<const iovec> to, const std::byte* from, std::size
 
 std::size_t copy_in(std::byte* to, std::span<const iovec> from, std::size_t bytes, std::size_t skip) {
   Room& room = Room::here();
+  const auto inside = room.offset_of(to);
   return each_part(from, skip, bytes,
                    [&](std::span<const iovec> some, std::size_t /*size*/, std::size_t done) {
-                     if (to == room.data()) return room.fill(some, done);
+                     if (inside) return room.fill(some, *inside + done);
                      const ssize_t moved = room.fill(some);
                      if (moved > 0) std::memcpy(to + done, room.data(), static_cast<std::size_t>(moved));
                      return moved;

@@ -63,6 +63,24 @@ TEST_F(SafeCopyTest, TheRoomIsGoodForMoreThanOneCall) {
   EXPECT_EQ(testing::difference(pages_.part(0, 50000), 3), std::nullopt);
 }
 
+// Whoever meets bad memory goes on behind it with what the room holds.
+TEST_F(SafeCopyTest, APartOfTheRoomIsCopiedAndTheRestStays) {
+  const std::span<std::byte> room = copy_room();
+  testing::fill(room, 4);
+  const std::vector<std::byte> before(room.begin(), room.end());
+  const std::size_t at = 1000;
+  const std::size_t bytes = 3 * kPage;
+  testing::spoil(pages_.part(2 * kPage, kPage), Bad::kProtected);
+  const std::array pieces{piece(pages_.part(0, 4 * kPage))};
+  ASSERT_EQ(copy_out(pieces, &room[at], bytes), 2 * kPage);
+  EXPECT_TRUE(std::equal(room.begin(), room.end(), before.begin()));
+  EXPECT_TRUE(std::equal(pages_.data(), pages_.data() + 2 * kPage, &before[at]));
+  ASSERT_EQ(copy_in(&room[at], std::array{piece(pages_.part(3 * kPage, kPage))}, kPage), kPage);
+  EXPECT_TRUE(std::equal(room.begin(), room.begin() + at, before.begin()));
+  EXPECT_TRUE(std::equal(&room[at], &room[at] + kPage, pages_.data() + 3 * kPage));
+  EXPECT_TRUE(std::equal(room.begin() + at + kPage, room.end(), before.begin() + at + kPage));
+}
+
 TEST_F(SafeCopyTest, StopsAtBadMemory) {
   for (const Bad how : {Bad::kReadOnly, Bad::kProtected, Bad::kCut}) {
     Pages pages(2 * kBytes);

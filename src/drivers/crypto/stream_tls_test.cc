@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "support/memory.h"
 
 namespace p2p::crypto {
 namespace {
@@ -138,6 +139,31 @@ TEST_F(StreamTlsTest, CarriesBytesOfAllSizesThroughPipesOfAllWidths) {
         EXPECT_EQ(client_->kept(), 0U);
       }
     }
+  }
+}
+
+TEST_F(StreamTlsTest, WhatLiesBehindBadMemoryComesRight) {
+  start(1, 1);
+  shake_hands();
+  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kPieces = 30;
+  testing::Pages pages(kPieces * kPage);
+  std::vector<iovec> into;
+  for (std::size_t i = 0; i != kPieces; ++i) {
+    into.push_back({pages.data() + i * kPage, kPage});
+    if (i % 3 == 1) testing::spoil(pages.part(i * kPage, kPage), testing::Bad::kProtected);
+  }
+  const Bytes sent = noise(pages.size(), 1);
+  const iovec all{const_cast<std::byte*>(sent.data()), sent.size()};
+  ASSERT_EQ(client_->send({&all, 1})->bytes, sent.size());
+  const auto came = server_->receive(into);
+  ASSERT_TRUE(came) << came.error().message;
+  EXPECT_TRUE(came->faulted);
+  ASSERT_EQ(came->bytes, sent.size());
+  for (std::size_t i = 0; i != kPieces; ++i) {
+    if (i % 3 == 1) continue;
+    const std::byte* const piece = pages.data() + i * kPage;
+    EXPECT_TRUE(std::equal(piece, piece + kPage, &sent[i * kPage])) << "piece " << i;
   }
 }
 
