@@ -68,6 +68,10 @@ TCPX_API int tcpx_irecv(void* recv_comm, int n, void** data, int* sizes, int* ta
 
 /* size may be NULL; plugins need not write it. */
 TCPX_API int tcpx_test(void* request, int* done, int* size);
+
+/* Of a receive into CUDA memory that is done, unless its device is of type UNPACK: its bytes may be read only
+ * once *request is done as well; NULL there: at once. n must be 1. */
+TCPX_API int tcpx_iflush(void* recv_comm, int n, void** data, int* sizes, void** mhandles, void** request);
 TCPX_API int tcpx_irecv_consumed(void* recv_comm, int n, void* request);
 
 TCPX_API int tcpx_close_send(void* send_comm);

@@ -206,6 +206,19 @@ int tcpx_test(void* request, int* done, int* size) {
   return check(plugin->test(request, done, size == nullptr ? &unwanted : size), "tcpx_test");
 }
 
+int tcpx_iflush(void* recv_comm, int n, void** data, int* sizes, void** mhandles, void** request) {
+  net::Net* const plugin = current();
+  if (plugin == nullptr) return kBadCall;
+  if (recv_comm == nullptr || request == nullptr || data == nullptr || sizes == nullptr ||
+      mhandles == nullptr || n != 1 || sizes[0] < 0) {
+    return refuse("tcpx_iflush: bad argument");
+  }
+  *request = nullptr;
+  if (!plugin->has_flush()) return 0;
+  return check(plugin->iflush(recv_comm, data[0], static_cast<std::size_t>(sizes[0]), mhandles[0], request),
+               "tcpx_iflush");
+}
+
 int tcpx_irecv_consumed(void* recv_comm, int n, void* request) {
   net::Net* const plugin = current();
   if (plugin == nullptr) return kBadCall;

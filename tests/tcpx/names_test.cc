@@ -46,8 +46,8 @@ TEST(Names, OfBuffersThatMoveAndEnd) {
 TEST(Names, OfTheCInterface) {
   EXPECT_TRUE(all_there(&tcpx_load_plugin, &tcpx_get_device_count, &tcpx_get_properties, &tcpx_listen,
                         &tcpx_connect_v5, &tcpx_accept_v5, &tcpx_reg_mr, &tcpx_dereg_mr, &tcpx_isend,
-                        &tcpx_irecv, &tcpx_test, &tcpx_irecv_consumed, &tcpx_close_send, &tcpx_close_recv,
-                        &tcpx_close_listen, &tcpx_last_error));
+                        &tcpx_irecv, &tcpx_iflush, &tcpx_test, &tcpx_irecv_consumed, &tcpx_close_send,
+                        &tcpx_close_recv, &tcpx_close_listen, &tcpx_last_error));
 }
 
 }  // namespace

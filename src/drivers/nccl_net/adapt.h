@@ -135,6 +135,14 @@ class Adapted final : public Net {
 
   int test(void* request, int* done, int* size) override { return table_->test(request, done, size); }
 
+  bool has_flush() const override { return table_->iflush != nullptr; }
+
+  int iflush(void* comm, void* data, std::size_t size, void* mhandle, void** request) override {
+    if (size > std::numeric_limits<int>::max()) return abi::kInvalidArgument;
+    auto bytes = static_cast<int>(size);
+    return table_->iflush(comm, 1, &data, &bytes, &mhandle, request);
+  }
+
   bool has_consumed() const override {
     if constexpr (kVersion >= 7) {
       return table_->irecv_consumed != nullptr;

@@ -22,20 +22,22 @@ Comm::Comm(std::shared_ptr<Plugin> plugin, const Device& device, Kind kind, void
 
 Comm::~Comm() { kind_ == Kind::kSend ? net().close_send(raw_) : net().close_recv(raw_); }
 
-MemoryHandle::MemoryHandle(std::shared_ptr<Comm> comm, void* raw, std::byte* data, std::size_t size)
-    : comm_(std::move(comm)), raw_(raw), data_(data), size_(size) {}
+MemoryHandle::MemoryHandle(std::shared_ptr<Comm> comm, void* raw, MemoryRange range, abi::PointerType type)
+    : comm_(std::move(comm)), raw_(raw), data_(range.data), size_(range.size), type_(type) {}
 
 MemoryHandle::MemoryHandle(MemoryHandle&& other) noexcept
     : comm_(std::move(other.comm_)),
       raw_(std::exchange(other.raw_, nullptr)),
       data_(other.data_),
-      size_(other.size_) {}
+      size_(other.size_),
+      type_(other.type_) {}
 
 MemoryHandle& MemoryHandle::operator=(MemoryHandle&& other) noexcept {
   std::swap(comm_, other.comm_);
   std::swap(raw_, other.raw_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(type_, other.type_);
   return *this;
 }
 
@@ -49,7 +51,7 @@ bool MemoryHandle::covers(const std::byte* data, std::size_t size) const {
   return start >= base && start - base <= size_ && size <= size_ - (start - base);
 }
 
-PageRange page_range(std::byte* data, std::size_t size) {
+MemoryRange page_range(std::byte* data, std::size_t size) {
   const auto start = reinterpret_cast<std::uintptr_t>(data);
   const std::uintptr_t before = start % kPage;
   const std::size_t whole = (before + size + kPage - 1) / kPage * kPage;
@@ -72,7 +74,7 @@ Result<MemoryHandle> register_with(const std::shared_ptr<Comm>& comm, std::byte*
   void* raw = nullptr;
   const int code = comm->net().register_memory(comm->raw(), data, size, type, &raw);
   if (code != abi::kSuccess) return tl::unexpected(plugin_error(code, what()));
-  return MemoryHandle(comm, raw, data, size);
+  return MemoryHandle(comm, raw, {data, size}, type);
 }
 
 Status copy_from_host(void* to, const void* from, std::size_t size) {

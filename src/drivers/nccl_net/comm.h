@@ -40,16 +40,22 @@ class Comm {
   void* raw_;
 };
 
+struct MemoryRange {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+};
+
 /// Memory registered with one comm. Deregisters in the thread that drops it, which must be the comm's.
 class MemoryHandle {
  public:
-  MemoryHandle(std::shared_ptr<Comm> comm, void* raw, std::byte* data, std::size_t size);
+  MemoryHandle(std::shared_ptr<Comm> comm, void* raw, MemoryRange range, abi::PointerType type);
   MemoryHandle(MemoryHandle&& other) noexcept;
   MemoryHandle& operator=(MemoryHandle&& other) noexcept;
   ~MemoryHandle();
 
   void* raw() const { return raw_; }
   const Comm* comm() const { return comm_.get(); }
+  abi::PointerType type() const { return type_; }
 
   /// The range lies within. Safe against overflow.
   bool covers(const std::byte* data, std::size_t size) const;
@@ -59,14 +65,11 @@ class MemoryHandle {
   void* raw_ = nullptr;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  abi::PointerType type_ = abi::kPointerHost;
 };
 
 /// The smallest range of whole 4 KiB pages around another.
-struct PageRange {
-  std::byte* data = nullptr;
-  std::size_t size = 0;
-};
-PageRange page_range(std::byte* data, std::size_t size);
+MemoryRange page_range(std::byte* data, std::size_t size);
 
 /// Registers exactly the range. For CUDA memory plugins ask for `page_range`.
 Result<MemoryHandle> register_with(const std::shared_ptr<Comm>& comm, std::byte* data, std::size_t size,

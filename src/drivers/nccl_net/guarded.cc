@@ -18,6 +18,7 @@ class Guarded final : public Net {
   const char* missing_member() const override { return net_->missing_member(); }
   std::size_t max_message_bytes() const override { return net_->max_message_bytes(); }
   std::size_t max_registration_bytes() const override { return net_->max_registration_bytes(); }
+  bool has_flush() const override { return net_->has_flush(); }
   bool has_consumed() const override { return net_->has_consumed(); }
 
   int init(abi::Logger logger) override {
@@ -60,6 +61,10 @@ class Guarded final : public Net {
   int test(void* request, int* done, int* size) override {
     const NoSigpipe quiet;
     return net_->test(request, done, size);
+  }
+  int iflush(void* comm, void* data, std::size_t size, void* mhandle, void** request) override {
+    const NoSigpipe quiet;
+    return net_->iflush(comm, data, size, mhandle, request);
   }
   int irecv_consumed(void* comm, void* request) override {
     const NoSigpipe quiet;

@@ -59,6 +59,12 @@ class Net {
   virtual int irecv(void* comm, void* data, std::size_t size, int tag, void* mhandle, void** request) = 0;
   virtual int test(void* request, int* done, int* size) = 0;
 
+  /// Whether receives into CUDA memory are to be flushed once they are done, before anyone reads the bytes.
+  virtual bool has_flush() const = 0;
+
+  /// Of one receive. A null request: there is nothing to wait for.
+  virtual int iflush(void* comm, void* data, std::size_t size, void* mhandle, void** request) = 0;
+
   /// False: receives end when they are done.
   virtual bool has_consumed() const = 0;
   virtual int irecv_consumed(void* comm, void* request) = 0;
@@ -69,6 +75,7 @@ class Net {
 };
 
 /// One a version; `table` is the address of the symbol and lives for ever.
+std::unique_ptr<Net> adapt_v5(void* table);
 std::unique_ptr<Net> adapt_v6(void* table);
 std::unique_ptr<Net> adapt_v7(void* table);
 std::unique_ptr<Net> adapt_v8(void* table);

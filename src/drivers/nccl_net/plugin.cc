@@ -37,7 +37,7 @@ constexpr std::array kVersions{
     Version{"ncclNetPlugin_v12", adapt_v12}, Version{"ncclNetPlugin_v11", adapt_v11},
     Version{"ncclNetPlugin_v10", adapt_v10}, Version{"ncclNetPlugin_v9", adapt_v9},
     Version{"ncclNetPlugin_v8", adapt_v8},   Version{"ncclNetPlugin_v7", adapt_v7},
-    Version{"ncclNetPlugin_v6", adapt_v6},
+    Version{"ncclNetPlugin_v6", adapt_v6},   Version{"ncclNetPlugin_v5", adapt_v5},
 };
 
 struct Library {
@@ -100,11 +100,11 @@ Result<std::unique_ptr<Net>> find_net(const Library& library) {
   for (int version = 2; version <= 32; ++version) {
     const std::string symbol = fmt::format("ncclNetPlugin_v{}", version);
     if (::dlsym(library.handle, symbol.c_str()) != nullptr) {
-      return fail(ErrorCode::kUnavailable, "{} has {} only, and v6 to v12 are what we know", library.path,
+      return fail(ErrorCode::kUnavailable, "{} has {} only, and v5 to v12 are what we know", library.path,
                   symbol);
     }
   }
-  return fail(ErrorCode::kUnavailable, "{} is no NCCL net plugin: none of ncclNetPlugin_v6 to v12 in it",
+  return fail(ErrorCode::kUnavailable, "{} is no NCCL net plugin: none of ncclNetPlugin_v5 to v12 in it",
               library.path);
 }
 

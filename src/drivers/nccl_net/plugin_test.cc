@@ -176,6 +176,33 @@ TEST_P(EveryVersion, CarriesCallsInBothDirections) {
   EXPECT_EQ(state_.closed, 3);
 }
 
+TEST_P(EveryVersion, FlushesWhatCameIntoCudaMemory) {
+  state_.connects_pending = state_.accepts_pending = 0;
+  const auto plugin = Plugin::open(fake_.path);
+  ASSERT_TRUE(plugin) << plugin.error().message;
+  const Device device = *(*plugin)->device(0);
+  auto listener = Listener::open(*plugin, device);
+  Connector connector(*plugin, device, listener->handle());
+  SendWindow sends(**connector.poll());
+  ReceiveWindow receives(**listener->poll());
+  std::byte memory[8];
+  auto host = register_with(receives.comm().comm, memory, sizeof memory, abi::kPointerHost);
+  auto cuda = register_with(receives.comm().comm, memory, sizeof memory, abi::kPointerCuda);
+  const auto arrives = [&](const MemoryHandle& handle) {
+    EXPECT_TRUE(*receives.post(memory, 8, handle));
+    return receives.poll()->has_value();
+  };
+  EXPECT_TRUE(arrives(*host));
+  EXPECT_EQ(state_.flushed, 0);
+  EXPECT_TRUE(arrives(*cuda)) << "no request: there is nothing to wait for";
+  EXPECT_EQ(state_.flushed, 1);
+  state_.flushes_pending = 2;
+  EXPECT_FALSE(arrives(*cuda));
+  EXPECT_FALSE(receives.poll()->has_value());
+  EXPECT_TRUE(receives.poll()->has_value());
+  EXPECT_EQ(state_.flushed, 2) << "once a receive";
+}
+
 TEST_P(EveryVersion, NeverPostsASeventeenthRequest) {
   state_.connects_pending = state_.accepts_pending = 0;
   const auto plugin = Plugin::open(fake_.path);
@@ -215,6 +242,7 @@ TEST_P(EveryVersion, WorksWithoutOptionalMembers) {
   const auto plugin = Plugin::open(fake_.path);
   ASSERT_TRUE(plugin) << plugin.error().message;
   EXPECT_FALSE((*plugin)->net().has_consumed());
+  EXPECT_FALSE((*plugin)->net().has_flush());
 }
 
 TEST_P(EveryVersion, NamesTheMemberThatIsMissing) {
@@ -300,7 +328,7 @@ TEST(Log, AFloodOfOneLineIsHeldBack) {
   EXPECT_EQ(lines.back(), "net plugin: another line");
 }
 
-INSTANTIATE_TEST_SUITE_P(Abi, EveryVersion, ::testing::Range(6, 13));
+INSTANTIATE_TEST_SUITE_P(Abi, EveryVersion, ::testing::Range(5, 13));
 
 }  // namespace
 }  // namespace p2p::nccl_net

@@ -19,7 +19,7 @@ class RegistrationCache {
   Result<const MemoryHandle*> find(std::uint64_t number, std::byte* data, std::size_t size,
                                    abi::PointerType type) {
     if (const auto found = handles_.find(number); found != handles_.end()) return &found->second;
-    PageRange range{data, size};
+    MemoryRange range{data, size};
     if (type == abi::kPointerCuda) range = page_range(data, size);
     auto handle = register_with(comm_, range.data, range.size, type);
     if (!handle) return tl::unexpected(handle.error());

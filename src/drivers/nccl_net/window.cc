@@ -82,7 +82,9 @@ Result<bool> SendWindow::poll() {
 }
 
 ReceiveWindow::ReceiveWindow(RecvComm comm, std::size_t depth)
-    : comm_(std::move(comm)), depth_(std::clamp<std::size_t>(depth, 1, kMaxRequests)) {}
+    : comm_(std::move(comm)),
+      depth_(std::clamp<std::size_t>(depth, 1, kMaxRequests)),
+      flushes_(!comm_.unpack && comm_.comm->net().has_flush()) {}
 
 Result<bool> ReceiveWindow::post(std::byte* data, std::size_t size, const MemoryHandle& memory) {
   Comm& comm = *comm_.comm;
@@ -96,18 +98,42 @@ Result<bool> ReceiveWindow::post(std::byte* data, std::size_t size, const Memory
     return tl::unexpected(plugin_error(code, fmt::format("irecv of {} bytes on {}", size, comm.device())));
   }
   if (request == nullptr) return false;
-  requests_[posted_++ % kMaxRequests] = request;
+  const bool flush = flushes_ && memory.type() == abi::kPointerCuda && size != 0;
+  receives_[posted_++ % kMaxRequests] = {request, data, size, flush ? memory.raw() : nullptr};
   return true;
+}
+
+Result<bool> ReceiveWindow::done(void* request, const char* what) {
+  int done = 0;
+  int size = 0;
+  const int code = comm_.comm->net().test(request, &done, &size);
+  if (code != abi::kSuccess) return tl::unexpected(test_error(code, *comm_.comm, what));
+  return done != 0;
+}
+
+/// Whether its bytes can be read.
+Result<bool> ReceiveWindow::received(const Receive& receive) {
+  if (flush_ == nullptr) {
+    const auto come = done(receive.request, "test of a receive");
+    if (!come || !*come || receive.memory == nullptr) return come;
+    Comm& comm = *comm_.comm;
+    const int code = comm.net().iflush(comm.raw(), receive.data, receive.size, receive.memory, &flush_);
+    if (code != abi::kSuccess) {
+      return tl::unexpected(
+          plugin_error(code, fmt::format("iflush of {} bytes on {}", receive.size, comm.device())));
+    }
+    if (flush_ == nullptr) return true;
+  }
+  const auto flushed = done(flush_, "test of a flush");
+  if (flushed && *flushed) flush_ = nullptr;
+  return flushed;
 }
 
 Result<std::optional<Arrival>> ReceiveWindow::poll() {
   if (!waiting()) return std::nullopt;
-  Comm& comm = *comm_.comm;
-  int done = 0;
-  int size = 0;
-  const int code = comm.net().test(requests_[arrived_ % kMaxRequests], &done, &size);
-  if (code != abi::kSuccess) return tl::unexpected(test_error(code, comm, "test of a receive"));
-  if (done == 0) return std::nullopt;
+  const auto come = received(receives_[arrived_ % kMaxRequests]);
+  if (!come) return tl::unexpected(come.error());
+  if (!*come) return std::nullopt;
   Arrival arrival{.sequence = arrived_};
   if (comm_.unpack) {
     auto entries = read_list(comm_, arrived_);
@@ -124,7 +150,7 @@ Status ReceiveWindow::consume() {
   if (consumed_ == arrived_) {
     return fail(ErrorCode::kInvalidArgument, "consume on {}: no receive has arrived", comm.device());
   }
-  void* request = requests_[consumed_++ % kMaxRequests];
+  void* request = receives_[consumed_++ % kMaxRequests].request;
   if (!comm_.unpack || !comm.net().has_consumed()) return {};
   const int code = comm.net().irecv_consumed(comm.raw(), request);
   if (code != abi::kSuccess) {

@@ -40,8 +40,8 @@ class SendWindow {
   std::uint64_t done_ = 0;
 };
 
-/// A receive whose bytes have come. With `unpack` they lie in the pool, as the entries say, until
-/// `ReceiveWindow::consume`.
+/// A receive whose bytes have come and, of CUDA memory, can be read there. With `unpack` they lie in the
+/// pool, as the entries say, until `ReceiveWindow::consume`.
 struct Arrival {
   std::uint64_t sequence = 0;  ///< of the comm's receives, from 0
   bool unpack = false;
@@ -62,16 +62,28 @@ class ReceiveWindow {
   /// False: full, or the plugin cannot take it now.
   Result<bool> post(std::byte* data, std::size_t size, const MemoryHandle& memory);
 
-  /// Lets the plugin work; the next receive in order of posts if it has arrived.
+  /// Lets the plugin work; the next receive in order of posts if it has arrived. Where the plugin flushes
+  /// what it receives into CUDA memory, the flush has ended by then.
   Result<std::optional<Arrival>> poll();
 
   /// Gives the oldest arrived receive back to the plugin: nobody reads its part of the pool any more.
   Status consume();
 
  private:
+  struct Receive {
+    void* request = nullptr;
+    std::byte* data = nullptr;
+    std::size_t size = 0;
+    void* memory = nullptr;  ///< its registration, if it is to be flushed
+  };
+  Result<bool> done(void* request, const char* what);
+  Result<bool> received(const Receive& receive);
+
   RecvComm comm_;
   std::size_t depth_;
-  std::array<void*, kMaxRequests> requests_{};
+  bool flushes_;
+  std::array<Receive, kMaxRequests> receives_{};
+  void* flush_ = nullptr;  // of the oldest receive, once that is done; it has the place of its request
   std::uint64_t posted_ = 0;
   std::uint64_t arrived_ = 0;
   std::uint64_t consumed_ = 0;

@@ -7,7 +7,7 @@
 
 #include FAKE_HEADER
 
-/// A net plugin of version FAKE_VERSION (v6 to v12) that moves nothing and writes down what it was told. Each
+/// A net plugin of version FAKE_VERSION (v5 to v12) that moves nothing and writes down what it was told. Each
 /// function is a template that takes its signature from the member of the table it is assigned to, so that
 /// one source serves every version and each copy is called with that version's own arguments.
 namespace {
@@ -17,6 +17,7 @@ namespace version = p2p::nccl_net::abi::FAKE_VERSION;
 
 p2p::nccl_net::testing::FakeState state;
 int token = 0;
+int flush_token = 0;
 char device_name[] = "fake0";
 
 template <class... Arguments>
@@ -91,8 +92,15 @@ int irecv(Arguments... arguments) {
   return std::get<1>(all) == 1 ? 0 : 3;
 }
 
-int test(void*, int* done, int*) {
-  *done = 1;
+int iflush(void*, int count, void** data, int* sizes, void** mhandles, void** request) {
+  if (count != 1 || data[0] == nullptr || sizes[0] <= 0 || mhandles[0] != &token) return 3;
+  ++state.flushed;
+  if (state.flushes_pending >= 0) *request = &flush_token;
+  return 0;
+}
+
+int test(void* request, int* done, int*) {
+  *done = request != &flush_token || state.flushes_pending-- <= 0;
   return 0;
 }
 
@@ -105,6 +113,7 @@ int irecv_consumed(Arguments...) {
 
 template <class Table>
 void offer_optional(Table& table) {
+  table.iflush = iflush;
   if constexpr (requires { table.irecv_consumed; }) table.irecv_consumed = irecv_consumed;
 }
 

@@ -22,6 +22,8 @@ struct FakeState {
   std::uint64_t sent = 0;
   std::uint64_t received = 0;
   int consumed = 0;
+  int flushed = 0;
+  int flushes_pending = -1;  ///< tests of a flush that answer "not yet"; -1: a flush gives no request
   int closed = 0;
   int deregistered = 0;
 };
