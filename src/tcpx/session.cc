@@ -9,6 +9,7 @@
 #include "drivers/nccl_net/nearest.h"
 #include "drivers/nccl_net/sigpipe.h"
 #include "drivers/nccl_net/tcpx.h"
+#include "drivers/nccl_net/tcpxo.h"
 #include "tcpx/core.h"
 
 namespace tcpx {
@@ -43,6 +44,10 @@ Status check_device(const net::Plugin& plugin, const net::Device& device, const 
   }
   const bool as_cuda = options.cuda_device >= 0 || options.host_pool;
   if (as_cuda) return net::check_registers_cuda(plugin, device);
+  if (net::is_tcpxo(plugin.name())) {
+    return fail(ErrorCode::kUnavailable, "{} of {} moves no host memory: name a CUDA device", device.label(),
+                plugin.name());
+  }
   if (!net::is_tcpx(plugin.name()) || !device.properties.unpacks()) return {};
   return fail(
       ErrorCode::kUnavailable,

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "drivers/nccl_net/listen_comm.h"
 #include "drivers/nccl_net/tcpx.h"
+#include "drivers/nccl_net/tcpxo.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -152,7 +153,7 @@ struct Connector::State {
   /// And takes out of the handle what the peer has no business to say.
   Status check() {
     const std::string name = plugin->name();
-    if (std::exchange(checked, true) || !is_tcpx(name)) return {};
+    if (std::exchange(checked, true) || !is_gpudirect(name)) return {};
     over = true;
     const auto own = plugin->own_handle(device);
     if (!own) return tl::unexpected(own.error());

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/nccl_net/handle.h"
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "drivers/nccl_net/tcpx.h"
+#include "drivers/nccl_net/tcpxo.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -24,6 +26,12 @@ constexpr std::size_t kControl = 48;
 constexpr std::size_t kPadding = 76;
 constexpr std::size_t kState = 80;
 constexpr std::size_t kStateBytes = 8;
+
+// The same for a handle of FasTrak, whose first byte is a version.
+constexpr std::byte kTcpxoVersion{1};
+constexpr std::size_t kTcpxoAddress = 32;  // as text
+constexpr std::size_t kTcpxoAddressBytes = 40;
+constexpr std::size_t kTcpxoState = 88;
 
 template <class T>
 T field(const Handle& handle, std::size_t at) {
@@ -67,13 +75,36 @@ bool has_known_layout(const Handle& handle) {
   return std::ranges::all_of(checks_of(handle), [](const Status& check) { return check.has_value(); });
 }
 
+/// An address as text, with a zero behind it.
+bool has_tcpxo_address(const Handle& handle) {
+  const auto text = std::span(handle).subspan(kTcpxoAddress, kTcpxoAddressBytes);
+  if (std::ranges::find(text, std::byte{}) == text.end()) return false;
+  in6_addr address{};
+  const auto* const chars = reinterpret_cast<const char*>(text.data());
+  return ::inet_pton(AF_INET, chars, &address) == 1 || ::inet_pton(AF_INET6, chars, &address) == 1;
+}
+
+Status check_tcpxo_handle(const Handle& handle, const Handle& own) {
+  if (own[0] != kTcpxoVersion) {
+    return fail(ErrorCode::kUnavailable, "handles of FasTrak of version {}: version {} is what we know",
+                std::to_integer<int>(own[0]), std::to_integer<int>(kTcpxoVersion));
+  }
+  if (handle[0] != own[0]) {
+    return fail(ErrorCode::kInvalidArgument, "a handle of FasTrak of version {}, and ours are of version {}",
+                std::to_integer<int>(handle[0]), std::to_integer<int>(own[0]));
+  }
+  if (has_tcpxo_address(handle)) return {};
+  return fail(ErrorCode::kInvalidArgument, "a handle of FasTrak whose address is none");
+}
+
 }  // namespace
 
 bool knows_handles_of(std::string_view plugin_name) {
-  return is_tcpx(plugin_name) || plugin_name == "softnet";
+  return is_tcpx(plugin_name) || is_tcpxo(plugin_name) || plugin_name == "softnet";
 }
 
 Handle handle_from_peer(Handle handle, const Handle& own, std::string_view plugin_name) {
+  if (is_tcpxo(plugin_name)) std::ranges::fill(std::span(handle).subspan(kTcpxoState), std::byte{});
   if (!is_tcpx(plugin_name)) return handle;
   for (std::size_t at = kState; at != handle.size(); at += kStateBytes) {
     if (field<std::uint64_t>(own, at) != 0) continue;
@@ -84,7 +115,7 @@ Handle handle_from_peer(Handle handle, const Handle& own, std::string_view plugi
 
 std::vector<sockaddr_in6> own_addresses(const Handle& handle, std::string_view plugin_name) {
   std::vector<sockaddr_in6> addresses;
-  if (!knows_handles_of(plugin_name) || !has_known_layout(handle)) return addresses;
+  if (!knows_handles_of(plugin_name) || is_tcpxo(plugin_name) || !has_known_layout(handle)) return addresses;
   addresses.push_back(field<sockaddr_in6>(handle, kAddress));
   if (field<std::int32_t>(handle, kRedirected) != 0) {
     addresses.push_back(field<sockaddr_in6>(handle, kControl));
@@ -93,6 +124,7 @@ std::vector<sockaddr_in6> own_addresses(const Handle& handle, std::string_view p
 }
 
 Status check_handle(const Handle& handle, const Handle& own, std::string_view plugin_name) {
+  if (is_tcpxo(plugin_name)) return check_tcpxo_handle(handle, own);
   if (!is_tcpx(plugin_name)) return {};
   const auto theirs = checks_of(handle);
   const auto ours = checks_of(own);

@@ -17,7 +17,8 @@ namespace p2p::nccl_net {
 using Handle = std::array<std::byte, abi::kHandleBytes>;
 
 /// A handle that came from a peer without what it has no business to say: GPUDirect-TCPX takes a pointer of
-/// its own from where its listeners leave zeros behind their addresses. `own`: of a listener here.
+/// its own from where its listeners leave zeros behind their addresses, and FasTrak a state and a pointer
+/// from the end. `own`: of a listener here.
 Handle handle_from_peer(Handle handle, const Handle& own, std::string_view plugin_name);
 
 /// Whether it is known what the plugin makes of a handle, so that one of a stranger does no harm: others may
@@ -30,7 +31,8 @@ std::vector<sockaddr_in6> own_addresses(const Handle& handle, std::string_view p
 
 /// Plugins trust handles: GPUDirect-TCPX divides by the number of threads that one names. Checks every field
 /// of those whose layout is known, as far as `own`, of a listener here, passes: versions other than 3.1.9 may
-/// lay them out otherwise. kInvalidArgument names the field.
+/// lay them out otherwise. kInvalidArgument names the field; kUnavailable: own handles of FasTrak are of
+/// another version than the known one.
 Status check_handle(const Handle& handle, const Handle& own, std::string_view plugin_name);
 
 }  // namespace p2p::nccl_net

@@ -24,6 +24,7 @@ struct Properties {
   int device_type = abi::kDeviceHost;
   int device_version = 0;
 
+  bool takes_cuda() const { return (pointer_support & abi::kPointerCuda) != 0; }
   bool unpacks() const { return device_type == abi::kDeviceUnpack && device_version == abi::kUnpackVersion; }
 };
 

@@ -22,6 +22,7 @@
 #include "drivers/nccl_net/guarded.h"
 #include "drivers/nccl_net/log_route.h"
 #include "drivers/nccl_net/tcpx.h"
+#include "drivers/nccl_net/tcpxo.h"
 #include "drivers/nccl_net/trial.h"
 
 namespace p2p::nccl_net {
@@ -108,10 +109,14 @@ Result<std::unique_ptr<Net>> find_net(const Library& library) {
               library.path);
 }
 
-Status try_unknown(Net& net, Plugin::Init init) {
+Status try_unknown(const Library& library, Net& net, Plugin::Init init) {
   const std::string name = name_of(net);
   const bool no_cuda = init == Plugin::Init::kTriedFirst;
-  if (knows_handles_of(name) && !(no_cuda && is_tcpx(name))) return {};
+  if (is_tcpxo(name) && !is_softnet(library.handle)) {
+    // Where CUDA is in use a child cannot use it, and would end for that alone.
+    if (Status answers = check_tcpxo_manager(); !answers) return answers;
+  }
+  if (knows_handles_of(name) && !(no_cuda && is_gpudirect(name))) return {};
   return try_init(net, no_cuda ? CudaInUse::kNo : CudaInUse::kYes);
 }
 
@@ -119,7 +124,7 @@ Result<std::unique_ptr<Net>> initialise(const Library& library, Plugin::Init ini
   auto net = find_net(library);
   if (!net) return net;
   set_plugin_defaults(name_of(**net));
-  if (const auto tried = try_unknown(**net, init); !tried) {
+  if (const auto tried = try_unknown(library, **net, init); !tried) {
     return fail(tried.error().code, "{}: {}", library.path, tried.error().message);
   }
   if (const int code = (*net)->init(route_log); code != abi::kSuccess) {
@@ -269,7 +274,7 @@ Result<Handle> Plugin::own_handle(const Device& device) {
 }
 
 Status Plugin::check_peer_handle(const Device& device, const Handle& handle) {
-  if (!is_tcpx(name())) return {};
+  if (!is_gpudirect(name())) return {};
   const auto own = own_handle(device);
   if (!own) return tl::unexpected(own.error());
   return check_handle(handle, *own, name());

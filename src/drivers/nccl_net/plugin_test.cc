@@ -4,15 +4,20 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "drivers/nccl_net/comm.h"
 #include "drivers/nccl_net/defaults.h"
 #include "drivers/nccl_net/log_route.h"
+#include "drivers/nccl_net/tcpxo.h"
 #include "drivers/nccl_net/testing/fake_plugin.h"
 #include "drivers/nccl_net/window.h"
 #include "p2p/log.h"
@@ -94,6 +99,29 @@ TEST(Init, ThatAbortsEndsAChildOnly) {
   EXPECT_EQ(plugin.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(plugin.error().message, HasSubstr(fake.path + ": its init ends the process by signal 6"));
   EXPECT_EQ(fake.state->inits, 0) << "nothing of it happened here";
+}
+
+TEST(Init, OfFasTrakWaitsForNoManagerThatIsNotThere) {
+  ::setenv("FILE_BASED_UDS_PATH_PREFIX", "/nowhere", 1);
+  Fake fake("v7");
+  fake.state->name("FasTrak");
+  const auto plugin = Plugin::open(fake.path);
+  ASSERT_FALSE(plugin);
+  EXPECT_EQ(plugin.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(plugin.error().message, HasSubstr("RxDM does not answer at /nowhere/rxdm_uds_nic_mapping"));
+  EXPECT_EQ(fake.state->inits, 0);
+  const std::string folder = ::testing::TempDir() + "rxdm_" + std::to_string(::getpid());
+  std::filesystem::create_directory(folder);
+  ::setenv("FILE_BASED_UDS_PATH_PREFIX", folder.c_str(), 1);
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::ranges::copy(tcpxo_manager_address(), address.sun_path);
+  const UniqueFd manager = UniqueFd::of(::socket, AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::bind(manager.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(manager.get(), 1), 0);
+  EXPECT_TRUE(Plugin::open(fake.path));
+  EXPECT_EQ(fake.state->inits, 1);
+  std::filesystem::remove_all(folder);
+  ::unsetenv("FILE_BASED_UDS_PATH_PREFIX");
 }
 
 TEST(Init, ThatFailsBesideNcclIsThatOfAPrivateCopy) {

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "drivers/nccl_net/abi/unpack.h"
 #include "drivers/nccl_net/defaults.h"
+#include "drivers/nccl_net/tcpxo.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -86,15 +87,17 @@ Status check_registers_cuda(const Plugin& plugin, const Device& device) {
               plugin.name(), device.label());
 }
 
+bool is_softnet(void* library) { return ::dlsym(library, "softnet_pool_in_host_memory") != nullptr; }
+
 bool has_pool_in_host_memory(const Plugin& plugin) {
   void* const library = ::dlopen(plugin.path().c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  const bool has = library != nullptr && ::dlsym(library, "softnet_pool_in_host_memory") != nullptr;
+  const bool has = library != nullptr && is_softnet(library);
   if (library != nullptr) ::dlclose(library);
   return has;
 }
 
 Status check_host_pool(const Plugin& plugin) {
-  if (!is_tcpx(plugin.name()) || has_pool_in_host_memory(plugin)) return {};
+  if (!is_gpudirect(plugin.name()) || has_pool_in_host_memory(plugin)) return {};
   return fail(ErrorCode::kUnavailable, "{} has no pool in host memory: name a CUDA device", plugin.name());
 }
 

@@ -38,11 +38,14 @@ int mtu_of(const Device& device);
 /// GPUDirect-TCPX registers CUDA memory by the NIC's PCI address and crashes where there is none.
 Status check_registers_cuda(const Plugin& plugin, const Device& device);
 
-/// Softnet says so of itself, whatever it calls itself.
+/// Of a library that is open: whether it is softnet, whatever it calls itself.
+bool is_softnet(void* library);
+
+/// Whether the plugin is softnet, which has a pool in host memory.
 bool has_pool_in_host_memory(const Plugin& plugin);
 
 /// Whether host memory may be registered as a device's. GPUDirect-TCPX takes its address for one of the GPU
-/// and crashes; softnet, whatever it calls itself, has a pool there.
+/// and crashes; softnet has a pool there.
 Status check_host_pool(const Plugin& plugin);
 
 /// A positive number in a variable of the plugin's, which reads digits and ignores what follows. kUnavailable

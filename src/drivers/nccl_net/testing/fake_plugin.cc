@@ -123,8 +123,13 @@ int init(Arguments...);
 }  // namespace
 
 extern "C" {
-__attribute__((visibility("default"))) p2p::nccl_net::testing::FakeState* fake_state() { return &state; }
+__attribute__((visibility("default"))) p2p::nccl_net::testing::FakeState* fake_state();
 __attribute__((visibility("default"))) version::Table FAKE_SYMBOL = {.name = "Fake", .init = init};
+
+p2p::nccl_net::testing::FakeState* fake_state() {
+  state.name = [](const char* name) { FAKE_SYMBOL.name = name; };
+  return &state;
+}
 }
 
 namespace {

@@ -9,6 +9,7 @@ namespace p2p::nccl_net::testing {
 /// What a fake plugin shall answer and what it was asked, shared with the test by the symbol fake_state.
 /// Its table is empty but for name and init until `init` has run, as that of some real plugins.
 struct FakeState {
+  void (*name)(const char* name) = nullptr;  ///< calls the plugin so
   int init_code = 0;
   bool init_aborts = false;
   int device_count = 1;
