@@ -45,6 +45,9 @@ struct MemoryHandle {
 
   /// No bytes lie within any registration.
   bool covers(const void* address, std::size_t bytes) const;
+
+  /// With the habit `tcpxo` no byte of host memory moves.
+  bool carries(int bytes) const;
 };
 
 /// Delays and short moves that the settings ask for.
@@ -65,11 +68,12 @@ class Comm;
 
 /// What the host's request pointers point to.
 struct Request {
-  enum class State : std::uint8_t { kFree, kPosted, kDone };
+  enum class State : std::uint8_t { kFree, kPosted, kDone, kFlushed };
 
   Comm* comm = nullptr;
   State state = State::kFree;
   bool scattered = false;  ///< lands in the pool
+  bool late = false;       ///< and comes from there to `data` with its flush
   std::byte* data = nullptr;
   std::size_t size = 0;    ///< bytes; of a receive, the most it takes until its header has come
   std::size_t moved = 0;   ///< bytes, the header's included on a send
@@ -133,15 +137,19 @@ class RecvComm : public Comm {
   RecvComm(UniqueFd socket, std::size_t packet_bytes);
   ~RecvComm() override;
 
-  bool ready() const { return !unpack_ || area_ != nullptr; }
+  bool ready() const { return unpack_ ? area_ != nullptr : !late_ || pool_ != nullptr; }
   void describe(abi::DeviceHandle& handle);
 
   int post(void* data, int size, const MemoryHandle* handle, void** request);
   int test(Request& request, int* done, int* sizes) override;
   int consumed(Request* request);
 
+  /// With the habit `tcpxo`: of the receive at `data` that is done. Two of three end at once.
+  int flush(const void* data, int size, void** request);
+
  private:
   void pull();
+  int deliver(Request& request);
   void take_bytes();
   void tell_read();
   bool begin_message(Request& request);
@@ -155,6 +163,7 @@ class RecvComm : public Comm {
   UniqueFd socket_;
   const std::size_t packet_bytes_;
   const bool unpack_;
+  const bool late_;  // the habit `tcpxo`
   Throttle throttle_;
   std::mt19937_64 random_;
   Pool* pool_ = nullptr;
@@ -168,6 +177,7 @@ class RecvComm : public Comm {
   std::uint64_t received_ = 0;  // requests all of whose bytes have come
   std::uint64_t reported_ = 0;  // done
   std::uint64_t freed_ = 0;
+  std::uint64_t flushes_ = 0;
   std::size_t untold_ = 0;  // lent messages that were read, of which the sender does not know
   int error_ = abi::kSuccess;
 };

@@ -17,6 +17,7 @@
 #include "softnet/comm.h"
 #include "softnet/connect.h"
 #include "softnet/devices.h"
+#include "softnet/handle.h"
 #include "softnet/log.h"
 #include "softnet/settings.h"
 
@@ -35,6 +36,9 @@ Plugin& plugin() {
   static Plugin* const instance = new Plugin;
   return *instance;
 }
+
+/// What is registered as CUDA memory is taken; it is such memory with SOFTNET_CUDA alone.
+bool takes_cuda() { return settings().unpack || settings().habits.tcpxo; }
 
 const Device* find_device(int index) {
   Plugin& self = plugin();
@@ -69,9 +73,9 @@ int init(abi::Logger logger) {
   if (!settings().no_devices) self.devices = find_devices(settings());
   for (const Device& device : self.devices) {
     inform("device {}: {} Mbit/s, {}", device.name, device.speed,
-           settings().cuda     ? "UNPACK of CUDA memory"
-           : settings().unpack ? "UNPACK"
-                               : "host memory");
+           settings().unpack ? (settings().cuda ? "UNPACK of CUDA memory" : "UNPACK")
+           : takes_cuda()    ? "CUDA memory"
+                             : "host memory");
   }
   self.ready = true;
   return abi::kSuccess;
@@ -91,19 +95,13 @@ int get_properties(int index, abi::v7::Properties* properties) {
   if (!null) properties->name = const_cast<char*>(device->name.c_str());
   if (!null && !device->pci_path.empty()) properties->pci_path = const_cast<char*>(device->pci_path.c_str());
   properties->guid = static_cast<std::uint64_t>(index);
-  properties->pointer_support = abi::kPointerHost | (settings().unpack ? abi::kPointerCuda : 0);
+  properties->pointer_support = abi::kPointerHost | (takes_cuda() ? abi::kPointerCuda : 0);
   properties->speed = device->speed;
   properties->max_comms = 65536;
   properties->max_receives = 1;
   properties->device_type = settings().unpack ? abi::kDeviceUnpack : abi::kDeviceHost;
-  properties->device_version = settings().unpack ? abi::kUnpackVersion : 0;
+  properties->device_version = takes_cuda() ? abi::kUnpackVersion : 0;
   return abi::kSuccess;
-}
-
-/// Between a handle and the host's buffer; with the habit the first 80 bytes lie the other way round there.
-void turn_if_asked(void* buffer) {
-  auto* const bytes = static_cast<std::byte*>(buffer);
-  if (settings().habits.other_handles) std::reverse(bytes, bytes + offsetof(Handle, attempt));
 }
 
 int listen(int index, void* buffer, void** comm) {
@@ -113,9 +111,7 @@ int listen(int index, void* buffer, void** comm) {
   Handle handle;
   std::unique_ptr<Listener> listener = Listener::open(*device, handle);
   if (!listener) return abi::kSystemError;
-  std::memset(buffer, 0, abi::kHandleBytes);
-  std::memcpy(buffer, &handle, sizeof handle);
-  turn_if_asked(buffer);
+  write_handle(handle, buffer);
   *comm = listener.release();
   return abi::kSuccess;
 }
@@ -124,14 +120,11 @@ int connect(int index, void* buffer, void** comm, abi::DeviceHandle** /*device_h
   const Device* device = find_device(index);
   if (device == nullptr || buffer == nullptr || comm == nullptr) return abi::kInternalError;
   *comm = nullptr;
-  Handle handle;
-  std::memcpy(&handle, buffer, sizeof handle);
-  turn_if_asked(&handle);
+  Handle handle = read_handle(buffer);
   std::unique_ptr<SendComm> made;
   if (handle.attempt == 0) end_stale_attempts();
   const int code = poll_connect(*device, handle, made);
-  std::memcpy(buffer, &handle, sizeof handle);
-  turn_if_asked(buffer);
+  write_handle(handle, buffer);
   *comm = made.release();
   return code;
 }
@@ -165,7 +158,7 @@ int accept(void* listener, void** comm, abi::DeviceHandle** device_handle) {
 }
 
 int reg_mr(void* comm, void* data, int size, int type, void** mhandle) {
-  const bool known = type == abi::kPointerHost || (type == abi::kPointerCuda && settings().unpack);
+  const bool known = type == abi::kPointerHost || (type == abi::kPointerCuda && takes_cuda());
   if (comm == nullptr || mhandle == nullptr || size < 0 || !known) return abi::kInternalError;
   const bool aligned = reinterpret_cast<std::uintptr_t>(data) % 4096 == 0;
   if (settings().strict && type == abi::kPointerCuda && !aligned) {
@@ -213,11 +206,14 @@ int irecv(void* comm, int count, void** data, int* sizes, int* /*tags*/, void** 
                                             request);
 }
 
-/// Nothing to flush: what is done is visible.
-int iflush(void* /*comm*/, int /*count*/, void** /*data*/, int* /*sizes*/, void** /*mhandles*/,
-           void** request) {
-  *request = nullptr;
-  return abi::kSuccess;
+/// Mostly there is nothing to flush: what is done is visible. With the habit `request` may stay as it was.
+int iflush(void* comm, int count, void** data, int* sizes, void** /*mhandles*/, void** request) {
+  if (!settings().habits.tcpxo) {
+    *request = nullptr;
+    return abi::kSuccess;
+  }
+  if (comm == nullptr || count != 1) return abi::kInternalError;
+  return static_cast<RecvComm*>(comm)->flush(data[0], sizes[0], request);
 }
 
 int test(void* request, int* done, int* sizes) {
@@ -275,7 +271,7 @@ const p2p::nccl_net::abi::v7::Table ncclNetPlugin_v7 = {
     .close_recv = softnet::close_recv,
     .close_listen = softnet::close_listen,
     .get_device_mr = softnet::get_device_mr,
-    .irecv_consumed = softnet::irecv_consumed,
+    .irecv_consumed = softnet::tcpxo_at_load() ? nullptr : softnet::irecv_consumed,
 };
 
 /// By this a host knows, whatever the plugin calls itself, that it may register host memory as a device's.

@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <utility>
 
+#include "drivers/cuda/memory.h"
 #include "softnet/comm.h"
 #include "softnet/log.h"
 #include "softnet/settings.h"
@@ -43,11 +45,13 @@ RecvComm::RecvComm(UniqueFd socket, std::size_t packet_bytes)
     : socket_(std::move(socket)),
       packet_bytes_(packet_bytes),
       unpack_(settings().unpack),
+      late_(settings().habits.tcpxo),
       throttle_(settings().seed + 1),
       random_(settings().seed) {
   for (Request& request : requests_) request.comm = this;
-  if (!unpack_) return;
+  if (!unpack_ && !late_) return;
   pool_ = Pool::of_receives();
+  if (!unpack_) return;
   if (pool_ != nullptr) area_ = UnpackArea::take(pool_->base());
   if (area_) lists_ = &area_->lists();
 }
@@ -62,7 +66,7 @@ RecvComm::~RecvComm() {
 void RecvComm::describe(abi::DeviceHandle& handle) {
   handle = unpack_ ? abi::DeviceHandle{abi::kDeviceUnpack, abi::kUnpackVersion, area_->handle(),
                                        sizeof(abi::UnpackDevice), 1}
-                   : abi::DeviceHandle{abi::kDeviceHost, 0, nullptr, 0, 0};
+                   : abi::DeviceHandle{abi::kDeviceHost, late_ ? abi::kUnpackVersion : 0, nullptr, 0, 0};
 }
 
 int RecvComm::post(void* data, int size, const MemoryHandle* handle, void** request) {
@@ -72,14 +76,17 @@ int RecvComm::post(void* data, int size, const MemoryHandle* handle, void** requ
          static_cast<const void*>(handle->data));
     return abi::kInternalError;
   }
+  if (!handle->carries(size)) return abi::kInvalidArgument;
   const std::lock_guard lock(mutex_);
-  if (posted_ - freed_ == kRequests) {
+  Request& slot = requests_[posted_ % kRequests];
+  if (posted_ - freed_ == kRequests || slot.state != Request::State::kFree) {
     warn("irecv: all {} requests are in use", kRequests);
     return abi::kInternalError;
   }
-  Request& slot = requests_[posted_++ % kRequests];
+  ++posted_;
   slot.state = Request::State::kPosted;
-  slot.scattered = unpack_ && handle->type == abi::kPointerCuda;
+  slot.late = late_ && size != 0;
+  slot.scattered = slot.late || (unpack_ && handle->type == abi::kPointerCuda);
   slot.data = static_cast<std::byte*>(data);
   slot.size = static_cast<std::size_t>(size);
   slot.moved = 0;
@@ -93,6 +100,10 @@ int RecvComm::post(void* data, int size, const MemoryHandle* handle, void** requ
 int RecvComm::test(Request& request, int* done, int* sizes) {
   const std::lock_guard lock(mutex_);
   *done = 0;
+  if (request.state == Request::State::kFlushed) {
+    *done = 1;
+    return deliver(request);
+  }
   if (request.state != Request::State::kPosted || &request != &requests_[reported_ % kRequests]) {
     warn("test of a receive that is not the oldest under way");
     return abi::kInternalError;
@@ -101,8 +112,8 @@ int RecvComm::test(Request& request, int* done, int* sizes) {
   if (received_ == reported_) return error_;
   if (unpack_) publish(request, reported_);
   ++reported_;
-  request.state = unpack_ ? Request::State::kDone : Request::State::kFree;
-  if (!unpack_) ++freed_;
+  request.state = unpack_ || request.late ? Request::State::kDone : Request::State::kFree;
+  if (request.state == Request::State::kFree) ++freed_;
   if (settings().report_sizes && sizes != nullptr) *sizes = static_cast<int>(request.size);
   *done = 1;
   return abi::kSuccess;
@@ -121,6 +132,39 @@ int RecvComm::consumed(Request* request) {
   request->state = Request::State::kFree;
   ++freed_;
   return abi::kSuccess;
+}
+
+int RecvComm::flush(const void* data, int size, void** request) {
+  const std::lock_guard lock(mutex_);
+  const auto done = std::ranges::find_if(requests_, [&](const Request& one) {
+    return one.state == Request::State::kDone && one.late && one.data == data;
+  });
+  if (done == requests_.end() || std::cmp_less(size, done->size)) {
+    warn("iflush of {} bytes at {}, where no receive is done", size, data);
+    return abi::kInvalidArgument;
+  }
+  if (++flushes_ % 3 != 0) return deliver(*done);
+  done->state = Request::State::kFlushed;
+  *request = &*done;
+  return abi::kSuccess;
+}
+
+/// Only now the bytes come to where the receive wanted them.
+int RecvComm::deliver(Request& request) {
+  const std::byte* const bytes = pool_->base() + request.extent.offset;
+  p2p::Status copied;
+  if (settings().cuda) {
+    copied = p2p::cuda::copy_now(request.data, bytes, request.size);
+  } else {
+    std::memcpy(request.data, bytes, request.size);
+  }
+  pool_->give_back(request.extent);
+  request.extent = {};
+  request.state = Request::State::kFree;
+  ++freed_;
+  if (copied) return abi::kSuccess;
+  warn("flush: {}", copied.error().message);
+  return abi::kUnhandledCudaError;
 }
 
 void RecvComm::pull() {
@@ -234,6 +278,7 @@ bool RecvComm::place(Request& request) {
 }
 
 FragmentPlan RecvComm::cut(std::size_t size) {
+  if (late_) return plan_pages(size);
   const bool fits = size <= abi::kUnpackEntries * kUnpackPage;
   if (settings().fragments == Fragments::kRandom && fits) return plan_random(size, random_);
   if (settings().fragments == Fragments::kPackets) return plan_packets(size, packet_bytes_);

@@ -24,6 +24,12 @@ bool MemoryHandle::covers(const void* address, std::size_t bytes) const {
   return bytes == 0 || (start >= base && start - base <= size && bytes <= size - (start - base));
 }
 
+bool MemoryHandle::carries(int bytes) const {
+  if (!settings().habits.tcpxo || type == abi::kPointerCuda || bytes == 0) return true;
+  warn("{} bytes of host memory, and only CUDA memory moves", bytes);
+  return false;
+}
+
 std::size_t Throttle::allowance() {
   const Settings& set = settings();
   if (set.delay.count() != 0 && std::chrono::steady_clock::now() < next_) return 0;
@@ -66,6 +72,7 @@ int SendComm::post(const void* data, int size, const MemoryHandle* handle, void*
          static_cast<const void*>(handle->data));
     return abi::kInternalError;
   }
+  if (!handle->carries(size)) return abi::kInvalidArgument;
   const std::lock_guard lock(mutex_);
   if (posted_ - freed_ == kRequests) {
     warn("isend: all {} requests are in use", kRequests);

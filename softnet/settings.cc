@@ -87,6 +87,7 @@ bool* habit_of(Habits& habits, std::string_view name) {
   if (name == "fragment_exit") return &habits.fragment_exit;
   if (name == "no_pci_path") return &habits.no_pci_path;
   if (name == "init_exit") return &habits.init_exit;
+  if (name == "tcpxo") return &habits.tcpxo;
   return nullptr;
 }
 
@@ -142,6 +143,7 @@ Settings read_settings(std::vector<std::string>& complaints) {
   settings.fragments = read_fragments(reader);
   settings.pci_path = reader.text("SOFTNET_PCI_PATH");
   read_habits(settings.habits, reader);
+  if (settings.habits.tcpxo) settings.unpack = false;
   for (const std::string& fault : split(reader.text("SOFTNET_FAULT"))) read_fault(settings, reader, fault);
   return settings;
 }
@@ -152,6 +154,14 @@ const char* name_at_load() {
     return new std::string(set == nullptr || *set == '\0' ? "softnet" : set);
   }();
   return name->c_str();
+}
+
+bool tcpxo_at_load() {
+  std::vector<std::string> complaints;
+  Habits habits;
+  Reader reader(complaints);
+  read_habits(habits, reader);
+  return habits.tcpxo;
 }
 
 const Settings& settings() { return current_settings(); }

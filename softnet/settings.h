@@ -16,7 +16,7 @@ enum class Fragments : std::uint8_t {
   kPackets,  ///< what a packet of the interface carries, cut at 4 KiB
 };
 
-/// Bad habits of GPUDirect-TCPX 3.1.9, which hosts have to live with.
+/// Bad habits of GPUDirect-TCPX 3.1.9, which hosts have to live with, and the ways of FasTrak.
 struct Habits {
   bool lazy_pool = false;  ///< the first accept imports the pool, without a lock; a second unmaps the first
   bool accept_thread = false;    ///< the thread of an accept goes on after its listener was closed
@@ -29,6 +29,7 @@ struct Habits {
   bool fragment_exit = false;    ///< too many fragments end the process
   bool no_pci_path = false;      ///< devices have none, and registering CUDA memory reads it all the same
   bool init_exit = false;        ///< `init` ends the process, as where CUDA has no device
+  bool tcpxo = false;            ///< as FasTrak, GPUDirect-TCPXO's: see docs/tcpx.md
   std::uint64_t task_bytes = 0;  ///< NCCL_DYNAMIC_CHUNK_SIZE; 0: no byte ever moves (with `last_tokens`)
   std::string receive_manager;   ///< NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX, else /tmp
   std::uint64_t sockets = 1;     ///< of a comm: NCCL_NSOCKS_PERTHREAD by NCCL_SOCKET_NTHREADS
@@ -64,8 +65,10 @@ struct Settings {
 /// Reads the environment; what cannot be read is reported as text and leaves the default.
 Settings read_settings(std::vector<std::string>& complaints);
 
-/// What the plugin calls itself, by the environment as it is when the library is loaded.
+/// What the plugin calls itself, and whether it has the habit `tcpxo`, by the environment as it is when the
+/// library is loaded.
 const char* name_at_load();
+bool tcpxo_at_load();
 
 /// As `init` found them.
 const Settings& settings();

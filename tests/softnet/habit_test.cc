@@ -1,6 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-// The driver on a plugin with the bad habits of GPUDirect-TCPX. Each case runs in a process of its own with
-// the SOFTNET_HABITS that it names (CMakeLists.txt).
+// The driver on a plugin with the habits of GPUDirect-TCPX and of FasTrak. Each case runs in a process of its
+// own with the SOFTNET_HABITS that it names (CMakeLists.txt).
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -272,6 +272,71 @@ TEST(Habit, HandlesOfAnotherVersionAreNotRefused) {
   auto pair = Pair::open(plugin);
   ASSERT_TRUE(pair);
   EXPECT_TRUE(exchange(*pair, 100000, 2));
+}
+
+TEST(Habit, BytesOfFasTrakComeWithTheFlushAlone) {
+  const auto plugin = open_plugin();
+  ASSERT_EQ(plugin->version(), 7);
+  EXPECT_FALSE(plugin->net().has_consumed());
+  EXPECT_FALSE(plugin->device(0)->properties.unpacks());
+  auto pair = Pair::open(plugin);
+  ASSERT_TRUE(pair);
+  ASSERT_FALSE(pair->unpack);
+  Memory from(5000, 3), to(5000);
+  const MemoryHandle source = pair->source(from), target = pair->target(to);
+  Net& net = plugin->net();
+  void* const comm = pair->receives->comm().comm->raw();
+  for (int round = 0; round < 3; ++round) {  // a flush with a request is among them
+    std::memset(to.data, 0, to.size);
+    ASSERT_TRUE(*pair->sends->post(from.data, from.size, source));
+    void *received = nullptr, *flushed = nullptr;
+    ASSERT_EQ(net.irecv(comm, to.data, to.size, 0, target.raw(), &received), abi::kSuccess);
+    int done = 0;
+    ASSERT_TRUE(until([&] {
+      (void)pair->sends->poll();
+      return net.test(received, &done, nullptr) != abi::kSuccess || done != 0;
+    }));
+    EXPECT_EQ(to.data[0], std::byte{}) << "a host that reads now reads what was there";
+    ASSERT_EQ(net.iflush(comm, to.data, to.size, target.raw(), &flushed), abi::kSuccess);
+    done = flushed == nullptr ? 1 : 0;
+    ASSERT_TRUE(until([&] { return done != 0 || net.test(flushed, &done, nullptr) != abi::kSuccess; }));
+    EXPECT_EQ(std::memcmp(from.data, to.data, to.size), 0);
+  }
+  EXPECT_TRUE(exchange(*pair, 100000, 40)) << "the windows flush";
+  EXPECT_NE(net.iflush(comm, to.data, to.size, target.raw(), nullptr), abi::kSuccess) << "once a receive";
+}
+
+TEST(Habit, FasTrakMovesNoHostMemory) {
+  auto pair = Pair::open(open_plugin());
+  ASSERT_TRUE(pair);
+  Memory memory(4096);
+  const auto host = register_with(pair->sends->comm(), memory.data, memory.size, abi::kPointerHost);
+  ASSERT_TRUE(host);
+  EXPECT_FALSE(pair->sends->post(memory.data, 1, *host));
+  EXPECT_TRUE(pair->sends->post(memory.data, 0, *host));
+}
+
+TEST(Habit, HandlesOfFasTrakAreChecked) {
+  const auto plugin = open_plugin();
+  const auto device = plugin->device(0);
+  const auto listener = Listener::open(plugin, *device);
+  ASSERT_TRUE(listener);
+  const Handle good = listener->handle();
+  ASSERT_TRUE(check_handle(good, good, plugin->name()));
+  const auto refused = [&](std::size_t at, std::size_t bytes, std::uint8_t value) {
+    Handle bad = good;
+    std::memset(bad.data() + at, value, bytes);
+    Connector connector(plugin, *device, bad);
+    const auto polled = connector.poll();
+    return !polled && polled.error().code == ErrorCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused(0, 1, 2)) << "version";
+  EXPECT_TRUE(refused(32, 1, 'x')) << "no address";
+  EXPECT_TRUE(refused(32, 40, '1')) << "no end of the address";
+  EXPECT_FALSE(refused(88, 40, 0x41)) << "a state and a pointer are taken out";
+  Handle newer = good;
+  newer[0] = std::byte{2};
+  EXPECT_EQ(check_handle(newer, newer, plugin->name()).error().code, ErrorCode::kUnavailable);
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ struct Memory {
 struct Pair {
   std::optional<SendWindow> sends;
   std::optional<ReceiveWindow> receives;
+  bool cuda = false;  ///< memory is registered as that of a CUDA device
   bool unpack = false;
 
   static std::optional<Pair> open(const std::shared_ptr<Plugin>& plugin) {
@@ -83,13 +84,14 @@ struct Pair {
     });
     if (!sender || !receiver) return std::nullopt;
     Pair pair;
+    pair.cuda = (device->properties.pointer_support & abi::kPointerCuda) != 0;
     pair.unpack = receiver->unpack.has_value();
     pair.sends.emplace(*sender);
     pair.receives.emplace(*receiver);
     return pair;
   }
 
-  abi::PointerType type() const { return unpack ? abi::kPointerCuda : abi::kPointerHost; }
+  abi::PointerType type() const { return cuda ? abi::kPointerCuda : abi::kPointerHost; }
   MemoryHandle source(Memory& memory) {
     return *register_with(sends->comm(), memory.data, memory.size, type());
   }
