@@ -19,10 +19,10 @@ struct NcclNetOptions {
   std::string plugin;
 
   /// The plugin's receive pool lies in host memory, and host memory is to go through it: for software plugins
-  /// that imitate UNPACK devices.
+  /// that imitate GPU devices.
   bool host_pool = false;
 
-  /// The most bytes of one message of a comm; 0: kGpuChunkBytes where a GPU unpacks what comes, else
+  /// The most bytes of one message of a comm; 0: kGpuChunkBytes for GPU memory, else
   /// kHostChunkBytes. Of the two sides' numbers the smaller one counts.
   std::size_t chunk_bytes = 0;
 

@@ -77,8 +77,12 @@ IncomingHandler NetChannel::handler() {
 
 std::string NetChannel::describe() const {
   std::string place;
-  if (config_.flow.unpacks()) place = " (UNPACK, pool in host memory)";
-  if (config_.flow.device >= 0) place = fmt::format(" (UNPACK on CUDA device {})", config_.flow.device);
+  const bool unpacks = config_.device.properties.unpacks();
+  if (config_.flow.device >= 0) {
+    place = fmt::format(" ({}on CUDA device {})", unpacks ? "UNPACK " : "", config_.flow.device);
+  } else if (unpacks) {
+    place = " (UNPACK, pool in host memory)";
+  }
   return fmt::format("{} by {}{}", config_.device.label(), config_.plugin->name(), place);
 }
 

@@ -60,8 +60,8 @@ Result<std::optional<Incoming::Proof>> Incoming::poll_proof() {
   if (!*arrival) return std::nullopt;
   Proof proof{};
   if (auto read = read_arrival(**arrival, proof.size()); !read) return tl::unexpected(read.error());
-  const bool pooled = flow_.unpacks() && (*arrival)->unpack;
-  const auto copied = copy_proof(pooled ? window_->comm().unpack->pool : staging_->slot(0), proof);
+  const auto copied =
+      copy_proof((*arrival)->unpack ? window_->comm().unpack->pool : staging_->slot(0), proof);
   if (!copied) return tl::unexpected(copied.error());
   if (auto consumed = window_->consume(); !consumed) return tl::unexpected(consumed.error());
   return proof;
@@ -111,8 +111,7 @@ Result<bool> Incoming::progress() {
 
 /// The comm's handle on the pieces if the plugin can put the bytes right there.
 const MemoryHandle* Incoming::in_place(const std::vector<LocalRange>& pieces, const Chunk& chunk) {
-  const bool scattered = window_->comm().unpack && flow_.unpacks();
-  if (scattered || chunk.size < kInPlace || !contiguous(pieces)) return nullptr;
+  if (window_->comm().unpack || chunk.size < kInPlace || !contiguous(pieces)) return nullptr;
   // A plugin that meets bad memory loses its comm.
   if (flow_.device < 0 && !writable({pieces.front().data, chunk.size})) return nullptr;
   return handles_->find(*pieces.front().registration);
@@ -179,9 +178,8 @@ Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted)
     return Landing{{std::move(posted.chunk), std::move(posted.accesses), {}}, nullptr};
   }
   if (auto read = read_arrival(arrival, posted.chunk.size); !read) return tl::unexpected(read.error());
-  const bool pooled = flow_.unpacks() && arrival.unpack;
   Landing landing{land(posted), nullptr};
-  auto& copies = plan_.copies_from(pooled ? window_->comm().unpack->pool : posted.staged);
+  auto& copies = plan_.copies_from(arrival.unpack ? window_->comm().unpack->pool : posted.staged);
   if (flow_.device < 0) {
     if (Status here = land_on_host(copies); !here) landing.landed.status = std::move(here);
   } else if (!copies.empty()) {
@@ -192,7 +190,7 @@ Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted)
 
 /// Tells the plan where the plugin left the bytes.
 Status Incoming::read_arrival(const Arrival& arrival, std::uint64_t size) {
-  if (!flow_.unpacks() || !arrival.unpack) {
+  if (!arrival.unpack) {
     plan_.lie_in_one(size);
     return {};
   }

@@ -35,9 +35,6 @@ struct Flow {
   std::size_t chunk_bytes = NcclNetOptions::kHostChunkBytes;  ///< of one message of a comm at most
   unsigned window = NcclNetOptions::kMostWindow;              ///< requests under way on a comm
   unsigned gpu_blocks = 64;                                   ///< see Options
-
-  /// Receives are scattered over the plugin's pool.
-  bool unpacks() const { return pointer == abi::kPointerCuda; }
 };
 
 /// The registrations of one comm, of regions that live. One worker.

@@ -21,12 +21,12 @@ constexpr OptionVariable kVariables[] = {
      [](const Options& o) { return o.nccl_net.plugin; }},
     {"UCCL_P2P_NCCL_NET_HOST_POOL",
      "1: the plugin's receive pool lies in host memory, and host memory goes through it; for software "
-     "plugins that imitate UNPACK devices.",
+     "plugins that imitate GPU devices.",
      [](Text text, Options& o) { return read_flag(text, o.nccl_net.host_pool); },
      [](const Options& o) { return show_flag(o.nccl_net.host_pool); }},
     {"UCCL_P2P_NCCL_NET_CHUNK",
      "Bytes of one message of a net plugin's comm at most, 4K to 4M, never more than UCCL_P2P_BATCH_BYTES. "
-     "0: 1M where a GPU unpacks what comes, else 512K. The smaller number of the two sides counts.",
+     "0: 1M for GPU memory, else 512K. The smaller number of the two sides counts.",
      [](Text text, Options& o) {
        return text == "0" ? (o.nccl_net.chunk_bytes = 0, Status{})
                           : read_size(text, kChunk, o.nccl_net.chunk_bytes);

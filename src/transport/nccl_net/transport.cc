@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "drivers/nccl_net/nearest.h"
 #include "drivers/nccl_net/receive_manager.h"
 #include "drivers/nccl_net/tcpx.h"
+#include "drivers/nccl_net/tcpxo.h"
 #include "transport/nccl_net/channel.h"
 #include "transport/nccl_net/gpus.h"
 #include "transport/nccl_net/nccl_net.h"
@@ -42,14 +44,14 @@ struct Opened {
   std::shared_ptr<Plugin> plugin;
   std::vector<Device> devices;
 
-  /// Receives land in a pool, of the GPU or, in imitations, in host memory.
-  bool unpacks = false;
+  /// Memory of GPUs is what moves, or, in imitations, memory of the host that is registered as such.
+  bool cuda = false;
 
   /// Of one message at most.
   std::size_t chunk_bytes = 0;
 };
 
-/// A NIC and the GPU whose pool it fills; -1: host memory.
+/// A NIC and the GPU that its channels belong to; -1: host memory.
 struct Pair {
   Device device;
   int gpu = -1;
@@ -75,9 +77,10 @@ Status let_reach(int device, int peer) {
   return cuda::enable_peer(device, peer);
 }
 
-/// The plugin is opened at the first question, once. GPUDirect-TCPX steers the flows of one GPU to the NIC
-/// next to it, so channels are made for pairs of both: for each GPU that has memory registered when a peer
-/// connects, or the one in use if there is none.
+/// The plugin is opened at the first question, once. Where its devices take CUDA memory and there is some,
+/// that is what moves, else host memory. GPUDirect-TCPX steers the flows of one GPU to the NIC next to it, so
+/// channels are made for pairs of both: for each GPU that has memory registered when a peer connects, or the
+/// one in use if there is none.
 class NetTransport final : public Transport {
  public:
   NetTransport(const Options& options, std::shared_ptr<device::Service> devices)
@@ -129,7 +132,7 @@ class NetTransport final : public Transport {
   bool asked() const;
   Result<Opened> open() const;
   Status take_usable(Opened& opened, std::vector<Device> devices) const;
-  bool on_gpu() const { return opened() && opened()->unpacks && !options_.nccl_net.host_pool; }
+  bool on_gpu() const { return opened() && opened()->cuda && !options_.nccl_net.host_pool; }
   Status check_place(const RegionInfo& region);
   std::vector<Pair> pairs() const;
   std::uint64_t most_bytes(const Rail& rail) const;
@@ -147,6 +150,10 @@ bool names_this(const std::vector<std::string>& transports) {
                              [](const std::string& name) { return name == "nccl_net" || name == "tcpx"; });
 }
 
+tl::unexpected<Error> no_cuda(const std::string& plugin, const Error& why) {
+  return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory: {}", plugin, why.message);
+}
+
 Result<Opened> NetTransport::open() const {
   if (options_.nccl_net.plugin.empty()) {
     // Unasked, only the plugin that is the machine's fast path is loaded: others belong to NCCL.
@@ -159,26 +166,25 @@ Result<Opened> NetTransport::open() const {
   }
   // Asked before `init`, which for some plugins ends the process where there is no CUDA.
   const Status cuda = cuda::available();
-  if (!cuda && !options_.nccl_net.host_pool) {
+  const bool host_pool = options_.nccl_net.host_pool;
+  if (!cuda && !host_pool) {
     const auto name = Plugin::peek_name(options_.nccl_net.plugin);
-    if (name && is_tcpx(*name)) {
-      return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory: {}", *name,
-                  cuda.error().message);
-    }
+    if (name && is_gpudirect(*name)) return no_cuda(*name, cuda.error());
   }
+  std::optional<cuda::DeviceGuard> guard;  // some plugins make much for the device that is current
+  if (cuda) guard.emplace(cuda::kAnyDevice);
   auto plugin =
       Plugin::open(options_.nccl_net.plugin, cuda ? Plugin::Init::kHere : Plugin::Init::kTriedFirst);
   if (!plugin) return tl::unexpected(plugin.error());
   auto devices = (*plugin)->devices();
   if (!devices) return tl::unexpected(devices.error());
-  const bool unpacks = devices->front().properties.unpacks();
-  if (unpacks && options_.nccl_net.host_pool) {
-    if (Status has = check_host_pool(**plugin); !has) return tl::unexpected(has.error());
-  } else if (unpacks && !cuda) {
-    return fail(ErrorCode::kUnavailable, "the devices of {} receive into CUDA memory: {}", (*plugin)->name(),
-                cuda.error().message);
+  const Properties& properties = devices->front().properties;
+  if (properties.unpacks() && !cuda && !host_pool) return no_cuda((*plugin)->name(), cuda.error());
+  Opened opened{
+      std::move(*plugin), {}, (properties.unpacks() || properties.takes_cuda()) && (cuda || host_pool)};
+  if (opened.cuda && host_pool) {
+    if (Status has = check_host_pool(*opened.plugin); !has) return tl::unexpected(has.error());
   }
-  Opened opened{std::move(*plugin), {}, unpacks};
   if (auto usable = take_usable(opened, std::move(*devices)); !usable) return tl::unexpected(usable.error());
   return opened;
 }
@@ -186,12 +192,12 @@ Result<Opened> NetTransport::open() const {
 /// Devices that memory can be registered with, and how long a message may be on all of them.
 Status NetTransport::take_usable(Opened& opened, std::vector<Device> devices) const {
   Status last;
-  const bool on_gpu = opened.unpacks && !options_.nccl_net.host_pool;
+  const bool on_gpu = opened.cuda && !options_.nccl_net.host_pool;
   opened.chunk_bytes = options_.nccl_net.chunk_bytes != 0 ? options_.nccl_net.chunk_bytes
                        : on_gpu                           ? NcclNetOptions::kGpuChunkBytes
                                                           : NcclNetOptions::kHostChunkBytes;
   for (Device& device : devices) {
-    if (opened.unpacks) last = check_registers_cuda(*opened.plugin, device);
+    if (opened.cuda) last = check_registers_cuda(*opened.plugin, device);
     if (!last) continue;
     const auto bytes = allowed_chunk(*opened.plugin, device, opened.chunk_bytes);
     if (!bytes) return tl::unexpected(bytes.error());
@@ -309,21 +315,20 @@ Result<std::unique_ptr<Channel>> NetTransport::open_channel(const ChannelSetup& 
   if (auto good = check_accepts_of(*opened()->plugin, pair->gpu); !good) return tl::unexpected(good.error());
   auto unpacker = devices_->unpacker(pair->gpu);
   if (!unpacker) return tl::unexpected(unpacker.error());
-  return NetChannel::open(setup,
-                          {.plugin = opened()->plugin,
-                           .device = pair->device,
-                           .devices = opened()->devices,
-                           .registrations = registrations_,
-                           .flow = {.pointer = opened()->unpacks ? abi::kPointerCuda : abi::kPointerHost,
-                                    .device = pair->gpu,
-                                    .chunk_bytes = opened()->chunk_bytes,
-                                    .window = options_.nccl_net.window,
-                                    .gpu_blocks = options_.gpu_blocks},
-                           .unpacker = std::move(*unpacker),
-                           .most_bytes = most_bytes(setup.rail),
-                           .connect_timeout = options_.connect_timeout,
-                           .keepalive = options_.keepalive,
-                           .hung = std::max(options_.hung, options_.keepalive)});
+  return NetChannel::open(setup, {.plugin = opened()->plugin,
+                                  .device = pair->device,
+                                  .devices = opened()->devices,
+                                  .registrations = registrations_,
+                                  .flow = {.pointer = opened()->cuda ? abi::kPointerCuda : abi::kPointerHost,
+                                           .device = pair->gpu,
+                                           .chunk_bytes = opened()->chunk_bytes,
+                                           .window = options_.nccl_net.window,
+                                           .gpu_blocks = options_.gpu_blocks},
+                                  .unpacker = std::move(*unpacker),
+                                  .most_bytes = most_bytes(setup.rail),
+                                  .connect_timeout = options_.connect_timeout,
+                                  .keepalive = options_.keepalive,
+                                  .hung = std::max(options_.hung, options_.keepalive)});
 }
 
 }  // namespace
