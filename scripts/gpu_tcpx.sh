@@ -72,6 +72,8 @@ before_turns() {
   step gpu_nccl_net_pages 60 "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
   step gpu_nccl_net_random 60 env SOFTNET_FRAGMENTS=random SOFTNET_STRICT=1 SOFTNET_SEED=5 \
     "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
+  step gpu_nccl_net_tcpxo 60 env SOFTNET_HABITS=tcpxo SOFTNET_NAME=FasTrak \
+    "$build/tests/hardware/gpu_nccl_net_test" --gtest_color=no
 
   export SOFTNET_CUDA=1 SOFTNET_INTERFACES=lo
   for way in kernel copy host; do

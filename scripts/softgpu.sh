@@ -25,18 +25,25 @@ if [ "${1:-}" = --build ]; then exit 0; fi
 export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}
 
 failed=0
-for program in "${programs[@]}"; do
-  filter='-*Gi[bg]a*byte*' # they want the memory of a GPU
-  if [[ $program == conformance_test ]]; then filter='*DeviceConformance*'; fi
-  found=$(find "build/$preset" -name "$program" -type f -perm -u+x | head -n 1)
-  log=build/$preset/$program.log
-  if timeout --kill-after=10 600 "$found" --gtest_color=no "--gtest_filter=$filter" >"$log" 2>&1; then
+# check LOG PROGRAM FILTER [SETTING...]
+check() {
+  local log=build/$preset/$1.log found
+  found=$(find "build/$preset" -name "$2" -type f -perm -u+x | head -n 1)
+  if env "${@:4}" timeout --kill-after=10 600 "$found" --gtest_color=no "--gtest_filter=$3" >"$log" 2>&1; then
     grep -H '^\[  PASSED' "$log"
   else
     grep -H -E '^\[  (FAILED|PASSED)' "$log" | head -n 30
     failed=1
   fi
+}
+for program in "${programs[@]}"; do
+  filter='-*Gi[bg]a*byte*' # they want the memory of a GPU
+  if [[ $program == conformance_test ]]; then filter='*DeviceConformance*'; fi
+  check "$program" "$program" "$filter"
 done
+net=(SOFTNET_CUDA=1 SOFTNET_INTERFACES=lo "UCCL_P2P_NCCL_NET_PLUGIN=$PWD/build/$preset/softnet/libnccl-net-soft.so")
+check nccl_net_unpack conformance_test '*DeviceConformance*/nccl_net_cuda*_cuda*' "${net[@]}"
+check nccl_net_tcpxo conformance_test '*DeviceConformance*/nccl_net_cuda*_cuda*' "${net[@]}" SOFTNET_HABITS=tcpxo SOFTNET_NAME=FasTrak
 
 # The program tcpx, the pages' commands, and the engine over a plugin of CUDA memory.
 ctest --test-dir "build/$preset" -R '^tcpx\.(program|pages)$' --output-on-failure >"build/$preset/tcpx.log" 2>&1 || {

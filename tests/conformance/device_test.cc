@@ -104,7 +104,7 @@ class DeviceConformance : public ::testing::TestWithParam<std::tuple<TransportRe
  protected:
   void SetUp() override {
     const auto& [entry, places] = GetParam();
-    const auto transport = entry.make({}, test_devices());
+    const auto transport = entry.make(options(), test_devices());
     if (const Status usable = transport->probe(); !usable) GTEST_SKIP() << usable.error().message;
     if (!transport->carries(place_of(places.left), place_of(places.right))) {
       GTEST_SKIP() << "it does not carry that way";
