@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 what=${1:-demo}
 
 packages=(g++ cmake ninja-build libboost-dev libexpected-dev libfmt-dev libspdlog-dev libssl-dev libcli11-dev nlohmann-json3-dev
-  python3 python3-venv python3-dev)
+  libxxhash-dev python3 python3-venv python3-dev)
 case $what in
   demo) ;;
   test)

@@ -55,7 +55,8 @@ build_softgpu_thread() { SOFTGPU_PRESET=softgpu-thread scripts/softgpu.sh --buil
 part_release() { jobs=$jobs_optimised run_ctest release -LE 'lint|slow'; }
 part_large() {
   run_ctest release -L 'lint|slow' &&
-    P2P_FLOOD_PEERS=3000 build/release/tests/integration/load_integration_test --gtest_brief=1 --gtest_filter='*HalfOpen*'
+    P2P_FLOOD_PEERS=3000 build/release/tests/integration/load_integration_test --gtest_brief=1 --gtest_filter='*HalfOpen*' &&
+    P2P_WEIGHTS_SEEDS=60 build/release/tests/weights/weights_move_test --gtest_brief=1 --gtest_filter='*Random*:*Killed*'
 }
 part_dev() { run_ctest dev -LE 'lint|slow'; }
 part_tsan() { fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow'; }

@@ -25,7 +25,7 @@ fetch() {
   local boost
   boost=$(dpkg-query -W -f '${Depends}' libboost-dev | grep -o 'libboost[0-9.]*-dev')
   local packages=(libssl-dev libssl3 libfmt-dev libspdlog-dev libexpected-dev "$boost" libcli11-dev nlohmann-json3-dev
-    libgtest-dev libgmock-dev)
+    libxxhash-dev libgtest-dev libgmock-dev)
   local apt=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
     -o Dir::State="$root/apt" -o Dir::State::status="$root/apt/status" -o Dir::Cache="$root/apt")
   rm -rf "$root"

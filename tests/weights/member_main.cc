@@ -1,0 +1,155 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// A publisher or subscriber of weights, which does what it is told, line by line; each answer is a line, "ok
+// ..." or the error. Usage:
+//   weights_member publish ADDRESS TENSORS_SEED BYTES CUT_SEED
+//   weights_member subscribe ADDRESS TENSORS_SEED BYTES CUT_SEED CHUNK_BYTES PUBLISHER:PORT...
+// It begins with "ok ADDRESS PORT". A publisher knows `publish V`, `withdraw V`, `copies V COUNT` (waits) and
+// `spoil` (changes a byte of what it published); a subscriber `stage V` ("ok BYTES FROM_PUBLISHER WRONG
+// BRIDGED SECONDS", once every byte is compared with the model), `again V` (in place), `commit`, `drop V` and
+// `spoil`.
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "p2p/weights/publisher.h"
+#include "p2p/weights/subscriber.h"
+#include "weights/model.h"
+
+namespace p2p::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+void say(const std::string& line) { std::cout << line << std::endl; }
+
+void say(const Status& status, const std::string& more = "") {
+  if (status) return say("ok " + more);
+  say(std::string(to_string(status.error().code)) + " " + status.error().message);
+}
+
+Options options_of(const std::string& address) {
+  Options options = Options::from_environment().value();
+  options.listen_address = address;
+  return options;
+}
+
+struct Setup {
+  std::string address;
+  WeightsModel model;
+  std::uint64_t cut;
+};
+
+void spoil(const WeightsModel::Shards& shards) {
+  const weights::Shard first = shards.manifest.shard(0, 0);
+  *reinterpret_cast<std::byte*>(first.address) ^= std::byte{1};
+  say("ok");
+}
+
+int publish(const Setup& setup) {
+  auto publisher = weights::Publisher::create(options_of(setup.address));
+  if (!publisher) return say(tl::unexpected(publisher.error())), 1;
+  say("ok " + publisher->address() + " " + std::to_string(publisher->port()));
+  std::vector<WeightsModel::Shards> versions;  // for each publish
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream words(line);
+    std::string what;
+    std::uint64_t version = 0, count = 0;
+    words >> what >> version >> count;
+    if (what == "publish") {
+      versions.push_back(setup.model.cut(setup.cut));
+      setup.model.fill(versions.back(), version);
+      say(publisher->publish(version, versions.back().manifest));
+    } else if (what == "withdraw") {
+      say(publisher->withdraw(version));
+    } else if (what == "copies") {
+      say(publisher->wait_copies(version, count, 60s));
+    } else {
+      spoil(versions.back());
+    }
+  }
+  return 0;
+}
+
+class SubscriberMember {
+ public:
+  SubscriberMember(const Setup& setup, weights::Subscriber subscriber)
+      : setup_(setup), subscriber_(std::move(subscriber)), shards_(setup.model.cut(setup.cut)) {}
+
+  void obey(const std::string& line) {
+    std::istringstream words(line);
+    std::string what;
+    std::uint64_t version = 0;
+    words >> what >> version;
+    if (what == "stage" || what == "again" || what == "tell") return stage(version, what);
+    if (what == "wait") {
+      const auto offered = subscriber_.wait_version(version - 1, 60s);
+      return offered ? say("ok") : say(tl::unexpected(offered.error()));
+    }
+    if (what == "commit") {
+      const auto committed = subscriber_.commit();
+      return committed ? say("ok " + std::to_string(*committed)) : say(tl::unexpected(committed.error()));
+    }
+    if (what == "drop") return say(subscriber_.drop(version));
+    spoil(shards_);
+  }
+
+ private:
+  void stage(std::uint64_t version, const std::string& how) {
+    weights::StageOptions options;
+    weights::Progress progress;
+    options.in_place = how == "again";
+    options.timeout = 60s;
+    options.progress = [&](const weights::Progress& now) {
+      if (how == "tell" && progress.bytes == 0 && now.bytes > 0) say("come");
+      progress = now;
+    };
+    const auto start = std::chrono::steady_clock::now();
+    const Status staged = subscriber_.stage(version, shards_.manifest, options);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (!staged) return say(staged);
+    if (const std::uint64_t wrong = setup_.model.differ(shards_, version)) {
+      return say("differ " + std::to_string(wrong) + " bytes");
+    }
+    std::ostringstream out;
+    out << progress.bytes << ' ' << progress.publisher_bytes << ' ' << progress.wrong_digests << ' '
+        << progress.bridged << ' ' << took.count();
+    say(Status(), out.str());
+  }
+
+  const Setup& setup_;
+  weights::Subscriber subscriber_;
+  WeightsModel::Shards shards_;
+};
+
+int subscribe(const Setup& setup, std::uint64_t chunk_bytes, std::vector<std::string> publishers) {
+  weights::SubscriberOptions options;
+  options.endpoint = options_of(setup.address);
+  options.publishers = std::move(publishers);
+  options.chunk_bytes = chunk_bytes;
+  options.stall = 3s;
+  auto subscriber = weights::Subscriber::create(options);
+  if (!subscriber) return say(tl::unexpected(subscriber.error())), 1;
+  say("ok " + subscriber->address() + " " + std::to_string(subscriber->port()));
+  SubscriberMember member(setup, std::move(*subscriber));
+  for (std::string line; std::getline(std::cin, line);) member.obey(line);
+  return 0;
+}
+
+}  // namespace
+}  // namespace p2p::testing
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const auto number = [&](std::size_t at) { return std::strtoull(words[at].c_str(), nullptr, 10); };
+  if (words.size() < 5 || (words[0] == "subscribe" && words.size() < 7)) {
+    std::cerr << "weights_member: too few words\n";
+    return 2;
+  }
+  const p2p::testing::Setup setup{words[1], {number(2), number(3)}, number(4)};
+  if (words[0] == "publish") return p2p::testing::publish(setup);
+  return p2p::testing::subscribe(setup, number(5), {words.begin() + 6, words.end()});
+}

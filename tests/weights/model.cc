@@ -1,0 +1,128 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "weights/model.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <utility>
+
+namespace p2p::testing {
+
+namespace {
+
+using Numbers = std::vector<std::uint64_t>;
+
+std::uint64_t draw(std::mt19937_64& dice, std::uint64_t most) {
+  return std::uniform_int_distribution<std::uint64_t>(0, most)(dice);
+}
+
+/// Byte `at` of a tensor in a version.
+std::byte byte_of(std::uint64_t version, std::uint64_t tensor, std::uint64_t at) {
+  std::uint64_t x = (version << 48) ^ (tensor << 40) ^ (at >> 3);
+  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9;
+  x ^= x >> 32;
+  return static_cast<std::byte>(x >> (8 * (at & 7)));
+}
+
+}  // namespace
+
+WeightsModel::WeightsModel(std::uint64_t tensors_seed, std::uint64_t bytes) {
+  std::mt19937_64 dice(tensors_seed);
+  if (tensors_seed == 0) {
+    tensors_.push_back({{bytes}, 1});
+    return;
+  }
+  for (std::uint64_t done = 0; done < bytes;) {
+    Tensor tensor;
+    tensor.element = 1U << draw(dice, 3);
+    std::uint64_t rest = std::max<std::uint64_t>((bytes - done) / tensor.element / (1 + draw(dice, 3)), 1);
+    for (std::uint64_t dims = draw(dice, 3); dims > 0; --dims) {
+      const std::uint64_t extent = std::min<std::uint64_t>(rest, 1 + draw(dice, dims == 1 ? rest : 40));
+      tensor.shape.push_back(extent);
+      rest /= extent;
+    }
+    std::uint64_t size = tensor.element;
+    for (const std::uint64_t extent : tensor.shape) size *= extent;
+    done += std::max(size, bytes / 16);  // few tensors of a single element
+    tensors_.push_back(std::move(tensor));
+  }
+}
+
+WeightsModel::Shards WeightsModel::cut(std::uint64_t cut_seed) const {
+  std::mt19937_64 dice(cut_seed);
+  Shards shards;
+  std::vector<std::vector<std::pair<Numbers, Numbers>>> boxes;  // of each tensor
+  std::uint64_t bytes = 0;
+  for (const Tensor& tensor : tensors_) {
+    auto& cuts = boxes.emplace_back();
+    cuts.push_back({Numbers(tensor.shape.size(), 0), tensor.shape});
+    for (std::uint64_t more = cut_seed == 0 || tensor.shape.empty() ? 0 : draw(dice, 4); more > 0; --more) {
+      const std::size_t at = draw(dice, cuts.size() - 1), dim = draw(dice, tensor.shape.size() - 1);
+      if (cuts[at].second[dim] < 2) continue;
+      const std::uint64_t first = 1 + draw(dice, cuts[at].second[dim] - 2);
+      auto rest = cuts[at];
+      rest.first[dim] += first, rest.second[dim] -= first, cuts[at].second[dim] = first;
+      cuts.push_back(std::move(rest));
+    }
+    std::uint64_t size = tensor.element;
+    for (const std::uint64_t extent : tensor.shape) size *= extent;
+    bytes += size + cuts.size() * 8;
+  }
+  shards.memory = std::make_unique<Pages>(bytes);
+  std::uint64_t at = reinterpret_cast<std::uint64_t>(shards.memory->data());
+  for (std::size_t number = 0; number < tensors_.size(); ++number) {
+    const Tensor& tensor = tensors_[number];
+    const auto added =
+        shards.manifest.add_tensor("t" + std::to_string(number),
+                                   {"u" + std::to_string(8 * tensor.element), tensor.element}, tensor.shape);
+    for (const auto& [offset, size] : boxes[number]) {
+      (void)shards.manifest.add_shard(added.value(), {0, at, offset, size, {}});
+      std::uint64_t taken = tensor.element;
+      for (const std::uint64_t extent : size) taken *= extent;
+      at += taken + (draw(dice, 1) == 0 ? 0 : 8);  // some touch, some do not
+    }
+  }
+  return shards;
+}
+
+/// Calls `use(memory, tensor, where in the tensor, bytes)` for each row of a shard.
+template <class Use>
+void WeightsModel::for_each_row(const Shards& shards, Use use) const {
+  const weights::Manifest& manifest = shards.manifest;
+  for (std::uint32_t tensor = 0; tensor < manifest.tensors(); ++tensor) {
+    const auto shape = manifest.shape(tensor);
+    const std::uint64_t element = manifest.dtype(tensor).bytes;
+    for (std::size_t at = 0; at < manifest.shards(tensor); ++at) {
+      const weights::Shard shard = manifest.shard(tensor, at);
+      Numbers index(shape.size(), 0);
+      auto* memory = reinterpret_cast<std::byte*>(shard.address);
+      const std::uint64_t row = shard.size.back() * element;
+      for (bool more = true; more;) {
+        std::uint64_t flat = 0;
+        for (std::size_t d = 0; d < shape.size(); ++d) flat = flat * shape[d] + shard.offset[d] + index[d];
+        use(std::span(memory, row), tensor, flat * element);
+        memory += row;
+        std::size_t d = shape.size() - 1;
+        for (more = false; d-- > 0 && !more; more |= index[d] != 0) {
+          index[d] = index[d] + 1 == shard.size[d] ? 0 : index[d] + 1;
+        }
+      }
+    }
+  }
+}
+
+void WeightsModel::fill(const Shards& shards, std::uint64_t version) const {
+  for_each_row(shards, [&](std::span<std::byte> row, std::uint64_t tensor, std::uint64_t at) {
+    for (std::byte& byte : row) byte = byte_of(version, tensor, at++);
+  });
+}
+
+std::uint64_t WeightsModel::differ(const Shards& shards, std::uint64_t version) const {
+  std::uint64_t wrong = 0;
+  for_each_row(shards, [&](std::span<std::byte> row, std::uint64_t tensor, std::uint64_t at) {
+    for (const std::byte byte : row) wrong += byte == byte_of(version, tensor, at++) ? 0 : 1;
+  });
+  return wrong;
+}
+
+}  // namespace p2p::testing

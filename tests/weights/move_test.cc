@@ -1,0 +1,219 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// Weights between processes: every byte against a model, whoever is killed, joins late, leaves or lies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/bounds.h"
+#include "support/process.h"
+
+namespace p2p::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::uint64_t kBytes = 4 << 20;
+
+/// How many seeds a random test takes: more in the long form (docs/testing.md).
+int seeds(int usual) {
+  const char* const many = std::getenv("P2P_WEIGHTS_SEEDS");  // NOLINT(concurrency-mt-unsafe): no setenv here
+  return many != nullptr ? std::atoi(many) : scaled(usual, usual / 2);
+}
+
+/// A process that publishes or subscribes (member_main.cc).
+class WeightsMember {
+ public:
+  explicit WeightsMember(const std::vector<std::string>& words) : process_(spawn(words)) {
+    std::istringstream answer(finish());
+    std::string ok, address, port;
+    answer >> ok >> address >> port;
+    EXPECT_EQ(ok, "ok") << answer.str();
+    place_ = address + ":" + port;
+  }
+
+  const std::string& place() const { return place_; }
+  Process& process() { return process_; }
+  void begin(const std::string& command) { EXPECT_TRUE(process_.write_line(command)); }
+  std::string finish() { return process_.read_line(2 * kLimit).value_or("nothing"); }
+  std::string call(const std::string& command) {
+    begin(command);
+    return finish();
+  }
+
+ private:
+  static Process spawn(std::vector<std::string> words) {
+    words.insert(words.begin(), WEIGHTS_MEMBER);
+    return std::move(Process::spawn(words).value());
+  }
+
+  Process process_;
+  std::string place_;
+};
+
+std::string text(std::uint64_t number) { return std::to_string(number); }
+
+/// Members of one set of tensors.
+struct Cast {
+  std::uint64_t tensors = 1;
+  std::uint64_t chunk_bytes = 64 << 10;
+
+  WeightsMember publisher(std::uint64_t cut = 1) const {
+    return WeightsMember({"publish", "127.0.0.1", text(tensors), text(kBytes), text(cut)});
+  }
+  WeightsMember subscriber(std::uint64_t cut, const std::vector<std::string>& places) const {
+    std::vector<std::string> words{"subscribe",  "127.0.0.1", text(tensors),
+                                   text(kBytes), text(cut),   text(chunk_bytes)};
+    words.insert(words.end(), places.begin(), places.end());
+    return WeightsMember(words);
+  }
+};
+
+/// What a stage answered after "ok".
+struct Staged {
+  std::uint64_t bytes = 0, from_publisher = 0, wrong = 0, bridged = 0;
+};
+Staged staged(const std::string& answer) {
+  EXPECT_THAT(answer, StartsWith("ok "));
+  Staged row;
+  std::istringstream words(answer.substr(std::min<std::size_t>(3, answer.size())));
+  words >> row.bytes >> row.from_publisher >> row.wrong >> row.bridged;
+  return row;
+}
+
+TEST(WeightsMove, EveryByteOfRandomShardingsArrives) {
+  for (int seed = 1; seed <= seeds(4); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Cast cast{static_cast<std::uint64_t>(seed)};
+    auto publisher = cast.publisher(static_cast<std::uint64_t>(seed) % 3);
+    ASSERT_EQ(publisher.call("publish 7"), "ok ");
+    std::vector<WeightsMember> subscribers;
+    for (const std::uint64_t cut : {1, 1, 2}) {  // two classes
+      subscribers.push_back(
+          cast.subscriber(100 * static_cast<std::uint64_t>(seed) + cut, {publisher.place()}));
+    }
+    for (WeightsMember& member : subscribers) member.begin("stage 7");
+    for (WeightsMember& member : subscribers) EXPECT_GT(staged(member.finish()).bytes, 0);
+    EXPECT_EQ(publisher.call("copies 7 3"), "ok ");
+    for (WeightsMember& member : subscribers) EXPECT_EQ(member.call("commit"), "ok 7");
+  }
+}
+
+TEST(WeightsMove, TheNextVersionTakesItsPlace) {
+  const Cast cast;
+  auto publisher = cast.publisher();
+  auto subscriber = cast.subscriber(2, {publisher.place()});
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  EXPECT_THAT(publisher.call("publish 1"), HasSubstr("published already"));
+  EXPECT_THAT(subscriber.call("commit"), StartsWith("not_found"));
+  staged(subscriber.call("stage 1"));
+  ASSERT_EQ(subscriber.call("commit"), "ok 1");
+  subscriber.begin("again 2");  // before there is one
+  ASSERT_EQ(publisher.call("publish 2"), "ok ");
+  staged(subscriber.finish());
+  ASSERT_EQ(subscriber.call("commit"), "ok 2");
+  ASSERT_EQ(publisher.call("publish 3"), "ok ");
+  EXPECT_THAT(subscriber.call("stage 3"), AllOf(StartsWith("invalid_argument"), HasSubstr("in_place")));
+  EXPECT_EQ(publisher.call("withdraw 3"), "ok ");
+  EXPECT_THAT(publisher.call("withdraw 3"), StartsWith("not_found"));
+}
+
+TEST(WeightsMove, WhoJoinsLateTakesFromThoseWhoHaveIt) {
+  const Cast cast;
+  auto publisher = cast.publisher();
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  auto first = cast.subscriber(2, {publisher.place()});
+  const Staged source = staged(first.call("stage 1"));
+  EXPECT_EQ(source.from_publisher, source.bytes);
+  auto second = cast.subscriber(2, {publisher.place()});
+  EXPECT_LT(staged(second.call("stage 1")).from_publisher, source.bytes / 2);
+  publisher.process().kill_now();
+  auto third = cast.subscriber(2, {publisher.place(), second.place()});
+  EXPECT_EQ(staged(third.call("stage 1")).from_publisher, 0);
+  auto other = cast.subscriber(3, {second.place()});
+  EXPECT_THAT(other.call("stage 1"), AllOf(StartsWith("invalid_argument"), HasSubstr("other shards")));
+}
+
+TEST(WeightsMove, SurvivorsOfAKilledRelayGetAll) {
+  for (int seed = 1; seed <= seeds(4); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 dice(static_cast<std::uint64_t>(seed));
+    const Cast cast{static_cast<std::uint64_t>(seed), 16 << 10};
+    auto publisher = cast.publisher();
+    ASSERT_EQ(publisher.call("publish 1"), "ok ");
+    std::vector<WeightsMember> subscribers;
+    for (int i = 0; i < 4; ++i) subscribers.push_back(cast.subscriber(2, {publisher.place()}));
+    for (WeightsMember& member : subscribers) member.begin("stage 1");
+    const std::size_t victim = dice() % subscribers.size();
+    std::this_thread::sleep_for(std::chrono::microseconds(dice() % 150000));  // the moment, by seed
+    subscribers[victim].process().kill_now();
+    for (std::size_t at = 0; at < subscribers.size(); ++at) {
+      if (at != victim) staged(subscribers[at].finish());
+    }
+  }
+}
+
+TEST(WeightsMove, WithoutThePublisherOneCopyIsEnough) {
+  const Cast cast{1, 16 << 10};
+  auto publisher = cast.publisher();
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  std::vector<WeightsMember> subscribers;
+  for (int i = 0; i < 3; ++i) subscribers.push_back(cast.subscriber(2, {publisher.place()}));
+  for (WeightsMember& member : subscribers) member.begin("stage 1");
+  ASSERT_EQ(publisher.call("copies 1 1"), "ok ");
+  publisher.process().kill_now();
+  for (WeightsMember& member : subscribers) staged(member.finish());
+}
+
+TEST(WeightsMove, AStageEndsWhereNobodyIsLeftWhoHasIt) {
+  const Cast cast{1, 4 << 10};
+  auto publisher = cast.publisher();
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  auto subscriber = cast.subscriber(2, {publisher.place()});
+  EXPECT_EQ(subscriber.call("tell 1"), "come");
+  publisher.process().kill_now();
+  const std::string answer = subscriber.finish();
+  EXPECT_THAT(answer, AnyOf(StartsWith("ok "), AllOf(StartsWith("peer_gone"), HasSubstr("nobody has"))));
+}
+
+TEST(WeightsMove, AChunkThatCameWrongComesAgainFromAnother) {
+  const Cast cast;
+  auto publisher = cast.publisher();
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  auto relay = cast.subscriber(2, {publisher.place()});
+  staged(relay.call("stage 1"));
+  ASSERT_EQ(relay.call("spoil"), "ok");
+  auto second = cast.subscriber(2, {publisher.place()});
+  const Staged row = staged(second.call("stage 1"));
+  EXPECT_EQ(row.wrong, 1);
+  EXPECT_GT(row.from_publisher, 0);
+  second.process().kill_now();
+  ASSERT_EQ(publisher.call("spoil"), "ok");
+  auto last = cast.subscriber(2, {publisher.place()});
+  EXPECT_THAT(last.call("stage 1"), AllOf(StartsWith("protocol"), HasSubstr("chunk 0 came wrong")));
+  EXPECT_THAT(last.call("commit"), StartsWith("not_found"));
+}
+
+TEST(WeightsMove, TwoPublishersOfOneVersionAreRefused) {
+  const Cast cast;
+  auto one = cast.publisher(), other = cast.publisher();
+  auto subscriber = cast.subscriber(2, {one.place(), other.place()});
+  for (const std::uint64_t version : {2, 3}) ASSERT_EQ(one.call("publish " + text(version)), "ok ");
+  ASSERT_EQ(subscriber.call("wait 3"), "ok");
+  for (const std::uint64_t version : {2, 4}) ASSERT_EQ(other.call("publish " + text(version)), "ok ");
+  ASSERT_EQ(subscriber.call("wait 4"), "ok");
+  EXPECT_THAT(subscriber.call("stage 2"), AllOf(StartsWith("invalid_argument"), HasSubstr("two publishers")));
+  staged(subscriber.call("stage 3"));
+}
+
+}  // namespace
+}  // namespace p2p::testing

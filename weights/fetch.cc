@@ -1,0 +1,285 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "fetch.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "digest.h"
+#include "p2p/write_log.h"
+
+namespace p2p::weights {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// Reads under way at a time: one moves while the next is asked for and the last one is checked.
+constexpr std::size_t kDepth = 3;
+
+// How many of those in front are asked what they have: the predecessor, and two that can bridge it.
+constexpr std::size_t kFollowed = 3;
+
+// A member is slow if there is nothing to take from it for so long while the next one is so many chunks
+// ahead,
+constexpr std::chrono::milliseconds kLagging{100};
+constexpr std::uint32_t kLag = 8;
+// or for so long while another has anything,
+constexpr std::chrono::milliseconds kQuiet{1000};
+// or if a chunk from it takes longer than this, and than all under way at this rate.
+constexpr std::chrono::milliseconds kPatience{2000};
+constexpr std::uint64_t kSlowBytesPerMs = 8 << 10;
+
+// Times that one chunk may come wrong, from whomever.
+constexpr std::uint32_t kMostWrong = 4;
+
+std::string place_of(const Member& member) { return member.address + ":" + std::to_string(member.port); }
+
+}  // namespace
+
+Fetch::Fetch(Node& node, Holding& holding, const HeldPieces& pieces, const Lent& lent,
+             std::chrono::milliseconds stall)
+    : node_(node),
+      holding_(holding),
+      pieces_(pieces),
+      lent_(lent),
+      stall_(stall),
+      moved_(Clock::now()),
+      starved_(moved_) {
+  const std::uint32_t chunks = holding.demand().chunks();
+  pulled_.resize(chunks);
+  digests_.resize(chunks);
+  told_by_publisher_.resize(chunks);
+  progress_.version = holding.key().version;
+  progress_.total_bytes = holding.demand().bytes;
+}
+
+Fetch::~Fetch() {
+  for (const Pull& pull : pulls_) pull.transfer.cancel();
+}
+
+void Fetch::tell(const Member& member) {
+  if (member.id == node_.self().id) {
+    order_ = member.order;
+    return;
+  }
+  const auto known = std::ranges::find(sources_, member.id, [](const auto& row) { return row->member.id; });
+  if (known == sources_.end()) sources_.push_back(std::make_unique<Source>(node_, holding_, member));
+}
+
+void Fetch::laid_out(const LinkPtr& link, const RegionDescriptor& table) {
+  for (const auto& source : sources_) {
+    if (source->link() == link) source->laid_out(table);
+  }
+}
+
+void Fetch::have(const LinkPtr& link, const std::vector<ChunkDigest>& chunks) {
+  for (const auto& source : sources_) {
+    if (source->link() != link) continue;
+    for (const ChunkDigest& row : chunks) {
+      if (!source->has_come(row)) continue;
+      // What the publisher says counts more than what others say of it.
+      if (told_by_publisher_[row.chunk]) continue;
+      if (digests_[row.chunk] && !source->is_publisher()) continue;
+      digests_[row.chunk] = row.digest;
+      told_by_publisher_[row.chunk] = source->is_publisher();
+    }
+  }
+}
+
+void Fetch::lost(const LinkPtr& link) {
+  for (const auto& source : sources_) {
+    if (source->link() != link || source->lost()) continue;
+    const bool first = !ranked_.empty() && ranked_[0] == source.get();
+    if (first) ++progress_.bridged;
+    source->lose();
+  }
+}
+
+/// Those before this one in the chain, the nearest first and those of this host before others; then those
+/// behind; then the slow ones. The publisher is the very first of the chain.
+void Fetch::rank() {
+  ranked_.clear();
+  for (const auto& source : sources_) {
+    if (!source->lost()) ranked_.push_back(source.get());
+  }
+  const std::string here = node_.self().address;
+  const auto place = [&](const Source* source) {
+    const bool behind = source->member.order > *order_;
+    const bool away = source->member.address != here || source->is_publisher();
+    const auto order = static_cast<std::int64_t>(source->member.order);
+    return std::tuple(source->slow, behind, away, behind ? order : -order);
+  };
+  std::ranges::sort(ranked_, {}, place);
+}
+
+void Fetch::follow() {
+  for (std::size_t at = 0; at < ranked_.size(); ++at) {
+    if (at < kFollowed || ranked_[at]->is_publisher()) ranked_[at]->follow();
+  }
+  progress_.from = ranked_.empty() ? "" : place_of(ranked_[0]->member);
+}
+
+bool Fetch::finish_pulls() {
+  bool any = false;
+  for (std::size_t at = 0; at < pulls_.size();) {
+    if (!pulls_[at].transfer.done()) {
+      ++at;
+      continue;
+    }
+    any = true;
+    const Pull pull = std::move(pulls_[at]);
+    pulls_.erase(pulls_.begin() + static_cast<std::ptrdiff_t>(at));
+    pulled_[pull.chunk] = false;
+    first_missing_ = std::min(first_missing_, pull.chunk);
+    if (const Status status = pull.transfer.status()) {
+      if (auto checked = check(pull); !checked) failed_ = checked.error();
+    } else if (status.error().code != ErrorCode::kCancelled) {
+      pass(*pull.source, status.error().message);
+    }
+  }
+  return any;
+}
+
+/// A chunk has come: whether it is what the publisher has.
+Status Fetch::check(const Pull& pull) {
+  Digest digest;
+  const Demand& demand = holding_.demand();
+  for (const Piece& piece : pieces_.within(demand.begin(pull.chunk), demand.end(pull.chunk))) {
+    digest.add(reinterpret_cast<const void*>(piece.address), piece.bytes);
+  }
+  if (digest.value() == digests_[pull.chunk]) {
+    const std::uint64_t bytes = demand.end(pull.chunk) - demand.begin(pull.chunk);
+    moved_ = Clock::now();
+    progress_.bytes += bytes;
+    if (pull.source->is_publisher()) progress_.publisher_bytes += bytes;
+    holding_.add(pull.chunk, digest.value());
+    return {};
+  }
+  ++progress_.wrong_digests;
+  pull.source->bad.insert(pull.chunk);
+  write_log(LogLevel::kWarning, "Weights: chunk " + std::to_string(pull.chunk) + " of version " +
+                                    std::to_string(holding_.key().version) + " came wrong from " +
+                                    place_of(pull.source->member) + ", and is asked for again");
+  if (++wrong_[pull.chunk] < kMostWrong) return {};
+  return tl::unexpected(Error{ErrorCode::kProtocol, "chunk " + std::to_string(pull.chunk) + " came wrong " +
+                                                        std::to_string(kMostWrong) + " times, at last from " +
+                                                        place_of(pull.source->member) +
+                                                        "; the memory published may have changed"});
+}
+
+void Fetch::pass(Source& source, const std::string& why) {
+  if (source.slow || source.lost()) return;
+  source.slow = true;
+  starved_ = Clock::now();
+  ++progress_.bridged;
+  write_log(LogLevel::kInfo, "Weights: " + place_of(source.member) + " is passed over: " + why);
+}
+
+std::uint32_t Fetch::missing_at(const Source& source) const {
+  std::uint32_t count = 0;
+  for (std::uint32_t chunk = first_missing_; chunk < pulled_.size(); ++chunk) {
+    if (missing(chunk) && source.has(chunk)) ++count;
+  }
+  return count;
+}
+
+void Fetch::pass_slow(Clock::time_point now) {
+  if (ranked_.size() < 2 || ranked_[0]->slow) return;
+  Source& first = *ranked_[0];
+  const auto patience =
+      kPatience + std::chrono::milliseconds(kDepth * holding_.demand().chunk_bytes / kSlowBytesPerMs);
+  for (const Pull& pull : pulls_) {
+    if (pull.source != &first || now - pull.start < patience) continue;
+    for (const Pull& other : pulls_) {
+      if (other.source == &first) other.transfer.cancel();
+    }
+    return pass(first, "a chunk has not come for long");
+  }
+  if (!pulls_.empty() || missing_at(first) > 0) {
+    starved_ = now;
+    return;
+  }
+  if (now - starved_ < kLagging) return;
+  if (first.heard() && missing_at(*ranked_[1]) > kLag)
+    return pass(first, "it has much less than the next one");
+  if (now - starved_ < kQuiet) return;
+  for (const Source* source : ranked_) {
+    if (missing_at(*source) > 0) return pass(first, "nothing has come from it for long");
+  }
+}
+
+/// The first who has it; none as long as the first one may still get it.
+Source* Fetch::source_of(std::uint32_t chunk) {
+  bool all_bad = true;
+  for (Source* source : ranked_) {
+    if (source->bad.contains(chunk)) continue;
+    all_bad = false;
+    if (source->has(chunk)) return source;
+    if (!source->slow) return nullptr;
+  }
+  if (all_bad) {
+    for (Source* source : ranked_) source->bad.erase(chunk);
+  }
+  return nullptr;
+}
+
+void Fetch::start_pulls(Clock::time_point now) {
+  const std::uint32_t chunks = holding_.demand().chunks();
+  while (first_missing_ < chunks && holding_.has(first_missing_)) ++first_missing_;
+  for (std::uint32_t chunk = first_missing_; chunk < chunks && pulls_.size() < kDepth; ++chunk) {
+    if (!missing(chunk) || !digests_[chunk]) continue;
+    Source* source = source_of(chunk);
+    if (source == nullptr) continue;
+    const auto ready = source->ready();
+    if (!ready) {
+      pass(*source, ready.error().message);
+      source->bad.insert(chunk);
+      continue;
+    }
+    if (!*ready) return;
+    const Demand& demand = holding_.demand();
+    auto transfer = source->read(chunk, lent_, pieces_.within(demand.begin(chunk), demand.end(chunk)));
+    if (!transfer) {
+      pass(*source, transfer.error().message);
+      source->bad.insert(chunk);
+      continue;
+    }
+    transfer->on_done([wake = node_.wake()] { wake->ring(); });
+    pulls_.push_back({chunk, source, std::move(*transfer), now});
+    pulled_[chunk] = true;
+  }
+}
+
+Status Fetch::check_stall(Clock::time_point now) {
+  if (now - moved_ < stall_ || !pulls_.empty()) return {};
+  const bool publisher = std::ranges::any_of(ranked_, &Source::is_publisher);
+  const bool some = std::ranges::any_of(ranked_, [&](const Source* at) { return missing_at(*at) > 0; });
+  if (publisher || some) return {};
+  return tl::unexpected(
+      Error{ErrorCode::kPeerGone, "the publisher is gone, and of those left nobody has chunk " +
+                                      std::to_string(first_missing_) + " of " +
+                                      std::to_string(holding_.demand().chunks())});
+}
+
+Result<bool> Fetch::step() {
+  const Clock::time_point now = Clock::now();
+  const bool more = finish_pulls();
+  if (failed_) return tl::unexpected(*failed_);
+  if (!order_) starved_ = now;
+  if (holding_.whole() || !order_) return more;
+  rank();
+  if (ranked_.empty() && now - std::max(moved_, looked_again_) > kQuiet) {
+    looked_again_ = now;
+    for (const auto& source : sources_) source->find_again();
+    rank();
+  }
+  follow();
+  pass_slow(now);
+  rank();
+  start_pulls(now);
+  if (auto status = check_stall(now); !status) return tl::unexpected(std::move(status.error()));
+  return more;
+}
+
+}  // namespace p2p::weights

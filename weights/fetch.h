@@ -1,0 +1,80 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "p2p/weights/subscriber.h"
+#include "source.h"
+
+namespace p2p::weights {
+
+/// Fills a holding from other members: from the one before in the chain, and past it where it is lost, slow
+/// or wrong. Used by the node's thread.
+class Fetch {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// All four outlive it. `lent` is the memory of `pieces`.
+  Fetch(Node& node, Holding& holding, const HeldPieces& pieces, const Lent& lent,
+        std::chrono::milliseconds stall);
+  ~Fetch();
+  Fetch(const Fetch&) = delete;
+  Fetch& operator=(const Fetch&) = delete;
+
+  void tell(const Member& member);
+  void laid_out(const LinkPtr& link, const RegionDescriptor& table);
+  void have(const LinkPtr& link, const std::vector<ChunkDigest>& chunks);
+  void lost(const LinkPtr& link);
+
+  /// What is due; true: there is more, at once. An error: it cannot be filled.
+  Result<bool> step();
+  const Progress& progress() const { return progress_; }
+
+ private:
+  struct Pull {
+    std::uint32_t chunk = 0;
+    Source* source = nullptr;
+    Transfer transfer;
+    Clock::time_point start;
+  };
+
+  void rank();
+  void follow();
+  bool finish_pulls();
+  Status check(const Pull& pull);
+  void pass_slow(Clock::time_point now);
+  void pass(Source& source, const std::string& why);
+  void start_pulls(Clock::time_point now);
+  Source* source_of(std::uint32_t chunk);
+  Status check_stall(Clock::time_point now);
+  bool missing(std::uint32_t chunk) const { return !holding_.has(chunk) && !pulled_[chunk]; }
+  std::uint32_t missing_at(const Source& source) const;
+
+  Node& node_;
+  Holding& holding_;
+  const HeldPieces& pieces_;
+  const Lent& lent_;
+  const std::chrono::milliseconds stall_;
+  std::optional<std::uint32_t> order_;  // own, in the chain; none: not admitted yet
+  std::vector<std::unique_ptr<Source>> sources_;
+  std::vector<Source*> ranked_;  // those not lost, the one to take from first
+  std::vector<Pull> pulls_;
+  std::vector<bool> pulled_;                           // chunks of `pulls_`
+  std::vector<std::optional<std::uint64_t>> digests_;  // as told
+  std::vector<bool> told_by_publisher_;                // which of them
+  std::uint32_t first_missing_ = 0;                    // all before it are here
+  Clock::time_point moved_;                            // when a chunk came last
+  Clock::time_point starved_;                          // when there was something to take from the first one
+  Clock::time_point looked_again_;                     // for members that were lost
+  std::map<std::uint32_t, std::uint32_t> wrong_;       // how often a chunk came wrong
+  std::optional<Error> failed_;
+  Progress progress_;
+};
+
+}  // namespace p2p::weights

@@ -1,0 +1,72 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "holding.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace p2p::weights {
+
+namespace {
+
+// The most members of a class that are remembered.
+constexpr std::size_t kMostMembers = 4096;
+
+}  // namespace
+
+Holding::Holding(Node& node, const Key& key, Demand demand, const RegionDescriptor& table)
+    : node_(node), key_(key), demand_(std::move(demand)), table_(table) {
+  have_.resize(demand_.chunks());
+  digests_.resize(demand_.chunks());
+}
+
+void Holding::add(std::uint32_t chunk, std::uint64_t digest) {
+  if (have_[chunk]) return;
+  have_[chunk] = true;
+  digests_[chunk] = digest;
+  ++count_;
+  for (const LinkPtr& link : followers_) node_.send(link, Have{key_, {{chunk, digest}}});
+}
+
+void Holding::follow(const LinkPtr& link) {
+  if (std::ranges::find(followers_, link) != followers_.end()) return;
+  followers_.push_back(link);
+  node_.send(link, Layout{key_, table_});
+  Have have{key_, {}};
+  for (std::uint32_t chunk = 0; chunk < have_.size(); ++chunk) {
+    if (have_[chunk]) have.chunks.push_back({chunk, digests_[chunk]});
+    if (have.chunks.size() == kMostChunksTold) {
+      node_.send(link, have);
+      have.chunks.clear();
+    }
+  }
+  if (!have.chunks.empty()) node_.send(link, have);
+}
+
+void Holding::learn(const Member& member) {
+  const auto known = std::ranges::find(members_, member.id, &Member::id);
+  if (known != members_.end()) {
+    *known = member;
+  } else if (members_.size() < kMostMembers) {
+    members_.push_back(member);
+  }
+}
+
+void Holding::admit(const LinkPtr& link) {
+  Member joins = link->peer;
+  std::erase_if(members_, [&](const Member& member) { return member.id == joins.id; });
+  joins.order = 1;
+  for (const Member& member : members_) joins.order = std::max(joins.order, member.order + 1);
+  for (const Member& member : members_) {
+    node_.send(link, Tell{key_, member});
+    if (const LinkPtr other = node_.link_to(member.id)) node_.send(other, Tell{key_, joins});
+  }
+  learn(joins);
+  node_.send(link, Tell{key_, joins});
+}
+
+void Holding::forget(const LinkPtr& link) {
+  std::erase(followers_, link);
+  std::erase_if(members_, [&](const Member& member) { return member.id == link->peer.id; });
+}
+
+}  // namespace p2p::weights

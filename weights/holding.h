@@ -1,0 +1,50 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "node.h"
+#include "pieces.h"
+
+namespace p2p::weights {
+
+/// What this node has of a class, who is told of it, and who else takes part. Used by the node's thread.
+class Holding {
+ public:
+  Holding(Node& node, const Key& key, Demand demand, const RegionDescriptor& table);
+
+  const Key& key() const { return key_; }
+  const Demand& demand() const { return demand_; }
+  bool has(std::uint32_t chunk) const { return have_[chunk]; }
+  std::uint64_t digest(std::uint32_t chunk) const { return digests_[chunk]; }
+  std::uint32_t count() const { return count_; }
+  bool whole() const { return count_ == have_.size(); }
+
+  /// A chunk is here: tells those who follow.
+  void add(std::uint32_t chunk, std::uint64_t digest);
+  /// Tells a peer from now on.
+  void follow(const LinkPtr& link);
+
+  const std::vector<Member>& members() const { return members_; }
+  /// Learns of a member, or its new place in the chain.
+  void learn(const Member& member);
+  /// Puts a peer at the end of the chain, and tells it and the others of each other.
+  void admit(const LinkPtr& link);
+  /// Forgets a peer that is lost.
+  void forget(const LinkPtr& link);
+
+ private:
+  Node& node_;
+  Key key_;
+  Demand demand_;
+  RegionDescriptor table_;
+  std::vector<bool> have_;
+  std::vector<std::uint64_t> digests_;
+  std::uint32_t count_ = 0;
+  std::vector<LinkPtr> followers_;
+  std::vector<Member> members_;
+};
+
+}  // namespace p2p::weights

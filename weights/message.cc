@@ -1,0 +1,150 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "message.h"
+
+#include <span>
+
+#include "bytes.h"
+
+namespace p2p::weights {
+
+namespace {
+
+// Changes when a message does: others are not understood.
+constexpr std::string_view kNoteMark = "uccl.weights 1";
+constexpr std::size_t kMostText = 1024;
+
+void put(Writer& out, const Key& key) {
+  out.number(key.version);
+  out.number(key.publication);
+  out.number(key.demand);
+}
+
+void put(Writer& out, const RegionDescriptor& region) {
+  const auto bytes = region.serialize();
+  out.raw({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+void put(Writer&, const Offer&) {}
+void put(Writer&, const Withdraw&) {}
+void put(Writer&, const Follow&) {}
+void put(Writer&, const Done&) {}
+void put(Writer& out, const Join& join) { put(out, join.demand); }
+void put(Writer& out, const Refuse& refuse) { out.text(std::string_view(refuse.why).substr(0, kMostText)); }
+void put(Writer& out, const Layout& layout) { put(out, layout.table); }
+
+void put(Writer& out, const Tell& tell) {
+  out.number(tell.member.id);
+  out.number(tell.member.order);
+  out.number(tell.member.port);
+  out.text(tell.member.address);
+}
+
+void put(Writer& out, const Have& have) {
+  out.number(static_cast<std::uint32_t>(have.chunks.size()));
+  for (const ChunkDigest& row : have.chunks) {
+    out.number(row.chunk);
+    out.number(row.digest);
+  }
+}
+
+Key take_key(Reader& in) {
+  Key key;
+  key.version = in.number<std::uint64_t>();
+  key.publication = in.number<std::uint64_t>();
+  key.demand = in.number<std::uint64_t>();
+  return key;
+}
+
+bool take(Reader& in, RegionDescriptor& region) {
+  const std::string_view bytes = in.raw(RegionDescriptor::kBytes);
+  const auto parsed = RegionDescriptor::parse(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  if (parsed) region = *parsed;
+  return parsed.has_value();
+}
+
+bool take(Reader&, Offer&) { return true; }
+bool take(Reader&, Withdraw&) { return true; }
+bool take(Reader&, Follow&) { return true; }
+bool take(Reader&, Done&) { return true; }
+bool take(Reader& in, Join& join) { return take(in, join.demand); }
+bool take(Reader& in, Layout& layout) { return take(in, layout.table); }
+
+bool take(Reader& in, Refuse& refuse) {
+  refuse.why = in.text(kMostText);
+  return true;
+}
+
+bool take(Reader& in, Tell& tell) {
+  tell.member.id = in.number<std::uint64_t>();
+  tell.member.order = in.number<std::uint32_t>();
+  tell.member.port = in.number<std::uint16_t>();
+  tell.member.address = in.text(kMostText);
+  return tell.member.id != 0 && tell.member.port != 0 && !tell.member.address.empty();
+}
+
+bool take(Reader& in, Have& have) {
+  const std::uint32_t rows = in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t));
+  if (rows > kMostChunksTold) return false;
+  have.chunks.resize(rows);
+  for (ChunkDigest& row : have.chunks) {
+    row.chunk = in.number<std::uint32_t>();
+    row.digest = in.number<std::uint64_t>();
+  }
+  return true;
+}
+
+/// The message of kind `at` of the variant.
+template <std::size_t at = 0>
+std::optional<Message> take_message(std::size_t kind, Reader& in) {
+  if constexpr (at < std::variant_size_v<Message>) {
+    if (kind != at) return take_message<at + 1>(kind, in);
+    std::variant_alternative_t<at, Message> message;
+    message.key = take_key(in);
+    if (!take(in, message) || !in.at_end()) return std::nullopt;
+    return message;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string encode(const Message& message) {
+  Writer out;
+  out.number(static_cast<std::uint8_t>(message.index()));
+  std::visit(
+      [&](const auto& kind) {
+        put(out, kind.key);
+        put(out, kind);
+      },
+      message);
+  return out.take();
+}
+
+Result<Message> decode(std::string_view bytes) {
+  Reader in(bytes);
+  auto message = take_message(in.number<std::uint8_t>(), in);
+  if (!message || !in.ok()) {
+    return tl::unexpected(Error{ErrorCode::kProtocol, "a message of " + std::to_string(bytes.size()) +
+                                                          " bytes is none about weights"});
+  }
+  return std::move(*message);
+}
+
+std::string encode_note(const std::string& address, std::uint16_t port) {
+  Writer out;
+  out.raw(kNoteMark);
+  out.number(port);
+  out.text(address);
+  return out.take();
+}
+
+std::optional<std::pair<std::string, std::uint16_t>> decode_note(std::string_view note) {
+  Reader in(note);
+  if (in.raw(kNoteMark.size()) != kNoteMark) return std::nullopt;
+  const auto port = in.number<std::uint16_t>();
+  std::string address(in.text(kMostText));
+  if (!in.at_end() || port == 0 || address.empty()) return std::nullopt;
+  return std::pair(std::move(address), port);
+}
+
+}  // namespace p2p::weights

@@ -1,0 +1,88 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "p2p/memory.h"
+#include "p2p/result.h"
+
+namespace p2p::weights {
+
+/// Names what a class of subscribers receives: all who want the same of one publication of a version.
+struct Key {
+  std::uint64_t version = 0;
+  std::uint64_t publication = 0;  ///< drawn by the publisher: tells two publishers of one version apart
+  std::uint64_t demand = 0;       ///< digest of what is wanted; 0 where the publication is meant
+  auto operator<=>(const Key&) const = default;
+};
+
+/// Who takes part, and where it listens. `id` is the incarnation of its endpoint, proven by the handshake.
+struct Member {
+  std::uint64_t id = 0;
+  std::string address;
+  std::uint16_t port = 0;
+  std::uint32_t order = 0;  ///< in the chain of its class; the publisher is 0
+};
+
+/// What a chunk's bytes must hash to.
+struct ChunkDigest {
+  std::uint32_t chunk = 0;
+  std::uint64_t digest = 0;
+};
+
+// The messages, each a notification. What is longer lies in memory that the peer reads (`Region`).
+struct Offer {  ///< to everybody: this version can be asked for here
+  Key key;
+};
+struct Withdraw {  ///< it cannot any more; with a demand: that class alone
+  Key key;
+};
+struct Join {  ///< to whoever offers: who else receives this? The demand lies in the sender's memory.
+  Key key;
+  RegionDescriptor demand;
+};
+struct Refuse {  ///< the answer to a Join that cannot be met
+  Key key;
+  std::string why;
+};
+struct Tell {  ///< of a member of the class; also of the receiver of the message itself
+  Key key;
+  Member member;
+};
+struct Follow {  ///< to a holder: tell what of the class you have, from now on
+  Key key;
+};
+struct Layout {  ///< the answer: where it lies
+  Key key;
+  RegionDescriptor table;
+};
+struct Have {  ///< then, whenever more has come
+  Key key;
+  std::vector<ChunkDigest> chunks;
+};
+struct Done {  ///< to the publisher: all has come
+  Key key;
+};
+
+using Message = std::variant<Offer, Withdraw, Join, Refuse, Tell, Follow, Layout, Have, Done>;
+
+/// The most chunks in one message.
+inline constexpr std::size_t kMostChunksTold = 2048;
+
+std::string encode(const Message& message);
+
+/// kProtocol for what `encode` cannot have made.
+Result<Message> decode(std::string_view bytes);
+
+/// What a member says of itself in each handshake.
+std::string encode_note(const std::string& address, std::uint16_t port);
+std::optional<std::pair<std::string, std::uint16_t>> decode_note(std::string_view note);
+
+}  // namespace p2p::weights

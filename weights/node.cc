@@ -1,0 +1,154 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "p2p/write_log.h"
+
+namespace p2p::weights {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// Notifications do not wake anyone: how often they are looked for, while weights move and else. Short against
+// the time of a chunk of the smallest size on a link of 10 Gbit/s.
+constexpr std::chrono::milliseconds kBusyTurn{1};
+constexpr std::chrono::milliseconds kIdleTurn{10};
+
+}  // namespace
+
+void Wake::ring() {
+  {
+    const std::lock_guard lock(mutex_);
+    ringing_ = true;
+  }
+  rang_.notify_all();
+}
+
+void Wake::wait(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  rang_.wait_for(lock, most, [&] { return ringing_; });
+  ringing_ = false;
+}
+
+Node::Node(Endpoint endpoint) : endpoint_(std::move(endpoint)) {
+  self_ = {endpoint_.incarnation(), endpoint_.address(), endpoint_.port(), 0};
+  endpoint_.set_note(encode_note(self_.address, self_.port));
+}
+
+void Node::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void Node::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_->ring();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Node::run() {
+  for (;;) {
+    bool more = false;
+    bool often = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      accept();
+      const std::vector<LinkPtr> links = links_;  // hooks may dial
+      for (const LinkPtr& link : links) more |= poll(link);
+      std::erase_if(links_, [](const LinkPtr& link) { return link->lost; });
+      more |= step();
+      often = busy();
+    }
+    changed_.notify_all();
+    if (!more) wake_->wait(often ? kBusyTurn : kIdleTurn);
+  }
+}
+
+void Node::accept() {
+  while (auto connection = endpoint_.accept(0ns)) {
+    auto link = std::make_shared<Link>();
+    link->connection = std::move(*connection);
+    links_.push_back(std::move(link));
+  }
+}
+
+/// True if messages came.
+bool Node::poll(const LinkPtr& link) {
+  if (link->lost) return false;
+  const ConnectionState state = link->connection.state();
+  if (!link->open && state == ConnectionState::kOpen) opened(link);
+  if (link->lost || !link->open) {
+    if (!link->lost && state == ConnectionState::kClosed) lose(link, "it could not be reached");
+    return false;
+  }
+  const auto messages = link->connection.take_notifications();
+  for (const std::string& bytes : messages) {
+    auto message = decode(bytes);
+    if (!message) {
+      lose(link, message.error().message);
+      return true;
+    }
+    on_message(link, std::move(*message));
+    if (link->lost) return true;
+  }
+  if (state != ConnectionState::kOpen) lose(link, "the connection has ended");
+  return !messages.empty();
+}
+
+void Node::opened(const LinkPtr& link) {
+  const Peer peer = link->connection.peer();
+  const auto place = decode_note(peer.note);
+  if (!place) return lose(link, "it is no publisher or subscriber of weights");
+  if (link->peer.id != 0 && link->peer.id != peer.incarnation) {
+    return lose(link, "another process listens at its address");
+  }
+  link->peer = {peer.incarnation, place->first, place->second, 0};
+  link->open = true;
+  on_open(link);
+}
+
+void Node::lose(const LinkPtr& link, const std::string& why) {
+  link->lost = true;
+  const Status status = link->connection.status();
+  write_log(link->open ? LogLevel::kInfo : LogLevel::kDebug,
+            "Weights: " + link->peer.address + " port " + std::to_string(link->peer.port) +
+                " is given up: " + why + (status ? "" : ": " + status.error().message));
+  (void)link->connection.close(0ns);
+  on_lost(link);
+}
+
+LinkPtr Node::dial(const Member& to) {
+  for (const LinkPtr& link : links_) {
+    const bool same_place = link->peer.address == to.address && link->peer.port == to.port;
+    if (!link->lost && (to.id != 0 ? link->peer.id == to.id : same_place)) return link;
+  }
+  auto link = std::make_shared<Link>();
+  link->peer = to;
+  link->connection = endpoint_.connect_async(to.address, to.port);
+  link->connection.on_change([wake = wake_] { wake->ring(); });
+  links_.push_back(link);
+  return link;
+}
+
+LinkPtr Node::link_to(std::uint64_t id) const {
+  for (const LinkPtr& link : links_) {
+    if (link->open && !link->lost && link->peer.id == id) return link;
+  }
+  return nullptr;
+}
+
+void Node::send(const LinkPtr& link, const Message& message) const {
+  if (link && link->open && !link->lost) (void)link->connection.notify(encode(message));
+}
+
+void Node::send_all(const Message& message) const {
+  for (const LinkPtr& link : links_) send(link, message);
+}
+
+}  // namespace p2p::weights

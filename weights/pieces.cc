@@ -1,0 +1,160 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "pieces.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace p2p::weights {
+
+namespace {
+
+/// Gives the runs of a region that meet [begin, end) of the target, which no stride goes back in.
+struct RunsWithin {
+  const Region& region;
+  std::uint64_t begin;
+  std::uint64_t end;
+  std::vector<Piece>& out;
+
+  /// Bytes of the target from the first to the last one of the levels below `depth`.
+  std::uint64_t extent(std::size_t depth) const {
+    std::uint64_t bytes = region.run;
+    for (std::size_t at = 0; at < depth; ++at) {
+      bytes += (region.levels[at].count - 1) * static_cast<std::uint64_t>(region.levels[at].target_stride);
+    }
+    return bytes;
+  }
+
+  void add(std::size_t depth, std::uint64_t source, std::uint64_t target) {
+    if (depth == 0) {
+      const std::uint64_t from = std::max(target, begin), to = std::min(target + region.run, end);
+      if (from < to) out.push_back({from, source + (from - target), to - from});
+      return;
+    }
+    const Region::Level& level = region.levels[depth - 1];
+    const auto stride = static_cast<std::uint64_t>(level.target_stride);
+    const std::uint64_t inner = extent(depth - 1);
+    std::uint64_t first = 0;
+    if (target + inner <= begin) first = (begin - target - inner) / stride + 1;
+    for (std::uint64_t i = first; i < level.count && target + i * stride < end; ++i) {
+      add(depth - 1, source + i * static_cast<std::uint64_t>(level.source_stride), target + i * stride);
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<Piece> HeldPieces::within(std::uint64_t begin, std::uint64_t end) const {
+  std::vector<Piece> out;
+  auto at = std::ranges::upper_bound(pieces_, begin, {}, &Piece::packed);
+  if (at != pieces_.begin()) --at;
+  for (; at != pieces_.end() && at->packed < end; ++at) {
+    const std::uint64_t from = std::max(at->packed, begin), to = std::min(at->packed + at->bytes, end);
+    if (from < to) out.push_back({from, at->address + (from - at->packed), to - from});
+  }
+  return out;
+}
+
+Result<std::unique_ptr<OwnedPieces>> OwnedPieces::make(const Manifest& owned, const Demand& demand) {
+  auto plan = Plan::make(owned, demand.wanted, demand.renames);
+  if (!plan) return tl::unexpected(std::move(plan.error()));
+  std::unique_ptr<OwnedPieces> pieces(new OwnedPieces(std::move(*plan)));
+  for (std::uint32_t tensor = 0; tensor < demand.wanted.tensors(); ++tensor) {
+    for (std::size_t at = 0; at < demand.wanted.shards(tensor); ++at) {
+      const Shard shard = demand.wanted.shard(tensor, at);
+      const bool none = std::ranges::find(shard.size, std::uint64_t{0}) != shard.size.end();
+      if (!none) pieces->shard_begins_.push_back(shard.address);
+    }
+  }
+  std::size_t shard = 0;  // the next one whose first region is to come
+  for (std::size_t at = 0; at < pieces->plan_.size(); ++at) {
+    const std::uint64_t target = pieces->plan_.region(at).target;
+    for (; shard < pieces->shard_begins_.size() && pieces->shard_begins_[shard] <= target; ++shard) {
+      pieces->shard_regions_.push_back(at);
+    }
+  }
+  pieces->shard_regions_.push_back(pieces->plan_.size());
+  return pieces;
+}
+
+std::vector<Piece> OwnedPieces::within(std::uint64_t begin, std::uint64_t end) const {
+  std::vector<Piece> out;
+  const auto above = std::ranges::upper_bound(shard_begins_, begin);
+  auto shard = static_cast<std::size_t>(above - shard_begins_.begin());
+  for (shard -= shard > 0 ? 1 : 0; shard < shard_begins_.size() && shard_begins_[shard] < end; ++shard) {
+    for (std::size_t at = shard_regions_[shard]; at < shard_regions_[shard + 1]; ++at) {
+      const Region region = plan_.region(at);
+      RunsWithin{region, begin, end, out}.add(region.depth, region.source, region.target);
+    }
+  }
+  std::ranges::sort(out, {}, &Piece::packed);
+  return out;
+}
+
+Result<Lent> Lent::make(Endpoint& endpoint, std::vector<Piece> ranges) {
+  std::erase_if(ranges, [](const Piece& range) { return range.bytes == 0; });
+  std::ranges::sort(ranges, {}, &Piece::address);
+  std::vector<Piece> joined;
+  for (const Piece& range : ranges) {
+    if (!joined.empty() && range.address <= joined.back().address + joined.back().bytes) {
+      Piece& last = joined.back();
+      last.bytes = std::max(last.bytes, range.address + range.bytes - last.address);
+    } else {
+      joined.push_back(range);
+    }
+  }
+  Lent lent;
+  for (const Piece& range : joined) {
+    auto region = endpoint.register_memory(reinterpret_cast<void*>(range.address), range.bytes,
+                                           {.read_only = true, .peers = {}});
+    if (!region) return tl::unexpected(std::move(region.error()));
+    if (region->place().kind != MemoryKind::kHost) {
+      return tl::unexpected(
+          Error{ErrorCode::kUnavailable,
+                "Weights are moved between host memory; these lie in the memory of a GPU."});
+    }
+    lent.regions_.push_back(std::move(*region));
+  }
+  return lent;
+}
+
+std::vector<RegionDescriptor> Lent::descriptors() const {
+  std::vector<RegionDescriptor> out;
+  for (const MemoryRegion& region : regions_) out.push_back(region.descriptor());
+  return out;
+}
+
+LocalSpan Lent::span(std::uint64_t address, std::uint64_t bytes) const {
+  const auto start = [](const MemoryRegion& region) {
+    return reinterpret_cast<std::uint64_t>(region.data());
+  };
+  auto at = std::ranges::upper_bound(regions_, address, {}, start);
+  --at;
+  return at->span(address - start(*at), bytes);
+}
+
+bool Lent::overlaps(const Piece& range) const {
+  return std::ranges::any_of(regions_, [&](const MemoryRegion& region) {
+    const auto begin = reinterpret_cast<std::uint64_t>(region.data());
+    return range.address < begin + region.size() && begin < range.address + range.bytes;
+  });
+}
+
+Result<std::unique_ptr<LentTable>> LentTable::make(Endpoint& endpoint, std::string bytes) {
+  auto table = std::make_unique<LentTable>();
+  table->bytes = std::move(bytes);
+  auto region = endpoint.register_memory(static_cast<const void*>(table->bytes.data()), table->bytes.size());
+  if (!region) return tl::unexpected(std::move(region.error()));
+  table->region = std::move(*region);
+  return table;
+}
+
+std::size_t region_of(const std::vector<RegionDescriptor>& regions, std::uint64_t address,
+                      std::uint64_t bytes) {
+  const auto above = std::ranges::upper_bound(regions, address, {}, &RegionDescriptor::address);
+  if (above == regions.begin()) return regions.size();
+  const auto at = static_cast<std::size_t>(above - regions.begin()) - 1;
+  const std::uint64_t into = address - regions[at].address;
+  return into <= regions[at].size && bytes <= regions[at].size - into ? at : regions.size();
+}
+
+}  // namespace p2p::weights

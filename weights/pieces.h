@@ -1,0 +1,88 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "p2p/endpoint.h"
+#include "tables.h"
+
+namespace p2p::weights {
+
+/// Where the bytes of a packed demand lie in someone's memory.
+class Pieces {
+ public:
+  virtual ~Pieces() = default;
+  /// Those of the packed bytes [begin, end), in order, cut there.
+  virtual std::vector<Piece> within(std::uint64_t begin, std::uint64_t end) const = 0;
+};
+
+/// A subscriber's: few, and kept.
+class HeldPieces : public Pieces {
+ public:
+  explicit HeldPieces(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {}
+  std::vector<Piece> within(std::uint64_t begin, std::uint64_t end) const override;
+  const std::vector<Piece>& all() const { return pieces_; }
+
+ private:
+  std::vector<Piece> pieces_;
+};
+
+/// A publisher's: the regions of a plan, whose runs are worked out for the bytes that are asked for.
+class OwnedPieces : public Pieces {
+ public:
+  /// What `Plan::make` refuses. Refers to both, which must outlive it unchanged.
+  static Result<std::unique_ptr<OwnedPieces>> make(const Manifest& owned, const Demand& demand);
+  std::vector<Piece> within(std::uint64_t begin, std::uint64_t end) const override;
+
+ private:
+  explicit OwnedPieces(Plan plan) : plan_(std::move(plan)) {}
+
+  Plan plan_;
+  std::vector<std::uint64_t> shard_begins_;  // packed, of each wanted shard that is not empty
+  std::vector<std::size_t> shard_regions_;   // the first region of each, and one past the last
+};
+
+/// Pairs two lists of pieces of the same packed bytes: Calls `use(a's address, b's address, bytes)`.
+template <class Use>
+void for_each_pair(const std::vector<Piece>& a, const std::vector<Piece>& b, Use use) {
+  std::uint64_t a_done = 0, b_done = 0;
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const std::uint64_t bytes = std::min(a[i].bytes - a_done, b[j].bytes - b_done);
+    if (bytes > 0) use(a[i].address + a_done, b[j].address + b_done, bytes);
+    a_done += bytes, b_done += bytes;
+    if (a_done == a[i].bytes) ++i, a_done = 0;
+    if (b_done == b[j].bytes) ++j, b_done = 0;
+  }
+}
+
+/// Memory of this process that peers may read, in as few regions as can be: one for ranges that touch.
+class Lent {
+ public:
+  /// Fails where a range cannot be registered; then nothing is lent.
+  static Result<Lent> make(Endpoint& endpoint, std::vector<Piece> ranges);
+
+  std::vector<RegionDescriptor> descriptors() const;
+  /// For own reads into it. `data` lies in one of the ranges.
+  LocalSpan span(std::uint64_t address, std::uint64_t bytes) const;
+  bool overlaps(const Piece& range) const;
+
+ private:
+  std::vector<MemoryRegion> regions_;  // by address
+};
+
+/// A table that peers read, kept in place.
+struct LentTable {
+  std::string bytes;
+  MemoryRegion region;
+
+  static Result<std::unique_ptr<LentTable>> make(Endpoint& endpoint, std::string bytes);
+};
+
+/// Which region of a list that is sorted by address holds a range; their number if none does.
+std::size_t region_of(const std::vector<RegionDescriptor>& regions, std::uint64_t address,
+                      std::uint64_t bytes);
+
+}  // namespace p2p::weights

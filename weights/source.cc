@@ -1,0 +1,102 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "source.h"
+
+#include <utility>
+
+namespace p2p::weights {
+
+Source::Source(Node& node, const Holding& into, const Member& who)
+    : member(who), node_(node), into_(into), have_(into.demand().chunks()) {}
+
+void Source::lose() {
+  lost_ = true;
+  asked_ = false;
+  link_ = nullptr;
+  reading_ = nullptr;
+  table_.reset();
+  pieces_ = nullptr;
+  regions_.clear();
+  imported_.clear();
+  have_.assign(have_.size(), false);
+}
+
+void Source::follow() {
+  if (!link_) link_ = node_.dial(member);
+  if (asked_ || !link_->open) return;
+  asked_ = true;
+  node_.send(link_, Follow{into_.key()});
+}
+
+void Source::laid_out(const RegionDescriptor& table) {
+  if (!table_) table_ = table;
+}
+
+bool Source::has_come(const ChunkDigest& row) {
+  if (row.chunk >= have_.size()) return false;
+  have_[row.chunk] = true;
+  return true;
+}
+
+Result<bool> Source::ready() {
+  if (pieces_) return true;
+  if (!table_ || !link_ || !link_->open) return false;
+  if (!reading_) {
+    auto reading = TableRead::start(node_, link_, *table_);
+    if (!reading) return tl::unexpected(std::move(reading.error()));
+    reading_ = std::move(*reading);
+  }
+  if (!reading_->done()) return false;
+  const auto reading = std::move(reading_);
+  if (auto status = reading->status(); !status) return tl::unexpected(std::move(status.error()));
+  if (auto taken = take_table(reading->bytes()); !taken) return tl::unexpected(std::move(taken.error()));
+  imported_.resize(regions_.size());
+  return true;
+}
+
+Status Source::take_table(const std::string& bytes) {
+  if (!is_publisher()) {
+    auto held = HeldTable::decode(bytes, into_.demand().bytes);
+    if (!held) return tl::unexpected(std::move(held.error()));
+    pieces_ = std::make_unique<HeldPieces>(std::move(held->pieces));
+    regions_ = std::move(held->regions);
+    return {};
+  }
+  auto owned = OwnedTable::decode(bytes);
+  if (!owned) return tl::unexpected(std::move(owned.error()));
+  owned_ = std::move(*owned);
+  auto pieces = OwnedPieces::make(owned_.owned, into_.demand());
+  if (!pieces) return tl::unexpected(std::move(pieces.error()));
+  pieces_ = std::move(*pieces);
+  regions_ = std::move(owned_.regions);
+  return {};
+}
+
+Result<Transfer> Source::read(std::uint32_t chunk, const Lent& lent, const std::vector<Piece>& into) {
+  const Demand& demand = into_.demand();
+  std::vector<LocalSpan> local;
+  std::vector<RemoteSpan> remote;
+  Status status;
+  const auto from = pieces_->within(demand.begin(chunk), demand.end(chunk));
+  for_each_pair(from, into, [&](std::uint64_t theirs, std::uint64_t mine, std::uint64_t bytes) {
+    if (!status) return;
+    const std::size_t region = region_of(regions_, theirs, bytes);
+    if (region == regions_.size()) {
+      status = tl::unexpected(Error{ErrorCode::kProtocol, "a piece lies in none of the peer's regions"});
+      return;
+    }
+    if (!imported_[region]) {
+      auto id = link_->connection.import_region(regions_[region]);
+      if (!id) {
+        status = tl::unexpected(std::move(id.error()));
+        return;
+      }
+      imported_[region] = *id;
+    }
+    local.push_back(lent.span(mine, bytes));
+    remote.push_back({*imported_[region], theirs, bytes});
+  });
+  if (!status) return tl::unexpected(std::move(status.error()));
+  return link_->connection.read(local, remote);
+}
+
+}  // namespace p2p::weights

@@ -1,0 +1,63 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "holding.h"
+#include "table_read.h"
+
+namespace p2p::weights {
+
+/// Another member, as somebody who gives chunks to this one. Used by the node's thread.
+class Source {
+ public:
+  Source(Node& node, const Holding& into, const Member& member);
+
+  Member member;
+  bool slow = false;            ///< comes after all others from now on
+  std::set<std::uint32_t> bad;  ///< chunks that came wrong from it
+
+  bool is_publisher() const { return member.order == 0; }
+  const LinkPtr& link() const { return link_; }
+  bool lost() const { return lost_; }
+  void lose();
+  /// May be asked again.
+  void find_again() { lost_ = false; }
+
+  /// Dials and asks what it has, once.
+  void follow();
+  /// It has answered.
+  bool heard() const { return table_.has_value(); }
+  void laid_out(const RegionDescriptor& table);
+  /// False: this chunk is not one.
+  bool has_come(const ChunkDigest& row);
+  bool has(std::uint32_t chunk) const { return have_[chunk]; }
+
+  /// Has its table, and can be read from; fetches it at the first call. An error: its table is no good.
+  Result<bool> ready();
+
+  /// Starts to read a chunk into pieces of this node's memory. Null: not `ready`.
+  Result<Transfer> read(std::uint32_t chunk, const Lent& lent, const std::vector<Piece>& into);
+
+ private:
+  Status take_table(const std::string& bytes);
+
+  Node& node_;
+  const Holding& into_;
+  LinkPtr link_;
+  bool asked_ = false;
+  bool lost_ = false;
+  std::vector<bool> have_;
+  std::optional<RegionDescriptor> table_;
+  std::unique_ptr<TableRead> reading_;
+  OwnedTable owned_;  // of a publisher; its pieces refer to it
+  std::unique_ptr<Pieces> pieces_;
+  std::vector<RegionDescriptor> regions_;
+  std::vector<std::optional<RemoteRegionId>> imported_;
+};
+
+}  // namespace p2p::weights

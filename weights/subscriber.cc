@@ -1,0 +1,452 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "p2p/weights/subscriber.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "fetch.h"
+#include "p2p/host_port.h"
+
+namespace p2p::weights {
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMostOffers = 4096;
+constexpr std::chrono::seconds kRedial{1};
+
+tl::unexpected<Error> no_stage(std::uint64_t version, ErrorCode code, const std::string& why) {
+  return tl::unexpected(
+      Error{code, "Version " + std::to_string(version) + " of the weights was not staged: " + why + "."});
+}
+
+/// Where the packed bytes of the demand go. kInvalidArgument for shards with gaps or another order.
+Result<std::vector<Piece>> places_of(const Manifest& wanted, const Demand& demand) {
+  std::vector<Piece> pieces;
+  for (std::uint32_t tensor = 0; tensor < wanted.tensors(); ++tensor) {
+    for (std::size_t at = 0; at < wanted.shards(tensor); ++at) {
+      const Shard to = wanted.shard(tensor, at), packed = demand.wanted.shard(tensor, at);
+      std::uint64_t bytes = wanted.dtype(tensor).bytes;
+      for (std::size_t d = to.size.size(); d-- > 0;) {
+        if (to.size[d] > 1 && to.strides[d] != packed.strides[d]) {
+          return tl::unexpected(
+              Error{ErrorCode::kInvalidArgument,
+                    "a wanted shard of tensor '" + wanted.name(tensor) + "' has gaps in memory"});
+        }
+        bytes *= to.size[d];
+      }
+      if (bytes == 0) continue;
+      Piece* last = pieces.empty() ? nullptr : &pieces.back();
+      if (last != nullptr && last->address + last->bytes == to.address) {
+        last->bytes += bytes;
+      } else {
+        pieces.push_back({packed.address, to.address, bytes});
+      }
+    }
+  }
+  return pieces;
+}
+
+/// kInvalidArgument where two pieces share memory: one would overwrite the other.
+Status check_apart(std::vector<Piece> pieces) {
+  std::ranges::sort(pieces, {}, &Piece::address);
+  for (std::size_t at = 1; at < pieces.size(); ++at) {
+    if (pieces[at].address < pieces[at - 1].address + pieces[at - 1].bytes) {
+      return tl::unexpected(Error{ErrorCode::kInvalidArgument, "wanted shards overlap in memory"});
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+class Subscriber::Impl : public Node {
+ public:
+  Impl(Endpoint endpoint, std::vector<Member> publishers, const SubscriberOptions& options)
+      : Node(std::move(endpoint)), chunk_bytes_(options.chunk_bytes), stall_(options.stall) {
+    for (Member& member : publishers) directories_.push_back({std::move(member), nullptr, {}});
+    start();
+  }
+  ~Impl() override { stop(); }
+
+  Result<std::uint64_t> wait_version(std::optional<std::uint64_t> above, std::chrono::nanoseconds timeout);
+  Status stage(std::uint64_t version, const Manifest& wanted, const StageOptions& options);
+  Result<std::uint64_t> commit();
+  std::optional<std::uint64_t> committed();
+  Status drop(std::uint64_t version);
+
+ private:
+  struct Directory {
+    Member place;
+    LinkPtr link;
+    Clock::time_point dialled;
+  };
+  struct Offered {
+    Key key;
+    LinkPtr link;
+  };
+  /// A version that is here or on its way.
+  struct Held {
+    std::uint64_t version = 0;
+    Demand demand;
+    HeldPieces pieces{{}};
+    Lent lent;
+    std::unique_ptr<LentTable> wish;   // the demand, for the publisher
+    std::unique_ptr<LentTable> table;  // for those who follow
+    LinkPtr directory;                 // was asked to join
+    std::vector<LinkPtr> refused;
+    std::string why;  // it was refused
+    bool admitted = false;
+    std::optional<Error> failed;
+    std::unique_ptr<Holding> holding;
+    std::unique_ptr<Fetch> fetch;  // null: whole, or not joined yet
+  };
+
+  void on_open(const LinkPtr& link) override;
+  void on_lost(const LinkPtr& link) override;
+  void on_message(const LinkPtr& link, Message message) override;
+  bool step() override;
+  bool busy() const override { return staging_ != nullptr; }
+
+  void redial();
+  void join(Held& held);
+  void take(const LinkPtr& link, Held& held, const Message& message);
+  Held* find(const Key& key);
+  Result<std::unique_ptr<Held>> prepare(std::uint64_t version, const Manifest& wanted,
+                                        const StageOptions& options);
+  Status make_room(const Held& held, bool in_place);
+  Status await(std::unique_lock<std::mutex>& lock, Held& held, const StageOptions& options);
+  std::unique_ptr<Held> remove(std::uint64_t version);
+
+  const std::uint64_t chunk_bytes_;
+  const std::chrono::milliseconds stall_;
+  std::vector<Directory> directories_;
+  std::vector<Offered> offers_;
+  std::map<std::uint64_t, std::unique_ptr<Held>> held_;
+  Held* staging_ = nullptr;
+  bool in_stage_ = false;
+  std::optional<std::uint64_t> staged_;
+  std::optional<std::uint64_t> committed_;
+};
+
+Result<std::uint64_t> Subscriber::Impl::wait_version(std::optional<std::uint64_t> above,
+                                                     std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(mutex_);
+  std::optional<std::uint64_t> newest;
+  const auto offered = [&] {
+    for (const Offered& offer : offers_) {
+      if (!newest || offer.key.version > *newest) newest = offer.key.version;
+    }
+    return newest && (!above || *newest > *above);
+  };
+  if (changed_.wait_for(lock, timeout, offered)) return *newest;
+  return tl::unexpected(
+      Error{ErrorCode::kTimedOut, above ? "No version after " + std::to_string(*above) + " is offered yet."
+                                        : "No version is offered yet."});
+}
+
+Result<std::unique_ptr<Subscriber::Impl::Held>> Subscriber::Impl::prepare(std::uint64_t version,
+                                                                          const Manifest& wanted,
+                                                                          const StageOptions& options) {
+  auto held = std::make_unique<Held>();
+  held->version = version;
+  auto demand = Demand::make(wanted, options.renames, chunk_bytes_);
+  if (!demand) return tl::unexpected(std::move(demand.error()));
+  held->demand = std::move(*demand);
+  auto places = places_of(wanted, held->demand);
+  if (!places) return tl::unexpected(std::move(places.error()));
+  if (auto apart = check_apart(*places); !apart) return tl::unexpected(std::move(apart.error()));
+  held->pieces = HeldPieces(std::move(*places));
+  return held;
+}
+
+/// Takes back what overlaps the memory of a new version. Called without the lock.
+Status Subscriber::Impl::make_room(const Held& held, bool in_place) {
+  std::vector<std::unique_ptr<Held>> gone;  // ends without the lock: it waits for peers
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> versions;
+  for (const auto& [version, other] : held_) {
+    const bool overlaps = std::ranges::any_of(
+        held.pieces.all(), [&, &lent = other->lent](const Piece& piece) { return lent.overlaps(piece); });
+    if (!overlaps) continue;
+    if (committed_ == version && !in_place) {
+      return tl::unexpected(
+          Error{ErrorCode::kInvalidArgument, "its memory is that of version " + std::to_string(version) +
+                                                 ", which is in use, and `in_place` is not set"});
+    }
+    versions.push_back(version);
+  }
+  for (const std::uint64_t version : versions) gone.push_back(remove(version));
+  return {};
+}
+
+Status Subscriber::Impl::stage(std::uint64_t version, const Manifest& wanted, const StageOptions& options) {
+  const auto fail = [&](const Error& error) { return no_stage(version, error.code, error.message); };
+  {
+    const std::lock_guard lock(mutex_);
+    if (in_stage_) return no_stage(version, ErrorCode::kInvalidArgument, "another stage is under way");
+    if (held_.contains(version)) return no_stage(version, ErrorCode::kInvalidArgument, "it is here already");
+    in_stage_ = true;
+  }
+  struct End {
+    Impl& impl;
+    std::unique_ptr<Held> gone{};  // ends without the lock
+    ~End() {
+      const std::lock_guard lock(impl.mutex_);
+      impl.in_stage_ = false;
+    }
+  } end{*this};
+  auto held = prepare(version, wanted, options);
+  if (!held) return fail(held.error());
+  if (auto room = make_room(**held, options.in_place); !room) return fail(room.error());
+  auto lent = Lent::make(endpoint(), (*held)->pieces.all());
+  if (!lent) return fail(lent.error());
+  (*held)->lent = std::move(*lent);
+  auto wish = LentTable::make(endpoint(), (*held)->demand.encode());
+  if (!wish) return fail(wish.error());
+  (*held)->wish = std::move(*wish);
+  auto table =
+      LentTable::make(endpoint(), HeldTable::encode((*held)->pieces.all(), (*held)->lent.descriptors()));
+  if (!table) return fail(table.error());
+  (*held)->table = std::move(*table);
+
+  std::unique_lock lock(mutex_);
+  staging_ = held->get();
+  held_.emplace(version, std::move(*held));
+  wake()->ring();
+  const Status status = await(lock, *staging_, options);
+  staging_ = nullptr;
+  if (status) {
+    staged_ = version;
+    return {};
+  }
+  end.gone = remove(version);
+  lock.unlock();
+  end.gone.reset();
+  return fail(status.error());
+}
+
+Status Subscriber::Impl::await(std::unique_lock<std::mutex>& lock, Held& held, const StageOptions& options) {
+  const auto deadline = Clock::now() + std::min<std::chrono::nanoseconds>(options.timeout, 24h * 365);
+  std::uint64_t told = ~std::uint64_t{0};
+  Progress progress;
+  for (;;) {
+    const bool whole = held.holding && held.admitted && held.holding->whole();
+    if (held.fetch) progress = held.fetch->progress();
+    if (options.progress && progress.bytes != told) {
+      told = progress.bytes;
+      lock.unlock();
+      options.progress(progress);
+      lock.lock();
+      continue;  // it may have changed meanwhile
+    }
+    if (held.failed) return tl::unexpected(*held.failed);
+    if (whole) break;
+    if (Clock::now() >= deadline) {
+      return tl::unexpected(
+          Error{ErrorCode::kTimedOut, !held.admitted
+                                          ? (held.why.empty() ? "nobody has offered it in time" : held.why)
+                                          : std::to_string(progress.bytes) + " of " +
+                                                std::to_string(held.demand.bytes) + " bytes came in time"});
+    }
+    changed_.wait_until(lock, deadline);
+  }
+  held.fetch = nullptr;
+  send_all(Done{held.holding->key()});
+  Key offer = held.holding->key();
+  offer.demand = 0;
+  send_all(Offer{offer});
+  return {};
+}
+
+std::unique_ptr<Subscriber::Impl::Held> Subscriber::Impl::remove(std::uint64_t version) {
+  const auto found = held_.find(version);
+  if (found == held_.end()) return nullptr;
+  auto held = std::move(found->second);
+  held_.erase(found);
+  if (committed_ == version) committed_.reset();
+  if (staged_ == version) staged_.reset();
+  if (held->holding) send_all(Withdraw{held->holding->key()});
+  held->fetch = nullptr;
+  return held;
+}
+
+Result<std::uint64_t> Subscriber::Impl::commit() {
+  const std::lock_guard lock(mutex_);
+  if (!staged_) return tl::unexpected(Error{ErrorCode::kNotFound, "No version of the weights is staged."});
+  committed_ = std::exchange(staged_, std::nullopt);
+  return *committed_;
+}
+
+std::optional<std::uint64_t> Subscriber::Impl::committed() {
+  const std::lock_guard lock(mutex_);
+  return committed_;
+}
+
+Status Subscriber::Impl::drop(std::uint64_t version) {
+  std::unique_ptr<Held> gone;  // ends without the lock: it waits for peers
+  const std::lock_guard lock(mutex_);
+  const bool staging = staging_ != nullptr && staging_->version == version;
+  if (!staging) gone = remove(version);
+  if (gone) return {};
+  return tl::unexpected(
+      Error{ErrorCode::kNotFound, "Version " + std::to_string(version) + " of the weights is not here."});
+}
+
+void Subscriber::Impl::on_open(const LinkPtr& link) {
+  for (const auto& [version, held] : held_) {
+    if (!held->holding || !held->holding->whole() || held->fetch) continue;
+    Key key = held->holding->key();
+    key.demand = 0;
+    send(link, Offer{key});
+  }
+}
+
+void Subscriber::Impl::on_lost(const LinkPtr& link) {
+  std::erase_if(offers_, [&](const Offered& offer) { return offer.link == link; });
+  for (const auto& [version, held] : held_) {
+    if (held->directory == link) held->directory = nullptr;
+    if (held->holding) held->holding->forget(link);
+    if (held->fetch) held->fetch->lost(link);
+  }
+}
+
+Subscriber::Impl::Held* Subscriber::Impl::find(const Key& key) {
+  const auto found = held_.find(key.version);
+  if (found == held_.end() || !found->second->holding || found->second->holding->key() != key) return nullptr;
+  return found->second.get();
+}
+
+void Subscriber::Impl::on_message(const LinkPtr& link, Message message) {
+  const Key key = std::visit([](const auto& kind) { return kind.key; }, message);
+  if (std::holds_alternative<Offer>(message)) {
+    if (offers_.size() < kMostOffers) offers_.push_back({key, link});
+  } else if (std::holds_alternative<Withdraw>(message)) {
+    std::erase_if(offers_, [&](const Offered& offer) {
+      return offer.link == link && offer.key.version == key.version &&
+             offer.key.publication == key.publication;
+    });
+    for (const auto& [version, held] : held_) {
+      const bool same = held->holding && held->holding->key().version == key.version &&
+                        held->holding->key().publication == key.publication;
+      if (same && held->fetch) held->fetch->lost(link);
+    }
+  } else if (Held* held = find(key)) {
+    take(link, *held, message);
+  } else if (std::holds_alternative<Join>(message)) {
+    send(link, Refuse{key, link->peer.address + " asked a subscriber that has other shards of it"});
+  }
+}
+
+void Subscriber::Impl::take(const LinkPtr& link, Held& held, const Message& message) {
+  if (std::holds_alternative<Join>(message)) held.holding->admit(link);
+  if (std::holds_alternative<Follow>(message)) held.holding->follow(link);
+  if (const auto* tell = std::get_if<Tell>(&message)) {
+    held.holding->learn(tell->member);
+    if (held.fetch) held.fetch->tell(tell->member);
+    if (tell->member.id == self().id) held.admitted = true;
+  }
+  if (const auto* refuse = std::get_if<Refuse>(&message); refuse && held.directory == link) {
+    held.directory = nullptr;
+    held.refused.push_back(link);
+    held.why = refuse->why;
+  }
+  if (!held.fetch) return;
+  if (const auto* layout = std::get_if<Layout>(&message)) held.fetch->laid_out(link, layout->table);
+  if (const auto* have = std::get_if<Have>(&message)) held.fetch->have(link, have->chunks);
+}
+
+void Subscriber::Impl::redial() {
+  const Clock::time_point now = Clock::now();
+  for (Directory& directory : directories_) {
+    if (directory.link && !directory.link->lost) continue;
+    if (directory.link && now - directory.dialled < kRedial) continue;
+    directory.dialled = now;
+    directory.link = dial(directory.place);
+  }
+}
+
+/// Asks one who offers the version to take part.
+void Subscriber::Impl::join(Held& held) {
+  Offered* choice = nullptr;
+  bool any = false;
+  std::uint64_t publication = held.holding ? held.holding->key().publication : 0;
+  for (Offered& offer : offers_) {
+    if (offer.key.version != held.version) continue;
+    if (publication == 0) publication = offer.key.publication;
+    if (offer.key.publication != publication) {
+      held.failed = Error{ErrorCode::kInvalidArgument,
+                          "two publishers offer it, one of them or a holder of it, at " +
+                              offer.link->peer.address + ":" + std::to_string(offer.link->peer.port)};
+      return;
+    }
+    any = true;
+    if (std::ranges::find(held.refused, offer.link) == held.refused.end() && choice == nullptr)
+      choice = &offer;
+  }
+  if (choice == nullptr) {
+    if (any) held.failed = Error{ErrorCode::kInvalidArgument, held.why};
+    return;
+  }
+  if (!held.holding) {
+    const Key key{held.version, publication, digest_of(held.wish->bytes)};
+    held.holding = std::make_unique<Holding>(*this, key, held.demand, held.table->region.descriptor());
+    held.fetch = std::make_unique<Fetch>(*this, *held.holding, held.pieces, held.lent, stall_);
+  }
+  held.directory = choice->link;
+  send(choice->link, Join{held.holding->key(), held.wish->region.descriptor()});
+}
+
+bool Subscriber::Impl::step() {
+  redial();
+  if (staging_ == nullptr || staging_->failed) return false;
+  Held& held = *staging_;
+  if (!held.admitted && !held.directory) join(held);
+  if (!held.fetch) return false;
+  const auto more = held.fetch->step();
+  if (!more) held.failed = more.error();
+  return more && *more;
+}
+
+Subscriber::Subscriber(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Subscriber::Subscriber(Subscriber&&) noexcept = default;
+Subscriber& Subscriber::operator=(Subscriber&&) noexcept = default;
+Subscriber::~Subscriber() = default;
+
+Result<Subscriber> Subscriber::create(const SubscriberOptions& options) {
+  if (options.chunk_bytes > kMostChunkBytes) {
+    return tl::unexpected(Error{
+        ErrorCode::kInvalidArgument,
+        "Chunks of " + std::to_string(options.chunk_bytes) + " bytes are refused: 64 MiB is the most."});
+  }
+  std::vector<Member> publishers;
+  for (const std::string& text : options.publishers) {
+    const auto place = HostPort::parse(text);
+    if (!place || !place->port) {
+      return tl::unexpected(
+          Error{ErrorCode::kInvalidArgument, "'" + text + "' is no host:port of a publisher."});
+    }
+    publishers.push_back({0, place->host, *place->port, 0});
+  }
+  auto endpoint = Endpoint::create(options.endpoint);
+  if (!endpoint) return tl::unexpected(std::move(endpoint.error()));
+  return Subscriber(std::make_unique<Impl>(std::move(*endpoint), std::move(publishers), options));
+}
+
+std::string Subscriber::address() const { return impl_->self().address; }
+std::uint16_t Subscriber::port() const { return impl_->self().port; }
+Result<std::uint64_t> Subscriber::wait_version(std::optional<std::uint64_t> above,
+                                               std::chrono::nanoseconds timeout) const {
+  return impl_->wait_version(above, timeout);
+}
+Status Subscriber::stage(std::uint64_t version, const Manifest& wanted, const StageOptions& options) {
+  return impl_->stage(version, wanted, options);
+}
+Result<std::uint64_t> Subscriber::commit() { return impl_->commit(); }
+std::optional<std::uint64_t> Subscriber::committed() const { return impl_->committed(); }
+Status Subscriber::drop(std::uint64_t version) { return impl_->drop(version); }
+
+}  // namespace p2p::weights
