@@ -2,7 +2,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>

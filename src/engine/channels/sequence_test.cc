@@ -319,7 +319,7 @@ TEST_F(SequenceTest, WhatThePeerSaysWinsOverThatItClosed) {
       const std::string told = kind == PlainAddress::kRefused
                                    ? "plain: connect: refused"
                                    : "plain: the peer gave it up: memfd_create: not permitted";
-      const auto reason = [&] { return connection_->routes().front().reason; };
+      const auto reason = [&] { return connection_->report().routes().front().reason; };
       EXPECT_TRUE(eventually([&] { return reason().find(told) != std::string::npos; })) << reason();
       EXPECT_TRUE(is_kept(*peer));
       EXPECT_NE(reason().find(told), std::string::npos) << reason();
