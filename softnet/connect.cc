@@ -48,6 +48,16 @@ Attempts& attempts() {
   return *all;
 }
 
+bool same_host(const sockaddr_in6& one, const sockaddr_in6& other) {
+  if (one.sin6_family != other.sin6_family) return false;
+  if (one.sin6_family == AF_INET6)
+    return std::memcmp(&one.sin6_addr, &other.sin6_addr, sizeof one.sin6_addr) == 0;
+  const auto address_of = [](const sockaddr_in6& any) {
+    return reinterpret_cast<const sockaddr_in*>(&any)->sin_addr.s_addr;
+  };
+  return address_of(one) == address_of(other);
+}
+
 /// Invalid with errno on failure.
 UniqueFd dial(const Device& device, const Handle& handle) {
   UniqueFd socket = make_socket(handle.address);
@@ -59,6 +69,7 @@ UniqueFd dial(const Device& device, const Handle& handle) {
     return {};
   }
   prepare_stream(fd);
+  if (same_host(device.address, handle.address)) send_unpaced(fd);
   if (::connect(fd, generic(handle.address), address_size(handle.address)) != 0 && errno != EINPROGRESS)
     return {};
   return socket;

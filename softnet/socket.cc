@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <ctime>
+#include <string_view>
 
 #include "softnet/settings.h"
 
@@ -42,6 +43,11 @@ void prepare_stream(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, interval);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+void send_unpaced(int fd) {
+  constexpr std::string_view kUnpaced = "cubic";
+  ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(), kUnpaced.size());
 }
 
 bool peer_is_silent(int fd) {

@@ -24,6 +24,11 @@ UniqueFd make_socket(const sockaddr_in6& address);
 /// is on its way.
 void prepare_stream(int fd);
 
+/// For a connection within one host: no congestion control that paces, as BBR does, whose timers take a
+/// fourth of a sender's time there. Before it is connected; where the system does not allow it all stays as
+/// it is.
+void send_unpaced(int fd);
+
 /// Bytes are on their way and the peer's host has acknowledged nothing, no probe either, for the timeout of
 /// the settings. One that lives and has no room for more answers probes.
 bool peer_is_silent(int fd);
