@@ -39,7 +39,7 @@ run_ctest() {
   return $status
 }
 
-# What CTest runs; then what else there is of that build: chaos, GPU tests, micro benchmarks, each header by itself.
+# What CTest runs; then what else there is of that build: GPU tests, micro benchmarks, each header by itself.
 build_release() { cmake --preset release -DP2P_LONE_PROGRAMS=OFF -DP2P_BENCH=OFF && cmake --build build/release; }
 build_release_rest() { cmake --preset release && cmake --build --preset release; }
 build_dev() { cmake --preset dev && cmake --build --preset dev; }

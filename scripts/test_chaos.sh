@@ -19,6 +19,7 @@ cancel 1000 cma tcp1 tcp4 tcp2_tls nccl_net
 stop 20 cma tcp2 tcp2_tls nccl_net
 leave 24 cma tcp1 tcp4 tcp2_tls nccl_net
 starve 16 cma tcp2
+bad 400 cma tcp2 tcp2_tls nccl_net
 soak 3 cma tcp2 tcp2_tls nccl_net
 cut 24 cma tcp1 tcp4 tcp1_tls tcp4_tls nccl_net
 rails 6 rails2 rails4
@@ -64,7 +65,7 @@ if [ "$ran" = 0 ]; then
   echo "chaos: no run is called ${CHAOS_ONLY:-}"
   exit 2
 fi
-each=$((limit / 32 > 3 ? limit / 32 : 3))
+each=$((limit / 36 > 3 ? limit / 36 : 3))
 while true; do
   round "$seed" 1000 "$each"
   seed=$((seed + 1))

@@ -29,9 +29,9 @@ int make(std::size_t size) {
   return file;
 }
 
-void* map(int file, std::size_t size, void* at = nullptr) {
+void* map(int file, std::size_t size, void* at = nullptr, std::size_t from = 0) {
   const int flags = MAP_SHARED | (at != nullptr ? MAP_FIXED : 0);
-  void* const address = ::mmap(at, size, PROT_READ | PROT_WRITE, flags, file, 0);
+  void* const address = ::mmap(at, size, PROT_READ | PROT_WRITE, flags, file, static_cast<off_t>(from));
   if (address == MAP_FAILED) throw std::runtime_error("map shared memory");
   return address;
 }
@@ -84,10 +84,16 @@ std::string Board::name() const {
   return words;
 }
 
+void Board::mend(std::size_t offset, std::size_t size) const {
+  map(files_.at(1), size, &mapped_[offset], offset);
+}
+
 void Board::map_endings() { endings_ = {static_cast<Ending*>(map(files_.front(), kEndingBytes)), kEndings}; }
 
 void Board::map_arena() {
-  void* const room = ::mmap(nullptr, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // Low, where the system looks for room last, so that pages that are unmapped later stay holes.
+  void* const low = reinterpret_cast<void*>(std::uintptr_t{1} << 32);
+  void* const room = ::mmap(low, kArenaBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room == MAP_FAILED) throw std::runtime_error("map shared memory");
   arena_ = mapped_ = {static_cast<std::byte*>(room), kArenaBytes};
   const std::size_t each = kArenaBytes / (files_.size() - 1);

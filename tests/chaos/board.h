@@ -50,6 +50,9 @@ class Board {
   /// Where it is memory of a GPU its addresses are the GPU's.
   std::span<std::byte> arena() const { return arena_; }
 
+  /// Maps whole pages of an arena in host memory again, whatever this process has made of them.
+  void mend(std::size_t offset, std::size_t size) const;
+
  private:
   void map_endings();
   void map_arena();

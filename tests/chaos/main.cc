@@ -18,7 +18,8 @@ using Run = std::string (*)(World&, const Extent&);
 
 const std::map<std::string, Run> kRuns{{"kill", run_kill},     {"cancel", run_cancel}, {"stop", run_stop},
                                        {"cut", run_cut},       {"rails", run_rails},   {"netem", run_netem},
-                                       {"starve", run_starve}, {"soak", run_soak},     {"leave", run_leave}};
+                                       {"starve", run_starve}, {"soak", run_soak},     {"leave", run_leave},
+                                       {"bad", run_bad}};
 
 std::map<std::string, Setting> settings() {
   std::map<std::string, Setting> all;

@@ -19,6 +19,8 @@ class Notes {
     if (const auto found = waited_for_.find(number); found != waited_for_.end()) found->second.due = true;
   }
 
+  void never(std::uint64_t number) { waited_for_.erase(number); }
+
   void heard(std::uint64_t number, std::size_t bytes) {
     const auto found = waited_for_.find(number);
     if (found == waited_for_.end() || found->second.bytes != bytes) {

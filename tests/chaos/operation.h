@@ -45,18 +45,28 @@ struct Operation {
   bool notifies = false;        ///< the peer hears its number
   bool cancelled = false;       ///< one of the pair, of a message
   bool region_leaves = false;   ///< one that it uses was taken back meanwhile
+  bool region_gone = false;     ///< ... before it began
+  bool bad = false;             ///< it meets memory that cannot be read or written
+  bool changed = false;         ///< memory of it turned bad or good meanwhile
   std::chrono::steady_clock::time_point start;
   std::chrono::steady_clock::time_point cancel_at;  ///< zero: never, or it was asked for
 
   bool is_message() const { return kind == Kind::kSend || kind == Kind::kRecv; }
+
+  /// The programs copy such a message themselves: its memory has to be good (docs/errors.md).
+  bool is_short() const {
+    std::size_t bytes = 0;
+    for (const Block& block : blocks) bytes += block.size;
+    return is_message() && bytes <= std::size_t{16} << 10;
+  }
 
   const char* name() const {
     constexpr std::array kNames{"write", "read", "send", "recv"};
     return kNames.at(static_cast<std::size_t>(kind));
   }
 
-  /// Where its region is taken back in the middle of an answer.
-  bool may_end_in_zeros() const { return kind == Kind::kRead && region_leaves; }
+  /// Where its region is taken back in the middle of an answer, or its source cannot be read.
+  bool may_end_in_zeros() const { return bad || changed || (kind == Kind::kRead && region_leaves); }
 
   /// Null if it has none, or none any more.
   Cell* target() const {

@@ -26,19 +26,6 @@ using testing::cut;
 using testing::Flow;
 using testing::flows_of;
 
-/// Awake, because it is about microseconds.
-void pause_for(microseconds time) {
-  const auto end = Clock::now() + time;
-  while (Clock::now() < end) {
-  }
-}
-
-std::string counted(const World& world) {
-  const Counts& counts = world.counts();
-  return fmt::format("{} operations: {} done, {} cancelled, {} failed; the longest {} ms", counts.started,
-                     counts.done, counts.cancelled, counts.failed, counts.longest.count());
-}
-
 /// What a worker holds of the system does not grow.
 class Flat {
  public:
@@ -86,24 +73,6 @@ class Flat {
   std::optional<testing::Usage> before_;
   testing::Usage now_;
 };
-
-/// What ends with the trouble that was made: operations, connections, and the fence; then every byte is
-/// looked at.
-void end_all(World& world) {
-  world.settle();
-  world.fence();
-  world.check();
-  world.forget();
-}
-
-milliseconds bound(const World& world) { return world.setting().keepalive + testing::kMargin; }
-
-void close_all(World& world, std::size_t connections) {
-  for (std::size_t connection = 0; connection != connections; ++connection) {
-    const auto closed = world.worker(connection % 2).call(fmt::format("close {} 10000", connection));
-    if (!closed) throw std::runtime_error("close: " + closed.error().message);
-  }
-}
 
 /// Some of those of channels, or all: not the session's, which is the first.
 std::vector<Flow> some_of(World& world, std::vector<Flow> flows) {
@@ -204,6 +173,34 @@ class Phases {
 };
 
 }  // namespace
+
+void pause_for(microseconds time) {
+  const auto end = Clock::now() + time;
+  while (Clock::now() < end) {
+  }
+}
+
+std::string counted(const World& world) {
+  const Counts& counts = world.counts();
+  return fmt::format("{} operations: {} done, {} cancelled, {} failed; the longest {} ms", counts.started,
+                     counts.done, counts.cancelled, counts.failed, counts.longest.count());
+}
+
+void end_all(World& world) {
+  world.settle();
+  world.fence();
+  world.check();
+  world.forget();
+}
+
+milliseconds bound(const World& world) { return world.setting().keepalive + testing::kMargin; }
+
+void close_all(World& world, std::size_t connections) {
+  for (std::size_t connection = 0; connection != connections; ++connection) {
+    const auto closed = world.worker(connection % 2).call(fmt::format("close {} 10000", connection));
+    if (!closed) throw std::runtime_error("close: " + closed.error().message);
+  }
+}
 
 std::string run_kill(World& world, const Extent& extent) {
   constexpr std::size_t kVictim = 1;

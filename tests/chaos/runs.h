@@ -18,6 +18,21 @@ struct Extent {
   bool over(std::uint64_t done) const { return done >= times || std::chrono::steady_clock::now() >= end; }
 };
 
+/// Awake, because it is about microseconds.
+void pause_for(std::chrono::microseconds time);
+
+/// What became of the operations, for the line that a run returns.
+std::string counted(const World& world);
+
+/// What ends with the trouble that was made: operations, connections, and the fence; then every byte is
+/// looked at.
+void end_all(World& world);
+
+/// Within which what a worker's death or end stops is over.
+std::chrono::milliseconds bound(const World& world);
+
+void close_all(World& world, std::size_t connections);
+
 /// Each returns what it did, one line. What is not as it must be throws std::runtime_error.
 
 /// One worker is killed and starts again on the same port, in each phase of a connection.
@@ -44,6 +59,10 @@ std::string run_netem(World& world, const Extent& extent);
 
 /// A worker may open no more files, at any moment of a connection.
 std::string run_starve(World& world, const Extent& extent);
+
+/// Memory turns bad, workers fork, are killed and start again, close and connect, regions are taken back and
+/// come again, all at random: what meets bad memory fails with the cause, and nothing else fails.
+std::string run_bad(World& world, const Extent& extent);
 
 /// All operations over 8 connections, with regions that come and go. `times` are seconds.
 std::string run_soak(World& world, const Extent& extent);

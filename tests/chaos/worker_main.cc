@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,7 @@
 #include "p2p/endpoint.h"
 #include "support/command.h"
 #include "support/hex.h"
+#include "support/memory.h"
 
 namespace p2p::chaos {
 namespace {
@@ -69,6 +72,11 @@ class Worker {
         {"open", [this](Words&) { return ok(fmt::format("{}", endpoint_.connections().size())); }},
         {"forget", [this](Words&) { return forget(); }},
         {"limit_files", limit_files},
+        {"spoil", [this](Words& words) { return spoil(words); }},
+        {"mend", [this](Words& words) { return mend(words); }},
+        {"fork", [this](Words& words) { return fork_child(words); }},
+        {"children", [this](Words& words) { return children(words); }},
+        {"lost", [this](Words&) { return lost(); }},
     };
   }
 
@@ -97,11 +105,14 @@ class Worker {
     std::byte* data = nullptr;
   };
 
-  /// region R OFFSET SIZE : DESCRIPTOR
+  /// region R OFFSET SIZE [DESCRIPTOR] : DESCRIPTOR. With one: in place of that region, which was released.
   std::string add_region(Words& words) {
     const std::uint64_t number = words.number();
     const std::uint64_t offset = words.number();
-    auto region = endpoint_.register_memory(&board_.arena()[offset], words.number());
+    const std::uint64_t size = words.number();
+    RegionOptions options;
+    if (const auto before = testing::from_hex(words.text())) options.again = *before;
+    auto region = endpoint_.register_memory(&board_.arena()[offset], size, options);
     if (!region) return answer_error(region);
     const std::string hex = testing::to_hex(region->descriptor());
     regions_.at(number) = {std::move(*region), {}, &board_.arena()[offset]};
@@ -139,16 +150,17 @@ class Worker {
     }
   }
 
-  /// import C R DESCRIPTOR MS
+  /// import C R DESCRIPTOR MS [again]
   std::string import(Words& words) {
     const std::uint64_t number = words.number();
     const std::uint64_t region = words.number();
     const auto descriptor = testing::from_hex(words.text());
     if (!descriptor) return answer_error(descriptor);
-    const auto id = connections_[number].import_region(*descriptor);
+    const auto limit = words.time();
+    const auto id = connections_[number].import_region(*descriptor, words.text() == "again");
     if (!id) return answer_error(id);
     imports_[{number, region}] = {*id, descriptor->address, descriptor->size};
-    return answer(connections_[number].wait_imported(*id, words.time()));
+    return answer(connections_[number].wait_imported(*id, limit));
   }
 
   /// transfer KIND C SLOT NOTE|- PREPARE CANCEL_US|- DROP LOCAL REMOTE BLOCKS (LOCAL REMOTE SIZE)...
@@ -222,6 +234,82 @@ class Worker {
     return "ok";
   }
 
+  /// spoil OFFSET SIZE HOW: pages of the arena, as testing::spoil does it
+  std::string spoil(Words& words) {
+    const std::uint64_t offset = words.number();
+    const auto pages = board_.arena().subspan(offset, words.number());
+    testing::spoil(pages, static_cast<testing::Bad>(words.number()));
+    return "ok";
+  }
+
+  /// mend OFFSET SIZE
+  std::string mend(Words& words) {
+    const std::uint64_t offset = words.number();
+    board_.mend(offset, words.number());
+    return "ok";
+  }
+
+  /// fork MS: a child that uses what the parent made, is told no, and lives for so long.
+  std::string fork_child(Words& words) {
+    const auto time = words.time();
+    const pid_t child = ::fork();
+    if (child < 0) return "error system fork";
+    if (child == 0) {
+      const int wrong = wrong_in_child();
+      std::this_thread::sleep_for(time);
+      ::_exit(wrong);
+    }
+    children_.push_back(child);
+    return "ok";
+  }
+
+  /// How many calls did not say that this process was forked.
+  int wrong_in_child() {
+    ::alarm(20);
+    int wrong = 0;
+    const auto expect_refused = [&wrong](const Status& status) {
+      const bool right = !status && status.error().code == ErrorCode::kUnavailable &&
+                         status.error().message.find("forked") != std::string::npos;
+      wrong += right ? 0 : 1;
+    };
+    for (const Region& region : regions_) {
+      for (const auto& [number, connection] : connections_) {
+        const LocalSpan local{region.id, region.data, 4096};
+        expect_refused(connection.send(local).wait(std::chrono::seconds(10)));
+        for (const auto& [key, remote] : imports_) {
+          if (key.first != number) continue;
+          expect_refused(
+              connection.write(local, {remote.region, remote.address, 4096}).wait(std::chrono::seconds(10)));
+        }
+      }
+    }
+    for (Region& region : regions_) {
+      if (region.data != nullptr) expect_refused(region.handle.release(std::chrono::seconds(10)));
+    }
+    connections_.clear();
+    return wrong;
+  }
+
+  /// children 0|1: those that have ended, or all, ended by themselves and after no wrong answer.
+  std::string children(Words& words) {
+    const int how = words.number() == 0 ? WNOHANG : 0;
+    std::string bad;
+    std::erase_if(children_, [&](pid_t child) {
+      int status = 0;
+      if (::waitpid(child, &status, how) == 0) return false;
+      if (status != 0) bad = fmt::format("error system a child ended with status {:#x}", status);
+      return true;
+    });
+    return bad.empty() ? "ok" : bad;
+  }
+
+  /// How many channels the connections have lost.
+  std::string lost() {
+    std::uint64_t channels = 0;
+    for (const auto& [number, connection] : connections_) channels += connection.stats().channels_lost;
+    return ok(fmt::format("{}", channels));
+  }
+
   std::string forget() {
     connections_.clear();
     imports_.clear();
@@ -236,6 +324,7 @@ class Worker {
   std::map<std::uint64_t, Connection> connections_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, RemoteSpan> imports_;
   std::map<std::uint64_t, Transfer> transfers_;
+  std::vector<pid_t> children_;
 };
 
 /// Takes lines until the world ends, and looks for notifications every other millisecond.

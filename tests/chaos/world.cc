@@ -24,6 +24,12 @@ bool is_refusal(ErrorCode code) {
          code == ErrorCode::kOutOfRange || code == ErrorCode::kCancelled;
 }
 
+/// What they end with that meet bad memory.
+bool is_bad_memory(const Ending& ending) {
+  return static_cast<ErrorCode>(ending.code) == ErrorCode::kSystem &&
+         std::string_view(ending.message.data()).ends_with("Bad address");
+}
+
 std::string must(const Result<std::string>& answer, const char* what) {
   if (!answer) throw std::runtime_error(fmt::format("{}: {}", what, answer.error().message));
   return *answer;
@@ -74,10 +80,10 @@ void World::register_all() {
   }
 }
 
-void World::register_one(std::size_t side, std::size_t region) {
+void World::register_one(std::size_t side, std::size_t region, const std::string& before) {
   descriptors_[side][region] =
-      must(workers_[side]->call(fmt::format("region {} {} {}", region, arenas_[side].region_offset(region),
-                                            Arena::region_size())),
+      must(workers_[side]->call(fmt::format("region {} {} {} {}", region, arenas_[side].region_offset(region),
+                                            Arena::region_size(), before)),
            "register");
   regions_[side][region] = Region::kUp;
 }
@@ -102,29 +108,33 @@ void World::connect(std::size_t connections, std::size_t first) {
 
 void World::open(std::size_t connections, std::size_t first) {
   connect(connections, first);
+  import_all();
+}
+
+void World::import_all() {
   for (std::size_t side = 0; side != 2; ++side) {
     for (std::size_t region = 0; region != Arena::kRegions; ++region) import(side, region);
   }
 }
 
-std::uint64_t World::ask_to_import(std::size_t connection, std::size_t side, std::size_t region) {
-  return workers_[1 - side]->ask(fmt::format("import {} {} {} {}", connection, region,
-                                             descriptors_[side][region], milliseconds(kLimit / 2).count()));
+std::uint64_t World::ask_to_import(std::size_t connection, std::size_t side, std::size_t region, bool again) {
+  return workers_[1 - side]->ask(fmt::format("import {} {} {} {} {}", connection, region,
+                                             descriptors_[side][region], milliseconds(kLimit / 2).count(),
+                                             again ? "again" : ""));
 }
 
-// Over every connection.
-void World::import(std::size_t side, std::size_t region) {
+void World::import(std::size_t side, std::size_t region, bool again) {
   for (std::size_t connection = 0; connection != connections_; ++connection) {
-    must(workers_[1 - side]->answer(ask_to_import(connection, side, region), kLimit), "import");
+    must(workers_[1 - side]->answer(ask_to_import(connection, side, region, again), kLimit), "import");
   }
 }
 
-Cell* World::pick(std::size_t side, std::size_t size) {
+Cell* World::pick(std::size_t side, std::size_t size, Region state) {
   std::vector<Cell>& cells = arenas_[side].cells();
   const std::size_t first = dice_.between(0, cells.size() - 1);
   for (std::size_t i = 0; i != cells.size(); ++i) {
     Cell& cell = cells[(first + i) % cells.size()];
-    if (cell.size == size && cell.user == nullptr && regions_[side][cell.region] == Region::kUp) return &cell;
+    if (cell.size == size && cell.user == nullptr && regions_[side][cell.region] == state) return &cell;
   }
   return nullptr;
 }
@@ -163,28 +173,37 @@ void World::start(const Mix& mix) {
 
 void World::start_one(Kind kind, const Mix& mix) {
   const std::size_t side = dice_.between(0, 1);
-  constexpr std::array<std::size_t, 4> kSizes{4096, 4096, std::size_t{64} << 10, std::size_t{1} << 20};
-  const std::size_t size = kSizes[dice_.between(0, 3)];
-  Cell* const here = pick(side, size);
-  Cell* const there = pick(1 - side, size);
+  const bool message = kind == Kind::kSend;
+  const auto [here, there] = pick_both(side, message, mix);
   if (here == nullptr || there == nullptr || slots_[0].size() < 2 || slots_[1].size() < 2) return;
   ++number_;
-  const bool message = kind == Kind::kSend;
   auto operation = make(kind, side, here, message ? nullptr : there);
   operation->connection = dice_.between(0, connections_ - 1);
-  operation->blocks = cut(size);
+  operation->blocks = cut(here->size);
   operation->then = arena(kind == Kind::kRead ? *there : *here).gather(*operation);
   operation->cancelled = mix.cancel_one_in != 0 && dice_.one_in(mix.cancel_one_in);
   operation->notifies = !message && dice_.one_in(4);
+  operation->region_gone =
+      regions_[side][here->region] == Region::kDown || regions_[1 - side][there->region] == Region::kDown;
+  operation->bad = bad_.spoils(*operation);
   if (!message) return post(std::move(operation), mix);
   auto twin = make(Kind::kRecv, 1 - side, there, nullptr);
   twin->connection = operation->connection;
   twin->cancelled = operation->cancelled;
   twin->then = operation->then;
   for (const Block& block : operation->blocks) twin->blocks.push_back({block.remote, 0, block.size});
+  operation->bad = twin->bad = operation->bad || bad_.spoils(*twin);
+  if (operation->bad && operation->is_short()) return drop(*operation), drop(*twin);
   if (dice_.one_in(2)) std::swap(operation, twin);
   post(std::move(operation), mix);
   post(std::move(twin), mix);
+}
+
+// It was not posted.
+void World::drop(const Operation& operation) {
+  slots_[operation.side].push_back(operation.slot);
+  operation.local->user = nullptr;
+  if (operation.remote != nullptr) operation.remote->user = nullptr;
 }
 
 void World::post(std::unique_ptr<Operation> operation, const Mix& mix) {
@@ -268,6 +287,7 @@ void World::finish(std::unique_ptr<Operation> operation) {
     throw std::runtime_error(fmt::format("operation {}, a {} by worker {}, failed: {}", one.number,
                                          one.name(), one.side, ending.message.data()));
   }
+  if (success) expect_due_failure(one);
   Cell* const target = one.target();
   if (target != nullptr) {
     success ? arena(*target).expect_landed(one) : arena(*target).expect_either(one);
@@ -282,7 +302,9 @@ void World::finish(std::unique_ptr<Operation> operation) {
   if (success || !may_still) free(one.local);
   // With the connection's end a peer may have been at it: its owner knows when that is over, and nobody else.
   const bool with_connection = said.find("the connection was closed by this side") != std::string_view::npos;
-  const bool ended_there = success || (is_refusal(code) && !with_connection) || one.kind != Kind::kWrite;
+  const bool ended_there = success || ((is_refusal(code) || is_bad_memory(ending)) && !with_connection) ||
+                           one.kind != Kind::kWrite;
+  if (!success && is_bad_memory(ending)) notes_.never(one.number);
   if (ended_there) free(one.remote);
   if (one.local != nullptr || one.remote != nullptr) return doubts_.push_back(std::move(operation));
   if (target != nullptr) target->last = std::move(operation);
@@ -291,7 +313,8 @@ void World::finish(std::unique_ptr<Operation> operation) {
 bool World::may_fail(const Operation& operation, const Ending& ending) const {
   const auto code = static_cast<ErrorCode>(ending.code);
   if (failures_) return true;
-  if (operation.region_leaves && is_refusal(code)) return true;
+  if ((operation.region_leaves || operation.region_gone) && is_refusal(code)) return true;
+  if ((operation.bad || operation.changed) && is_bad_memory(ending)) return true;
   return operation.cancelled && code == ErrorCode::kCancelled;
 }
 
@@ -345,6 +368,7 @@ void World::kill(std::size_t side) {
     doubts_.push_back(std::move(one));
     return true;
   });
+  bad_.clear(side);
   slots_[side].clear();
   for (std::size_t slot = 0; slot != Board::kEndings; ++slot) slots_[side].push_back(slot);
   regions_[side].fill(Region::kDown);
@@ -452,11 +476,19 @@ Status World::try_release(std::size_t side, std::size_t region, milliseconds wit
 
 void World::renew(std::size_t side, std::size_t region) {
   if (regions_[side][region] != Region::kUp) return;
+  take_region(side, region);
+  bring_region(side, region);
+}
+
+void World::take_region(std::size_t side, std::size_t region) {
   mark_leaving(side, region);
   regions_[side][region] = Region::kDown;
   release(side, region);
-  register_one(side, region);
-  import(side, region);
+}
+
+void World::bring_region(std::size_t side, std::size_t region, bool in_place) {
+  register_one(side, region, in_place ? descriptors_[side][region] : "");
+  import(side, region, in_place);
   ++counts_.renewed;
 }
 

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arena.h"
+#include "bad_pages.h"
 #include "dice.h"
 #include "notes.h"
 #include "operation.h"
@@ -36,6 +38,8 @@ struct Mix {
   std::uint64_t cancel_one_in = 0;
   std::uint64_t renew_one_in = 0;  ///< a region is taken back and comes again
   std::uint64_t drop_one_in = 0;   ///< ... in the callback of a transfer
+  std::uint64_t bad_one_in = 0;    ///< one picks a cell that meets bad pages, if there are any
+  std::uint64_t gone_one_in = 0;   ///< one picks a cell of a region that was taken back, if there is one
 };
 
 struct Counts {
@@ -68,10 +72,12 @@ class World {
 
   /// The same, and imports all regions.
   void open(std::size_t connections, std::size_t first = 0);
+  void import_all();
   std::uint64_t ask_to_connect(std::size_t connection, std::size_t side);
 
   /// What `side` has registered, at the other: a question to that one.
-  std::uint64_t ask_to_import(std::size_t connection, std::size_t side, std::size_t region);
+  std::uint64_t ask_to_import(std::size_t connection, std::size_t side, std::size_t region,
+                              bool again = false);
 
   /// Starts one operation or none, as memory allows.
   void start(const Mix& mix);
@@ -88,6 +94,34 @@ class World {
   void expect_failures(std::chrono::milliseconds limit);
 
   void kill(std::size_t side);
+
+  /// Some pages of a worker's arena turn bad there, also under what is at work.
+  void spoil();
+  void mend(std::size_t side);
+  const BadMemory& bad_memory() const { return bad_; }
+
+  /// A worker forks a child, which lives for so long and to which the engine says no.
+  void fork(std::size_t side, std::chrono::milliseconds life);
+
+  /// No child has ended otherwise. With `all` also those that live are waited for.
+  void expect_children_right(bool all);
+
+  /// Nothing cost a channel.
+  void expect_channels_kept();
+
+  /// A region is taken back, also from what is at work, and registered again: `in_place` so that the
+  /// descriptor that the peer has is good again.
+  void take_region(std::size_t side, std::size_t region);
+  void bring_region(std::size_t side, std::size_t region, bool in_place = false);
+
+  /// Over every connection; once more changes nothing.
+  void import(std::size_t side, std::size_t region, bool again = false);
+
+  /// The descriptor of a region of a process that has ended is refused.
+  void expect_stale(std::size_t side, const std::string& descriptor);
+  const std::string& descriptor(std::size_t side, std::size_t region) const {
+    return descriptors_[side][region];
+  }
 
   /// Waits until all is at its end and all that must have been heard was.
   void settle();
@@ -108,12 +142,18 @@ class World {
   using Time = std::chrono::steady_clock::time_point;
 
   void make_link(std::uint64_t seed);
-  Cell* pick(std::size_t side, std::size_t size);
+  enum class Region { kDown, kUp, kDropped };
+
+  Cell* pick(std::size_t side, std::size_t size, Region state = Region::kUp);
+  Cell* pick_bad();
+  std::pair<Cell*, Cell*> pick_both(std::size_t side, bool message, const Mix& mix);
   std::vector<Block> cut(std::size_t size);
   std::unique_ptr<Operation> make(Operation::Kind kind, std::size_t side, Cell* local, Cell* remote);
+  void drop(const Operation& operation);
   void post(std::unique_ptr<Operation> operation, const Mix& mix);
   void finish(std::unique_ptr<Operation> operation);
   bool may_fail(const Operation& operation, const Ending& ending) const;
+  void expect_due_failure(const Operation& operation) const;
   void hear();
   void cancel_what_is_due();
   void expect_in_time() const;
@@ -123,13 +163,10 @@ class World {
   Status try_release(std::size_t side, std::size_t region, std::chrono::milliseconds within);
   void release(std::size_t side, std::size_t region);
   void mark_leaving(std::size_t side, std::size_t region);
-  void register_one(std::size_t side, std::size_t region);
-  void import(std::size_t side, std::size_t region);
+  void register_one(std::size_t side, std::size_t region, const std::string& before = "");
   void register_dropped();
   bool in_use(std::size_t side, std::size_t region) const;
   Arena& arena(const Cell& cell) { return arenas_[cell.side]; }
-
-  enum class Region { kDown, kUp, kDropped };
 
   const Setting setting_;
   std::unique_ptr<testing::Rails> rails_;
@@ -144,6 +181,7 @@ class World {
   std::vector<std::unique_ptr<Operation>> doubts_;  // have failed; their targets may still change
   std::array<std::vector<std::size_t>, 2> slots_;   // free ones
   Notes notes_;
+  BadMemory bad_;
   std::uint64_t number_ = 0;
   bool failures_ = false;
   Time trouble_;

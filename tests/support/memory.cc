@@ -53,6 +53,8 @@ void spoil(std::span<std::byte> pages, Bad how) {
     void* const at = ::mmap(pages.data(), pages.size(), PROT_READ | PROT_WRITE, flags, ::fileno(file), 0);
     done = at != MAP_FAILED;
     std::fclose(file);
+  } else if (how == Bad::kUnmapped) {
+    done = ::munmap(pages.data(), pages.size()) == 0;
   } else {
     done = ::mprotect(pages.data(), pages.size(), how == Bad::kReadOnly ? PROT_READ : PROT_NONE) == 0;
   }

@@ -29,9 +29,10 @@ class Pages {
 };
 
 /// How memory may become bad under a registration.
-enum class Bad : unsigned { kReadOnly, kProtected, kCut };
+enum class Bad : unsigned { kReadOnly, kProtected, kCut, kUnmapped };
 
-/// Makes whole pages bad: read-only, neither readable nor writable, or behind the end of their file.
+/// Makes whole pages bad: read-only, neither readable nor writable, behind the end of their file, or not
+/// there: whatever the process maps next may come to lie there.
 void spoil(std::span<std::byte> pages, Bad how);
 
 /// Byte `i` of the result depends on `seed` and `i`.
