@@ -44,7 +44,8 @@ struct Finding {
 /// Checks variables, interfaces, RxDM sockets, GPU to NIC pairs and DMA-BUF support for this plugin.
 P2P_API std::vector<Finding> check_environment(const PluginReport& plugin);
 
-/// All of that which can be told without a plugin: for machines where it does not load.
+/// All of that which can be told without a plugin: for machines where it does not load. Of FasTrak, A3
+/// Mega's, where a variable of its own is set, else of GPUDirect-TCPX.
 P2P_API std::vector<Finding> check_environment();
 
 /// Registers memory of each GPU once with each NIC that is next to it, over a connection of this machine with

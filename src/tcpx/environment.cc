@@ -16,11 +16,12 @@
 #include "drivers/nccl_net/plugin.h"
 #include "drivers/nccl_net/receive_manager.h"
 #include "drivers/nccl_net/tcpx.h"
+#include "drivers/nccl_net/tcpxo.h"
 #include "p2p/log.h"
 #include "tcpx/core.h"
 #include "tcpx/variables.h"
 
-/// What the official recipe for GPUDirect-TCPX asks, checked.
+/// What the official recipes for GPUDirect-TCPX and -TCPXO ask, checked.
 namespace tcpx {
 namespace {
 
@@ -83,6 +84,16 @@ void check_receive_manager(std::vector<Finding>& findings) {
         "start the receive-datapath manager and point NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX at its sockets";
   }
   findings.push_back(std::move(finding));
+}
+
+void check_tcpxo(std::vector<Finding>& findings) {
+  std::ranges::move(check_tcpxo_variables(), std::back_inserter(findings));
+  const p2p::Status answers = net::check_tcpxo_manager();
+  findings.push_back(answers
+                         ? Finding{Verdict::kGood, "RxDM", "answers at " + net::tcpxo_manager_address(), ""}
+                         : Finding{Verdict::kBad, "RxDM", answers.error().message,
+                                   "start it in the same network namespace, or set "
+                                   "FILE_BASED_UDS_PATH_PREFIX alike for it and here"});
 }
 
 Finding pair_of(int gpu, const std::string& bus_id, const std::vector<net::Device>& devices) {
@@ -148,7 +159,8 @@ void check_cuda(const std::vector<DeviceReport>& devices, bool tcpx, std::vector
 
 /// NICs on a PCI bus, for a report without a plugin: those that the user named, or else all.
 std::vector<DeviceReport> interfaces_on_pci() {
-  const std::string wanted = variable("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME");
+  const std::string wanted =
+      variable(any_tcpxo_variable() ? "NCCL_FASTRAK_IFNAME" : "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME");
   std::vector<DeviceReport> found;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/sys/class/net", error)) {
@@ -198,10 +210,12 @@ std::vector<Finding> check_environment(const PluginReport& plugin) {
   findings.push_back({Verdict::kGood, "plugin",
                       fmt::format("{} from {}, ABI v{}", plugin.name, plugin.path, plugin.abi_version), ""});
   check_devices(plugin.devices, net::is_tcpx(plugin.name), findings);
-  // The recipe is GPUDirect-TCPX's own: other plugins know nothing of these variables and daemons.
+  // The recipes are those plugins' own: other plugins know nothing of these variables and daemons.
   if (net::is_tcpx(plugin.name)) {
     std::ranges::move(check_variables(), std::back_inserter(findings));
     check_receive_manager(findings);
+  } else if (net::is_tcpxo(plugin.name)) {
+    check_tcpxo(findings);
   }
   check_cuda(plugin.devices, net::is_tcpx(plugin.name), findings);
   return findings;
@@ -211,9 +225,14 @@ std::vector<Finding> check_environment() {
   const std::vector<DeviceReport> devices = interfaces_on_pci();
   std::vector<Finding> findings;
   check_devices(devices, false, findings);
-  std::ranges::move(check_variables(), std::back_inserter(findings));
-  check_receive_manager(findings);
-  check_cuda(devices, true, findings);
+  const bool tcpxo = any_tcpxo_variable();
+  if (tcpxo) {
+    check_tcpxo(findings);
+  } else {
+    std::ranges::move(check_variables(), std::back_inserter(findings));
+    check_receive_manager(findings);
+  }
+  check_cuda(devices, !tcpxo, findings);
   return findings;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "base/error.h"
@@ -36,6 +37,17 @@ std::string is_count(std::string_view value) {
   const auto number = number_of(value);
   const bool good = number && *number >= 1 && *number <= net::kTcpxMaxSockets;
   return good ? "" : fmt::format("1 to {} are possible", net::kTcpxMaxSockets);
+}
+
+std::string is_flows(std::string_view value) {
+  const auto number = number_of(value);
+  return number && *number >= 1 && *number <= 8 ? "" : "1 to 8 are possible";
+}
+
+std::string is_folder(std::string_view value) {
+  std::error_code error;
+  if (value.ends_with('/')) return "no slash may be at the end";
+  return std::filesystem::is_directory(value, error) ? "" : "there is no such folder";
 }
 
 std::string is_zero(std::string_view value) { return value == "0" ? "" : "only 0 works here"; }
@@ -105,6 +117,30 @@ constexpr Rule kRules[] = {
      "the old import of the receive pool"},
 };
 
+/// FasTrak takes its defaults for values that it cannot read or that are out of bounds, and says so at info
+/// level alone.
+constexpr Rule kTcpxoRules[] = {
+    {"NCCL_FASTRAK_IFNAME", are_interfaces, Verdict::kAdvice, Verdict::kBad,
+     "eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth8", "the data NICs, here those of A3 Mega"},
+    {"NCCL_SOCKET_IFNAME", are_interfaces, Verdict::kAdvice, Verdict::kBad, "eth0",
+     "NCCL's own connections, where it runs too"},
+    {"NCCL_FASTRAK_USE_LLCM", is_one, Verdict::kAdvice, Verdict::kAdvice, "1",
+     "the short way to the NIC; its recipe asks for it"},
+    {"NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY", is_folder, std::nullopt, Verdict::kBad, "/dev/aperture_devices",
+     "where a container finds the devices of that way"},
+    {"NCCL_FASTRAK_NUM_FLOWS", is_flows, std::nullopt, Verdict::kBad, "2",
+     "connections of a comm, the same on both machines"},
+    {"NCCL_FASTRAK_PLUGIN_CONNECT_TIMEOUT_MS", is_number, std::nullopt, Verdict::kBad, "300000",
+     "the bound on a connect"},
+    {"NCCL_FASTRAK_PLUGIN_ACCEPT_TIMEOUT_MS", is_number, std::nullopt, Verdict::kBad, "600000",
+     "the bound on an accept"},
+    {"NCCL_FASTRAK_RXDM_INIT_TIMEOUT", is_number, std::nullopt, Verdict::kBad, "30",
+     "seconds that init waits for RxDM"},
+    {"NCCL_FASTRAK_ENABLE", is_one, std::nullopt, Verdict::kBad, "1", "init ends the process"},
+    {"NCCL_FASTRAK_ALLOW_NIC_SUBSET", is_zero, std::nullopt, Verdict::kAdvice, "0",
+     "GPUs without their NIC go unnoticed"},
+};
+
 Finding judge(const Rule& rule) {
   const auto value = net::users_variable(rule.variable);
   Finding finding{Verdict::kGood, rule.variable, value.value_or("unset"), ""};
@@ -155,20 +191,47 @@ void check_shared_cpus(std::vector<Finding>& findings) {
        "give NCCL_GPUDIRECTTCPX_TX_BINDINGS and NCCL_GPUDIRECTTCPX_RX_BINDINGS CPUs of their own"});
 }
 
+std::vector<Finding> check_all(std::span<const Rule> rules) {
+  std::vector<Finding> findings;
+  for (const Rule& rule : rules) {
+    Finding finding = judge(rule);
+    // Nothing to report of a variable that may be unset and is.
+    if (finding.found != "unset" || finding.verdict != Verdict::kGood) findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
 }  // namespace
 
 std::string variable(const char* name) { return net::users_variable(name).value_or(""); }
 
 std::vector<Finding> check_variables() {
-  std::vector<Finding> findings;
-  for (const Rule& rule : kRules) {
-    Finding finding = judge(rule);
-    // Nothing to report of a variable that may be unset and is.
-    if (finding.found != "unset" || finding.verdict != Verdict::kGood) findings.push_back(std::move(finding));
-  }
+  std::vector<Finding> findings = check_all(kRules);
   check_sockets(findings);
   check_shared_cpus(findings);
   return findings;
+}
+
+std::vector<Finding> check_tcpxo_variables() {
+  std::vector<Finding> findings = check_all(kTcpxoRules);
+  constexpr const char* kControl = "NCCL_FASTRAK_CTRL_DEV";
+  const auto control = net::users_variable(kControl);
+  const std::string wrong = are_interfaces(control.value_or("eth0"));
+  Finding finding{Verdict::kGood, kControl, control.value_or("unset, which is eth0"), ""};
+  if (!wrong.empty()) {
+    finding.verdict = Verdict::kBad;
+    finding.advice = fmt::format("{}; set it to the control NIC, that of the machine's own address", wrong);
+  }
+  findings.push_back(std::move(finding));
+  return findings;
+}
+
+bool any_tcpxo_variable() {
+  return net::users_variable("NCCL_FASTRAK_CTRL_DEV") ||
+         std::ranges::any_of(kTcpxoRules, [](const Rule& rule) {
+           return std::string_view(rule.variable).starts_with("NCCL_FASTRAK") &&
+                  net::users_variable(rule.variable);
+         });
 }
 
 }  // namespace tcpx

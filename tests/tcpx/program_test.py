@@ -143,6 +143,29 @@ class Discover(unittest.TestCase):
         self.assertIn("RxDM", checks)
         self.assertIn("CUDA", checks)
 
+    def test_fastrak(self):
+        fastrak = {"SOFTNET_HABITS": "tcpxo", "SOFTNET_NAME": "FasTrak", "NCCL_FASTRAK_IFNAME": "lo"}
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as manager:
+            manager.bind(f"{folder}/rxdm_uds_nic_mapping")
+            manager.listen()
+            result = run("discover", "--plugin", PLUGIN, "--json", NCCL_FASTRAK_NUM_FLOWS="9", NCCL_FASTRAK_ENABLE="0",
+                         NCCL_FASTRAK_CTRL_DEV="nosuch0", FILE_BASED_UDS_PATH_PREFIX=folder, **fastrak)
+            self.assertEqual(result.returncode, 1)
+            report = json.loads(result.stdout)
+            self.assertEqual(report["abi"], 7)
+            self.assertEqual([(device["cuda"], device["unpack"]) for device in report["devices"]], [(True, False)])
+            checks = {check["subject"]: check for check in report["checks"]}
+            for name, verdict in (("RxDM", "good"), ("NCCL_FASTRAK_IFNAME", "good"), ("NCCL_FASTRAK_NUM_FLOWS", "bad"),
+                                  ("NCCL_FASTRAK_ENABLE", "bad"), ("NCCL_FASTRAK_CTRL_DEV", "bad"),
+                                  ("NCCL_FASTRAK_USE_LLCM", "advice")):
+                self.assertEqual(checks[name]["verdict"], verdict, checks[name])
+            self.assertNotIn("NCCL_DYNAMIC_CHUNK_SIZE", checks)
+        for plugin in (PLUGIN, "/nowhere/libnccl-net.so"):
+            result = run("discover", "--plugin", plugin, "--json", FILE_BASED_UDS_PATH_PREFIX="/nowhere", **fastrak)
+            checks = {check["subject"]: check for check in json.loads(result.stdout)["checks"]}
+            self.assertEqual(checks["RxDM"]["verdict"], "bad")
+            self.assertIn("/nowhere/rxdm_uds_nic_mapping", checks["RxDM"]["found"])
+
     def test_an_init_that_exits_ends_nothing_else(self):
         _, checks = self.checks()
         if checks["CUDA"]["verdict"] == "good":
@@ -296,6 +319,13 @@ class Transfer(unittest.TestCase):
         for side in (said, client.stderr):
             self.assertIn("chunks of 131072 bytes, we have 2 and 524288", side)
         self.assertIn("the client does not connect: ", said)
+
+    def test_fastrak_moves_what_is_registered_as_memory_of_gpus(self):
+        fastrak = {"SOFTNET_HABITS": "tcpxo,null_requests", "SOFTNET_NAME": "FasTrak"}
+        self.assert_moves("transfer", "--host-pool", "--channels", "2", "--sizes", "1,4096,1000003",
+                          server=["--host-pool"], **fastrak)
+        _, _, client = pair("transfer", "--sizes", "4096", **fastrak)
+        self.assertIn("FasTrak moves no host memory: name a CUDA device", client.stderr)
 
     def test_host_memory_on_unpack_devices_is_refused(self):
         _, _, client = pair("transfer", "--sizes", "4096", **IMITATED)
