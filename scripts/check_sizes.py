@@ -36,7 +36,7 @@ LARGE_CLASSES = {
 # Signatures that a foreign ABI dictates.
 FOREIGN_SIGNATURES = ("src/drivers/nccl_net/", "src/drivers/verbs/", "softnet/", "include/tcpx/interface.h",
                       "src/tcpx/interface.cc", "tests/tcpx/shy_plugin.cc", "nixl/",
-                      "bench/micro/counting_net_plugin.cc")
+                      "tests/softnet/abi_shim.cc", "bench/micro/counting_net_plugin.cc")
 
 TOKEN = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^()\s\\]{0,16})\(.*?\)(?P=tag)"|"(?:[^"\\\n]|\\.)*"'
