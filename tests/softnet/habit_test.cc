@@ -316,6 +316,18 @@ TEST(Habit, FasTrakMovesNoHostMemory) {
   EXPECT_TRUE(pair->sends->post(memory.data, 0, *host));
 }
 
+TEST(Habit, ListenersOfFasTrakEndAtOnce) {
+  const auto plugin = open_plugin();
+  const auto device = plugin->device(0);
+  const std::size_t before = open_descriptors();
+  for (int round = 0; round < 300; ++round) {  // more than are kept of others
+    auto pending = Listener::open(plugin, *device);
+    ASSERT_TRUE(pending) << pending.error().message;
+    EXPECT_FALSE(pending->poll()->has_value());
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
 TEST(Habit, HandlesOfFasTrakAreChecked) {
   const auto plugin = open_plugin();
   const auto device = plugin->device(0);

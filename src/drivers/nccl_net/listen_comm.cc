@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "drivers/nccl_net/tcpxo.h"
 
 namespace p2p::nccl_net {
 
@@ -74,7 +75,9 @@ Result<std::unique_ptr<ListenComm>> ListenComm::open(std::shared_ptr<Plugin> plu
 }
 
 void ListenComm::release(std::unique_ptr<ListenComm> comm) {
-  if (!comm || !comm->begun_ || comm->over_ || !knows_handles_of(comm->plugin_->name())) return;
+  if (!comm || !comm->begun_ || comm->over_) return;
+  const std::string name = comm->plugin_->name();
+  if (!knows_handles_of(name) || is_tcpxo(name)) return;
   comm->break_accept();
   KeptListenComms::all().keep(std::move(comm));
 }

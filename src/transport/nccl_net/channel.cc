@@ -50,6 +50,7 @@ NetChannel::NetChannel(const ChannelSetup& setup, ChannelConfig config, socket::
 }
 
 NetChannel::~NetChannel() {
+  at_the_end_.emplace(config_.flow);
   close_comms();
   close_handshake_.send("the other side closed the channel");
 }

@@ -69,6 +69,7 @@ class NetChannel final : public Channel {
 
   const ChannelSetup setup_;
   const ChannelConfig config_;
+  std::optional<OnDevice> at_the_end_;  // while what stands below goes, its listener too
   socket::PollSet polls_;
   MessageSender messages_;
   CloseHandshake close_handshake_;
