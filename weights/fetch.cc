@@ -14,18 +14,23 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Reads under way at a time: one moves while the next is asked for and the last one is checked.
-constexpr std::size_t kDepth = 3;
+// Reads under way at a time: one moves while the next is asked for. Each costs every member behind the time
+// of a chunk.
+constexpr std::size_t kDepth = 2;
 
 // How many of those in front are asked what they have: the predecessor, and two that can bridge it.
 constexpr std::size_t kFollowed = 3;
 
-// A member is slow if there is nothing to take from it for so long while the next one is so many chunks
-// ahead,
+// A member is slow if it has not answered for so long,
+constexpr std::chrono::milliseconds kQuiet{1000};
+// if there was nothing to take from it for so long while the member before it is so many chunks ahead,
 constexpr std::chrono::milliseconds kLagging{100};
 constexpr std::uint32_t kLag = 8;
-// or for so long while another has anything,
-constexpr std::chrono::milliseconds kQuiet{1000};
+// if it got nothing for so long, next to the publisher, which has all from the beginning,
+constexpr std::chrono::milliseconds kStuck{10000};
+// if it gets a chunk in more than so many times what it takes to get one from it, and a chunk comes in less
+// than half of that from the publisher,
+constexpr int kTooLong = 3;
 // or if a chunk from it takes longer than this, and than all under way at this rate.
 constexpr std::chrono::milliseconds kPatience{2000};
 constexpr std::uint64_t kSlowBytesPerMs = 8 << 10;
@@ -76,6 +81,7 @@ void Fetch::laid_out(const LinkPtr& link, const RegionDescriptor& table) {
 void Fetch::have(const LinkPtr& link, const std::vector<ChunkDigest>& chunks) {
   for (const auto& source : sources_) {
     if (source->link() != link) continue;
+    if (chunks.size() == 1) source->pace.had(Clock::now());
     for (const ChunkDigest& row : chunks) {
       if (!source->has_come(row)) continue;
       // What the publisher says counts more than what others say of it.
@@ -133,12 +139,21 @@ bool Fetch::finish_pulls() {
     pulled_[pull.chunk] = false;
     first_missing_ = std::min(first_missing_, pull.chunk);
     if (const Status status = pull.transfer.status()) {
+      note_time(pull, Clock::now() - pull.start);
       if (auto checked = check(pull); !checked) failed_ = checked.error();
     } else if (status.error().code != ErrorCode::kCancelled) {
       pass(*pull.source, status.error().message);
     }
   }
   return any;
+}
+
+void Fetch::note_time(const Pull& pull, std::chrono::nanoseconds took) {
+  pull.source->pace.pull = took;
+  const bool tried = tried_ == pull.chunk && pull.source->is_publisher();
+  if (tried && !ranked_.empty() && 2 * took < ranked_[0]->pace.interval) {
+    pass(*ranked_[0], "the publisher is faster");
+  }
 }
 
 /// A chunk has come: whether it is what the publisher has.
@@ -200,12 +215,24 @@ void Fetch::pass_slow(Clock::time_point now) {
     starved_ = now;
     return;
   }
-  if (now - starved_ < kLagging) return;
-  if (first.heard() && missing_at(*ranked_[1]) > kLag)
-    return pass(first, "it has much less than the next one");
-  if (now - starved_ < kQuiet) return;
-  for (const Source* source : ranked_) {
-    if (missing_at(*source) > 0) return pass(first, "nothing has come from it for long");
+  const auto starved = now - starved_;
+  if (!first.heard() && starved > kQuiet) return pass(first, "it does not answer");
+  if (!first.heard() || starved < kLagging) return;
+  Source& next = *ranked_[1];
+  if (next.is_publisher()) return try_publisher(first, next, now);
+  const bool whole = next.count() == pulled_.size() && starved > kQuiet;
+  if (whole || missing_at(next) > kLag) pass(first, "it has much less than the one before it");
+}
+
+/// The first one takes from the publisher as well. Whether it is slow, or the publisher, only a chunk shows.
+void Fetch::try_publisher(Source& first, Source& publisher, Clock::time_point now) {
+  if (now - std::max(first.pace.last_had, starved_) > kStuck) return pass(first, "it gets nothing");
+  const bool slow = first.pace.pull.count() > 0 && first.pace.interval > kTooLong * first.pace.pull;
+  if (tried_ || !slow) return;
+  for (std::uint32_t chunk = first_missing_; chunk < pulled_.size(); ++chunk) {
+    if (!missing(chunk) || !digests_[chunk] || !publisher.has(chunk)) continue;
+    if (pull(publisher, chunk, now)) tried_ = chunk;
+    return;
   }
 }
 
@@ -231,24 +258,26 @@ void Fetch::start_pulls(Clock::time_point now) {
     if (!missing(chunk) || !digests_[chunk]) continue;
     Source* source = source_of(chunk);
     if (source == nullptr) continue;
-    const auto ready = source->ready();
-    if (!ready) {
-      pass(*source, ready.error().message);
-      source->bad.insert(chunk);
-      continue;
-    }
-    if (!*ready) return;
-    const Demand& demand = holding_.demand();
-    auto transfer = source->read(chunk, lent_, pieces_.within(demand.begin(chunk), demand.end(chunk)));
-    if (!transfer) {
-      pass(*source, transfer.error().message);
-      source->bad.insert(chunk);
-      continue;
-    }
-    transfer->on_done([wake = node_.wake()] { wake->ring(); });
-    pulls_.push_back({chunk, source, std::move(*transfer), now});
-    pulled_[chunk] = true;
+    if (!pull(*source, chunk, now)) return;
   }
+}
+
+/// False: not now.
+bool Fetch::pull(Source& source, std::uint32_t chunk, Clock::time_point now) {
+  const Demand& demand = holding_.demand();
+  const auto ready = source.ready();
+  if (ready && !*ready) return false;
+  Result<Transfer> transfer = tl::unexpected(ready ? Error{} : ready.error());
+  if (ready) transfer = source.read(chunk, lent_, pieces_.within(demand.begin(chunk), demand.end(chunk)));
+  if (!transfer) {
+    pass(source, transfer.error().message);
+    source.bad.insert(chunk);
+    return false;
+  }
+  transfer->on_done([wake = node_.wake()] { wake->ring(); });
+  pulls_.push_back({chunk, &source, std::move(*transfer), now});
+  pulled_[chunk] = true;
+  return true;
 }
 
 Status Fetch::check_stall(Clock::time_point now) {

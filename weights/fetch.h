@@ -49,7 +49,10 @@ class Fetch {
   bool finish_pulls();
   Status check(const Pull& pull);
   void pass_slow(Clock::time_point now);
+  void try_publisher(Source& first, Source& publisher, Clock::time_point now);
+  void note_time(const Pull& pull, std::chrono::nanoseconds took);
   void pass(Source& source, const std::string& why);
+  bool pull(Source& source, std::uint32_t chunk, Clock::time_point now);
   void start_pulls(Clock::time_point now);
   Source* source_of(std::uint32_t chunk);
   Status check_stall(Clock::time_point now);
@@ -71,6 +74,7 @@ class Fetch {
   std::uint32_t first_missing_ = 0;                    // all before it are here
   Clock::time_point moved_;                            // when a chunk came last
   Clock::time_point starved_;                          // when there was something to take from the first one
+  std::optional<std::uint32_t> tried_;                 // the chunk that showed how fast the publisher is
   Clock::time_point looked_again_;                     // for members that were lost
   std::map<std::uint32_t, std::uint32_t> wrong_;       // how often a chunk came wrong
   std::optional<Error> failed_;

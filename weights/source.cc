@@ -18,6 +18,7 @@ void Source::lose() {
   regions_.clear();
   imported_.clear();
   have_.assign(have_.size(), false);
+  count_ = 0;
 }
 
 void Source::follow() {
@@ -33,6 +34,7 @@ void Source::laid_out(const RegionDescriptor& table) {
 
 bool Source::has_come(const ChunkDigest& row) {
   if (row.chunk >= have_.size()) return false;
+  count_ += have_[row.chunk] ? 0 : 1;
   have_[row.chunk] = true;
   return true;
 }

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,13 +13,27 @@
 
 namespace p2p::weights {
 
+/// How fast a member gets chunks and gives them.
+struct Pace {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_had{};          ///< when it told of a single chunk
+  std::chrono::nanoseconds interval{0};  ///< between those, smoothed
+  std::chrono::nanoseconds pull{0};      ///< of the latest chunk from it
+
+  void had(Clock::time_point now) {
+    if (last_had != Clock::time_point()) interval = (interval + (now - last_had)) / 2;
+    last_had = now;
+  }
+};
+
 /// Another member, as somebody who gives chunks to this one. Used by the node's thread.
 class Source {
  public:
   Source(Node& node, const Holding& into, const Member& member);
 
   Member member;
-  bool slow = false;            ///< comes after all others from now on
+  bool slow = false;  ///< comes after all others from now on
+  Pace pace;
   std::set<std::uint32_t> bad;  ///< chunks that came wrong from it
 
   bool is_publisher() const { return member.order == 0; }
@@ -36,6 +51,7 @@ class Source {
   /// False: this chunk is not one.
   bool has_come(const ChunkDigest& row);
   bool has(std::uint32_t chunk) const { return have_[chunk]; }
+  std::uint32_t count() const { return count_; }
 
   /// Has its table, and can be read from; fetches it at the first call. An error: its table is no good.
   Result<bool> ready();
@@ -52,6 +68,7 @@ class Source {
   bool asked_ = false;
   bool lost_ = false;
   std::vector<bool> have_;
+  std::uint32_t count_ = 0;  // of those
   std::optional<RegionDescriptor> table_;
   std::unique_ptr<TableRead> reading_;
   OwnedTable owned_;  // of a publisher; its pieces refer to it

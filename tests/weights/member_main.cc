@@ -5,8 +5,9 @@
 //   weights_member subscribe ADDRESS TENSORS_SEED BYTES CUT_SEED CHUNK_BYTES PUBLISHER:PORT...
 // It begins with "ok ADDRESS PORT". A publisher knows `publish V`, `withdraw V`, `copies V COUNT` (waits) and
 // `spoil` (changes a byte of what it published); a subscriber `stage V` ("ok BYTES FROM_PUBLISHER WRONG
-// BRIDGED SECONDS", once every byte is compared with the model), `again V` (in place), `commit`, `drop V` and
-// `spoil`.
+// BRIDGED END", END in seconds of the steady clock, once every byte is compared with the model), `again V`
+// (in place), `tell V` (says "come" once something has), `wait V` (until it is offered), `commit`, `drop V`
+// and `spoil`.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -102,21 +103,20 @@ class SubscriberMember {
     weights::StageOptions options;
     weights::Progress progress;
     options.in_place = how == "again";
-    options.timeout = 60s;
+    options.timeout = 600s;
     options.progress = [&](const weights::Progress& now) {
       if (how == "tell" && progress.bytes == 0 && now.bytes > 0) say("come");
       progress = now;
     };
-    const auto start = std::chrono::steady_clock::now();
     const Status staged = subscriber_.stage(version, shards_.manifest, options);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    const std::chrono::duration<double> end = std::chrono::steady_clock::now().time_since_epoch();
     if (!staged) return say(staged);
     if (const std::uint64_t wrong = setup_.model.differ(shards_, version)) {
       return say("differ " + std::to_string(wrong) + " bytes");
     }
     std::ostringstream out;
     out << progress.bytes << ' ' << progress.publisher_bytes << ' ' << progress.wrong_digests << ' '
-        << progress.bridged << ' ' << took.count();
+        << progress.bridged << ' ' << std::fixed << end.count();
     say(Status(), out.str());
   }
 

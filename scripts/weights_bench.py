@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""How fast a set of weights reaches many hosts, and what its publisher sends for it.
+
+Hosts are network namespaces at a bridge, each with a link of the given rate (`tc tbf` at both ends). The unit is
+B/R: the bytes of the set by what iperf3 gets between two of these hosts, in the same run. Every byte is compared.
+Needs root, iperf3, and the program weights_member (tests/weights). Prints rows of a table for docs/weights.md.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import time
+
+
+def run(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+class Hosts:
+    """The bridge, and hosts 10.95.0.1, 10.95.0.2 and so on."""
+
+    def __init__(self, count: int, mbit: int) -> None:
+        self.names = [f"wb{os.getpid()}-{number}" for number in range(count + 1)]  # the last one has the bridge
+        self.bridge = self.names.pop()
+        self.mbit = mbit
+
+    def __enter__(self) -> "Hosts":
+        run("ip", "netns", "add", self.bridge)
+        run("ip", "-n", self.bridge, "link", "add", "br0", "type", "bridge")
+        run("ip", "-n", self.bridge, "link", "set", "br0", "up")
+        for number, name in enumerate(self.names):
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            run("ip", "-n", name, "link", "add", "cable", "type", "veth", "peer", "name", f"port{number}", "netns",
+                self.bridge)
+            run("ip", "-n", self.bridge, "link", "set", f"port{number}", "master", "br0", "up")
+            run("ip", "-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "cable")
+            run("ip", "-n", name, "link", "set", "cable", "up")
+            self.limit(number, self.mbit)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in (*self.names, self.bridge):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+    def address(self, number: int) -> str:
+        return f"10.95.0.{number + 1}"
+
+    def limit(self, number: int, mbit: int) -> None:
+        for host, device in ((self.names[number], "cable"), (self.bridge, f"port{number}")):
+            run("ip", "netns", "exec", host, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
+                f"{mbit}mbit", "burst", "256k", "latency", "50ms")
+
+    def sent(self, number: int) -> int:
+        """Bytes that have left the host."""
+        rows = json.loads(run("ip", "netns", "exec", self.names[number], "tc", "-s", "-j", "qdisc", "show", "dev",
+                              "cable"))
+        return int(rows[0]["bytes"])
+
+    def rate(self) -> float:
+        """Bytes a second that iperf3 gets between two hosts."""
+        server = subprocess.Popen(["ip", "netns", "exec", self.names[1], "iperf3", "-s", "-1"],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            for _ in range(50):
+                made = subprocess.run(["ip", "netns", "exec", self.names[0], "iperf3", "-c", self.address(1), "-t", "5",
+                                       "-J"], check=False, capture_output=True, text=True, timeout=60)
+                if made.returncode == 0:
+                    return float(json.loads(made.stdout)["end"]["sum_received"]["bits_per_second"]) / 8
+                time.sleep(0.1)  # it does not listen yet
+        finally:
+            server.kill()
+            server.wait()
+        raise SystemExit(f"weights_bench: iperf3 says {made.stdout}")
+
+
+class Member:
+    def __init__(self, program: str, hosts: Hosts, number: int, *words: str) -> None:
+        kind, rest = words[0], words[1:]
+        self.process = subprocess.Popen(
+            ["ip", "netns", "exec", hosts.names[number], program, kind, hosts.address(number), *rest],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        _, address, port = self.answer()
+        self.place = f"{address}:{port}"
+
+    def begin(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> list[str]:
+        assert self.process.stdout
+        words = self.process.stdout.readline().split()
+        if not words or words[0] != "ok":
+            raise SystemExit(f"weights_bench: a member said {' '.join(words)!r}")
+        return words
+
+    def end(self) -> tuple[float, int]:
+        """When its stage ended, once it says so, and of how many bytes."""
+        words = self.answer()
+        return float(words[5]), int(words[1])
+
+
+def measure(work: str, program: str, args: argparse.Namespace) -> None:
+    size = args.mib << 20
+    with Hosts(args.receivers + 1, args.mbit) as hosts:
+        rate = hosts.rate()
+        if work == "W2":
+            hosts.limit(2, args.mbit // 10)
+        setup = ["0", str(size), "0"]
+        publisher = Member(program, hosts, 0, "publish", *setup)
+        subscribers = [Member(program, hosts, number, "subscribe", *setup, "0", publisher.place)
+                       for number in range(1, args.receivers + 1)]
+        late = [subscribers.pop()] if work == "W4" else []
+        for member in subscribers:
+            member.begin("stage 1")
+        before = hosts.sent(0)
+        publisher.begin("publish 1")
+        publisher.answer()
+        start = time.monotonic()
+        if work == "W4":
+            time.sleep(size / rate / 2)
+            joined = time.monotonic()
+            late[0].begin("stage 1")
+        if work == "W5":
+            publisher.begin("copies 1 1")
+            publisher.answer()
+            publisher.process.kill()
+        counted = [member for at, member in enumerate(subscribers) if work != "W2" or at != 1]
+        last, size = max(member.end() for member in counted)
+        took = last - start
+        if work == "W4":
+            took = late[0].end()[0] - joined
+        sent = hosts.sent(0) - before if work != "W5" else 0
+        for member in (*subscribers, *late, publisher):
+            member.process.kill()
+            member.process.wait()
+    share = f"{sent / size:.2f} B" if sent else ""
+    print(f"| {work} | {size >> 20} MiB to {args.receivers} at {rate * 8 / 1e6:.0f} Mbit/s | {took:.1f} s | "
+          f"{took * rate / size:.2f} B/R | {share} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", nargs="*", default=["W1", "W2", "W4", "W5"],
+                        help="W1: all at once; W2: one receiver has a tenth of the rate, the time is the others'; W4: "
+                        "the last one joins at half time, the time is its own; W5: the publisher is killed once one "
+                        "copy is out")
+    parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--receivers", type=int, default=8)
+    parser.add_argument("--mbit", type=int, default=1000)
+    parser.add_argument("--member", default="build/release/tests/weights/weights_member")
+    args = parser.parse_args()
+    print("| work | what | time | of B/R | the publisher sent |\n| --- | --- | --- | --- | --- |", flush=True)
+    for work in args.work:
+        measure(work, args.member, args)
+
+
+if __name__ == "__main__":
+    main()
