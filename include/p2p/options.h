@@ -123,8 +123,8 @@ struct P2P_API Options {
   unsigned max_posted_receives = 1U << 20;  ///< of each peer, that no message has met
 
   /// Bytes that all peers together may make the endpoint keep: notifications and short messages that nobody
-  /// has taken, receives that they have posted. The first 16 KiB of each kind are free for each connection. A
-  /// peer that needs more ends its connection, and is told why.
+  /// has taken, posted receives, regions that these name. The first 16 KiB of each kind are free for each
+  /// connection. A peer that needs more ends its connection, or message (regions), and is told why.
   std::size_t max_peer_bytes = std::size_t{1} << 30;
   unsigned max_channels = 64;  ///< of one transport for each connection, at most 64
 

@@ -249,8 +249,9 @@ constexpr OptionVariable kVariables[] = {
      [](const Options& o) { return std::to_string(o.max_posted_receives); }},
     {"UCCL_P2P_MAX_PEER_BYTES",
      "Bytes that all peers together may make the endpoint keep: notifications and short messages that nobody "
-     "has taken, and posted receives; 16K of each are free for each connection. A peer that needs more is "
-     "told, and its connection ends.",
+     "has taken, posted receives, and regions that these name; 16K of each are free for each connection. A "
+     "peer "
+     "that needs more is told, and its connection ends; where it names too many regions, the message fails.",
      [](Text text, Options& o) { return read_size(text, {0, std::uint64_t{1} << 50}, o.max_peer_bytes); },
      [](const Options& o) { return show_size(o.max_peer_bytes); }},
     {"UCCL_P2P_MAX_CHANNELS", "Channels of one transport for each connection, at most 64.",

@@ -63,7 +63,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Result<RemoteRegionId> import_region(const RegionDescriptor& descriptor, bool again = false) {
     if (Status here = check_process(); !here) return tl::unexpected(here.error());
-    return imports_->import(descriptor, again);
+    return imports_->import(descriptor,
+                            again ? RegionExchange::Import::kAgain : RegionExchange::Import::kOnce);
   }
   Status wait_imported(RemoteRegionId id, std::chrono::nanoseconds timeout) const {
     return imports_->wait(id, timeout);

@@ -150,6 +150,44 @@ TEST_F(LimitsTest, WhatAllPeersMakeItKeepIsBounded) {
   EXPECT_EQ(last->state(), ConnectionState::kOpen);
 }
 
+// Of spans which a message of this side reaches, and of those alone.
+TEST_F(LimitsTest, TheRegionsThatReceivesNameAreBounded) {
+  options_.max_peer_bytes = std::size_t{256} << 10;
+  make_endpoint();
+  RawPeer peer = this->peer();
+  const auto connection = *endpoint_->accept(20s);
+  std::vector<std::byte> memory(20000);
+  const auto region = *endpoint_->register_memory(memory.data(), memory.size(), {});
+  const LocalSpan message = region.span();
+  std::vector<wire::ReceiveSpan> spans;
+  for (std::uint32_t i = 0; i != 2000; ++i) {
+    spans.push_back({.region = i, .address = 4096, .size = i == 0 ? memory.size() : 10});
+  }
+  peer.say_message(wire::ReceivePosted{0, 0, {spans.begin(), spans.begin() + 500}});
+  const auto short_way = connection->send({&message, 1});
+  EXPECT_TRUE(peer.next_of<wire::RegionQuery>()) << "of the first, which takes all";
+  EXPECT_FALSE(peer.next_of<wire::RegionQuery>(50ms));
+  EXPECT_EQ(endpoint_->stats().bytes_kept_for_peers, 0U);
+
+  for (auto& span : spans) span.size = 10;
+  for (std::size_t first = 0; first != spans.size(); first += 500) {
+    const auto part = spans.begin() + static_cast<std::ptrdiff_t>(first);
+    peer.say_message(wire::ReceivePosted{1, first != 1500, {part, part + 500}});
+  }
+  const Status sent = connection->send({&message, 1})->wait(20s);
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(sent.error().message.find("all peers have"), std::string::npos) << sent.error().message;
+  const auto told = peer.next_of<wire::ReceiveDone>();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->sequence, 1U);
+  EXPECT_NE(told->message.text().find("all peers have"), std::string::npos) << told->message.text();
+  EXPECT_GT(endpoint_->stats().bytes_kept_for_peers, options_.max_peer_bytes / 2);
+  EXPECT_EQ(connection->state(), ConnectionState::kOpen);
+  static_cast<void>(connection->close(1ms));  // the first send is not through
+  EXPECT_TRUE(eventually([&] { return endpoint_->stats().bytes_kept_for_peers == 0; }));
+}
+
 /// A text almost as long as a frame takes, of what would move a terminal's cursor or begin a line of a log.
 std::string hostile_text(std::size_t frame_bytes) {
   std::string text;

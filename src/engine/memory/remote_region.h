@@ -20,12 +20,15 @@ class RemoteRegion {
  public:
   enum class State : std::uint8_t { kWaiting, kReady, kFailed };
 
-  RemoteRegion(RemoteRegionId id, const RegionDescriptor& descriptor)
+  /// `named`: imported on the peer's word.
+  RemoteRegion(RemoteRegionId id, const RegionDescriptor& descriptor, bool named = false)
       : id_(id),
+        named_(named),
         descriptor_(descriptor),
         info_{descriptor.region, descriptor.key, nullptr, 0, descriptor.place} {}
 
   RemoteRegionId id() const { return id_; }
+  bool named() const { return named_; }
   const RegionDescriptor& descriptor() const { return descriptor_; }
   State state() const { return state_of(word_.load(std::memory_order_acquire)); }
 
@@ -77,6 +80,7 @@ class RemoteRegion {
   void retire() const;
 
   const RemoteRegionId id_;
+  const bool named_;
   const RegionDescriptor descriptor_;
   RegionInfo info_;
   std::vector<std::unique_ptr<RemoteKey>> keys_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/underlying.h"
 #include "base/wire_code.h"
 #include "engine/memory/spans.h"
 #include "engine/request/stripe.h"
@@ -13,6 +14,34 @@ namespace p2p::engine {
 namespace {
 
 std::uint64_t cost(std::uint64_t bytes) { return bytes + Sends::kEagerCost; }
+
+/// The spans of a receive, with their places in it for their regions: of a long list a message may reach few.
+std::vector<RemoteSpan> numbered(std::span<const wire::ReceiveSpan> spans) {
+  std::vector<RemoteSpan> all;
+  all.reserve(spans.size());
+  for (const wire::ReceiveSpan& span : spans) {
+    all.push_back({RemoteRegionId{static_cast<std::uint32_t>(all.size())}, span.address, span.size});
+  }
+  return all;
+}
+
+/// Puts regions in place of these numbers.
+template <class Import>
+Status import_reached(std::span<RemoteSpan> reached, std::span<const wire::ReceiveSpan> spans,
+                      const Import& import) {
+  RemoteRegionId number{};
+  RemoteRegionId region{};
+  for (RemoteSpan& piece : reached) {
+    if (&piece == &reached.front() || piece.region != number) {
+      number = piece.region;
+      const Result<RemoteRegionId> found = import(spans[to_underlying(number)]);
+      if (!found) return tl::unexpected(found.error());
+      region = *found;
+    }
+    piece.region = region;
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -164,15 +193,10 @@ void Sends::start(Sequence sequence, const Send& send, const PostedReceives::Rec
     return finish(sequence, send.state,
                   fail(ErrorCode::kCancelled, "message {}: its sender cancelled", sequence));
   }
-  std::vector<RemoteSpan> into;
-  into.reserve(receive.spans.size());
-  for (const wire::ReceiveSpan& span : receive.spans) {
-    auto remote = link_.import(span);
-    if (!remote) return finish(sequence, send.state, tl::unexpected(remote.error()));
-    into.push_back(*remote);
-  }
-  const auto pairing = pair_message(send.message, into);
+  auto pairing = pair_message(send.message, numbered(receive.spans));
   if (!pairing) return finish(sequence, send.state, tl::unexpected(pairing.error()));
+  const Status imported = import_reached(pairing->remote, receive.spans, link_.import);
+  if (!imported) return finish(sequence, send.state, imported);
   const auto write = link_.write(pairing->local, pairing->remote,
                                  [self = shared_from_this(), sequence, state = send.state](Status status) {
                                    self->finish(sequence, state, std::move(status));

@@ -27,7 +27,7 @@ class Sends : public std::enable_shared_from_this<Sends> {
  public:
   /// What it needs of its connection. Called without a lock of this object.
   struct Link {
-    std::function<Result<RemoteSpan>(const wire::ReceiveSpan&)> import;
+    std::function<Result<RemoteRegionId>(const wire::ReceiveSpan&)> import;
 
     /// Starts a write and calls the last argument with its outcome. Returns the write's state, to cancel it.
     std::function<std::shared_ptr<TransferState>(std::span<const LocalSpan>, std::span<const RemoteSpan>,

@@ -19,12 +19,15 @@ namespace {
 constexpr std::size_t kMaxAsked = 256;
 constexpr std::size_t kAskAgain = kMaxAsked / 2;
 
+// What an imported region takes, with its keys and its places in the tables.
+constexpr std::uint64_t kImportBytes = 640;
+
 // Failed regions whose errors are kept.
 constexpr std::size_t kMaxEndedImports = 1024;
 
 }  // namespace
 
-Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor, bool again) {
+Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor, Import how) {
   std::shared_ptr<RemoteRegion> remote;
   {
     MutexLock lock(mutex_);
@@ -44,10 +47,15 @@ Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor
       if (const auto doubt = doubted_.find(to_underlying(known->second)); doubt != doubted_.end()) {
         doubt->second = true;
       }
-      if (!again || !failed) return known->second;
+      if (how != Import::kAgain || !failed) return known->second;
       known->second = next;
     }
-    remote = std::make_shared<RemoteRegion>(known->second, descriptor);
+    const bool named = how == Import::kNamed;
+    if (Status room = named_.set(named_.bytes() + (named ? kImportBytes : 0)); !room) {
+      known_.erase(known);
+      return tl::unexpected(room.error());
+    }
+    remote = std::make_shared<RemoteRegion>(known->second, descriptor, named);
     remotes_.emplace(++last_id_, remote);
     if (!started_) return remote->id();
   }
@@ -99,7 +107,7 @@ void RegionExchange::when_resolved(std::span<const RemoteSpan> spans, std::funct
   }
 }
 
-Result<RemoteSpan> RegionExchange::import_span(const wire::ReceiveSpan& span) {
+Result<RemoteRegionId> RegionExchange::import_span(const wire::ReceiveSpan& span) {
   RegionDescriptor descriptor{
       span.address,          span.size, {static_cast<MemoryKind>(span.kind), span.device},
       RegionId{span.region}, span.key,  0};
@@ -107,9 +115,7 @@ Result<RemoteSpan> RegionExchange::import_span(const wire::ReceiveSpan& span) {
     MutexLock lock(mutex_);
     descriptor.incarnation = peer_;
   }
-  auto region = import(descriptor);
-  if (!region) return tl::unexpected(region.error());
-  return RemoteSpan{*region, span.address, span.size};
+  return import(descriptor, Import::kNamed);
 }
 
 void RegionExchange::start() {
@@ -189,6 +195,7 @@ void RegionExchange::fail_region(const std::shared_ptr<RemoteRegion>& remote, Er
     if (ended_.size() > kMaxEndedImports) {
       oldest = std::move(ended_.front());
       ended_.pop_front();
+      if (oldest->named()) static_cast<void>(named_.set(named_.bytes() - kImportBytes));  // less than before
       remotes_.erase(to_underlying(oldest->id()));
       const auto known = known_.find({to_underlying(oldest->descriptor().region), oldest->descriptor().key});
       if (known != known_.end() && known->second == oldest->id()) known_.erase(known);
@@ -329,6 +336,9 @@ void RegionExchange::close(const Error& error, const std::shared_ptr<Fence>& fen
     MutexLock lock(mutex_);
     closed_ = true;
     remotes = remotes_;
+    std::erase_if(remotes_, [](const auto& remote) { return remote.second->named(); });
+    known_.clear();
+    static_cast<void>(named_.set(0));
     opening.swap(opening_);
     asked_.clear();
     to_ask_.clear();

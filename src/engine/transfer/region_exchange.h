@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "engine/channels/context.h"
 #include "engine/channels/router.h"
+#include "engine/memory/peer_budget.h"
 #include "engine/memory/remote_region.h"
 #include "engine/transfer/region_answers.h"
 
@@ -30,12 +31,15 @@ class RegionExchange : public std::enable_shared_from_this<RegionExchange> {
       : context_(std::move(context)),
         router_(std::move(router)),
         send_(std::move(send)),
-        answers_(std::make_shared<RegionAnswers>(context_, router_, send_)) {}
+        answers_(std::make_shared<RegionAnswers>(context_, router_, send_)),
+        named_(context_->peer_budget) {}
 
   RegionAnswers& answers() { return *answers_; }
 
-  /// `again`: anew, by another id, where it has failed.
-  Result<RemoteRegionId> import(const RegionDescriptor& descriptor, bool again = false);
+  /// kAgain: anew, by another id, where it has failed. kNamed: on the word of the peer, which may name any
+  /// number; such count as what peers make this side keep, and kUnavailable says that there is no room.
+  enum class Import : std::uint8_t { kOnce, kAgain, kNamed };
+  Result<RemoteRegionId> import(const RegionDescriptor& descriptor, Import how = Import::kOnce);
 
   /// Null if there is none of that id. Of the regions that failed or were revoked only the latest are kept,
   /// for the sake of their errors.
@@ -54,8 +58,8 @@ class RegionExchange : public std::enable_shared_from_this<RegionExchange> {
     peer_ = peer;
   }
 
-  /// Where a receive of the peer's lies.
-  Result<RemoteSpan> import_span(const wire::ReceiveSpan& span);
+  /// The region in which a receive of the peer's lies, as kNamed.
+  Result<RemoteRegionId> import_span(const wire::ReceiveSpan& span);
 
   /// It is known as well which transports may come up: resolves what was imported before. Only the first call
   /// counts.
@@ -103,6 +107,7 @@ class RegionExchange : public std::enable_shared_from_this<RegionExchange> {
   std::uint32_t last_id_ P2P_GUARDED_BY(mutex_) = 0;
   std::unordered_map<std::uint32_t, std::shared_ptr<RemoteRegion>> remotes_ P2P_GUARDED_BY(mutex_);  // by id
   std::map<std::pair<std::uint32_t, RegionKey>, RemoteRegionId> known_ P2P_GUARDED_BY(mutex_);
+  PeerShare named_ P2P_GUARDED_BY(mutex_);                                   // by the peer
   std::deque<std::shared_ptr<RemoteRegion>> ended_ P2P_GUARDED_BY(mutex_);   // the latest that failed
   std::deque<std::shared_ptr<RemoteRegion>> to_ask_ P2P_GUARDED_BY(mutex_);  // once there is room in asked_
   std::unordered_map<std::uint64_t, std::shared_ptr<RemoteRegion>> asked_ P2P_GUARDED_BY(mutex_);  // by query
