@@ -131,6 +131,12 @@ def test_a_tcpx_that_says_nothing(monkeypatch):
     assert not list(net_plugin.examine())
 
 
+def test_fastrak_is_checked_too(monkeypatch):
+    monkeypatch.setenv("NCCL_FASTRAK_NUM_FLOWS", "99")
+    told = {one.name: one for one in net_plugin.examine()}
+    assert told["NCCL_FASTRAK_NUM_FLOWS"].level == finding.PROBLEM, told
+
+
 def test_what_a_plugin_calls_itself(monkeypatch):
     monkeypatch.setenv("UCCL_P2P_NCCL_NET_PLUGIN", softnet())
     assert machine.plugin_name() == "softnet"

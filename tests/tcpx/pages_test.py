@@ -36,8 +36,9 @@ exec "$@"
 
 
 def variables():
-    """Of the first table on the page of A3 High, by name."""
-    rows = re.findall(r"^\| `(NCCL_\w+)`[ *]*\| ([^|]+?) \|", PAGES[0].read_text(), re.MULTILINE)
+    """Of the table of A3 High's plugin, by name."""
+    page = PAGES[0].read_text().partition("## The plugin's variables")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(NCCL_\w+)`[ *]*\| ([^|]+?) \|", page, re.MULTILINE)
     return {name: value.split(", or ")[0].strip("`") for name, value in rows}
 
 
@@ -69,7 +70,8 @@ class Pages(unittest.TestCase):
         gpus = [check["found"].split(",")[0] for check in loads(report)["checks"] if re.fullmatch(r"GPU \d+", check["subject"])]
         cls.gpu = bool(gpus)
         plugin = program_test.SHY_PLUGIN if cls.gpu else program_test.PLUGIN
-        (Path(folder) / "libnccl-net.so").symlink_to(plugin)
+        cls.plugin = Path(folder) / "libnccl-net.so"
+        cls.plugin.symlink_to(plugin)
         # Where the page says that RxDM is.
         sockets = stack.enter_context(receive_manager(*gpus or ["0000:04:00.0"]))
         Path("/run/tcpx").symlink_to(sockets)
@@ -79,6 +81,7 @@ class Pages(unittest.TestCase):
         cls.set = {name: value for name, value in variables().items() if "BINDINGS" not in name}
 
     def shell(self, command, **more):
+        command = re.sub(r"/path/to/libnccl-net.so|\bPATH\b", str(self.plugin), command)
         return subprocess.run(["bash", "-c", command], env={**self.settings, **more}, capture_output=True, text=True, timeout=120,
                               check=False)
 
@@ -112,7 +115,7 @@ class Pages(unittest.TestCase):
     def test_every_discover_takes_its_options(self):
         for page in PAGES:
             for command in re.findall(r"`(tcpx discover[^`]*)`", page.read_text()):
-                done = self.shell(command.replace("/path/to/", f"{self.settings['LD_LIBRARY_PATH']}/"), **self.set)
+                done = self.shell(command, **self.set)
                 self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
 
 

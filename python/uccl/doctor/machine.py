@@ -198,7 +198,7 @@ def plugin_name() -> str:
     for path in candidates:
         with contextlib.suppress(OSError):
             library = ctypes.CDLL(path)
-            for version in range(12, 5, -1):
+            for version in range(12, 4, -1):
                 with contextlib.suppress(ValueError):  # every table begins with the name
                     name = ctypes.c_char_p.in_dll(library, f"ncclNetPlugin_v{version}").value
                     return (name or b"").decode(errors="replace")

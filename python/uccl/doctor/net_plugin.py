@@ -1,6 +1,6 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """NCCL net plugins: the checks of ``tcpx discover``, which is asked where a plugin is used or anything of
-GPUDirect-TCPX is there."""
+GPUDirect-TCPX or FasTrak is there."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from uccl.doctor.machine import plugin_name
 
 _SECTION = "net plugin"
 _LEVELS = {"good": OK, "advice": NOTE, "bad": PROBLEM}
-_VARIABLES = ("NCCL_GPUDIRECTTCPX_", "NCCL_TCPX_", "NCCL_DYNAMIC_CHUNK_SIZE")
+_VARIABLES = ("NCCL_GPUDIRECTTCPX_", "NCCL_TCPX_", "NCCL_DYNAMIC_CHUNK_SIZE", "NCCL_FASTRAK_")
+_PLUGINS = ("GPUDirectTCPX", "FasTrak")
 _SOCKETS = Path("/run/tcpx")  # of RxDM
 _SECONDS = 60
 
 
 def _is_there(named: str) -> bool:
     variables = any(variable.startswith(_VARIABLES) for variable in os.environ)
-    return variables or bool(named) or _SOCKETS.is_dir() or plugin_name().startswith("GPUDirectTCPX")
+    return variables or bool(named) or _SOCKETS.is_dir() or plugin_name().startswith(_PLUGINS)
 
 
 def examine() -> Iterator[Finding]:
