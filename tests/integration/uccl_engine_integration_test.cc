@@ -1,7 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +16,8 @@
 
 namespace p2p::testing::uccl_engine {
 namespace {
+
+using ::testing::HasSubstr;
 
 /// Two engines of this process, connected.
 class UcclEngineTest : public ::testing::Test {
@@ -105,6 +111,64 @@ TEST_F(UcclEngineTest, FailuresAreToldByTheResult) {
   EXPECT_EQ(uccl_engine_connect(left, "127.0.0.1", "0", 1), nullptr);
   EXPECT_EQ(uccl_engine_send_notif(nullptr, nullptr), -1);
 }
+
+/// What a call writes to standard error.
+std::string told_by(const std::function<void()>& call) {
+  ::testing::internal::CaptureStderr();
+  call();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST_F(UcclEngineTest, NullAndUnknownArgumentsAreErrors) {
+  uccl_engine_t* const gone = uccl_engine_create(1, false);
+  uccl_engine_destroy(gone);
+  for (uccl_engine_t* const none : {static_cast<uccl_engine_t*>(nullptr), gone}) {
+    char* metadata = nullptr;
+    uccl_mr_t region = 7;
+    EXPECT_EQ(uccl_engine_connect(none, "127.0.0.1", "0", 1), nullptr);
+    EXPECT_EQ(uccl_engine_accept(none, nullptr, 0, nullptr), nullptr);
+    EXPECT_EQ(uccl_engine_get_metadata(none, &metadata), -1);
+    EXPECT_EQ(uccl_engine_reg(none, 4096, 0, region), -1);
+    EXPECT_EQ(region, 7U);
+    EXPECT_THAT(told_by([&] { uccl_engine_mr_destroy(none, 1); }), HasSubstr("destroy a registration"));
+    EXPECT_THAT(told_by([&] { uccl_engine_stop_accept(none); }), HasSubstr("no engine"));
+    EXPECT_THAT(told_by([&] { uccl_engine_destroy(none); }), HasSubstr("destroy an engine"));
+  }
+  const notify_msg_t message{.name = "sender", .msg = "text"};
+  EXPECT_EQ(uccl_engine_connect(left, nullptr, nullptr, 1), nullptr);
+  EXPECT_EQ(uccl_engine_get_metadata(left, nullptr), -1);
+  EXPECT_EQ(uccl_engine_send_notif(nullptr, &message), -1);
+  EXPECT_THAT(told_by([&] { uccl_engine_send_notif(out, nullptr); }), HasSubstr("message is null"));
+  for (const int port : {-1, 0, 65536, 65536 + 4000}) {
+    EXPECT_THAT(told_by([&] { EXPECT_EQ(uccl_engine_connect(left, "127.0.0.1", "0", port), nullptr); }),
+                HasSubstr(std::to_string(port)));
+  }
+  EXPECT_THAT(told_by([&] { uccl_engine_mr_destroy(left, 4242); }), HasSubstr("4242 is not registered"));
+  uccl_engine_conn_destroy(nullptr);
+}
+
+#if !defined(P2P_ASAN) && !defined(P2P_TSAN)  // they want their memory
+
+// Room for nothing large: from then on no call that needs it throws.
+TEST_F(UcclEngineTest, NoMemoryIsAnError) {
+  const notify_msg_t message{.name = "sender", .msg = std::string(std::size_t{64} << 20, 'x')};
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit less = before;
+  less.rlim_cur = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) + (std::uint64_t{16} << 20);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &less), 0);
+  int sent = 0;
+  const std::string told = told_by([&] { sent = uccl_engine_send_notif(out, &message); });
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(sent, -1);
+  EXPECT_THAT(told, HasSubstr("send a notification: std::bad_alloc"));
+  const notify_msg_t next{.name = "sender", .msg = "next"};
+  EXPECT_EQ(uccl_engine_send_notif(out, &next), 4) << "the connection goes on";
+}
+
+#endif
 
 }  // namespace
 }  // namespace p2p::testing::uccl_engine
