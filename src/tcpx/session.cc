@@ -250,6 +250,7 @@ Result<TcpxSession> TcpxSession::open(const TcpxOptions& options) {
     return fail(ErrorCode::kInvalidArgument, "a window of {} requests: from 1 to {} are possible",
                 options.window, Limits::kMostWindow);
   }
+  const OnDevice on_device(options.cuda_device);
   auto plugin = net::Plugin::open(options.plugin, init_as_cuda_is());
   if (!plugin) return tl::unexpected(plugin.error());
   auto devices = choose_devices(**plugin, options);

@@ -65,6 +65,10 @@ TEST(Interface, CarriesAMessage) {
     return send_done && receive_done;
   }));
   EXPECT_STREQ(to, from);
+  void* flushed = &to;
+  EXPECT_EQ(tcpx_iflush(receive, 1, &data, &size, &target, &flushed), 0);
+  EXPECT_EQ(flushed, nullptr) << "nothing to wait for";
+  EXPECT_EQ(tcpx_iflush(receive, 2, &data, &size, &target, &flushed), -1);
   EXPECT_EQ(tcpx_irecv_consumed(receive, 1, received), 0);
   EXPECT_EQ(tcpx_dereg_mr(send, source), 0);
   EXPECT_EQ(tcpx_dereg_mr(receive, target), 0);
