@@ -8,6 +8,7 @@ may be made (root), on softnet that imitates the plugin. Where CUDA has no devic
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,13 +20,15 @@ from pathlib import Path
 import program_test
 from program_test import IMITATED, environment, receive_manager
 
-PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("a3.md", "tcpx.md")]
+A3, TCPX_PAGE = ((Path(__file__).parents[2] / "docs" / name).read_text() for name in ("a3.md", "tcpx.md"))
+HIGH, MEGA = A3.split("\n## On A3 Mega\n")
+PAGES = [HIGH, TCPX_PAGE]
 NAMESPACES = ["unshare", "--net", "--mount"]
 MACHINE = """
 mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /run
 ip link set lo up
-for nic in 0 1 2 3 4; do
+for nic in 0 1 2 3 4 5 6 7 8; do
   ip link add eth$nic type veth peer name end$nic
   ip address add 10.231.10$nic.1/24 dev eth$nic
   ip link set eth$nic up
@@ -35,18 +38,17 @@ exec "$@"
 """
 
 
-def variables():
-    """Of the table of A3 High's plugin, by name."""
-    page = PAGES[0].read_text().partition("## The plugin's variables")[2].partition("\n## ")[0]
+def variables(page=HIGH):
+    """Of the table, by name."""
     rows = re.findall(r"^\| `(NCCL_\w+)`[ *]*\| ([^|]+?) \|", page, re.MULTILINE)
-    return {name: value.split(", or ")[0].strip("`") for name, value in rows}
+    return {name: value.split(", or ")[0].strip("`") for name, value in rows if not value.startswith("unset")}
 
 
-def pairs():
+def pairs(pages=PAGES):
     """(server, client): each client's command with the last server's before it that begins alike."""
     servers, found = {}, []
-    for page in PAGES:
-        for command in re.findall(r"`(tcpx \w+ (?:server|client)[^`]*)`", page.read_text()):
+    for page in pages:
+        for command in re.findall(r"`(tcpx \w+ (?:server|client)[^`]*)`", page):
             words = command.split()
             if words[2] == "server":
                 servers[words[1]] = command
@@ -70,8 +72,7 @@ class Pages(unittest.TestCase):
         gpus = [check["found"].split(",")[0] for check in loads(report)["checks"] if re.fullmatch(r"GPU \d+", check["subject"])]
         cls.gpu = bool(gpus)
         plugin = program_test.SHY_PLUGIN if cls.gpu else program_test.PLUGIN
-        cls.plugin = Path(folder) / "libnccl-net.so"
-        cls.plugin.symlink_to(plugin)
+        (Path(folder) / "libnccl-net.so").symlink_to(plugin)
         # Where the page says that RxDM is.
         sockets = stack.enter_context(receive_manager(*gpus or ["0000:04:00.0"]))
         Path("/run/tcpx").symlink_to(sockets)
@@ -81,9 +82,11 @@ class Pages(unittest.TestCase):
         cls.set = {name: value for name, value in variables().items() if "BINDINGS" not in name}
 
     def shell(self, command, **more):
-        command = re.sub(r"/path/to/libnccl-net.so|\bPATH\b", str(self.plugin), command)
         return subprocess.run(["bash", "-c", command], env={**self.settings, **more}, capture_output=True, text=True, timeout=120,
                               check=False)
+
+    def here(self, command):
+        return command.replace("/path/to/", f"{self.settings['LD_LIBRARY_PATH']}/")
 
     def test_the_settings_are_good(self):
         self.assertGreater(len(self.set), 12)
@@ -114,9 +117,26 @@ class Pages(unittest.TestCase):
 
     def test_every_discover_takes_its_options(self):
         for page in PAGES:
-            for command in re.findall(r"`(tcpx discover[^`]*)`", page.read_text()):
-                done = self.shell(command, **self.set)
+            for command in re.findall(r"`(tcpx discover[^`]*)`", page):
+                done = self.shell(self.here(command), **self.set)
                 self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
+
+    def test_on_a3_mega(self):
+        settings = {**variables(MEGA), "SOFTNET_HABITS": "tcpxo", "SOFTNET_NAME": "FasTrak",
+                    "SOFTNET_INTERFACES": "eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth8"}
+        with socket.socket(socket.AF_UNIX) as manager:
+            manager.bind(b"\0rxdm_uds_nic_mapping".ljust(108, b"\0"))
+            manager.listen()
+            (discover,) = re.findall(r"`(tcpx discover[^`]*)`", MEGA)
+            done = self.shell(self.here(discover) + " --json", **settings)
+            checks = {check["subject"]: check for check in loads(done.stdout)["checks"]}
+            for name in (*variables(MEGA), "RxDM", "eth1", "eth8"):
+                self.assertEqual(checks[name]["verdict"], "good", checks[name])
+            self.assertEqual(done.returncode, 0, checks)
+        ((server, client),) = pairs([MEGA])
+        both = self.here(f"{server} & {client.replace('HOST', '127.0.0.1')} && wait $!")
+        done = self.shell(both if self.gpu else re.sub(r"--gpu \d+", "--host-pool", both), **settings)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
