@@ -133,10 +133,10 @@ class Pages(unittest.TestCase):
             for name in (*variables(MEGA), "RxDM", "eth1", "eth8"):
                 self.assertEqual(checks[name]["verdict"], "good", checks[name])
             self.assertEqual(done.returncode, 0, checks)
-        ((server, client),) = pairs([MEGA])
-        both = self.here(f"{server} & {client.replace('HOST', '127.0.0.1')} && wait $!")
-        done = self.shell(both if self.gpu else re.sub(r"--gpu \d+", "--host-pool", both), **settings)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            ((server, client),) = pairs([MEGA])
+            both = self.here(f"{server} & {client.replace('HOST', '127.0.0.1')} && wait $!")
+            done = self.shell(both if self.gpu else re.sub(r"--gpu \d+", "--host-pool", both), **settings)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
