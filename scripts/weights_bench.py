@@ -67,8 +67,9 @@ class Hosts:
             for _ in range(50):
                 made = subprocess.run(["ip", "netns", "exec", self.names[0], "iperf3", "-c", self.address(1), "-t", "5",
                                        "-J"], check=False, capture_output=True, text=True, timeout=60)
-                if made.returncode == 0:
-                    return float(json.loads(made.stdout)["end"]["sum_received"]["bits_per_second"]) / 8
+                rows = json.loads(made.stdout).get("end", {}) if made.returncode == 0 else {}
+                if "sum_received" in rows:
+                    return float(rows["sum_received"]["bits_per_second"]) / 8
                 time.sleep(0.1)  # it does not listen yet
         finally:
             server.kill()

@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostOffers = 4096;
 constexpr std::chrono::seconds kRedial{1};
+constexpr std::chrono::milliseconds kTell{100};
 
 tl::unexpected<Error> no_stage(std::uint64_t version, ErrorCode code, const std::string& why) {
   return tl::unexpected(
@@ -232,15 +233,18 @@ Status Subscriber::Impl::stage(std::uint64_t version, const Manifest& wanted, co
 Status Subscriber::Impl::await(std::unique_lock<std::mutex>& lock, Held& held, const StageOptions& options) {
   const auto deadline = Clock::now() + std::min<std::chrono::nanoseconds>(options.timeout, 24h * 365);
   std::uint64_t told = ~std::uint64_t{0};
+  Clock::time_point tell_at;
   Progress progress;
   for (;;) {
     const bool whole = held.holding && held.admitted && held.holding->whole();
     if (held.fetch) progress = held.fetch->progress();
-    if (options.progress && progress.bytes != told) {
+    if (options.progress && (progress.bytes != told || Clock::now() >= tell_at)) {
       told = progress.bytes;
+      tell_at = Clock::now() + kTell;
       lock.unlock();
-      options.progress(progress);
+      const bool go_on = options.progress(progress);
       lock.lock();
+      if (!go_on) return tl::unexpected(Error{ErrorCode::kCancelled, "the caller ended it"});
       continue;  // it may have changed meanwhile
     }
     if (held.failed) return tl::unexpected(*held.failed);
@@ -252,7 +256,7 @@ Status Subscriber::Impl::await(std::unique_lock<std::mutex>& lock, Held& held, c
                                           : std::to_string(progress.bytes) + " of " +
                                                 std::to_string(held.demand.bytes) + " bytes came in time"});
     }
-    changed_.wait_until(lock, deadline);
+    changed_.wait_until(lock, options.progress ? std::min(deadline, tell_at) : deadline);
   }
   held.fetch = nullptr;
   send_all(Done{held.holding->key()});

@@ -46,4 +46,5 @@ NB_MODULE(_p2p, module) {
   bind_calls(endpoint);
   bind_descriptors(module, endpoint);
   bind_transfers(module, endpoint);
+  bind_weights(module);
 }

@@ -133,5 +133,6 @@ void bind_advertise(PyClass& endpoint);
 void bind_calls(PyClass& endpoint);
 void bind_descriptors(nanobind::module_& module, PyClass& endpoint);
 void bind_transfers(nanobind::module_& module, PyClass& endpoint);
+void bind_weights(nanobind::module_& module);
 
 }  // namespace p2p::python

@@ -192,6 +192,18 @@ def with_ray(text, _):
     assert names["Source"]
 
 
+def weights(text, _):
+    model = types.SimpleNamespace(
+        state_dict=lambda: {"weight": np.full((1024, 512), 3, np.float32), "norm": np.full(8, 4, np.float32)}
+    )
+    part, norm = np.zeros((512, 512), np.float32), np.zeros(8, np.float32)
+    names = run_example(text, {"model": model, "weight": part, "norm": norm})
+    names["subscriber"].close()
+    names["publisher"].close()
+    assert (part == 3).all()
+    assert (norm == 4).all()
+
+
 EXAMPLES = {
     "from uccl import p2p": first_endpoint,
     "# one process": both_sides,
@@ -203,6 +215,7 @@ EXAMPLES = {
     "async with aio.Endpoint() as ep:": coroutines,
     "dist.all_gather_object(told, (endpoint.get_metadata(), endpoint.get_serialized_descs(regions)))": ranks,
     "from uccl import ray as uccl_ray": with_ray,
+    "from uccl.weights import Publisher, Shard, Subscriber": weights,
 }
 
 

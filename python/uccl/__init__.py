@@ -2,14 +2,14 @@
 """Point-to-point transfers between GPUs and hosts, with and without RDMA.
 
 ``uccl.p2p`` is the engine, ``uccl.aio`` the same for coroutines; ``uccl.collective`` and ``uccl.transfer`` are
-built on it and need torch.
+built on it and need torch. ``uccl.weights`` brings sets of weights to many processes.
 Importing starts no thread, opens no socket and touches no GPU.
 """
 
 import importlib
 
 __version__ = "0.1.0"
-__all__ = ["aio", "collective", "files", "nixl", "p2p", "transfer", "utils"]
+__all__ = ["aio", "collective", "files", "nixl", "p2p", "transfer", "utils", "weights"]
 
 
 def __getattr__(name: str) -> object:

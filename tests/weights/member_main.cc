@@ -107,6 +107,7 @@ class SubscriberMember {
     options.progress = [&](const weights::Progress& now) {
       if (how == "tell" && progress.bytes == 0 && now.bytes > 0) say("come");
       progress = now;
+      return true;
     };
     const Status staged = subscriber_.stage(version, shards_.manifest, options);
     const std::chrono::duration<double> end = std::chrono::steady_clock::now().time_since_epoch();

@@ -43,8 +43,9 @@ struct StageOptions {
   /// The memory is that of the committed version, which is lost if staging fails.
   bool in_place = false;
   std::chrono::nanoseconds timeout{std::chrono::minutes(10)};
-  /// Called in the calling thread when something has changed.
-  std::function<void(const Progress&)> progress{};
+  /// Called in the calling thread when bytes have come, and a few times a second. False ends the stage with
+  /// kCancelled.
+  std::function<bool(const Progress&)> progress{};
 };
 
 /// Receives versions, and gives on to other subscribers what it has. Any thread, but one stage at a time.

@@ -1,0 +1,189 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""One set of weights to many processes, over whatever transport the engine finds.
+
+A `Publisher` offers versions of named tensors; a `Subscriber` receives them into its own, which may be cut
+otherwise, and gives on what has come, so that the publisher's network interface carries each byte about once.
+Tensors are torch's or NumPy's. Those of GPUs are copied to and from host memory.
+
+``python -m uccl.weights demo`` shows it on one machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from uccl import _p2p
+from uccl.weights._tensors import Box, Shard, Staging, Tensors, boxes_of, manifest_of
+
+__all__ = ["Progress", "Publisher", "Shard", "Subscriber"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a version has come; counters are of one stage."""
+
+    version: int
+    bytes: int
+    total_bytes: int  # 0: not known yet
+    publisher_bytes: int  # of `bytes`, from the publisher itself
+    wrong_digests: int  # chunks that came wrong, and came again
+    bridged: int  # times that a lost or slow member was passed over
+    source: str  # host:port of whom bytes are taken from; empty: nobody yet
+
+
+_Closable = Any
+_open: weakref.WeakSet[_Closable] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for one in list(_open):
+        one.close()
+
+
+class Publisher:
+    """Offers versions to subscribers, which connect to ``place``. Any thread; close() or ``with`` ends it.
+
+    Options are those of ``uccl.p2p.Endpoint``: ``listen_address=``, ``key_file=`` and so on.
+    """
+
+    def __init__(self, **options: object) -> None:
+        self._made = _p2p.WeightsPublisher(**options)
+        self._kept: dict[int, list[Box]] = {}
+        _open.add(self)
+
+    @property
+    def place(self) -> str:
+        """host:port, for subscribers."""
+        return str(self._made.place)
+
+    def publish(self, version: int, tensors: Tensors, *, copy: bool = False) -> None:
+        """Offers a version. The tensors must stay as they are until it is withdrawn, unless ``copy`` is set.
+
+        Tensors on GPUs and those with gaps are copied in any case. InvalidArgument: the version is there.
+        """
+        boxes = boxes_of(tensors, copy=copy)
+        self._made.publish(version, manifest_of(boxes))
+        self._kept[version] = boxes
+
+    def withdraw(self, version: int) -> None:
+        """Ends the offer; when it returns, no peer reads the tensors any more. NotFound: there is none."""
+        self._made.withdraw(version)
+        self._kept.pop(version, None)
+
+    def copies(self, version: int) -> int:
+        """How many subscribers have said that all of the version has come."""
+        return int(self._made.copies(version))
+
+    def wait_copies(self, version: int, count: int = 1, timeout: float | None = None) -> None:
+        """Waits until there are that many: after one the publisher may go. TimedOut after so many seconds."""
+        self._made.wait_copies(version, count, timeout)
+
+    def close(self) -> None:
+        """Leaves. May be repeated."""
+        self._made.close()
+        self._kept.clear()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Subscriber:
+    """Receives versions into ``tensors``, and gives them on. Any thread, but one stage() at a time.
+
+    ``publishers`` are "host:port" of a publisher, or of subscribers that hold a version (``place``).
+    ``chunk_bytes``: what goes from one to the next at a time; 0: 4 to 32 MiB. ``stall``: with nobody left who
+    has what is missing, stage() fails after so many seconds. Other options as those of ``Publisher``.
+    """
+
+    def __init__(
+        self,
+        publishers: str | Iterable[str],
+        tensors: Tensors,
+        *,
+        chunk_bytes: int = 0,
+        stall: float = 10.0,
+        **options: object,
+    ) -> None:
+        places = [publishers] if isinstance(publishers, str) else list(publishers)
+        self._boxes = boxes_of(tensors, writable=True)
+        self._made = _p2p.WeightsSubscriber(places, chunk_bytes, stall, **options)
+        self._staging: Staging | None = None
+        self._in_place = False
+        self._here: int | None = None  # whose bytes peers may read
+        self._version: int | None = None
+        _open.add(self)
+
+    @property
+    def place(self) -> str:
+        """host:port, for other subscribers."""
+        return str(self._made.place)
+
+    @property
+    def version(self) -> int | None:
+        """What the tensors hold: the version that was committed last. None: not one."""
+        return self._version
+
+    def wait_version(self, above: int | None = None, timeout: float | None = None) -> int:
+        """The newest version that somebody offers, once it is more than ``above``. TimedOut."""
+        return int(self._made.wait_version(above, timeout))
+
+    def stage(
+        self,
+        version: int,
+        *,
+        in_place: bool = False,
+        timeout: float | None = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> Progress:
+        """Receives a version beside the tensors, or with ``in_place`` into them; waits until it is offered.
+
+        When it returns, all bytes have come and hash to what the publisher has. ``progress`` is called several
+        times a second. InvalidArgument: names, shapes or types do not meet, or two publishers offer the
+        version; PeerGone: nobody is left who has what is missing; TimedOut. Then the tensors are what they
+        were, or, in place, of no version.
+        """
+        if in_place:
+            for box in self._boxes:
+                box.require_in_place()
+        if self._here is not None:  # its memory is the next one's
+            with contextlib.suppress(LookupError, RuntimeError):
+                self._made.drop(self._here)
+            self._here = None
+        if not in_place and self._staging is None:
+            self._staging = Staging(self._boxes)
+        if in_place:
+            self._version = None
+        wanted = manifest_of(self._boxes if in_place or self._staging is None else self._staging.boxes)
+        tell = None if progress is None else lambda row: progress(Progress(*row))
+        row = self._made.stage(version, wanted, in_place, timeout, tell)
+        self._here, self._in_place = version, in_place
+        return Progress(*row)
+
+    def commit(self) -> int:
+        """Makes the staged version that of the tensors: a local copy, or none in place. NotFound: none is staged."""
+        version = int(self._made.commit())
+        if not self._in_place and self._staging is not None:
+            self._staging.copy_to(self._boxes)
+        self._version = version
+        return version
+
+    def close(self) -> None:
+        """Ends it; what was committed stays. May be repeated."""
+        self._made.close()
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
