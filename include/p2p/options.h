@@ -66,6 +66,10 @@ struct P2P_API Options {
   /// Leave out transports that reach no further than this host.
   bool network_only = false;
 
+  /// Folder in which processes of this host meet across namespaces, as pods that mount it: an absolute path
+  /// of at most 60 bytes (docs/pods.md). Empty: they meet within one network namespace.
+  std::string socket_dir;
+
   /// Engine threads; 0: one a core up to 8, then one for every two up to 16.
   unsigned workers = 0;
 
@@ -176,7 +180,6 @@ struct P2P_API Options {
   std::size_t trace_bytes = std::size_t{1} << 30;  ///< bytes; the trace ends there
 
   NcclNetOptions nccl_net;
-
   RdmaOptions rdma;
 
   /// Defaults overridden by the environment; an unreadable value is an error that names the variable.

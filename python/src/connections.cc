@@ -75,7 +75,7 @@ Result<std::shared_ptr<const Link>> dial(State& state, const Dial& to) {
 }
 
 /// Without a port: the endpoint of that address and GPU on this host, else the port that both sides set.
-Result<std::uint16_t> port_of(const std::string& text, const GpuName& gpu, Port port) {
+Result<std::uint16_t> port_of(const State& state, const std::string& text, const GpuName& gpu, Port port) {
   const Result<HostPort> place = HostPort::parse(text);
   if (!place) return tl::unexpected(place.error());
   const std::string& host = place->host;
@@ -83,7 +83,8 @@ Result<std::uint16_t> port_of(const std::string& text, const GpuName& gpu, Port 
   if (port == -1 && place->port) return *place->port;
   if (port != -1) return failure(ErrorCode::kInvalidArgument, "port " + std::to_string(port));
   if (const Result<std::int32_t> index = index_of(gpu)) {
-    if (const auto found = find_local(*index, host)) return found->port;
+    if (const auto found = find_local(*index, host, std::chrono::nanoseconds{0}, {}, state.socket_dir))
+      return found->port;
   }
   const Result<Options> options = Options::from_environment();
   if (options && options->port != 0) return options->port;
@@ -95,7 +96,7 @@ Result<std::uint16_t> port_of(const std::string& text, const GpuName& gpu, Port 
 
 OkAndId connect(PyEndpoint& self, const std::string& host, const GpuName& gpu, Port port) {
   const auto state = self.state_or_raise();
-  const Result<std::uint16_t> to = port_of(host, gpu, port);
+  const Result<std::uint16_t> to = port_of(*state, host, gpu, port);
   if (!to) return no_connection(to.error());
   const auto link = dial(*state, {.host = host, .port = *to});
   if (!link) return no_connection(link.error());
@@ -112,7 +113,7 @@ Result<std::shared_ptr<const Link>> dial_local(State& state, std::int32_t gpu) {
     Result<LocalEndpoint> found;
     {
       Released released;
-      found = find_local(gpu, std::nullopt, next_slice(deadline), refused);
+      found = find_local(gpu, std::nullopt, next_slice(deadline), refused, state.socket_dir);
     }
     if (found) {
       auto link = dial(state, {.host = found->address, .port = found->port, .purpose = Purpose::kLocal});

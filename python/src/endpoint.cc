@@ -130,11 +130,12 @@ PyEndpoint::PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> 
   }
   if (!state_) raise(Error{ErrorCode::kUnavailable, last_error().message});
   state_->connect_timeout = options.connect_timeout;
+  state_->socket_dir = options.socket_dir;
   state_->gpu = gpu.value_or(0);
   state_->gpu_from_memory = !gpu;
   state_->engine.set_note(encode_note(state_->identity()));
   // Without an entry only connect_local from elsewhere is lost, and that call says what it looked for.
-  if (auto entry = LocalListing::announce(state_->engine, state_->gpu)) {
+  if (auto entry = LocalListing::announce(state_->engine, state_->gpu, options.socket_dir)) {
     state_->listing = std::move(*entry);
   }
   living().insert(this);

@@ -29,6 +29,7 @@ struct State {
 
   Endpoint engine;
   std::chrono::milliseconds connect_timeout{};
+  std::string socket_dir;
   std::int32_t gpu = 0;
   bool gpu_from_memory = false;  ///< Endpoint(): the first registered GPU memory decides
   std::atomic<bool> closing{false};

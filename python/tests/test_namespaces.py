@@ -193,3 +193,98 @@ def test_connect_local_passes_over_endpoints_of_other_containers(namespaces, tmp
     finally:
         for process in listed:
             process.kill()
+
+
+_POD = ("unshare", "--user", "--map-current-user", "--pid", "--ipc", "--mount", "--mount-proc", "--fork", "--kill-child")
+
+_POD_SIDE = """
+import sys
+import numpy as np
+from uccl import p2p
+gpu = int(sys.argv[1])
+with p2p.Endpoint(gpu, 2, listen_address=sys.argv[2]) as ep:
+    print('ready', flush=True)
+    array = np.full(3_000_000, gpu, np.uint8)
+    mr = ep.reg(array.ctypes.data, array.nbytes)[1]
+    if gpu == 0:
+        ok, conn = ep.connect_local(1)
+        assert ok, p2p.last_error()
+        assert ep.send(conn, mr, array.ctypes.data, array.nbytes), p2p.last_error()
+    else:
+        ok, _, conn = ep.accept_local(timeout=60)
+        assert ok, p2p.last_error()
+    assert ep.recv(conn, mr, array.ctypes.data, array.nbytes), p2p.last_error()
+    assert (array == 1 - gpu).all()
+    if gpu == 1:
+        array[:] = 1
+        assert ep.send(conn, mr, array.ctypes.data, array.nbytes), p2p.last_error()
+    row = next(row for row in ep.routes(conn) if row['local'] == row['remote'] == 'host')
+    print(row['transport'], row, flush=True)
+    sys.stdin.read()
+"""
+
+
+_LATE = """
+from uccl import p2p
+with p2p.Endpoint(0, 1, connect_timeout=0.1) as ep:
+    assert ep.connect_local(1)[0] is False
+    assert 'GPU 1' in p2p.last_error(), p2p.last_error()
+"""
+
+
+def _in_pod(namespaces, side, script, folder, **variables):
+    """It shares no namespace with the other side, and has no privilege outside of them; only the folder."""
+    if subprocess.run([*_POD, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no user namespaces here")
+    return subprocess.Popen(
+        ["ip", "netns", "exec", namespaces[side][0], *_POD, sys.executable, "-c", script, str(side), (LEFT, RIGHT)[side]],
+        env=environment(UCCL_P2P_SOCKET_DIR=str(folder), **variables),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("s")
+    if len(str(made)) > 60:
+        pytest.skip(f"{made} is too long for sockets")
+    return made
+
+
+def test_pods_find_each_other_in_a_folder_and_take_cma(namespaces, folder):
+    """And the list forgets a pod that was killed."""
+    pods = [_in_pod(namespaces, 1, _POD_SIDE, folder)]
+    try:
+        assert pods[0].stdout.readline() == "ready\n", pods[0].stderr.read()
+        pods.insert(0, _in_pod(namespaces, 0, _POD_SIDE, folder))
+        assert pods[0].stdout.readline() == "ready\n"
+        for pod in pods:
+            said = pod.stdout.readline()
+            assert said.startswith("cma ") and "through shared memory" in said, (said, pod.kill(), pod.stderr.read())
+        assert any(path.name.startswith("gpu1-") for path in folder.iterdir())
+    finally:
+        for pod in pods:
+            pod.kill()
+            pod.wait()
+    late = _in_pod(namespaces, 0, _LATE, folder)
+    _, err = late.communicate(timeout=50)
+    assert late.returncode == 0, err
+    assert not [path.name for path in folder.iterdir() if path.name.startswith("gpu")]
+
+
+def test_a_pod_with_another_key_is_refused(namespaces, folder, tmp_path):
+    pods = []
+    try:
+        for side in (1, 0):
+            key = tmp_path / f"key{side}"
+            key.write_text(f"{side}" * 40)
+            key.chmod(0o600)
+            pods.append(_in_pod(namespaces, side, _POD_SIDE, folder, UCCL_P2P_KEY_FILE=str(key), UCCL_P2P_CONNECT_TIMEOUT_MS="2000"))
+            assert pods[-1].stdout.readline() == "ready\n", pods[-1].stderr.read()
+        _, err = pods[1].communicate(timeout=50)
+        assert pods[1].returncode == 1 and "key" in err, err
+        assert pods[0].poll() is None, "it goes on"
+    finally:
+        for pod in pods:
+            pod.kill()
+            pod.wait()

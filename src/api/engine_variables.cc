@@ -311,6 +311,12 @@ constexpr OptionVariable kVariables[] = {
      "1: only transports that reach other hosts are used, also between processes of one host.",
      [](Text text, Options& o) { return read_flag(text, o.network_only); },
      [](const Options& o) { return show_flag(o.network_only); }},
+    {"UCCL_P2P_SOCKET_DIR",
+     "Folder that pods of one host mount, by which processes in different namespaces pass memory to each "
+     "other, and in which `connect_local` finds them. An absolute path of at most 60 bytes, the same folder "
+     "for all processes of the host that are to meet. Empty: processes meet within one network namespace.",
+     [](Text text, Options& o) { return o.socket_dir = text, Status{}; },
+     [](const Options& o) { return o.socket_dir; }},
     {"UCCL_P2P_METRICS",
      "`address:port` at which metrics are served by HTTP as `/metrics`, for all endpoints of the process; "
      "`[address]:port` for IPv6. Port 0: the system chooses, and the log says which. Empty: none are.",

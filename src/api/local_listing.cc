@@ -47,7 +47,8 @@ std::string directory_path() {
   return fmt::format("/tmp/uccl_p2p-{}", ::geteuid());
 }
 
-Result<std::string> directory() {
+Result<std::string> directory(const std::string& folder) {
+  if (!folder.empty()) return folder;
   std::string path = directory_path();
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return tl::unexpected(system_error(fmt::format("create {}", path)));
@@ -77,7 +78,8 @@ std::optional<Entry> parse(std::string_view text) {
 /// descriptor left, tells nothing.
 std::optional<Entry> read_entry(const fs::path& path) {
   const UniqueFd file = UniqueFd::of(::open, path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  if (!file) return std::nullopt;
+  struct stat status{};
+  if (!file || ::fstat(file.get(), &status) != 0 || status.st_uid != ::geteuid()) return std::nullopt;
   if (::flock(file.get(), LOCK_SH | LOCK_NB) == 0) {
     ::unlink(path.c_str());
     return std::nullopt;
@@ -137,8 +139,9 @@ LocalListing::LocalListing(LocalListing&& other) noexcept = default;
 LocalListing& LocalListing::operator=(LocalListing&& other) noexcept = default;
 LocalListing::~LocalListing() = default;
 
-Result<LocalListing> LocalListing::announce(const Endpoint& endpoint, std::int32_t gpu) {
-  const Result<std::string> place = directory();
+Result<LocalListing> LocalListing::announce(const Endpoint& endpoint, std::int32_t gpu,
+                                            const std::string& folder) {
+  const Result<std::string> place = directory(folder);
   if (!place) return tl::unexpected(place.error());
   const Incarnation incarnation = endpoint.incarnation();
   const std::string name = fmt::format("{}/{}{}-{}-{}", *place, kEntryPrefix, gpu, ::getpid(), incarnation);
@@ -163,9 +166,10 @@ Result<LocalListing> LocalListing::announce(const Endpoint& endpoint, std::int32
 }
 
 Result<LocalEndpoint> find_local(std::int32_t gpu, const std::optional<std::string>& address,
-                                 std::chrono::nanoseconds timeout, std::span<const LocalEndpoint> except) {
+                                 std::chrono::nanoseconds timeout, std::span<const LocalEndpoint> except,
+                                 const std::string& folder) {
   const auto deadline = Clock::now() + timeout;
-  const Result<std::string> place = directory();
+  const Result<std::string> place = directory(folder);
   if (!place) return tl::unexpected(place.error());
   UniqueFd arrivals;
   for (;;) {

@@ -110,6 +110,23 @@ TEST_F(LocalListingTest, ThoseThatCouldNotBeReachedArePassedOver) {
   EXPECT_EQ(find_local(7, {}, 0ns, except)->port, own.port());
 }
 
+TEST_F(LocalListingTest, AFolderOfSeveralContainersIsOneList) {
+  const std::string shared = folder_ + "/shared";
+  std::filesystem::create_directory(shared);
+  ::chmod(shared.c_str(), 0777);
+  const Endpoint own = endpoint();
+  const auto listing = LocalListing::announce(own, 7, shared);
+  ASSERT_TRUE(listing) << listing.error().message;
+  EXPECT_EQ(find_local(7, {}, 0ns, {}, shared)->port, own.port());
+  EXPECT_EQ(find_local(7).error().code, ErrorCode::kNotFound) << "that is another list";
+  if (::geteuid() != 0) GTEST_SKIP() << "to write as another user takes root";
+  const std::string theirs = shared + "/gpu7-of-another-user";
+  std::ofstream(theirs) << "2 5 1 9000000000000000000 7 1234 127.0.0.1\n";
+  ASSERT_EQ(::chown(theirs.c_str(), 65534, 65534), 0);
+  EXPECT_EQ(find_local(7, {}, 0ns, {}, shared)->port, own.port());
+  EXPECT_TRUE(std::filesystem::exists(theirs));
+}
+
 TEST_F(LocalListingTest, AProcessShortOfDescriptorsRemovesNothing) {
   if (testing::kSanitized)
     GTEST_SKIP() << "a sanitizer looks at memory by a pipe, and takes none for bad memory";

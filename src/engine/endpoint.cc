@@ -14,6 +14,7 @@
 #include "base/process_id.h"
 #include "drivers/crypto/crypto.h"
 #include "drivers/cuda/place.h"
+#include "drivers/socket/local_place.h"
 #include "drivers/socket/socket.h"
 #include "engine/listen/own_address.h"
 #include "engine/load_transports.h"
@@ -74,6 +75,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
         "make an endpoint: this process was forked while its parent had one, whose threads may have held "
         "locks that are held here for ever; fork before the first endpoint, or start another program");
   }
+  if (const auto place = socket::Place::at(options.socket_dir); !place) return tl::unexpected(place.error());
   MemoryReserve::fill();
   std::unique_ptr<Endpoint> endpoint(new Endpoint);
   make_room_for_descriptors(kExpectedDescriptors);

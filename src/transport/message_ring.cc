@@ -16,7 +16,6 @@
 namespace p2p {
 namespace {
 
-constexpr std::size_t bytes_of(unsigned pairs) { return std::size_t{2} * pairs * sizeof(Ring); }
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // A block lies behind its length, and all begin at multiples of this.
@@ -48,13 +47,13 @@ RingMemory& RingMemory::operator=(RingMemory&& other) noexcept {
 }
 
 RingMemory::~RingMemory() {
-  if (data_ != nullptr) ::munmap(data_, bytes_of(pairs_));
+  if (data_ != nullptr) ::munmap(data_, ring_bytes(pairs_));
 }
 
-Result<RingMemory> RingMemory::create(UniqueFd& descriptor, unsigned pairs) {
+Result<RingMemory> RingMemory::create(UniqueFd& descriptor, unsigned pairs, std::size_t more) {
   auto made = make_memory();
   if (!made) return tl::unexpected(made.error());
-  if (::ftruncate(made->get(), static_cast<off_t>(bytes_of(pairs))) != 0 ||
+  if (::ftruncate(made->get(), static_cast<off_t>(ring_bytes(pairs) + more)) != 0 ||
       ::fcntl(made->get(), F_ADD_SEALS, kSeals) != 0) {
     return tl::unexpected(system_error("make a ring for words: set its size for good"));
   }
@@ -62,21 +61,22 @@ Result<RingMemory> RingMemory::create(UniqueFd& descriptor, unsigned pairs) {
   return map(descriptor, pairs);
 }
 
-Result<RingMemory> RingMemory::open(const UniqueFd& descriptor, unsigned pairs) {
+Result<RingMemory> RingMemory::open(const UniqueFd& descriptor, unsigned pairs, std::size_t more) {
+  const std::size_t bytes = ring_bytes(pairs) + more;
   struct stat status{};
   // Only memory made to be sealed has seals.
   const int seals = descriptor ? ::fcntl(descriptor.get(), F_GET_SEALS) : -1;
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(descriptor.get(), &status) != 0 ||
-      status.st_size != static_cast<off_t>(bytes_of(pairs))) {
+      status.st_size != static_cast<off_t>(bytes)) {
     return fail(ErrorCode::kProtocol, "share memory for words: the peer sent none of {} bytes that stay",
-                bytes_of(pairs));
+                bytes);
   }
   return map(descriptor, pairs);
 }
 
 Result<RingMemory> RingMemory::map(const UniqueFd& descriptor, unsigned pairs) {
   void* const data =
-      ::mmap(nullptr, bytes_of(pairs), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
+      ::mmap(nullptr, ring_bytes(pairs), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (data == MAP_FAILED) return tl::unexpected(system_error("share memory for words: mmap"));
   return RingMemory(data, pairs);
 }

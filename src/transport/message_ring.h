@@ -30,6 +30,9 @@ struct Ring {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 
+/// Bytes of so many pairs of rings.
+constexpr std::size_t ring_bytes(unsigned pairs) { return std::size_t{2} * pairs * sizeof(Ring); }
+
 /// Memory for pairs of rings, one of each pair for each direction, mapped.
 class RingMemory {
  public:
@@ -40,10 +43,11 @@ class RingMemory {
 
   /// New memory, of a size that nobody can change any more, and its descriptor for the peer. What nobody
   /// uses of it takes none.
-  static Result<RingMemory> create(UniqueFd& descriptor, unsigned pairs = 1);
+  /// `more` bytes, which are not mapped, lie behind the rings.
+  static Result<RingMemory> create(UniqueFd& descriptor, unsigned pairs = 1, std::size_t more = 0);
 
   /// The peer's; kProtocol if it is not as `create` makes it.
-  static Result<RingMemory> open(const UniqueFd& descriptor, unsigned pairs = 1);
+  static Result<RingMemory> open(const UniqueFd& descriptor, unsigned pairs = 1, std::size_t more = 0);
 
   /// 0: from the process that created it, 1: to it.
   Ring& direction(unsigned number, unsigned pair = 0) const;

@@ -25,8 +25,8 @@ _CHOSEN = "unset UCCL_P2P_DISABLE_IPC"  # a setting, and so no problem by itself
 REMEDIES = (
     ("yama.ptrace_scope", "run both as one user; sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE"),
     ("not permitted", "allow process_vm_readv: in a container --cap-add=SYS_PTRACE or another seccomp profile"),
-    ("another PID namespace", "one PID namespace for both: --pid=host, or shareProcessNamespace in a pod"),
-    ("another network namespace", "one network namespace for both: --network=host, or hostNetwork in a pod"),
+    ("another PID namespace", "a folder that both mount (UCCL_P2P_SOCKET_DIR), or --pid=host, in a pod shareProcessNamespace"),
+    ("another network namespace", "a folder that both mount (UCCL_P2P_SOCKET_DIR), or --network=host, in a pod hostNetwork"),
     ("left out: only transports", _CHOSEN),
     ("CUDA_VISIBLE_DEVICES", "let both processes see both GPUs and choose by cudaSetDevice"),
     ("built without CUDA", "install again where nvcc of CUDA 12.3 or newer is in PATH"),

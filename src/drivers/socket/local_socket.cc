@@ -3,12 +3,13 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -19,27 +20,41 @@ namespace p2p::socket {
 namespace {
 
 constexpr int kBacklog = 64;
-constexpr std::size_t kMaxName = 64;
 
-// An abstract name: gone with its socket, no file to clean up.
-struct Name {
-  sockaddr_un address{};
-  socklen_t size = 0;
-
-  explicit Name(std::string_view name) {
-    address.sun_family = AF_UNIX;
-    char* const out = std::ranges::copy(name.substr(0, kMaxName), address.sun_path + 1).out;
-    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) +
-                                  static_cast<std::size_t>(out - address.sun_path));
-  }
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
-};
-
-Result<UniqueFd> open_socket() {
+// In a folder for its owner alone, from the first moment on: the system makes the file as the socket is.
+Result<UniqueFd> open_socket(const Place& place) {
   UniqueFd socket = UniqueFd::of(::socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (!socket) return tl::unexpected(system_error("open a Unix socket"));
+  if (!socket || (place.is_folder() && ::fchmod(socket.get(), 0600) != 0)) {
+    return tl::unexpected(system_error("open a Unix socket"));
+  }
   return socket;
+}
+
+// Once for each minute and process: it looks at every name there.
+void sweep_now_and_then(const Place& place) {
+  constexpr std::chrono::minutes kEvery{1};
+  static std::atomic<std::int64_t> next{0};
+  const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
+  std::int64_t due = next.load();
+  if (now.count() < due) return;
+  if (next.compare_exchange_strong(due, (now + kEvery).count())) place.sweep();
+}
+
+tl::unexpected<Error> cannot_connect(const Place& place, int number) {
+  constexpr std::string_view kAttempt = "connect to the peer's Unix socket";
+  if (!place.is_folder() && number == ECONNREFUSED) {
+    return fail(ErrorCode::kPeerGone, "{}: nobody listens (it is in another network namespace, or has ended)",
+                kAttempt);
+  }
+  if (!place.is_folder()) return tl::unexpected(system_error(kAttempt, number));
+  if (number == ECONNREFUSED || number == ENOENT) {
+    return fail(ErrorCode::kPeerGone, "{}: nobody listens in {} (the peer has ended)", kAttempt,
+                place.folder());
+  }
+  const bool denied = number == EACCES || number == EPERM;
+  return tl::unexpected(system_error(
+      fmt::format("{} in {}{}", kAttempt, place.folder(), denied ? ", which is another user's" : ""),
+      number));
 }
 
 Status wait(const UniqueFd& socket, short events, Deadline deadline, std::string_view what) {
@@ -83,31 +98,57 @@ ssize_t receive(const UniqueFd& socket, msghdr& message, std::vector<UniqueFd>& 
 
 }  // namespace
 
-Result<UniqueFd> listen_locally(std::string_view name) {
-  auto socket = open_socket();
-  if (!socket) return socket;
-  const Name address(name);
-  if (::bind(socket->get(), address.get(), address.size) != 0 || ::listen(socket->get(), kBacklog) != 0) {
-    return tl::unexpected(system_error("listen at a Unix socket"));
-  }
-  return socket;
+Listener::Listener(Listener&& other) noexcept
+    : socket_(std::move(other.socket_)),
+      path_(std::exchange(other.path_, {})),
+      birthplace_(other.birthplace_) {}
+
+Listener& Listener::operator=(Listener&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  socket_ = std::move(other.socket_);
+  path_ = std::exchange(other.path_, {});
+  birthplace_ = other.birthplace_;
+  return *this;
 }
 
-Result<UniqueFd> connect_locally(std::string_view name, std::string_view as) {
-  auto socket = open_socket();
+void Listener::reset() {
+  // In a forked child it is the parent's.
+  if (!path_.empty() && !birthplace_.left()) ::unlink(path_.c_str());
+  path_.clear();
+  socket_.reset();
+}
+
+Result<Listener> listen_locally(std::string_view name, const Place& place) {
+  if (place.is_folder()) sweep_now_and_then(place);
+  Listener listener;
+  if (Status opened = move_into(listener.socket_, open_socket(place)); !opened) {
+    return tl::unexpected(std::move(opened.error()));
+  }
+  const LocalName address(place, name);
+  const int socket = listener.socket_.get();
+  if (::bind(socket, address.get(), address.size) != 0) {
+    return tl::unexpected(system_error("listen at a Unix socket"));
+  }
+  if (place.is_folder()) listener.path_ = place.path_of(name);
+  if (::listen(socket, kBacklog) != 0) return tl::unexpected(system_error("listen at a Unix socket"));
+  return listener;
+}
+
+Result<UniqueFd> connect_locally(std::string_view name, std::string_view as, const Place& place) {
+  auto socket = open_socket(place);
   if (!socket) return socket;
-  const Name own(as);
+  const LocalName own(place, as);
   if (!as.empty() && ::bind(socket->get(), own.get(), own.size) != 0) {
     return tl::unexpected(system_error("name a Unix socket"));
   }
-  const Name address(name);
-  if (::connect(socket->get(), address.get(), address.size) != 0) {
-    if (errno != ECONNREFUSED) return tl::unexpected(system_error("connect to the peer's Unix socket"));
-    return fail(ErrorCode::kPeerGone,
-                "connect to the peer's Unix socket: nobody listens (it is in another network namespace, or "
-                "has ended)");
-  }
-  return socket;
+  const LocalName address(place, name);
+  const bool connected = ::connect(socket->get(), address.get(), address.size) == 0;
+  const int number = errno;
+  // The socket keeps its name, and nobody connects to it.
+  if (!as.empty() && place.is_folder()) ::unlink(place.path_of(as).c_str());
+  if (connected) return socket;
+  return cannot_connect(place, number);
 }
 
 std::string local_name(std::string_view prefix, ByteView token) {
@@ -116,8 +157,8 @@ std::string local_name(std::string_view prefix, ByteView token) {
   return name;
 }
 
-UniqueFd accept_local(const UniqueFd& listener) {
-  return UniqueFd::of(::accept4, listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+UniqueFd accept_local(const Listener& listener) {
+  return UniqueFd::of(::accept4, listener.socket().get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
 }
 
 Result<pid_t> process_at(const UniqueFd& socket) {
@@ -135,13 +176,17 @@ UniqueFd watch_process(const UniqueFd& socket) {
   return pid ? UniqueFd::of(::syscall, SYS_pidfd_open, *pid, 0) : UniqueFd();
 }
 
+// In a folder the last part of the path: the other process may know the folder under another one.
 std::string name_at(const UniqueFd& socket) {
   sockaddr_un address{};
   socklen_t size = sizeof address;
   const bool told = ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  constexpr std::size_t kBefore = offsetof(sockaddr_un, sun_path) + 1;  // an abstract name's first byte is 0
+  constexpr std::size_t kBefore = offsetof(sockaddr_un, sun_path);
   if (!told || size <= kBefore || size > sizeof address) return {};
-  return {address.sun_path + 1, size - kBefore};
+  const std::string_view path(address.sun_path, size - kBefore);
+  if (path.front() == 0) return std::string(path.substr(1));  // an abstract name
+  const std::string_view file = path.substr(0, path.find('\0'));
+  return std::string(file.substr(file.rfind('/') + 1));
 }
 
 Status send_packet(const UniqueFd& socket, ByteView bytes, std::span<const UniqueFd> descriptors,

@@ -12,25 +12,46 @@
 
 #include "base/bytes.h"
 #include "base/unique_fd.h"
+#include "drivers/socket/local_place.h"
 #include "p2p/result.h"
 
-/// Unix sockets of packets under names that this host and network namespace alone know. Packets carry file
-/// descriptors, also between PID namespaces. None of the sockets blocks.
+/// Unix sockets of packets under names that are known at one place of this host alone. Packets carry file
+/// descriptors, also between namespaces. None of the sockets blocks.
 namespace p2p::socket {
 
 /// More descriptors than this the kernel does not take in one packet.
 inline constexpr std::size_t kMaxDescriptors = 253;
 
-/// `name` is free to choose, at most 64 bytes; it goes with the socket. Who connects has a name only if it
-/// takes one, `as`. kPeerGone if nobody listens, here or at all.
-Result<UniqueFd> listen_locally(std::string_view name);
-Result<UniqueFd> connect_locally(std::string_view name, std::string_view as = {});
+/// Listens under a name, which goes with it.
+class Listener {
+ public:
+  Listener() = default;
+  Listener(Listener&& other) noexcept;
+  Listener& operator=(Listener&& other) noexcept;
+  ~Listener() { reset(); }
+
+  explicit operator bool() const { return static_cast<bool>(socket_); }
+  const UniqueFd& socket() const { return socket_; }
+  void reset();
+
+ private:
+  friend Result<Listener> listen_locally(std::string_view name, const Place& place);
+
+  UniqueFd socket_;
+  std::string path_;  // of the file, if there is one
+  Birthplace birthplace_;
+};
+
+/// `name` is free to choose, at most 64 bytes, 45 in a folder. Who connects has a name only if it takes one,
+/// `as`. kPeerGone if nobody listens, there or at all.
+Result<Listener> listen_locally(std::string_view name, const Place& place = {});
+Result<UniqueFd> connect_locally(std::string_view name, std::string_view as = {}, const Place& place = {});
 
 /// `prefix` and the token in hexadecimal digits: a name that nobody finds who is not told the token.
 std::string local_name(std::string_view prefix, ByteView token);
 
 /// The next connection; empty if there is none now.
-UniqueFd accept_local(const UniqueFd& listener);
+UniqueFd accept_local(const Listener& listener);
 
 /// The process that opened the other end, and the name that it took before it connected, empty if none: the
 /// kernel vouches for both. kUnavailable for a process of a PID namespace that is not seen from here.

@@ -41,7 +41,7 @@ class LocalSocket : public ::testing::Test {
     return ends;
   }
 
-  UniqueFd listener_;
+  Listener listener_;
   UniqueFd left_;
   UniqueFd right_;
 };

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "drivers/crypto/crypto.h"
-#include "drivers/socket/local_socket.h"
 #include "transport/process_end.h"
 
 namespace p2p::cma {
@@ -35,6 +34,19 @@ constexpr int kBlocksATurn = 64;
 // Batches: several times what a peer's channel has slots for.
 constexpr ServedCopies::Limits kServed{.batches = 64, .segments = kMaxBatchSegments, .bytes = kMaxBatchBytes};
 
+// The system checks no keys: a range that the owner did not name must not be touched.
+Status check_bounds(const Batch& batch) {
+  Status status;
+  batch.for_each_piece([&](const Segment& piece) {
+    const RegionInfo& region = piece.key->info();
+    if (!status || region.contains(piece.remote, piece.size)) return;
+    status = fail(ErrorCode::kOutOfRange, "access {} bytes at {:#x} of region {}: it has {} bytes at {}",
+                  piece.size, piece.remote, static_cast<std::uint32_t>(region.id), region.size,
+                  static_cast<const void*>(region.base));
+  });
+  return status;
+}
+
 }  // namespace
 
 CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging,
@@ -43,10 +55,11 @@ CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Stagin
 
 Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
                                                   std::shared_ptr<device::Staging> staging,
-                                                  PeerAccess regions) {
-  auto host = Host::here();
+                                                  PeerAccess regions, const socket::Place& place) {
+  auto host = Host::here(place);
   if (!host) return tl::unexpected(host.error());
   std::unique_ptr<CmaChannel> channel(new CmaChannel(setup, std::move(staging), std::move(regions)));
+  channel->place_ = place;
   channel->address_ = {.host = *host, .pid = static_cast<std::uint32_t>(::getpid())};
   channel->mine_ = std::make_unique<MemoryProof>();
   MemoryProof& proof = *channel->mine_;
@@ -58,11 +71,11 @@ Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
   if (setup.role == Role::kAcceptor) {
     Token& name = channel->address_.listener;
     if (const Status drawn = crypto::random_bytes(name); !drawn) return tl::unexpected(drawn.error());
-    auto listener = socket::listen_locally(name_of(name));
+    auto listener = socket::listen_locally(name_of(name), place);
     if (!listener) return tl::unexpected(listener.error());
     channel->listener_ = *std::move(listener);
     channel->listener_name_ = name;
-    if (const Status watched = channel->watch(channel->listener_); !watched) {
+    if (const Status watched = channel->watch(channel->listener_.socket()); !watched) {
       return tl::unexpected(watched.error());
     }
   } else {
@@ -74,31 +87,19 @@ Result<std::unique_ptr<Channel>> CmaChannel::open(const ChannelSetup& setup,
 Status CmaChannel::connect(std::span<const std::byte> peer_address) {
   const auto peer = Address::parse(peer_address);
   if (!peer) return tl::unexpected(peer.error());
-  if (const Status same = check_host(peer->host); !same) return same;
+  if (const Status met = address_.host.meets(peer->host); !met) return met;
+  apart_ = peer->host.pid_namespace != address_.host.pid_namespace;
+  if (const Status may = SharedSlots::check_limit(ring_bytes(2)); apart_ && !may) return may;
   if (setup_.role == Role::kAcceptor) {
-    has_messages_ = peer->listener == Address::kTakesRequests;
+    has_messages_ = apart_ || peer->listener == Address::kTakesRequests;
     return {};
   }
   listener_name_ = peer->listener;
-  auto socket = socket::connect_locally(name_of(listener_name_));
+  auto socket = socket::connect_locally(name_of(listener_name_), {}, place_);
   if (!socket) return tl::unexpected(socket.error());
   socket_ = *std::move(socket);
   if (const Status sent = send_proof(UniqueFd()); !sent) return sent;
   return watch(socket_);
-}
-
-Status CmaChannel::check_host(const Host& peer) const {
-  const Host& mine = address_.host;
-  if (peer.boot != mine.boot) {
-    return fail(ErrorCode::kUnavailable, "connect with cma: the peer is on another host");
-  }
-  if (peer.pid_namespace != mine.pid_namespace) {
-    return fail(ErrorCode::kUnavailable, "connect with cma: the peer is in another PID namespace");
-  }
-  if (peer.net_namespace != mine.net_namespace) {
-    return fail(ErrorCode::kUnavailable, "connect with cma: the peer is in another network namespace");
-  }
-  return {};
 }
 
 Status CmaChannel::watch(const UniqueFd& fd) const {
@@ -144,23 +145,27 @@ void CmaChannel::receive_proof(UniqueFd& from) {
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
   UniqueFd socket = std::move(from);
   const auto pid = socket::process_at(socket);
-  if (size <= 0 || !pid) return;
+  if (size <= 0 || (!pid && !apart_)) return;
   message.resize(static_cast<std::size_t>(size));
-  const auto proof = MemoryProof::parse(message, setup_, listener_name_, *pid);
+  const auto proof = MemoryProof::parse(message, setup_, listener_name_, apart_ ? 0 : *pid);
   if (!proof) return;
   socket_ = std::move(socket);
-  pid_ = *pid;
+  pid_ = pid.value_or(0);
   ring_descriptor_ = std::move(descriptor);
   if (const Status taken = take_peer(*proof); !taken) fail_with(taken.error());
 }
 
 Status CmaChannel::take_peer(const MemoryProof& proof) {
   process_ = socket::watch_process(socket_);
-  if (!process_) return tl::unexpected(system_error(fmt::format("watch process {}: pidfd_open", pid_)));
+  if (!process_ && !apart_) {
+    return tl::unexpected(system_error(fmt::format("watch process {}: pidfd_open", pid_)));
+  }
   // The peer's socket is open after the pidfd was made, so the pidfd is of the process that opened it.
   if (!peer_is_alive()) return fail(ErrorCode::kPeerGone, "connect with cma: process {} has ended", pid_);
-  if (const Status access = check_access(pid_, proof); !access) return access;
-  if (const Status watched = watch(process_); !watched) return watched;
+  const Status access = process_ ? check_access(pid_, proof) : fail(ErrorCode::kUnavailable, "not seen");
+  reaches_ = access.has_value();
+  if (!reaches_ && !apart_) return access;
+  if (const Status watched = process_ ? watch(process_) : Status(); !watched) return watched;
   // Nothing may fail once an acceptor has sent its proof: the connector serves from then on.
   if (const Status shared = share_ring(); !shared) return shared;
   listener_.reset();
@@ -173,11 +178,12 @@ Status CmaChannel::take_peer(const MemoryProof& proof) {
 Status CmaChannel::share_ring() {
   UniqueFd descriptor = std::move(ring_descriptor_);
   const bool mine = setup_.role == Role::kAcceptor;
-  auto memory =
-      mine ? RingMemory::create(descriptor, has_messages_ ? 2 : 1) : RingMemory::open(descriptor, 2);
+  const std::size_t more = apart_ ? 2 * SharedSlots::kBytes : 0;
+  auto memory = mine ? RingMemory::create(descriptor, has_messages_ ? 2 : 1, more)
+                     : RingMemory::open(descriptor, 2, more);
   if (!mine) {
     has_messages_ = memory.has_value();
-    if (!memory) memory = RingMemory::open(descriptor);
+    if (!memory && !apart_) memory = RingMemory::open(descriptor);
   }
   if (!memory) return tl::unexpected(memory.error());
   ring_ = std::move(*memory);
@@ -189,11 +195,12 @@ Status CmaChannel::share_ring() {
     message_reader_ = RingReader(ring_.direction(mine ? 1 : 0, 1));
     message_reader_.arm_events();
   }
-  return mine ? send_proof(descriptor) : Status();
+  if (apart_) slots_ = SharedSlots(std::move(descriptor), ring_bytes(2), mine);
+  return mine ? send_proof(apart_ ? slots_.file() : descriptor) : Status();
 }
 
 Status CmaChannel::send_proof(const UniqueFd& ring) const {
-  const Bytes proof = mine_->serialize(setup_, listener_name_);
+  const Bytes proof = mine_->serialize(setup_, listener_name_, apart_ ? 0 : ::getpid());
   const std::span<const UniqueFd> descriptors(&ring, ring ? 1 : 0);
   return socket::send_packet(socket_, proof, descriptors, std::chrono::steady_clock::now());
 }
@@ -265,7 +272,7 @@ bool CmaChannel::post(const Batch& batch) {
   bool taken = true;
   if (Status inside = check_bounds(batch); !inside) {
     done_.push_back({batch.id, std::move(inside)});
-  } else if (starts_on_device(batch)) {
+  } else if (!reaches_ || starts_on_device(batch)) {
     taken = post_staged(batch);
   } else {
     done_.push_back({batch.id, copy(batch)});
@@ -288,19 +295,6 @@ void CmaChannel::fail_if_lost() {
   if (state_ != ChannelState::kReady || closing_) return;
   if (lost_) return fail_with(gone());
   if (breach_) fail_with(*breach_);
-}
-
-// The system checks no keys: a range that the owner did not name must not be touched.
-Status CmaChannel::check_bounds(const Batch& batch) const {
-  Status status;
-  batch.for_each_piece([&](const Segment& piece) {
-    const RegionInfo& region = piece.key->info();
-    if (!status || region.contains(piece.remote, piece.size)) return;
-    status = fail(ErrorCode::kOutOfRange, "access {} bytes at {:#x} of region {}: it has {} bytes at {}",
-                  piece.size, piece.remote, static_cast<std::uint32_t>(region.id), region.size,
-                  static_cast<const void*>(region.base));
-  });
-  return status;
 }
 
 bool CmaChannel::progress(std::vector<Completion>& completions) {
@@ -331,7 +325,8 @@ bool CmaChannel::move() {
 }
 
 Error CmaChannel::gone() const {
-  return {ErrorCode::kPeerGone, fmt::format("process {} ended or closed its cma channel", pid_)};
+  const std::string peer = pid_ == 0 ? "the peer's process" : fmt::format("process {}", pid_);
+  return {ErrorCode::kPeerGone, peer + " ended or closed its cma channel"};
 }
 
 // While the peer may use slots of this side they stay, and so do the batches: one that was given back would
@@ -395,6 +390,9 @@ bool CmaChannel::may_be_taken_up() const {
   return state_ == ChannelState::kConnecting && setup_.role == Role::kConnector && socket_;
 }
 
-std::string CmaChannel::describe() const { return fmt::format("process {} -> {}", ::getpid(), pid_); }
+std::string CmaChannel::describe() const {
+  if (reaches_) return fmt::format("process {} -> {}", ::getpid(), pid_);
+  return fmt::format("process {} -> one of another PID namespace, through shared memory", ::getpid());
+}
 
 }  // namespace p2p::cma

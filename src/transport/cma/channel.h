@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "device/staging.h"
+#include "drivers/socket/local_socket.h"
 #include "transport/cma/handshake.h"
 #include "transport/cma/process_copier.h"
+#include "transport/cma/shared_slots.h"
 #include "transport/message_ring.h"
 #include "transport/peer_access.h"
 #include "transport/peer_end.h"
@@ -64,7 +66,8 @@ class CmaChannel : public Channel, public LeavesPeer {
 
   /// `regions`: those of this side that the peer may have copied.
   static Result<std::unique_ptr<Channel>> open(const ChannelSetup& setup,
-                                               std::shared_ptr<device::Staging> staging, PeerAccess regions);
+                                               std::shared_ptr<device::Staging> staging, PeerAccess regions,
+                                               const socket::Place& place = {});
 
   std::vector<std::byte> address() const override { return address_.serialize(); }
   Status connect(std::span<const std::byte> peer_address) override;
@@ -93,10 +96,10 @@ class CmaChannel : public Channel, public LeavesPeer {
     kFromSlot,  ///< of a read: a device empties the slot
   };
 
-  /// A batch that goes through a slot.
   struct Staged {
     Batch batch;
-    device::Staging::Slot* slot = nullptr;
+    device::Staging::Slot* slot = nullptr;  ///< of device memory
+    std::int64_t shared = -1;               ///< where the peer's memory is out of reach
     bool by_owner = false;
     Step step = Step::kToSlot;
     bool abandoned = false;
@@ -105,7 +108,6 @@ class CmaChannel : public Channel, public LeavesPeer {
 
   CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging, PeerAccess regions);
 
-  Status check_host(const Host& peer) const;
   Status watch(const UniqueFd& fd) const;
   bool shake_hands();
   void accept_strangers();
@@ -119,19 +121,17 @@ class CmaChannel : public Channel, public LeavesPeer {
   bool peer_is_alive() const;
   void watch_twin();
   bool may_be_taken_up() const;
-  Status check_bounds(const Batch& batch) const;
   Status copy(const Batch& batch, std::byte* staged = nullptr);
 
   bool post_staged(const Batch& batch);
   bool owner_copies(const Batch& batch) const;
   bool leaves_to_others(const Batch& batch) const;
   std::optional<Status> begin(Staged& staged);
-  void list_pieces(const Batch& batch);
   void move_staged();
   std::optional<Status> advance(Staged& staged);
   std::optional<Status> ask(Staged& staged);
   std::optional<Status> empty_slot(Staged& staged);
-  static Status cancelled();
+  void give_back(const Staged& staged);
   void fail_staged(const Error& why);
   bool awaits_owner() const;
 
@@ -149,17 +149,20 @@ class CmaChannel : public Channel, public LeavesPeer {
   void hang_up();
 
   const ChannelSetup setup_;
+  socket::Place place_;
   Address address_;
   Token listener_name_{};  ///< of whichever side listens
   ChannelState state_ = ChannelState::kConnecting;
   Error error_;
 
   UniqueFd events_;  ///< epoll over the descriptors below
-  UniqueFd listener_;
+  socket::Listener listener_;
   std::vector<UniqueFd> strangers_;  ///< accepted, yet to prove themselves
   UniqueFd socket_;
-  UniqueFd process_;  ///< pidfd: the number cannot be taken over unnoticed
+  UniqueFd process_;  ///< pidfd: the number cannot be taken over unnoticed; empty where it is not seen
   pid_t pid_ = 0;
+  bool apart_ = false;   ///< the two are in different PID namespaces, and have `slots_`
+  bool reaches_ = true;  ///< this side copies from and to the peer's memory itself
   unsigned turns_ = 0;
   unsigned arms_ = 0;
   bool lost_ = false;            ///< the peer is gone, seen while copying
@@ -179,8 +182,8 @@ class CmaChannel : public Channel, public LeavesPeer {
   ServedCopies served_;
   std::optional<CopyOutcome> answer_;  ///< for which there was no room yet
   Clock::time_point poll_until_{};     ///< while the owner copies
-
   ProcessCopier copier_;
+  SharedSlots slots_;  ///< behind the rings
   std::vector<Completion> done_;
   std::shared_ptr<device::Staging> staging_;  ///< until the channel fails
   std::vector<Staged> staged_;

@@ -37,13 +37,15 @@ Status CmaChannel::take_message() {
 bool CmaChannel::serve() {
   const bool may = !lost_ && !breach_ && !answer_;
   if (const auto asked = may ? served_.take() : nullptr) {
-    answer_ = CopyOutcome{asked->number, asked->status ? copy(asked->batch()) : std::move(asked->status)};
+    answer_ = CopyOutcome{asked->number, asked->status
+                                             ? (slots_ ? slots_.serve(*asked, breach_) : copy(asked->batch()))
+                                             : std::move(asked->status)};
     // Who is gone hears nothing.
     if (lost_) answer_.reset();
   } else if (!answer_) {
     return false;
   }
-  if (answer_ && write(message_writer_, encode(*answer_))) answer_.reset();
+  if (answer_ && !breach_ && write(message_writer_, encode(*answer_))) answer_.reset();
   return true;
 }
 

@@ -1,7 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-// A channel's batches with device memory of this process. The system copies host memory only, so their bytes
-// go through pinned slots; one is filled or emptied by a device while another is copied, here or by the owner
-// of the peer's memory.
+// A channel's batches with device memory of this process, or with memory of the peer that is out of reach.
+// The system copies host memory only, so a device's bytes go through pinned slots; one is filled or emptied
+// by a device while another is copied, here or by the owner of the peer's memory.
 #include <algorithm>
 #include <utility>
 
@@ -11,21 +11,36 @@
 #include "transport/registration.h"
 
 namespace p2p::cma {
+namespace {
+
+Status cancelled() { return fail(ErrorCode::kCancelled, "cancelled before it was copied"); }
+
+void list_pieces(const Batch& batch, std::vector<device::StagedPiece>& pieces) {
+  pieces.clear();
+  batch.for_each_piece([&](const Segment& piece) {
+    pieces.push_back(device::StagedPiece::of(piece.local, piece.size, piece.registration->info().place));
+  });
+}
+
+std::byte* pinned_of(device::Staging::Slot* slot) { return slot == nullptr ? nullptr : slot->data(); }
+
+}  // namespace
 
 // False: all slots are in use, or another channel is to have it.
 bool CmaChannel::post_staged(const Batch& batch) {
   using Use = device::Staging::Use;
-  const bool by_owner = owner_copies(batch);
-  if (by_owner && leaves_to_others(batch)) return false;
-  const auto slot = staging_->take(batch.operation == Operation::kWrite ? Use::kDeparture : Use::kAnswer);
-  if (!slot) {
-    done_.push_back({batch.id, tl::unexpected(slot.error())});
-    return true;
+  Staged staged{.batch = batch, .by_owner = !reaches_ || owner_copies(batch)};
+  if (reaches_ && staged.by_owner && leaves_to_others(batch)) return false;
+  if (!reaches_ && (staged.shared = slots_.take()) < 0) return false;
+  if (starts_on_device(batch)) {
+    const auto slot = staging_->take(batch.operation == Operation::kWrite ? Use::kDeparture : Use::kAnswer);
+    staged.slot = slot.value_or(nullptr);
+    if (staged.slot == nullptr) give_back(staged);
+    if (!slot) done_.push_back({batch.id, tl::unexpected(slot.error())});
+    if (staged.slot == nullptr) return !slot;
   }
-  if (*slot == nullptr) return false;
-  Staged staged{.batch = batch, .slot = *slot, .by_owner = by_owner};
   if (auto ended = begin(staged)) {
-    staging_->give_back(**slot);
+    give_back(staged);
     done_.push_back({batch.id, std::move(*ended)});
   } else {
     staged_.push_back(std::move(staged));
@@ -33,7 +48,14 @@ bool CmaChannel::post_staged(const Batch& batch) {
   return true;
 }
 
+void CmaChannel::give_back(const Staged& staged) {
+  if (staged.slot != nullptr) staging_->give_back(*staged.slot);
+  if (staged.shared >= 0) slots_.give_back(staged.shared);
+}
+
+// Between PID namespaces the owner reaches shared slots only.
 bool CmaChannel::owner_copies(const Batch& batch) const {
+  if (slots_) return false;
   if (!has_messages_ || batch.segments.size() >= kOwnerPieces) return has_messages_;
   std::uint64_t bytes = 0;
   for (const Segment& segment : batch.segments) bytes += segment.size;
@@ -47,21 +69,19 @@ bool CmaChannel::leaves_to_others(const Batch& batch) const {
 // How it ended, if it has, as of those below.
 std::optional<Status> CmaChannel::begin(Staged& staged) {
   if (Status alive = check_alive(staged.batch); !alive) return alive;
+  if (staged.batch.operation == Operation::kWrite && staged.slot == nullptr) {
+    if (Status filled = slots_.move(staged.shared, staged.batch, pinned_of(staged.slot), true); !filled)
+      return filled;
+    return ask(staged);
+  }
   if (staged.batch.operation == Operation::kWrite) {
-    list_pieces(staged.batch);
+    list_pieces(staged.batch, pieces_);
     staging_->pack(*staged.slot, pieces_);
     return std::nullopt;
   }
   if (staged.by_owner) return ask(staged);
   if (Status copied = copy(staged.batch, staged.slot->data()); !copied) return copied;
   return empty_slot(staged);
-}
-
-void CmaChannel::list_pieces(const Batch& batch) {
-  pieces_.clear();
-  batch.for_each_piece([&](const Segment& piece) {
-    pieces_.push_back(device::StagedPiece::of(piece.local, piece.size, piece.registration->info().place));
-  });
 }
 
 void CmaChannel::move_staged() {
@@ -73,7 +93,7 @@ void CmaChannel::move_staged() {
       continue;
     }
     done_.push_back({staged.batch.id, std::move(*ended)});
-    staging_->give_back(*staged.slot);
+    give_back(staged);
     staged_.erase(staged_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
@@ -85,12 +105,18 @@ std::optional<Status> CmaChannel::advance(Staged& staged) {
       if (!staged.slot->finished()) return std::nullopt;
       if (!staged.slot->status()) return staged.slot->status();
       if (staged.abandoned) return cancelled();
+      if (staged.shared >= 0)
+        staged.outcome = slots_.move(staged.shared, staged.batch, pinned_of(staged.slot), true);
+      if (!staged.outcome) return staged.outcome;
       return staged.by_owner ? ask(staged) : copy(staged.batch, staged.slot->data());
     case Step::kToAsk: return staged.abandoned ? cancelled() : ask(staged);
     case Step::kAsked: return std::nullopt;
     case Step::kAnswered:
       if (!staged.outcome || !read) return staged.outcome;
-      return staged.abandoned ? cancelled() : empty_slot(staged);
+      if (staged.abandoned) return cancelled();
+      if (staged.shared >= 0)
+        staged.outcome = slots_.move(staged.shared, staged.batch, pinned_of(staged.slot), false);
+      return staged.slot == nullptr || !staged.outcome ? staged.outcome : empty_slot(staged);
     case Step::kFromSlot: break;
   }
   return staged.slot->finished() ? std::optional(staged.slot->status()) : std::nullopt;
@@ -98,7 +124,8 @@ std::optional<Status> CmaChannel::advance(Staged& staged) {
 
 std::optional<Status> CmaChannel::ask(Staged& staged) {
   RequestList list(to_underlying(staged.batch.id), staged.batch.operation);
-  auto at = reinterpret_cast<std::uint64_t>(staged.slot->data());
+  auto at = staged.shared >= 0 ? static_cast<std::uint64_t>(staged.shared)
+                               : reinterpret_cast<std::uint64_t>(staged.slot->data());
   staged.batch.for_each_piece([&](const Segment& piece) {
     list.add(*piece.key, piece.remote, {}, at, piece.size);
     at += piece.size;
@@ -125,13 +152,11 @@ Status CmaChannel::take_outcome(CopyOutcome outcome) {
 // Memory may have been freed while the owner was at it.
 std::optional<Status> CmaChannel::empty_slot(Staged& staged) {
   if (Status alive = check_alive(staged.batch); !alive) return alive;
-  list_pieces(staged.batch);
+  list_pieces(staged.batch, pieces_);
   staging_->unpack(*staged.slot, pieces_);
   staged.step = Step::kFromSlot;
   return std::nullopt;
 }
-
-Status CmaChannel::cancelled() { return fail(ErrorCode::kCancelled, "cancelled before it was copied"); }
 
 // What the owner was asked for it copies, and the batch ends with its answer. Else a write whose bytes did
 // not leave yet is not made, nor a read; a device that has begun uses the memory for moments more.

@@ -184,7 +184,7 @@ TEST(CmaChannelTest, SaysWhyAPeerElsewhereIsOutOfReach) {
                    Case{*here, "another network namespace"}};
   cases[0].host.boot[0] ^= 1;
   ++cases[1].host.pid_namespace;
-  ++cases[2].host.net_namespace;
+  ++cases[2].host.place;
   for (const Case& elsewhere : cases) {
     const Status status = channel->connect(Address{.host = elsewhere.host}.serialize());
     ASSERT_FALSE(status);

@@ -33,18 +33,39 @@ crypto::MutualProof proof_of(const ChannelSetup& setup, pid_t sender, const Toke
 
 }  // namespace
 
-Result<Host> Host::here() {
+Result<Host> Host::here(const socket::Place& place) {
   Host host;
   const auto boot = boot_id();
   if (!boot) return tl::unexpected(boot.error());
   const auto pid = namespace_id("pid");
   if (!pid) return tl::unexpected(pid.error());
-  const auto net = namespace_id("net");
-  if (!net) return tl::unexpected(net.error());
+  const auto number = place.number();
+  if (!number) return tl::unexpected(number.error());
   std::ranges::copy(*boot, host.boot.begin());
   host.pid_namespace = *pid;
-  host.net_namespace = *net;
+  host.place = *number;
   return host;
+}
+
+Status Host::meets(const Host& other) const {
+  if (other.boot != boot) {
+    return fail(ErrorCode::kUnavailable, "connect with cma: the peer is on another host");
+  }
+  const bool folder = socket::Place::is_folder(place);
+  if (other.place != place && (folder || socket::Place::is_folder(other.place))) {
+    return fail(ErrorCode::kUnavailable,
+                "connect with cma: UCCL_P2P_SOCKET_DIR is not the same folder on both sides");
+  }
+  if (other.pid_namespace != pid_namespace && !folder) {
+    return fail(ErrorCode::kUnavailable,
+                "connect with cma: the peer is in another PID namespace, and UCCL_P2P_SOCKET_DIR is not set");
+  }
+  if (other.place != place) {
+    return fail(
+        ErrorCode::kUnavailable,
+        "connect with cma: the peer is in another network namespace, and UCCL_P2P_SOCKET_DIR is not set");
+  }
+  return {};
 }
 
 Bytes Address::serialize() const {
@@ -52,7 +73,7 @@ Bytes Address::serialize() const {
   ByteWriter writer(bytes);
   writer.put(as_bytes(std::string_view(host.boot.data(), host.boot.size())));
   writer.put(host.pid_namespace);
-  writer.put(host.net_namespace);
+  writer.put(host.place);
   writer.put(pid);
   writer.put(ByteView(listener));
   return bytes;
@@ -63,7 +84,7 @@ Result<Address> Address::parse(ByteView bytes) {
   ByteReader reader(bytes);
   const std::string boot = to_string(reader.take(address.host.boot.size()));
   address.host.pid_namespace = reader.get<std::uint64_t>();
-  address.host.net_namespace = reader.get<std::uint64_t>();
+  address.host.place = reader.get<std::uint64_t>();
   address.pid = reader.get<std::uint32_t>();
   const ByteView listener = reader.take(address.listener.size());
   if (!reader.ok() || reader.left() != 0) {
@@ -75,10 +96,10 @@ Result<Address> Address::parse(ByteView bytes) {
   return address;
 }
 
-Bytes MemoryProof::serialize(const ChannelSetup& setup, const Token& listener) const {
+Bytes MemoryProof::serialize(const ChannelSetup& setup, const Token& listener, pid_t sender) const {
   Bytes bytes;
   ByteWriter writer(bytes);
-  writer.put(ByteView(proof_of(setup, ::getpid(), listener, *this).by(setup.role)));
+  writer.put(ByteView(proof_of(setup, sender, listener, *this).by(setup.role)));
   writer.put(token_address);
   writer.put(ByteView(token));
   return bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <array>
 #include <compare>
@@ -10,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/unique_fd.h"
+#include "drivers/socket/local_place.h"
 #include "p2p/result.h"
 #include "transport/transport.h"
 
@@ -17,13 +19,16 @@
 /// process at the socket's other end; nothing that a peer merely says decides whose memory is touched.
 namespace p2p::cma {
 
-/// Where a process runs: equal for two processes that can name each other by number and meet at a socket.
+/// Where a process runs.
 struct Host {
   std::array<char, 36> boot{};  ///< as boot_id gives it
   std::uint64_t pid_namespace = 0;
-  std::uint64_t net_namespace = 0;
+  std::uint64_t place = 0;  ///< where its sockets are, as Place::number gives it
 
-  static Result<Host> here();
+  static Result<Host> here(const socket::Place& place = {});
+
+  /// The two meet at a socket; an error says why not. In a folder processes of several PID namespaces meet.
+  Status meets(const Host& other) const;
   friend bool operator==(const Host&, const Host&) = default;
 };
 
@@ -51,9 +56,11 @@ struct MemoryProof {
   std::uint64_t token_address = 0;  ///< where in the sender's memory `token` lies
   Token token{};
 
-  Bytes serialize(const ChannelSetup& setup, const Token& listener) const;
+  /// `sender` is this process, or 0 where the two are in different PID namespaces: then the peer may not see
+  /// it.
+  Bytes serialize(const ChannelSetup& setup, const Token& listener, pid_t sender = ::getpid()) const;
 
-  /// The proof, if these bytes were made by process `sender` as the other end of the session of `setup`.
+  /// The proof, if these bytes were made with that `sender` as the other end of the session of `setup`.
   static std::optional<MemoryProof> parse(ByteView bytes, const ChannelSetup& setup, const Token& listener,
                                           pid_t sender);
 };

@@ -25,13 +25,14 @@ constexpr unsigned kMostChannels = 8;
 // for the 128 KiB that one alone copies in 12.
 constexpr std::uint64_t kThreadBytes = std::uint64_t{512} << 10;
 
-static_assert(kMaxBatchBytes <= device::Service::kSlotBytes &&
+static_assert(kMaxBatchBytes <= device::Service::kSlotBytes && kMaxBatchBytes <= SharedSlots::kSlotBytes &&
               kMaxBatchSegments <= device::Service::kSlotPieces &&
               kStagingShare.all_slots() <= device::Service::kStreamSlots);
 
 class CmaTransport : public Transport {
  public:
-  explicit CmaTransport(std::shared_ptr<device::StagingPool> staging) : staging_(std::move(staging)) {}
+  CmaTransport(std::shared_ptr<device::StagingPool> staging, const std::string& folder)
+      : staging_(std::move(staging)), place_(socket::Place::at(folder)) {}
 
   std::string_view name() const override { return "cma"; }
 
@@ -46,6 +47,7 @@ class CmaTransport : public Transport {
   }
 
   Status probe() const override {
+    if (!place_) return tl::unexpected(place_.error());
     if (const auto host = Host::here(); !host) return tl::unexpected(host.error());
     MemoryProof proof;
     proof.token.fill(std::byte{0x5a});
@@ -101,11 +103,13 @@ class CmaTransport : public Transport {
     auto stream = std::make_shared<device::Staging>(staging_, kStagingShare, copies_);
     std::erase_if(unexpected_, [](const auto& each) { return each.expired(); });
     if (!copies_) unexpected_.push_back(stream);
-    return CmaChannel::open(setup, std::move(stream), PeerAccess(regions_, setup.peer_identity));
+    return CmaChannel::open(setup, std::move(stream), PeerAccess(regions_, setup.peer_identity),
+                            place_.value_or(socket::Place()));
   }
 
  private:
   const std::shared_ptr<device::StagingPool> staging_;
+  const Result<socket::Place> place_;
   const std::shared_ptr<RegistrationTable> regions_ =
       std::make_shared<RegistrationTable>();  // of host memory
   Mutex mutex_;
@@ -115,8 +119,8 @@ class CmaTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make(const Options& /*options*/, const std::shared_ptr<device::Service>& devices) {
-  return std::make_unique<CmaTransport>(devices->staging());
+std::unique_ptr<Transport> make(const Options& options, const std::shared_ptr<device::Service>& devices) {
+  return std::make_unique<CmaTransport>(devices->staging(), options.socket_dir);
 }
 
 }  // namespace p2p::cma

@@ -43,14 +43,18 @@ class CudaIpc : public Transport {
  public:
   explicit CudaIpc(const Options& options)
       : process_(this_process()),
+        place_(socket::Place::at(options.socket_dir).value_or(socket::Place())),
         mappings_(std::make_shared<Mappings>(Mappings::Limits{})),
         warmup_(std::make_shared<Warmup>(limits_from(options), options, mappings_)),
         leases_(std::make_shared<RingLeases>(process_.value_or(ProcessId{}), mappings_)),
-        server_(std::make_shared<ChunkServer>(cuda::export_chunk,
-                                              [leases = leases_, warmup = warmup_](int device) {
-                                                warmup->prepare(device);
-                                                return leases->lease(device);
-                                              })) {}
+        server_(std::make_shared<ChunkServer>(
+            cuda::export_chunk,
+            [leases = leases_, warmup = warmup_](int device) {
+              warmup->prepare(device);
+              return leases->lease(device);
+            },
+            place_)),
+        ring_sources_(place_) {}
 
   std::string_view name() const override { return "cuda_ipc"; }
 
@@ -138,6 +142,7 @@ class CudaIpc : public Transport {
   void pin_ahead() P2P_REQUIRES(mutex_);
 
   const Result<ProcessId> process_;
+  const socket::Place place_;
   const std::shared_ptr<Mappings> mappings_;
   const std::shared_ptr<Warmup> warmup_;
   const std::shared_ptr<RingLeases> leases_;
@@ -187,7 +192,7 @@ Result<std::unique_ptr<RemoteKey>> CudaIpc::import_region(const RegionInfo& regi
   }
   const auto ring = key->ring;
   auto peer = std::make_unique<PeerMemory>(region, std::move(*key), device.value_or(kHiddenDevice), mappings_,
-                                           same_process);
+                                           same_process, place_);
   std::set<int> devices;
   {
     const MutexLock lock(mutex_);
@@ -259,7 +264,7 @@ void CudaIpc::borrow_rings() {
 
 Result<std::unique_ptr<Channel>> CudaIpc::open_channel(const ChannelSetup& setup) {
   if (const Status usable = probe(); !usable) return tl::unexpected(usable.error());
-  auto link = TwinLink::open(setup);
+  auto link = TwinLink::open(setup, place_);
   if (!link) return tl::unexpected(std::move(link.error()));
   auto address =
       encode(ChannelAddress{.process = *process_, .probe = probe_memory(), .twin = link->address()});

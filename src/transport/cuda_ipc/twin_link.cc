@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "drivers/crypto/mutual_proof.h"
-#include "drivers/socket/local_socket.h"
 #include "transport/cuda_ipc/memory/chunk_protocol.h"
 #include "transport/process_end.h"
 
@@ -26,18 +25,19 @@ bool watch(const UniqueFd& events, const UniqueFd& fd, std::uint32_t what) {
 
 }  // namespace
 
-Result<TwinLink> TwinLink::open(const ChannelSetup& setup) {
+Result<TwinLink> TwinLink::open(const ChannelSetup& setup, const socket::Place& place) {
   TwinLink link;
   if (setup.control == nullptr) return link;
-  const auto space = namespace_id("net");
-  if (!space) return tl::unexpected(space.error());
-  link.own_ = TwinAddress{.net_namespace = *space};
+  const auto number = place.number();
+  if (!number) return tl::unexpected(number.error());
+  link.own_ = TwinAddress{.place = *number};
+  link.place_ = place;
   link.role_ = setup.role;
   link.secret_ = setup.secret;
   if (setup.role == Role::kConnector) return link;
   Token& name = link.own_->listener;
   if (const Status drawn = crypto::random_bytes(name); !drawn) return tl::unexpected(drawn.error());
-  auto listener = socket::listen_locally(name_of(name));
+  auto listener = socket::listen_locally(name_of(name), place);
   if (!listener) return tl::unexpected(std::move(listener.error()));
   link.listener_ = std::move(*listener);
   return link;
@@ -46,13 +46,13 @@ Result<TwinLink> TwinLink::open(const ChannelSetup& setup) {
 Result<TwinLink::Meeting> TwinLink::connect(const ProcessId& mine, const ProcessId& theirs,
                                             const std::optional<TwinAddress>& twin) {
   const bool accepts = role_ == Role::kAcceptor;
-  const bool reached = own_ && twin && twin->net_namespace == own_->net_namespace;
+  const bool reached = own_ && twin && twin->place == own_->place;
   if (!reached || (!accepts && twin->listener == Token{})) {
     listener_.reset();
     return Meeting::kNone;
   }
   if (accepts) return Meeting::kAwaited;
-  auto socket = socket::connect_locally(name_of(twin->listener), connectors_name(twin->listener));
+  auto socket = socket::connect_locally(name_of(twin->listener), connectors_name(twin->listener), place_);
   if (!socket && socket.error().code == ErrorCode::kPermissionDenied) {
     log(LogLevel::kWarning,
         "cuda_ipc to process {}: memory counts as released when the connection has ended, though a copy of "
@@ -82,8 +82,8 @@ Status TwinLink::met(bool linked) {
 
 // From its shutdown on nobody is connected to the listener any more, and whoever was is still to be accepted.
 UniqueFd TwinLink::accept() {
-  const UniqueFd listener = std::move(listener_);
-  ::shutdown(listener.get(), SHUT_RD);
+  const socket::Listener listener = std::move(listener_);
+  ::shutdown(listener.socket().get(), SHUT_RD);
   const std::string twin = connectors_name(own_->listener);
   while (UniqueFd socket = socket::accept_local(listener)) {
     if (socket::name_at(socket) == twin) return socket;

@@ -7,6 +7,7 @@
 
 #include "base/process_id.h"
 #include "base/unique_fd.h"
+#include "drivers/socket/local_socket.h"
 #include "p2p/result.h"
 #include "transport/cuda_ipc/memory/key.h"
 #include "transport/peer_end.h"
@@ -16,7 +17,8 @@ namespace p2p::cuda_ipc {
 
 /// Tells each of the two channels of a connection when the other copies nothing any more: a Unix socket on
 /// which nothing is said, and which a channel shuts once its last copy has ended. The system shuts it for a
-/// process that ends. There is none between two network namespaces, or where the system forbids it.
+/// process that ends. There is none between two network namespaces without a folder to meet in, or where the
+/// system forbids it.
 ///
 /// The acceptor listens, and accepts once it is told that the connector has connected, or at its own end: a
 /// connection that nobody has accepted serves as well. The connector takes a name that only the two know
@@ -27,7 +29,7 @@ class TwinLink {
   TwinLink() = default;
 
   /// The acceptor listens from now on.
-  static Result<TwinLink> open(const ChannelSetup& setup);
+  static Result<TwinLink> open(const ChannelSetup& setup, const socket::Place& place = {});
 
   const std::optional<TwinAddress>& address() const { return own_; }
 
@@ -56,7 +58,8 @@ class TwinLink {
   std::optional<TwinAddress> own_;
   Role role_ = Role::kConnector;
   std::array<std::byte, 32> secret_{};
-  UniqueFd listener_;
+  socket::Place place_;
+  socket::Listener listener_;
   UniqueFd socket_;
 };
 

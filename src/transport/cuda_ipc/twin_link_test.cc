@@ -269,7 +269,7 @@ TEST(TwinLinkTest, ThereIsNoneBetweenNetworkNamespacesOrToAPeerWithout) {
       TwinLink acceptor = open(Role::kAcceptor);
       TwinLink connector = open(Role::kConnector);
       auto told = connects ? acceptor.address() : connector.address();
-      ++told->net_namespace;
+      ++told->place;
       if (!has_one) told.reset();
       TwinLink& mine = connects ? connector : acceptor;
       EXPECT_EQ(mine.connect(here(), here(), told), Meeting::kNone);

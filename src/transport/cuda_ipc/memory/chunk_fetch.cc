@@ -37,8 +37,8 @@ Result<socket::Packet> answer_from(const UniqueFd& owner, std::size_t descriptor
 }
 
 // The owner's socket, once each side has shown that it knows the secret.
-Result<UniqueFd> call_owner(const Ticket& ticket) {
-  auto owner = socket::connect_locally(name_of(ticket.server));
+Result<UniqueFd> call_owner(const Ticket& ticket, const socket::Place& place) {
+  auto owner = socket::connect_locally(name_of(ticket.server), {}, place);
   if (!owner) return owner;
   const auto greeting = socket::receive_packet(*owner, sizeof(Token), 0, soon());
   if (!greeting) return tl::unexpected(greeting.error());
@@ -72,8 +72,9 @@ Status ask_for_next(const UniqueFd& owner) {
 }  // namespace
 
 Status fetch_chunks(const ChunkedMemory& memory,
-                    const std::function<Status(const UniqueFd& chunk, std::uint64_t size)>& take) {
-  const auto owner = call_owner(memory.ticket);
+                    const std::function<Status(const UniqueFd& chunk, std::uint64_t size)>& take,
+                    const socket::Place& place) {
+  const auto owner = call_owner(memory.ticket, place);
   if (!owner) return tl::unexpected(owner.error());
   const std::size_t batches = (memory.count + kChunksOfABatch - 1) / kChunksOfABatch;
   std::uint64_t left = memory.size;
@@ -98,8 +99,8 @@ Status fetch_chunks(const ChunkedMemory& memory,
   return {};
 }
 
-Result<Borrowed> borrow(const Ticket& ticket, std::size_t descriptors) {
-  auto owner = call_owner(ticket);
+Result<Borrowed> borrow(const Ticket& ticket, std::size_t descriptors, const socket::Place& place) {
+  auto owner = call_owner(ticket, place);
   if (!owner) return tl::unexpected(std::move(owner.error()));
   if (const Status asked = ask_for_next(*owner); !asked) return tl::unexpected(asked.error());
   auto answer = answer_from(*owner, descriptors);

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memory_guard.h"
-#include "drivers/socket/local_socket.h"
 #include "transport/cuda_ipc/memory/chunk_protocol.h"
 
 namespace p2p::cuda_ipc {
@@ -91,7 +90,7 @@ std::shared_ptr<const ChunkServer::Offered> ChunkServer::find(std::uint64_t tick
 
 Status ChunkServer::start() {
   if (const Status drawn = crypto::random_bytes(name_); !drawn) return drawn;
-  auto listener = socket::listen_locally(name_of(name_));
+  auto listener = socket::listen_locally(name_of(name_), place_);
   if (!listener) return tl::unexpected(listener.error());
   listener_ = *std::move(listener);
   stop_ = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -109,7 +108,7 @@ void ChunkServer::run() {
   std::list<Caller> callers;
   std::vector<pollfd> polled(2);
   for (;;) {
-    polled.assign({{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
+    polled.assign({{stop_.get(), POLLIN, 0}, {listener_.socket().get(), POLLIN, 0}});
     for (const Caller& caller : callers) polled.push_back({caller.socket.get(), POLLIN, 0});
     if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) {
       log(LogLevel::kWarning, "cuda_ipc offers no device memory any more: {}", system_error("poll").message);

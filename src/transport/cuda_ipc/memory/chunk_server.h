@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "drivers/cuda/chunk.h"
+#include "drivers/socket/local_socket.h"
 #include "p2p/result.h"
 #include "transport/cuda_ipc/memory/key.h"
 
@@ -40,8 +41,9 @@ class ChunkServer {
   };
   using MakeLease = std::function<Result<Lease>(int device)>;
 
-  explicit ChunkServer(Export exporter = cuda::export_chunk, MakeLease make_lease = nullptr)
-      : export_(std::move(exporter)), make_lease_(std::move(make_lease)) {}
+  explicit ChunkServer(Export exporter = cuda::export_chunk, MakeLease make_lease = nullptr,
+                       socket::Place place = {})
+      : export_(std::move(exporter)), make_lease_(std::move(make_lease)), place_(std::move(place)) {}
   ~ChunkServer();
   ChunkServer(const ChunkServer&) = delete;
   ChunkServer& operator=(const ChunkServer&) = delete;
@@ -85,14 +87,15 @@ class ChunkServer {
 
   const Export export_;
   const MakeLease make_lease_;
+  const socket::Place place_;
   Mutex mutex_;
   Token name_ P2P_GUARDED_BY(mutex_){};
   std::uint64_t last_ticket_ P2P_GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, std::shared_ptr<const Offered>> offers_ P2P_GUARDED_BY(mutex_);
   std::map<int, Ticket> leases_ P2P_GUARDED_BY(mutex_);  // by device
   std::thread thread_ P2P_GUARDED_BY(mutex_);
-  UniqueFd listener_;  // these two are made before the thread
-  UniqueFd stop_;      // readable: the thread is to end
+  socket::Listener listener_;  // these two are made before the thread
+  UniqueFd stop_;              // readable: the thread is to end
 };
 
 }  // namespace p2p::cuda_ipc

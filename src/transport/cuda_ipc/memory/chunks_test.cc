@@ -113,7 +113,7 @@ TEST(CudaIpcChunks, AreTakenFromNobodyWithoutTheSecret) {
   const auto chunks = some_chunks(1);
   Ticket ticket;
   ticket.server.fill(std::byte{static_cast<unsigned char>(::getpid())});
-  const UniqueFd listener = socket::listen_locally(name_of(ticket.server)).value();
+  const socket::Listener listener = socket::listen_locally(name_of(ticket.server)).value();
   Background impostor("impostor");
   impostor.post([&] {
     const auto deadline = std::chrono::steady_clock::now() + 5s;

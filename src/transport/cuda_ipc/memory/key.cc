@@ -177,7 +177,7 @@ Bytes encode(const ChannelAddress& address) {
   out.put(static_cast<std::uint8_t>(address.probe ? 1 : 0));
   if (address.probe) put(out, *address.probe);
   if (!address.twin) return bytes;
-  out.put(address.twin->net_namespace);
+  out.put(address.twin->place);
   out.put(ByteView(address.twin->listener));
   return bytes;
 }
@@ -214,7 +214,7 @@ Result<ChannelAddress> decode_address(ByteView bytes) {
     if (probed == 1) address.probe = get_memory(in);
     if (in.left() != 0) {
       address.twin.emplace();
-      address.twin->net_namespace = in.get<std::uint64_t>();
+      address.twin->place = in.get<std::uint64_t>();
       address.twin->listener = get_array<sizeof(Token)>(in);
     }
     if (in.ok() && in.left() == 0 && sound(address.probe)) return address;

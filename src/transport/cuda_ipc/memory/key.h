@@ -91,8 +91,8 @@ struct ExportedKey {
 
 /// Where a channel can meet its twin (twin_link.h).
 struct TwinAddress {
-  std::uint64_t net_namespace = 0;
-  Token listener{};  ///< of the side that accepted the session; the other one, which dials, has zeros
+  std::uint64_t place = 0;  ///< as socket::Place::number gives it
+  Token listener{};         ///< of the side that accepted the session; the other one, which dials, has zeros
 };
 
 /// What a channel tells its peer: who it is, and memory with which to try whether sharing works.

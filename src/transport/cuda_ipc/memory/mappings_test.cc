@@ -81,11 +81,11 @@ TEST(CudaIpcKey, SurvivesTheWire) {
   ASSERT_TRUE(address && address->probe);
   EXPECT_EQ(address->process, memory.owner);
   EXPECT_FALSE(address->twin);
-  const TwinAddress twin{.net_namespace = 77, .listener = {std::byte{5}}};
+  const TwinAddress twin{.place = 77, .listener = {std::byte{5}}};
   const auto meets =
       decode_address(encode(ChannelAddress{.process = memory.owner, .probe = {}, .twin = twin}));
   ASSERT_TRUE(meets && meets->twin);
-  EXPECT_EQ(meets->twin->net_namespace, twin.net_namespace);
+  EXPECT_EQ(meets->twin->place, twin.place);
   EXPECT_EQ(meets->twin->listener, twin.listener);
 }
 

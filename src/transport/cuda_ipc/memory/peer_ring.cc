@@ -10,8 +10,8 @@
 
 namespace p2p::cuda_ipc {
 
-Result<std::shared_ptr<PeerRing>> PeerRing::borrow(const Ticket& ticket) {
-  auto lent = cuda_ipc::borrow(ticket, 2);
+Result<std::shared_ptr<PeerRing>> PeerRing::borrow(const Ticket& ticket, const socket::Place& place) {
+  auto lent = cuda_ipc::borrow(ticket, 2, place);
   if (!lent) return tl::unexpected(std::move(lent.error()));
   const std::shared_ptr<PeerRing> ring(new PeerRing);
   ByteReader in(lent->words);
@@ -57,7 +57,7 @@ Status RingSource::fetch(const std::set<int>& devices) {
     if (ring_ && ring_->whole()) ring = ring_;
   }
   if (!ring) {
-    auto borrowed = PeerRing::borrow(ticket_.ticket);
+    auto borrowed = PeerRing::borrow(ticket_.ticket, place_);
     const MutexLock lock(mutex_);
     if (!borrowed) {
       error_ = borrowed.error();
@@ -89,7 +89,7 @@ std::shared_ptr<RingSource> RingSources::of(const RingTicket& ticket) {
   const MutexLock lock(mutex_);
   std::erase_if(sources_, [](const auto& each) { return each.second.expired(); });
   auto source = sources_[ticket].lock();
-  if (!source) sources_[ticket] = source = std::make_shared<RingSource>(ticket);
+  if (!source) sources_[ticket] = source = std::make_shared<RingSource>(ticket, place_);
   return source;
 }
 

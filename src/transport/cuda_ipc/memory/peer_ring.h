@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "drivers/cuda/window.h"
+#include "drivers/socket/local_place.h"
 #include "p2p/result.h"
 #include "transport/cuda_ipc/memory/key.h"
 #include "transport/cuda_ipc/memory/ring_slots.h"
@@ -24,7 +25,7 @@ namespace p2p::cuda_ipc {
 class PeerRing : public RingSlots {
  public:
   /// Blocks while the owner answers within seconds.
-  static Result<std::shared_ptr<PeerRing>> borrow(const Ticket& ticket);
+  static Result<std::shared_ptr<PeerRing>> borrow(const Ticket& ticket, const socket::Place& place = {});
 
   /// Where it begins for kernels and copies of `device`. The first call for a device takes some 50 us.
   Result<std::byte*> reach(int device) const;
@@ -62,7 +63,8 @@ class PeerRing : public RingSlots {
 /// regions. Thread-safe.
 class RingSource {
  public:
-  explicit RingSource(const RingTicket& ticket) : ticket_(ticket) {}
+  explicit RingSource(const RingTicket& ticket, socket::Place place = {})
+      : ticket_(ticket), place_(std::move(place)) {}
 
   /// Borrows one unless there is one that serves. Blocks as `PeerRing::borrow` does. Success if it can be
   /// used by these devices.
@@ -73,6 +75,7 @@ class RingSource {
 
  private:
   const RingTicket ticket_;
+  const socket::Place place_;
   Mutex fetching_;  // taken before the other
   mutable Mutex mutex_;
   std::shared_ptr<PeerRing> ring_ P2P_GUARDED_BY(mutex_);
@@ -82,12 +85,15 @@ class RingSource {
 /// The sources that peers have told of. Thread-safe.
 class RingSources {
  public:
+  explicit RingSources(socket::Place place = {}) : place_(std::move(place)) {}
+
   std::shared_ptr<RingSource> of(const RingTicket& ticket);
 
   /// Those that somebody still has.
   std::vector<std::shared_ptr<RingSource>> all();
 
  private:
+  const socket::Place place_;
   Mutex mutex_;
   std::map<RingTicket, std::weak_ptr<RingSource>> sources_ P2P_GUARDED_BY(mutex_);
 };

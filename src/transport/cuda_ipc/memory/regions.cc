@@ -299,7 +299,8 @@ Result<PeerMemory::Reach> PeerMemory::map_chunks(int device) const {
     auto made = cuda::Window::reserve(key_.chunks->size);
     if (!made) return tl::unexpected(made.error());
     const Status fetched = fetch_chunks(
-        *key_.chunks, [&](const UniqueFd& chunk, std::uint64_t size) { return made->add(chunk, size); });
+        *key_.chunks, [&](const UniqueFd& chunk, std::uint64_t size) { return made->add(chunk, size); },
+        place_);
     if (!fetched) return tl::unexpected(fetched.error());
     window = std::make_shared<const cuda::Window>(std::move(*made));
     window_ = window;

@@ -116,12 +116,13 @@ class PeerMemory : public RemoteKey {
  public:
   /// `key` says how it is shared; `device` is the ordinal here of the device that it is on, or kHiddenDevice.
   PeerMemory(const RegionInfo& region, ExportedKey key, int device, std::shared_ptr<Mappings> mappings,
-             bool same_process)
+             bool same_process, socket::Place place = {})
       : RemoteKey(region),
         key_(std::move(key)),
         device_(device),
         mappings_(std::move(mappings)),
-        same_process_(same_process) {}
+        same_process_(same_process),
+        place_(std::move(place)) {}
   ~PeerMemory() override { PeerMemory::retire(); }
 
   /// Where the region begins for kernels and copies of `device`. The first call for a device maps the memory.
@@ -160,6 +161,7 @@ class PeerMemory : public RemoteKey {
   const int device_;
   const std::shared_ptr<Mappings> mappings_;
   const bool same_process_;
+  const socket::Place place_;  // of its owner's sockets
   mutable std::atomic<int> host_device_{-1};
   mutable Mutex fetching_;  // held while chunks are fetched and mapped
   mutable std::weak_ptr<const cuda::Window> window_ P2P_GUARDED_BY(fetching_);

@@ -1,0 +1,214 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+// Two PID namespaces, of which neither side reaches the other's memory: a channel, and a peer that speaks to
+// it by hand. scripts/test_netns.sh has real ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "drivers/socket/local_socket.h"
+#include "transport/cma/owner_copies_testing.h"
+#include "transport/copy_request.h"
+
+namespace p2p::cma {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kBytes = 100'000;
+
+class CmaSharedSlots : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string folder = ::testing::TempDir() + "slots.XXXXXX";
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+    place_ = socket::Place::at(folder_).value();
+  }
+  void TearDown() override {
+    channel_.reset();
+    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+    std::filesystem::remove_all(folder_);
+  }
+
+  /// The peer, in another PID namespace as it says, proves itself with `secret` and shows memory that is none
+  /// of its own: so the channel takes its memory to be out of reach.
+  void connect(std::byte secret = std::byte{7}) {
+    ChannelSetup setup{.role = Role::kAcceptor};
+    setup.secret.fill(std::byte{7});
+    auto staging = std::make_shared<device::Staging>(plain_pool(), kStagingShare, true);
+    auto opened = CmaChannel::open(setup, std::move(staging), PeerAccess(regions_, "the peer"), place_);
+    ASSERT_TRUE(opened) << opened.error().message;
+    channel_ = *std::move(opened);
+    Address mine{.host = *Host::here(place_), .listener = Address::kTakesRequests};
+    ++mine.host.pid_namespace;
+    ASSERT_TRUE(channel_->connect(mine.serialize()));
+    const Token name = Address::parse(channel_->address())->listener;
+    socket_ = socket::connect_locally(name_of(name), {}, place_).value();
+    MemoryProof proof{.token_address = reinterpret_cast<std::uint64_t>(folder_.data())};
+    setup.role = Role::kConnector;
+    setup.secret.fill(secret);
+    ASSERT_TRUE(socket::send_packet(socket_, proof.serialize(setup, name, 0), {}, {}));
+    turns();
+    if (channel_->state() != ChannelState::kReady) return;
+    UniqueFd file;
+    Bytes answer(MemoryProof::kBytes + 1);
+    ASSERT_GT(receive_with_descriptor(socket_, answer, file), 0);
+    ring_ = RingMemory::open(file, 2, 2 * SharedSlots::kBytes).value();
+    writer_ = RingWriter(ring_.direction(1, 1));
+    reader_ = RingReader(ring_.direction(0, 1));
+    slots_ = SharedSlots(std::move(file), ring_bytes(2), false);
+  }
+
+  void turns() {
+    for (int round = 0; round != 100; ++round) channel_->progress(done_);
+  }
+
+  template <class Message>
+  Message hear() {
+    Bytes message;
+    const auto read = reader_.read(message);
+    EXPECT_TRUE(read && *read);
+    auto decoded = decode_copy_message(message);
+    EXPECT_TRUE(decoded && std::holds_alternative<Message>(*decoded));
+    return decoded ? std::get<Message>(*std::move(decoded)) : Message{};
+  }
+
+  void say(const Bytes& message) {
+    ASSERT_TRUE(writer_.write(message).value());
+    turns();
+  }
+
+  /// The peer's request for bytes of `memory_`, from its slots' byte `at` on.
+  CopyRequest request(Operation operation, std::uint64_t at) const {
+    const auto base = reinterpret_cast<std::uint64_t>(memory_.data());
+    return {.batch = 1,
+            .operation = operation,
+            .regions = {{info_.id, info_.key}},
+            .pieces = {{base + 5, at, 100, 0}, {base + 500, at + 100, 28, 0}}};
+  }
+
+  /// A batch of this side, as the owner is asked for it.
+  CopyRequest post(Operation operation) {
+    EXPECT_TRUE(channel_->post({BatchId{4}, operation, segments_, 0, kBytes}));
+    turns();
+    EXPECT_TRUE(done_.empty());
+    return hear<CopyRequest>();
+  }
+
+  std::string folder_;
+  socket::Place place_;
+  Bytes memory_ = pattern(kBytes, 2);
+  const Bytes before_ = memory_;
+  const RegionInfo info_ = info_of(1, memory_.data(), memory_.size());
+  const std::shared_ptr<RegistrationTable> regions_ = [this] {
+    auto table = std::make_shared<RegistrationTable>();
+    table->add(std::make_shared<Registration>(info_));
+    return table;
+  }();
+  const Registration local_{info_};
+  const RemoteKey key_{info_of(9, reinterpret_cast<std::byte*>(0x10000), kBytes)};
+  const std::vector<Segment> segments_{{memory_.data(), 0x10000, kBytes, &local_, &key_}};
+  std::unique_ptr<Channel> channel_;
+  UniqueFd socket_;
+  RingMemory ring_;
+  RingWriter writer_;
+  RingReader reader_;
+  SharedSlots slots_;
+  std::vector<Completion> done_;
+};
+
+TEST_F(CmaSharedSlots, AWriteAndAReadGoThroughASlot) {
+  connect();
+  ASSERT_EQ(channel_->state(), ChannelState::kReady) << channel_->error().message;
+  EXPECT_THAT(channel_->describe(), HasSubstr("another PID namespace, through shared memory"));
+  const CopyRequest written = post(Operation::kWrite);
+  EXPECT_EQ(written.pieces.at(0).theirs, 0x10000U);
+  ServedCopy copy{.operation = Operation::kRead};
+  Bytes came(kBytes);
+  copy.segments = {{.local = came.data(), .remote = written.pieces.at(0).mine, .size = kBytes}};
+  std::optional<Error> breach;
+  ASSERT_TRUE(slots_.serve(copy, breach));
+  EXPECT_EQ(came, before_);
+  say(encode(CopyOutcome{written.batch, {}}));
+  ASSERT_EQ(done_.size(), 1U);
+  EXPECT_TRUE(done_.front().status);
+  done_.clear();
+  Bytes other = pattern(kBytes, 8);
+  const CopyRequest read = post(Operation::kRead);
+  copy.operation = Operation::kWrite;
+  copy.segments = {{.local = other.data(), .remote = read.pieces.at(0).mine, .size = kBytes}};
+  ASSERT_TRUE(slots_.serve(copy, breach));
+  say(encode(CopyOutcome{read.batch, {}}));
+  ASSERT_EQ(done_.size(), 1U);
+  EXPECT_TRUE(done_.front().status);
+  EXPECT_EQ(memory_, other);
+}
+
+TEST_F(CmaSharedSlots, NoMoreBatchesThanSlots) {
+  connect();
+  for (std::size_t i = 0; i != SharedSlots::kSlots; ++i) {
+    EXPECT_TRUE(channel_->post({BatchId{i}, Operation::kWrite, segments_, 0, kBytes}));
+  }
+  EXPECT_FALSE(channel_->post({BatchId{99}, Operation::kWrite, segments_, 0, kBytes}));
+  turns();
+  say(encode(CopyOutcome{2, fail(ErrorCode::kPermissionDenied, "no")}));
+  ASSERT_EQ(done_.size(), 1U);
+  EXPECT_EQ(done_.front().status.error().code, ErrorCode::kPermissionDenied);
+  EXPECT_TRUE(channel_->post({BatchId{99}, Operation::kWrite, segments_, 0, kBytes}));
+}
+
+TEST_F(CmaSharedSlots, ThePeerGetsWhatItMayHaveAndGivesWhatItMay) {
+  connect();
+  Bytes bytes = pattern(128, 5);
+  Batch batch{};
+  const std::vector<Segment> from{{.local = bytes.data(), .size = 128}};
+  batch.segments = from;
+  batch.bytes = 128;
+  const std::int64_t slot = slots_.take();
+  ASSERT_TRUE(slots_.move(slot, batch, nullptr, true));
+  say(encode(request(Operation::kWrite, static_cast<std::uint64_t>(slot))));
+  EXPECT_TRUE(hear<CopyOutcome>().status);
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + 100, memory_.begin() + 5));
+  EXPECT_TRUE(std::equal(bytes.begin() + 100, bytes.end(), memory_.begin() + 500));
+  memory_ = before_;
+  CopyRequest denied = request(Operation::kWrite, 0);
+  denied.regions[0].key = {};
+  say(encode(denied));
+  EXPECT_EQ(hear<CopyOutcome>().status.error().code, ErrorCode::kPermissionDenied);
+  EXPECT_EQ(memory_, before_);
+}
+
+TEST_F(CmaSharedSlots, WhatLiesOutsideThePeersSlotsEndsTheChannel) {
+  CopyRequest apart = request(Operation::kWrite, 0);
+  apart.pieces[1].mine += 64;
+  for (const CopyRequest& bad : {request(Operation::kWrite, SharedSlots::kBytes - 127),
+                                 request(Operation::kRead, SharedSlots::kBytes + 1), apart}) {
+    connect();
+    say(encode(bad));
+    EXPECT_EQ(channel_->state(), ChannelState::kFailed);
+    EXPECT_THAT(channel_->error().message, HasSubstr("do not lie together in its slots"));
+    EXPECT_EQ(memory_, before_);
+  }
+}
+
+TEST_F(CmaSharedSlots, WhoDoesNotKnowTheSecretIsNobody) {
+  connect(std::byte{8});
+  EXPECT_EQ(channel_->state(), ChannelState::kConnecting);
+}
+
+TEST_F(CmaSharedSlots, ProcessesMeetInOneFolderOnly) {
+  const Host with = *Host::here(place_);
+  Host other = with;
+  EXPECT_TRUE(with.meets(other));
+  ++other.pid_namespace;
+  EXPECT_TRUE(with.meets(other));
+  ++other.place;
+  EXPECT_THAT(with.meets(other).error().message, HasSubstr("not the same folder"));
+  EXPECT_THAT(with.meets(*Host::here()).error().message, HasSubstr("UCCL_P2P_SOCKET_DIR"));
+}
+
+}  // namespace
+}  // namespace p2p::cma
