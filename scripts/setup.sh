@@ -14,7 +14,7 @@ case $what in
   test)
     packages+=(libgtest-dev libgmock-dev libbenchmark-dev libibverbs-dev clang-19 clang-tidy-19
       clang-format-19 libclang-rt-19-dev codespell shellcheck gcovr ccache iproute2 nftables pkg-config
-      git doxygen g++-aarch64-linux-gnu qemu-user qemu-system-x86 busybox-static cpio kmod xz-utils zstd ibverbs-providers)
+      git doxygen g++-aarch64-linux-gnu qemu-user qemu-system-x86 busybox-static cpio kmod xz-utils zstd ibverbs-providers etcd-server)
     # Debian alone has it; without a browser one test is skipped.
     if apt-cache show chromium-headless-shell >/dev/null 2>&1; then packages+=(chromium-headless-shell); fi
     ;;

@@ -9,7 +9,7 @@ Importing starts no thread, opens no socket and touches no GPU.
 import importlib
 
 __version__ = "0.1.0"
-__all__ = ["aio", "collective", "files", "nixl", "p2p", "transfer", "utils", "weights"]
+__all__ = ["aio", "collective", "directory", "files", "nixl", "p2p", "transfer", "utils", "weights"]
 
 
 def __getattr__(name: str) -> object:

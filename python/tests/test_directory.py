@@ -1,0 +1,245 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""uccl.directory: every driver against the real thing, between two processes where it is of use to several."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from uccl import directory, p2p
+
+# Seconds; the shortest that is taken.
+LEASE = 1.0
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@contextmanager
+def etcd(folder, port):
+    urls = [f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}"]
+    server = subprocess.Popen(
+        ["etcd", "--data-dir", str(folder), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0]]
+        + ["--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1]]
+        + ["--initial-cluster", f"default={urls[1]}", "--unsafe-no-fsync"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        with directory.use(f"etcd://127.0.0.1:{port}") as names:
+            wait_for(lambda: reachable(names), "etcd")
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
+def reachable(names):
+    try:
+        names.entries()
+        return True
+    except directory.DirectoryError:
+        return False
+
+
+def wait_for(true, what, seconds=30):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+@pytest.fixture(params=["folder", "tcpstore", "etcd"])
+def where(request, tmp_path):
+    if request.param == "folder":
+        yield f"folder://{tmp_path}/names"
+    elif request.param == "tcpstore":
+        distributed = pytest.importorskip("torch.distributed")
+        store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        yield f"tcpstore://127.0.0.1:{store.port}"
+    elif shutil.which("etcd") is None:
+        pytest.skip("etcd is not installed (Debian's etcd-server)")
+    else:
+        port = free_port()
+        with etcd(tmp_path / "etcd", port):
+            yield f"etcd://127.0.0.1:{port}/of/tests"
+
+
+PEER = """
+import sys
+import numpy as np
+from uccl import directory, p2p
+with directory.use(sys.argv[1], lease=1.0) as names, p2p.Endpoint(3, 1, listen_address='127.0.0.1') as ep:
+    names.publish('decode/0', ep)
+    print('ready', flush=True)
+    ok, _, _, conn = ep.accept(timeout=60)
+    assert ok, p2p.last_error()
+    array = np.zeros(100_000, np.uint8)
+    mr = ep.reg(array.ctypes.data, array.nbytes)[1]
+    assert ep.recv(conn, mr, array.ctypes.data, array.nbytes), p2p.last_error()
+    assert (array == 7).all()
+    print('got it', flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def peer(where):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PEER, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def send(endpoint, connection):
+    array = np.full(100_000, 7, np.uint8)
+    mr = endpoint.reg(array.ctypes.data, array.nbytes)[1]
+    assert endpoint.send(connection, mr, array.ctypes.data, array.nbytes), p2p.last_error()
+
+
+def test_two_processes_meet_and_who_dies_is_gone_with_its_lease(where):
+    with directory.use(where, LEASE) as names, p2p.Endpoint(0, 1, listen_address="127.0.0.1") as endpoint:
+        with pytest.raises(LookupError, match="decode/0"):
+            names.lookup("decode/0")
+        with peer(where) as process:
+            found = names.lookup("decode/0", timeout=10)
+            assert (found.name, found.address, found.gpu) == ("decode/0", "127.0.0.1", 3)
+            assert names.entries() == [found]
+            send(endpoint, found.connect(endpoint))
+            assert process.stdout.readline() == "got it\n"
+            time.sleep(2 * LEASE)  # a lease or two
+            assert names.lookup("decode/0") == found
+        wait_for(lambda: not names.entries(), "the lease of one that was killed", seconds=20)
+        with pytest.raises(LookupError):
+            names.lookup("decode/0")
+
+
+def test_who_looks_up_waits_for_who_publishes_later(where):
+    with directory.use(where, LEASE) as names, directory.use(where, LEASE) as others:
+        timer = threading.Timer(0.3, lambda: others.publish("late", "10.0.0.1:5"))
+        timer.start()
+        assert names.lookup("late", timeout=20) == directory.Entry("late", "10.0.0.1", 5)
+        timer.join()
+        others.publish("late", "10.0.0.1:6")
+        assert names.lookup("late").port == 6
+        others.withdraw("late")
+        with pytest.raises(LookupError):
+            names.lookup("late")
+
+
+def test_watch_tells_what_is_there_and_what_changes(where):
+    stop = threading.Event()
+    with directory.use(where, LEASE) as names, directory.use(where, LEASE) as others:
+        others.publish("a", "10.0.0.1:5")
+        changes = names.watch(stop)
+        assert next(changes) == directory.Change(directory.Entry("a", "10.0.0.1", 5))
+        others.publish("b c/ü", "[fe80::1]:6")
+        assert next(changes).entry == directory.Entry("b c/ü", "fe80::1", 6)
+        others.withdraw("a")
+        assert next(changes) == directory.Change(directory.Entry("a", "10.0.0.1", 5), gone=True)
+        stop.set()
+        assert list(changes) == []
+
+
+def test_a_thousand_endpoints(where):
+    with directory.use(where, 10) as names:
+        for number in range(1000):
+            names.publish(f"worker-{number}", f"10.0.{number // 250}.{number % 250}:18500")
+        begun = time.monotonic()
+        found = names.entries()
+        taken = time.monotonic() - begun
+        assert len(found) == 1000 and taken < 5, taken
+
+
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian's etcd-server)")
+def test_an_etcd_that_is_down_costs_no_connection_and_is_told_again(tmp_path, caplog):
+    port = free_port()
+    where = f"etcd://127.0.0.1:{port}"
+    with directory.use(where, LEASE) as names, p2p.Endpoint(0, 1, listen_address="127.0.0.1") as endpoint:
+        with etcd(tmp_path / "first", port) as server, peer(where) as process:
+            prefill = names.publish("prefill", endpoint)
+            connection = names.lookup("decode/0").connect(endpoint)
+            server.kill()
+            server.wait()
+            send(endpoint, connection)
+            assert process.stdout.readline() == "got it\n"
+        with pytest.raises(directory.DirectoryError, match="etcd at"):
+            names.lookup("prefill")
+        with pytest.raises(directory.DirectoryError):
+            names.publish("other", "10.0.0.1:5")
+        wait_for(lambda: "cannot be renewed" in caplog.text, "a word of it", seconds=20)
+        # One that has forgotten all.
+        with etcd(tmp_path / "second", port):
+            assert names.lookup("prefill", timeout=20) == prefill
+            assert [entry.name for entry in names.entries()] == ["prefill"]
+
+
+def test_a_store_that_the_program_has():
+    distributed = pytest.importorskip("torch.distributed")
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with directory.TcpStoreDirectory(store, LEASE) as names:
+        names.publish("a", "10.0.0.1:5")
+        assert names.lookup("a").port == 5
+
+
+def test_static(tmp_path, monkeypatch):
+    path = tmp_path / "peers"
+    path.write_text("# who\na=10.0.0.1:5\n\nb = [fe80::1]:6\n")
+    for where in (f"static://{path}", "static://a=10.0.0.1:5,b=[fe80::1]:6", "static://$PEERS"):
+        monkeypatch.setenv("PEERS", "a=10.0.0.1:5,b=[fe80::1]:6")
+        with directory.use(where) as names:
+            assert names.entries() == [directory.Entry("a", "10.0.0.1", 5), directory.Entry("b", "fe80::1", 6)]
+            names.publish("a", "10.0.0.1:5")
+            with pytest.raises(directory.DirectoryError, match=r"is 10\.0\.0\.1:5 there"):
+                names.publish("a", "10.0.0.2:5")
+            with pytest.raises(LookupError):
+                names.lookup("c")
+    path.write_text("a=10.0.0.1")
+    with directory.use(f"static://{path}") as names, pytest.raises(directory.DirectoryError, match="no host:port"):
+        names.entries()
+
+
+def test_k8s_names_are_those_of_dns(monkeypatch):
+    real = socket.getaddrinfo
+
+    def cluster(host, port, **options):
+        known = {"web-0.peers.default.svc": ["10.1.0.4"], "peers.default.svc": ["10.1.0.4", "10.1.0.5"]}
+        if host not in known:
+            return real("no.such.host.invalid", port, **options)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in known[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", cluster)
+    with directory.use("k8s://peers.default.svc:18500") as names:
+        assert names.lookup("web-0") == directory.Entry("web-0", "10.1.0.4", 18500)
+        assert [entry.address for entry in names.entries()] == ["10.1.0.4", "10.1.0.5"]
+        names.publish("web-0", "10.1.0.4:18500")
+        with pytest.raises(directory.DirectoryError, match="UCCL_P2P_PORT=18500"):
+            names.publish("web-0", "10.1.0.4:18501")
+
+
+def test_k8s_asks_the_systems_resolver():
+    with directory.use("k8s://localhost:18500") as names:
+        assert "127.0.0.1" in [entry.address for entry in names.entries()]
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [("redis://x", "one of static://"), ("folder://here", "absolute"), ("tcpstore://host", "host:port"), ("static://$NO", "not set")],
+)
+def test_what_is_no_directory(where, says):
+    with pytest.raises(ValueError, match=says):
+        directory.use(where)
+    with pytest.raises(ValueError, match="lease"):
+        directory.use("folder:///x", lease=60)

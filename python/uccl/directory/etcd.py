@@ -1,0 +1,105 @@
+# Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+"""A directory in etcd 3.4 or newer, by its JSON gateway."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from base64 import b64decode, b64encode
+from typing import Any
+from urllib.parse import urlsplit
+
+from uccl.directory.base import Directory, DirectoryError, Entry
+
+# Seconds for one answer.
+_PATIENCE = 3.0
+
+
+def _coded(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+class EtcdDirectory(Directory):
+    """Keys ``prefix/name``, ``/uccl/endpoints`` unless the URL's path says so, under one lease of etcd's."""
+
+    def __init__(self, url: str, lease: float = 6.0) -> None:
+        super().__init__(lease)
+        parts = urlsplit(url)
+        if not parts.hostname:
+            raise ValueError(f"use the directory {url}: no host")
+        self._server = f"{parts.scheme}://{parts.netloc}"
+        self._prefix = f"{parts.path.rstrip('/') or '/uccl/endpoints'}/"
+        self._lease_id: str | None = None
+        self._leases: dict[str, str] = {}  # by names
+        # Not by a proxy that the environment names.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def _ask(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"{self._server}/v3/{call}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with self._opener.open(request, timeout=_PATIENCE) as answer:
+                said = json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise DirectoryError(f"{call} of etcd at {self._server}: {error.read(300).decode(errors='replace')}") from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise DirectoryError(f"{call} of etcd at {self._server}: {error}") from error
+        if not isinstance(said, dict):
+            raise DirectoryError(f"{call} of etcd at {self._server}: an answer that is none")
+        return said
+
+    def _grant(self) -> str:
+        with self._lock:
+            if self._lease_id is not None:
+                return self._lease_id
+        granted = self._ask("lease/grant", {"TTL": max(1, int(self.lease))})
+        with self._lock:
+            self._lease_id = str(granted["ID"])
+            return self._lease_id
+
+    def _lose(self) -> None:
+        with self._lock:
+            self._lease_id = None
+
+    def _put(self, entry: Entry) -> None:
+        try:
+            self._put_under(self._grant(), entry)
+        except DirectoryError as error:
+            if "lease not found" not in str(error):
+                raise
+            self._lose()  # it is over, or this etcd has begun anew
+            self._put_under(self._grant(), entry)
+
+    def _put_under(self, lease: str, entry: Entry) -> None:
+        key = _coded(self._prefix + entry.name)
+        self._ask("kv/put", {"key": key, "value": _coded(entry.text()), "lease": lease})
+        with self._lock:
+            self._leases[entry.name] = lease
+
+    # One word for all of them; what is under another lease, which is over, is put again.
+    def _renew(self, entries: list[Entry]) -> None:
+        said = self._ask("lease/keepalive", {"ID": self._grant()})
+        if int(said.get("result", {}).get("TTL", 0)) <= 0:
+            self._lose()
+        lease = self._grant()
+        super()._renew([entry for entry in entries if self._leases.get(entry.name) != lease])
+
+    def _remove(self, name: str) -> None:
+        self._ask("kv/deleterange", {"key": _coded(self._prefix + name)})
+
+    def _range(self, body: dict[str, str]) -> dict[str, Entry]:
+        found = {}
+        for pair in self._ask("kv/range", body).get("kvs", []):
+            name = b64decode(pair["key"]).decode()[len(self._prefix) :]
+            entry = Entry.parse(name, b64decode(pair.get("value", "")).decode())
+            if entry is not None:
+                found[name] = entry
+        return found
+
+    def _get(self, name: str) -> Entry | None:
+        return self._range({"key": _coded(self._prefix + name)}).get(name)
+
+    def _all(self) -> dict[str, Entry]:
+        end = self._prefix[:-1] + chr(ord("/") + 1)
+        return self._range({"key": _coded(self._prefix), "range_end": _coded(end)})
