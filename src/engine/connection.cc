@@ -259,20 +259,12 @@ std::shared_ptr<Session> Connection::session() const {
   return session_;
 }
 
-void Connection::say(const wire::Message& message) {
-  if (const auto session = this->session()) session->send(message);
-}
-
 void Connection::say_bye(std::string_view reason) {
   {
     MutexLock lock(mutex_);
     if (state() == ConnectionState::kConnecting || std::exchange(bye_said_, true)) return;
   }
   say(wire::Bye{reason});
-}
-
-void Connection::close_session(Error reason) {
-  if (const auto session = this->session()) session->close(std::move(reason));
 }
 
 Status Connection::wait_open(std::chrono::nanoseconds timeout) {

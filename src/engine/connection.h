@@ -104,9 +104,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void end(const Error& error);
   void end_receives(const Error& reason, bool fence_passed);
   std::shared_ptr<Session> session() const;
-  void say(const wire::Message& message);
+  void say(const wire::Message& message) {
+    if (const auto session = this->session()) session->send(message);
+  }
   void say_bye(std::string_view reason);  ///< once, to a peer that takes the connection for open
-  void close_session(Error reason);
+  void close_session(Error reason) {
+    if (const auto session = this->session()) session->close(std::move(reason));
+  }
 
   bool drained() const;
   void changed();
