@@ -22,6 +22,7 @@ Result<std::thread> start_thread(std::string name, std::function<void()> run) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE}) sigdelset(&all, fault);  // would end the process
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread thread;
   int failure = 0;

@@ -9,8 +9,8 @@
 
 namespace p2p {
 
-/// Starts a thread of the engine, with all signals blocked (they are for the application's threads) and a
-/// `name` of at most 15 characters. kSystem if the system has no thread left.
+/// Starts a thread of the engine, with all signals but those of faults blocked (they are for the
+/// application's threads) and a `name` of at most 15 characters. kSystem if the system has no thread left.
 Result<std::thread> start_thread(std::string name, std::function<void()> run);
 
 /// True on a thread that `start_thread` started. Such a thread must not wait for the engine: it may be the

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/futex.h"
+#include "base/guarded_copy.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/underlying.h"
@@ -255,6 +256,7 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
   RegionInfo info{RegionId{}, {}, static_cast<std::byte*>(data), size, place};
   if (Status sound = check(options); !sound) return tl::unexpected(sound.error());
   if (options.read_only || !options.peers.empty() || options.expires) info.restrict_to(options);
+  if (place.kind == MemoryKind::kHost) look_after_guard();
   const Status named = options.again ? name_again(info, *options.again) : name(info);
   if (!named) return tl::unexpected(named.error());
 

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/guarded_copy.h"
+#include "base/safe_copy.h"
 #include "wire/encode.h"
 #include "wire/fields.h"
 
@@ -25,19 +27,29 @@ std::size_t frame_bytes(const std::byte* frame) {
 
 }  // namespace
 
-void FrameLog::append(const wire::Message& message, std::span<const ByteView> tail) {
+Status FrameLog::append(const wire::Message& message, std::span<const ByteView> tail) {
   wire::encode(message, frame_);
   std::size_t bytes = 0;
   for (const ByteView& item : tail) bytes += item.size();
   if (bytes != 0) wire::lengthen(frame_, static_cast<std::uint32_t>(bytes));
-  append(ByteView(frame_));
-  for (const ByteView& item : tail) append(item);
+  std::byte* to = make_room(frame_.size() + bytes);
+  std::memcpy(to, frame_.data(), frame_.size());
+  to += frame_.size();
+  for (const ByteView& item : tail) {
+    if (!guarded_copy(to, item.data(), item.size())) {
+      const iovec bad{const_cast<std::byte*>(item.data()), item.size()};
+      return tl::unexpected(bad_memory("send", {&bad, 1}));
+    }
+    to += item.size();
+  }
+  size_ += frame_.size() + bytes;
+  return {};
 }
 
-void FrameLog::append(ByteView bytes) {
-  if (bytes.empty()) return;
-  if (first_ + size_ + bytes.size() > capacity_) {
-    const std::size_t needed = size_ + bytes.size();
+// Behind what is kept.
+std::byte* FrameLog::make_room(std::size_t bytes) {
+  if (first_ + size_ + bytes > capacity_) {
+    const std::size_t needed = size_ + bytes;
     if (needed > capacity_ / 2) {
       capacity_ = std::max(kLeastCapacity, 2 * needed);
       // NOLINTNEXTLINE(modernize-avoid-c-arrays)
@@ -49,8 +61,7 @@ void FrameLog::append(ByteView bytes) {
     }
     first_ = 0;
   }
-  std::memcpy(data_.get() + first_ + size_, bytes.data(), bytes.size());
-  size_ += bytes.size();
+  return data_.get() + first_ + size_;
 }
 
 ByteView FrameLog::from(std::uint64_t offset, std::size_t most) const {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "p2p/result.h"
 #include "wire/messages.h"
 
 namespace p2p::engine {
@@ -16,7 +17,8 @@ namespace p2p::engine {
 class FrameLog {
  public:
   /// Appends a message; `tail`, if there is any, continues its last field, which is of type Bytes and empty.
-  void append(const wire::Message& message, std::span<const ByteView> tail = {});
+  /// An error: the memory of the tail is bad, and nothing was appended.
+  Status append(const wire::Message& message, std::span<const ByteView> tail = {});
 
   std::uint64_t begin() const { return begin_; }
   std::uint64_t end() const { return begin_ + size_; }
@@ -28,7 +30,7 @@ class FrameLog {
   bool drop(std::uint64_t offset);
 
  private:
-  void append(ByteView bytes);
+  std::byte* make_room(std::size_t bytes);
 
   // Not a vector: room need not be cleared before it is written.
   std::unique_ptr<std::byte[]> data_;  // NOLINT(modernize-avoid-c-arrays)

@@ -26,12 +26,13 @@ constexpr std::uint64_t kGatherBytes = std::uint64_t{8} << 10;
 
 }  // namespace
 
-void MessageStream::say(const wire::Message& message, std::span<const ByteView> tail) {
+Status MessageStream::say(const wire::Message& message, std::span<const ByteView> tail) {
   MutexLock lock(out_mutex_);
   const std::uint64_t begin = log_.end();
-  log_.append(message, tail);
+  Status said = log_.append(message, tail);
   if (taker_ == std::this_thread::get_id()) answers_ += log_.end() - begin;
   note_pending();
+  return said;
 }
 
 void MessageStream::gather() {

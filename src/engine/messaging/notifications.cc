@@ -55,7 +55,7 @@ void Notifications::send(std::string_view payload, std::shared_ptr<TransferState
       ++delayed_;
       return;
     } else {
-      send_now(payload, state);
+      refused = send_now(payload, state);
       messages_->gather();
     }
   }
@@ -68,16 +68,20 @@ void Notifications::send(std::string_view payload, std::shared_ptr<TransferState
   messages_->flush_if_due();
 }
 
-void Notifications::send_now(std::string_view payload, std::shared_ptr<TransferState> state) {
-  const std::uint64_t id = sent_.count++;
-  sent_.bytes += payload.size();
-  open_.emplace(id, std::move(state));
+// Where the memory of a later part is bad the peer ends the connection: the rest never comes.
+Status Notifications::send_now(std::string_view payload, std::shared_ptr<TransferState> state) {
+  const std::uint64_t id = sent_.count;
   std::size_t offset = 0;
   do {
     const ByteView part = as_bytes(payload.substr(offset, kPartBytes));
-    messages_->say(wire::Notify{id, payload.size(), offset, {}}, std::span(&part, 1));
+    Status said = messages_->say(wire::Notify{id, payload.size(), offset, {}}, std::span(&part, 1));
+    if (!said) return said;
     offset += part.size();
   } while (offset < payload.size());
+  ++sent_.count;
+  sent_.bytes += payload.size();
+  open_.emplace(id, std::move(state));
+  return {};
 }
 
 void Notifications::send_waiting(PostUnlockActions& actions) {
@@ -86,7 +90,7 @@ void Notifications::send_waiting(PostUnlockActions& actions) {
     if (too_long(next.payload.size())) {
       actions.finish(std::move(next.state), refuse(next.payload.size()));
     } else if (fits(next.payload.size())) {
-      send_now(next.payload, std::move(next.state));
+      static_cast<void>(send_now(next.payload, std::move(next.state)));  // from memory of this object
     } else {
       return;
     }

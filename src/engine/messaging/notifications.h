@@ -68,7 +68,7 @@ class Notifications {
   };
 
   bool fits(std::uint64_t bytes) const P2P_REQUIRES(mutex_);
-  void send_now(std::string_view payload, std::shared_ptr<TransferState> state) P2P_REQUIRES(mutex_);
+  Status send_now(std::string_view payload, std::shared_ptr<TransferState> state) P2P_REQUIRES(mutex_);
   void send_waiting(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   bool too_long(std::uint64_t bytes) const P2P_REQUIRES(mutex_) {
     return room_known_ && bytes > peer_room_.bytes / 2;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "support/memory.h"
 #include "support/message_ends.h"
 
 namespace p2p::engine {
@@ -24,6 +25,20 @@ TEST_F(NotificationsTest, NotificationsComeInOrderWhateverTheirLength) {
   run();
   for (const auto& state : states) EXPECT_TRUE(good(state));
   EXPECT_EQ(sides_[1].notifications->take(), texts);
+}
+
+TEST_F(NotificationsTest, OneFromBadMemoryFailsAlone) {
+  const p2p::testing::Pages pages(8192);
+  p2p::testing::spoil(pages.bytes(), p2p::testing::Bad::kProtected);
+  const auto bad = std::make_shared<TransferState>(100);
+  const auto good_one = std::make_shared<TransferState>(1);
+  sides_[0].notifications->send({reinterpret_cast<const char*>(pages.data()), 100}, bad);
+  sides_[0].notifications->send("n", good_one);
+  run();
+  EXPECT_EQ(code(bad), ErrorCode::kSystem);
+  EXPECT_TRUE(good(good_one));
+  EXPECT_EQ(sides_[1].notifications->take(), std::vector<std::string>{"n"});
+  EXPECT_EQ(sides_[0].notifications->open(), 0U);
 }
 
 TEST_F(NotificationsTest, NotificationsThatNobodyTakesWaitAtTheSender) {

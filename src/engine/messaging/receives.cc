@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/guarded_copy.h"
 #include "base/peer_text.h"
+#include "base/safe_copy.h"
 #include "base/underlying.h"
 #include "base/wire_code.h"
 #include "engine/memory/spans.h"
@@ -18,6 +20,12 @@ namespace {
 
 // Spans in one ReceivePosted: far below the longest frame of the message stream.
 constexpr std::size_t kSpansPerMessage = 512;
+
+Status land(std::byte* to, ByteView bytes) {
+  if (bytes.empty() || guarded_copy(to, bytes.data(), bytes.size())) return {};
+  const iovec bad{to, bytes.size()};
+  return tl::unexpected(bad_memory("write to", {&bad, 1}));
+}
 
 std::uint64_t cost(const wire::EagerMessage& message) { return message.bytes.size() + Sends::kEagerCost; }
 
@@ -166,13 +174,14 @@ void Receives::answer(Sequence sequence, const Status& status) {
 
 Status Receives::copy(const Receive& receive, const wire::EagerMessage& message) const {
   if (receive.into.size() == 1 && message.spans.empty() && message.bytes.size() <= receive.room) {
-    return visit_spans("recv", *context_->regions, receive.into,
-                       [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
-                         HeldRegions held;
-                         held.add(region);
-                         if (!message.bytes.empty())
-                           std::memcpy(span.data, message.bytes.data(), message.bytes.size());
-                       });
+    Status copied;
+    const Status there = visit_spans("recv", *context_->regions, receive.into,
+                                     [&](const LocalSpan& span, const std::shared_ptr<Region>& region) {
+                                       HeldRegions held;
+                                       held.add(region);
+                                       copied = land(span.data, message.bytes);
+                                     });
+    return there ? copied : there;
   }
   // Paired by the same rules as a message that is written, with the receive's memory as the remote side.
   std::vector<LocalSpan> parts;
@@ -198,8 +207,8 @@ Status Receives::copy(const Receive& receive, const wire::EagerMessage& message)
   for (std::size_t i = 0; i != pairing->local.size(); ++i) {
     const LocalSpan& from = pairing->local[i];
     // NOLINTNEXTLINE(performance-no-int-to-ptr): made from a pointer of this process above
-    if (from.size != 0)
-      std::memcpy(reinterpret_cast<void*>(pairing->remote[i].address), from.data, from.size);
+    auto* const to = reinterpret_cast<std::byte*>(pairing->remote[i].address);
+    if (Status copied = land(to, {from.data, from.size}); !copied) return copied;
   }
   return {};
 }

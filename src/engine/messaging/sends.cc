@@ -134,15 +134,15 @@ void Sends::send_eagerly(Sequence sequence, Send send, PostUnlockActions& action
                              }
                            });
   }
+  if (readable) readable = messages_->say(message, parts);
   if (!readable) {
     message.spans.clear();
-    parts.clear();
     message.error = wire_code(readable.error().code);
     const auto why = std::as_bytes(std::span(readable.error().message));
     if (has_room(why.size())) message.bytes.assign(why.begin(), why.end());
     actions.finish(send.state, readable);
+    messages_->say(message);
   }
-  messages_->say(message, parts);
   parts_ = std::move(parts);
   messages_->gather();
   const std::uint64_t used = cost(readable ? send.state->bytes() : message.bytes.size());

@@ -1,0 +1,169 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/guarded_copy.h"
+
+#include <dlfcn.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <type_traits>
+
+#include "base/safe_copy.h"
+
+// Between its first byte and p2p_copy_failed nothing but the copy happens: no stack, no register that a
+// caller keeps. A fault there goes on at p2p_copy_failed.
+#if defined(__x86_64__)
+asm(R"(
+.pushsection .text
+.hidden p2p_copy
+.globl p2p_copy
+.hidden p2p_copy_failed
+.globl p2p_copy_failed
+.type p2p_copy, @function
+.p2align 4
+p2p_copy:
+  .cfi_startproc
+  mov %rdx, %rcx
+  rep movsb
+  mov $1, %eax
+  ret
+p2p_copy_failed:
+  xor %eax, %eax
+  ret
+  .cfi_endproc
+.size p2p_copy, . - p2p_copy
+.popsection
+)");
+#elif defined(__aarch64__)
+asm(R"(
+.pushsection .text
+.hidden p2p_copy
+.globl p2p_copy
+.hidden p2p_copy_failed
+.globl p2p_copy_failed
+.type p2p_copy, %function
+.p2align 4
+p2p_copy:
+  .cfi_startproc
+  subs x2, x2, #16
+  b.lo 2f
+1: ldp x3, x4, [x1], #16
+  stp x3, x4, [x0], #16
+  subs x2, x2, #16
+  b.hs 1b
+2: adds x2, x2, #16
+  b.eq 4f
+3: ldrb w3, [x1], #1
+  strb w3, [x0], #1
+  subs x2, x2, #1
+  b.ne 3b
+4: mov w0, #1
+  ret
+p2p_copy_failed:
+  mov w0, #0
+  ret
+  .cfi_endproc
+.size p2p_copy, . - p2p_copy
+.popsection
+)");
+#endif
+
+extern "C" {
+int p2p_copy(void* to, const void* from, std::size_t bytes);
+extern const char p2p_copy_failed;
+}
+
+namespace p2p {
+namespace {
+
+constexpr std::array kFaults{SIGSEGV, SIGBUS};
+
+struct sigaction& handler_before(int fault) {
+  static std::array<struct sigaction, 2> before{};
+  return before[fault == SIGSEGV ? 0 : 1];
+}
+
+std::atomic<bool> in_place{false};
+
+/// To the program's own handler, as the system would have called it.
+void pass_on(int fault, siginfo_t* info, void* context) {
+  const struct sigaction& before = handler_before(fault);
+  const bool by_fault = info->si_code > 0;  // else a process sent it
+  struct sigaction common{};
+  common.sa_handler = SIG_DFL;
+  if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN && !by_fault) return;
+  if ((before.sa_flags & SA_SIGINFO) == 0 && (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)) {
+    ::sigaction(fault, &common, nullptr);
+    if (!by_fault) ::raise(fault);
+    return;  // what faults comes again, and ends the process
+  }
+  if ((before.sa_flags & SA_RESETHAND) != 0) ::sigaction(fault, &common, nullptr);
+  if ((before.sa_flags & SA_SIGINFO) != 0) return before.sa_sigaction(fault, info, context);
+  before.sa_handler(fault);
+}
+
+/// Async-signal-safe, on any thread and stack.
+void on_fault(int fault, siginfo_t* info, void* context) {
+  auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  auto& at = machine.gregs[REG_RIP];
+#else
+  auto& at = machine.pc;
+#endif
+  using Place = std::remove_reference_t<decltype(at)>;
+  const auto begin = reinterpret_cast<Place>(&p2p_copy);
+  const auto end = reinterpret_cast<Place>(&p2p_copy_failed);
+  if (info->si_code > 0 && at >= begin && at < end) {
+    at = end;
+  } else {
+    pass_on(fault, info, context);
+  }
+}
+
+bool is_in_place() {
+  for (const int fault : kFaults) {
+    struct sigaction now{};
+    if (::sigaction(fault, nullptr, &now) != 0 || now.sa_sigaction != &on_fault) return false;
+  }
+  return true;
+}
+
+// Signals stay masked during the handler as they were for the one before, to which most faults go.
+bool put_in_place() {
+  Dl_info library{};
+  // The handler outlives whoever closes the library.
+  if (::dladdr(reinterpret_cast<void*>(&on_fault), &library) != 0) {
+    ::dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  }
+  for (const int fault : kFaults) {
+    struct sigaction& before = handler_before(fault);
+    if (::sigaction(fault, nullptr, &before) != 0) return false;
+    struct sigaction own{};
+    own.sa_sigaction = &on_fault;
+    own.sa_mask = before.sa_mask;
+    own.sa_flags = SA_SIGINFO | SA_ONSTACK | (before.sa_flags & (SA_NODEFER | SA_RESTART));
+    if (::sigaction(fault, &own, nullptr) != 0) return false;
+  }
+  in_place = is_in_place();  // a sanitizer may keep its own
+  return true;
+}
+
+bool is_put() {
+  static const bool once = put_in_place();
+  return once;
+}
+
+}  // namespace
+
+bool guarded_copy(void* to, const void* from, std::size_t bytes) {
+  if (is_put() && in_place.load(std::memory_order_relaxed)) return p2p_copy(to, from, bytes) != 0;
+  return copy_across(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+}
+
+void look_after_guard() {
+  if (is_put()) in_place = is_in_place();
+}
+
+}  // namespace p2p

@@ -1,0 +1,18 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+/// Copies of few bytes to and from memory of the program, which may have become bad since it was registered.
+/// Bad memory is an answer, as with base/safe_copy.h, at the price of memcpy: a handler of SIGSEGV and SIGBUS
+/// leads out of the one routine that copies. All other faults go to the handlers that the program had before.
+namespace p2p {
+
+/// False if either is bad there; some of the bytes may have been copied then. Any thread.
+bool guarded_copy(void* to, const void* from, std::size_t bytes);
+
+/// Looks whether the program has put other handlers in place since. They are left alone, and the system
+/// copies as long as they are there. Costs two calls of the system.
+void look_after_guard();
+
+}  // namespace p2p

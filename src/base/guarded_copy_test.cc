@@ -1,0 +1,147 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/guarded_copy.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/thread.h"
+#include "support/memory.h"
+
+namespace p2p {
+namespace {
+
+using testing::Bad;
+using testing::Pages;
+
+constexpr std::size_t kPage = 4096;
+constexpr std::array kBad{Bad::kReadOnly, Bad::kProtected, Bad::kCut};
+
+/// Runs it in a child; what became of that.
+template <class Body>
+int status_of_child(const Body& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    body();
+    ::_exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+bool tells(Bad how) {
+  Pages pages(kPage);
+  testing::spoil(pages.bytes(), how);
+  std::byte own{};
+  return !guarded_copy(&own, pages.data(), 1);
+}
+
+void fault() { *static_cast<volatile char*>(nullptr) = 1; }
+
+extern "C" void take_and_leave(int) { ::_exit(7); }
+
+// The first of all: in this process none is in place yet.
+TEST(GuardedCopy, OtherFaultsGoToTheHandlerThatWasThereBefore) {
+  const int status = status_of_child([] {
+    ::signal(SIGSEGV, take_and_leave);
+    if (!tells(Bad::kProtected)) ::_exit(1);
+    fault();
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
+TEST(GuardedCopy, CopiesAnySizeFromAndToAnyByte) {
+  std::vector<std::byte> from(5000);
+  testing::fill(from, 1);
+  for (std::size_t size : {0, 1, 2, 7, 15, 16, 17, 31, 64, 100, 4096, 4100}) {
+    for (std::size_t at : {0, 1, 3, 8, 13}) {
+      std::vector<std::byte> to(5000);
+      ASSERT_TRUE(guarded_copy(to.data() + at, from.data() + 2 * at, size));
+      EXPECT_TRUE(std::equal(to.begin() + static_cast<std::ptrdiff_t>(at),
+                             to.begin() + static_cast<std::ptrdiff_t>(at + size),
+                             from.begin() + static_cast<std::ptrdiff_t>(2 * at)));
+      EXPECT_EQ(std::count(to.begin() + static_cast<std::ptrdiff_t>(at + size), to.end(), std::byte{}),
+                static_cast<std::ptrdiff_t>(5000 - at - size));
+    }
+  }
+}
+
+void expect_told(Bad how) {
+  Pages pages(2 * kPage);
+  testing::fill(pages.bytes(), 1);
+  testing::spoil(pages.part(kPage, kPage), how);
+  std::vector<std::byte> own(kPage);
+  for (const std::size_t size : {std::size_t{1}, std::size_t{100}, kPage}) {
+    for (const std::size_t good : {std::size_t{0}, size / 2, size - 1}) {
+      std::byte* const at = pages.data() + kPage - good;
+      EXPECT_EQ(guarded_copy(own.data(), at, size), how == Bad::kReadOnly);
+      EXPECT_FALSE(guarded_copy(at, own.data(), size));
+    }
+    EXPECT_TRUE(guarded_copy(pages.data(), own.data(), size)) << "what is beside it is good";
+  }
+}
+
+TEST(GuardedCopy, SaysThatMemoryIsBad) {
+  for (const Bad how : kBad) {
+    SCOPED_TRACE(static_cast<unsigned>(how));
+    expect_told(how);
+  }
+}
+
+TEST(GuardedCopy, SaysSoOnThreadsOfTheEngineAndOnManyAtOnce) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i != 4; ++i) {
+    auto thread = start_thread("guarded", [] {
+      for (int round = 0; round != 20; ++round) expect_told(kBad[static_cast<std::size_t>(round % 3)]);
+    });
+    ASSERT_TRUE(thread);
+    threads.push_back(std::move(*thread));
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(__has_feature)
+#define P2P_PLAIN 1
+#elif !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)
+#define P2P_PLAIN 1
+#endif
+#endif
+
+#ifdef P2P_PLAIN
+TEST(GuardedCopy, OtherFaultsEndTheProcessAsBefore) {
+  int status = status_of_child([] {
+    if (!tells(Bad::kProtected)) ::_exit(1);
+    fault();
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
+  status = status_of_child([] {
+    if (!tells(Bad::kProtected)) ::_exit(1);
+    ::kill(::getpid(), SIGBUS);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS) << status;
+}
+#endif
+
+TEST(GuardedCopy, LeavesHandlersThatComeLaterInPlace) {
+  const int status = status_of_child([] {
+    if (!tells(Bad::kProtected)) ::_exit(1);
+    ::signal(SIGSEGV, take_and_leave);
+    look_after_guard();
+    if (!tells(Bad::kProtected)) ::_exit(2);  // the system copies
+    fault();
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
+}  // namespace
+}  // namespace p2p
