@@ -92,6 +92,25 @@ TEST(TwinLinkTest, EitherWaitsForTheOther) {
   }
 }
 
+TEST(TwinLinkTest, TwinsMeetInAFolder) {
+  std::string folder = ::testing::TempDir() + "twins.XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const socket::Place place = socket::Place::at(folder).value();
+  TwinLink acceptor = TwinLink::open(setup_of(Role::kAcceptor), place).value();
+  TwinLink connector = TwinLink::open(setup_of(Role::kConnector), place).value();
+  TwinLink elsewhere = open(Role::kConnector);
+  EXPECT_EQ(connect(elsewhere, acceptor), Meeting::kNone);
+  EXPECT_EQ(await(acceptor, connector), Meeting::kAwaited);
+  EXPECT_EQ(connect(connector, acceptor), Meeting::kMet);
+  EXPECT_TRUE(acceptor.met(true));
+  const auto end = connector.leave(true);
+  ASSERT_TRUE(end);
+  EXPECT_FALSE(is_over(*end));
+  EXPECT_FALSE(acceptor.leave(true));
+  EXPECT_TRUE(is_over(*end));
+  EXPECT_EQ(::rmdir(folder.c_str()), 0) << "nothing is left";
+}
+
 TEST(TwinLinkTest, ATwinThatIsDestroyedIsThrough) {
   Pair pair;
   const auto end = pair.acceptor.leave(true);

@@ -58,12 +58,33 @@ ChunkedMemory memory_of(const Ticket& ticket, const std::vector<cuda::Chunk>& ch
   return memory;
 }
 
-Status fetch(const ChunkedMemory& memory, std::vector<std::uint64_t>* sizes = nullptr) {
-  return fetch_chunks(memory, [&](const UniqueFd& chunk, std::uint64_t size) -> Status {
-    EXPECT_EQ(length_of(chunk), size);
-    if (sizes != nullptr) sizes->push_back(size);
-    return {};
-  });
+Status fetch(const ChunkedMemory& memory, std::vector<std::uint64_t>* sizes = nullptr,
+             const socket::Place& place = {}) {
+  return fetch_chunks(
+      memory,
+      [&](const UniqueFd& chunk, std::uint64_t size) -> Status {
+        EXPECT_EQ(length_of(chunk), size);
+        if (sizes != nullptr) sizes->push_back(size);
+        return {};
+      },
+      place);
+}
+
+TEST(CudaIpcChunks, ComeThroughAFolder) {
+  std::string folder = ::testing::TempDir() + "chunks.XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const socket::Place place = socket::Place::at(folder).value();
+  {
+    ChunkServer server(export_file, nullptr, place);
+    const auto chunks = some_chunks(40);
+    ChunkedMemory memory = memory_of(server.offer(chunks, always).value(), chunks);
+    const Status fetched = fetch(memory, nullptr, place);
+    EXPECT_TRUE(fetched) << fetched.error().message;
+    EXPECT_EQ(fetch(memory).error().code, ErrorCode::kPeerGone) << "it is in the folder alone";
+    memory.ticket.secret[0] ^= std::byte{1};
+    EXPECT_FALSE(fetch(memory, nullptr, place)) << "who does not know the secret gets none";
+  }
+  EXPECT_EQ(::rmdir(folder.c_str()), 0) << "nothing is left";
 }
 
 TEST(CudaIpcChunks, ArriveInOrderHoweverManyThereAre) {
