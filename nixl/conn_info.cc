@@ -17,7 +17,7 @@ constexpr std::size_t kPortAt = 12;
 constexpr std::size_t kLengthAt = 14;
 constexpr std::size_t kIncarnationAt = 16;
 constexpr std::size_t kAddressAt = 24;
-constexpr std::size_t kAddressEnd = 88;
+constexpr std::size_t kMostAddress = 64;
 constexpr std::size_t kSumAt = 120;
 static_assert(kSumAt + sizeof(std::uint64_t) == ConnInfo::kBytes);
 
@@ -54,9 +54,13 @@ tl::unexpected<Error> refuse(const std::string& why) {
 }  // namespace
 
 Result<std::string> ConnInfo::encode() const {
-  if (address.size() > kAddressEnd - kAddressAt || !is_host(address) || port == 0) {
-    return failure(ErrorCode::kInvalidArgument, "make connection info: " + address + " port " +
-                                                    std::to_string(port) + " is no address to announce");
+  const char* const why = address.size() > kMostAddress ? "it has room for 64 bytes of an address"
+                          : !is_host(address)           ? "that is no host"
+                          : port == 0                   ? "port 0 is none to dial"
+                                                        : nullptr;
+  if (why != nullptr) {
+    return failure(ErrorCode::kInvalidArgument,
+                   "make connection info of " + address + " port " + std::to_string(port) + ": " + why);
   }
   std::string blob(kBytes, '\0');
   blob.replace(0, kMark.size(), kMark);
@@ -80,7 +84,7 @@ Result<ConnInfo> ConnInfo::decode(std::string_view blob) {
   }
   if (get(blob, kSumAt, 8) != fnv1a(blob.substr(0, kSumAt))) return refuse("it is damaged");
   const std::size_t length = get(blob, kLengthAt, 2);
-  if (length > kAddressEnd - kAddressAt) return refuse("an address of " + std::to_string(length) + " bytes");
+  if (length > kMostAddress) return refuse("an address of " + std::to_string(length) + " bytes");
   if (!all_zero(blob.substr(kAddressAt + length, kSumAt - kAddressAt - length))) {
     return refuse("bytes that must be zero are not");
   }

@@ -33,6 +33,9 @@ TEST(ConnInfo, OnlyHostsCanBeAnnounced) {
     EXPECT_FALSE((ConnInfo{address, 4001, kIncarnation}.encode())) << address;
   }
   EXPECT_FALSE((ConnInfo{"::1%" + std::string(64, 'x'), 4001, kIncarnation}.encode()));
+  const auto longer = ConnInfo{std::string(60, 'x') + ".here", 4001, kIncarnation}.encode();
+  ASSERT_FALSE(longer);
+  EXPECT_NE(longer.error().message.find("room for 64 bytes"), std::string::npos) << longer.error().message;
   EXPECT_FALSE((ConnInfo{"127.0.0.1", 0, kIncarnation}.encode()));
 }
 
