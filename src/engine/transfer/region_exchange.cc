@@ -43,10 +43,11 @@ Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor
     const auto known =
         known_.try_emplace(known_.end(), std::pair(to_underlying(descriptor.region), descriptor.key), next);
     if (known->second != next) {
-      const bool failed = remotes_.at(to_underlying(known->second))->state() == RemoteRegion::State::kFailed;
-      if (const auto doubt = doubted_.find(to_underlying(known->second)); doubt != doubted_.end()) {
-        doubt->second = true;
-      }
+      const auto doubt = doubted_.find(to_underlying(known->second));
+      const bool over = doubt != doubted_.end() && doubt->second == Doubt::kOver;
+      if (doubt != doubted_.end() && !over) doubt->second = Doubt::kImportedSince;
+      const bool failed =
+          over || remotes_.at(to_underlying(known->second))->state() == RemoteRegion::State::kFailed;
       if (how != Import::kAgain || !failed) return known->second;
       known->second = next;
     }
@@ -202,6 +203,8 @@ void RegionExchange::fail_region(const std::shared_ptr<RemoteRegion>& remote, Er
     }
   }
   remote->set_failed(std::move(error), std::move(through));
+  MutexLock lock(mutex_);
+  doubted_.erase(to_underlying(remote->id()));
 }
 
 void RegionExchange::make_ready(RemoteRegion& remote, const RegionInfo& info,
@@ -245,12 +248,14 @@ Status RegionExchange::on(const wire::RegionAnswer& answer) {
     remote = std::move(asked->second);
     asked_.erase(asked);
     if (const auto doubt = doubted_.find(to_underlying(remote->id())); doubt != doubted_.end()) {
-      lives = answer.error == 0;
-      if (!lives && std::exchange(doubt->second, false)) {
-        to_ask_.push_back(remote);  // the owner may have said so before it registered that memory again
-        lives = true;
-      } else {
+      lives = answer.error == 0 || doubt->second == Doubt::kImportedSince;
+      if (answer.error == 0) {
         doubted_.erase(doubt);
+      } else if (lives) {
+        to_ask_.push_back(remote);  // the owner may have said so before it registered that memory again
+        doubt->second = Doubt::kAsked;
+      } else {
+        doubt->second = Doubt::kOver;
       }
     }
   }
@@ -323,7 +328,7 @@ void RegionExchange::doubt(const std::vector<std::shared_ptr<RemoteRegion>>& reg
     MutexLock lock(mutex_);
     for (const auto& remote : regions) {
       if (closed_ || remote->state() == RemoteRegion::State::kFailed) continue;
-      if (doubted_.try_emplace(to_underlying(remote->id()), false).second) to_ask_.push_back(remote);
+      if (doubted_.try_emplace(to_underlying(remote->id()), Doubt::kAsked).second) to_ask_.push_back(remote);
     }
   }
   ask();

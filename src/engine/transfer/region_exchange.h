@@ -82,6 +82,10 @@ class RegionExchange : public std::enable_shared_from_this<RegionExchange> {
   void close(const Error& error, const std::shared_ptr<Fence>& fence);
 
  private:
+  /// Of a usable region whose owner is asked whether it has ended: imported once more since, it may have been
+  /// registered again after the owner's answer; kOver: it has ended, and fails now.
+  enum class Doubt : std::uint8_t { kAsked, kImportedSince, kOver };
+
   void resolve(const std::shared_ptr<RemoteRegion>& remote);
   void ask();
   void doubt(const std::vector<std::shared_ptr<RemoteRegion>>& regions);
@@ -111,9 +115,7 @@ class RegionExchange : public std::enable_shared_from_this<RegionExchange> {
   std::deque<std::shared_ptr<RemoteRegion>> ended_ P2P_GUARDED_BY(mutex_);   // the latest that failed
   std::deque<std::shared_ptr<RemoteRegion>> to_ask_ P2P_GUARDED_BY(mutex_);  // once there is room in asked_
   std::unordered_map<std::uint64_t, std::shared_ptr<RemoteRegion>> asked_ P2P_GUARDED_BY(mutex_);  // by query
-  // Usable ones whose owner is asked whether they have ended, by id; true where one was imported once more
-  // since the question.
-  std::unordered_map<std::uint32_t, bool> doubted_ P2P_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint32_t, Doubt> doubted_ P2P_GUARDED_BY(mutex_);                        // by id
   bool full_ P2P_GUARDED_BY(mutex_) = false;  // no more is asked until many were answered
   std::uint64_t next_query_ P2P_GUARDED_BY(mutex_) = 1;
   std::vector<std::shared_ptr<void>> opening_ P2P_GUARDED_BY(mutex_);  // dropped when the connection opens
