@@ -50,7 +50,8 @@ Fetch::Fetch(Node& node, Holding& holding, const HeldPieces& pieces, const Lent&
       lent_(lent),
       stall_(stall),
       moved_(Clock::now()),
-      starved_(moved_) {
+      starved_(moved_),
+      hope_(moved_) {
   const std::uint32_t chunks = holding.demand().chunks();
   pulled_.resize(chunks);
   digests_.resize(chunks);
@@ -69,7 +70,13 @@ void Fetch::tell(const Member& member) {
     return;
   }
   const auto known = std::ranges::find(sources_, member.id, [](const auto& row) { return row->member.id; });
-  if (known == sources_.end()) sources_.push_back(std::make_unique<Source>(node_, holding_, member));
+  if (known == sources_.end()) {
+    sources_.push_back(std::make_unique<Source>(node_, holding_, member));
+  } else {
+    (*known)->member = member;  // either side came again: what it had is asked anew
+    (*known)->lose();
+    (*known)->find_again();
+  }
 }
 
 void Fetch::laid_out(const LinkPtr& link, const RegionDescriptor& table) {
@@ -281,10 +288,11 @@ bool Fetch::pull(Source& source, std::uint32_t chunk, Clock::time_point now) {
 }
 
 Status Fetch::check_stall(Clock::time_point now) {
-  if (now - moved_ < stall_ || !pulls_.empty()) return {};
-  const bool publisher = std::ranges::any_of(ranked_, &Source::is_publisher);
+  const bool publisher =
+      std::ranges::any_of(ranked_, [](const Source* at) { return at->is_publisher() && at->heard(); });
   const bool some = std::ranges::any_of(ranked_, [&](const Source* at) { return missing_at(*at) > 0; });
-  if (publisher || some) return {};
+  if (publisher || some || !pulls_.empty()) hope_ = now;
+  if (now - hope_ < stall_) return {};
   return tl::unexpected(
       Error{ErrorCode::kPeerGone, "the publisher is gone, and of those left nobody has chunk " +
                                       std::to_string(first_missing_) + " of " +

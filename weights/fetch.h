@@ -75,8 +75,9 @@ class Fetch {
   Clock::time_point moved_;                            // when a chunk came last
   Clock::time_point starved_;                          // when there was something to take from the first one
   std::optional<std::uint32_t> tried_;                 // the chunk that showed how fast the publisher is
-  Clock::time_point looked_again_;                     // for members that were lost
-  std::map<std::uint32_t, std::uint32_t> wrong_;       // how often a chunk came wrong
+  Clock::time_point hope_;          // when somebody had what is missing, or the publisher answered
+  Clock::time_point looked_again_;  // for members that were lost
+  std::map<std::uint32_t, std::uint32_t> wrong_;  // how often a chunk came wrong
   std::optional<Error> failed_;
   Progress progress_;
 };

@@ -28,8 +28,7 @@ void Holding::add(std::uint32_t chunk, std::uint64_t digest) {
 }
 
 void Holding::follow(const LinkPtr& link) {
-  if (std::ranges::find(followers_, link) != followers_.end()) return;
-  followers_.push_back(link);
+  if (std::ranges::find(followers_, link) == followers_.end()) followers_.push_back(link);
   node_.send(link, Layout{key_, table_});
   Have have{key_, {}};
   for (std::uint32_t chunk = 0; chunk < have_.size(); ++chunk) {

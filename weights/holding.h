@@ -24,7 +24,7 @@ class Holding {
 
   /// A chunk is here: tells those who follow.
   void add(std::uint32_t chunk, std::uint64_t digest);
-  /// Tells a peer from now on.
+  /// Tells a peer what is here, and from now on what comes.
   void follow(const LinkPtr& link);
 
   const std::vector<Member>& members() const { return members_; }

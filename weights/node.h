@@ -68,7 +68,7 @@ class Node {
   /// Whether to look for messages often.
   virtual bool busy() const = 0;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;  ///< after each turn of the thread
 
  private:

@@ -133,7 +133,7 @@ Status Publisher::Impl::withdraw(std::uint64_t version) {
 }
 
 std::size_t Publisher::Impl::copies(std::uint64_t version) const {
-  const std::lock_guard lock(const_cast<std::mutex&>(mutex_));
+  const std::lock_guard lock(mutex_);
   const auto found = publications_.find(version);
   return found == publications_.end() ? 0 : found->second->copies.size();
 }

@@ -373,7 +373,7 @@ void Subscriber::Impl::redial() {
   }
 }
 
-/// Asks one who offers the version to take part.
+/// Asks one who offers the version to take part; again where that one was lost.
 void Subscriber::Impl::join(Held& held) {
   Offered* choice = nullptr;
   bool any = false;
@@ -392,7 +392,7 @@ void Subscriber::Impl::join(Held& held) {
       choice = &offer;
   }
   if (choice == nullptr) {
-    if (any) held.failed = Error{ErrorCode::kInvalidArgument, held.why};
+    if (any && !held.admitted) held.failed = Error{ErrorCode::kInvalidArgument, held.why};
     return;
   }
   if (!held.holding) {
@@ -408,7 +408,7 @@ bool Subscriber::Impl::step() {
   redial();
   if (staging_ == nullptr || staging_->failed) return false;
   Held& held = *staging_;
-  if (!held.admitted && !held.directory) join(held);
+  if (!held.directory) join(held);
   if (!held.fetch) return false;
   const auto more = held.fetch->step();
   if (!more) held.failed = more.error();
