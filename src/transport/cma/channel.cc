@@ -110,12 +110,11 @@ Status CmaChannel::watch(const UniqueFd& fd) const {
 
 bool CmaChannel::shake_hands() {
   if (setup_.role == Role::kAcceptor) {
-    accept_strangers();
     for (std::size_t i = 0; i < strangers_.size() && state_ == ChannelState::kConnecting; ++i) {
       receive_proof(strangers_[i]);
     }
-    const bool settled = state_ != ChannelState::kConnecting;
-    std::erase_if(strangers_, [settled](const UniqueFd& socket) { return settled || !socket; });
+    accept_strangers();
+    std::erase_if(strangers_, [this](const auto& fd) { return !fd || state_ != ChannelState::kConnecting; });
   } else if (socket_) {
     receive_proof(socket_);
     if (!socket_ && state_ == ChannelState::kConnecting) {
@@ -126,13 +125,16 @@ bool CmaChannel::shake_hands() {
   return state_ != ChannelState::kConnecting;
 }
 
+// The peer's proof follows its connection at once and is read before room is made for the next, so that
+// nobody who comes behind the peer takes its place.
 void CmaChannel::accept_strangers() {
-  while (true) {
+  while (state_ == ChannelState::kConnecting) {
     UniqueFd socket = socket::accept_local(listener_);
     if (!socket) return;
     if (!watch(socket)) continue;
     if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
     strangers_.push_back(std::move(socket));
+    receive_proof(strangers_.back());
   }
 }
 

@@ -236,6 +236,24 @@ TEST(CmaChannelTest, StrangersDoNotKeepThePeerOut) {
   EXPECT_THAT(connector->describe(), HasSubstr(std::to_string(::getpid())));
 }
 
+TEST(CmaChannelTest, StrangersBehindThePeerDoNotTakeItsPlace) {
+  const auto acceptor = open(setup_of(Role::kAcceptor));
+  const auto connector = open(setup_of(Role::kConnector));
+  const auto address = Address::parse(acceptor->address());
+  ASSERT_TRUE(address);
+  ASSERT_TRUE(acceptor->connect(connector->address()));
+  ASSERT_TRUE(connector->connect(acceptor->address()));
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 12; ++i) {
+    auto socket = socket::connect_locally(name_of(address->listener));
+    ASSERT_TRUE(socket) << socket.error().message;
+    strangers.push_back(*std::move(socket));
+  }
+  settle({acceptor.get(), connector.get()});
+  EXPECT_EQ(acceptor->state(), ChannelState::kReady) << acceptor->error().message;
+  EXPECT_EQ(connector->state(), ChannelState::kReady) << connector->error().message;
+}
+
 TEST(CmaChannelTest, NothingWakesAFailedChannel) {
   const auto acceptor = open(setup_of(Role::kAcceptor));
   auto connector = open(setup_of(Role::kConnector));
