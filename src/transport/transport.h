@@ -53,7 +53,7 @@ struct Capabilities {
   Scheduling scheduling = Scheduling::kSpread;
   bool encrypts = false;       ///< what leaves the host, where `ChannelSetup::encrypt` asks for it
   bool reopens = false;        ///< a channel that was lost can be opened again, also the last one
-  bool rests = false;          ///< and all are closed when nothing uses them, until something does
+  bool closes_idle = false;    ///< and all are closed when nothing uses them, until something does
   bool others_follow = false;  ///< the first one of each rail serves before the others are opened
 
   /// Of kSpread: for so many another thread is woken, where the engine would wake one for less.

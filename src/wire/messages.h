@@ -116,7 +116,7 @@ struct ChannelsRest {
   friend bool operator==(const ChannelsRest&, const ChannelsRest&) = default;
 };
 
-/// Acceptor: it has a use for channels that rest.
+/// Acceptor: it has a use for idle channels that are closed, or for more of them.
 struct ChannelsWanted {
   PeerText transport;
   friend bool operator==(const ChannelsWanted&, const ChannelsWanted&) = default;

@@ -82,7 +82,7 @@ class PlainTransport : public Transport {
   Capabilities capabilities() const override {
     return {.needs_exported_key = true,
             .reopens = true,
-            .rests = kind_ != Kind::kStays,
+            .closes_idle = kind_ != Kind::kStays,
             .others_follow = kind_ == Kind::kFollows};
   }
   Status probe() const override { return {}; }

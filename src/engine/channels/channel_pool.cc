@@ -19,7 +19,7 @@ constexpr std::size_t kMostRetired = 4;
 ChannelStates::Rules rules_of(const Capabilities& can, Role role, const Options& options) {
   return {.connector = role == Role::kConnector,
           .reopens = can.reopens,
-          .closes_idle = can.rests,
+          .closes_idle = can.closes_idle,
           .idle = options.idle,
           .keepalive = options.keepalive,
           .hung = options.hung,
@@ -78,7 +78,7 @@ void ChannelPool::plan(std::size_t most) {
       add(rail, can.others_follow && i != 0 ? Kind::kDeferred : Kind::kFirst);
     }
   }
-  if (!can.rests) return;  // they would stay
+  if (!can.closes_idle) return;  // they would stay
   std::vector<unsigned> surplus(rails.size());
   std::ranges::transform(rails, surplus.begin(),
                          [&](const Rail& rail) { return transport().spare_channels(rail); });
@@ -99,7 +99,7 @@ Result<std::vector<Bytes>> ChannelPool::open() {
 Result<std::vector<Bytes>> ChannelPool::answer(const std::vector<Bytes>& offered) {
   plan(std::min<std::size_t>(offered.size(), setup_.context->options.max_channels));
   const bool peer_has_surplus =
-      transport().capabilities().rests && std::ranges::any_of(offered, std::mem_fn(&Bytes::empty));
+      transport().capabilities().closes_idle && std::ranges::any_of(offered, std::mem_fn(&Bytes::empty));
   // A peer that has no surplus ones gets as many as both open without being asked.
   while (!peer_has_surplus && size() != 0 && states_.kind(size() - 1) == Kind::kSurplus) {
     places_.pop_back();
@@ -140,7 +140,7 @@ Status ChannelPool::connect(const std::vector<Bytes>& addresses) {
   }
   why_ = {ErrorCode::kProtocol, "the peer has surplus channels alone"};
   for (std::size_t i = 0; i != size(); ++i) {
-    if (transport().capabilities().rests && addresses[i].empty()) {
+    if (transport().capabilities().closes_idle && addresses[i].empty()) {
       discard(places_[i]);
       states_.make(i, Kind::kSurplus);
     }
@@ -307,7 +307,7 @@ Status ChannelPool::control(wire::ChannelControl message) {
 }
 
 Status ChannelPool::on(const wire::ChannelsRest& /*idle*/) {
-  if (!transport().capabilities().rests) {
+  if (!transport().capabilities().closes_idle) {
     return fail(ErrorCode::kProtocol, "{} channels idle, which are never closed", name());
   }
   if (connects()) {
@@ -326,7 +326,7 @@ Status ChannelPool::on(const wire::ChannelsRest& /*idle*/) {
 }
 
 Status ChannelPool::on(const wire::ChannelsWanted& /*wanted*/) {
-  if (!connects() || !transport().capabilities().rests) {
+  if (!connects() || !transport().capabilities().closes_idle) {
     return fail(ErrorCode::kProtocol, "{} channels wanted by the side that opens them", name());
   }
   if (states_.phase() == PoolPhase::kIdle) {

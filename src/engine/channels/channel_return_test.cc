@@ -214,7 +214,7 @@ TEST_F(LostTest, ThePeerHearsWhatIsGivenUpHere) {
   }
 }
 
-class RestTest : public SequenceTest {
+class IdleChannelsTest : public SequenceTest {
  protected:
   void make_impatient_endpoint() {
     options_.idle = 30ms;
@@ -260,7 +260,7 @@ class RestTest : public SequenceTest {
   static constexpr const char* kAtRest = "2 channels at rest, opened by the next use";
 };
 
-TEST_F(RestTest, ChannelsThatNothingUsesRestAndComeBack) {
+TEST_F(IdleChannelsTest, ChannelsThatNothingUsesRestAndComeBack) {
   for (const bool dialled : {true, false}) {
     SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
     auto peer = peer_at_rest(dialled);
@@ -278,7 +278,7 @@ TEST_F(RestTest, ChannelsThatNothingUsesRestAndComeBack) {
   }
 }
 
-TEST_F(RestTest, ChannelsAreOpenedAtThePeersWord) {
+TEST_F(IdleChannelsTest, ChannelsAreOpenedAtThePeersWord) {
   auto peer = peer_at_rest(true);
   ASSERT_TRUE(peer);
   peer->say(wire::ChannelsWanted{"plain"});
@@ -286,7 +286,7 @@ TEST_F(RestTest, ChannelsAreOpenedAtThePeersWord) {
   expect_opened_until_rest(*peer);
 }
 
-TEST_F(RestTest, ChannelsForWhichThePeerHasNoUseRest) {
+TEST_F(IdleChannelsTest, ChannelsForWhichThePeerHasNoUseRest) {
   auto peer = peer_at(kOpen, true);
   ASSERT_TRUE(peer);
   ASSERT_TRUE(eventually([&] { return both_serve(); }));
@@ -299,7 +299,7 @@ TEST_F(RestTest, ChannelsForWhichThePeerHasNoUseRest) {
 }
 
 // The channels of the side that was dialled end a moment after the message, and that is no loss.
-TEST_F(RestTest, TheEndOfChannelsThatRestIsNoLoss) {
+TEST_F(IdleChannelsTest, TheEndOfChannelsThatRestIsNoLoss) {
   auto peer = peer_at(kOpen, false);
   ASSERT_TRUE(peer);
   peer->say(wire::ChannelsRest{"plain"});
@@ -315,7 +315,7 @@ TEST_F(RestTest, TheEndOfChannelsThatRestIsNoLoss) {
   EXPECT_TRUE(eventually([&] { return both_serve(); })) << detail();
 }
 
-TEST_F(RestTest, ChannelsThatCannotBeOpenedAgainAreLost) {
+TEST_F(IdleChannelsTest, ChannelsThatCannotBeOpenedAgainAreLost) {
   for (const bool dialled : {true, false}) {
     SCOPED_TRACE(dialled ? "by who dialled" : "by who was dialled");
     auto peer = peer_at_rest(dialled);

@@ -45,7 +45,7 @@ class TcpTransport final : public Transport {
     return {.reach = Reach::kNetwork,
             .encrypts = true,
             .reopens = true,
-            .rests = true,
+            .closes_idle = true,
             .others_follow = true,
             .max_batch_bytes = max_batch_bytes_,
             .max_batch_segments = kMaxRanges};
