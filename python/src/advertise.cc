@@ -101,7 +101,7 @@ void bind_regions(PyClass& endpoint) {
     return many(self, ids, ptrs, sizes, num_iovs);
   };
   const auto tensor = [one](const PyEndpoint& self, std::uint64_t mr_id, nb::handle object) {
-    const Tensor all = tensor_of(object, "advertise");
+    const Tensor all = tensor_of(object, "advertise", Use::kDescribed);
     return one(self, mr_id, all.address, all.bytes);
   };
   endpoint.def("advertise", one_on, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, kOne)
@@ -144,7 +144,7 @@ void bind_addresses(PyClass& endpoint) {
   };
   const auto tensor = [one](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object,
                             bool read_only) {
-    const Tensor all = tensor_of(object, "advertise_ipc");
+    const Tensor all = tensor_of(object, "advertise_ipc", Use::kDescribed);
     return one(self, conn_id, all.address, all.bytes, read_only || !all.writable);
   };
   const auto many = [](const PyEndpoint& self, std::uint64_t, const Numbers& ptrs, const Numbers& sizes,

@@ -47,7 +47,8 @@ struct Asynchronous {
 };
 
 constexpr const char* kTensor =
-    "The same for all of a contiguous tensor, array or buffer. TypeError or ValueError for what is none. ";
+    "The same for all elements of a tensor, array or buffer, in the order of their indices: of one with gaps "
+    "or in\nanother order a list of its runs. TypeError or ValueError for what cannot be moved. ";
 constexpr const char* kTensorStream = "Of one on a GPU,\nstream=None is torch's current stream of that GPU.";
 constexpr const char* kLists =
     "\n\nLists or NumPy arrays. Raises RuntimeError unless all have num_iovs entries.";
@@ -67,7 +68,7 @@ struct Names {
 /// A tensor where the verb may use it.
 Tensor tensor_for(const Row& row, nb::handle object) {
   const bool written = row.verb == Verb::kRead || row.verb == Verb::kReceive;
-  return written ? writable_tensor_of(object, row.name) : tensor_of(object, row.name);
+  return tensor_of(object, row.name, written ? Use::kTarget : Use::kSource);
 }
 
 template <class End>
@@ -83,9 +84,8 @@ void bind_registered_access(PyClass& endpoint, const Row& row, const Names<End>&
                              nb::handle object, const Blob& meta, const nb::object& stream) {
     const Tensor all = tensor_for(row, object);
     const Stream behind(stream, all);
-    return End::carry_out(plan_access(self, row.verb, conn_id, in_region(mr_id, all.address, all.bytes),
-                                      BlobKind::kDescriptor, meta),
-                          behind);
+    return End::carry_out(
+        plan_access(self, row.verb, conn_id, in_region(mr_id, all), BlobKind::kDescriptor, meta), behind);
   };
   const auto many = [&row](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids,
                            const Numbers& ptrs, const Numbers& sizes, const Blobs& blobs,
@@ -127,8 +127,7 @@ void bind_access_by_address(PyClass& endpoint, const Row& row, const Names<End>&
                         const nb::object& stream) {
       const Tensor all = tensor_for(row, object);
       const Stream behind(stream, all);
-      return End::carry_out(
-          plan_access(self, row.verb, conn_id, at_address(all.address, all.bytes), kind, blob), behind);
+      return End::carry_out(plan_access(self, row.verb, conn_id, at_address(all), kind, blob), behind);
     };
   };
   const auto many = [&row](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ptrs,
@@ -170,7 +169,7 @@ void bind_messages(PyClass& endpoint, const Row& row, const Names<End>& names) {
   const auto tensor = [carry_out, &row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
                                         nb::handle object) {
     const Tensor all = tensor_for(row, object);
-    return carry_out(self, conn_id, in_region(mr_id, all.address, all.bytes));
+    return carry_out(self, conn_id, in_region(mr_id, all));
   };
   const auto by_address = [carry_out](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr,
                                       std::size_t size) {
@@ -179,7 +178,7 @@ void bind_messages(PyClass& endpoint, const Row& row, const Names<End>& names) {
   const auto tensor_by_address = [carry_out, &row](const PyEndpoint& self, std::uint64_t conn_id,
                                                    nb::handle object) {
     const Tensor all = tensor_for(row, object);
-    return carry_out(self, conn_id, at_address(all.address, all.bytes));
+    return carry_out(self, conn_id, at_address(all));
   };
   const std::string of_tensor = std::string(kTensor) + "Memory on\na GPU is taken to be ready.";
   const std::string of_unregistered = of_tensor + " It need not be registered.";

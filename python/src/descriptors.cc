@@ -57,7 +57,7 @@ constexpr std::chrono::seconds kDeregister{10};
 /// Arrays with gaps have always been a TypeError here, tensors a ValueError.
 Tensor memory_of(nb::handle object) {
   try {
-    return tensor_of(object, "register_memory");
+    return tensor_of(object, "register_memory", Use::kDescribed);
   } catch (const nb::builtin_exception& error) {
     if (nb::hasattr(object, "data_ptr") || error.type() != nb::exception_type::value_error) throw;
     throw nb::type_error(error.what());

@@ -120,8 +120,9 @@ OkAndIds regv_tensors(PyEndpoint& self, const nb::typed<nb::list, nb::any>& tens
   const RegionOptions options = restricted(read_only, std::move(peers), expires);
   std::vector<Wanted> ranges;
   for (nb::handle object : tensors) {
-    const Tensor tensor = tensor_of(object, "regv");
-    ranges.push_back({tensor.address, tensor.bytes, options});
+    const Tensor tensor = tensor_of(object, "regv", Use::kRange);
+    const auto [address, size] = tensor.range();
+    ranges.push_back({address, size, options});
     ranges.back().options.read_only |= !tensor.writable;
   }
   return regv(self, ranges);
@@ -149,20 +150,34 @@ void bind_reg(PyClass& endpoint) {
           "reg",
           [](PyEndpoint& self, nb::handle object, bool read_only,
              std::optional<std::vector<std::string>> peers, std::optional<double> expires) {
-            const Tensor tensor = tensor_of(object, "reg");
-            return reg(self, tensor.address, tensor.bytes,
+            const Tensor tensor = tensor_of(object, "reg", Use::kRange);
+            const auto [address, bytes] = tensor.range();
+            return reg(self, address, bytes,
                        restricted(read_only || !tensor.writable, std::move(peers), expires));
           },
           "tensor"_a, nb::kw_only(), "read_only"_a = false, "peers"_a = nb::none(), "expires"_a = nb::none(),
-          "The same for all of a contiguous tensor, array or buffer, which must be kept until dereg(). "
-          "TypeError\n"
-          "or ValueError for what is none. Peers may not write to memory that is read-only here.");
+          "The same for all of a tensor, array or buffer, which must be kept until dereg(); with the gaps "
+          "of one\n"
+          "that has some. TypeError or ValueError for what is none. Peers may not write to memory that is "
+          "read-only\nhere.");
+}
+
+/// What the modules beside this one ask before they register and start: address and bytes.
+Tuple<std::uint64_t, std::size_t> range_of(nb::handle tensor, const std::string& call,
+                                           std::optional<bool> filled) {
+  const Use use = !filled ? Use::kRange : *filled ? Use::kTarget : Use::kSource;
+  const auto [address, size] = tensor_of(tensor, call.c_str(), use).range();
+  return nb::make_tuple(address, size);
 }
 
 }  // namespace
 
 void bind_memory(nb::module_& module, PyClass& endpoint) {
   using namespace nb::literals;
+  module.def(
+      "_range_of", &range_of, "tensor"_a, "call"_a, "filled"_a,
+      "The range of memory that a tensor lies in, gaps and all. filled: whether a transfer is to write or "
+      "to\nread its elements; ValueError where it cannot. None: neither.");
   nb::enum_<FloatType>(module, "FloatType",
                        "The element type of a registration; bytes are moved whatever it says.")
       .value("kUndefined", FloatType::kUndefined)
@@ -180,7 +195,7 @@ void bind_memory(nb::module_& module, PyClass& endpoint) {
            "The keywords are those of reg(), for all of them.")
       .def("regv", &regv_tensors, "tensors"_a, nb::kw_only(), "read_only"_a = false, "peers"_a = nb::none(),
            "expires"_a = nb::none(),
-           "The same for a list of contiguous tensors, arrays or buffers. Peers may not write to those that "
+           "The same for a list of tensors, arrays or buffers. Peers may not write to those that "
            "are\nread-only here.")
       .def(
           "dereg",

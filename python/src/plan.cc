@@ -13,6 +13,22 @@ Local one_span(std::uint64_t mr_id, std::uint64_t address, std::size_t size, boo
   return local;
 }
 
+/// Runs become spans; a tensor of one run is one span.
+Local runs_of(std::uint64_t mr_id, const Tensor& tensor, bool by_address) {
+  const Layout& layout = tensor.layout;
+  if (layout.one_run()) return one_span(mr_id, tensor.address, tensor.bytes, by_address);
+  Local local{.spans = {}, .by_address = by_address};
+  if (by_address) {
+    const auto [lowest, size] = tensor.range();
+    local.around = local_span(mr_id, lowest, size);
+  }
+  const std::span<LocalSpan> spans = local.spans.resize(layout.runs());
+  std::size_t i = 0;
+  layout.for_each_run(tensor.address,
+                      [&](std::uint64_t address) { spans[i++] = local_span(mr_id, address, layout.run()); });
+  return local;
+}
+
 /// Where the peer has connected to this side as well and nobody has accepted that, it sends on what it made:
 /// that is where to receive. A send tells as well which two belong together.
 bool cross(Plan& plan) {
@@ -59,6 +75,10 @@ Local in_region(std::uint64_t mr_id, std::uint64_t address, std::size_t size) {
 }
 
 Local at_address(std::uint64_t address, std::size_t size) { return one_span(0, address, size, true); }
+
+Local in_region(std::uint64_t mr_id, const Tensor& tensor) { return runs_of(mr_id, tensor, false); }
+
+Local at_address(const Tensor& tensor) { return runs_of(0, tensor, true); }
 
 Local in_regions(const Numbers& ids, const Numbers& addresses, const Numbers& sizes,
                  std::optional<std::size_t> num_iovs) {
@@ -113,8 +133,12 @@ Result<Plan> with_memory(Plan plan, Local local) {
   const MemoryTable& memory = plan.state->memory;
   plan.local = std::move(local.spans);
   if (local.by_address) {
-    auto held = plan.state->engine.cover(*plan.local);
+    // A tensor's runs take one registration, not one each.
+    auto held = plan.state->engine.cover(local.around ? std::span(&*local.around, 1) : *plan.local);
     if (!held) return tl::unexpected(std::move(held.error()));
+    if (local.around) {
+      for (LocalSpan& span : *plan.local) span.region = local.around->region;
+    }
     plan.held = std::move(*held);
   } else if (plan.verb == Verb::kSend || plan.verb == Verb::kReceive) {
     if (plan.verb == Verb::kReceive) memory.clip(*plan.local);

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "convert/blobs.h"
 #include "convert/sequences.h"
 #include "convert/streams.h"
+#include "convert/tensors.h"
 #include "state.h"
 
 namespace p2p::python {
@@ -21,9 +23,14 @@ enum class Verb { kWrite, kRead, kSend, kReceive };
 struct Local {
   Recycled<LocalSpan> spans;
   bool by_address = false;
+  std::optional<LocalSpan> around{};  ///< of several spans by address: what is registered for them all
 };
 Local in_region(std::uint64_t mr_id, std::uint64_t address, std::size_t size);
 Local at_address(std::uint64_t address, std::size_t size);
+
+/// A tensor's runs, in the order of its indices.
+Local in_region(std::uint64_t mr_id, const Tensor& tensor);
+Local at_address(const Tensor& tensor);
 
 /// Lists of one length, else they raise.
 Local in_regions(const Numbers& ids, const Numbers& addresses, const Numbers& sizes,
@@ -56,11 +63,11 @@ inline Result<Plan> plan_message(const PyEndpoint& self, Verb verb, std::uint64_
   });
 }
 
-/// Of a one-sided call: a blob for each span, or a list of them. Raises for what are no blobs.
+/// Of a one-sided call: a blob for each span, or one for all of them. Raises for what are no blobs.
 template <class List>
 Result<Plan> plan_access(const PyEndpoint& self, Verb verb, std::uint64_t conn_id, Local local, BlobKind kind,
                          const List& blobs) {
-  raise_unless(same_length({count_of(blobs)}, (*local.spans).size()).map([](std::size_t) {}));
+  raise_unless(same_length({count_of(blobs, *local.spans)}, (*local.spans).size()).map([](std::size_t) {}));
   Result<Plan> plan = open_plan(self, verb, conn_id);
   if (!plan) return plan;
   Status known = import_blobs(plan->link->connection, kind, blobs, *local.spans, plan->remote);

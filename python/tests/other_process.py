@@ -8,6 +8,7 @@ import os
 import signal
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,12 @@ class Worker:
     def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """A method of the endpoint."""
         return getattr(self.ep, method)(*arguments, **keywords)
+
+    def call_on_view(
+        self, method: str, name: str, kind: str, shape: Sequence[int], strides: Sequence[int], *before: Any
+    ) -> Any:
+        """The same with a view of named memory as its last argument."""
+        return self.call(method, *before, np.ndarray(shape, kind, self.arrays[name], 0, strides))
 
     def last_error(self) -> str:
         return p2p.last_error()

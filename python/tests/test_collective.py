@@ -78,8 +78,14 @@ def _everything(rank, world):
             collective.send(token, right)
         if left % 2 == turn:
             collective.recv(into, left)
-    with pytest.raises(ValueError, match="contiguous"):
-        collective.send(torch.zeros(4, 4).t(), right)
+    # Not contiguous: other layouts on the two sides, all started at once.
+    grid = torch.arange(48.0).reshape(6, 8) + rank
+    into_grid = torch.zeros(6, 16)
+    ops = [("send", grid.t()[::2], right), ("recv", into_grid.view(8, 12)[::2, ::2], left)]
+    collective.wait_all(collective.batch_isend_irecv(ops))
+    assert torch.equal(into_grid.view(8, 12)[::2, ::2].reshape(-1), (grid.t()[::2] + left - rank).reshape(-1))
+    with pytest.raises(ValueError, match="recv: elements of the tensor share memory"):
+        collective.batch_isend_irecv([("send", mine, right), ("recv", mine[:1].expand(5), left)])
     with pytest.raises(ValueError, match="no connection"):
         collective.send(mine, world + 3)
     collective.send(mine, rank)
@@ -145,13 +151,15 @@ def _wrong_calls(rank, world):
     gather = collective.allgather
     return {
         "an unknown rank": (ValueError, lambda: batch([("recv", some, other), ("send", some, world)])),
-        "a tensor with gaps": (ValueError, lambda: batch([("recv", some, other), ("send", torch.zeros(8, 8).t(), other)])),
+        "elements that share memory": (
+            ValueError, lambda: batch([("send", some, other), ("recv", torch.zeros(1).expand(64), other)]),
+        ),
         "a wrong name": (ValueError, lambda: batch([("send", some, other), ("broadcast", some, other)])),
         "no tensor": (TypeError, lambda: batch([("send", some, other), ("send", [1.0], other)])),
         "a conjugate view": (
             ValueError, lambda: batch([("recv", some, other), ("send", torch.zeros(8, dtype=torch.complex64).conj(), other)]),
         ),
-        "gathering what has gaps": (ValueError, lambda: gather(torch.zeros(8, 8).t(), torch.zeros(64 * world))),
+        "gathering into what has gaps": (ValueError, lambda: gather(some, torch.zeros(64 * world, 2)[:, 0])),
         "gathering no tensor": (TypeError, lambda: gather([1.0], torch.zeros(64 * world))),
         "gathering into too little": (ValueError, lambda: gather(some, torch.zeros(64))),
         "a send longer than its receive": (
@@ -166,7 +174,7 @@ def _goes_on_after_errors(rank, world):
 
     def the_next_works(after):
         gathered = torch.zeros(world, 3)
-        collective.allgather(torch.full((3,), float(rank)), gathered)
+        collective.allgather(torch.full((3, 2), float(rank))[:, 0], gathered)
         assert gathered.tolist() == [[float(one)] * 3 for one in range(world)], after
 
     for name, (kind, call) in _wrong_calls(rank, world).items():

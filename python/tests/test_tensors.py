@@ -152,35 +152,6 @@ def test_what_describes_a_tensor(ep, make):
     assert desc.size == SIZE and desc.addr == int.from_bytes(blob[:8], "little")
 
 
-def with_gaps():
-    yield np.zeros((8, 8), np.uint8)[:, ::2]
-    yield np.zeros((8, 8), np.uint8).T[:, :4]
-    yield memoryview(bytearray(64))[::2]
-    yield CudaArray(np.zeros((4, 4), np.float32), strides=(32, 4))
-    yield Packed(np.zeros((8, 8), np.float32)[::2, ::2])
-    torch = pytest.importorskip("torch")
-    yield torch.zeros(4, 4).t()
-    yield torch.zeros(64)[::2]
-
-
-@pytest.mark.parametrize("number", range(7))
-def test_tensors_with_gaps_are_refused(fast_pair, number):
-    tensor = list(with_gaps())[number]
-    ep, conn = fast_pair.ep, fast_pair.conn
-    fast_pair.other.memory("m", SIZE)
-    blob = fast_pair.other.advertised("m")
-    for call in (
-        lambda: ep.reg(tensor),
-        lambda: ep.write(conn, 1, tensor, blob),
-        lambda: ep.read_async(conn, tensor, blob),
-        lambda: ep.send(conn, tensor),
-        lambda: ep.recv_async(conn, 1, tensor),
-        lambda: ep.advertise_ipc(conn, tensor),
-    ):
-        with pytest.raises(ValueError, match="not contiguous"):
-            call()
-
-
 def test_strides_that_leave_no_gap_are_fine(ep):
     assert ep.reg(CudaArray(np.zeros((4, 4), np.float32), strides=(16, 4)))[0]
     assert ep.reg(CudaArray(np.zeros((1, 4), np.float32), strides=(999, 4)))[0]

@@ -188,39 +188,35 @@ class CollectiveContext:
         return self._connections[rank]
 
     def register_tensor(self, tensor: torch.Tensor) -> int:
-        """Registers a contiguous tensor's memory and returns the region; registered memory costs nothing."""
-        return self._registration(tensor)[0]
+        """Registers a tensor's memory and returns the region; registered memory costs nothing."""
+        return self._registration(tensor, None)
 
     def check_tensor_registered(self, tensor: torch.Tensor) -> int | None:
         """The region that a tensor's memory lies in; None if it is not registered."""
         self._endpoint()
-        pointer, size = self._memory(tensor)
-        return self._region(pointer, size)
+        return self._region(*self._memory(tensor))
 
     @staticmethod
-    def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    def _memory(tensor: torch.Tensor, op: str | None = None) -> tuple[int, int]:
+        """The range that a tensor lies in, gaps and all. ValueError for one that ``op`` cannot move."""
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"a tensor is needed, not {type(tensor).__name__}")
-        if not tensor.is_contiguous():
-            raise ValueError("the tensor is not contiguous")
-        if tensor.is_conj() or tensor.is_neg():
-            raise ValueError("the tensor shows other values than its memory has: call resolve_conj() or resolve_neg()")
-        return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+        return _p2p._range_of(tensor, op or "register", None if op is None else op == "recv")
 
     def _region(self, pointer: int, size: int) -> int | None:
         known = self.memory_regions.query_containing(pointer, pointer + size)
         return int(known[0][2]) if known else None
 
-    def _registration(self, tensor: torch.Tensor) -> tuple[int, int, int]:
-        """The region, address and bytes of a tensor."""
-        pointer, size = self._memory(tensor)
+    def _registration(self, tensor: torch.Tensor, op: str | None) -> int:
+        """The region of a tensor."""
+        pointer, size = self._memory(tensor, op)
         region = self._region(pointer, size)
         if region is None:
             ok, region = self._endpoint().reg(pointer, size)
             if not ok:
                 raise RuntimeError(f"register a tensor of {size} bytes: {p2p.last_error()}")
             self.memory_regions.add(pointer, pointer + size, region)
-        return region, pointer, size
+        return region
 
     def deregister_tensor(self, tensor: torch.Tensor) -> bool:
         """Ends the registrations of exactly a tensor's memory; whether there was one."""
@@ -237,11 +233,14 @@ class CollectiveContext:
         return _FLOAT_TYPES.get(tensor.dtype, p2p.FloatType.kUndefined)
 
     def send(self, tensor: torch.Tensor, dst: int) -> None:
-        """Sends a contiguous tensor and waits; nothing happens for the own rank. Raises p2p.Error."""
+        """Sends a tensor and waits; nothing happens for the own rank. Raises p2p.Error.
+
+        The elements go in the order of their indices. One that is not contiguous goes as its runs (docs/python.md).
+        """
         self.wait(self.isend(tensor, dst))
 
     def recv(self, tensor: torch.Tensor, src: int) -> None:
-        """Receives into a contiguous tensor and waits; nothing happens for the own rank. Raises p2p.Error."""
+        """Receives into a tensor and waits; nothing happens for the own rank. Raises p2p.Error."""
         self.wait(self.irecv(tensor, src))
 
     def isend(self, tensor: torch.Tensor, dst: int) -> int:
@@ -256,14 +255,14 @@ class CollectiveContext:
         """Starts all or none of them: a peer that got some would meet the next ones with the wrong calls."""
         others = [one for one in ops if one.peer != self.rank]
         connections = [self._connection(one.peer) for one in others]
-        memory = [self._registration(one.tensor) for one in others]
-        started = iter([self._begin(*each) for each in zip(others, connections, memory, strict=True)])
+        regions = [self._registration(one.tensor, str(one.op)) for one in others]
+        started = iter([self._begin(*each) for each in zip(others, connections, regions, strict=True)])
         return [-1 if one.peer == self.rank else next(started) for one in ops]
 
-    def _begin(self, one: P2POp, connection: int, memory: tuple[int, int, int]) -> int:
+    def _begin(self, one: P2POp, connection: int, region: int) -> int:
         """What fails here fails for wait(): the message was there already and is too long, or the peer is gone."""
         begin = self._endpoint().send_async if one.op == "send" else self._endpoint().recv_async
-        ok, transfer_id = begin(connection, *memory)
+        ok, transfer_id = begin(connection, region, one.tensor)
         if not ok:
             transfer_id = -2 - next(self._failures)
             self._failed[transfer_id] = from_code(*_p2p._last_failure())
@@ -320,13 +319,15 @@ class CollectiveContext:
 
     def iallgather(self, send_tensor: torch.Tensor, recv_tensor: torch.Tensor) -> list[int]:
         """Starts an allgather() and returns the transfer ids. ValueError if ``recv_tensor`` is too small."""
-        for one in (send_tensor, recv_tensor):
-            self._memory(one)
+        self._memory(send_tensor, "send")
+        self._memory(recv_tensor, "recv")
+        if not recv_tensor.is_contiguous():
+            raise ValueError("recv_tensor is not contiguous: it is filled rank after rank")
         count = send_tensor.numel()
         whole = count * self.world_size
         if recv_tensor.dtype != send_tensor.dtype or recv_tensor.numel() < whole:
             raise ValueError(f"recv_tensor must have {whole} elements of {send_tensor.dtype}")
-        self._registration(recv_tensor)  # once, not for each part
+        self._registration(recv_tensor, "recv")  # once, not for each part
         parts = recv_tensor.view(-1)[:whole].view(self.world_size, count)
         parts[self.rank].copy_(send_tensor.reshape(-1))
         if recv_tensor.is_cuda:

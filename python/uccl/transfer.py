@@ -162,6 +162,8 @@ class TransferManager:
     def register_transfer(self, conn_id: int, tensor: torch.Tensor) -> int:
         """Registers a contiguous tensor for a connection and returns the transfer's id."""
         peer = self._peer(conn_id)
+        if not tensor.is_contiguous():
+            raise ValueError("the tensor is not contiguous: the peer is told one range of memory")
         size = tensor.numel() * tensor.element_size()
         ok, mr_id = self.ep.reg(tensor)
         if not ok:

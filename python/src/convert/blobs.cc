@@ -132,9 +132,19 @@ class Reading {
 
 Status import_blobs(const Connection& connection, BlobKind kind, const Blob& blob,
                     std::span<const LocalSpan> local, Recycled<RemoteSpan>& into) {
-  const std::span<RemoteSpan> spans = into.resize(1);
   const BlobView view = blob.view();
-  return Reading(connection, kind, 1).read(0, {&view, 1}, local.data(), spans.data());
+  LocalSpan all;
+  for (const LocalSpan& span : local) all.size += span.size;
+  RemoteSpan next;
+  Status read = Reading(connection, kind, 1).read(0, {&view, 1}, &all, &next);
+  if (!read) return read;
+  const std::span<RemoteSpan> spans = into.resize(local.size());
+  for (std::size_t i = 0; i != local.size(); ++i) {
+    next.size = local[i].size;
+    spans[i] = next;
+    next.address += next.size;
+  }
+  return read;
 }
 
 Status import_blobs(const Connection& connection, BlobKind kind, const Blobs& blobs,

@@ -66,12 +66,11 @@ class Importer {
   std::array<Known, kKnown> known_{};
 };
 
-/// A blob alone is a list of one.
-inline std::size_t count_of(const Blob&) { return 1; }
-inline std::size_t count_of(const Blobs& blobs) { return blobs.size(); }
+/// How many spans are described. A blob alone describes all, one after another.
+inline std::size_t count_of(const Blob&, std::span<const LocalSpan> local) { return local.size(); }
+inline std::size_t count_of(const Blobs& blobs, std::span<const LocalSpan>) { return blobs.size(); }
 
-/// As many blobs as there are spans in `local`, as spans of their sizes. Raises for what is no blob of that
-/// kind.
+/// As many spans as there are in `local`, of their sizes. Raises for what is no blob of that kind.
 Status import_blobs(const Connection& connection, BlobKind kind, const Blob& blob,
                     std::span<const LocalSpan> local, Recycled<RemoteSpan>& into);
 Status import_blobs(const Connection& connection, BlobKind kind, const Blobs& blobs,

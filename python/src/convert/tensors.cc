@@ -3,18 +3,16 @@
 
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace p2p::python {
 namespace nb = nanobind;
 namespace {
-
-nb::builtin_exception with_gaps(const std::string& call) {
-  return nb::value_error(
-      (call + ": the tensor is not contiguous; give a contiguous() copy, or its pieces").c_str());
-}
 
 nb::builtin_exception of_objects(const std::string& call) {
   return nb::type_error(
@@ -27,8 +25,19 @@ bool says(nb::handle object, const char* method, bool without) {
   return bound.is_none() ? without : nb::cast<bool>(bound());
 }
 
+/// From what torch and DLPack count in elements.
+Layout layout_of_torch(nb::handle object) {
+  const auto item = nb::cast<std::size_t>(object.attr("element_size")());
+  std::vector<Dimension> dimensions;
+  for (nb::handle extent : object.attr("shape")) dimensions.push_back({nb::cast<std::uint64_t>(extent), 0});
+  std::size_t i = 0;
+  for (nb::handle stride : object.attr("stride")()) {
+    dimensions.at(i++).stride = nb::cast<std::int64_t>(stride) * static_cast<std::int64_t>(item);
+  }
+  return {item, std::move(dimensions)};
+}
+
 Tensor of_torch(nb::handle object, const std::string& call) {
-  if (!says(object, "is_contiguous", true)) throw with_gaps(call);
   for (const char* view : {"conj", "neg"}) {
     if (!says(object, (std::string("is_") + view).c_str(), false)) continue;
     throw nb::value_error((call + ": the tensor is a view that shows other values than its memory has (" +
@@ -38,8 +47,10 @@ Tensor of_torch(nb::handle object, const std::string& call) {
   Tensor tensor{.address = nb::cast<std::uint64_t>(object.attr("data_ptr")()),
                 .bytes = nb::cast<std::size_t>(object.attr("numel")()) *
                          nb::cast<std::size_t>(object.attr("element_size")()),
+                .layout = {},
                 .device = {},
                 .stream = {}};
+  if (!says(object, "is_contiguous", true)) tensor.layout = layout_of_torch(object);
   if (nb::hasattr(object, "is_cuda") && nb::cast<bool>(object.attr("is_cuda"))) {
     tensor.on_device = true;
     tensor.device = object.attr("device");
@@ -67,22 +78,18 @@ std::optional<Tensor> from_cuda_array(nb::handle object, const std::string& call
   const nb::tuple shape = nb::cast<nb::tuple>(said["shape"]);
   const nb::object strides = nb::object(said.get("strides", nb::none()));
   std::size_t bytes = item;
-  for (nb::handle extent : shape) bytes *= nb::cast<std::size_t>(extent);
-  if (!strides.is_none() && bytes != 0) {
-    std::size_t packed = item;
-    for (std::size_t i = shape.size(); i-- > 0;) {
-      const auto extent = nb::cast<std::size_t>(shape[i]);
-      if (extent != 1 && nb::cast<std::int64_t>(strides[i]) != static_cast<std::int64_t>(packed)) {
-        throw with_gaps(call);
-      }
-      packed *= extent;
-    }
+  std::vector<Dimension> dimensions;
+  for (std::size_t i = 0; i != shape.size(); ++i) {
+    const auto extent = nb::cast<std::uint64_t>(shape[i]);
+    bytes *= extent;
+    if (!strides.is_none()) dimensions.push_back({extent, nb::cast<std::int64_t>(strides[i])});
   }
   const nb::tuple data = nb::cast<nb::tuple>(said["data"]);
   return Tensor{.address = data[0].is_none() ? 0 : nb::cast<std::uint64_t>(data[0]),
                 .bytes = bytes,
                 .on_device = true,
                 .writable = !nb::cast<bool>(data[1]),
+                .layout = {item, std::move(dimensions)},
                 .device = {},
                 .stream = nb::object(said.get("stream", nb::none()))};
 }
@@ -105,51 +112,78 @@ std::optional<Tensor> from_buffer(nb::handle object, const std::string& call) {
     PyErr_Clear();  // an array of a type that buffers do not know: DLPack may
     return std::nullopt;
   }
-  const bool packed = PyBuffer_IsContiguous(&view, 'C') != 0;
+  // A buffer of buffers, as some libraries of pictures have them, says with suboffsets where each lies.
+  const bool scattered =
+      view.suboffsets != nullptr &&
+      std::any_of(view.suboffsets, view.suboffsets + view.ndim, [](Py_ssize_t at) { return at >= 0; });
+  std::vector<Dimension> dimensions;
+  if (PyBuffer_IsContiguous(&view, 'C') == 0) {
+    for (int i = 0; i != view.ndim; ++i) {
+      dimensions.push_back({static_cast<std::uint64_t>(view.shape[i]), view.strides[i]});
+    }
+  }
   const bool objects = view.format != nullptr && has_objects(view.format);
   const Tensor tensor{.address = reinterpret_cast<std::uint64_t>(view.buf),
                       .bytes = static_cast<std::size_t>(view.len),
                       .writable = view.readonly == 0,
+                      .layout = {static_cast<std::size_t>(view.itemsize), std::move(dimensions)},
                       .device = {},
                       .stream = {}};
   PyBuffer_Release(&view);
   if (objects) throw of_objects(call);
-  if (!packed) throw with_gaps(call);
+  if (scattered) {
+    throw nb::value_error(
+        (call + ": the buffer's rows lie at addresses of their own; give it one by one").c_str());
+  }
   return tensor;
 }
 
-std::optional<Tensor> from_dlpack(nb::handle object, const std::string& call) {
+std::optional<Tensor> from_dlpack(nb::handle object, const std::string&) {
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(object, array, false)) return std::nullopt;  // a converted copy would be another memory
-  std::int64_t packed = 1;
-  for (std::size_t i = array.ndim(); i-- > 0;) {
-    const auto extent = static_cast<std::int64_t>(array.shape(i));
-    if (extent > 1 && array.size() != 0 && array.stride(i) != packed) throw with_gaps(call);
-    packed *= extent;
+  const std::size_t item = array.itemsize();
+  std::vector<Dimension> dimensions;
+  for (std::size_t i = 0; i != array.ndim(); ++i) {
+    dimensions.push_back({array.shape(i), array.stride(i) * static_cast<std::int64_t>(item)});
   }
   return Tensor{.address = reinterpret_cast<std::uint64_t>(array.data()),
                 .bytes = array.nbytes(),
                 .on_device = array.device_type() == nb::device::cuda::value,
+                .layout = {item, std::move(dimensions)},
                 .device = {},
                 .stream = nb::none()};  // __dlpack__ has had the default stream wait
 }
 
+[[noreturn]] void refuse(const std::string& text) { throw nb::value_error(text.c_str()); }
+
+void check(const Tensor& tensor, const std::string& call, Use use) {
+  const bool target = use == Use::kTarget;
+  if (target && !tensor.writable) refuse(call + ": the memory is read-only");
+  const Layout& layout = tensor.layout;
+  if (layout.one_run() || use == Use::kRange) return;
+  if (use == Use::kDescribed) {
+    refuse(call + ": the tensor is not contiguous, and a description names one range of bytes: " +
+           layout.text() + "; give a contiguous() copy, or each run");
+  }
+  if (layout.runs() > Layout::kMostRuns) {
+    refuse(call + ": the tensor is not contiguous: " + layout.text() + ", and one transfer takes at most " +
+           std::to_string(Layout::kMostRuns) + "; give a contiguous() copy, or parts of the tensor");
+  }
+  if (target && layout.overlaps()) {
+    refuse(call + ": elements of the tensor share memory, so that it cannot be filled: " + layout.text());
+  }
+}
+
 }  // namespace
 
-Tensor tensor_of(nb::handle object, const char* call) {
+Tensor tensor_of(nb::handle object, const char* call, Use use) {
   for (const auto from : {from_torch, from_cuda_array, from_buffer, from_dlpack}) {
-    if (auto tensor = from(object, call)) return *tensor;
+    if (auto tensor = from(object, call)) return check(*tensor, call, use), std::move(*tensor);
   }
   const nb::str type = nb::type_name(object.type());
   throw nb::type_error((std::string(call) + ": " + type.c_str() +
-                        " is neither a tensor nor a contiguous array or buffer; an address needs its size")
+                        " is neither a tensor nor an array or buffer; an address needs its size")
                            .c_str());
-}
-
-Tensor writable_tensor_of(nb::handle object, const char* call) {
-  Tensor tensor = tensor_of(object, call);
-  if (!tensor.writable) throw nb::value_error((std::string(call) + ": the memory is read-only").c_str());
-  return tensor;
 }
 
 }  // namespace p2p::python
