@@ -12,14 +12,17 @@ is given the reference reads it from there.
         def weights(self) -> torch.Tensor: ...
 
 Needs a Ray that takes transports of others (2.60 was tried) and this package where the actors run. An endpoint has
-the options of its environment (``UCCL_P2P_*``). Tensors are contiguous, on the host or on GPUs.
+the options of its environment (``UCCL_P2P_*``). Tensors are on the host or on GPUs. One that is not contiguous is read
+as its runs; one that fills its memory in another order arrives in that order, unless buffers ask for another.
 """
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from ray.experimental import register_tensor_transport
 from ray.experimental.rdt.tensor_transport_manager import (
@@ -29,12 +32,14 @@ from ray.experimental.rdt.tensor_transport_manager import (
     TensorTransportMetadata,
 )
 
-from uccl import p2p
+from uccl import _p2p, p2p
 
 NAME = "UCCL"
 
 # Threads for an actor's transfers: the engine has its own number of them if this is 0.
 _THREADS = 0
+# What one transfer is given as a list, of each tensor.
+_MOST_RUNS = 1 << 20
 
 
 def register() -> None:
@@ -48,10 +53,11 @@ def register() -> None:
 
 @dataclass
 class Metadata(TensorTransportMetadata):
-    """Where the tensors of an object lie: the owner's endpoint, and the description of each tensor's memory."""
+    """Where the tensors of an object lie: the owner's endpoint, and of each the description of its memory and strides."""
 
     endpoint: bytes = b""
     descriptions: bytes = b""
+    strides: list[tuple[int, ...]] = field(default_factory=list)  # of tensors that have elements
 
 
 @dataclass
@@ -115,7 +121,11 @@ class TensorTransport(TensorTransportManager):
             if device.type == "cuda":
                 torch.cuda.current_stream(device).synchronize()  # who reads does not know of this stream
         endpoint = self.endpoint()
-        described = _register(endpoint, [tensor for tensor in tensors if tensor.numel()])
+        some = [tensor for tensor in tensors if tensor.numel()]
+        for tensor in some:
+            if not _is_dense(tensor.shape, tensor.stride()):
+                _p2p._range_of(tensor, f"object {obj_id}", False)  # ValueError for more runs than one transfer takes
+        described = _register(endpoint, some)
         with self._lock:
             self._regions[obj_id] = described
         return Metadata(
@@ -123,6 +133,7 @@ class TensorTransport(TensorTransportManager):
             tensor_device=tensors[0].device.type if tensors else None,
             endpoint=endpoint.get_metadata(),
             descriptions=endpoint.get_serialized_descs(described),
+            strides=[tuple(tensor.stride()) for tensor in some],
         )
 
     def get_communicator_metadata(
@@ -140,7 +151,13 @@ class TensorTransport(TensorTransportManager):
         device = tensor_transport_metadata.tensor_device
         wanted = tensor_transport_metadata.tensor_meta
         if target_buffers is None:
-            tensors = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in wanted]
+            strides = iter(tensor_transport_metadata.strides)
+            tensors = [
+                _like(shape, next(strides), dtype, device)
+                if math.prod(shape)
+                else torch.empty(shape, dtype=dtype, device=device)
+                for shape, dtype in wanted
+            ]
         else:
             tensors = list(target_buffers)
             if [(tensor.shape, tensor.dtype) for tensor in tensors] != wanted:
@@ -148,13 +165,17 @@ class TensorTransport(TensorTransportManager):
         filled = [tensor for tensor in tensors if tensor.numel()]
         if not filled:
             return Fetch(obj_id, tensors)
+        pieces = [
+            _pieces(tensor, strides)
+            for tensor, strides in zip(filled, tensor_transport_metadata.strides, strict=True)
+        ]
         endpoint = self.endpoint()
         ok, connection = endpoint.add_remote_endpoint(tensor_transport_metadata.endpoint)
         if not ok:
             raise RuntimeError(f"object {obj_id}: its owner cannot be reached: {p2p.last_error()}")
         remote = endpoint.deserialize_descs(tensor_transport_metadata.descriptions)
         local = _register(endpoint, filled)
-        ok, transfer = endpoint.transfer(connection, "read", local, remote)
+        ok, transfer = _read(endpoint, connection, pieces, local, remote)
         if not ok:
             why = p2p.last_error()
             endpoint.deregister_memory(local)
@@ -200,9 +221,93 @@ class TensorTransport(TensorTransportManager):
 
 
 def _register(endpoint: p2p.Endpoint, tensors: list[torch.Tensor]) -> list[Any]:
-    described = endpoint.register_memory(tensors)
+    described = endpoint.register_memory([_Range(*_p2p._range_of(tensor, "register", None)) for tensor in tensors])
     if any(not one.lkeys for one in described):
         why = p2p.last_error()
         endpoint.deregister_memory([one for one in described if one.lkeys])
         raise RuntimeError(f"register a tensor's memory: {why}")
     return described
+
+
+@dataclass
+class _Range:
+    """Memory as register_memory takes it."""
+
+    address: int
+    size: int
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def numel(self) -> int:
+        return self.size
+
+    def element_size(self) -> int:
+        return 1
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements fill a range of memory, in whichever order."""
+    packed = 1
+    for stride, extent in sorted((stride, extent) for stride, extent in zip(strides, shape, strict=True) if extent != 1):
+        if stride != packed:
+            return False
+        packed *= extent
+    return True
+
+
+def _like(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: str | None) -> torch.Tensor:
+    if _is_dense(shape, strides):
+        return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+def _runs(shape: Sequence[int], strides: Sequence[int], item: int) -> tuple[Any, int]:
+    """The bytes of the stretches that lie in the order of the indices, and where each begins."""
+    run, starts = item, np.zeros(1, np.int64)
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent == 1:
+            continue
+        if starts.size == 1 and stride * item == run:
+            run *= extent
+            continue
+        if starts.size * extent > _MOST_RUNS:
+            raise ValueError(f"a tensor of shape {tuple(shape)} and strides {tuple(strides)} is more than {_MOST_RUNS} runs")
+        starts = (np.arange(extent, dtype=np.int64)[:, None] * (stride * item) + starts).reshape(-1)
+    return starts, run
+
+
+def _pieces(tensor: torch.Tensor, strides: Sequence[int]) -> tuple[Any, Any, Any]:
+    """What lies together here and at the owner: where it begins in the range here, in the range there, and bytes."""
+    item = tensor.element_size()
+    total = tensor.numel() * item
+    if _is_dense(tensor.shape, strides) and tuple(tensor.stride()) == tuple(strides):
+        return np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, total, np.int64)
+    _p2p._range_of(tensor, "read", True)  # ValueError for what cannot be filled
+    here, run_here = _runs(tensor.shape, tensor.stride(), item)
+    there, run_there = _runs(tensor.shape, strides, item)
+    begin = np.union1d(np.arange(0, total, run_here), np.arange(0, total, run_there))
+    return (
+        here[begin // run_here] + begin % run_here,
+        there[begin // run_there] + begin % run_there,
+        np.diff(begin, append=total),
+    )
+
+
+def _read(
+    endpoint: p2p.Endpoint, connection: int, pieces: list[tuple[Any, Any, Any]], local: list[Any], remote: list[Any]
+) -> tuple[bool, int]:
+    """Starts to read the pieces of each tensor, as one list."""
+    counts = [sizes.size for _, _, sizes in pieces]
+    blobs = []
+    for (_, there, sizes), desc in zip(pieces, remote, strict=True):
+        blob = np.tile(np.array(desc.lkeys, "<u4").view(np.uint8), (sizes.size, 1))
+        blob[:, :8] = (there + desc.addr).astype("<u8").view(np.uint8).reshape(-1, 8)
+        blobs.append(blob)
+    return endpoint.readv_async(
+        connection,
+        np.repeat(np.array([desc.mr_id for desc in local], np.uint64), counts),
+        np.concatenate([here + desc.addr for (here, _, _), desc in zip(pieces, local, strict=True)]).astype(np.uint64),
+        np.concatenate([sizes for _, _, sizes in pieces]).astype(np.uint64),
+        np.concatenate(blobs),
+    )
