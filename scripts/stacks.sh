@@ -8,7 +8,7 @@
 #   lmcache             its transfer channel over NIXL with the backend TCPX, beside UCX
 #   checkpoint_engine   its P2PStore by uccl.mooncake
 #   vllm                prefill and decode in two processes: NixlConnector with the backend TCPX, and MooncakeConnector by
-#                       uccl.mooncake; beside it the class of SGLang's that calls Mooncake, which needs the same packages
+#                       uccl.mooncake; a trainer's weights into a worker and into a server; beside it the class of SGLang's that calls Mooncake, which needs the same packages
 # And tests that are in no package, where a variable names a checkout of their sources:
 #   nixl_tests          NIXL's, of NIXL_SOURCES, with the wheel NIXL_VERSION (1.5.1)
 #   uccl_tests          UCCL's, of UCCL_SOURCES, on host memory
@@ -63,6 +63,8 @@ run_stack() {
       "$python" -m pip --disable-pip-version-check -q uninstall -y torchvision torchaudio torchcodec || return
       "$python" -m uccl.nixl install || return
       "$python" -m uccl.mooncake install || return
+      PYTHONPATH=tests/stacks/support "$python" tests/stacks/vllm/weights.py || return
+      "$python" tests/stacks/vllm/weights_server.py "$folder/weights" || return
       "$python" tests/stacks/vllm/run.py "$folder/run" || return
       "$python" tests/stacks/vllm/mooncake_connector.py "$folder/mooncake" || return
       if [ ! -f "$folder/sglang/complete" ]; then

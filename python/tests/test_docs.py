@@ -192,6 +192,11 @@ def with_ray(text, _):
     assert names["Source"]
 
 
+def with_vllm(text, _):
+    compile(text, "page", "exec")
+    assert "UcclTrainerInitInfo(rank=0" in (ROOT / "tests/stacks/vllm/weights_server.py").read_text()
+
+
 def weights(text, _):
     model = types.SimpleNamespace(
         state_dict=lambda: {"weight": np.full((1024, 512), 3, np.float32), "norm": np.full(8, 4, np.float32)}
@@ -215,6 +220,7 @@ EXAMPLES = {
     "async with aio.Endpoint() as ep:": coroutines,
     "dist.all_gather_object(told, (endpoint.get_metadata(), endpoint.get_serialized_descs(regions)))": ranks,
     "from uccl import ray as uccl_ray": with_ray,
+    "from uccl.weights.vllm import UcclTrainerInitInfo": with_vllm,
     "from uccl.weights import Publisher, Shard, Subscriber": weights,
 }
 
@@ -308,6 +314,7 @@ COMMANDS = {
     r"python -m uccl\.mooncake (install|status|uninstall)": mooncake,
     r"scripts/test_python\.sh": held("scripts/test.sh", "scripts/test_python.sh"),
     r"c\+\+ .*pkg-config.*": held("tests/install/use_installed.sh", "pkg-config --cflags --libs"),
+    r"VLLM_SERVER_DEV_MODE=1 vllm serve MODEL .*": held("tests/stacks/vllm/weights_server.py", "--weight-transfer-config"),
     r"vllm serve MODEL .*MooncakeConnector.*": held("tests/stacks/vllm/mooncake_connector.py", "MooncakeConnector"),
     r"vllm serve MODEL .*": held("tests/stacks/vllm/run.py", "NixlConnector"),
     r"\(umask 077 && .*\)": key_file,

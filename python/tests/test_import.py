@@ -33,6 +33,15 @@ _, status = os.waitpid(child, 0)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
 
+_PLUGIN = """
+import sys
+from importlib.metadata import entry_points
+(plugin,) = entry_points(group='vllm.general_plugins', name='uccl')
+sys.modules['vllm'] = None
+plugin.load()()  # vLLM calls it in each of its processes
+assert not {'torch', 'numpy', 'uccl._p2p', 'uccl.weights'} & set(sys.modules)
+"""
+
 
 def run_python(code, seconds=30, **keywords):
     return subprocess.run(
@@ -112,3 +121,8 @@ def test_error_classes():
     assert issubclass(p2p.TimedOut, TimeoutError)
     assert issubclass(p2p.PeerGone, ConnectionError)
     assert _p2p.get_oob_ip is p2p.get_oob_ip
+
+
+def test_entry_point_for_vllm_imports_nothing():
+    done = run_python(_PLUGIN)
+    assert done.returncode == 0, done.stderr

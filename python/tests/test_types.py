@@ -20,10 +20,13 @@ needs_pyright = pytest.mark.skipif(
 CONFIGURATION = """
 [mypy]
 strict = True
-# torch, Ray and NIXL need not be installed, and are none of ours.
+# torch, Ray, vLLM and NIXL need not be installed, and are none of ours.
 [mypy-torch.*]
 follow_imports = skip
 [mypy-ray.*]
+follow_imports = skip
+ignore_missing_imports = True
+[mypy-vllm.*]
 follow_imports = skip
 ignore_missing_imports = True
 [mypy-uccl._p2p]
@@ -35,6 +38,9 @@ disallow_incomplete_defs = False
 disallow_any_unimported = False
 [mypy-uccl.ray]
 # Ray's, too.
+disallow_any_unimported = False
+disallow_subclassing_any = False
+[mypy-uccl.weights.vllm]
 disallow_any_unimported = False
 disallow_subclassing_any = False
 """

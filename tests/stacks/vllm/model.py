@@ -10,15 +10,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 _END = "<end>"
 
 
-def make_model(folder: Path) -> Path:
-    """Writes it to `folder`: the same bytes each time."""
+def make_model(folder: Path, seed: int = 1) -> Path:
+    """Writes it to `folder`: the same bytes each time for one seed."""
     vocabulary = {text: index for index, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_END, pad_token=_END)
     fast.save_pretrained(folder)
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(fast),
         hidden_size=256,

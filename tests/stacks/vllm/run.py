@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,14 @@ def free_port() -> int:
 class Server:
     """vLLM's server in a process group of its own, its output in a file."""
 
-    def __init__(self, model: Path, log: Path, transfer: dict[str, Any] | None, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        transfer: dict[str, Any] | None,
+        environment: dict[str, str],
+        more: Sequence[str] = (),
+    ) -> None:
         self.log = log
         self.port = free_port()
         self.side_port = free_port()
@@ -55,6 +62,7 @@ class Server:
         self._arguments += ["--no-enable-prefix-caching"]
         if transfer is not None:
             self._arguments += ["--kv-transfer-config", json.dumps(transfer)]
+        self._arguments += more
         self._model = model
         self._environment = os.environ | environment | {
             "VLLM_CPU_KVCACHE_SPACE": "1",
