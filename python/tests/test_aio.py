@@ -246,7 +246,7 @@ def test_tensors_views_and_keywords():
             one = here.transfer_future(here.read_async(mine, out, blob))
             assert await one == 4096 and await one == 0  # told before
             with pytest.raises(ValueError, match="."):
-                await here.read(mine, np.zeros((8, 8), np.uint8).T, blob)
+                await here.read(mine, np.broadcast_to(out[:8], (8, 8)), blob)
             buffer = bytearray(64)
             assert there.advertise(theirs, into_id, into.ctypes.data, 4096, buffer) is None and bytes(buffer) == blob
             (only,) = there.advertisev([into_id], [into.ctypes.data], [4096])

@@ -25,7 +25,7 @@ bool says(nb::handle object, const char* method, bool without) {
   return bound.is_none() ? without : nb::cast<bool>(bound());
 }
 
-/// From what torch and DLPack count in elements.
+/// Its strides count elements.
 Layout layout_of_torch(nb::handle object) {
   const auto item = nb::cast<std::size_t>(object.attr("element_size")());
   std::vector<Dimension> dimensions;
@@ -178,7 +178,10 @@ void check(const Tensor& tensor, const std::string& call, Use use) {
 
 Tensor tensor_of(nb::handle object, const char* call, Use use) {
   for (const auto from : {from_torch, from_cuda_array, from_buffer, from_dlpack}) {
-    if (auto tensor = from(object, call)) return check(*tensor, call, use), std::move(*tensor);
+    auto tensor = from(object, call);
+    if (!tensor) continue;
+    check(*tensor, call, use);
+    return std::move(*tensor);
   }
   const nb::str type = nb::type_name(object.type());
   throw nb::type_error((std::string(call) + ": " + type.c_str() +
