@@ -64,7 +64,9 @@ run_stack() {
       "$python" -m uccl.nixl install || return
       "$python" -m uccl.mooncake install || return
       PYTHONPATH=tests/stacks/support "$python" tests/stacks/vllm/weights.py || return
-      "$python" tests/stacks/vllm/weights_server.py "$folder/weights" || return
+      for workers in 1 2; do
+        "$python" tests/stacks/vllm/weights_server.py "$folder/weights" --workers "$workers" || return
+      done
       "$python" tests/stacks/vllm/run.py "$folder/run" || return
       "$python" tests/stacks/vllm/mooncake_connector.py "$folder/mooncake" || return
       if [ ! -f "$folder/sglang/complete" ]; then
