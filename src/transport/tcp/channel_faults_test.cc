@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "drivers/socket/socket.h"
 #include "support/bounds.h"
 #include "support/lonely_host.h"
+#include "support/memory.h"
 #include "transport/tcp/channel_pair.h"
 #include "transport/tcp/stream/descriptors.h"
 #include "transport/tcp/stream/frame.h"
@@ -228,6 +230,22 @@ TEST_P(ChannelFaultsTest, AbandonedWriteIsSentFromACopy) {
   std::fill(here.bytes.begin(), here.bytes.end(), std::byte{0});
   ASSERT_TRUE(outcome(left_, 1));
   EXPECT_EQ(there.bytes, sent);
+}
+
+TEST_P(ChannelFaultsTest, AbandonedWriteOfBadMemoryFails) {
+  ASSERT_TRUE(open());
+  Memory here = left_.memory(32 * kMiB, *right_.transport);
+  Memory there = right_.memory(32 * kMiB, *left_.transport);
+  const std::vector<Segment> segments{whole(here, there)};
+  ASSERT_TRUE(left_.channel->post(batch_of(1, segments)));
+  const auto end = reinterpret_cast<std::uintptr_t>(here.bytes.data() + here.bytes.size());
+  auto* const page = reinterpret_cast<std::byte*>(end / 4096 * 4096 - 4096);
+  testing::spoil({page, 4096}, testing::Bad::kProtected);
+  left_.channel->abandon(BatchId{1});
+  ASSERT_EQ(::mprotect(page, 4096, PROT_READ | PROT_WRITE), 0);
+  const Status status = outcome(left_, 1);
+  ASSERT_FALSE(status) << "zeros were sent in its place";
+  EXPECT_THAT(status.error().message, ::testing::EndsWith("Bad address"));
 }
 
 TEST_P(ChannelFaultsTest, AbandonedWriteThatWaitsNeverLeaves) {

@@ -58,13 +58,16 @@ std::size_t OutFrame::advance(std::size_t bytes) {
   return before - (bytes - part);
 }
 
-void OutFrame::detach() {
+Status OutFrame::detach() {
   copy.resize(body_left());
-  copy_in(copy.data(), std::span(body).subspan(next_piece), copy.size());  // where it is bad: zeros
+  const std::span<const iovec> left = std::span(body).subspan(next_piece);
+  const bool whole = copy_in(copy.data(), left, copy.size()) == copy.size();
+  const Status good = whole ? Status() : tl::unexpected(bad_memory("read", left));
   body.clear();
   next_piece = 0;
   if (!copy.empty()) body.push_back({copy.data(), copy.size()});
   of_batch = false;
+  return good;
 }
 
 void OutFrame::blank() {

@@ -54,8 +54,8 @@ struct OutFrame {
   /// Takes note that the next `bytes` (at most what is left) are sent; answers how many of them were its own.
   std::size_t advance(std::size_t bytes);
 
-  /// Goes on from a private copy of what is left of the body.
-  void detach();
+  /// Goes on from a private copy of what is left of the body; from zeros, and an error, where it is bad.
+  Status detach();
 
   /// Goes on with zeros, because the memory may be read no more.
   void blank();

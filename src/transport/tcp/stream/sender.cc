@@ -288,7 +288,8 @@ bool Sender::abandon(BatchId id) {
     return true;
   }
   if (const auto found = std::find_if(started_.begin(), started_.end(), of_batch); found != started_.end()) {
-    (*found)->detach();
+    const Status good = (*found)->detach();
+    if (!good) writes_.spoiled((*found)->header.number, good.error());
     return true;
   }
   return writes_.has(id);
