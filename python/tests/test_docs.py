@@ -141,6 +141,15 @@ def tensors(text, _):
     assert (both.far == names["array"]).all()
 
 
+def with_gaps(text, _):
+    torch = pytest.importorskip("torch")
+    both, names = common(np.zeros(64, np.uint8))
+    cache, grid = torch.arange(128, dtype=torch.uint8).reshape(8, 16), torch.zeros(8, 8, dtype=torch.uint8)
+    assert run_example(text, {**names, "cache": cache, "first": 2, "last": 10, "grid": grid})["ok"], p2p.last_error()
+    assert (both.far.reshape(8, 8) == cache[:, 2:10].numpy()).all()
+    assert (grid.t() == cache[:, 2:10]).all()
+
+
 def behind_a_stream(text, _):
     _, names = common(np.zeros(64, np.uint8))
     current = types.SimpleNamespace(current_stream=lambda: None)  # no stream is known where there is no GPU
@@ -215,6 +224,7 @@ EXAMPLES = {
     "ok, mr_id = ep.reg(tensor.data_ptr(), tensor.numel() * tensor.element_size())": by_address,
     'ep = p2p.Endpoint(key_file="p2p.keys")': with_keys,
     "ok, mr_id = ep.reg(tensor)": tensors,
+    "ok = ep.write(conn_id, cache[:, first:last], blob)": with_gaps,
     "ok, id = ep.write_async(conn_id, mr_id, ptr, size, blob, stream=torch.cuda.current_stream())": behind_a_stream,
     "ok, blob = ep.advertise(conn_id, mr_id, ptr, size)": one_sided,
     "async with aio.Endpoint() as ep:": coroutines,
