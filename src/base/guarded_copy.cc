@@ -72,7 +72,7 @@ p2p_copy_failed:
 
 extern "C" {
 int p2p_copy(void* to, const void* from, std::size_t bytes);
-extern const char p2p_copy_failed;
+extern const char p2p_copy_failed;  // NOLINT(readability-identifier-naming)
 }
 
 namespace p2p {

@@ -50,7 +50,8 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
 
   /// Queues a message, to leave at the next `flush`. `tail` continues its last field, which is Bytes. May be
   /// called under the caller's locks, which then make the order. Fails if the tail's memory is bad.
-  Status say(const wire::Message& message, std::span<const ByteView> tail = {});
+  Status say(const wire::Message& message, std::span<const ByteView> tail);
+  void say(const wire::Message& message) { static_cast<void>(say(message, {})); }
 
   /// What was said last may be one of many a moment: it waits for others, but not for longer than the peer
   /// takes to answer what went before.

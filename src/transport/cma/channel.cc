@@ -198,7 +198,7 @@ Status CmaChannel::share_ring() {
     message_reader_.arm_events();
   }
   if (apart_) slots_ = SharedSlots(std::move(descriptor), ring_bytes(2), mine);
-  return mine ? send_proof(apart_ ? slots_.file() : descriptor) : Status();
+  return mine ? send_proof(apart_ ? slots_.file() : descriptor) : Status();  // NOLINT(*-use-after-move)
 }
 
 Status CmaChannel::send_proof(const UniqueFd& ring) const {
