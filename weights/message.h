@@ -67,7 +67,7 @@ struct Have {  ///< then, whenever more has come
   Key key;
   std::vector<ChunkDigest> chunks;
 };
-struct Done {  ///< to the publisher: all has come
+struct Done {  ///< to everybody; the publisher counts it: all has come
   Key key;
 };
 

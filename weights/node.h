@@ -66,7 +66,7 @@ class Node {
   /// What is due. True: there is more, at once.
   virtual bool step() = 0;
   /// Whether to look for messages often.
-  virtual bool busy() const = 0;
+  virtual bool busy() const { return false; }
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;  ///< after each turn of the thread

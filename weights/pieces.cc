@@ -133,10 +133,12 @@ LocalSpan Lent::span(std::uint64_t address, std::uint64_t bytes) const {
 }
 
 bool Lent::overlaps(const Piece& range) const {
-  return std::ranges::any_of(regions_, [&](const MemoryRegion& region) {
-    const auto begin = reinterpret_cast<std::uint64_t>(region.data());
-    return range.address < begin + region.size() && begin < range.address + range.bytes;
-  });
+  const auto begin = [](const MemoryRegion& region) {
+    return reinterpret_cast<std::uint64_t>(region.data());
+  };
+  const auto end = [&](const MemoryRegion& region) { return begin(region) + region.size(); };
+  const auto at = std::ranges::upper_bound(regions_, range.address, {}, end);
+  return at != regions_.end() && begin(*at) < range.address + range.bytes;
 }
 
 Result<std::unique_ptr<LentTable>> LentTable::make(Endpoint& endpoint, std::string bytes) {

@@ -69,9 +69,11 @@ void extend(Region& region, const Region::Level& level) {
   }
   if (region.depth > 0) {
     Region::Level& inner = region.levels[region.depth - 1];
-    const auto count = static_cast<std::int64_t>(inner.count);
-    if (level.source_stride == inner.source_stride * count &&
-        level.target_stride == inner.target_stride * count) {
+    const auto whole = [&](std::int64_t stride) {  // one of a peer's may overflow
+      return static_cast<std::int64_t>(static_cast<std::uint64_t>(stride) * inner.count);
+    };
+    if (level.source_stride == whole(inner.source_stride) &&
+        level.target_stride == whole(inner.target_stride)) {
       inner.count *= level.count;
       return;
     }

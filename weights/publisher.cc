@@ -63,11 +63,15 @@ class Publisher::Impl : public Node {
   Status wait_copies(std::uint64_t version, std::size_t count, std::chrono::nanoseconds timeout);
 
  private:
+  struct Waiting {
+    LinkPtr link;
+    RegionDescriptor demand;  // in its memory
+  };
   /// Those who want the same. Their demand is read from the first one, and planned; then each chunk is
   /// hashed, and what is hashed can be had.
   struct Class {
-    std::unique_ptr<TableRead> reading;
-    std::vector<LinkPtr> waiting;
+    std::unique_ptr<TableRead> reading;  // of the first that waits
+    std::vector<Waiting> waiting;
     std::unique_ptr<Holding> holding;  // null: not planned yet
     std::unique_ptr<OwnedPieces> pieces;
   };
@@ -84,16 +88,16 @@ class Publisher::Impl : public Node {
   void on_lost(const LinkPtr& link) override;
   void on_message(const LinkPtr& link, Message message) override;
   bool step() override;
-  bool busy() const override { return moving_; }
 
   Publication* find(const Key& key);
   void join(const LinkPtr& link, const Join& join);
   void plan(Publication& publication, std::uint64_t demand);
   void hash_next(Class& among);
-  void refuse(Class& among, const Key& key, const std::string& why);
+  void read_first(Class& among, const Key& key);
+  void refuse_first(Class& among, const Key& key, const std::string& why);
+  void refuse_all(Class& among, const Key& key, const std::string& why);
 
   std::map<std::uint64_t, std::unique_ptr<Publication>> publications_;  // by version
-  bool moving_ = false;                                                 // some class is not whole everywhere
 };
 
 Status Publisher::Impl::publish(std::uint64_t version, Manifest owned) {
@@ -157,8 +161,10 @@ void Publisher::Impl::on_open(const LinkPtr& link) {
 void Publisher::Impl::on_lost(const LinkPtr& link) {
   for (auto& [version, publication] : publications_) {
     for (auto& [demand, among] : publication->classes) {
-      std::erase(among.waiting, link);
       if (among.holding) among.holding->forget(link);
+      const bool first = !among.waiting.empty() && among.waiting[0].link == link;
+      std::erase_if(among.waiting, [&](const Waiting& one) { return one.link == link; });
+      if (first) read_first(among, {version, publication->key.publication, demand});
     }
     std::erase_if(publication->classes, [](const auto& row) {
       const Class& among = row.second;
@@ -194,15 +200,30 @@ void Publisher::Impl::join(const LinkPtr& link, const Join& join) {
   }
   Class& among = publication->classes[join.key.demand];
   if (among.holding) return among.holding->admit(link);
-  among.waiting.push_back(link);
-  if (among.reading) return;
-  auto reading = TableRead::start(*this, link, join.demand);
-  if (!reading) return refuse(among, join.key, reading.error().message);
-  among.reading = std::move(*reading);
+  among.waiting.push_back({link, join.demand});
+  if (!among.reading) read_first(among, join.key);
 }
 
-void Publisher::Impl::refuse(Class& among, const Key& key, const std::string& why) {
-  for (const LinkPtr& link : among.waiting) send(link, Refuse{key, why});
+void Publisher::Impl::read_first(Class& among, const Key& key) {
+  among.reading = nullptr;
+  while (!among.reading && !among.waiting.empty()) {
+    auto reading = TableRead::start(*this, among.waiting[0].link, among.waiting[0].demand);
+    if (!reading) {
+      refuse_first(among, key, reading.error().message);
+    } else {
+      among.reading = std::move(*reading);
+    }
+  }
+}
+
+/// Its demand could not be had; those behind it may have the same.
+void Publisher::Impl::refuse_first(Class& among, const Key& key, const std::string& why) {
+  send(among.waiting[0].link, Refuse{key, why});
+  among.waiting.erase(among.waiting.begin());
+}
+
+void Publisher::Impl::refuse_all(Class& among, const Key& key, const std::string& why) {
+  for (const Waiting& one : among.waiting) send(one.link, Refuse{key, why});
   among = Class();
 }
 
@@ -210,18 +231,21 @@ void Publisher::Impl::plan(Publication& publication, std::uint64_t demand) {
   Class& among = publication.classes[demand];
   const Key key{publication.key.version, publication.key.publication, demand};
   const auto reading = std::move(among.reading);
-  if (auto status = reading->status(); !status) return refuse(among, key, status.error().message);
-  if (digest_of(reading->bytes()) != demand) return refuse(among, key, "what it wants has another digest");
+  const Status had = reading->status();
+  if (!had || digest_of(reading->bytes()) != demand) {
+    refuse_first(among, key, had ? "what it wants has another digest" : had.error().message);
+    return read_first(among, key);
+  }
   auto wanted = Demand::decode(reading->bytes());
-  if (!wanted) return refuse(among, key, wanted.error().message);
+  if (!wanted) return refuse_all(among, key, wanted.error().message);
   auto holding =
       std::make_unique<Holding>(*this, key, std::move(*wanted), publication.table->region.descriptor());
   auto pieces = OwnedPieces::make(publication.owned, holding->demand());
-  if (!pieces) return refuse(among, key, pieces.error().message);
+  if (!pieces) return refuse_all(among, key, pieces.error().message);
   among.holding = std::move(holding);
   among.pieces = std::move(*pieces);
   among.holding->learn(self());
-  for (const LinkPtr& link : std::exchange(among.waiting, {})) among.holding->admit(link);
+  for (const Waiting& one : std::exchange(among.waiting, {})) among.holding->admit(one.link);
 }
 
 void Publisher::Impl::hash_next(Class& among) {
@@ -237,11 +261,9 @@ void Publisher::Impl::hash_next(Class& among) {
 
 bool Publisher::Impl::step() {
   bool more = false;
-  moving_ = false;
   for (auto& [version, publication] : publications_) {
     for (auto& [demand, among] : publication->classes) {
       if (among.reading && among.reading->done()) plan(*publication, demand);
-      moving_ |= among.reading != nullptr;
       if (!among.holding || among.holding->whole()) continue;
       hash_next(among);
       more = true;

@@ -114,6 +114,7 @@ class Subscriber::Impl : public Node {
 
   void redial();
   void join(Held& held);
+  void ask_again(Held& held);
   void take(const LinkPtr& link, Held& held, const Message& message);
   Held* find(const Key& key);
   Result<std::unique_ptr<Held>> prepare(std::uint64_t version, const Manifest& wanted,
@@ -304,6 +305,7 @@ void Subscriber::Impl::on_open(const LinkPtr& link) {
   for (const auto& [version, held] : held_) {
     if (!held->holding || !held->holding->whole() || held->fetch) continue;
     Key key = held->holding->key();
+    send(link, Done{key});  // what was said before may have been lost with the link
     key.demand = 0;
     send(link, Offer{key});
   }
@@ -312,10 +314,18 @@ void Subscriber::Impl::on_open(const LinkPtr& link) {
 void Subscriber::Impl::on_lost(const LinkPtr& link) {
   std::erase_if(offers_, [&](const Offered& offer) { return offer.link == link; });
   for (const auto& [version, held] : held_) {
-    if (held->directory == link) held->directory = nullptr;
     if (held->holding) held->holding->forget(link);
     if (held->fetch) held->fetch->lost(link);
+    if (held->directory == link) ask_again(*held);
   }
+}
+
+/// Who was asked is gone. Before its answer it is as if nobody had offered the version.
+void Subscriber::Impl::ask_again(Held& held) {
+  held.directory = nullptr;
+  if (held.admitted) return;
+  held.fetch = nullptr;  // refers to the holding
+  held.holding = nullptr;
 }
 
 Subscriber::Impl::Held* Subscriber::Impl::find(const Key& key) {
@@ -337,6 +347,7 @@ void Subscriber::Impl::on_message(const LinkPtr& link, Message message) {
       const bool same = held->holding && held->holding->key().version == key.version &&
                         held->holding->key().publication == key.publication;
       if (same && held->fetch) held->fetch->lost(link);
+      if (same && held->directory == link && !held->admitted) ask_again(*held);
     }
   } else if (Held* held = find(key)) {
     take(link, *held, message);

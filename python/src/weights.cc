@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "convert/errors.h"
@@ -28,19 +29,34 @@ namespace {
 
 using Numbers64 = std::vector<std::uint64_t>;
 
-/// A publisher or subscriber that may be closed while calls are under way.
+/// A publisher or subscriber that may be closed while calls are under way. The GIL guards the handle itself.
 template <class T>
 class Closable {
  public:
   explicit Closable(T made) : made_(std::make_shared<T>(std::move(made))) {}
+  ~Closable() { close(); }
+  Closable(const Closable&) = delete;
+  Closable& operator=(const Closable&) = delete;
 
   std::shared_ptr<T> get() const {
     if (!made_) raise({ErrorCode::kNotFound, "This publisher or subscriber of weights is closed."});
+    if (generation_ != fork_generation()) {
+      raise(
+          {ErrorCode::kUnavailable,
+           "This publisher or subscriber of weights was made before fork(), and works in the parent alone."});
+    }
     return made_;
   }
+  bool closed() const { return !made_; }
   void close() {
+    std::shared_ptr<T> made = std::exchange(made_, nullptr);
+    if (!made) return;
+    if (generation_ != fork_generation()) {
+      new std::shared_ptr<T>(std::move(made));  // its threads live in the parent only, as those of endpoints
+      return;
+    }
     const Released released;
-    made_.reset();
+    made.reset();
   }
 
   /// `call(T&)` without the GIL.
@@ -55,6 +71,7 @@ class Closable {
 
  private:
   std::shared_ptr<T> made_;
+  const std::uint64_t generation_ = fork_generation();
 };
 using PyPublisher = Closable<Publisher>;
 using PySubscriber = Closable<Subscriber>;
@@ -106,24 +123,27 @@ Row stage(const PySubscriber& self, std::uint64_t version, const Manifest& wante
     latest = progress;
     return go_on.load();
   };
-  const auto subscriber = self.get();
+  auto subscriber = self.get();
   auto staged = std::async(std::launch::async, [&] { return subscriber->stage(version, wanted, options); });
   struct End {  // the memory is the caller's again when this call returns
     std::atomic<bool>& go_on;
     std::future<Status>& staged;
+    std::shared_ptr<Subscriber>& subscriber;
     ~End() {
       go_on = false;
       const Released released;
       if (staged.valid()) staged.wait();
+      subscriber.reset();  // it may be the last, and wait for peers
     }
   };
   {
-    const End end{go_on, staged};
+    const End end{go_on, staged, subscriber};
     for (bool done = false; !done;) {
       {
         const Released released;
         done = staged.wait_for(kSlice) == std::future_status::ready;
       }
+      if (self.closed()) go_on = false;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       Progress now;
       {

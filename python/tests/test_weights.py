@@ -2,8 +2,10 @@
 """uccl.weights: what the C++ tests do not see, which is tensors of Python."""
 
 import gc
+import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -65,6 +67,44 @@ def test_versions_follow_one_another_and_in_place_needs_no_copy(publisher):
             subscriber.commit()
             assert (target == version).all()
             publisher.withdraw(version)
+
+
+def test_read_only_arrays_are_not_staged_over(publisher):
+    publisher.publish(1, {"w": np.ones(64, np.uint8)})
+    target = np.frombuffer(bytes(64), np.uint8)
+    with subscriber_of(publisher, {"w": target}) as subscriber, pytest.raises(ValueError, match="read-only"):
+        subscriber.stage(1, in_place=True, timeout=30)
+    assert not target.any()
+
+
+def test_close_ends_a_stage_under_way(publisher):
+    subscriber = subscriber_of(publisher, {"w": np.zeros(64, np.uint8)})
+    waits, failed = threading.Event(), []
+
+    def stage():
+        with pytest.raises(Exception, match="ended it") as raised:
+            subscriber.stage(7, timeout=None, progress=lambda _: waits.set())
+        failed.append(raised.value)
+
+    thread = threading.Thread(target=stage, daemon=True)
+    thread.start()
+    assert waits.wait(30)
+    subscriber.close()
+    thread.join(30)
+    assert failed
+
+
+def test_a_forked_child_is_told_so(publisher):
+    child = os.fork()
+    if child == 0:
+        try:
+            publisher.copies(1)
+        except Exception as error:  # noqa: BLE001 - whatever else would be wrong
+            publisher.close()
+            os._exit(0 if "fork" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert publisher.copies(1) == 0
 
 
 def test_tensors_with_gaps_are_copied(publisher):

@@ -162,6 +162,27 @@ TEST(WeightsMove, SurvivorsOfAKilledRelayGetAll) {
   }
 }
 
+// What a class wants is read from the first that asks.
+TEST(WeightsMove, WhoAsksFirstAndDiesHoldsUpNobodyBehind) {
+  for (int seed = 1; seed <= seeds(4); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 dice(static_cast<std::uint64_t>(seed));
+    const Cast cast;
+    auto publisher = cast.publisher();
+    ASSERT_EQ(publisher.call("publish 1"), "ok ");
+    std::vector<WeightsMember> subscribers;
+    for (int i = 0; i < 3; ++i) subscribers.push_back(cast.subscriber(2, {publisher.place()}));
+    for (WeightsMember& member : subscribers) ASSERT_THAT(member.call("wait 1"), StartsWith("ok"));
+    publisher.process().stop();
+    subscribers[0].begin("stage 1");
+    std::this_thread::sleep_for(std::chrono::microseconds(dice() % 50000));  // the moment, by seed
+    subscribers[0].process().kill_now();
+    for (int i = 1; i < 3; ++i) subscribers[i].begin("stage 1");
+    publisher.process().go_on();
+    for (int i = 1; i < 3; ++i) staged(subscribers[i].finish());
+  }
+}
+
 TEST(WeightsMove, WithoutThePublisherOneCopyIsEnough) {
   const Cast cast{1, 16 << 10};
   auto publisher = cast.publisher();

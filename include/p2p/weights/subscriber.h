@@ -34,7 +34,8 @@ struct SubscriberOptions {
   /// to 32 MiB.
   std::uint64_t chunk_bytes = 0;
 
-  /// With nobody left who has what is missing, or nobody to ask, a stage fails after this long.
+  /// A stage that takes part fails after this long with nobody left who has what is missing. Before, it waits
+  /// for somebody who offers the version.
   std::chrono::milliseconds stall{10000};
 };
 

@@ -114,8 +114,9 @@ class Subscriber:
         **options: object,
     ) -> None:
         places = [publishers] if isinstance(publishers, str) else list(publishers)
-        self._boxes = boxes_of(tensors, writable=True)
+        boxes = boxes_of(tensors, writable=True)
         self._made = _p2p.WeightsSubscriber(places, chunk_bytes, stall, **options)
+        self._boxes = boxes  # after it: attributes go in this order, and peers may read this memory until it ends
         self._staging: Staging | None = None
         self._in_place = False
         self._here: int | None = None  # whose bytes peers may read

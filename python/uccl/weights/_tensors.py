@@ -70,6 +70,8 @@ class Box:
     def require_in_place(self) -> None:
         if not self.on_host or not self.dense:
             raise ValueError(f"tensor '{self.name}' cannot be staged in place: it lies on a GPU or has gaps")
+        if isinstance(self.tensor, np.ndarray) and not self.tensor.flags.writeable:
+            raise ValueError(f"tensor '{self.name}' cannot be staged in place: it is read-only")
 
     def copied(self) -> Box:
         """With memory of its own, on the host."""
