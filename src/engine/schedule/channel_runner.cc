@@ -213,10 +213,14 @@ void ChannelRunner::drop(const Error& error, PostUnlockActions& actions) {
   if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_) {
     left = leaver->leave();
   }
+  // A peer in its handshake hears by the report why, before its end of a closed socket says only that.
+  std::shared_ptr<Channel> unready;
+  if (!ready_) unready = std::move(channel_);
   channel_.reset();
   flying_.fail_all(error, std::move(left), fence_, actions);
   lane_->remove(*this);
   report(tl::unexpected(own.message.empty() ? error : own), actions);
+  if (unready) actions.call([last = std::move(unready)] {});
 }
 
 std::optional<ChannelRunner::Clock::time_point> ChannelRunner::quiet_since() {

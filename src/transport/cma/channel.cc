@@ -344,13 +344,14 @@ void CmaChannel::fail_with(Error error) {
 }
 
 void CmaChannel::finish() {
+  const bool served = state_ != ChannelState::kConnecting || closing_;
   state_ = ChannelState::kFailed;
   fail_staged(error_);
   // Closed, they leave `events_`, which nothing more is to wake.
   listener_.reset();
   strangers_.clear();
-  hang_up();
   process_.reset();
+  if (served) hang_up();  // else with the channel, once the session tells the peer why
 }
 
 // For good, and says so. What still wakes is no end; nobody takes it off the socket from now on.
