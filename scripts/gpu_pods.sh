@@ -22,22 +22,23 @@ pod=(setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user --map-cur
 # shellcheck disable=SC2016  # expanded by the shell that it starts
 hides() { hide=(unshare --mount sh -c 'mount --bind /dev/null "/dev/nvidia$0" && exec "$@"' "$1"); }
 
-# rows NAME HERE THERE: the client's memory is HERE, the server's THERE.
+# rows NAME HERE THERE OPTION...: the client's memory is HERE, the server's THERE.
 rows() {
-  local words
+  local words name=$1 here=$2 there=$3
+  shift 3
   rm -f "$folder/said" "$folder/rows"
   mkfifo "$folder/said"
   ip netns exec "$right" "${server_hides[@]}" "${pod[@]}" timeout 60 "$perf" server --listen 10.97.0.2 --port 0 \
-    --memory "$3" >"$folder/said" 2>"$folder/server" &
+    --memory "$there" >"$folder/said" 2>"$folder/server" &
   server=$!
   read -r -t 30 words <"$folder/said"
   if UCCL_P2P_LISTEN_ADDRESS=10.97.0.1 ip netns exec "$left" "${client_hides[@]}" "${pod[@]}" timeout 60 "$perf" client \
-    10.97.0.2 --port "${words##*:}" --memory "$2" --op write,read --size 64K,256M --depth 4 --duration 0.5 --json - \
-    >"$folder/rows" 2>"$folder/client"; then
-    grep '^{' "$folder/rows" | sed "s/^/$1 /"
+    10.97.0.2 --port "${words##*:}" --memory "$here" --op write,read --size 64K,256M --depth 4 --duration 0.5 --json - \
+    "$@" >"$folder/rows" 2>"$folder/client"; then
+    grep -hE '^(\{|route)' "$folder/rows" "$folder/client" | sed "s/^/$name /"
   else
     failed=1
-    echo "$1: FAILED"
+    echo "$name: FAILED"
     tail -n 5 "$folder/server" "$folder/client" "$folder/rows"
   fi
   kill "$server" 2>/dev/null
@@ -50,6 +51,7 @@ all() {
   rows "$1cudaMalloc" cuda:0 "cuda:$far"
   rows "$1cuMemMap" mapped:0:2 "mapped:$far:2"
   rows "$1private" private:0:2 "private:$far:2"
+  rows "$1tcp" cuda:0 "cuda:$far" --transport tcp
 }
 all ''
 if ((gpus > 1)); then

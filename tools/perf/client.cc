@@ -33,15 +33,24 @@ std::string describe(const Row& row) {
                      row.transport.empty() ? "" : " over ", row.transport);
 }
 
-/// The transport of the route between memories of these kinds; says the route once to the report.
-std::string note_route(const Connection& connection, MemoryKind local, MemoryKind remote, Report& report) {
-  std::string transport;
-  for (const Route& route : connection.routes()) {
-    if (route.local != local || route.remote != remote) continue;
-    report.route(route);
-    transport = route.transport;
+/// The route that the row's memory took: not always that of all memory of its kind.
+Route route_of(const Connection& connection, MemoryKind local, const Figures& figures) {
+  for (Route& route : connection.routes()) {
+    if (route.local == local && route.remote == figures.remote &&
+        route.transport == figures.taken.transport) {
+      return std::move(route);
+    }
   }
-  return transport;
+  Route route{.local = local,
+              .remote = figures.remote,
+              .transport = figures.taken.transport,
+              .reason = "the best that works for this memory",
+              .detail = figures.taken.detail,
+              .history = {}};
+  for (const auto& passed : figures.taken.passed) {
+    route.reason += fmt::format("; before it {}: {}", passed.transport, passed.reason);
+  }
+  return route;
 }
 
 /// Measures rows over one connection. False if any failed.
@@ -73,7 +82,7 @@ bool run_group(const ClientPlan& plan, std::span<const Row> rows, Report& report
       if (!connection->status()) return false;
       continue;
     }
-    figures->transport = note_route(*connection, local, figures->remote, report);
+    report.route(route_of(*connection, local, *figures));
     figures->stats = connection->stats();
     report.row(row, *figures);
     if (row.verify && !figures->verified) {

@@ -59,13 +59,13 @@ constexpr Comparison kComparisons[] = {
 
 void show_ratio(const Comparison& comparison, const Baseline& baseline, const Report& report) {
   for (const auto& [row, figures] : report.rows()) {
-    if (row.operation != comparison.operation || figures.transport != comparison.transport ||
+    if (row.operation != comparison.operation || figures.taken.transport != comparison.transport ||
         row.size != comparison.size || row.blocks != comparison.blocks) {
       continue;
     }
     const double value = comparison.latency ? figures.latency_us_p50 : figures.gbytes_per_second(row);
     fmt::print(report.table(), "  {:5} {} x {:4} over {}: {:.2f} of it\n", to_string(row.operation),
-               row.blocks, format_size(row.size), figures.transport, value / baseline.value);
+               row.blocks, format_size(row.size), figures.taken.transport, value / baseline.value);
     return;
   }
 }

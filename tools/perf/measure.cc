@@ -69,6 +69,10 @@ class Posts {
 
   std::uint64_t slots() const { return slots_.size(); }
 
+  Result<Explanation> explain() const {
+    return connection_.explain(slots_.front().local.front().region, slots_.front().remote.front().region);
+  }
+
   Transfer post(std::uint64_t count) const {
     const Slot& lists = slots_[count % slots_.size()];
     if (lists.prepared.valid()) return lists.prepared.post();
@@ -308,6 +312,7 @@ Result<Figures> measure(Endpoint& endpoint, const std::string& memory, const Buf
     if (!figures.fault.empty()) break;
   }
   figures.verified = row.verify && figures.fault.empty();
+  if (auto taken = posts->explain()) figures.taken = std::move(*taken);
   if (const auto ended = exchange.call({.request = Request::kEnd}); !ended) {
     return tl::unexpected(ended.error());
   }

@@ -85,7 +85,7 @@ void Report::row(const Row& row, const Figures& figures) {
   rows_.emplace_back(row, figures);
   if (!std::exchange(has_header_, true)) fmt::print(table_, "{}", kHeader);
   fmt::print(table_, "{:6} {:9} {:>5} {:>7} {:>6} {:>8.3f} {:>11.1f} {:>10.1f} {:>10.1f} {:>10.2f}  {}\n",
-             to_string(row.operation), figures.transport, format_size(row.size), row.blocks, row.depth,
+             to_string(row.operation), figures.taken.transport, format_size(row.size), row.blocks, row.depth,
              figures.gbytes_per_second(row), figures.messages_per_second(), figures.latency_us_p50,
              figures.latency_us_p99, figures.post_us,
              !row.verify        ? "not checked"
@@ -95,7 +95,7 @@ void Report::row(const Row& row, const Figures& figures) {
   if (!json_) return;
   const nlohmann::ordered_json object{
       {"op", to_string(row.operation)},
-      {"transport", figures.transport},
+      {"transport", figures.taken.transport},
       {"size_bytes", row.size},
       {"blocks", row.blocks},
       {"depth", row.depth},

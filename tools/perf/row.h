@@ -44,7 +44,7 @@ inline std::uint64_t receives_ahead(const Row& row) { return 2 * row.depth; }
 
 /// What a row gave.
 struct Figures {
-  std::string transport;  ///< that moved the bytes
+  Explanation taken;  ///< which transport moved the bytes, and why none that is preferred to it
   std::uint64_t transfers = 0;
   double seconds = 0;
   double latency_us_p50 = 0;
