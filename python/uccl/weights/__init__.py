@@ -155,10 +155,7 @@ class Subscriber:
         if in_place:
             for box in self._boxes:
                 box.require_in_place()
-        if self._here is not None:  # its memory is the next one's
-            with contextlib.suppress(LookupError, RuntimeError):
-                self._made.drop(self._here)
-            self._here = None
+        self._take_back()  # its memory is the next one's
         if not in_place and self._staging is None:
             self._staging = Staging(self._boxes)
         if in_place:
@@ -176,6 +173,18 @@ class Subscriber:
             self._staging.copy_to(self._boxes)
         self._version = version
         return version
+
+    def receive_into(self, tensors: Tensors) -> None:
+        """From now on versions come into these. Peers do not read the others any more when it returns."""
+        boxes = boxes_of(tensors, writable=True)
+        self._take_back()
+        self._boxes, self._staging, self._version = boxes, None, None
+
+    def _take_back(self) -> None:
+        if self._here is not None:
+            with contextlib.suppress(LookupError, RuntimeError):
+                self._made.drop(self._here)
+            self._here = None
 
     def close(self) -> None:
         """Ends it; what was committed stays. May be repeated."""

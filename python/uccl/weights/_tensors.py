@@ -113,6 +113,16 @@ def manifest_of(boxes: Sequence[Box]) -> Any:
     return manifest
 
 
+def dtype_of(tensor: str, name: str) -> Any:
+    """Torch's type of that name, which a peer has said of a tensor. ValueError: there is none."""
+    import torch
+
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"tensor '{tensor}' is announced with the type '{name}', which torch does not have")
+    return found
+
+
 class Staging:
     """Host memory for boxes, one after another; pinned where one of them is on a GPU."""
 

@@ -26,6 +26,7 @@ from vllm.distributed.weight_transfer.base import (
 
 from uccl import _plugins
 from uccl.weights import Progress, Publisher, Subscriber
+from uccl.weights._tensors import dtype_of
 
 _plugins.vllm()  # a trainer may load none of vLLM's plug-ins
 
@@ -125,7 +126,7 @@ class UcclWeightTransferEngine(WeightTransferEngine[UcclWeightTransferInitInfo, 
         if self._subscriber is None or wanted != self._wanted:
             # All workers have the last batch by now, so nobody takes it from this one.
             self.shutdown()
-            tensors = {name: torch.empty(shape, dtype=_dtype(name, kind), device="cpu") for name, kind, shape in wanted}
+            tensors = {name: torch.empty(shape, dtype=dtype_of(name, kind), device="cpu") for name, kind, shape in wanted}
             self._subscriber = Subscriber(self._trainer.place, tensors)
             self._wanted, self._tensors = wanted, tensors
         self._subscriber.stage(batch.version, in_place=True, progress=_watch(batch.version, self._trainer))
@@ -227,10 +228,3 @@ def _watch(version: int, trainer: UcclWeightTransferInitInfo) -> Callable[[Progr
             )
 
     return watch
-
-
-def _dtype(tensor: str, name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise ValueError(f"tensor '{tensor}' is announced with the type '{name}', which torch does not have")
-    return found
