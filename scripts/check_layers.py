@@ -37,7 +37,7 @@ LAYERS = {
                     "src/device/service.h", "src/drivers/cuda/place.h", "src/drivers/cuda/mark.h"),  # docs/decisions/cuda-place.md
     # The bodies of the public classes.
     "src/api/": ("src/api/", "src/engine/", "src/transport/*", "src/base/", "include/p2p/",
-                 "src/drivers/cuda/place.h", "src/drivers/http/"),
+                 "src/drivers/cuda/place.h", "src/drivers/http/", "src/drivers/socket/"),
     "src/tcpx/": ("src/tcpx/", "include/tcpx/", "src/drivers/nccl_net/", "src/drivers/cuda/",
                   "src/drivers/socket/", "src/device/", "src/kernels/", "src/base/", *VALUES),
     "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/device/", "src/base/", *VALUES),

@@ -170,8 +170,8 @@ struct P2P_API Options {
   /// stream or channel gets only the few slots that it cannot work without.
   std::size_t gpu_staging_bytes = std::size_t{128} << 20;
 
-  /// "address:port" or "[address]:port" at which metrics are served by HTTP, for all endpoints of the process
-  /// that name it; port 0: the system chooses, and the log says which. Empty: none are.
+  /// "address:port" or "[address]:port" at which metrics are served by HTTP, for endpoints of all the user's
+  /// processes on this host that name it; port 0: the system chooses and logs it. Empty: none are.
   std::string metrics;
   bool metrics_public = false;  ///< also at an address that other hosts reach
 

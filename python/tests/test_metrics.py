@@ -2,18 +2,22 @@
 """Metrics as collectors read them: over HTTP, by the official parser and promtool; the dashboard; p2p-top."""
 
 import contextlib
+import http.client
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from other_process import Other
 
 from uccl import p2p, top
 
@@ -148,6 +152,55 @@ def test_a_place_that_is_taken_stops_nobody():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         p2p.Endpoint(0, 2, metrics=f"127.0.0.1:{taken.getsockname()[1]}").close()
+
+
+def until_served(place, path, holds):
+    """The page at ``path`` once ``holds`` of its status and text; whoever served it may just have been killed."""
+    deadline = time.monotonic() + 60
+    told = None
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            told = status(place, path)
+            if holds(*told):
+                return told[1]
+    raise AssertionError(told)
+
+
+def test_processes_of_a_host_are_behind_one_port():
+    place = free_place()
+    others = []
+    try:
+        for _ in range(3):
+            others.append(Other())
+            others[-1].open(metrics=place)
+        first, second, third = (other.process.pid for other in others)
+        text = until_served(place, "/metrics", lambda _, text: text.count("p2p_registered_regions{") == 3)
+        assert {re.search(r'process="(\d+)"', line)[1] for line in text.splitlines() if "p2p_process_up{" in line} == {
+            str(first), str(second), str(third)
+        }  # fmt: skip
+        assert list(prometheus_families(text)["p2p_process_up"]) == [1, 1, 1]
+        os.kill(second, signal.SIGSTOP)
+        # A client of /metrics, and not the probe, is first to wait for it.
+        text = until_served(place, "/metrics", lambda _, text: f'p2p_process_up{{process="{second}"}} 0' in text)
+        assert f'p2p_registered_regions{{process="{third}"' in text
+        until_served(place, "/readyz", lambda code, text: code == 503 and f"process {second}: does not answer" in text)
+        os.kill(second, signal.SIGCONT)
+        until_served(place, "/readyz", lambda code, text: code == 200 and text.count(" listen\n") == 3)
+        others[0].kill()
+        text = until_served(place, "/metrics", lambda _, text: text.count("p2p_registered_regions{") == 2)
+        assert f'process="{first}"' not in text
+        others[1].kill()
+        until_served(place, "/healthz", lambda code, text: (code, text) == (200, "ok, 1 endpoints listen\n"))
+    finally:
+        for other in others:
+            other.kill()
+
+
+def prometheus_families(text):
+    """The values of each metric, by the official parser."""
+    parser = pytest.importorskip("prometheus_client.parser")
+    families = parser.text_string_to_metric_families(text)
+    return {family.name: [sample.value for sample in family.samples] for family in families}
 
 
 def run_top(*words):

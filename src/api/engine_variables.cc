@@ -318,8 +318,9 @@ constexpr OptionVariable kVariables[] = {
      [](Text text, Options& o) { return o.socket_dir = text, Status{}; },
      [](const Options& o) { return o.socket_dir; }},
     {"UCCL_P2P_METRICS",
-     "`address:port` at which metrics are served by HTTP as `/metrics`, for all endpoints of the process; "
-     "`[address]:port` for IPv6. Port 0: the system chooses, and the log says which. Empty: none are.",
+     "`address:port` at which metrics are served by HTTP as `/metrics`, for all endpoints of the user's "
+     "processes on this host that name it; `[address]:port` for IPv6. Port 0: the system chooses, and the "
+     "log says which. Empty: none are.",
      [](Text text, Options& o) { return o.metrics = text, Status{}; },
      [](const Options& o) { return o.metrics; }},
     {"UCCL_P2P_METRICS_PUBLIC",

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "api/metrics_text.h"
-#include "base/log.h"
 #include "base/shared_by_name.h"
 
 namespace p2p {
@@ -21,12 +20,11 @@ Result<std::shared_ptr<MetricsServer>> MetricsServer::of_process(const Options& 
 
 Result<std::shared_ptr<MetricsServer>> MetricsServer::start(const Options& options) {
   auto made = std::make_shared<MetricsServer>();
-  auto server = http::Server::start(
-      {.place = options.metrics, .anybody = options.metrics_public},
-      [self = made.get()](const http::Request& request) { return self->answer(request); });
-  if (!server) return tl::unexpected(server.error());
-  made->server_ = std::move(*server);
-  log(LogLevel::kInfo, "metrics are served at http://{}/metrics", made->server_->place());
+  auto joined =
+      MetricsPlace::join({.place = options.metrics, .anybody = options.metrics_public},
+                         [self = made.get()](const http::Request& request) { return self->answer(request); });
+  if (!joined) return tl::unexpected(joined.error());
+  made->place_ = std::move(*joined);
   return made;
 }
 

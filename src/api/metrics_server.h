@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "api/metrics_place.h"
 #include "base/mutex.h"
 #include "drivers/http/server.h"
 #include "engine/endpoint.h"
@@ -11,8 +12,8 @@
 
 namespace p2p {
 
-/// Serves the metrics of endpoints, and their health, at one place (address and port), one server for each
-/// place in a process. Thread-safe.
+/// Answers for the endpoints of this process that name one place: their metrics and their health.
+/// Thread-safe.
 class MetricsServer {
  public:
   static Result<std::shared_ptr<MetricsServer>> of_process(const Options& options);
@@ -29,7 +30,7 @@ class MetricsServer {
 
   mutable Mutex mutex_;  // held while a page is made
   std::vector<const engine::Endpoint*> endpoints_ P2P_GUARDED_BY(mutex_);
-  std::unique_ptr<http::Server> server_;  // ends first
+  std::unique_ptr<MetricsPlace> place_;  // ends first
 };
 
 }  // namespace p2p

@@ -130,7 +130,7 @@ Status Server::Body::open() {
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(*endpoint, error);
   if (!error) acceptor.listen(static_cast<int>(settings.most_clients), error);
-  if (error) return fail(ErrorCode::kUnavailable, "serve at {}: {}", settings.place, error.message());
+  if (error) return fail(ErrorCode::kSystem, "serve at {}: {}", settings.place, error.message());
   const std::string port = std::to_string(acceptor.local_endpoint(error).port());
   place = settings.place.substr(0, settings.place.rfind(':') + 1) + port;
   accept();

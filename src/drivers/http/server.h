@@ -38,8 +38,9 @@ class Server {
     std::chrono::milliseconds patience{5000};
   };
 
-  /// kInvalidArgument for a place that is none, kPermissionDenied for one that others reach; else it cannot
-  /// be had here and now. `handler` runs on the server's thread.
+  /// kInvalidArgument for a place that is none, kPermissionDenied for one that others reach, kUnavailable if
+  /// this library has no server, kSystem for a place that cannot be had now. `handler` runs on the server's
+  /// thread.
   static Result<std::unique_ptr<Server>> start(const Settings& settings, Handler handler);
 
   /// Cuts clients off. Returns when the thread has ended.

@@ -70,6 +70,15 @@ Status wait(const UniqueFd& socket, short events, Deadline deadline, std::string
   }
 }
 
+Result<ucred> credentials_at(const UniqueFd& socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return tl::unexpected(system_error("ask for the process at a Unix socket"));
+  }
+  return credentials;
+}
+
 struct Ancillary {
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> bytes{};
 };
@@ -161,13 +170,16 @@ UniqueFd accept_local(const Listener& listener) {
   return UniqueFd::of(::accept4, listener.socket().get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
 }
 
+Result<uid_t> user_at(const UniqueFd& socket) {
+  const auto credentials = credentials_at(socket);
+  if (!credentials) return tl::unexpected(credentials.error());
+  return credentials->uid;
+}
+
 Result<pid_t> process_at(const UniqueFd& socket) {
-  ucred credentials{};
-  socklen_t size = sizeof credentials;
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-    return tl::unexpected(system_error("ask for the process at a Unix socket"));
-  }
-  if (credentials.pid > 0) return credentials.pid;
+  const auto credentials = credentials_at(socket);
+  if (!credentials) return tl::unexpected(credentials.error());
+  if (credentials->pid > 0) return credentials->pid;
   return fail(ErrorCode::kUnavailable, "the peer's process is not visible here (another PID namespace)");
 }
 

@@ -58,6 +58,9 @@ UniqueFd accept_local(const Listener& listener);
 Result<pid_t> process_at(const UniqueFd& socket);
 std::string name_at(const UniqueFd& socket);
 
+/// The user whose process opened the other end.
+Result<uid_t> user_at(const UniqueFd& socket);
+
 /// A descriptor of that process, readable once it has ended. Empty where it has ended, or is not seen from
 /// here.
 UniqueFd watch_process(const UniqueFd& socket);
