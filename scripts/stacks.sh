@@ -4,7 +4,7 @@
 # Runs the stacks that use this package, unmodified, from PyPI: all of tests/stacks, or the named ones. Each has an
 # environment of its own in the user's cache (several GB) and a log in build/logs.
 #   torch_distributed   descriptions by torch.distributed, bytes by uccl.p2p
-#   ray                 Ray's direct transport of tensors by uccl.ray
+#   ray                 Ray's direct transport of tensors by uccl.ray; uccl.directory in Ray's store
 #   lmcache             its transfer channel over NIXL with the backend TCPX, beside UCX
 #   checkpoint_engine   its P2PStore by uccl.mooncake
 #   verl                its actor's weights into the workers of its rollouts by uccl.weights.verl
@@ -47,6 +47,7 @@ run_stack() {
       done
       ;;
     ray)
+      "$python" tests/stacks/ray/directory.py || return
       # Status 75: Ray itself forgot a read.
       for _ in 1 2 3; do
         "$python" tests/stacks/ray/run.py

@@ -18,6 +18,7 @@ from uccl.directory.base import Change, Directory, DirectoryError, Entry
 from uccl.directory.dns import DnsDirectory
 from uccl.directory.etcd import EtcdDirectory
 from uccl.directory.files import FolderDirectory, StaticDirectory
+from uccl.directory.ray_kv import RayDirectory
 from uccl.directory.tcpstore import TcpStoreDirectory
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Entry",
     "EtcdDirectory",
     "FolderDirectory",
+    "RayDirectory",
     "StaticDirectory",
     "TcpStoreDirectory",
     "use",
@@ -39,6 +41,7 @@ _DRIVERS: dict[str, Callable[[str, float], Directory]] = {
     "tcpstore": lambda where, lease: TcpStoreDirectory(where, lease),
     "etcd": lambda where, lease: EtcdDirectory(f"http://{where}", lease),
     "etcds": lambda where, lease: EtcdDirectory(f"https://{where}", lease),
+    "ray": lambda where, lease: RayDirectory(where, lease),
     "k8s": lambda where, lease: DnsDirectory(where, lease),
 }
 
@@ -52,6 +55,7 @@ def use(where: str, lease: float = 6.0) -> Directory:
     * ``folder:///path``, which all processes see;
     * ``tcpstore://host:port`` of a ``torch.distributed.TCPStore``;
     * ``etcd://host:2379`` or, by TLS, ``etcds://host:2379``; ``/prefix`` may follow;
+    * ``ray://``, or ``ray://part``, in the store of the Ray cluster that this process is in;
     * ``k8s://service.namespace.svc:port``, a headless service, whose pods all listen at that port.
 
     Raises ValueError for anything else.
