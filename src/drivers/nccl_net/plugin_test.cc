@@ -117,8 +117,10 @@ TEST(Init, OfFasTrakWaitsForNoManagerThatIsNotThere) {
   std::ranges::copy(tcpxo_manager_address(), address.sun_path);
   const UniqueFd manager = UniqueFd::of(::socket, AF_UNIX, SOCK_STREAM, 0);
   ASSERT_EQ(::bind(manager.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(::listen(manager.get(), 1), 0);
-  EXPECT_TRUE(Plugin::open(fake.path));
+  ASSERT_EQ(::listen(manager.get(), 0), 0);
+  const UniqueFd other = UniqueFd::of(::socket, AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::connect(other.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_TRUE(Plugin::open(fake.path)) << "a manager whose queue is full is there";
   EXPECT_EQ(fake.state->inits, 1);
   std::filesystem::remove_all(folder);
   ::unsetenv("FILE_BASED_UDS_PATH_PREFIX");

@@ -19,19 +19,6 @@ namespace {
 
 constexpr std::string_view kPools = "get_gpu_fd_";
 
-/// Of connecting to it: 0 if somebody listens. The socket of a daemon that has ended stays in its folder.
-int knock(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return ENAMETOOLONG;
-  path.copy(address.sun_path, path.size());
-  const UniqueFd socket = UniqueFd::of(::socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (!socket) return errno;
-  const auto* const generic = reinterpret_cast<const sockaddr*>(&address);
-  // EAGAIN: its queue is full.
-  return ::connect(socket.get(), generic, sizeof address) == 0 || errno == EAGAIN ? 0 : errno;
-}
-
 std::string folder_of_sockets() {
   const std::string folder = plugin_variable("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX").value_or("");
   if (!folder.empty()) return folder;
@@ -51,6 +38,21 @@ GoodGpus& good_gpus() {
 }
 
 }  // namespace
+
+// The socket of a daemon that has ended stays in its folder.
+int knock(const std::string& address) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  if (address.size() >= sizeof name.sun_path) return ENAMETOOLONG;
+  address.copy(name.sun_path, address.size());
+  if (address.starts_with('@')) name.sun_path[0] = '\0';
+  const UniqueFd socket = UniqueFd::of(::socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (!socket) return errno;
+  // An abstract name is as long as the structure here: zeros belong to it. EAGAIN: many wait to be accepted.
+  return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0 || errno == EAGAIN
+             ? 0
+             : errno;
+}
 
 ReceiveManager look_for_receive_manager() {
   ReceiveManager manager;

@@ -20,6 +20,9 @@ struct ReceiveManager {
   bool is_there() const { return gpus != 0 && rules; }
 };
 
+/// Of connecting to a socket of its kind, "@" in front of an abstract name: 0 if somebody listens, else errno.
+int knock(const std::string& address);
+
 /// Looks where the plugin does.
 ReceiveManager look_for_receive_manager();
 

@@ -1,15 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/nccl_net/tcpxo.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
-
-#include <algorithm>
 #include <string>
 
 #include "base/error.h"
-#include "base/unique_fd.h"
 #include "drivers/nccl_net/defaults.h"
+#include "drivers/nccl_net/receive_manager.h"
 #include "drivers/nccl_net/tcpx.h"
 
 namespace p2p::nccl_net {
@@ -25,21 +21,12 @@ std::string tcpxo_manager_address() {
 }
 
 Status check_tcpxo_manager() {
-  const std::string path = tcpxo_manager_address();
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  if (path.size() >= sizeof address.sun_path) {
-    return fail(ErrorCode::kUnavailable, "RxDM: {} is too long for a socket", path);
-  }
-  std::ranges::copy(path, address.sun_path);
-  if (path.starts_with('@')) address.sun_path[0] = '\0';
-  const UniqueFd socket = UniqueFd::of(::socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  // An abstract name is as long as the structure here: zeros belong to it.
-  if (socket && ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
-    return {};
-  }
+  const std::string address = tcpxo_manager_address();
+  const int code = knock(address);
+  if (code == 0) return {};
   return fail(ErrorCode::kUnavailable,
-              "RxDM does not answer at {}, and without it FasTrak's init ends the process: {}", path,
-              system_error("connect").message);
+              "RxDM does not answer at {}, and without it FasTrak's init ends the process: {}", address,
+              system_error("connect", code).message);
 }
 
 }  // namespace p2p::nccl_net

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 
@@ -18,6 +20,7 @@ namespace p2p::nccl_net {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kWithin{20};
 constexpr int kReturned = 0;
@@ -32,6 +35,18 @@ void mute() {
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, standard);
 }
 
+// Signals of the program interrupt a poll, whoever they are for.
+bool comes_within(const UniqueFd& event, milliseconds within) {
+  const auto deadline = steady_clock::now() + within;
+  pollfd poll{event.get(), POLLIN, 0};
+  int found = 0;
+  do {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
+    found = ::poll(&poll, 1, static_cast<int>(std::max(left, milliseconds{0}).count()));
+  } while (found < 0 && errno == EINTR);
+  return found > 0;
+}
+
 }  // namespace
 
 Result<ChildEnd> run_in_child(milliseconds within, const std::function<void()>& body) {
@@ -43,8 +58,7 @@ Result<ChildEnd> run_in_child(milliseconds within, const std::function<void()>& 
     ::_exit(kReturned);
   }
   const UniqueFd ended = UniqueFd::of(::syscall, SYS_pidfd_open, child, 0);
-  pollfd poll{ended.get(), POLLIN, 0};
-  ChildEnd end{.in_time = ended && ::poll(&poll, 1, static_cast<int>(within.count())) > 0, .status = 0};
+  ChildEnd end{.in_time = ended && comes_within(ended, within), .status = 0};
   if (!end.in_time) ::kill(child, SIGKILL);
   while (::waitpid(child, &end.status, 0) < 0 && errno == EINTR) {
   }
