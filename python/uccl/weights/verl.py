@@ -50,7 +50,7 @@ class UcclCheckpointEngine(CheckpointEngine):
             self._device = torch.device("cpu")
         self._place = ""
         self._receivers = 0
-        self._version = 0  # the last one that was published, or that has come
+        self._version = 0  # of actor rank 0: the last one; of receivers: what it was before this update
 
     def prepare(self) -> dict[str, Any] | None:
         return None if self._publisher is None else {"place": self._publisher.place, "version": self._version}
@@ -102,20 +102,29 @@ class UcclCheckpointEngine(CheckpointEngine):
     async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
         """Yields each tensor when its batch has come, while the next one comes. TimeoutError, PeerGone: the actor is
         gone, or slow; ValueError: what it has announced is no list of tensors."""
-        coming = asyncio.create_task(asyncio.to_thread(self._receive))
+        subscriber, version = self._subscriber, self._version
+        if subscriber is None:
+            raise RuntimeError("weights were asked for before init_process_group said who sends them")
+
+        def following() -> asyncio.Task[tuple[dict[str, torch.Tensor], bool]]:
+            return asyncio.create_task(asyncio.to_thread(self._receive, subscriber, version))
+
+        coming = following()
         self._receiving = True
         try:
             last = False
             while not last:
                 tensors, last = await coming
+                version += 2
                 if not last:
-                    coming = asyncio.create_task(asyncio.to_thread(self._receive))
+                    coming = following()
                 for name, tensor in tensors.items():
                     yield name, tensor.to(self._device)
         except BaseException:
-            if self._receiving:
-                self._leave()  # ends what is under way
             coming.cancel()
+            subscriber.close()  # ends what is under way
+            if subscriber is self._subscriber:
+                self._leave()
             raise
         self._receiving = False
 
@@ -159,33 +168,29 @@ class UcclCheckpointEngine(CheckpointEngine):
                 ) from error
             publisher.withdraw(offered.pop())
 
-    def _receive(self) -> tuple[dict[str, torch.Tensor], bool]:
-        """The tensors of the next batch, and whether it is the last one."""
-        subscriber = self._subscriber
-        if subscriber is None:
-            raise RuntimeError("weights were asked for before init_process_group said who sends them")
+    def _receive(self, subscriber: Subscriber, version: int) -> tuple[dict[str, torch.Tensor], bool]:
+        """The tensors of the batch after that version, and whether it is the last one."""
         try:
             # Whoever still takes the batch before from this one is done once the next is offered.
-            subscriber.wait_version(above=self._version, timeout=self._timeout)
+            subscriber.wait_version(above=version, timeout=self._timeout)
         except TimeoutError as error:
             raise TimeoutError(f"the actor at {self._place} has offered no weights within {self._timeout:g} s") from error
         listing = torch.zeros(_LISTING, dtype=torch.uint8)
-        self._stage(subscriber, {"listing": listing})
+        self._stage(subscriber, version + 1, {"listing": listing})
         listed, last = _decode(listing.numpy().tobytes())
         pinned = self._device.type != "cpu"
         tensors = {
             name: torch.empty(shape, dtype=dtype_of(name, kind), device="cpu", pin_memory=pinned)
             for name, kind, shape in listed
         }
-        self._stage(subscriber, tensors)
+        if tensors:
+            self._stage(subscriber, version + 2, tensors)
         return tensors, last
 
-    def _stage(self, subscriber: Subscriber, tensors: dict[str, torch.Tensor]) -> None:
-        self._version += 1
-        if tensors:
-            subscriber.receive_into(tensors)
-            subscriber.stage(self._version, in_place=True, timeout=self._timeout)
-            subscriber.commit()
+    def _stage(self, subscriber: Subscriber, version: int, tensors: dict[str, torch.Tensor]) -> None:
+        subscriber.receive_into(tensors)
+        subscriber.stage(version, in_place=True, timeout=self._timeout)
+        subscriber.commit()
 
     def _leave(self) -> None:
         if self._subscriber is not None:

@@ -6,6 +6,7 @@ here. Every byte of each update is compared, also with a replica that comes late
 """
 
 import hashlib
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
@@ -127,6 +128,7 @@ def update(manager: CheckpointEngineManager, step: int) -> None:
 
 
 def main() -> None:
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # of the rollouts whose actor fails
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=True)
     manager = CheckpointEngineManager(CONFIG, group_of(Actor, 2), [Replica(1), Replica(2)])
     for step in (1, 2):
