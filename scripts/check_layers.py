@@ -100,6 +100,7 @@ FOREIGN = (
 GETENV_FILES = {
     "src/api/options.cc",
     "src/api/local_listing.cc",  # the system's folder for what runs now; no option of ours
+    "src/api/directory_drivers.cc",  # a variable that the application names
     "softnet/settings.cc",
     "src/drivers/nccl_net/defaults.cc",  # settings of somebody else's plugin, which has no other way to be told
     "src/tcpx/environment.cc",  # judges the variables of somebody else's plugin; has no options of its own

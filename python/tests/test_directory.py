@@ -194,6 +194,18 @@ def test_a_store_that_the_program_has():
         assert names.lookup("a").port == 5
 
 
+# src/api/directory_test.cc has the same two texts.
+def test_it_reads_and_writes_what_cpp_does(tmp_path):
+    with directory.use(f"folder://{tmp_path}", LEASE) as names:
+        text = '{"address": "10.0.0.1", "port": 5, "gpu": 0, "until": 4000000000.000000}'
+        (tmp_path / "decode%2F0.endpoint").write_text(text)
+        assert names.lookup("decode/0") == directory.Entry("decode/0", "10.0.0.1", 5)
+        names.publish("b c/ü", "[fe80::1]:6")
+        assert (tmp_path / "b%20c%2F%C3%BC.endpoint").exists()
+    entry = directory.Entry("b c/ü", "fe80::1", 6, "0000:3b:00.0")
+    assert entry.text(until=4e9) == '{"address": "fe80::1", "port": 6, "gpu": "0000:3b:00.0", "until": 4000000000.0}'
+
+
 def test_static(tmp_path, monkeypatch):
     path = tmp_path / "peers"
     path.write_text("# who\na=10.0.0.1:5\n\nb = [fe80::1]:6\n")
