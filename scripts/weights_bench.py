@@ -98,6 +98,13 @@ class Member:
             raise SystemExit(f"weights_bench: a member said {' '.join(words)!r}")
         return words
 
+    def holds(self) -> None:
+        """Version 1, and knows of what 2 will be."""
+        self.begin("descend 2 1 100")
+        self.answer()
+        self.begin("stage 1")
+        self.answer()
+
     def end(self) -> tuple[float, int]:
         """When its stage ended, once it says so, and of how many bytes."""
         words = self.answer()
@@ -115,10 +122,15 @@ def measure(work: str, program: str, args: argparse.Namespace) -> None:
         subscribers = [Member(program, hosts, number, "subscribe", *setup, "0", publisher.place)
                        for number in range(1, args.receivers + 1)]
         late = [subscribers.pop()] if work == "W4" else []
+        if work == "W7":
+            publisher.begin("publish 1")
+            publisher.answer()
+            for member in subscribers:
+                member.holds()
         for member in subscribers:
-            member.begin("stage 1")
+            member.begin("beside 2" if work == "W7" else "stage 1")
         before = hosts.sent(0)
-        publisher.begin("publish 1")
+        publisher.begin("publish 2 1 100" if work == "W7" else "publish 1")
         publisher.answer()
         start = time.monotonic()
         if work == "W4":
@@ -130,7 +142,16 @@ def measure(work: str, program: str, args: argparse.Namespace) -> None:
             publisher.answer()
             publisher.process.kill()
         counted = [member for at, member in enumerate(subscribers) if work != "W2" or at != 1]
-        last, size = max(member.end() for member in counted)
+        if work == "W7":
+            publisher.begin("own 2")
+            changed = int(publisher.answer()[1])
+            rows = [member.answer() for member in counted]
+            if any(row[7] != row[1] for row in rows):
+                raise SystemExit(f"weights_bench: chunks came whole: {rows}")
+            print(f"W7: {int(rows[0][6]) / changed:.2f} bytes for each of {changed} changed elements")
+            last = max(float(row[5]) for row in rows)
+        else:
+            last, size = max(member.end() for member in counted)
         took = last - start
         if work == "W4":
             took = late[0].end()[0] - joined
@@ -138,17 +159,17 @@ def measure(work: str, program: str, args: argparse.Namespace) -> None:
         for member in (*subscribers, *late, publisher):
             member.process.kill()
             member.process.wait()
-    share = f"{sent / size:.2f} B" if sent else ""
+    share = f"{sent / size:.{3 if work == 'W7' else 2}f} B" if sent else ""
     print(f"| {work} | {size >> 20} MiB to {args.receivers} at {rate * 8 / 1e6:.0f} Mbit/s | {took:.1f} s | "
           f"{took * rate / size:.2f} B/R | {share} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", nargs="*", default=["W1", "W2", "W4", "W5"],
+    parser.add_argument("work", nargs="*", default=["W1", "W2", "W4", "W5", "W7"],
                         help="W1: all at once; W2: one receiver has a tenth of the rate, the time is the others'; W4: "
                         "the last one joins at half time, the time is its own; W5: the publisher is killed once one "
-                        "copy is out")
+                        "copy is out; W7: one of a hundred elements of two bytes has changed since the version that all have")
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--receivers", type=int, default=8)
     parser.add_argument("--mbit", type=int, default=1000)

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "delta.h"
 #include "digest.h"
 #include "p2p/write_log.h"
 
@@ -51,7 +52,8 @@ Fetch::Fetch(Node& node, Holding& holding, const HeldPieces& pieces, const Lent&
       stall_(stall),
       moved_(Clock::now()),
       starved_(moved_),
-      hope_(moved_) {
+      hope_(moved_),
+      patcher_(pieces, holding.demand()) {
   const std::uint32_t chunks = holding.demand().chunks();
   pulled_.resize(chunks);
   digests_.resize(chunks);
@@ -79,10 +81,22 @@ void Fetch::tell(const Member& member) {
   }
 }
 
-void Fetch::laid_out(const LinkPtr& link, const RegionDescriptor& table) {
+void Fetch::laid_out(const LinkPtr& link, const Layout& layout) {
   for (const auto& source : sources_) {
-    if (source->link() == link) source->laid_out(table);
+    if (source->link() == link) source->laid_out(layout);
   }
+}
+
+void Fetch::has_delta(const LinkPtr& link, const Delta& delta) {
+  if (!patcher_.active()) return;
+  for (const auto& source : sources_) {
+    if (source->link() == link) source->has_delta(delta);
+  }
+}
+
+void Fetch::use_base(const HeldPieces* base, std::string why) {
+  patcher_.use(base);
+  progress_.no_delta = std::move(why);
 }
 
 void Fetch::have(const LinkPtr& link, const std::vector<ChunkDigest>& chunks) {
@@ -109,8 +123,8 @@ void Fetch::lost(const LinkPtr& link) {
   }
 }
 
-/// Those before this one in the chain, the nearest first and those of this host before others; then those
-/// behind; then the slow ones. The publisher is the very first of the chain.
+/// Those before this one in the chain, the nearest first, those of this host before others and those who give
+/// deltas before both; then those behind; then the slow ones. The publisher is the very first of the chain.
 void Fetch::rank() {
   ranked_.clear();
   for (const auto& source : sources_) {
@@ -121,7 +135,8 @@ void Fetch::rank() {
     const bool behind = source->member.order > *order_;
     const bool away = source->member.address != here || source->is_publisher();
     const auto order = static_cast<std::int64_t>(source->member.order);
-    return std::tuple(source->slow, behind, away, behind ? order : -order);
+    const bool whole = patcher_.active() && !source->gives_deltas();
+    return std::tuple(source->slow, behind, whole, away, behind ? order : -order);
   };
   std::ranges::sort(ranked_, {}, place);
 }
@@ -163,31 +178,44 @@ void Fetch::note_time(const Pull& pull, std::chrono::nanoseconds took) {
   }
 }
 
-/// A chunk has come: whether it is what the publisher has.
-Status Fetch::check(const Pull& pull) {
-  Digest digest;
+/// What has come is the chunk that the publisher has.
+bool Fetch::is_right(const Pull& pull) {
   const Demand& demand = holding_.demand();
+  if (pull.delta) return patcher_.make(pull.chunk, pull.delta->bytes(), *digests_[pull.chunk]);
+  Digest digest;
   for (const Piece& piece : pieces_.within(demand.begin(pull.chunk), demand.end(pull.chunk))) {
     digest.add(reinterpret_cast<const void*>(piece.address), piece.bytes);
   }
-  if (digest.value() == digests_[pull.chunk]) {
-    const std::uint64_t bytes = demand.end(pull.chunk) - demand.begin(pull.chunk);
+  return digest.value() == digests_[pull.chunk];
+}
+
+Status Fetch::check(const Pull& pull) {
+  if (pull.delta && !patcher_.active()) return {};  // it comes whole
+  const std::string chunk = "chunk " + std::to_string(pull.chunk);
+  if (is_right(pull)) {
+    const std::uint64_t bytes = holding_.demand().end(pull.chunk) - holding_.demand().begin(pull.chunk);
     moved_ = Clock::now();
     progress_.bytes += bytes;
     if (pull.source->is_publisher()) progress_.publisher_bytes += bytes;
-    holding_.add(pull.chunk, digest.value());
+    if (pull.delta) progress_.delta_bytes += pull.delta->bytes().size(), progress_.from_deltas += bytes;
+    holding_.add(pull.chunk, *digests_[pull.chunk], pull.delta ? pull.delta->bytes() : "");
     return {};
   }
   ++progress_.wrong_digests;
+  write_log(LogLevel::kWarning, "Weights: " + std::string(pull.delta ? "the delta of " : "") + chunk +
+                                    " of version " + std::to_string(holding_.key().version) +
+                                    " came wrong from " + place_of(pull.source->member) +
+                                    ", and is asked for again");
+  if (pull.delta) {
+    patcher_.take_whole(pull.chunk);
+    progress_.no_delta = "that of " + chunk + " from " + place_of(pull.source->member) + " is wrong";
+    return {};
+  }
   pull.source->bad.insert(pull.chunk);
-  write_log(LogLevel::kWarning, "Weights: chunk " + std::to_string(pull.chunk) + " of version " +
-                                    std::to_string(holding_.key().version) + " came wrong from " +
-                                    place_of(pull.source->member) + ", and is asked for again");
   if (++wrong_[pull.chunk] < kMostWrong) return {};
-  return tl::unexpected(Error{ErrorCode::kProtocol, "chunk " + std::to_string(pull.chunk) + " came wrong " +
-                                                        std::to_string(kMostWrong) + " times, at last from " +
-                                                        place_of(pull.source->member) +
-                                                        "; the memory published may have changed"});
+  return tl::unexpected(Error{ErrorCode::kProtocol,
+                              chunk + " came wrong " + std::to_string(kMostWrong) + " times, at last from " +
+                                  place_of(pull.source->member) + "; the memory published may have changed"});
 }
 
 void Fetch::pass(Source& source, const std::string& why) {
@@ -271,19 +299,42 @@ void Fetch::start_pulls(Clock::time_point now) {
 
 /// False: not now.
 bool Fetch::pull(Source& source, std::uint32_t chunk, Clock::time_point now) {
-  const Demand& demand = holding_.demand();
-  const auto ready = source.ready();
-  if (ready && !*ready) return false;
-  Result<Transfer> transfer = tl::unexpected(ready ? Error{} : ready.error());
-  if (ready) transfer = source.read(chunk, lent_, pieces_.within(demand.begin(chunk), demand.end(chunk)));
-  if (!transfer) {
-    pass(source, transfer.error().message);
+  Pull pull{chunk, &source, now, {}};
+  const auto begun = begin(pull);
+  if (begun && !*begun) return false;
+  if (!begun) {
+    pass(source, begun.error().message);
     source.bad.insert(chunk);
     return false;
   }
-  transfer->on_done([wake = node_.wake()] { wake->ring(); });
-  pulls_.push_back({chunk, &source, std::move(*transfer), now});
+  pull.transfer.on_done([wake = node_.wake()] { wake->ring(); });
+  pulls_.push_back(std::move(pull));
   pulled_[chunk] = true;
+  return true;
+}
+
+/// Takes the delta of a chunk where that makes it, else the chunk itself. False: not now.
+Result<bool> Fetch::begin(Pull& pull) {
+  const std::uint64_t begin = holding_.demand().begin(pull.chunk), end = holding_.demand().end(pull.chunk);
+  const bool patches = patcher_.takes(pull.chunk);
+  const Delta* delta = patches ? pull.source->delta(pull.chunk) : nullptr;
+  if (delta != nullptr && delta->bytes <= most_of_delta(end - begin)) {
+    auto reading = TableRead::start(node_, pull.source->link(), delta->memory, delta->address, delta->bytes);
+    if (!reading) return tl::unexpected(std::move(reading.error()));
+    pull.delta = std::move(*reading);
+    pull.transfer = pull.delta->transfer();
+    return true;
+  }
+  auto ready = pull.source->ready();
+  if (!ready || !*ready) return ready;
+  auto transfer = pull.source->read(pull.chunk, lent_, pieces_.within(begin, end));
+  if (!transfer) return tl::unexpected(std::move(transfer.error()));
+  pull.transfer = std::move(*transfer);
+  if (patches && progress_.no_delta.empty()) {
+    progress_.no_delta = place_of(pull.source->member) + " has none of chunk " + std::to_string(pull.chunk) +
+                         " that is less than half of it";
+  }
+  patcher_.take_whole(pull.chunk);
   return true;
 }
 

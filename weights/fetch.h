@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "p2p/weights/subscriber.h"
+#include "patcher.h"
 #include "source.h"
 
 namespace p2p::weights {
@@ -28,9 +29,13 @@ class Fetch {
   Fetch& operator=(const Fetch&) = delete;
 
   void tell(const Member& member);
-  void laid_out(const LinkPtr& link, const RegionDescriptor& table);
+  void laid_out(const LinkPtr& link, const Layout& layout);
+  void has_delta(const LinkPtr& link, const Delta& delta);
   void have(const LinkPtr& link, const std::vector<ChunkDigest>& chunks);
   void lost(const LinkPtr& link);
+
+  /// The base of deltas lies there; null: it is not here, or not any more, which `why` says.
+  void use_base(const HeldPieces* base, std::string why);
 
   /// What is due; true: there is more, at once. An error: it cannot be filled.
   Result<bool> step();
@@ -40,14 +45,17 @@ class Fetch {
   struct Pull {
     std::uint32_t chunk = 0;
     Source* source = nullptr;
-    Transfer transfer;
     Clock::time_point start;
+    Transfer transfer;
+    std::unique_ptr<TableRead> delta{};  // what comes is this, not the chunk
   };
 
   void rank();
   void follow();
   bool finish_pulls();
   Status check(const Pull& pull);
+  bool is_right(const Pull& pull);
+  Result<bool> begin(Pull& pull);
   void pass_slow(Clock::time_point now);
   void try_publisher(Source& first, Source& publisher, Clock::time_point now);
   void note_time(const Pull& pull, std::chrono::nanoseconds took);
@@ -78,6 +86,7 @@ class Fetch {
   Clock::time_point hope_;          // when somebody had what is missing, or the publisher answered
   Clock::time_point looked_again_;  // for members that were lost
   std::map<std::uint32_t, std::uint32_t> wrong_;  // how often a chunk came wrong
+  Patcher patcher_;
   std::optional<Error> failed_;
   Progress progress_;
 };

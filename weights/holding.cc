@@ -11,6 +11,10 @@ namespace {
 // The most members of a class that are remembered.
 constexpr std::size_t kMostMembers = 4096;
 
+// A block of deltas is as large as all before it, within these: few are registered, and little is empty.
+constexpr std::size_t kSmallBlock = std::size_t{1} << 20;
+constexpr std::size_t kLargeBlock = std::size_t{64} << 20;
+
 }  // namespace
 
 Holding::Holding(Node& node, const Key& key, Demand demand, const RegionDescriptor& table)
@@ -19,17 +23,44 @@ Holding::Holding(Node& node, const Key& key, Demand demand, const RegionDescript
   digests_.resize(demand_.chunks());
 }
 
-void Holding::add(std::uint32_t chunk, std::uint64_t digest) {
+void Holding::add(std::uint32_t chunk, std::uint64_t digest, std::string_view delta) {
   if (have_[chunk]) return;
   have_[chunk] = true;
   digests_[chunk] = digest;
   ++count_;
-  for (const LinkPtr& link : followers_) node_.send(link, Have{key_, {{chunk, digest}}});
+  if (!delta.empty()) keep(chunk, delta);
+  const auto kept = deltas_.find(chunk);
+  for (const LinkPtr& link : followers_) {
+    if (kept != deltas_.end()) tell_delta(link, chunk, kept->second);
+    node_.send(link, Have{key_, {{chunk, digest}}});
+  }
+}
+
+/// Without it others take the whole chunk: that is all if there is no memory for it.
+void Holding::keep(std::uint32_t chunk, std::string_view delta) {
+  if (blocks_.empty() || blocks_.back()->bytes.size() - block_used_ < delta.size()) {
+    std::size_t size = 0;
+    for (const auto& block : blocks_) size += block->bytes.size();
+    size = std::max(std::clamp(size, kSmallBlock, kLargeBlock), delta.size());
+    auto block = LentTable::make(node_.endpoint(), std::string(size, '\0'));
+    if (!block) return;
+    blocks_.push_back(std::move(*block));
+    block_used_ = 0;
+  }
+  std::ranges::copy(delta, blocks_.back()->bytes.begin() + static_cast<std::ptrdiff_t>(block_used_));
+  deltas_[chunk] = {blocks_.size() - 1, block_used_, static_cast<std::uint32_t>(delta.size())};
+  block_used_ += delta.size();
+}
+
+void Holding::tell_delta(const LinkPtr& link, std::uint32_t chunk, const Place& place) const {
+  const RegionDescriptor memory = blocks_[place.block]->region.descriptor();
+  node_.send(link, Delta{key_, chunk, memory, memory.address + place.offset, place.bytes});
 }
 
 void Holding::follow(const LinkPtr& link) {
   if (std::ranges::find(followers_, link) == followers_.end()) followers_.push_back(link);
-  node_.send(link, Layout{key_, table_});
+  node_.send(link, Layout{key_, table_, deltas_given_});
+  for (const auto& [chunk, place] : deltas_) tell_delta(link, chunk, place);
   Have have{key_, {}};
   for (std::uint32_t chunk = 0; chunk < have_.size(); ++chunk) {
     if (have_[chunk]) have.chunks.push_back({chunk, digests_[chunk]});

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "node.h"
@@ -22,8 +24,11 @@ class Holding {
   std::uint32_t count() const { return count_; }
   bool whole() const { return count_ == have_.size(); }
 
-  /// A chunk is here: tells those who follow.
-  void add(std::uint32_t chunk, std::uint64_t digest);
+  /// Says to those who follow that it gives deltas. Called before one does.
+  void give_deltas() { deltas_given_ = true; }
+
+  /// A chunk is here, with a delta that makes it of the base, or without (empty): tells those who follow.
+  void add(std::uint32_t chunk, std::uint64_t digest, std::string_view delta = {});
   /// Tells a peer what is here, and from now on what comes.
   void follow(const LinkPtr& link);
 
@@ -36,6 +41,16 @@ class Holding {
   void forget(const LinkPtr& link);
 
  private:
+  /// Where the delta of a chunk lies.
+  struct Place {
+    std::size_t block = 0;
+    std::uint64_t offset = 0;
+    std::uint32_t bytes = 0;
+  };
+
+  void keep(std::uint32_t chunk, std::string_view delta);
+  void tell_delta(const LinkPtr& link, std::uint32_t chunk, const Place& place) const;
+
   Node& node_;
   Key key_;
   Demand demand_;
@@ -43,6 +58,10 @@ class Holding {
   std::vector<bool> have_;
   std::vector<std::uint64_t> digests_;
   std::uint32_t count_ = 0;
+  bool deltas_given_ = false;
+  std::map<std::uint32_t, Place> deltas_;
+  std::vector<std::unique_ptr<LentTable>> blocks_;  // deltas one after another
+  std::uint64_t block_used_ = 0;                    // of the last one
   std::vector<LinkPtr> followers_;
   std::vector<Member> members_;
 };

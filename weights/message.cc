@@ -10,7 +10,7 @@ namespace p2p::weights {
 namespace {
 
 // Changes when a message does: others are not understood.
-constexpr std::string_view kNoteMark = "uccl.weights 1";
+constexpr std::string_view kNoteMark = "uccl.weights 2";
 constexpr std::size_t kMostText = 1024;
 
 void put(Writer& out, const Key& key) {
@@ -24,13 +24,24 @@ void put(Writer& out, const RegionDescriptor& region) {
   out.raw({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-void put(Writer&, const Offer&) {}
 void put(Writer&, const Withdraw&) {}
 void put(Writer&, const Follow&) {}
 void put(Writer&, const Done&) {}
+void put(Writer& out, const Offer& offer) { put(out, offer.base); }
 void put(Writer& out, const Join& join) { put(out, join.demand); }
 void put(Writer& out, const Refuse& refuse) { out.text(std::string_view(refuse.why).substr(0, kMostText)); }
-void put(Writer& out, const Layout& layout) { put(out, layout.table); }
+
+void put(Writer& out, const Layout& layout) {
+  put(out, layout.table);
+  out.number(static_cast<std::uint8_t>(layout.deltas));
+}
+
+void put(Writer& out, const Delta& delta) {
+  out.number(delta.chunk);
+  put(out, delta.memory);
+  out.number(delta.address);
+  out.number(delta.bytes);
+}
 
 void put(Writer& out, const Tell& tell) {
   out.number(tell.member.id);
@@ -62,12 +73,31 @@ bool take(Reader& in, RegionDescriptor& region) {
   return parsed.has_value();
 }
 
-bool take(Reader&, Offer&) { return true; }
 bool take(Reader&, Withdraw&) { return true; }
 bool take(Reader&, Follow&) { return true; }
 bool take(Reader&, Done&) { return true; }
 bool take(Reader& in, Join& join) { return take(in, join.demand); }
-bool take(Reader& in, Layout& layout) { return take(in, layout.table); }
+
+bool take(Reader& in, Offer& offer) {
+  offer.base = take_key(in);
+  return true;
+}
+
+bool take(Reader& in, Layout& layout) {
+  if (!take(in, layout.table)) return false;
+  layout.deltas = in.number<std::uint8_t>() != 0;
+  return true;
+}
+
+bool take(Reader& in, Delta& delta) {
+  delta.chunk = in.number<std::uint32_t>();
+  if (!take(in, delta.memory)) return false;
+  delta.address = in.number<std::uint64_t>();
+  delta.bytes = in.number<std::uint32_t>();
+  const std::uint64_t into = delta.address - delta.memory.address;
+  return delta.address >= delta.memory.address && into <= delta.memory.size && delta.bytes > 0 &&
+         delta.bytes <= delta.memory.size - into;
+}
 
 bool take(Reader& in, Refuse& refuse) {
   refuse.why = in.text(kMostText);

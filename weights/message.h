@@ -40,6 +40,7 @@ struct ChunkDigest {
 // The messages, each a notification. What is longer lies in memory that the peer reads (`Region`).
 struct Offer {  ///< to everybody: this version can be asked for here
   Key key;
+  Key base;  ///< the publication that its deltas are based on; 0 throughout: it has none
 };
 struct Withdraw {  ///< it cannot any more; with a demand: that class alone
   Key key;
@@ -62,6 +63,14 @@ struct Follow {  ///< to a holder: tell what of the class you have, from now on
 struct Layout {  ///< the answer: where it lies
   Key key;
   RegionDescriptor table;
+  bool deltas = false;  ///< it gives deltas, too
+};
+struct Delta {  ///< of a chunk of which a `Have` follows
+  Key key;
+  std::uint32_t chunk = 0;
+  RegionDescriptor memory;
+  std::uint64_t address = 0;  ///< in that memory
+  std::uint32_t bytes = 0;
 };
 struct Have {  ///< then, whenever more has come
   Key key;
@@ -71,7 +80,7 @@ struct Done {  ///< to everybody; the publisher counts it: all has come
   Key key;
 };
 
-using Message = std::variant<Offer, Withdraw, Join, Refuse, Tell, Follow, Layout, Have, Done>;
+using Message = std::variant<Offer, Withdraw, Join, Refuse, Tell, Follow, Layout, Delta, Have, Done>;
 
 /// The most chunks in one message.
 inline constexpr std::size_t kMostChunksTold = 2048;

@@ -15,13 +15,14 @@ const Key kKey{3, 0x1122334455667788, 9};
 std::vector<Message> one_of_each() {
   RegionDescriptor region;
   region.address = 4096, region.size = 100, region.region = RegionId{1};
-  return {Offer{kKey},
+  return {Offer{kKey, {2, 5, 0}},
           Withdraw{kKey},
           Join{kKey, region},
           Refuse{kKey, "no"},
           Tell{kKey, {7, "10.0.0.1", 4000, 2}},
           Follow{kKey},
-          Layout{kKey, region},
+          Layout{kKey, region, true},
+          Delta{kKey, 7, region, 4100, 96},
           Have{kKey, {{1, 2}, {3, 4}}},
           Done{kKey}};
 }

@@ -2,6 +2,7 @@
 #include "pieces.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace p2p::weights {
@@ -88,6 +89,25 @@ std::vector<Piece> OwnedPieces::within(std::uint64_t begin, std::uint64_t end) c
   }
   std::ranges::sort(out, {}, &Piece::packed);
   return out;
+}
+
+void gather(const std::vector<Piece>& from, std::vector<std::byte>& into) {
+  std::size_t done = 0;
+  for (const Piece& piece : from) done += piece.bytes;
+  into.resize(done);
+  done = 0;
+  for (const Piece& piece : from) {
+    std::memcpy(into.data() + done, reinterpret_cast<const void*>(piece.address), piece.bytes);
+    done += piece.bytes;
+  }
+}
+
+void scatter(const std::vector<std::byte>& from, const std::vector<Piece>& into) {
+  std::size_t done = 0;
+  for (const Piece& piece : into) {
+    std::memcpy(reinterpret_cast<void*>(piece.address), from.data() + done, piece.bytes);
+    done += piece.bytes;
+  }
 }
 
 Result<Lent> Lent::make(Endpoint& endpoint, std::vector<Piece> ranges) {

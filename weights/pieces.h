@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -57,6 +58,10 @@ void for_each_pair(const std::vector<Piece>& a, const std::vector<Piece>& b, Use
     if (b_done == b[j].bytes) ++j, b_done = 0;
   }
 }
+
+/// Copies what lies in pieces of this process together, or there from where it is together.
+void gather(const std::vector<Piece>& from, std::vector<std::byte>& into);
+void scatter(const std::vector<std::byte>& from, const std::vector<Piece>& into);
 
 /// Memory of this process that peers may read, in as few regions as can be: one for ranges that touch.
 class Lent {

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "delta.h"
 #include "digest.h"
 #include "holding.h"
+#include "p2p/write_log.h"
 #include "table_read.h"
 
 namespace p2p::weights {
@@ -21,6 +23,11 @@ constexpr std::size_t kMostClasses = 1024;
 std::uint64_t draw_publication() {
   std::random_device device;
   return std::uint64_t{device()} << 32 | device();
+}
+
+tl::unexpected<Error> published_already(std::uint64_t version) {
+  return tl::unexpected(
+      Error{ErrorCode::kInvalidArgument, "Version " + std::to_string(version) + " is published already."});
 }
 
 /// The shards of a manifest as ranges of memory. kInvalidArgument where elements do not follow one another
@@ -57,7 +64,7 @@ class Publisher::Impl : public Node {
   explicit Impl(Endpoint endpoint) : Node(std::move(endpoint)) { start(); }
   ~Impl() override { stop(); }
 
-  Status publish(std::uint64_t version, Manifest owned);
+  Status publish(std::uint64_t version, Manifest owned, std::optional<std::uint64_t> base);
   Status withdraw(std::uint64_t version);
   std::size_t copies(std::uint64_t version) const;
   Status wait_copies(std::uint64_t version, std::size_t count, std::chrono::nanoseconds timeout);
@@ -74,9 +81,12 @@ class Publisher::Impl : public Node {
     std::vector<Waiting> waiting;
     std::unique_ptr<Holding> holding;  // null: not planned yet
     std::unique_ptr<OwnedPieces> pieces;
+    std::unique_ptr<OwnedPieces> base;  // null: no deltas, or not any more
+    std::vector<Grid> grids;
   };
   struct Publication {
     Key key;
+    Key base;
     Manifest owned;
     Lent lent;
     std::unique_ptr<LentTable> table;
@@ -92,19 +102,35 @@ class Publisher::Impl : public Node {
   Publication* find(const Key& key);
   void join(const LinkPtr& link, const Join& join);
   void plan(Publication& publication, std::uint64_t demand);
+  void plan_base(const Key& base, Class& among);
   void hash_next(Class& among);
   void read_first(Class& among, const Key& key);
   void refuse_first(Class& among, const Key& key, const std::string& why);
   void refuse_all(Class& among, const Key& key, const std::string& why);
 
   std::map<std::uint64_t, std::unique_ptr<Publication>> publications_;  // by version
+  std::vector<std::byte> fresh_;                                        // a chunk, and that of its base
+  std::vector<std::byte> base_;
 };
 
-Status Publisher::Impl::publish(std::uint64_t version, Manifest owned) {
-  auto ranges = ranges_of(owned);
-  if (!ranges) return tl::unexpected(std::move(ranges.error()));
+Status Publisher::Impl::publish(std::uint64_t version, Manifest owned, std::optional<std::uint64_t> base) {
   auto fresh = std::make_unique<Publication>();
   fresh->key = {version, draw_publication(), 0};
+  {
+    const std::lock_guard lock(mutex_);
+    if (publications_.contains(version)) return published_already(version);
+    if (base) {
+      const auto found = publications_.find(*base);
+      if (found == publications_.end()) {
+        return tl::unexpected(
+            Error{ErrorCode::kNotFound, "Version " + std::to_string(version) + " has no base: version " +
+                                            std::to_string(*base) + " is not published here."});
+      }
+      fresh->base = found->second->key;
+    }
+  }
+  auto ranges = ranges_of(owned);
+  if (!ranges) return tl::unexpected(std::move(ranges.error()));
   fresh->owned = std::move(owned);
   auto lent = Lent::make(endpoint(), std::move(*ranges));
   if (!lent) return tl::unexpected(std::move(lent.error()));
@@ -113,12 +139,11 @@ Status Publisher::Impl::publish(std::uint64_t version, Manifest owned) {
   if (!table) return tl::unexpected(std::move(table.error()));
   fresh->table = std::move(*table);
   const std::lock_guard lock(mutex_);
-  const Key key = fresh->key;
+  const Offer offer{fresh->key, fresh->base};
   if (!publications_.emplace(version, std::move(fresh)).second) {
-    return tl::unexpected(
-        Error{ErrorCode::kInvalidArgument, "Version " + std::to_string(version) + " is published already."});
+    return published_already(version);
   }
-  send_all(Offer{key});
+  send_all(offer);
   return {};
 }
 
@@ -132,6 +157,10 @@ Status Publisher::Impl::withdraw(std::uint64_t version) {
   }
   gone = std::move(found->second);
   publications_.erase(found);
+  for (const auto& [number, other] : publications_) {
+    if (other->base != gone->key) continue;
+    for (auto& [demand, among] : other->classes) among.base = nullptr;
+  }
   send_all(Withdraw{gone->key});
   return {};
 }
@@ -155,7 +184,8 @@ Status Publisher::Impl::wait_copies(std::uint64_t version, std::size_t count,
 }
 
 void Publisher::Impl::on_open(const LinkPtr& link) {
-  for (const auto& [version, publication] : publications_) send(link, Offer{publication->key});
+  for (const auto& [version, publication] : publications_)
+    send(link, Offer{publication->key, publication->base});
 }
 
 void Publisher::Impl::on_lost(const LinkPtr& link) {
@@ -244,14 +274,36 @@ void Publisher::Impl::plan(Publication& publication, std::uint64_t demand) {
   if (!pieces) return refuse_all(among, key, pieces.error().message);
   among.holding = std::move(holding);
   among.pieces = std::move(*pieces);
+  if (publication.base != Key()) plan_base(publication.base, among);
   among.holding->learn(self());
   for (const Waiting& one : std::exchange(among.waiting, {})) among.holding->admit(one.link);
+}
+
+void Publisher::Impl::plan_base(const Key& base, Class& among) {
+  const Publication* publication = find(base);
+  if (publication == nullptr) return;
+  auto pieces = OwnedPieces::make(publication->owned, among.holding->demand());
+  if (!pieces) {
+    return write_log(LogLevel::kWarning, "Weights: no deltas on version " + std::to_string(base.version) +
+                                             ", which differs in more than bytes: " + pieces.error().message);
+  }
+  among.base = std::move(*pieces);
+  among.grids = grids_of(among.holding->demand());
+  among.holding->give_deltas();
 }
 
 void Publisher::Impl::hash_next(Class& among) {
   Holding& holding = *among.holding;
   const std::uint32_t chunk = holding.count();  // they are hashed in order
   Digest digest;
+  if (among.base) {
+    const std::uint64_t begin = holding.demand().begin(chunk), end = holding.demand().end(chunk);
+    gather(among.pieces->within(begin, end), fresh_);
+    gather(among.base->within(begin, end), base_);
+    digest.add(fresh_.data(), fresh_.size());
+    const auto delta = encode_delta(base_, fresh_, among.grids[chunk], most_of_delta(end - begin));
+    return holding.add(chunk, digest.value(), delta ? *delta : "");
+  }
   for (const Piece& piece :
        among.pieces->within(holding.demand().begin(chunk), holding.demand().end(chunk))) {
     digest.add(reinterpret_cast<const void*>(piece.address), piece.bytes);
@@ -285,8 +337,8 @@ Result<Publisher> Publisher::create(const Options& options) {
 
 std::string Publisher::address() const { return impl_->self().address; }
 std::uint16_t Publisher::port() const { return impl_->self().port; }
-Status Publisher::publish(std::uint64_t version, Manifest owned) {
-  return impl_->publish(version, std::move(owned));
+Status Publisher::publish(std::uint64_t version, Manifest owned, std::optional<std::uint64_t> base) {
+  return impl_->publish(version, std::move(owned), base);
 }
 Status Publisher::withdraw(std::uint64_t version) { return impl_->withdraw(version); }
 std::size_t Publisher::copies(std::uint64_t version) const { return impl_->copies(version); }

@@ -19,6 +19,8 @@ void Source::lose() {
   imported_.clear();
   have_.assign(have_.size(), false);
   count_ = 0;
+  gives_deltas_ = true;
+  deltas_.clear();
 }
 
 void Source::follow() {
@@ -28,8 +30,19 @@ void Source::follow() {
   node_.send(link_, Follow{into_.key()});
 }
 
-void Source::laid_out(const RegionDescriptor& table) {
-  if (!table_) table_ = table;
+void Source::laid_out(const Layout& layout) {
+  if (table_) return;
+  table_ = layout.table;
+  gives_deltas_ = layout.deltas;
+}
+
+void Source::has_delta(const Delta& delta) {
+  if (delta.chunk < have_.size()) deltas_[delta.chunk] = delta;
+}
+
+const Delta* Source::delta(std::uint32_t chunk) const {
+  const auto found = deltas_.find(chunk);
+  return found == deltas_.end() ? nullptr : &found->second;
 }
 
 bool Source::has_come(const ChunkDigest& row) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -47,7 +48,12 @@ class Source {
   void follow();
   /// It has answered.
   bool heard() const { return table_.has_value(); }
-  void laid_out(const RegionDescriptor& table);
+  void laid_out(const Layout& layout);
+  /// Where its delta of a chunk lies. Said by a peer: `Fetch` reads no more than half a chunk.
+  void has_delta(const Delta& delta);
+  const Delta* delta(std::uint32_t chunk) const;
+  /// It says so, or has not answered.
+  bool gives_deltas() const { return gives_deltas_; }
   /// False: this chunk is not one.
   bool has_come(const ChunkDigest& row);
   bool has(std::uint32_t chunk) const { return have_[chunk]; }
@@ -69,6 +75,8 @@ class Source {
   bool lost_ = false;
   std::vector<bool> have_;
   std::uint32_t count_ = 0;  // of those
+  bool gives_deltas_ = true;
+  std::map<std::uint32_t, Delta> deltas_;
   std::optional<RegionDescriptor> table_;
   std::unique_ptr<TableRead> reading_;
   OwnedTable owned_;  // of a publisher; its pieces refer to it

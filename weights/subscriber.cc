@@ -87,6 +87,7 @@ class Subscriber::Impl : public Node {
   };
   struct Offered {
     Key key;
+    Key base;
     LinkPtr link;
   };
   /// A version that is here or on its way.
@@ -100,12 +101,17 @@ class Subscriber::Impl : public Node {
     LinkPtr directory;                 // was asked to join
     std::vector<LinkPtr> refused;
     std::string why;  // it was refused
+    Key replaced;     // whose memory this is: each of its bytes is that of the same place
+    Key base;         // of its deltas
     bool admitted = false;
     std::optional<Error> failed;
     std::unique_ptr<Holding> holding;
     std::unique_ptr<Fetch> fetch;  // null: whole, or not joined yet
   };
 
+  void take_offer(const LinkPtr& link, const Offer& offer);
+  void use_base(Held& held, const Key& publication);
+  static Offer offer_of(const Held& held);
   void on_open(const LinkPtr& link) override;
   void on_lost(const LinkPtr& link) override;
   void on_message(const LinkPtr& link, Message message) override;
@@ -119,7 +125,7 @@ class Subscriber::Impl : public Node {
   Held* find(const Key& key);
   Result<std::unique_ptr<Held>> prepare(std::uint64_t version, const Manifest& wanted,
                                         const StageOptions& options);
-  Status make_room(const Held& held, bool in_place);
+  Status make_room(Held& held, bool in_place);
   Status await(std::unique_lock<std::mutex>& lock, Held& held, const StageOptions& options);
   std::unique_ptr<Held> remove(std::uint64_t version);
 
@@ -166,7 +172,7 @@ Result<std::unique_ptr<Subscriber::Impl::Held>> Subscriber::Impl::prepare(std::u
 }
 
 /// Takes back what overlaps the memory of a new version. Called without the lock.
-Status Subscriber::Impl::make_room(const Held& held, bool in_place) {
+Status Subscriber::Impl::make_room(Held& held, bool in_place) {
   std::vector<std::unique_ptr<Held>> gone;  // ends without the lock: it waits for peers
   const std::lock_guard lock(mutex_);
   std::vector<std::uint64_t> versions;
@@ -180,6 +186,7 @@ Status Subscriber::Impl::make_room(const Held& held, bool in_place) {
                                                  ", which is in use, and `in_place` is not set"});
     }
     versions.push_back(version);
+    if (other->pieces.all() == held.pieces.all()) held.replaced = other->holding->key();
   }
   for (const std::uint64_t version : versions) gone.push_back(remove(version));
   return {};
@@ -261,9 +268,7 @@ Status Subscriber::Impl::await(std::unique_lock<std::mutex>& lock, Held& held, c
   }
   held.fetch = nullptr;
   send_all(Done{held.holding->key()});
-  Key offer = held.holding->key();
-  offer.demand = 0;
-  send_all(Offer{offer});
+  send_all(offer_of(held));
   return {};
 }
 
@@ -275,6 +280,10 @@ std::unique_ptr<Subscriber::Impl::Held> Subscriber::Impl::remove(std::uint64_t v
   if (committed_ == version) committed_.reset();
   if (staged_ == version) staged_.reset();
   if (held->holding) send_all(Withdraw{held->holding->key()});
+  if (held->holding && staging_ != nullptr && staging_->fetch && staging_->base == held->holding->key()) {
+    staging_->fetch->use_base(
+        nullptr, "version " + std::to_string(version) + ", on which they are based, was dropped");
+  }
   held->fetch = nullptr;
   return held;
 }
@@ -301,13 +310,17 @@ Status Subscriber::Impl::drop(std::uint64_t version) {
       Error{ErrorCode::kNotFound, "Version " + std::to_string(version) + " of the weights is not here."});
 }
 
+Offer Subscriber::Impl::offer_of(const Held& held) {
+  Offer offer{held.holding->key(), held.base};
+  offer.key.demand = offer.base.demand = 0;
+  return offer;
+}
+
 void Subscriber::Impl::on_open(const LinkPtr& link) {
   for (const auto& [version, held] : held_) {
     if (!held->holding || !held->holding->whole() || held->fetch) continue;
-    Key key = held->holding->key();
-    send(link, Done{key});  // what was said before may have been lost with the link
-    key.demand = 0;
-    send(link, Offer{key});
+    send(link, Done{held->holding->key()});  // what was said before may have been lost with the link
+    send(link, offer_of(*held));
   }
 }
 
@@ -326,6 +339,7 @@ void Subscriber::Impl::ask_again(Held& held) {
   if (held.admitted) return;
   held.fetch = nullptr;  // refers to the holding
   held.holding = nullptr;
+  held.base = {};
 }
 
 Subscriber::Impl::Held* Subscriber::Impl::find(const Key& key) {
@@ -337,7 +351,7 @@ Subscriber::Impl::Held* Subscriber::Impl::find(const Key& key) {
 void Subscriber::Impl::on_message(const LinkPtr& link, Message message) {
   const Key key = std::visit([](const auto& kind) { return kind.key; }, message);
   if (std::holds_alternative<Offer>(message)) {
-    if (offers_.size() < kMostOffers) offers_.push_back({key, link});
+    take_offer(link, std::get<Offer>(message));
   } else if (std::holds_alternative<Withdraw>(message)) {
     std::erase_if(offers_, [&](const Offered& offer) {
       return offer.link == link && offer.key.version == key.version &&
@@ -356,6 +370,13 @@ void Subscriber::Impl::on_message(const LinkPtr& link, Message message) {
   }
 }
 
+void Subscriber::Impl::take_offer(const LinkPtr& link, const Offer& offer) {
+  const auto known = std::ranges::find_if(
+      offers_, [&](const Offered& one) { return one.link == link && one.key == offer.key; });
+  if (known == offers_.end() && offers_.size() < kMostOffers)
+    offers_.push_back({offer.key, offer.base, link});
+}
+
 void Subscriber::Impl::take(const LinkPtr& link, Held& held, const Message& message) {
   if (std::holds_alternative<Join>(message)) held.holding->admit(link);
   if (std::holds_alternative<Follow>(message)) held.holding->follow(link);
@@ -370,7 +391,8 @@ void Subscriber::Impl::take(const LinkPtr& link, Held& held, const Message& mess
     held.why = refuse->why;
   }
   if (!held.fetch) return;
-  if (const auto* layout = std::get_if<Layout>(&message)) held.fetch->laid_out(link, layout->table);
+  if (const auto* layout = std::get_if<Layout>(&message)) held.fetch->laid_out(link, *layout);
+  if (const auto* delta = std::get_if<Delta>(&message)) held.fetch->has_delta(link, *delta);
   if (const auto* have = std::get_if<Have>(&message)) held.fetch->have(link, have->chunks);
 }
 
@@ -411,8 +433,21 @@ void Subscriber::Impl::join(Held& held) {
     held.holding = std::make_unique<Holding>(*this, key, held.demand, held.table->region.descriptor());
     held.fetch = std::make_unique<Fetch>(*this, *held.holding, held.pieces, held.lent, stall_);
   }
+  if (choice->base != Key() && held.base == Key()) use_base(held, choice->base);
   held.directory = choice->link;
   send(choice->link, Join{held.holding->key(), held.wish->region.descriptor()});
+}
+
+/// The version's deltas are based on that publication: whether it is here.
+void Subscriber::Impl::use_base(Held& held, const Key& publication) {
+  held.base = {publication.version, publication.publication, held.holding->key().demand};
+  const Held* at = held.replaced == held.base ? &held : find(held.base);
+  const bool whole = at == &held || (at != nullptr && at->holding->whole());
+  if (whole) held.holding->give_deltas();
+  held.fetch->use_base(whole ? &at->pieces : nullptr,
+                       whole ? ""
+                             : "version " + std::to_string(publication.version) +
+                                   ", on which they are based, is not here as it was published there");
 }
 
 bool Subscriber::Impl::step() {

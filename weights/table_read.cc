@@ -14,14 +14,20 @@ Result<std::unique_ptr<TableRead>> TableRead::start(Node& node, const LinkPtr& l
         ErrorCode::kProtocol, "A table of " + std::to_string(table.size) +
                                   " bytes is refused: " + std::to_string(kMostTableBytes) + " is the most."});
   }
+  return start(node, link, table, table.address, table.size);
+}
+
+Result<std::unique_ptr<TableRead>> TableRead::start(Node& node, const LinkPtr& link,
+                                                    const RegionDescriptor& memory, std::uint64_t address,
+                                                    std::uint64_t bytes) {
   std::unique_ptr<TableRead> read(new TableRead);
-  read->bytes_.resize(table.size);
+  read->bytes_.resize(bytes);
   auto region = node.endpoint().register_memory(read->bytes_.data(), read->bytes_.size());
   if (!region) return tl::unexpected(std::move(region.error()));
   read->region_ = std::move(*region);
-  const auto remote = link->connection.import_region(table);
+  const auto remote = link->connection.import_region(memory);
   if (!remote) return tl::unexpected(remote.error());
-  read->transfer_ = link->connection.read(read->region_.span(), {*remote, table.address, table.size});
+  read->transfer_ = link->connection.read(read->region_.span(), {*remote, address, bytes});
   read->transfer_.on_done([wake = node.wake()] { wake->ring(); });
   return read;
 }

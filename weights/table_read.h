@@ -8,18 +8,23 @@
 
 namespace p2p::weights {
 
-/// A table of a peer that is on its way here.
+/// Bytes of a peer, such as a table or a delta, that are on their way here.
 class TableRead {
  public:
-  /// Refuses tables of more than `kMostTableBytes`.
+  /// All of `table`. Refuses more than `kMostTableBytes`.
   static Result<std::unique_ptr<TableRead>> start(Node& node, const LinkPtr& link,
                                                   const RegionDescriptor& table);
+  /// So many bytes from an address in `memory`.
+  static Result<std::unique_ptr<TableRead>> start(Node& node, const LinkPtr& link,
+                                                  const RegionDescriptor& memory, std::uint64_t address,
+                                                  std::uint64_t bytes);
   ~TableRead();
   TableRead(const TableRead&) = delete;
   TableRead& operator=(const TableRead&) = delete;
 
   bool done() const { return transfer_.done(); }
   Status status() const { return transfer_.status(); }
+  const Transfer& transfer() const { return transfer_; }
   const std::string& bytes() const { return bytes_; }
 
  private:

@@ -137,13 +137,13 @@ Rename take_rename(Reader& in) {
   return rename;
 }
 
+}  // namespace
+
 std::uint64_t bytes_of(const Shard& shard, std::uint32_t element) {
   std::uint64_t bytes = element;
   for (const std::uint64_t extent : shard.size) bytes *= extent;
   return bytes;
 }
-
-}  // namespace
 
 std::uint64_t digest_of(std::string_view bytes) {
   Digest digest;

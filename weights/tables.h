@@ -43,6 +43,9 @@ struct Demand {
 /// Of what `Demand::encode` gave: names the class.
 std::uint64_t digest_of(std::string_view bytes);
 
+/// Of a shard of elements of so many bytes.
+std::uint64_t bytes_of(const Shard& shard, std::uint32_t element);
+
 /// What a publisher holds: its manifest with addresses, and the memory that may be read.
 struct OwnedTable {
   Manifest owned;
@@ -57,6 +60,7 @@ struct Piece {
   std::uint64_t packed = 0;  ///< where in the demand
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
+  friend bool operator==(const Piece&, const Piece&) = default;
 };
 
 /// What a subscriber holds: pieces that fill the demand without gaps, and the memory that may be read.

@@ -102,11 +102,12 @@ auto wait_sliced(std::optional<double> timeout, Wait&& wait) {
 
 /// The fields of uccl.weights.Progress.
 using Row = Tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
-                  std::string>;
+                  std::uint64_t, std::uint64_t, std::string, std::string>;
 
 Row row_of(const Progress& progress) {
   return nb::make_tuple(progress.version, progress.bytes, progress.total_bytes, progress.publisher_bytes,
-                        progress.wrong_digests, progress.bridged, progress.from);
+                        progress.wrong_digests, progress.bridged, progress.delta_bytes, progress.from_deltas,
+                        progress.no_delta, progress.from);
 }
 
 /// A stage in a thread of its own, so that this one can look for signals and tell its caller.
@@ -184,10 +185,12 @@ void bind_publisher(nb::module_& module) {
       .def_prop_ro("place", place_of<Publisher>, "host:port")
       .def(
           "publish",
-          [](const PyPublisher& self, std::uint64_t version, const Manifest& owned) {
-            raise_unless(self.without_gil([&](Publisher& made) { return made.publish(version, owned); }));
+          [](const PyPublisher& self, std::uint64_t version, const Manifest& owned,
+             std::optional<std::uint64_t> base) {
+            raise_unless(
+                self.without_gil([&](Publisher& made) { return made.publish(version, owned, base); }));
           },
-          "version"_a, "owned"_a)
+          "version"_a, "owned"_a, "base"_a = nb::none())
       .def(
           "withdraw",
           [](const PyPublisher& self, std::uint64_t version) {

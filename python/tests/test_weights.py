@@ -85,6 +85,34 @@ def test_a_subscriber_receives_into_others(publisher):
     assert (second == 1).all()
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_deltas_change_what_is_staged(publisher, in_place):
+    draw = np.random.default_rng(1)
+    source = {"a": torch.randn(300, 400, dtype=torch.bfloat16), "b": draw.random(999, np.float32)}
+    target = {"a": torch.zeros(300, 400, dtype=torch.bfloat16), "b": np.zeros(999, np.float32)}
+    publisher.publish(1, source, copy=True)
+    with subscriber_of(publisher, target) as subscriber:
+        subscriber.stage(1, in_place=in_place, timeout=30)
+        subscriber.commit()
+        for version in (2, 3):
+            source["a"].view(-1)[torch.randperm(120000)[:1200]] += 1
+            source["b"][::100] += 1
+            publisher.publish(version, source, base=version - 1, copy=True)
+            done = subscriber.stage(version, in_place=in_place, timeout=30)
+            assert (done.from_deltas, done.no_delta) == (done.bytes, "")
+            assert 0 < done.delta_bytes < 5000
+            assert torch.equal(target["a"], source["a"]) == in_place
+            subscriber.commit()
+            assert torch.equal(target["a"], source["a"])
+            assert (target["b"] == source["b"]).all()
+        with pytest.raises(p2p.NotFound, match="version 9"):
+            publisher.publish(4, source, base=9)
+        publisher.publish(4, source, base=1, copy=True)
+        done = subscriber.stage(4, timeout=30)
+        assert done.from_deltas == 0
+        assert "version 1" in done.no_delta
+
+
 def test_read_only_arrays_are_not_staged_over(publisher):
     publisher.publish(1, {"w": np.ones(64, np.uint8)})
     target = np.frombuffer(bytes(64), np.uint8)

@@ -3,11 +3,13 @@
 // ..." or the error. Usage:
 //   weights_member publish ADDRESS TENSORS_SEED BYTES CUT_SEED
 //   weights_member subscribe ADDRESS TENSORS_SEED BYTES CUT_SEED CHUNK_BYTES PUBLISHER:PORT...
-// It begins with "ok ADDRESS PORT". A publisher knows `publish V`, `withdraw V`, `copies V COUNT` (waits) and
+// It begins with "ok ADDRESS PORT". A publisher knows `publish V`, `publish V BASE EVERY` (one of EVERY
+// elements is not that of BASE), `own V` (how many that are), `withdraw V`, `copies V COUNT` (waits) and
 // `spoil` (changes a byte of what it published); a subscriber `stage V` ("ok BYTES FROM_PUBLISHER WRONG
-// BRIDGED END", END in seconds of the steady clock, once every byte is compared with the model), `again V`
-// (in place), `tell V` (says "come" once something has), `wait V` (until it is offered), `commit`, `drop V`
-// and `spoil`.
+// BRIDGED END DELTA_BYTES FROM_DELTAS NO_DELTA", END in seconds of the steady clock, once every byte is
+// compared with the model), `again V` (in place), `beside V` (in memory other than before), `tell V` (says
+// "come" once something has), `wait V` (until it is offered), `descend V BASE EVERY` (what the publisher was
+// told), `commit`, `drop V` and `spoil`.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -50,7 +52,7 @@ void spoil(const WeightsModel::Shards& shards) {
   say("ok");
 }
 
-int publish(const Setup& setup) {
+int publish(Setup& setup) {
   auto publisher = weights::Publisher::create(options_of(setup.address));
   if (!publisher) return say(tl::unexpected(publisher.error())), 1;
   say("ok " + publisher->address() + " " + std::to_string(publisher->port()));
@@ -58,12 +60,19 @@ int publish(const Setup& setup) {
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
     std::string what;
-    std::uint64_t version = 0, count = 0;
-    words >> what >> version >> count;
-    if (what == "publish") {
+    std::uint64_t version = 0, count = 0, every = 0;
+    words >> what >> version >> count >> every;
+    if (what == "publish" && every > 0) {
+      setup.model.descend(version, count, every);
+      versions.push_back(setup.model.cut(setup.cut));
+      setup.model.fill(versions.back(), version);
+      say(publisher->publish(version, versions.back().manifest, count));
+    } else if (what == "publish") {
       versions.push_back(setup.model.cut(setup.cut));
       setup.model.fill(versions.back(), version);
       say(publisher->publish(version, versions.back().manifest));
+    } else if (what == "own") {
+      say(Status(), std::to_string(setup.model.own_elements(version)));
     } else if (what == "withdraw") {
       say(publisher->withdraw(version));
     } else if (what == "copies") {
@@ -77,15 +86,20 @@ int publish(const Setup& setup) {
 
 class SubscriberMember {
  public:
-  SubscriberMember(const Setup& setup, weights::Subscriber subscriber)
+  SubscriberMember(Setup& setup, weights::Subscriber subscriber)
       : setup_(setup), subscriber_(std::move(subscriber)), shards_(setup.model.cut(setup.cut)) {}
 
   void obey(const std::string& line) {
     std::istringstream words(line);
     std::string what;
-    std::uint64_t version = 0;
-    words >> what >> version;
-    if (what == "stage" || what == "again" || what == "tell") return stage(version, what);
+    std::uint64_t version = 0, base = 0, every = 1;
+    words >> what >> version >> base >> every;
+    if (what == "beside") {
+      if (!other_.memory) other_ = setup_.model.cut(setup_.cut);
+      std::swap(shards_, other_);
+    }
+    if (what == "stage" || what == "again" || what == "tell" || what == "beside") return stage(version, what);
+    if (what == "descend") return setup_.model.descend(version, base, every), say("ok");
     if (what == "wait") {
       const auto offered = subscriber_.wait_version(version - 1, 60s);
       return offered ? say("ok") : say(tl::unexpected(offered.error()));
@@ -117,16 +131,18 @@ class SubscriberMember {
     }
     std::ostringstream out;
     out << progress.bytes << ' ' << progress.publisher_bytes << ' ' << progress.wrong_digests << ' '
-        << progress.bridged << ' ' << std::fixed << end.count();
+        << progress.bridged << ' ' << std::fixed << end.count() << ' ' << progress.delta_bytes << ' '
+        << progress.from_deltas << ' ' << progress.no_delta;
     say(Status(), out.str());
   }
 
-  const Setup& setup_;
+  Setup& setup_;
   weights::Subscriber subscriber_;
   WeightsModel::Shards shards_;
+  WeightsModel::Shards other_;
 };
 
-int subscribe(const Setup& setup, std::uint64_t chunk_bytes, std::vector<std::string> publishers) {
+int subscribe(Setup& setup, std::uint64_t chunk_bytes, std::vector<std::string> publishers) {
   weights::SubscriberOptions options;
   options.endpoint = options_of(setup.address);
   options.publishers = std::move(publishers);
@@ -150,7 +166,7 @@ int main(int argc, char** argv) {
     std::cerr << "weights_member: too few words\n";
     return 2;
   }
-  const p2p::testing::Setup setup{words[1], {number(2), number(3)}, number(4)};
+  p2p::testing::Setup setup{words[1], {number(2), number(3)}, number(4)};
   if (words[0] == "publish") return p2p::testing::publish(setup);
   return p2p::testing::subscribe(setup, number(5), {words.begin() + 6, words.end()});
 }

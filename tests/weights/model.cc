@@ -16,12 +16,23 @@ std::uint64_t draw(std::mt19937_64& dice, std::uint64_t most) {
   return std::uniform_int_distribution<std::uint64_t>(0, most)(dice);
 }
 
+std::uint64_t mix(std::uint64_t version, std::uint64_t tensor, std::uint64_t at) {
+  std::uint64_t x = (version << 48) ^ (tensor << 40) ^ at;
+  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9;
+  return x ^ (x >> 32);
+}
+
+/// The version that an element is of.
+template <class Line>
+std::uint64_t origin(const Line& line, std::uint64_t tensor, std::uint64_t element) {
+  std::size_t at = 0;
+  while (line[at].every > 1 && mix(~line[at].version, tensor, element) % line[at].every != 0) ++at;
+  return line[at].version;
+}
+
 /// Byte `at` of a tensor in a version.
 std::byte byte_of(std::uint64_t version, std::uint64_t tensor, std::uint64_t at) {
-  std::uint64_t x = (version << 48) ^ (tensor << 40) ^ (at >> 3);
-  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9;
-  x ^= x >> 32;
-  return static_cast<std::byte>(x >> (8 * (at & 7)));
+  return static_cast<std::byte>(mix(version, tensor, at >> 3) >> (8 * (at & 7)));
 }
 
 }  // namespace
@@ -29,7 +40,7 @@ std::byte byte_of(std::uint64_t version, std::uint64_t tensor, std::uint64_t at)
 WeightsModel::WeightsModel(std::uint64_t tensors_seed, std::uint64_t bytes) {
   std::mt19937_64 dice(tensors_seed);
   if (tensors_seed == 0) {
-    tensors_.push_back({{bytes}, 1});
+    tensors_.push_back({{bytes / 2}, 2});
     return;
   }
   for (std::uint64_t done = 0; done < bytes;) {
@@ -111,17 +122,51 @@ void WeightsModel::for_each_row(const Shards& shards, Use use) const {
   }
 }
 
-void WeightsModel::fill(const Shards& shards, std::uint64_t version) const {
+void WeightsModel::descend(std::uint64_t version, std::uint64_t base, std::uint64_t every) {
+  descents_[version] = {base, every};
+}
+
+WeightsModel::Line WeightsModel::line_of(std::uint64_t version) const {
+  Line line;
+  for (auto at = descents_.find(version); at != descents_.end(); at = descents_.find(version)) {
+    line.push_back({version, at->second.every});
+    version = at->second.base;
+  }
+  line.push_back({version, 1});
+  return line;
+}
+
+std::uint64_t WeightsModel::own_elements(std::uint64_t version) const {
+  const Line line = line_of(version);
+  std::uint64_t own = 0;
+  for (std::size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    std::uint64_t elements = 1;
+    for (const std::uint64_t extent : tensors_[tensor].shape) elements *= extent;
+    for (std::uint64_t at = 0; at < elements; ++at) own += origin(line, tensor, at) == version ? 1 : 0;
+  }
+  return own;
+}
+
+/// Calls `use(byte of a shard, what it is in the version)`.
+template <class Use>
+void WeightsModel::for_each_byte(const Shards& shards, std::uint64_t version, Use use) const {
+  const Line line = line_of(version);
   for_each_row(shards, [&](std::span<std::byte> row, std::uint64_t tensor, std::uint64_t at) {
-    for (std::byte& byte : row) byte = byte_of(version, tensor, at++);
+    const std::uint64_t element = tensors_[tensor].element;
+    for (std::size_t i = 0; i < row.size();) {
+      const std::uint64_t from = line.size() == 1 ? version : origin(line, tensor, at / element);
+      for (std::uint64_t rest = element; rest > 0; --rest) use(row[i++], byte_of(from, tensor, at++));
+    }
   });
+}
+
+void WeightsModel::fill(const Shards& shards, std::uint64_t version) const {
+  for_each_byte(shards, version, [](std::byte& byte, std::byte is) { byte = is; });
 }
 
 std::uint64_t WeightsModel::differ(const Shards& shards, std::uint64_t version) const {
   std::uint64_t wrong = 0;
-  for_each_row(shards, [&](std::span<std::byte> row, std::uint64_t tensor, std::uint64_t at) {
-    for (const std::byte byte : row) wrong += byte == byte_of(version, tensor, at++) ? 0 : 1;
-  });
+  for_each_byte(shards, version, [&](std::byte byte, std::byte is) { wrong += byte == is ? 0 : 1; });
   return wrong;
 }
 

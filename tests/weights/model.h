@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -13,7 +14,7 @@
 namespace p2p::testing {
 
 /// Tensors of some `bytes` in all, whose shapes, types and cuts follow from seeds, and what each element is.
-/// Seeds of 0: one tensor of bytes that is not cut.
+/// Seeds of 0: one tensor of elements of two bytes that is not cut.
 class WeightsModel {
  public:
   WeightsModel(std::uint64_t tensors_seed, std::uint64_t bytes);
@@ -25,6 +26,11 @@ class WeightsModel {
   };
   Shards cut(std::uint64_t cut_seed) const;
 
+  /// One of `every` elements of the version is its own, spread at random; the others are those of `base`.
+  void descend(std::uint64_t version, std::uint64_t base, std::uint64_t every);
+  /// How many are its own, of all tensors.
+  std::uint64_t own_elements(std::uint64_t version) const;
+
   /// Sets every element to what it is in a version.
   void fill(const Shards& shards, std::uint64_t version) const;
   /// How many bytes are not.
@@ -35,10 +41,24 @@ class WeightsModel {
     std::vector<std::uint64_t> shape;
     std::uint32_t element = 1;  ///< bytes
   };
+  struct Descent {
+    std::uint64_t base = 0;
+    std::uint64_t every = 1;
+  };
+  /// A version, its base, the base of that and so on; the last one has none.
+  struct Ancestor {
+    std::uint64_t version = 0;
+    std::uint64_t every = 1;
+  };
+  using Line = std::vector<Ancestor>;
+  Line line_of(std::uint64_t version) const;
+  template <class Use>
+  void for_each_byte(const Shards& shards, std::uint64_t version, Use use) const;
   template <class Use>
   void for_each_row(const Shards& shards, Use use) const;
 
   std::vector<Tensor> tensors_;
+  std::map<std::uint64_t, Descent> descents_;
 };
 
 }  // namespace p2p::testing

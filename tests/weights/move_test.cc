@@ -81,12 +81,17 @@ struct Cast {
 /// What a stage answered after "ok".
 struct Staged {
   std::uint64_t bytes = 0, from_publisher = 0, wrong = 0, bridged = 0;
+  std::uint64_t delta_bytes = 0, from_deltas = 0;
+  std::string no_delta{};
 };
 Staged staged(const std::string& answer) {
   EXPECT_THAT(answer, StartsWith("ok "));
   Staged row;
   std::istringstream words(answer.substr(std::min<std::size_t>(3, answer.size())));
-  words >> row.bytes >> row.from_publisher >> row.wrong >> row.bridged;
+  std::string end;
+  words >> row.bytes >> row.from_publisher >> row.wrong >> row.bridged >> end >> row.delta_bytes >>
+      row.from_deltas >> std::ws;
+  std::getline(words, row.no_delta);
   return row;
 }
 
@@ -234,6 +239,116 @@ TEST(WeightsMove, TwoPublishersOfOneVersionAreRefused) {
   ASSERT_EQ(subscriber.call("wait 4"), "ok");
   EXPECT_THAT(subscriber.call("stage 2"), AllOf(StartsWith("invalid_argument"), HasSubstr("two publishers")));
   staged(subscriber.call("stage 3"));
+}
+
+/// One that holds version 1 and knows what 2 is, one of `every` of whose elements differs.
+WeightsMember holder(const Cast& cast, std::uint64_t cut, const std::string& place,
+                     std::uint64_t every = 100) {
+  auto member = cast.subscriber(cut, {place});
+  staged(member.call("stage 1"));
+  EXPECT_EQ(member.call("commit"), "ok 1");
+  EXPECT_EQ(member.call("descend 2 1 " + text(every)), "ok");
+  return member;
+}
+
+TEST(WeightsMove, DeltasGiveEveryByteOfRandomShardings) {
+  for (int seed = 1; seed <= seeds(2); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Cast cast{static_cast<std::uint64_t>(seed)};
+    auto publisher = cast.publisher(static_cast<std::uint64_t>(seed) % 3);
+    ASSERT_EQ(publisher.call("publish 1"), "ok ");
+    std::vector<WeightsMember> subscribers;
+    for (const std::uint64_t cut : {1, 1, 2}) {
+      subscribers.push_back(
+          holder(cast, 100 * static_cast<std::uint64_t>(seed) + cut, publisher.place(), 500));
+      ASSERT_EQ(subscribers.back().call("descend 3 2 60"), "ok");
+    }
+    for (const char* const publish : {"publish 2 1 500", "publish 3 2 60"}) {
+      ASSERT_THAT(publisher.call(publish), StartsWith("ok "));
+      const std::string version(1, publish[8]);
+      const char* const how[] = {"again ", "beside ", "again "};
+      for (std::size_t at = 0; at < 3; ++at) subscribers[at].begin(how[at] + version);
+      for (WeightsMember& member : subscribers) {
+        const Staged row = staged(member.finish());
+        EXPECT_EQ(row.from_deltas, row.bytes) << row.no_delta;
+        EXPECT_LT(row.delta_bytes, row.bytes / 8);
+        EXPECT_EQ(row.wrong, 0);
+        EXPECT_EQ(member.call("commit"), "ok " + version);
+      }
+    }
+  }
+}
+
+TEST(WeightsMove, DeltasAreGivenOnOnceThePublisherIsGone) {
+  const Cast cast;
+  auto publisher = cast.publisher();
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  auto first = holder(cast, 2, publisher.place());
+  auto second = cast.subscriber(2, {publisher.place(), first.place()});
+  staged(second.call("stage 1"));
+  ASSERT_EQ(second.call("descend 2 1 100"), "ok");
+  ASSERT_THAT(publisher.call("publish 2 1 100"), StartsWith("ok "));
+  const Staged source = staged(first.call("beside 2"));
+  EXPECT_EQ(source.from_deltas, source.bytes);
+  publisher.process().kill_now();
+  const Staged row = staged(second.call("beside 2"));
+  EXPECT_EQ(row.from_deltas, row.bytes) << row.no_delta;
+  EXPECT_EQ(row.delta_bytes, source.delta_bytes);
+  EXPECT_EQ(row.from_publisher, 0);
+}
+
+TEST(WeightsMove, WhoLacksTheBaseGetsItWholeAndHoldsUpNobodysDeltas) {
+  const Cast cast;
+  auto publisher = cast.publisher();
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  auto with = holder(cast, 2, publisher.place());
+  auto without = cast.subscriber(2, {publisher.place()});
+  ASSERT_EQ(without.call("descend 2 1 100"), "ok");
+  EXPECT_THAT(publisher.call("publish 3 7 100"), AllOf(StartsWith("not_found"), HasSubstr("version 7")));
+  ASSERT_THAT(publisher.call("publish 2 1 100"), StartsWith("ok "));
+  const Staged whole = staged(without.call("stage 2"));  // before the other in the chain
+  EXPECT_EQ(whole.from_deltas, 0);
+  EXPECT_THAT(whole.no_delta, HasSubstr("version 1, on which they are based, is not here"));
+  const Staged row = staged(with.call("beside 2"));
+  EXPECT_EQ(row.from_deltas, row.bytes) << row.no_delta;
+}
+
+TEST(WeightsMove, AVersionOfAnotherPublicationIsNoBase) {
+  const Cast cast;
+  auto one = cast.publisher(), other = cast.publisher();
+  ASSERT_EQ(one.call("publish 1"), "ok ");
+  auto subscriber = cast.subscriber(2, {one.place(), other.place()});
+  staged(subscriber.call("stage 1"));
+  ASSERT_EQ(subscriber.call("descend 2 1 100"), "ok");
+  ASSERT_EQ(other.call("publish 1"), "ok ");
+  ASSERT_THAT(other.call("publish 2 1 100"), StartsWith("ok "));
+  const Staged row = staged(subscriber.call("beside 2"));
+  EXPECT_EQ(row.from_deltas, 0);
+  EXPECT_THAT(row.no_delta, HasSubstr("is not here as it was published"));
+}
+
+TEST(WeightsMove, WhereMostHasChangedChunksComeWhole) {
+  const Cast cast;
+  auto publisher = cast.publisher();
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  auto subscriber = holder(cast, 2, publisher.place(), 1);
+  ASSERT_THAT(publisher.call("publish 2 1 1"), StartsWith("ok "));
+  const Staged row = staged(subscriber.call("again 2"));
+  EXPECT_EQ(row.delta_bytes, 0);
+  EXPECT_THAT(row.no_delta, HasSubstr("less than half"));
+}
+
+TEST(WeightsMove, ABaseThatChangedIsFoundAndItsChunkComesWhole) {
+  const Cast cast;
+  auto publisher = cast.publisher();
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  auto subscriber = holder(cast, 2, publisher.place());
+  ASSERT_EQ(subscriber.call("spoil"), "ok");
+  ASSERT_THAT(publisher.call("publish 2 1 100"), StartsWith("ok "));
+  const Staged row = staged(subscriber.call("again 2"));
+  EXPECT_EQ(row.wrong, 1);
+  EXPECT_EQ(row.from_deltas, row.bytes - cast.chunk_bytes);
+  EXPECT_THAT(row.no_delta, HasSubstr("that of chunk 0"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "p2p/options.h"
@@ -31,7 +32,11 @@ class Publisher {
   /// Offers the shards of `owned`: host memory, which must stay as it is until the version is withdrawn or
   /// the publisher ends. Peers may read these bytes and no others. kInvalidArgument: the version is there
   /// already, or shards are not what a plan takes.
-  Status publish(std::uint64_t version, Manifest owned);
+  ///
+  /// `base`: a version that is published here. Subscribers that hold it receive what differs from it, chunk
+  /// by chunk; others, and chunks of which that is more than half, come whole. It is compared as long as it
+  /// is published, when subscribers ask: its memory must be what it was. kNotFound: it is not.
+  Status publish(std::uint64_t version, Manifest owned, std::optional<std::uint64_t> base = {});
 
   /// Ends the offer. When it returns, no peer reads the memory any more. kNotFound for an unknown version.
   Status withdraw(std::uint64_t version);

@@ -23,6 +23,9 @@ struct Progress {
   std::uint64_t publisher_bytes = 0;  ///< of them from the publisher itself
   std::uint64_t wrong_digests = 0;    ///< chunks that came wrong, and came again
   std::uint64_t bridged = 0;          ///< times that a lost or slow member was passed over
+  std::uint64_t delta_bytes = 0;      ///< that came as deltas (`Publisher::publish`)
+  std::uint64_t from_deltas = 0;      ///< of `bytes`, made of those and of the base
+  std::string no_delta{};             ///< why bytes come whole though deltas are offered; empty: none do
   std::string from{};                 ///< address and port of whom chunks are taken from; empty: nobody yet
 };
 
@@ -41,7 +44,8 @@ struct SubscriberOptions {
 
 struct StageOptions {
   std::vector<Rename> renames;
-  /// The memory is that of the committed version, which is lost if staging fails.
+  /// The memory is that of the committed version, which is lost if staging fails. Deltas based on it are used
+  /// all the same.
   bool in_place = false;
   std::chrono::nanoseconds timeout{std::chrono::minutes(10)};
   /// Called in the calling thread when bytes have come, and a few times a second. False ends the stage with

@@ -33,6 +33,9 @@ class Progress:
     publisher_bytes: int  # of `bytes`, from the publisher itself
     wrong_digests: int  # chunks that came wrong, and came again
     bridged: int  # times that a lost or slow member was passed over
+    delta_bytes: int  # that came as deltas (`Publisher.publish`)
+    from_deltas: int  # of `bytes`, made of those and of the base
+    no_delta: str  # why bytes come whole though deltas are offered; empty: none do
     source: str  # host:port of whom bytes are taken from; empty: nobody yet
 
 
@@ -62,13 +65,15 @@ class Publisher:
         """host:port, for subscribers."""
         return str(self._made.place)
 
-    def publish(self, version: int, tensors: Tensors, *, copy: bool = False) -> None:
+    def publish(self, version: int, tensors: Tensors, *, base: int | None = None, copy: bool = False) -> None:
         """Offers a version. The tensors must stay as they are until it is withdrawn, unless ``copy`` is set.
 
-        Tensors on GPUs and those with gaps are copied in any case. InvalidArgument: the version is there.
+        Tensors on GPUs and those with gaps are copied in any case. ``base``: a version that is published here,
+        with bytes of its own; subscribers that hold it receive what differs from it. InvalidArgument: the
+        version is there; NotFound: the base is not.
         """
         boxes = boxes_of(tensors, copy=copy)
-        self._made.publish(version, manifest_of(boxes))
+        self._made.publish(version, manifest_of(boxes), base)
         self._kept[version] = boxes
 
     def withdraw(self, version: int) -> None:
@@ -155,14 +160,20 @@ class Subscriber:
         if in_place:
             for box in self._boxes:
                 box.require_in_place()
-        self._take_back()  # its memory is the next one's
+        replaces = self._here is not None and self._here != version and self._in_place == in_place
+        if not replaces:
+            self._take_back()
         if not in_place and self._staging is None:
             self._staging = Staging(self._boxes)
         if in_place:
             self._version = None
         wanted = manifest_of(self._boxes if in_place or self._staging is None else self._staging.boxes)
         tell = None if progress is None else lambda row: progress(Progress(*row))
-        row = self._made.stage(version, wanted, in_place, timeout, tell)
+        try:
+            row = self._made.stage(version, wanted, in_place or replaces, timeout, tell)
+        except BaseException:
+            self._take_back()
+            raise
         self._here, self._in_place = version, in_place
         return Progress(*row)
 
@@ -181,6 +192,7 @@ class Subscriber:
         self._boxes, self._staging, self._version = boxes, None, None
 
     def _take_back(self) -> None:
+        """Ends what peers may read of the memory that the next version takes."""
         if self._here is not None:
             with contextlib.suppress(LookupError, RuntimeError):
                 self._made.drop(self._here)
