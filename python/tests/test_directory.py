@@ -17,6 +17,8 @@ from uccl import directory, p2p
 # Seconds; the shortest that is taken.
 LEASE = 1.0
 
+needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian's etcd-server)")
+
 
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -132,8 +134,8 @@ def test_who_looks_up_waits_for_who_publishes_later(where):
         timer.start()
         assert names.lookup("late", timeout=20) == directory.Entry("late", "10.0.0.1", 5)
         timer.join()
-        others.publish("late", "10.0.0.1:6")
-        assert names.lookup("late").port == 6
+        others.publish("late", "10.0.0.1:6", note="has 7")
+        assert names.lookup("late") == directory.Entry("late", "10.0.0.1", 6, note="has 7")
         others.withdraw("late")
         with pytest.raises(LookupError):
             names.lookup("late")
@@ -163,7 +165,7 @@ def test_a_thousand_endpoints(where):
         assert len(found) == 1000 and taken < 5, taken
 
 
-@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian's etcd-server)")
+@needs_etcd
 def test_an_etcd_that_is_down_costs_no_connection_and_is_told_again(tmp_path, caplog):
     port = free_port()
     where = f"etcd://127.0.0.1:{port}"
@@ -179,6 +181,7 @@ def test_an_etcd_that_is_down_costs_no_connection_and_is_told_again(tmp_path, ca
             names.lookup("prefill")
         with pytest.raises(directory.DirectoryError):
             names.publish("other", "10.0.0.1:5")
+        prefill = names.publish("prefill", endpoint, note="changed")
         wait_for(lambda: "cannot be renewed" in caplog.text, "a word of it", seconds=20)
         # One that has forgotten all.
         with etcd(tmp_path / "second", port):

@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from uccl import p2p
@@ -24,12 +24,13 @@ class DirectoryError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a named endpoint listens."""
+    """Where a named endpoint listens. ``note`` is what its program says of it."""
 
     name: str
     address: str
     port: int
     gpu: int | str = 0
+    note: str = ""
 
     def connect(self, endpoint: p2p.Endpoint) -> int:
         """Connects to it and returns the conn_id. Raises ConnectionError with the reason."""
@@ -50,7 +51,7 @@ class Entry:
         return cls(name, *p2p.Endpoint.parse_metadata(metadata))
 
     def text(self, **more: Any) -> str:
-        return json.dumps({"address": self.address, "port": self.port, "gpu": self.gpu, **more})
+        return json.dumps({"address": self.address, "port": self.port, "gpu": self.gpu, "note": self.note, **more})
 
     @classmethod
     def parse(cls, name: str, text: str) -> "Entry | None":
@@ -59,7 +60,7 @@ class Entry:
             fields = json.loads(text)
             if fields.get("until", float("inf")) < time.time():
                 return None
-            return cls(name, str(fields["address"]), int(fields["port"]), fields["gpu"])
+            return cls(name, str(fields["address"]), int(fields["port"]), fields["gpu"], str(fields.get("note", "")))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -81,32 +82,42 @@ class Directory(ABC):
         self.lease = lease
         self._lock = threading.Lock()
         self._published: dict[str, Entry] = {}
+        self._writing = threading.Lock()  # what is renewed is not what has just been changed or withdrawn
         self._closing = threading.Event()
         self._keeper: threading.Thread | None = None
 
-    def publish(self, name: str, endpoint: p2p.Endpoint | bytes | str) -> Entry:
+    def publish(self, name: str, endpoint: p2p.Endpoint | bytes | str, note: str = "") -> Entry:
         """Lists an endpoint, its metadata or ``host:port`` under ``name``, in place of what had it. Raises
-        DirectoryError if the directory cannot be reached; from then on it is only tried again."""
+        DirectoryError if the directory cannot be reached; where nothing but the note changes, the thread only tries
+        again."""
         if not name or "\n" in name:
             raise ValueError(f"publish {name!r}: a name is one line")
-        entry = Entry.of(name, endpoint)
-        self._put(entry)
-        with self._lock:
-            self._published[name] = entry
-            if self._keeper is None:
-                self._keeper = threading.Thread(target=self._keep, name="uccl-directory", daemon=True)
-                self._keeper.start()
+        entry = replace(Entry.of(name, endpoint), note=note)
+        with self._writing:
+            try:
+                self._put(entry)
+            except DirectoryError as error:
+                known = self._published.get(name)
+                if known is None or replace(known, note=note) != entry:
+                    raise
+                _log.warning("what is published changes once the directory is back: %s", error)
+            with self._lock:
+                self._published[name] = entry
+                if self._keeper is None:
+                    self._keeper = threading.Thread(target=self._keep, name="uccl-directory", daemon=True)
+                    self._keeper.start()
         return entry
 
     def withdraw(self, name: str) -> None:
         """Takes back what this object has published. A directory that is down forgets it with the lease."""
-        with self._lock:
-            known = self._published.pop(name, None)
-        if known is not None:
-            try:
-                self._remove(name)
-            except DirectoryError as error:
-                _log.info("%s stays for %s s: %s", name, self.lease, error)
+        with self._writing:
+            with self._lock:
+                known = self._published.pop(name, None)
+            if known is not None:
+                try:
+                    self._remove(name)
+                except DirectoryError as error:
+                    _log.info("%s stays for %s s: %s", name, self.lease, error)
 
     def lookup(self, name: str, timeout: float = 0.0) -> Entry:
         """Where ``name`` listens; one that is not there yet is waited for, and so is a directory that is down. Raises
@@ -164,10 +175,11 @@ class Directory(ABC):
     def _keep(self) -> None:
         reached = True
         while not self._closing.wait(self.lease / 3):
-            with self._lock:
-                entries = list(self._published.values())
             try:
-                self._renew(entries)
+                with self._writing:
+                    with self._lock:
+                        entries = list(self._published.values())
+                    self._renew(entries)
                 reached = True
             except DirectoryError as error:
                 if reached:

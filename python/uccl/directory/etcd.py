@@ -63,6 +63,8 @@ class EtcdDirectory(Directory):
             self._lease_id = None
 
     def _put(self, entry: Entry) -> None:
+        with self._lock:
+            self._leases.pop(entry.name, None)  # until it is there as it is now
         try:
             self._put_under(self._grant(), entry)
         except DirectoryError as error:

@@ -2,6 +2,7 @@
 """A directory in a ``torch.distributed.TCPStore``, such as the one of a job's launcher."""
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,8 +12,9 @@ from uccl.directory.base import Directory, DirectoryError, Entry
 _PREFIX = "uccl/endpoints/"
 _NAMES = "uccl/endpoint-names"  # a store does not list its keys
 
-# Seconds for reaching the store.
+# For reaching the store; and seconds between two attempts, in which calls fail at once.
 _PATIENCE = timedelta(seconds=3)
+_PAUSE = 1.0
 
 
 class TcpStoreDirectory(Directory):
@@ -30,15 +32,25 @@ class TcpStoreDirectory(Directory):
             self._store = where
         self._listed: set[str] = set()
         self._asking = threading.Lock()
+        self._again = 0.0  # when the store is dialled again
+
+    def _reach(self) -> Any:
+        if self._store is None and self._place is not None:
+            import torch.distributed as dist
+
+            if time.monotonic() < self._again:
+                raise OSError("it could not be reached a moment ago")
+            try:
+                self._store = dist.TCPStore(*self._place, is_master=False, wait_for_workers=False, timeout=_PATIENCE)
+            except (RuntimeError, OSError, ValueError):
+                self._again = time.monotonic() + _PAUSE
+                raise
+        return self._store
 
     def _ask(self, what: str, call: Callable[[Any], Any]) -> Any:
         with self._asking:
             try:
-                if self._store is None and self._place is not None:
-                    import torch.distributed as dist
-
-                    self._store = dist.TCPStore(*self._place, is_master=False, wait_for_workers=False, timeout=_PATIENCE)
-                return call(self._store)
+                return call(self._reach())
             except (RuntimeError, OSError, ValueError) as error:
                 # A client that has lost its connection does not dial again.
                 if self._place is not None:

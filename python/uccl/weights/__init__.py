@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from uccl import _p2p
+from uccl.directory import Directory, DirectoryError
+from uccl.weights._listing import Listing
 from uccl.weights._tensors import Box, Shard, Staging, Tensors, boxes_of, manifest_of
 
 __all__ = ["Progress", "Publisher", "Shard", "Subscriber"]
@@ -52,12 +56,17 @@ def _close_all() -> None:
 class Publisher:
     """Offers versions to subscribers, which connect to ``place``. Any thread; close() or ``with`` ends it.
 
-    Options are those of ``uccl.p2p.Endpoint``: ``listen_address=``, ``key_file=`` and so on.
+    ``directory`` lists it and its versions under the name of these weights, for subscribers that are given no place.
+    Other options are those of ``uccl.p2p.Endpoint``: ``listen_address=``, ``key_file=`` and so on. DirectoryError: the
+    directory cannot be reached.
     """
 
-    def __init__(self, **options: object) -> None:
+    def __init__(self, *, directory: Directory | None = None, name: str = "weights", **options: object) -> None:
+        self._listing = None if directory is None else Listing(directory, name)
         self._made = _p2p.WeightsPublisher(**options)
         self._kept: dict[int, list[Box]] = {}
+        if self._listing is not None:
+            self._listing.put(self.place)
         _open.add(self)
 
     @property
@@ -75,11 +84,13 @@ class Publisher:
         boxes = boxes_of(tensors, copy=copy)
         self._made.publish(version, manifest_of(boxes), base)
         self._kept[version] = boxes
+        self._list()
 
     def withdraw(self, version: int) -> None:
         """Ends the offer; when it returns, no peer reads the tensors any more. NotFound: there is none."""
         self._made.withdraw(version)
         self._kept.pop(version, None)
+        self._list()
 
     def copies(self, version: int) -> int:
         """How many subscribers have said that all of the version has come."""
@@ -91,8 +102,14 @@ class Publisher:
 
     def close(self) -> None:
         """Leaves. May be repeated."""
+        if self._listing is not None:
+            self._listing.withdraw()
         self._made.close()
         self._kept.clear()
+
+    def _list(self) -> None:
+        if self._listing is not None:
+            self._listing.put(self.place, self._kept)
 
     def __enter__(self) -> Publisher:
         return self
@@ -104,23 +121,35 @@ class Publisher:
 class Subscriber:
     """Receives versions into ``tensors``, and gives them on. Any thread, but one stage() at a time.
 
-    ``publishers`` are "host:port" of a publisher, or of subscribers that hold a version (``place``).
+    ``publishers`` are "host:port" of a publisher, or of subscribers that hold a version (``place``); or a directory,
+    which lists them under the ``name`` of these weights, and this one once it has a version. With a directory
+    ``place`` changes when somebody new has to be asked. A directory that goes down later is missed by nobody who is known.
     ``chunk_bytes``: what goes from one to the next at a time; 0: 4 to 32 MiB. ``stall``: with nobody left who
     has what is missing, stage() fails after so many seconds. Other options as those of ``Publisher``.
     """
 
     def __init__(
         self,
-        publishers: str | Iterable[str],
+        publishers: str | Iterable[str] | Directory,
         tensors: Tensors,
         *,
+        name: str = "weights",
         chunk_bytes: int = 0,
         stall: float = 10.0,
         **options: object,
     ) -> None:
-        places = [publishers] if isinstance(publishers, str) else list(publishers)
         boxes = boxes_of(tensors, writable=True)
-        self._made = _p2p.WeightsSubscriber(places, chunk_bytes, stall, **options)
+        self._listing: Listing | None = None
+        if isinstance(publishers, Directory):
+            self._listing = Listing(publishers, name)
+            places = list(self._listing.places())
+        else:
+            places = [publishers] if isinstance(publishers, str) else list(publishers)
+        self._make = lambda asked: _p2p.WeightsSubscriber(asked, chunk_bytes, stall, **options)
+        self._made, self._asked = self._make(places), set(places)
+        self._holder = self._made  # of `_here`
+        self._meeting = threading.Lock()
+        self._closed = False
         self._boxes = boxes  # after it: attributes go in this order, and peers may read this memory until it ends
         self._staging: Staging | None = None
         self._in_place = False
@@ -140,7 +169,31 @@ class Subscriber:
 
     def wait_version(self, above: int | None = None, timeout: float | None = None) -> int:
         """The newest version that somebody offers, once it is more than ``above``. TimedOut."""
-        return int(self._made.wait_version(above, timeout))
+        if self._listing is None:
+            return int(self._made.wait_version(above, timeout))
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = 1.0  # between two looks into the directory, in seconds
+        while True:
+            self._meet(self._listing, above)
+            left = pause if end is None else min(pause, max(end - time.monotonic(), 0.0))
+            try:
+                return int(self._made.wait_version(above, left))
+            except TimeoutError:
+                if end is not None and time.monotonic() >= end:
+                    raise
+            pause = min(2 * pause, 8.0)
+
+    def _meet(self, listing: Listing, above: int | None) -> None:
+        """Asks those, too, who are listed by now and may have such a version."""
+        with self._meeting:
+            places = listing.known_places()
+            places.pop(str(self._holder.place), None)
+            new = [
+                place for place, versions in places.items()
+                if place not in self._asked and (not versions or above is None or max(versions) > above)
+            ]  # fmt: skip
+            if new and not self._closed:
+                self._made, self._asked = self._make(list(places)), set(places)
 
     def stage(
         self,
@@ -160,7 +213,13 @@ class Subscriber:
         if in_place:
             for box in self._boxes:
                 box.require_in_place()
-        replaces = self._here is not None and self._here != version and self._in_place == in_place
+        if self._listing is not None:
+            begun = time.monotonic()
+            with contextlib.suppress(TimeoutError):  # stage() says what was waited for
+                self.wait_version(version - 1 if version else None, timeout)
+            timeout = None if timeout is None else max(begun + timeout - time.monotonic(), 0.0)
+        made = self._made
+        replaces = self._here not in (None, version) and self._in_place == in_place and self._holder is made
         if not replaces:
             self._take_back()
         if not in_place and self._staging is None:
@@ -170,16 +229,21 @@ class Subscriber:
         wanted = manifest_of(self._boxes if in_place or self._staging is None else self._staging.boxes)
         tell = None if progress is None else lambda row: progress(Progress(*row))
         try:
-            row = self._made.stage(version, wanted, in_place or replaces, timeout, tell)
+            row = made.stage(version, wanted, in_place or replaces, timeout, tell)
         except BaseException:
             self._take_back()
+            if self._listing is not None:
+                self._listing.withdraw()  # there is no version here
             raise
-        self._here, self._in_place = version, in_place
+        self._holder, self._here, self._in_place = made, version, in_place
+        if self._listing is not None:
+            with contextlib.suppress(DirectoryError):  # it is down: nobody takes from this one who does not know it
+                self._listing.put(str(made.place), [version])
         return Progress(*row)
 
     def commit(self) -> int:
         """Makes the staged version that of the tensors: a local copy, or none in place. NotFound: none is staged."""
-        version = int(self._made.commit())
+        version = int(self._holder.commit())
         if not self._in_place and self._staging is not None:
             self._staging.copy_to(self._boxes)
         self._version = version
@@ -195,11 +259,16 @@ class Subscriber:
         """Ends what peers may read of the memory that the next version takes."""
         if self._here is not None:
             with contextlib.suppress(LookupError, RuntimeError):
-                self._made.drop(self._here)
-            self._here = None
+                self._holder.drop(self._here)
+            self._here, self._holder = None, self._made
 
     def close(self) -> None:
         """Ends it; what was committed stays. May be repeated."""
+        with self._meeting:
+            self._closed = True
+        if self._listing is not None:
+            self._listing.withdraw()
+        self._holder.close()
         self._made.close()
 
     def __enter__(self) -> Subscriber:
