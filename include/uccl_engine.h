@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "p2p/host_port.h"
 #include "p2p/options.h"
 #include "p2p/uccl_engine_detail.h"
 
@@ -123,9 +124,7 @@ inline int uccl_engine_get_metadata(uccl_engine_t* engine, char** metadata) try 
   constexpr const char* kAttempt = "get an engine's metadata";
   if (!uccl_engine_detail::known(engine, kAttempt)) return -1;
   if (!uccl_engine_detail::given(metadata, kAttempt, "metadata")) return -1;
-  std::string host = engine->endpoint.address();
-  if (host.find(':') != std::string::npos) host = "[" + host + "]";
-  const std::string text = host + ":" + std::to_string(engine->endpoint.port()) + "?0";
+  const std::string text = p2p::HostPort{engine->endpoint.address(), engine->endpoint.port()}.text() + "?0";
   *metadata = new char[text.size() + 1];
   std::memcpy(*metadata, text.c_str(), text.size() + 1);
   return 0;

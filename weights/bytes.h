@@ -4,8 +4,11 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+
+#include "p2p/memory.h"
 
 namespace p2p::weights {
 
@@ -23,6 +26,10 @@ class Writer {
     out_ += value;
   }
   void raw(std::string_view bytes) { out_ += bytes; }
+  void region(const RegionDescriptor& region) {
+    const auto bytes = region.serialize();
+    raw({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
 
   const std::string& bytes() const { return out_; }
   std::string take() { return std::move(out_); }
@@ -57,6 +64,14 @@ class Reader {
     const std::string_view out = rest_.substr(0, size);
     rest_.remove_prefix(size);
     return out;
+  }
+
+  /// One that `RegionDescriptor::parse` refuses is a lack, too.
+  RegionDescriptor region() {
+    const std::string_view bytes = raw(RegionDescriptor::kBytes);
+    const auto parsed = RegionDescriptor::parse(std::as_bytes(std::span(bytes.data(), bytes.size())));
+    if (!parsed) fail();
+    return parsed ? *parsed : RegionDescriptor{};
   }
 
   /// A count of rows that take at least `each` bytes: more than can follow is a lack.

@@ -68,7 +68,7 @@ std::vector<Grid> grids_of(const Demand& demand) {
     const auto unit = static_cast<std::uint8_t>(1U << std::min(std::countr_zero(element), 3));
     for (std::size_t at = 0; at < demand.wanted.shards(tensor); ++at) {
       const Shard shard = demand.wanted.shard(tensor, at);
-      const std::uint64_t end = shard.address + bytes_of(shard, element);
+      const std::uint64_t end = shard.address + demand.wanted.bytes(tensor, at);
       for (std::uint64_t from = shard.address; from < end;) {
         const auto chunk = static_cast<std::uint32_t>(from / demand.chunk_bytes);
         const std::uint64_t to = std::min(end, demand.end(chunk));

@@ -39,8 +39,6 @@ constexpr std::uint64_t kSlowBytesPerMs = 8 << 10;
 // Times that one chunk may come wrong, from whomever.
 constexpr std::uint32_t kMostWrong = 4;
 
-std::string place_of(const Member& member) { return member.address + ":" + std::to_string(member.port); }
-
 }  // namespace
 
 Fetch::Fetch(Node& node, Holding& holding, const HeldPieces& pieces, const Lent& lent,
@@ -145,7 +143,7 @@ void Fetch::follow() {
   for (std::size_t at = 0; at < ranked_.size(); ++at) {
     if (at < kFollowed || ranked_[at]->is_publisher()) ranked_[at]->follow();
   }
-  progress_.from = ranked_.empty() ? "" : place_of(ranked_[0]->member);
+  progress_.from = ranked_.empty() ? "" : ranked_[0]->member.place();
 }
 
 bool Fetch::finish_pulls() {
@@ -204,18 +202,18 @@ Status Fetch::check(const Pull& pull) {
   ++progress_.wrong_digests;
   write_log(LogLevel::kWarning, "Weights: " + std::string(pull.delta ? "the delta of " : "") + chunk +
                                     " of version " + std::to_string(holding_.key().version) +
-                                    " came wrong from " + place_of(pull.source->member) +
+                                    " came wrong from " + pull.source->member.place() +
                                     ", and is asked for again");
   if (pull.delta) {
     patcher_.take_whole(pull.chunk);
-    progress_.no_delta = "that of " + chunk + " from " + place_of(pull.source->member) + " is wrong";
+    progress_.no_delta = "that of " + chunk + " from " + pull.source->member.place() + " is wrong";
     return {};
   }
   pull.source->bad.insert(pull.chunk);
   if (++wrong_[pull.chunk] < kMostWrong) return {};
   return tl::unexpected(Error{ErrorCode::kProtocol,
                               chunk + " came wrong " + std::to_string(kMostWrong) + " times, at last from " +
-                                  place_of(pull.source->member) + "; the memory published may have changed"});
+                                  pull.source->member.place() + "; the memory published may have changed"});
 }
 
 void Fetch::pass(Source& source, const std::string& why) {
@@ -223,7 +221,7 @@ void Fetch::pass(Source& source, const std::string& why) {
   source.slow = true;
   starved_ = Clock::now();
   ++progress_.bridged;
-  write_log(LogLevel::kInfo, "Weights: " + place_of(source.member) + " is passed over: " + why);
+  write_log(LogLevel::kInfo, "Weights: " + source.member.place() + " is passed over: " + why);
 }
 
 std::uint32_t Fetch::missing_at(const Source& source) const {
@@ -331,7 +329,7 @@ Result<bool> Fetch::begin(Pull& pull) {
   if (!transfer) return tl::unexpected(std::move(transfer.error()));
   pull.transfer = std::move(*transfer);
   if (patches && progress_.no_delta.empty()) {
-    progress_.no_delta = place_of(pull.source->member) + " has none of chunk " + std::to_string(pull.chunk) +
+    progress_.no_delta = pull.source->member.place() + " has none of chunk " + std::to_string(pull.chunk) +
                          " that is less than half of it";
   }
   patcher_.take_whole(pull.chunk);

@@ -92,4 +92,10 @@ Shard Manifest::shard(std::uint32_t tensor, std::size_t index) const {
           std::span<const std::int64_t>(row.strides).subspan(dims * index, dims)};
 }
 
+std::uint64_t Manifest::bytes(std::uint32_t tensor, std::size_t index) const {
+  std::uint64_t product = tensors_[tensor].dtype.bytes;
+  for (const std::uint64_t extent : shard(tensor, index).size) product *= extent;
+  return product;
+}
+
 }  // namespace p2p::weights

@@ -1,8 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "message.h"
 
-#include <span>
-
 #include "bytes.h"
 
 namespace p2p::weights {
@@ -19,26 +17,21 @@ void put(Writer& out, const Key& key) {
   out.number(key.demand);
 }
 
-void put(Writer& out, const RegionDescriptor& region) {
-  const auto bytes = region.serialize();
-  out.raw({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-}
-
 void put(Writer&, const Withdraw&) {}
 void put(Writer&, const Follow&) {}
 void put(Writer&, const Done&) {}
 void put(Writer& out, const Offer& offer) { put(out, offer.base); }
-void put(Writer& out, const Join& join) { put(out, join.demand); }
+void put(Writer& out, const Join& join) { out.region(join.demand); }
 void put(Writer& out, const Refuse& refuse) { out.text(std::string_view(refuse.why).substr(0, kMostText)); }
 
 void put(Writer& out, const Layout& layout) {
-  put(out, layout.table);
+  out.region(layout.table);
   out.number(static_cast<std::uint8_t>(layout.deltas));
 }
 
 void put(Writer& out, const Delta& delta) {
   out.number(delta.chunk);
-  put(out, delta.memory);
+  out.region(delta.memory);
   out.number(delta.address);
   out.number(delta.bytes);
 }
@@ -66,17 +59,13 @@ Key take_key(Reader& in) {
   return key;
 }
 
-bool take(Reader& in, RegionDescriptor& region) {
-  const std::string_view bytes = in.raw(RegionDescriptor::kBytes);
-  const auto parsed = RegionDescriptor::parse(std::as_bytes(std::span(bytes.data(), bytes.size())));
-  if (parsed) region = *parsed;
-  return parsed.has_value();
-}
-
 bool take(Reader&, Withdraw&) { return true; }
 bool take(Reader&, Follow&) { return true; }
 bool take(Reader&, Done&) { return true; }
-bool take(Reader& in, Join& join) { return take(in, join.demand); }
+bool take(Reader& in, Join& join) {
+  join.demand = in.region();
+  return true;
+}
 
 bool take(Reader& in, Offer& offer) {
   offer.base = take_key(in);
@@ -84,14 +73,14 @@ bool take(Reader& in, Offer& offer) {
 }
 
 bool take(Reader& in, Layout& layout) {
-  if (!take(in, layout.table)) return false;
+  layout.table = in.region();
   layout.deltas = in.number<std::uint8_t>() != 0;
   return true;
 }
 
 bool take(Reader& in, Delta& delta) {
   delta.chunk = in.number<std::uint32_t>();
-  if (!take(in, delta.memory)) return false;
+  delta.memory = in.region();
   delta.address = in.number<std::uint64_t>();
   delta.bytes = in.number<std::uint32_t>();
   const std::uint64_t into = delta.address - delta.memory.address;

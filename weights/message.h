@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "p2p/host_port.h"
 #include "p2p/memory.h"
 #include "p2p/result.h"
 
@@ -21,6 +22,10 @@ struct Key {
   std::uint64_t publication = 0;  ///< drawn by the publisher: tells two publishers of one version apart
   std::uint64_t demand = 0;       ///< digest of what is wanted; 0 where the publication is meant
   auto operator<=>(const Key&) const = default;
+
+  /// Of all its classes.
+  Key whole() const { return {version, publication, 0}; }
+  bool same_publication(const Key& other) const { return whole() == other.whole(); }
 };
 
 /// Who takes part, and where it listens. `id` is the incarnation of its endpoint, proven by the handshake.
@@ -29,6 +34,8 @@ struct Member {
   std::string address;
   std::uint16_t port = 0;
   std::uint32_t order = 0;  ///< in the chain of its class; the publisher is 0
+
+  std::string place() const { return HostPort{address, port}.text(); }
 };
 
 /// What a chunk's bytes must hash to.

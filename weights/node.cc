@@ -117,8 +117,8 @@ void Node::lose(const LinkPtr& link, const std::string& why) {
   link->lost = true;
   const Status status = link->connection.status();
   write_log(link->open ? LogLevel::kInfo : LogLevel::kDebug,
-            "Weights: " + link->peer.address + " port " + std::to_string(link->peer.port) +
-                " is given up: " + why + (status ? "" : ": " + status.error().message));
+            "Weights: " + link->peer.place() + " is given up: " + why +
+                (status ? "" : ": " + status.error().message));
   (void)link->connection.close(0ns);
   on_lost(link);
 }

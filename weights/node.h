@@ -41,7 +41,7 @@ class Node {
  public:
   Endpoint& endpoint() { return endpoint_; }
   const std::shared_ptr<Wake>& wake() const { return wake_; }
-  Member self() const { return self_; }
+  const Member& self() const { return self_; }
 
   /// The live link to a member; a new one where there is none.
   LinkPtr dial(const Member& to);

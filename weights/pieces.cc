@@ -61,9 +61,8 @@ Result<std::unique_ptr<OwnedPieces>> OwnedPieces::make(const Manifest& owned, co
   std::unique_ptr<OwnedPieces> pieces(new OwnedPieces(std::move(*plan)));
   for (std::uint32_t tensor = 0; tensor < demand.wanted.tensors(); ++tensor) {
     for (std::size_t at = 0; at < demand.wanted.shards(tensor); ++at) {
-      const Shard shard = demand.wanted.shard(tensor, at);
-      const bool none = std::ranges::find(shard.size, std::uint64_t{0}) != shard.size.end();
-      if (!none) pieces->shard_begins_.push_back(shard.address);
+      if (demand.wanted.bytes(tensor, at) == 0) continue;
+      pieces->shard_begins_.push_back(demand.wanted.shard(tensor, at).address);
     }
   }
   std::size_t shard = 0;  // the next one whose first region is to come

@@ -59,6 +59,16 @@ std::uint64_t address_of(const Shard& shard, const Numbers& element) {
   return address;
 }
 
+/// The elements of a wanted shard that come by one part of a plan, as a box of the owned tensor; false: none.
+template <class Part>
+bool owned_box(const Part& part, const Shard& wanted, std::pair<Numbers, Numbers>& box) {
+  if (!intersect(wanted.offset, wanted.size, part.wanted_offset, part.size, box)) return false;
+  for (std::size_t d = 0; d < wanted.size.size(); ++d) {
+    box.first[d] += part.owned_offset[d] - part.wanted_offset[d];
+  }
+  return true;
+}
+
 /// Adds a dimension around what the region has so far, as part of what is there where strides allow.
 void extend(Region& region, const Region::Level& level) {
   if (level.count == 1) return;
@@ -193,11 +203,11 @@ class Planner {
   /// Finds the owned shards for each wanted one. Owned boxes and parts do not overlap, so that the sum of
   /// what meets a wanted box is its size exactly if nothing is missing.
   Status pair_shards(std::uint32_t wanted, std::size_t first) {
-    std::vector<ShardIndex> indices;
+    std::map<std::uint32_t, ShardIndex> indices;  // by owned tensor: parts may come from one
     for (std::size_t part = first; part < plan_.parts_.size(); ++part) {
       const std::uint32_t owned = plan_.parts_[part].owned;
-      indices.emplace_back(owned_, owned);
-      if (const auto both = indices.back().overlap()) {
+      const auto [index, fresh] = indices.try_emplace(owned, owned_, owned);
+      if (const auto both = fresh ? index->second.overlap() : std::nullopt) {
         return no_plan(
             ErrorCode::kInvalidArgument, owned_.name(owned),
             text(owned_.shard(owned, both->first)) + " overlaps " + text(owned_.shard(owned, both->second)));
@@ -207,7 +217,7 @@ class Planner {
       const Shard shard = wanted_.shard(wanted, at);
       std::uint64_t filled = 0;
       for (std::size_t part = first; part < plan_.parts_.size(); ++part) {
-        filled += pair_shard(static_cast<std::uint32_t>(part), at, indices[part - first]);
+        filled += pair_shard(static_cast<std::uint32_t>(part), at, indices.at(plan_.parts_[part].owned));
       }
       const std::uint64_t size = volume(shard.size);
       if (filled != size) {
@@ -226,8 +236,7 @@ class Planner {
     const Shard to = wanted_.shard(part.wanted, wanted);
     const std::size_t dims = to.size.size();
     std::pair<Numbers, Numbers> box, common;
-    if (!intersect(to.offset, to.size, part.wanted_offset, part.size, box)) return 0;
-    for (std::size_t d = 0; d < dims; ++d) box.first[d] += part.owned_offset[d] - part.wanted_offset[d];
+    if (!owned_box(part, to, box)) return 0;
     const auto offset = std::span<const std::uint64_t>(box.first).first(dims);
     const auto size = std::span<const std::uint64_t>(box.second).first(dims);
     std::uint64_t filled = 0;
@@ -262,8 +271,7 @@ Region Plan::region(std::size_t index) const {
   const Shard to = wanted_->shard(part.wanted, pair.wanted);
   const std::size_t dims = to.size.size();
   std::pair<Numbers, Numbers> box, common;
-  intersect(to.offset, to.size, part.wanted_offset, part.size, box);
-  for (std::size_t d = 0; d < dims; ++d) box.first[d] += part.owned_offset[d] - part.wanted_offset[d];
+  owned_box(part, to, box);
   intersect(from.offset, from.size, box.first, box.second, common);
   Region region;
   region.source_rank = from.rank;

@@ -37,10 +37,10 @@ Result<std::vector<Piece>> ranges_of(const Manifest& owned) {
   for (std::uint32_t tensor = 0; tensor < owned.tensors(); ++tensor) {
     for (std::size_t at = 0; at < owned.shards(tensor); ++at) {
       const Shard shard = owned.shard(tensor, at);
-      std::uint64_t bytes = owned.dtype(tensor).bytes, extent = bytes;
+      const std::uint64_t bytes = owned.bytes(tensor, at);
+      std::uint64_t extent = owned.dtype(tensor).bytes;
       bool forward = true;
       for (std::size_t d = 0; d < shard.size.size(); ++d) {
-        bytes *= shard.size[d];
         forward &= shard.size[d] <= 1 || shard.strides[d] > 0;
         if (shard.size[d] > 0) extent += (shard.size[d] - 1) * static_cast<std::uint64_t>(shard.strides[d]);
       }
@@ -205,7 +205,7 @@ void Publisher::Impl::on_lost(const LinkPtr& link) {
 
 Publisher::Impl::Publication* Publisher::Impl::find(const Key& key) {
   const auto found = publications_.find(key.version);
-  if (found == publications_.end() || found->second->key.publication != key.publication) return nullptr;
+  if (found == publications_.end() || !found->second->key.same_publication(key)) return nullptr;
   return found->second.get();
 }
 

@@ -31,14 +31,12 @@ std::strong_ordering compare_boxes(const Shard& a, const Shard& b) {
   return compare(a.size, b.size);
 }
 
-bool is_empty(const Shard& shard) { return std::ranges::find(shard.size, 0U) != shard.size.end(); }
-
 }  // namespace
 
 ShardIndex::ShardIndex(const Manifest& manifest, std::uint32_t tensor)
     : manifest_(&manifest), tensor_(tensor) {
   for (std::uint32_t shard = 0; shard < manifest.shards(tensor); ++shard) {
-    if (!is_empty(manifest.shard(tensor, shard))) order_.push_back(shard);
+    if (manifest.bytes(tensor, shard) > 0) order_.push_back(shard);
   }
   dim_ = most_cut(manifest, tensor, order_);
   sort(manifest, tensor);

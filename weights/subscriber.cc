@@ -30,14 +30,13 @@ Result<std::vector<Piece>> places_of(const Manifest& wanted, const Demand& deman
   for (std::uint32_t tensor = 0; tensor < wanted.tensors(); ++tensor) {
     for (std::size_t at = 0; at < wanted.shards(tensor); ++at) {
       const Shard to = wanted.shard(tensor, at), packed = demand.wanted.shard(tensor, at);
-      std::uint64_t bytes = wanted.dtype(tensor).bytes;
+      const std::uint64_t bytes = wanted.bytes(tensor, at);
       for (std::size_t d = to.size.size(); d-- > 0;) {
         if (to.size[d] > 1 && to.strides[d] != packed.strides[d]) {
           return tl::unexpected(
               Error{ErrorCode::kInvalidArgument,
                     "a wanted shard of tensor '" + wanted.name(tensor) + "' has gaps in memory"});
         }
-        bytes *= to.size[d];
       }
       if (bytes == 0) continue;
       Piece* last = pieces.empty() ? nullptr : &pieces.back();
@@ -311,9 +310,7 @@ Status Subscriber::Impl::drop(std::uint64_t version) {
 }
 
 Offer Subscriber::Impl::offer_of(const Held& held) {
-  Offer offer{held.holding->key(), held.base};
-  offer.key.demand = offer.base.demand = 0;
-  return offer;
+  return {held.holding->key().whole(), held.base.whole()};
 }
 
 void Subscriber::Impl::on_open(const LinkPtr& link) {
@@ -353,13 +350,10 @@ void Subscriber::Impl::on_message(const LinkPtr& link, Message message) {
   if (std::holds_alternative<Offer>(message)) {
     take_offer(link, std::get<Offer>(message));
   } else if (std::holds_alternative<Withdraw>(message)) {
-    std::erase_if(offers_, [&](const Offered& offer) {
-      return offer.link == link && offer.key.version == key.version &&
-             offer.key.publication == key.publication;
-    });
+    std::erase_if(
+        offers_, [&](const Offered& offer) { return offer.link == link && offer.key.same_publication(key); });
     for (const auto& [version, held] : held_) {
-      const bool same = held->holding && held->holding->key().version == key.version &&
-                        held->holding->key().publication == key.publication;
+      const bool same = held->holding && held->holding->key().same_publication(key);
       if (same && held->fetch) held->fetch->lost(link);
       if (same && held->directory == link && !held->admitted) ask_again(*held);
     }
@@ -415,9 +409,9 @@ void Subscriber::Impl::join(Held& held) {
     if (offer.key.version != held.version) continue;
     if (publication == 0) publication = offer.key.publication;
     if (offer.key.publication != publication) {
-      held.failed = Error{ErrorCode::kInvalidArgument,
-                          "two publishers offer it, one of them or a holder of it, at " +
-                              offer.link->peer.address + ":" + std::to_string(offer.link->peer.port)};
+      held.failed =
+          Error{ErrorCode::kInvalidArgument,
+                "two publishers offer it, one of them or a holder of it, at " + offer.link->peer.place()};
       return;
     }
     any = true;

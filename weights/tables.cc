@@ -96,20 +96,14 @@ Result<Manifest> take_manifest(Reader& in, bool places) {
 
 void put(Writer& out, const std::vector<RegionDescriptor>& regions) {
   out.number(static_cast<std::uint32_t>(regions.size()));
-  for (const RegionDescriptor& region : regions) {
-    const auto bytes = region.serialize();
-    out.raw({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  }
+  for (const RegionDescriptor& region : regions) out.region(region);
 }
 
 Result<std::vector<RegionDescriptor>> take_regions(Reader& in) {
   std::vector<RegionDescriptor> regions(in.count(RegionDescriptor::kBytes));
   std::uint64_t last = 0;
   for (RegionDescriptor& region : regions) {
-    const std::string_view bytes = in.raw(RegionDescriptor::kBytes);
-    auto parsed = RegionDescriptor::parse(std::as_bytes(std::span(bytes.data(), bytes.size())));
-    if (!parsed) return tl::unexpected(std::move(parsed.error()));
-    region = *parsed;
+    region = in.region();
     if (region.address < last || region.size > ~region.address) return no_table("regions", "they overlap");
     last = region.address + region.size;
   }
@@ -139,12 +133,6 @@ Rename take_rename(Reader& in) {
 
 }  // namespace
 
-std::uint64_t bytes_of(const Shard& shard, std::uint32_t element) {
-  std::uint64_t bytes = element;
-  for (const std::uint64_t extent : shard.size) bytes *= extent;
-  return bytes;
-}
-
 std::uint64_t digest_of(std::string_view bytes) {
   Digest digest;
   digest.add(bytes.data(), bytes.size());
@@ -161,7 +149,7 @@ Result<Demand> Demand::make(const Manifest& wanted, std::vector<Rename> renames,
       Shard shard = wanted.shard(tensor, at);
       shard.rank = 0, shard.strides = {}, shard.address = demand.bytes;
       if (auto added = demand.wanted.add_shard(*number, shard); !added) return tl::unexpected(added.error());
-      const std::uint64_t bytes = bytes_of(shard, dtype.bytes);
+      const std::uint64_t bytes = wanted.bytes(tensor, at);
       if (bytes > (std::uint64_t{1} << 62) - demand.bytes) {
         return tl::unexpected(
             Error{ErrorCode::kInvalidArgument, "The wanted shards have more bytes than 62 bits count."});

@@ -43,9 +43,6 @@ struct Demand {
 /// Of what `Demand::encode` gave: names the class.
 std::uint64_t digest_of(std::string_view bytes);
 
-/// Of a shard of elements of so many bytes.
-std::uint64_t bytes_of(const Shard& shard, std::uint32_t element);
-
 /// What a publisher holds: its manifest with addresses, and the memory that may be read.
 struct OwnedTable {
   Manifest owned;

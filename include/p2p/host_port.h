@@ -24,6 +24,9 @@ struct P2P_API HostPort {
   /// The port of the text, else `other`; kInvalidArgument if both are given (not 0) and differ.
   Result<std::uint16_t> port_or(std::uint16_t other) const;
 
+  /// As `parse` reads it, with brackets where they are needed.
+  std::string text() const;
+
   /// An address, not a name.
   bool is_numeric() const;
 };

@@ -15,6 +15,7 @@
 #include "convert/errors.h"
 #include "convert/options.h"
 #include "gil.h"
+#include "p2p/host_port.h"
 #include "p2p/weights/publisher.h"
 #include "p2p/weights/subscriber.h"
 #include "state.h"
@@ -78,9 +79,7 @@ using PySubscriber = Closable<Subscriber>;
 
 template <class T>
 std::string place_of(const Closable<T>& self) {
-  const std::string address = self.get()->address();
-  const bool v6 = address.find(':') != std::string::npos;
-  return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(self.get()->port());
+  return HostPort{self.get()->address(), self.get()->port()}.text();
 }
 
 std::chrono::nanoseconds whole(const Deadline& deadline) {

@@ -82,6 +82,12 @@ Result<std::uint16_t> HostPort::port_or(std::uint16_t other) const {
               other);
 }
 
+std::string HostPort::text() const {
+  if (!port) return host;
+  const bool v6 = host.find(':') != std::string::npos;
+  return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(*port);
+}
+
 bool HostPort::is_numeric() const { return host.find(':') != std::string::npos || ends_with_number(host); }
 
 }  // namespace p2p

@@ -27,6 +27,10 @@ TEST(HostPort, TakesHostsWithAndWithoutPorts) {
     EXPECT_EQ(found->host, one.host);
     EXPECT_EQ(found->port, one.port);
     EXPECT_EQ(found->is_numeric(), one.numeric) << one.text;
+    const auto again = HostPort::parse(found->text());
+    ASSERT_TRUE(again) << found->text();
+    EXPECT_EQ(again->host, found->host);
+    EXPECT_EQ(again->port, found->port);
   }
 }
 

@@ -50,6 +50,8 @@ class Manifest {
   std::size_t shards(std::uint32_t tensor) const { return tensors_[tensor].holders.size(); }
   /// With its strides. Valid until the tensor gets another shard.
   Shard shard(std::uint32_t tensor, std::size_t index) const;
+  /// Of its elements.
+  std::uint64_t bytes(std::uint32_t tensor, std::size_t index) const;
 
  private:
   struct Holder {
