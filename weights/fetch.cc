@@ -67,10 +67,13 @@ Fetch::~Fetch() {
 void Fetch::tell(const Member& member) {
   if (member.id == node_.self().id) {
     order_ = member.order;
+    reorder_ = true;
     return;
   }
   const auto known = std::ranges::find(sources_, member.id, [](const auto& row) { return row->member.id; });
+  reorder_ = true;
   if (known == sources_.end()) {
+    if (sources_.size() >= kMostMembers) return;
     sources_.push_back(std::make_unique<Source>(node_, holding_, member));
   } else {
     (*known)->member = member;  // either side came again: what it had is asked anew
@@ -83,6 +86,7 @@ void Fetch::laid_out(const LinkPtr& link, const Layout& layout) {
   for (const auto& source : sources_) {
     if (source->link() == link) source->laid_out(layout);
   }
+  reorder_ = true;
 }
 
 void Fetch::has_delta(const LinkPtr& link, const Delta& delta) {
@@ -95,9 +99,11 @@ void Fetch::has_delta(const LinkPtr& link, const Delta& delta) {
 void Fetch::use_base(const HeldPieces* base, std::string why) {
   patcher_.use(base);
   progress_.no_delta = std::move(why);
+  reorder_ = true;
 }
 
 void Fetch::have(const LinkPtr& link, const std::vector<ChunkDigest>& chunks) {
+  look_ = true;
   for (const auto& source : sources_) {
     if (source->link() != link) continue;
     if (chunks.size() == 1) source->pace.had(Clock::now());
@@ -118,17 +124,20 @@ void Fetch::lost(const LinkPtr& link) {
     const bool first = !ranked_.empty() && ranked_[0] == source.get();
     if (first) ++progress_.bridged;
     source->lose();
+    reorder_ = true;
   }
 }
 
 /// Those before this one in the chain, the nearest first, those of this host before others and those who give
 /// deltas before both; then those behind; then the slow ones. The publisher is the very first of the chain.
 void Fetch::rank() {
+  if (!std::exchange(reorder_, false)) return;
+  look_ = true;
   ranked_.clear();
   for (const auto& source : sources_) {
     if (!source->lost()) ranked_.push_back(source.get());
   }
-  const std::string here = node_.self().address;
+  const std::string& here = node_.self().address;
   const auto place = [&](const Source* source) {
     const bool behind = source->member.order > *order_;
     const bool away = source->member.address != here || source->is_publisher();
@@ -137,13 +146,13 @@ void Fetch::rank() {
     return std::tuple(source->slow, behind, whole, away, behind ? order : -order);
   };
   std::ranges::sort(ranked_, {}, place);
+  progress_.from = ranked_.empty() ? "" : ranked_[0]->member.place();
 }
 
 void Fetch::follow() {
   for (std::size_t at = 0; at < ranked_.size(); ++at) {
     if (at < kFollowed || ranked_[at]->is_publisher()) ranked_[at]->follow();
   }
-  progress_.from = ranked_.empty() ? "" : ranked_[0]->member.place();
 }
 
 bool Fetch::finish_pulls() {
@@ -153,7 +162,7 @@ bool Fetch::finish_pulls() {
       ++at;
       continue;
     }
-    any = true;
+    any = look_ = true;
     const Pull pull = std::move(pulls_[at]);
     pulls_.erase(pulls_.begin() + static_cast<std::ptrdiff_t>(at));
     pulled_[pull.chunk] = false;
@@ -196,6 +205,7 @@ Status Fetch::check(const Pull& pull) {
     progress_.bytes += bytes;
     if (pull.source->is_publisher()) progress_.publisher_bytes += bytes;
     if (pull.delta) progress_.delta_bytes += pull.delta->bytes().size(), progress_.from_deltas += bytes;
+    for (const auto& source : sources_) source->came(pull.chunk);
     holding_.add(pull.chunk, *digests_[pull.chunk], pull.delta ? pull.delta->bytes() : "");
     return {};
   }
@@ -218,18 +228,10 @@ Status Fetch::check(const Pull& pull) {
 
 void Fetch::pass(Source& source, const std::string& why) {
   if (source.slow || source.lost()) return;
-  source.slow = true;
+  source.slow = reorder_ = true;
   starved_ = Clock::now();
   ++progress_.bridged;
   write_log(LogLevel::kInfo, "Weights: " + source.member.place() + " is passed over: " + why);
-}
-
-std::uint32_t Fetch::missing_at(const Source& source) const {
-  std::uint32_t count = 0;
-  for (std::uint32_t chunk = first_missing_; chunk < pulled_.size(); ++chunk) {
-    if (missing(chunk) && source.has(chunk)) ++count;
-  }
-  return count;
 }
 
 void Fetch::pass_slow(Clock::time_point now) {
@@ -244,7 +246,7 @@ void Fetch::pass_slow(Clock::time_point now) {
     }
     return pass(first, "a chunk has not come for long");
   }
-  if (!pulls_.empty() || missing_at(first) > 0) {
+  if (!pulls_.empty() || first.useful() > 0) {
     starved_ = now;
     return;
   }
@@ -254,7 +256,7 @@ void Fetch::pass_slow(Clock::time_point now) {
   Source& next = *ranked_[1];
   if (next.is_publisher()) return try_publisher(first, next, now);
   const bool whole = next.count() == pulled_.size() && starved > kQuiet;
-  if (whole || missing_at(next) > kLag) pass(first, "it has much less than the one before it");
+  if (whole || next.useful() > kLag) pass(first, "it has much less than the one before it");
 }
 
 /// The first one takes from the publisher as well. Whether it is slow, or the publisher, only a chunk shows.
@@ -280,18 +282,22 @@ Source* Fetch::source_of(std::uint32_t chunk) {
   }
   if (all_bad) {
     for (Source* source : ranked_) source->bad.erase(chunk);
+    look_ = true;
   }
   return nullptr;
 }
 
 void Fetch::start_pulls(Clock::time_point now) {
+  if (!std::exchange(look_, false)) return;
   const std::uint32_t chunks = holding_.demand().chunks();
   while (first_missing_ < chunks && holding_.has(first_missing_)) ++first_missing_;
   for (std::uint32_t chunk = first_missing_; chunk < chunks && pulls_.size() < kDepth; ++chunk) {
     if (!missing(chunk) || !digests_[chunk]) continue;
     Source* source = source_of(chunk);
     if (source == nullptr) continue;
-    if (!pull(*source, chunk, now)) return;
+    if (pull(*source, chunk, now)) continue;
+    look_ = true;
+    return;
   }
 }
 
@@ -337,10 +343,9 @@ Result<bool> Fetch::begin(Pull& pull) {
 }
 
 Status Fetch::check_stall(Clock::time_point now) {
-  const bool publisher =
-      std::ranges::any_of(ranked_, [](const Source* at) { return at->is_publisher() && at->heard(); });
-  const bool some = std::ranges::any_of(ranked_, [&](const Source* at) { return missing_at(*at) > 0; });
-  if (publisher || some || !pulls_.empty()) hope_ = now;
+  const bool some = std::ranges::any_of(
+      ranked_, [](const Source* at) { return (at->is_publisher() && at->heard()) || at->useful() > 0; });
+  if (some || !pulls_.empty()) hope_ = now;
   if (now - hope_ < stall_) return {};
   return tl::unexpected(
       Error{ErrorCode::kPeerGone, "the publisher is gone, and of those left nobody has chunk " +
@@ -358,6 +363,7 @@ Result<bool> Fetch::step() {
   if (ranked_.empty() && now - std::max(moved_, looked_again_) > kQuiet) {
     looked_again_ = now;
     for (const auto& source : sources_) source->find_again();
+    reorder_ = true;
     rank();
   }
   follow();

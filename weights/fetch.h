@@ -65,7 +65,6 @@ class Fetch {
   Source* source_of(std::uint32_t chunk);
   Status check_stall(Clock::time_point now);
   bool missing(std::uint32_t chunk) const { return !holding_.has(chunk) && !pulled_[chunk]; }
-  std::uint32_t missing_at(const Source& source) const;
 
   Node& node_;
   Holding& holding_;
@@ -75,6 +74,8 @@ class Fetch {
   std::optional<std::uint32_t> order_;  // own, in the chain; none: not admitted yet
   std::vector<std::unique_ptr<Source>> sources_;
   std::vector<Source*> ranked_;  // those not lost, the one to take from first
+  bool reorder_ = true;          // `ranked_` is of before
+  bool look_ = true;             // there may be a chunk to take
   std::vector<Pull> pulls_;
   std::vector<bool> pulled_;                           // chunks of `pulls_`
   std::vector<std::optional<std::uint64_t>> digests_;  // as told

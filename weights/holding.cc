@@ -8,9 +8,6 @@ namespace p2p::weights {
 
 namespace {
 
-// The most members of a class that are remembered.
-constexpr std::size_t kMostMembers = 4096;
-
 // A block of deltas is as large as all before it, within these: few are registered, and little is empty.
 constexpr std::size_t kSmallBlock = std::size_t{1} << 20;
 constexpr std::size_t kLargeBlock = std::size_t{64} << 20;

@@ -12,6 +12,9 @@
 
 namespace p2p::weights {
 
+/// The most members of a class that are remembered.
+inline constexpr std::size_t kMostMembers = 4096;
+
 /// What this node has of a class, who is told of it, and who else takes part. Used by the node's thread.
 class Holding {
  public:

@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -25,6 +27,12 @@ class Wake {
   std::condition_variable rang_;
   bool ringing_ = false;
 };
+
+/// Of the steady clock; the longest times that callers may give overflow it.
+inline std::chrono::steady_clock::time_point deadline_of(std::chrono::nanoseconds timeout) {
+  return std::chrono::steady_clock::now() +
+         std::min<std::chrono::nanoseconds>(timeout, std::chrono::hours(24 * 365));
+}
 
 /// A connection to another member.
 struct Link {

@@ -178,7 +178,7 @@ Status Publisher::Impl::wait_copies(std::uint64_t version, std::size_t count,
     const auto found = publications_.find(version);
     return found != publications_.end() && found->second->copies.size() >= count;
   };
-  if (changed_.wait_for(lock, timeout, enough)) return {};
+  if (changed_.wait_until(lock, deadline_of(timeout), enough)) return {};
   return tl::unexpected(Error{ErrorCode::kTimedOut, "Version " + std::to_string(version) + " has not " +
                                                         std::to_string(count) + " copies yet."});
 }

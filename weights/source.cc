@@ -18,7 +18,7 @@ void Source::lose() {
   regions_.clear();
   imported_.clear();
   have_.assign(have_.size(), false);
-  count_ = 0;
+  count_ = useful_ = 0;
   gives_deltas_ = true;
   deltas_.clear();
 }
@@ -47,8 +47,10 @@ const Delta* Source::delta(std::uint32_t chunk) const {
 
 bool Source::has_come(const ChunkDigest& row) {
   if (row.chunk >= have_.size()) return false;
-  count_ += have_[row.chunk] ? 0 : 1;
+  if (have_[row.chunk]) return true;
   have_[row.chunk] = true;
+  ++count_;
+  useful_ += into_.has(row.chunk) ? 0 : 1;
   return true;
 }
 

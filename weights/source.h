@@ -58,6 +58,10 @@ class Source {
   bool has_come(const ChunkDigest& row);
   bool has(std::uint32_t chunk) const { return have_[chunk]; }
   std::uint32_t count() const { return count_; }
+  /// Chunks that it has and this node lacks.
+  std::uint32_t useful() const { return useful_; }
+  /// This node lacks it no more.
+  void came(std::uint32_t chunk) { useful_ -= have_[chunk] ? 1 : 0; }
 
   /// Has its table, and can be read from; fetches it at the first call. An error: its table is no good.
   Result<bool> ready();
@@ -74,7 +78,8 @@ class Source {
   bool asked_ = false;
   bool lost_ = false;
   std::vector<bool> have_;
-  std::uint32_t count_ = 0;  // of those
+  std::uint32_t count_ = 0;   // of those
+  std::uint32_t useful_ = 0;  // of those
   bool gives_deltas_ = true;
   std::map<std::uint32_t, Delta> deltas_;
   std::optional<RegionDescriptor> table_;

@@ -17,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostOffers = 4096;
 constexpr std::chrono::seconds kRedial{1};
+// A publisher says what it offers as soon as a link is open.
+constexpr std::chrono::seconds kHear{1};
 constexpr std::chrono::milliseconds kTell{100};
 
 tl::unexpected<Error> no_stage(std::uint64_t version, ErrorCode code, const std::string& why) {
@@ -66,7 +68,9 @@ Status check_apart(std::vector<Piece> pieces) {
 class Subscriber::Impl : public Node {
  public:
   Impl(Endpoint endpoint, std::vector<Member> publishers, const SubscriberOptions& options)
-      : Node(std::move(endpoint)), chunk_bytes_(options.chunk_bytes), stall_(options.stall) {
+      : Node(std::move(endpoint)),
+        chunk_bytes_(options.chunk_bytes),
+        stall_(std::min<std::chrono::milliseconds>(options.stall, 24h * 365)) {
     for (Member& member : publishers) directories_.push_back({std::move(member), nullptr, {}});
     start();
   }
@@ -83,6 +87,8 @@ class Subscriber::Impl : public Node {
     Member place;
     LinkPtr link;
     Clock::time_point dialled;
+    Clock::time_point opened;
+    bool failed = false;  // the last link to it
   };
   struct Offered {
     Key key;
@@ -118,6 +124,7 @@ class Subscriber::Impl : public Node {
   bool busy() const override { return staging_ != nullptr; }
 
   void redial();
+  bool may_offer(const Held& held, const Directory& directory) const;
   void join(Held& held);
   void ask_again(Held& held);
   void take(const LinkPtr& link, Held& held, const Message& message);
@@ -149,7 +156,7 @@ Result<std::uint64_t> Subscriber::Impl::wait_version(std::optional<std::uint64_t
     }
     return newest && (!above || *newest > *above);
   };
-  if (changed_.wait_for(lock, timeout, offered)) return *newest;
+  if (changed_.wait_until(lock, deadline_of(timeout), offered)) return *newest;
   return tl::unexpected(
       Error{ErrorCode::kTimedOut, above ? "No version after " + std::to_string(*above) + " is offered yet."
                                         : "No version is offered yet."});
@@ -238,7 +245,7 @@ Status Subscriber::Impl::stage(std::uint64_t version, const Manifest& wanted, co
 }
 
 Status Subscriber::Impl::await(std::unique_lock<std::mutex>& lock, Held& held, const StageOptions& options) {
-  const auto deadline = Clock::now() + std::min<std::chrono::nanoseconds>(options.timeout, 24h * 365);
+  const auto deadline = deadline_of(options.timeout);
   std::uint64_t told = ~std::uint64_t{0};
   Clock::time_point tell_at;
   Progress progress;
@@ -314,6 +321,9 @@ Offer Subscriber::Impl::offer_of(const Held& held) {
 }
 
 void Subscriber::Impl::on_open(const LinkPtr& link) {
+  for (Directory& directory : directories_) {
+    if (directory.link == link) directory.opened = Clock::now(), directory.failed = false;
+  }
   for (const auto& [version, held] : held_) {
     if (!held->holding || !held->holding->whole() || held->fetch) continue;
     send(link, Done{held->holding->key()});  // what was said before may have been lost with the link
@@ -323,6 +333,7 @@ void Subscriber::Impl::on_open(const LinkPtr& link) {
 
 void Subscriber::Impl::on_lost(const LinkPtr& link) {
   std::erase_if(offers_, [&](const Offered& offer) { return offer.link == link; });
+  for (Directory& directory : directories_) directory.failed |= directory.link == link;
   for (const auto& [version, held] : held_) {
     if (held->holding) held->holding->forget(link);
     if (held->fetch) held->fetch->lost(link);
@@ -400,6 +411,13 @@ void Subscriber::Impl::redial() {
   }
 }
 
+/// It has not had the time to say whether it offers the version.
+bool Subscriber::Impl::may_offer(const Held& held, const Directory& directory) const {
+  if (!directory.link || !directory.link->open) return !directory.failed;
+  const bool refused = std::ranges::find(held.refused, directory.link) != held.refused.end();
+  return !refused && !directory.link->lost && Clock::now() - directory.opened < kHear;
+}
+
 /// Asks one who offers the version to take part; again where that one was lost.
 void Subscriber::Impl::join(Held& held) {
   Offered* choice = nullptr;
@@ -419,7 +437,9 @@ void Subscriber::Impl::join(Held& held) {
       choice = &offer;
   }
   if (choice == nullptr) {
-    if (any && !held.admitted) held.failed = Error{ErrorCode::kInvalidArgument, held.why};
+    const bool more = std::ranges::any_of(
+        directories_, [&](const Directory& directory) { return may_offer(held, directory); });
+    if (any && !held.admitted && !more) held.failed = Error{ErrorCode::kInvalidArgument, held.why};
     return;
   }
   if (!held.holding) {

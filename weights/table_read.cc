@@ -22,7 +22,8 @@ Result<std::unique_ptr<TableRead>> TableRead::start(Node& node, const LinkPtr& l
                                                     std::uint64_t bytes) {
   std::unique_ptr<TableRead> read(new TableRead);
   read->bytes_.resize(bytes);
-  auto region = node.endpoint().register_memory(read->bytes_.data(), read->bytes_.size());
+  auto region = node.endpoint().register_memory(read->bytes_.data(), read->bytes_.size(),
+                                                {.read_only = true, .peers = {}});
   if (!region) return tl::unexpected(std::move(region.error()));
   read->region_ = std::move(*region);
   const auto remote = link->connection.import_region(memory);

@@ -148,6 +148,22 @@ TEST(WeightsMove, WhoJoinsLateTakesFromThoseWhoHaveIt) {
   EXPECT_THAT(other.call("stage 1"), AllOf(StartsWith("invalid_argument"), HasSubstr("other shards")));
 }
 
+TEST(WeightsMove, ARefusalOfOneHoldsNobodyFromThePublisher) {
+  const Cast cast;
+  auto publisher = cast.publisher();
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  auto relay = cast.subscriber(2, {publisher.place()});
+  staged(relay.call("stage 1"));
+  publisher.process().stop();
+  auto subscriber = cast.subscriber(3, {relay.place(), publisher.place()});
+  ASSERT_EQ(subscriber.call("wait 1"), "ok");
+  subscriber.begin("stage 1");
+  auto later = cast.subscriber(3, {relay.place()});
+  EXPECT_THAT(later.call("stage 1"), HasSubstr("other shards"));
+  publisher.process().go_on();
+  EXPECT_GT(staged(subscriber.finish()).from_publisher, 0);
+}
+
 TEST(WeightsMove, SurvivorsOfAKilledRelayGetAll) {
   for (int seed = 1; seed <= seeds(4); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
