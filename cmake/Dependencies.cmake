@@ -4,9 +4,7 @@ find_package(tl-expected REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto SSL)
-if(P2P_WEIGHTS)
-  find_path(P2P_XXHASH xxhash.h REQUIRED)  # header alone: libxxhash-dev
-endif()
+find_path(P2P_XXHASH xxhash.h REQUIRED)  # header alone: libxxhash-dev
 if(P2P_TESTS)
   find_package(GTest REQUIRED)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)

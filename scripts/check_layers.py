@@ -37,7 +37,8 @@ LAYERS = {
                     "src/device/service.h", "src/drivers/cuda/place.h", "src/drivers/cuda/mark.h"),  # docs/decisions/cuda-place.md
     # The bodies of the public classes.
     "src/api/": ("src/api/", "src/engine/", "src/transport/*", "src/base/", "include/p2p/",
-                 "src/drivers/cuda/place.h", "src/drivers/http/", "src/drivers/socket/"),
+                 "src/device/digester.h", "src/drivers/cuda/place.h", "src/drivers/cuda/memory.h",
+                 "src/drivers/http/", "src/drivers/socket/"),
     "src/tcpx/": ("src/tcpx/", "include/tcpx/", "src/drivers/nccl_net/", "src/drivers/cuda/",
                   "src/drivers/socket/", "src/device/", "src/kernels/", "src/base/", *VALUES),
     "softnet/": ("softnet/", "src/drivers/nccl_net/abi/", "src/drivers/cuda/", "src/device/", "src/base/", *VALUES),
@@ -87,7 +88,7 @@ FOREIGN = (
     (r"hwloc.*", ("src/drivers/topology/",)),
     (r"nccl.*\.h", ("src/drivers/nccl_net/",)),
     (r"spdlog/.*", ("src/base/log.cc",)),
-    (r"xxhash.h", ("weights/digest.h",)),
+    (r"xxhash.h", ("src/base/block_digest.cc", "tests/softgpu/")),
     (r"fmt/.*", ("src/", "tools/", "softnet/", "nixl/", "tests/", "bench/", "fuzz/")),
     (r"gtest/.*|gmock/.*", ("tests/", "_test.cc", "_testing.h", "_pair.h")),
     (r"benchmark/.*", ("bench/",)),

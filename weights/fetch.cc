@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "delta.h"
-#include "digest.h"
 #include "p2p/write_log.h"
 
 namespace p2p::weights {
@@ -18,6 +17,9 @@ using namespace std::chrono_literals;
 // Reads under way at a time: one moves while the next is asked for. Each costs every member behind the time
 // of a chunk.
 constexpr std::size_t kDepth = 2;
+
+// Chunks that are hashed in the memory of a GPU while others come.
+constexpr std::size_t kHashed = 4;
 
 // How many of those in front are asked what they have: the predecessor, and two that can bridge it.
 constexpr std::size_t kFollowed = 3;
@@ -163,14 +165,20 @@ bool Fetch::finish_pulls() {
       continue;
     }
     any = look_ = true;
-    const Pull pull = std::move(pulls_[at]);
+    Pull pull = std::move(pulls_[at]);
     pulls_.erase(pulls_.begin() + static_cast<std::ptrdiff_t>(at));
-    pulled_[pull.chunk] = false;
-    first_missing_ = std::min(first_missing_, pull.chunk);
-    if (const Status status = pull.transfer.status()) {
+    const Status status = pull.transfer.status();
+    if (status) {
       note_time(pull, Clock::now() - pull.start);
-      if (auto checked = check(pull); !checked) failed_ = checked.error();
-    } else if (status.error().code != ErrorCode::kCancelled) {
+      if (pull.delta) {
+        take_delta(pull);
+      } else {
+        begin_check(std::move(pull));
+      }
+      continue;
+    }
+    miss(pull.chunk);
+    if (status.error().code != ErrorCode::kCancelled) {
       pass(*pull.source, status.error().message);
     }
   }
@@ -185,21 +193,51 @@ void Fetch::note_time(const Pull& pull, std::chrono::nanoseconds took) {
   }
 }
 
-/// What has come is the chunk that the publisher has.
-bool Fetch::is_right(const Pull& pull) {
-  const Demand& demand = holding_.demand();
-  if (pull.delta) return patcher_.make(pull.chunk, pull.delta->bytes(), *digests_[pull.chunk]);
-  Digest digest;
-  for (const Piece& piece : pieces_.within(demand.begin(pull.chunk), demand.end(pull.chunk))) {
-    digest.add(reinterpret_cast<const void*>(piece.address), piece.bytes);
-  }
-  return digest.value() == digests_[pull.chunk];
+/// The delta of a chunk has come.
+void Fetch::take_delta(const Pull& pull) {
+  miss(pull.chunk);
+  if (!patcher_.active()) return;  // it comes whole
+  const bool right = patcher_.make(pull.chunk, pull.delta->bytes(), *digests_[pull.chunk]);
+  if (auto checked = check(pull, right); !checked) failed_ = checked.error();
 }
 
-Status Fetch::check(const Pull& pull) {
-  if (pull.delta && !patcher_.active()) return {};  // it comes whole
+/// A chunk has come. In the memory of a GPU it is hashed there meanwhile.
+void Fetch::begin_check(Pull pull) {
+  const Demand& demand = holding_.demand();
+  auto digest =
+      lent_.digest(node_.endpoint(), pieces_.within(demand.begin(pull.chunk), demand.end(pull.chunk)));
+  if (!digest) {
+    failed_ = digest.error();
+    return;
+  }
+  pull.digest = std::move(*digest);
+  checks_.push_back(std::move(pull));
+}
+
+bool Fetch::finish_checks() {
+  bool any = false;
+  while (!checks_.empty() && checks_[0].digest.done()) {
+    any = look_ = true;
+    const Pull pull = std::move(checks_[0]);
+    checks_.erase(checks_.begin());
+    miss(pull.chunk);
+    const auto digest = pull.digest.wait(0ns);
+    auto checked =
+        digest ? check(pull, *digest == digests_[pull.chunk]) : Status(tl::unexpected(digest.error()));
+    if (!checked) failed_ = checked.error();
+  }
+  return any;
+}
+
+void Fetch::miss(std::uint32_t chunk) {
+  pulled_[chunk] = false;
+  first_missing_ = std::min(first_missing_, chunk);
+}
+
+/// What has come is the chunk that the publisher has, or else wrong.
+Status Fetch::check(const Pull& pull, bool right) {
   const std::string chunk = "chunk " + std::to_string(pull.chunk);
-  if (is_right(pull)) {
+  if (right) {
     const std::uint64_t bytes = holding_.demand().end(pull.chunk) - holding_.demand().begin(pull.chunk);
     moved_ = Clock::now();
     progress_.bytes += bytes;
@@ -291,6 +329,7 @@ void Fetch::start_pulls(Clock::time_point now) {
   if (!std::exchange(look_, false)) return;
   const std::uint32_t chunks = holding_.demand().chunks();
   while (first_missing_ < chunks && holding_.has(first_missing_)) ++first_missing_;
+  if (checks_.size() >= kHashed) return;
   for (std::uint32_t chunk = first_missing_; chunk < chunks && pulls_.size() < kDepth; ++chunk) {
     if (!missing(chunk) || !digests_[chunk]) continue;
     Source* source = source_of(chunk);
@@ -303,7 +342,7 @@ void Fetch::start_pulls(Clock::time_point now) {
 
 /// False: not now.
 bool Fetch::pull(Source& source, std::uint32_t chunk, Clock::time_point now) {
-  Pull pull{chunk, &source, now, {}};
+  Pull pull{chunk, &source, now};
   const auto begun = begin(pull);
   if (begun && !*begun) return false;
   if (!begun) {
@@ -355,10 +394,11 @@ Status Fetch::check_stall(Clock::time_point now) {
 
 Result<bool> Fetch::step() {
   const Clock::time_point now = Clock::now();
-  const bool more = finish_pulls();
+  bool more = finish_pulls();
+  more |= finish_checks();
   if (failed_) return tl::unexpected(*failed_);
   if (!order_) starved_ = now;
-  if (holding_.whole() || !order_) return more;
+  if (holding_.whole() || !order_) return more || !checks_.empty();
   rank();
   if (ranked_.empty() && now - std::max(moved_, looked_again_) > kQuiet) {
     looked_again_ = now;
@@ -371,7 +411,7 @@ Result<bool> Fetch::step() {
   rank();
   start_pulls(now);
   if (auto status = check_stall(now); !status) return tl::unexpected(std::move(status.error()));
-  return more;
+  return more || !checks_.empty();
 }
 
 }  // namespace p2p::weights

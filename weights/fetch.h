@@ -46,15 +46,19 @@ class Fetch {
     std::uint32_t chunk = 0;
     Source* source = nullptr;
     Clock::time_point start;
-    Transfer transfer;
+    Transfer transfer{};
     std::unique_ptr<TableRead> delta{};  // what comes is this, not the chunk
+    Digest digest{};                     // of what has come
   };
 
   void rank();
   void follow();
   bool finish_pulls();
-  Status check(const Pull& pull);
-  bool is_right(const Pull& pull);
+  bool finish_checks();
+  void begin_check(Pull pull);
+  void take_delta(const Pull& pull);
+  Status check(const Pull& pull, bool right);
+  void miss(std::uint32_t chunk);
   Result<bool> begin(Pull& pull);
   void pass_slow(Clock::time_point now);
   void try_publisher(Source& first, Source& publisher, Clock::time_point now);
@@ -77,7 +81,8 @@ class Fetch {
   bool reorder_ = true;          // `ranked_` is of before
   bool look_ = true;             // there may be a chunk to take
   std::vector<Pull> pulls_;
-  std::vector<bool> pulled_;                           // chunks of `pulls_`
+  std::vector<Pull> checks_;                           // those that have come and are hashed, in that order
+  std::vector<bool> pulled_;                           // chunks of both
   std::vector<std::optional<std::uint64_t>> digests_;  // as told
   std::vector<bool> told_by_publisher_;                // which of them
   std::uint32_t first_missing_ = 0;                    // all before it are here

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "delta.h"
-#include "digest.h"
 #include "holding.h"
+#include "p2p/digest.h"
 #include "p2p/weights/subscriber.h"
 
 namespace p2p::weights {
@@ -57,9 +57,7 @@ class Forger : public Node {
     made.holding->give_deltas();
     made.holding->learn(self());
     for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
-      Digest digest;
-      digest.add(made.bytes.data() + chunk * kChunk, kChunk);
-      made.holding->add(chunk, digest.value(), delta);
+      made.holding->add(chunk, digest(std::span(made.bytes).subspan(chunk * kChunk, kChunk)), delta);
     }
     send_all(made.offer);
   }

@@ -2,7 +2,7 @@
 #include "patcher.h"
 
 #include "delta.h"
-#include "digest.h"
+#include "p2p/digest.h"
 
 namespace p2p::weights {
 
@@ -10,9 +10,7 @@ bool Patcher::make(std::uint32_t chunk, std::string_view delta, std::uint64_t di
   const std::uint64_t begin = demand_.begin(chunk), end = demand_.end(chunk);
   gather(base_->within(begin, end), made_);
   if (!apply_delta(delta, made_)) return false;
-  Digest made;
-  made.add(made_.data(), made_.size());
-  if (made.value() != digest) return false;
+  if (p2p::digest(made_) != digest) return false;
   scatter(made_, into_.within(begin, end));
   return true;
 }

@@ -114,7 +114,8 @@ Result<Lent> Lent::make(Endpoint& endpoint, std::vector<Piece> ranges) {
   std::ranges::sort(ranges, {}, &Piece::address);
   std::vector<Piece> joined;
   for (const Piece& range : ranges) {
-    if (!joined.empty() && range.address <= joined.back().address + joined.back().bytes) {
+    if (!joined.empty() && (range.address < joined.back().address + joined.back().bytes ||
+                            continues(joined.back(), range.address))) {
       Piece& last = joined.back();
       last.bytes = std::max(last.bytes, range.address + range.bytes - last.address);
     } else {
@@ -126,11 +127,6 @@ Result<Lent> Lent::make(Endpoint& endpoint, std::vector<Piece> ranges) {
     auto region = endpoint.register_memory(reinterpret_cast<void*>(range.address), range.bytes,
                                            {.read_only = true, .peers = {}});
     if (!region) return tl::unexpected(std::move(region.error()));
-    if (region->place().kind != MemoryKind::kHost) {
-      return tl::unexpected(
-          Error{ErrorCode::kUnavailable,
-                "Weights are moved between host memory; these lie in the memory of a GPU."});
-    }
     lent.regions_.push_back(std::move(*region));
   }
   return lent;
@@ -151,6 +147,19 @@ LocalSpan Lent::span(std::uint64_t address, std::uint64_t bytes) const {
   return at->span(address - start(*at), bytes);
 }
 
+Result<Digest> Lent::digest(const Endpoint& endpoint, const std::vector<Piece>& pieces) const {
+  std::vector<LocalSpan> spans;
+  spans.reserve(pieces.size());
+  for (const Piece& piece : pieces) spans.push_back(span(piece.address, piece.bytes));
+  return endpoint.digest(spans);
+}
+
+bool Lent::on_host() const {
+  return std::ranges::all_of(regions_, [](const MemoryRegion& region) {
+    return region.descriptor().place.kind == MemoryKind::kHost;
+  });
+}
+
 bool Lent::overlaps(const Piece& range) const {
   const auto begin = [](const MemoryRegion& region) {
     return reinterpret_cast<std::uint64_t>(region.data());
@@ -167,6 +176,11 @@ Result<std::unique_ptr<LentTable>> LentTable::make(Endpoint& endpoint, std::stri
   if (!region) return tl::unexpected(std::move(region.error()));
   table->region = std::move(*region);
   return table;
+}
+
+bool continues(const Piece& last, std::uint64_t address) {
+  return last.address + last.bytes == address &&
+         bytes_in_allocation(reinterpret_cast<const void*>(last.address)) > last.bytes;
 }
 
 std::size_t region_of(const std::vector<RegionDescriptor>& regions, std::uint64_t address,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "p2p/digest.h"
 #include "p2p/endpoint.h"
 #include "tables.h"
 
@@ -59,11 +60,12 @@ void for_each_pair(const std::vector<Piece>& a, const std::vector<Piece>& b, Use
   }
 }
 
-/// Copies what lies in pieces of this process together, or there from where it is together.
+/// Copies what lies in pieces of host memory of this process together, or there from where it is together.
 void gather(const std::vector<Piece>& from, std::vector<std::byte>& into);
 void scatter(const std::vector<std::byte>& from, const std::vector<Piece>& into);
 
-/// Memory of this process that peers may read, in as few regions as can be: one for ranges that touch.
+/// Memory of this process, of the host and of GPUs, that peers may read, in as few regions as can be: one for
+/// ranges that touch.
 class Lent {
  public:
   /// Fails where a range cannot be registered; then nothing is lent.
@@ -73,6 +75,9 @@ class Lent {
   /// For own reads into it. `data` lies in one of the ranges.
   LocalSpan span(std::uint64_t address, std::uint64_t bytes) const;
   bool overlaps(const Piece& range) const;
+  bool on_host() const;
+  /// Starts the digest of pieces that lie in the ranges.
+  Result<Digest> digest(const Endpoint& endpoint, const std::vector<Piece>& pieces) const;
 
  private:
   std::vector<MemoryRegion> regions_;  // by address
@@ -85,6 +90,9 @@ struct LentTable {
 
   static Result<std::unique_ptr<LentTable>> make(Endpoint& endpoint, std::string bytes);
 };
+
+/// What lies at `address` touches `last` and may be of one region with it: the same allocation, if of a GPU.
+bool continues(const Piece& last, std::uint64_t address);
 
 /// Which region of a list that is sorted by address holds a range; their number if none does.
 std::size_t region_of(const std::vector<RegionDescriptor>& regions, std::uint64_t address,

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "delta.h"
-#include "digest.h"
 #include "holding.h"
 #include "p2p/write_log.h"
 #include "table_read.h"
@@ -19,6 +18,9 @@ namespace {
 
 // The most different demands for one version.
 constexpr std::size_t kMostClasses = 1024;
+
+// Chunks in the memory of GPUs that are hashed at a time.
+constexpr std::size_t kHashedAtOnce = 4;
 
 std::uint64_t draw_publication() {
   std::random_device device;
@@ -83,6 +85,7 @@ class Publisher::Impl : public Node {
     std::unique_ptr<OwnedPieces> pieces;
     std::unique_ptr<OwnedPieces> base;  // null: no deltas, or not any more
     std::vector<Grid> grids;
+    std::vector<Digest> hashed;  // of chunks, under way, in order
   };
   struct Publication {
     Key key;
@@ -102,8 +105,10 @@ class Publisher::Impl : public Node {
   Publication* find(const Key& key);
   void join(const LinkPtr& link, const Join& join);
   void plan(Publication& publication, std::uint64_t demand);
-  void plan_base(const Key& base, Class& among);
-  void hash_next(Class& among);
+  void plan_base(const Publication& publication, Class& among);
+  void hash_next(const Publication& publication, Class& among);
+  void hash_with_delta(Class& among);
+  void give_up(Class& among, const std::string& why);
   void read_first(Class& among, const Key& key);
   void refuse_first(Class& among, const Key& key, const std::string& why);
   void refuse_all(Class& among, const Key& key, const std::string& why);
@@ -229,6 +234,7 @@ void Publisher::Impl::join(const LinkPtr& link, const Join& join) {
     return send(link, Refuse{join.key, "too many others want other shards of it"});
   }
   Class& among = publication->classes[join.key.demand];
+  if (among.holding && !among.pieces) return send(link, Refuse{join.key, "its memory cannot be read"});
   if (among.holding) return among.holding->admit(link);
   among.waiting.push_back({link, join.demand});
   if (!among.reading) read_first(among, join.key);
@@ -274,41 +280,67 @@ void Publisher::Impl::plan(Publication& publication, std::uint64_t demand) {
   if (!pieces) return refuse_all(among, key, pieces.error().message);
   among.holding = std::move(holding);
   among.pieces = std::move(*pieces);
-  if (publication.base != Key()) plan_base(publication.base, among);
+  if (publication.base != Key()) plan_base(publication, among);
   among.holding->learn(self());
   for (const Waiting& one : std::exchange(among.waiting, {})) among.holding->admit(one.link);
 }
 
-void Publisher::Impl::plan_base(const Key& base, Class& among) {
-  const Publication* publication = find(base);
-  if (publication == nullptr) return;
-  auto pieces = OwnedPieces::make(publication->owned, among.holding->demand());
-  if (!pieces) {
-    return write_log(LogLevel::kWarning, "Weights: no deltas on version " + std::to_string(base.version) +
-                                             ", which differs in more than bytes: " + pieces.error().message);
-  }
+/// Deltas are made by the processor, of host memory.
+void Publisher::Impl::plan_base(const Publication& publication, Class& among) {
+  const Key& key = publication.base;
+  const Publication* base = find(key);
+  if (base == nullptr) return;
+  const auto none = [&](const std::string& why) {
+    write_log(LogLevel::kWarning,
+              "Weights: no deltas on version " + std::to_string(key.version) + ", " + why);
+  };
+  if (!publication.lent.on_host() || !base->lent.on_host()) return none("since memory of a GPU is published");
+  auto pieces = OwnedPieces::make(base->owned, among.holding->demand());
+  if (!pieces) return none("which differs in more than bytes: " + pieces.error().message);
   among.base = std::move(*pieces);
   among.grids = grids_of(among.holding->demand());
   among.holding->give_deltas();
 }
 
-void Publisher::Impl::hash_next(Class& among) {
+void Publisher::Impl::hash_with_delta(Class& among) {
   Holding& holding = *among.holding;
-  const std::uint32_t chunk = holding.count();  // they are hashed in order
-  Digest digest;
-  if (among.base) {
-    const std::uint64_t begin = holding.demand().begin(chunk), end = holding.demand().end(chunk);
-    gather(among.pieces->within(begin, end), fresh_);
-    gather(among.base->within(begin, end), base_);
-    digest.add(fresh_.data(), fresh_.size());
-    const auto delta = encode_delta(base_, fresh_, among.grids[chunk], most_of_delta(end - begin));
-    return holding.add(chunk, digest.value(), delta ? *delta : "");
+  const std::uint32_t chunk = holding.count();
+  const std::uint64_t begin = holding.demand().begin(chunk), end = holding.demand().end(chunk);
+  gather(among.pieces->within(begin, end), fresh_);
+  gather(among.base->within(begin, end), base_);
+  const auto delta = encode_delta(base_, fresh_, among.grids[chunk], most_of_delta(end - begin));
+  holding.add(chunk, p2p::digest(fresh_), delta ? *delta : "");
+}
+
+/// Its memory cannot be read: a GPU has failed, or the memory was freed.
+void Publisher::Impl::give_up(Class& among, const std::string& why) {
+  Key key = among.holding->key();
+  write_log(LogLevel::kError,
+            "Weights: version " + std::to_string(key.version) + " cannot be given any more: " + why);
+  key.demand = 0;
+  for (const Member& member : among.holding->members()) send(link_to(member.id), Withdraw{key});
+  among.hashed.clear();
+  among.pieces = nullptr;
+}
+
+/// Tells of what is hashed, and starts more: chunks are hashed in order, in the memory of GPUs several at
+/// once.
+void Publisher::Impl::hash_next(const Publication& publication, Class& among) {
+  Holding& holding = *among.holding;
+  if (among.base) return hash_with_delta(among);
+  const std::uint32_t chunk = holding.count() + static_cast<std::uint32_t>(among.hashed.size());
+  if (chunk < holding.demand().chunks() && among.hashed.size() < kHashedAtOnce) {
+    auto digest = publication.lent.digest(
+        endpoint(), among.pieces->within(holding.demand().begin(chunk), holding.demand().end(chunk)));
+    if (!digest) return give_up(among, digest.error().message);
+    among.hashed.push_back(std::move(*digest));
   }
-  for (const Piece& piece :
-       among.pieces->within(holding.demand().begin(chunk), holding.demand().end(chunk))) {
-    digest.add(reinterpret_cast<const void*>(piece.address), piece.bytes);
+  while (!among.hashed.empty() && among.hashed[0].done()) {
+    const auto value = among.hashed[0].wait(std::chrono::nanoseconds(0));
+    if (!value) return give_up(among, value.error().message);
+    among.hashed.erase(among.hashed.begin());
+    holding.add(holding.count(), *value);
   }
-  holding.add(chunk, digest.value());
 }
 
 bool Publisher::Impl::step() {
@@ -316,8 +348,8 @@ bool Publisher::Impl::step() {
   for (auto& [version, publication] : publications_) {
     for (auto& [demand, among] : publication->classes) {
       if (among.reading && among.reading->done()) plan(*publication, demand);
-      if (!among.holding || among.holding->whole()) continue;
-      hash_next(among);
+      if (!among.pieces || among.holding->whole()) continue;
+      hash_next(*publication, among);
       more = true;
     }
   }

@@ -42,7 +42,7 @@ Result<std::vector<Piece>> places_of(const Manifest& wanted, const Demand& deman
       }
       if (bytes == 0) continue;
       Piece* last = pieces.empty() ? nullptr : &pieces.back();
-      if (last != nullptr && last->address + last->bytes == to.address) {
+      if (last != nullptr && continues(*last, to.address)) {
         last->bytes += bytes;
       } else {
         pieces.push_back({packed.address, to.address, bytes});
@@ -457,11 +457,16 @@ void Subscriber::Impl::use_base(Held& held, const Key& publication) {
   held.base = {publication.version, publication.publication, held.holding->key().demand};
   const Held* at = held.replaced == held.base ? &held : find(held.base);
   const bool whole = at == &held || (at != nullptr && at->holding->whole());
-  if (whole) held.holding->give_deltas();
-  held.fetch->use_base(whole ? &at->pieces : nullptr,
-                       whole ? ""
-                             : "version " + std::to_string(publication.version) +
-                                   ", on which they are based, is not here as it was published there");
+  if (!whole) {
+    return held.fetch->use_base(nullptr,
+                                "version " + std::to_string(publication.version) +
+                                    ", on which they are based, is not here as it was published there");
+  }
+  if (!held.lent.on_host() || !at->lent.on_host()) {
+    return held.fetch->use_base(nullptr, "they are not taken into memory of a GPU");
+  }
+  held.holding->give_deltas();
+  held.fetch->use_base(&at->pieces, "");
 }
 
 bool Subscriber::Impl::step() {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "bytes.h"
-#include "digest.h"
+#include "p2p/digest.h"
 
 namespace p2p::weights {
 
@@ -133,11 +133,7 @@ Rename take_rename(Reader& in) {
 
 }  // namespace
 
-std::uint64_t digest_of(std::string_view bytes) {
-  Digest digest;
-  digest.add(bytes.data(), bytes.size());
-  return digest.value();
-}
+std::uint64_t digest_of(std::string_view bytes) { return digest(std::as_bytes(std::span(bytes))); }
 
 Result<Demand> Demand::make(const Manifest& wanted, std::vector<Rename> renames, std::uint64_t chunk_bytes) {
   Demand demand;

@@ -12,6 +12,7 @@
 
 #include "p2p/api.h"
 #include "p2p/connection.h"
+#include "p2p/digest.h"
 #include "p2p/memory.h"
 #include "p2p/options.h"
 #include "p2p/region_options.h"
@@ -24,6 +25,7 @@ namespace engine {
 class Endpoint;
 }
 class MetricsListing;
+class Digests;
 
 /// All that this process needs to move bytes: transports, regions, engine threads, a listener.
 /// Owns them; its end closes every connection (transfers under way end as cancelled) within the keepalive
@@ -66,6 +68,12 @@ class P2P_API Endpoint {
   Result<std::vector<std::shared_ptr<MemoryRegion>>> cover(std::span<LocalSpan> spans,
                                                            bool read_only = false);
 
+  /// Starts the digest (p2p/digest.h) of registered memory, as if the spans lay in a row. Memory of one GPU
+  /// is hashed there, by a kernel on a stream of its own: what the program's streams are to write must be
+  /// there by now. Anything else is hashed by the calling thread before this returns. The memory must stay as
+  /// it is until the digest is done. kNotFound, kOutOfRange: spans that are not (any more) of a region.
+  Result<Digest> digest(std::span<const LocalSpan> spans) const;
+
   /// Connects and waits until the connection is open. `host` is read by HostPort::parse; a port that it names
   /// must be `port`. The peer gets `note`, or else that of `set_note`.
   Result<Connection> connect(const std::string& host, std::uint16_t port,
@@ -106,6 +114,7 @@ class P2P_API Endpoint {
 
   explicit Endpoint(std::unique_ptr<engine::Endpoint> endpoint);
   std::unique_ptr<engine::Endpoint> endpoint_;
+  std::shared_ptr<Digests> digests_;
   std::unique_ptr<MetricsListing> listing_;  // ends first; null: none
 };
 

@@ -27,6 +27,10 @@ struct MemoryPlace {
   friend bool operator==(const MemoryPlace&, const MemoryPlace&) = default;
 };
 
+/// Bytes from `data` to the end of the allocation of a GPU that it lies in; without bound for host memory. A
+/// region that reaches beyond one allocation cannot go over NVLink, even where the next one touches it.
+P2P_API std::uint64_t bytes_in_allocation(const void* data);
+
 /// Names one registration of an endpoint; not reused within the endpoint's life but by
 /// `RegionOptions::again`. Starts at 1.
 enum class RegionId : std::uint32_t {};

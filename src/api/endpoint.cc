@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "api/digests.h"
 #include "api/latency_rows.h"
 #include "api/metrics_listing.h"
 #include "base/background.h"
@@ -60,12 +61,14 @@ void end_later(std::unique_ptr<engine::Endpoint> endpoint, std::unique_ptr<Metri
 
 }  // namespace
 
-Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
+Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint)
+    : endpoint_(std::move(endpoint)), digests_(std::make_shared<Digests>()) {}
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&& other) noexcept {
   if (this != &other) {
     const Endpoint old(std::move(*this));
     endpoint_ = std::move(other.endpoint_);
+    digests_ = std::move(other.digests_);
     listing_ = std::move(other.listing_);
   }
   return *this;
@@ -116,6 +119,10 @@ Result<MemoryRegion> Endpoint::register_memory(const void* data, std::size_t siz
 Result<std::vector<std::shared_ptr<MemoryRegion>>> Endpoint::cover(std::span<LocalSpan> spans,
                                                                    bool read_only) {
   return endpoint_->cover(spans, read_only);
+}
+
+Result<Digest> Endpoint::digest(std::span<const LocalSpan> spans) const {
+  return digests_->start(*endpoint_->context().regions, spans);
 }
 
 Connection Endpoint::connect_async(const std::string& host, std::uint16_t port,

@@ -209,12 +209,161 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   }
 }
 
+namespace {
+
+constexpr std::uint64_t kPrime1 = 0x9E3779B185EBCA87, kPrime2 = 0xC2B2AE3D27D4EB4F,
+                        kPrime3 = 0x165667B19E3779F9, kPrime4 = 0x85EBCA77C2B2AE63,
+                        kPrime5 = 0x27D4EB2F165667C5;
+
+__device__ std::uint64_t rotate(std::uint64_t value, unsigned bits) {
+  return value << bits | value >> (64 - bits);
+}
+__device__ std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
+  return rotate(sum + word * kPrime2, 31) * kPrime1;
+}
+
+/// Reads bytes that lie in runs, forwards.
+struct RunReader {
+  const DigestRun* runs;
+  std::uint64_t count;
+  std::uint64_t total;
+  std::uint64_t run = 0;
+  std::uint64_t end = 0;   // of the run
+  std::uint64_t base = 0;  // where byte 0 would lie if all were this run
+
+  __device__ void enter(std::uint64_t which) {
+    run = which;
+    base = reinterpret_cast<std::uint64_t>(runs[which].data) - runs[which].begin;
+    end = which + 1 < count ? runs[which + 1].begin : total;
+  }
+
+  /// To the run of byte `at`, from anywhere.
+  __device__ void seek(std::uint64_t at) {
+    std::uint64_t low = 0, high = count;  // the last one that begins at `at` or before
+    while (high - low > 1) {
+      const std::uint64_t middle = (low + high) / 2;
+      if (runs[middle].begin <= at) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    enter(low);
+  }
+
+  __device__ std::uint64_t bytes(std::uint64_t at, unsigned size) {
+    std::uint64_t value = 0;
+    for (unsigned i = 0; i < size; ++i, ++at) {
+      while (at >= end) enter(run + 1);
+      value |= static_cast<std::uint64_t>(*reinterpret_cast<const unsigned char*>(base + at)) << (8 * i);
+    }
+    return value;
+  }
+
+  /// Eight bytes. Where they are not aligned, the words that they lie in are read: of these at least one byte
+  /// is the run's, so that they are all there.
+  __device__ std::uint64_t word(std::uint64_t at) {
+    while (at >= end) enter(run + 1);
+    if (at + sizeof(std::uint64_t) > end) return bytes(at, sizeof(std::uint64_t));
+    const std::uint64_t place = base + at, shift = place % sizeof(std::uint64_t) * 8;
+    const auto* const words = reinterpret_cast<const std::uint64_t*>(place - place % sizeof(std::uint64_t));
+    return shift == 0 ? words[0] : words[0] >> shift | words[1] << (64 - shift);
+  }
+};
+
+/// This lane's sum over stripes of four words. Those of one run are loaded ahead.
+__device__ std::uint64_t hash_stripes(RunReader& reader, std::uint64_t begin, unsigned stripes,
+                                      unsigned lane) {
+  constexpr unsigned kUnderWay = 8;
+  constexpr std::uint64_t kStripe = kHashLanes * sizeof(std::uint64_t);
+  std::uint64_t sum = lane < 2 ? kPrime2 : 0;
+  if (lane == 0) sum += kPrime1;
+  if (lane == 3) sum -= kPrime1;
+  std::uint64_t at = begin + lane * sizeof(std::uint64_t);
+  unsigned done = 0;
+  if (begin + stripes * kStripe <= reader.end) {
+    for (; done + kUnderWay <= stripes; done += kUnderWay) {
+      const std::uint64_t place = reader.base + at, shift = place % sizeof(std::uint64_t) * 8;
+      const auto* const from = reinterpret_cast<const std::uint64_t*>(place - place % sizeof(std::uint64_t));
+      std::uint64_t words[kUnderWay];
+#pragma unroll
+      for (unsigned k = 0; k < kUnderWay; ++k) words[k] = from[k * kHashLanes] >> shift;
+      if (shift != 0) {
+#pragma unroll
+        for (unsigned k = 0; k < kUnderWay; ++k) words[k] |= from[k * kHashLanes + 1] << (64 - shift);
+      }
+#pragma unroll
+      for (unsigned k = 0; k < kUnderWay; ++k) sum = mix(sum, words[k]);
+      at += kUnderWay * kStripe;
+    }
+  }
+  for (; done < stripes; ++done, at += kStripe) sum = mix(sum, reader.word(at));
+  return sum;
+}
+
+/// XXH64 of `size` bytes from `begin` on, by the four lanes of `mask` together.
+__device__ std::uint64_t hash_block(RunReader& reader, std::uint64_t begin, unsigned size, unsigned lane,
+                                    unsigned mask) {
+  constexpr unsigned kTurns[] = {1, 7, 12, 18};
+  reader.seek(begin);
+  const unsigned stripes = size / 32;
+  std::uint64_t hash = kPrime5;
+  if (stripes > 0) {
+    const std::uint64_t sum = hash_stripes(reader, begin, stripes, lane);
+    std::uint64_t sums[kHashLanes];
+    hash = 0;
+#pragma unroll
+    for (unsigned i = 0; i < kHashLanes; ++i) {
+      sums[i] = __shfl_sync(mask, sum, static_cast<int>(i), kHashLanes);
+      hash += rotate(sums[i], kTurns[i]);
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kHashLanes; ++i) hash = (hash ^ mix(0, sums[i])) * kPrime1 + kPrime4;
+  }
+  if (lane != 0) return 0;
+  hash += size;
+  unsigned done = stripes * 32;
+  if (done < size) reader.seek(begin + done);
+  for (; done + 8 <= size; done += 8) {
+    hash = rotate(hash ^ mix(0, reader.bytes(begin + done, 8)), 27) * kPrime1 + kPrime4;
+  }
+  if (done + 4 <= size) {
+    hash = rotate(hash ^ reader.bytes(begin + done, 4) * kPrime1, 23) * kPrime2 + kPrime3;
+    done += 4;
+  }
+  for (; done < size; ++done) hash = rotate(hash ^ reader.bytes(begin + done, 1) * kPrime5, 11) * kPrime1;
+  hash = (hash ^ hash >> 33) * kPrime2;
+  hash = (hash ^ hash >> 29) * kPrime3;
+  return hash ^ hash >> 32;
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(kDigestThreads, 8)
+    p2p_digest(const __grid_constant__ InlineRuns inlined, DigestList list, std::uint64_t* blocks,
+               Signal signal) {
+  const unsigned lane = threadIdx.x % kHashLanes;
+  const unsigned mask = 0xFU << (threadIdx.x % kLanes - lane);
+  const std::uint64_t count = (list.total + kHashedBlock - 1) / kHashedBlock;
+  const std::uint64_t groups = std::uint64_t{gridDim.x} * (kDigestThreads / kHashLanes);
+  RunReader reader{list.runs != nullptr ? list.runs : inlined.runs, list.count, list.total};
+  std::uint64_t block = (std::uint64_t{blockIdx.x} * kDigestThreads + threadIdx.x) / kHashLanes;
+  for (; block < count; block += groups) {
+    const std::uint64_t begin = block * kHashedBlock, left = list.total - begin;
+    const auto size = static_cast<unsigned>(left < kHashedBlock ? left : kHashedBlock);
+    const std::uint64_t hash = hash_block(reader, begin, size, lane, mask);
+    if (lane == 0) blocks[block] = hash;
+  }
+  tell(signal);
+}
+
 #ifndef __CUDACC_RTC__
 int find_kernel(Kernel which, const void*& found) {
   switch (which) {
     case Kernel::kCopyListed: found = reinterpret_cast<const void*>(p2p_copy_listed); break;
     case Kernel::kCopyInline: found = reinterpret_cast<const void*>(p2p_copy_inline); break;
     case Kernel::kStandBy: found = reinterpret_cast<const void*>(p2p_stand_by); break;
+    case Kernel::kDigest: found = reinterpret_cast<const void*>(p2p_digest); break;
   }
   return 0;
 }

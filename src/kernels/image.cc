@@ -26,7 +26,7 @@ extern const unsigned char kDeviceCode[] asm("p2p_device_code");
 
 namespace {
 
-constexpr std::array kNames{"p2p_copy_listed", "p2p_copy_inline", "p2p_stand_by"};
+constexpr std::array kNames{"p2p_copy_listed", "p2p_copy_inline", "p2p_stand_by", "p2p_digest"};
 
 std::array<std::atomic<cudaKernel_t>, kNames.size()> kernels{};
 

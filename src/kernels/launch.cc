@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/copy.h"
+#include "kernels/digest.h"
 #include "kernels/standby.h"
 
 namespace p2p::kernels {
@@ -20,12 +21,12 @@ int processors_of_current_device(unsigned& processors) {
   return code;
 }
 
-int launch(Kernel which, unsigned ctas, void* stream, void** arguments) {
+int launch(Kernel which, unsigned ctas, void* stream, void** arguments, unsigned threads = kThreads) {
   const void* kernel = nullptr;
   if (const int code = find_kernel(which, kernel); code != cudaSuccess) return code;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3{ctas, 1, 1};
-  config.blockDim = dim3{kThreads, 1, 1};
+  config.blockDim = dim3{threads, 1, 1};
   config.stream = static_cast<cudaStream_t>(stream);
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
@@ -54,6 +55,24 @@ int launch_standby(const StandbyBoard& board, unsigned ctas, void* stream) {
   StandbyBoard copy = board;
   void* arguments[] = {&copy};
   return launch(Kernel::kStandBy, ctas, stream, arguments);
+}
+
+int launch_digest(const DigestList& list, std::uint64_t* blocks, const Signal& signal, void* stream) {
+  constexpr std::uint64_t kBlocks = kDigestThreads / kHashLanes;  // of a thread block
+  constexpr unsigned kMost = 16;                                  // thread blocks of a multiprocessor
+  unsigned processors = 0;
+  if (const int code = processors_of_current_device(processors); code != cudaSuccess) return code;
+  const std::uint64_t worth = ((list.total + kHashedBlock - 1) / kHashedBlock + kBlocks - 1) / kBlocks;
+  const auto ctas = static_cast<unsigned>(std::min<std::uint64_t>(worth, std::uint64_t{processors} * kMost));
+  InlineRuns inlined{};
+  DigestList listed = list;
+  if (list.count <= kInlineRuns) {
+    std::copy_n(list.runs, list.count, inlined.runs);
+    listed.runs = nullptr;
+  }
+  Signal told = signal;
+  void* arguments[] = {&inlined, &listed, &blocks, &told};
+  return launch(Kernel::kDigest, ctas, stream, arguments, kDigestThreads);
 }
 
 }  // namespace p2p::kernels

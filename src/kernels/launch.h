@@ -3,6 +3,7 @@
 
 // What the kernels and their launches agree on; only for this folder. Read by the device's compiler as well.
 #include "kernels/block.h"
+#include "kernels/digest.h"
 
 namespace p2p::kernels {
 
@@ -13,7 +14,14 @@ struct InlineBlocks {
   CopyBlock blocks[kInlineBlocks];
 };
 
-enum class Kernel { kCopyListed, kCopyInline, kStandBy };
+inline constexpr unsigned kDigestThreads = 128;
+inline constexpr unsigned kHashLanes = 4;  ///< XXH64 has four sums, which four threads keep for each block
+
+struct InlineRuns {
+  DigestRun runs[kInlineRuns];
+};
+
+enum class Kernel { kCopyListed, kCopyInline, kStandBy, kDigest };
 
 /// What the CUDA runtime launches as this kernel. Returns the runtime's code.
 int find_kernel(Kernel which, const void*& found);

@@ -2,12 +2,17 @@
 // What the engine's kernels do, on the processor: src/kernels/copy.cu, with one thread in place of many.
 #include "kernels.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
 #include <vector>
 
+#include "kernels/digest.h"
 #include "kernels/launch.h"
 #include "kernels/standby.h"
 #include "memory.h"
@@ -15,7 +20,7 @@
 namespace p2p::kernels {
 namespace {
 
-constexpr char kTags[3] = {};  // an address for each kernel
+constexpr char kTags[4] = {};  // an address for each kernel
 
 }  // namespace
 
@@ -83,10 +88,34 @@ bool stand_by(const StandbyBoard& board) {
   }
 }
 
+/// The run's part of the bytes from `begin` on, as many as `into` has.
+bool read_run(const p2p::kernels::DigestRun& run, std::uint64_t run_end, std::uint64_t begin,
+              std::vector<std::byte>& into) {
+  const std::uint64_t from = std::max(begin, run.begin), to = std::min(begin + into.size(), run_end);
+  if (from >= to) return true;
+  return copy(number(into.data()) + (from - begin), number(run.data) + (from - run.begin), to - from);
+}
+
+bool digest(const std::vector<p2p::kernels::DigestRun>& runs, std::uint64_t total, std::uint64_t* blocks) {
+  using p2p::kernels::kHashedBlock;
+  std::size_t first = 0;
+  for (std::uint64_t begin = 0; begin < total; begin += kHashedBlock) {
+    std::vector<std::byte> block(std::min(kHashedBlock, total - begin));
+    const auto end_of = [&](std::size_t at) { return at + 1 < runs.size() ? runs[at + 1].begin : total; };
+    while (end_of(first) <= begin) ++first;
+    for (std::size_t at = first; at < runs.size() && runs[at].begin < begin + block.size(); ++at) {
+      if (!read_run(runs[at], end_of(at), begin, block)) return false;
+    }
+    blocks[begin / kHashedBlock] = XXH64(block.data(), block.size(), 0);
+  }
+  return true;
+}
+
 /// Where the kernel reads them: on the device, or in pinned memory.
-std::vector<CopyBlock> read_blocks(const CopyBlock* blocks, std::uint64_t count) {
-  std::vector<CopyBlock> read(count);
-  if (!copy(number(read.data()), number(blocks), count * sizeof(CopyBlock))) read.clear();
+template <class Row>
+std::vector<Row> read_list(const Row* list, std::uint64_t count) {
+  std::vector<Row> read(count);
+  if (!copy(number(read.data()), number(list), count * sizeof(Row))) read.clear();
   return read;
 }
 
@@ -96,6 +125,23 @@ Argument argument(void** arguments, int index) {
 }
 
 }  // namespace
+
+void launch_digest(void** arguments, Stream& stream) {
+  using p2p::kernels::DigestRun;
+  const auto list = argument<p2p::kernels::DigestList>(arguments, 1);
+  std::vector<DigestRun> inlined;
+  if (list.runs == nullptr) {
+    const auto* const runs = static_cast<const p2p::kernels::InlineRuns*>(arguments[0])->runs;
+    inlined.assign(runs, runs + list.count);
+  }
+  stream.add([list, inlined, blocks = argument<std::uint64_t*>(arguments, 2),
+              signal = argument<Signal>(arguments, 3)] {
+    const std::vector<DigestRun> runs = list.runs == nullptr ? inlined : read_list(list.runs, list.count);
+    const bool right = runs.size() == list.count && digest(runs, list.total, blocks);
+    if (right) tell(signal.word, signal.value);
+    return right;
+  });
+}
 
 void launch(const void* kernel, unsigned /*ctas*/, void** arguments, Stream& stream) {
   const auto is = [kernel](Kernel which) {
@@ -107,6 +153,7 @@ void launch(const void* kernel, unsigned /*ctas*/, void** arguments, Stream& str
     stream.add([board = argument<StandbyBoard>(arguments, 0)] { return stand_by(board); });
     return;
   }
+  if (is(Kernel::kDigest)) return launch_digest(arguments, stream);
   const auto count = argument<std::uint64_t>(arguments, 1);
   const auto signal = argument<Signal>(arguments, 3);
   if (is(Kernel::kCopyInline)) {
@@ -119,7 +166,7 @@ void launch(const void* kernel, unsigned /*ctas*/, void** arguments, Stream& str
     return;
   }
   stream.add([blocks = argument<const CopyBlock*>(arguments, 0), count, signal] {
-    const std::vector<CopyBlock> list = read_blocks(blocks, count);
+    const std::vector<CopyBlock> list = read_list(blocks, count);
     const bool right = list.size() == count && copy_blocks(list);
     if (right) tell(signal.word, signal.value);
     return right;

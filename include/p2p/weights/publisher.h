@@ -29,8 +29,9 @@ class Publisher {
   std::string address() const;
   std::uint16_t port() const;
 
-  /// Offers the shards of `owned`: host memory, which must stay as it is until the version is withdrawn or
-  /// the publisher ends. Peers may read these bytes and no others. kInvalidArgument: the version is there
+  /// Offers the shards of `owned`: memory of the host or of GPUs, which must stay as it is until the version
+  /// is withdrawn or the publisher ends. What streams of GPUs are to write must be there by now: nothing is
+  /// waited for. Peers may read these bytes and no others. kInvalidArgument: the version is there
   /// already, or shards are not what a plan takes.
   ///
   /// `base`: a version that is published here. Subscribers that hold it receive what differs from it, chunk

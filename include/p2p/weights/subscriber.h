@@ -69,11 +69,12 @@ class Subscriber {
   Result<std::uint64_t> wait_version(std::optional<std::uint64_t> above,
                                      std::chrono::nanoseconds timeout) const;
 
-  /// Receives a version into the memory of the wanted shards: host memory, without gaps. Waits until it is
-  /// offered. When this succeeds, all bytes are there and have been checked; peers may read them until the
-  /// version is dropped or its memory is staged into again. Else nothing of the version counts.
-  /// kInvalidArgument: memory of the committed version without `in_place`, two publishers of one version, or
-  /// shards that the publisher refuses; kPeerGone: nobody is left who has what is missing; kTimedOut.
+  /// Receives a version into the memory of the wanted shards: that of the host or of GPUs, without gaps,
+  /// which nothing that a stream still has to do may use. Waits until it is offered. When this succeeds, all
+  /// bytes are there and have been checked; peers may read them until the version is dropped or its memory is
+  /// staged into again. Else nothing of the version counts. kInvalidArgument: memory of the committed version
+  /// without `in_place`, two publishers of one version, or shards that the publisher refuses; kPeerGone:
+  /// nobody is left who has what is missing; kTimedOut.
   Status stage(std::uint64_t version, const Manifest& wanted, const StageOptions& options = {});
 
   /// The version that was staged last is the one in use from now on. kNotFound: none was.
