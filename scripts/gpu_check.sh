@@ -164,7 +164,7 @@ fi
 if ((has_python)) && [[ -d $build/site ]]; then
   export PYTHONPATH=$build/site OMP_NUM_THREADS=1
   run python_tests 300 python3 -m pytest -q -p no:cacheprovider python/tests/test_gpu.py || tail -40 "$out/python_tests.log"
-  run python_streams 200 python3 -m pytest -q -p no:cacheprovider python/tests/test_gpu_streams.py ||
+  run python_streams 200 python3 -m pytest -q -p no:cacheprovider python/tests/test_gpu_streams.py python/tests/test_gpu_weights.py ||
     tail -40 "$out/python_streams.log"
   ranks=(python3 -m torch.distributed.run --standalone --nproc_per_node=2)
   sizes=(--device gpu --sizes "64K,1M,256M" --iters 20 --quiet)

@@ -12,10 +12,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Notifications do not wake anyone: how often they are looked for, while weights move and else. Short against
-// the time of a chunk of the smallest size on a link of 10 Gbit/s.
+// Notifications do not wake anyone: how often they are looked for at least, while weights move and else.
 constexpr std::chrono::milliseconds kBusyTurn{1};
 constexpr std::chrono::milliseconds kIdleTurn{10};
+// And at most: short against the time of a chunk over NVLink. After something has happened the answer is
+// looked for after this, then in pauses that grow as the time does.
+constexpr std::chrono::microseconds kShortestTurn{50};
+constexpr int kGrowth = 4;
 
 }  // namespace
 
@@ -27,10 +30,10 @@ void Wake::ring() {
   rang_.notify_all();
 }
 
-void Wake::wait(std::chrono::milliseconds most) {
+bool Wake::wait(std::chrono::nanoseconds most) {
   std::unique_lock lock(mutex_);
   rang_.wait_for(lock, most, [&] { return ringing_; });
-  ringing_ = false;
+  return std::exchange(ringing_, false);
 }
 
 Node::Node(Endpoint endpoint) : endpoint_(std::move(endpoint)) {
@@ -52,22 +55,36 @@ void Node::stop() {
 }
 
 void Node::run() {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point happened = Clock::now();
   for (;;) {
     bool more = false;
     bool often = false;
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
-      accept();
-      const std::vector<LinkPtr> links = links_;  // hooks may dial
-      for (const LinkPtr& link : links) more |= poll(link);
-      std::erase_if(links_, [](const LinkPtr& link) { return link->lost; });
-      more |= step();
+      more = turn();
       often = busy();
     }
     changed_.notify_all();
-    if (!more) wake_->wait(often ? kBusyTurn : kIdleTurn);
+    if (!more) {
+      const auto most =
+          std::max<std::chrono::nanoseconds>((Clock::now() - happened) / kGrowth, kShortestTurn);
+      more = wake_->wait(std::min<std::chrono::nanoseconds>(most, often ? kBusyTurn : kIdleTurn));
+    }
+    if (more) happened = Clock::now();
   }
+}
+
+/// True: there is more to do at once, or messages came.
+bool Node::turn() {
+  accept();
+  bool more = false;
+  const std::vector<LinkPtr> links = links_;  // hooks may dial
+  for (const LinkPtr& link : links) more |= poll(link);
+  std::erase_if(links_, [](const LinkPtr& link) { return link->lost; });
+  more |= step();
+  return more;
 }
 
 void Node::accept() {

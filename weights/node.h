@@ -19,8 +19,8 @@ namespace p2p::weights {
 class Wake {
  public:
   void ring();
-  /// Until it has rung since the last wait.
-  void wait(std::chrono::milliseconds most);
+  /// Until it has rung since the last wait; false: it has not.
+  bool wait(std::chrono::nanoseconds most);
 
  private:
   std::mutex mutex_;
@@ -81,6 +81,7 @@ class Node {
 
  private:
   void run();
+  bool turn();
   void accept();
   bool poll(const LinkPtr& link);
   void opened(const LinkPtr& link);

@@ -149,6 +149,7 @@ Status Publisher::Impl::publish(std::uint64_t version, Manifest owned, std::opti
     return published_already(version);
   }
   send_all(offer);
+  wake()->ring();  // answers are coming
   return {};
 }
 

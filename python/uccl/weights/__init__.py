@@ -3,7 +3,7 @@
 
 A `Publisher` offers versions of named tensors; a `Subscriber` receives them into its own, which may be cut
 otherwise, and gives on what has come, so that the publisher's network interface carries each byte about once.
-Tensors are torch's or NumPy's. Those of GPUs are copied to and from host memory.
+Tensors are torch's or NumPy's, of the host and of GPUs.
 
 ``python -m uccl.weights demo`` shows it on one machine.
 """
@@ -22,7 +22,7 @@ from typing import Any
 from uccl import _p2p
 from uccl.directory import Directory, DirectoryError
 from uccl.weights._listing import Listing
-from uccl.weights._tensors import Box, Shard, Staging, Tensors, boxes_of, manifest_of
+from uccl.weights._tensors import Box, Shard, Staging, Tensors, boxes_of, manifest_of, wait_for_gpus
 
 __all__ = ["Progress", "Publisher", "Shard", "Subscriber"]
 
@@ -77,11 +77,13 @@ class Publisher:
     def publish(self, version: int, tensors: Tensors, *, base: int | None = None, copy: bool = False) -> None:
         """Offers a version. The tensors must stay as they are until it is withdrawn, unless ``copy`` is set.
 
-        Tensors on GPUs and those with gaps are copied in any case. ``base``: a version that is published here,
-        with bytes of its own; subscribers that hold it receive what differs from it. InvalidArgument: the
-        version is there; NotFound: the base is not.
+        Those of GPUs are read where they lie, once the current streams of these GPUs have done what they have to
+        do now: this waits for it. Copies are in host memory; tensors with gaps, or of other devices, are copied in
+        any case. ``base``: a version that is published here, with bytes of its own; subscribers that hold it in
+        host memory receive what differs from it. InvalidArgument: the version is there; NotFound: the base is not.
         """
         boxes = boxes_of(tensors, copy=copy)
+        wait_for_gpus(boxes)
         self._made.publish(version, manifest_of(boxes), base)
         self._kept[version] = boxes
         self._list()
@@ -205,6 +207,8 @@ class Subscriber:
     ) -> Progress:
         """Receives a version beside the tensors, or with ``in_place`` into them; waits until it is offered.
 
+        Beside those of a GPU is on that GPU. First this waits for the GPUs' current streams: they may use the memory.
+
         When it returns, all bytes have come and hash to what the publisher has. ``progress`` is called several
         times a second. InvalidArgument: names, shapes or types do not meet, or two publishers offer the
         version; PeerGone: nobody is left who has what is missing; TimedOut. Then the tensors are what they
@@ -226,7 +230,9 @@ class Subscriber:
             self._staging = Staging(self._boxes)
         if in_place:
             self._version = None
-        wanted = manifest_of(self._boxes if in_place or self._staging is None else self._staging.boxes)
+        staged = self._boxes if in_place or self._staging is None else self._staging.boxes
+        wait_for_gpus(staged)
+        wanted = manifest_of(staged)
         tell = None if progress is None else lambda row: progress(Progress(*row))
         try:
             row = made.stage(version, wanted, in_place or replaces, timeout, tell)
@@ -242,7 +248,11 @@ class Subscriber:
         return Progress(*row)
 
     def commit(self) -> int:
-        """Makes the staged version that of the tensors: a local copy, or none in place. NotFound: none is staged."""
+        """Makes the staged version that of the tensors: a local copy, or none in place. NotFound: none is staged.
+
+        On GPUs the copy is of the current stream, and done when this returns. Other streams must not use the
+        tensors meanwhile.
+        """
         version = int(self._holder.commit())
         if not self._in_place and self._staging is not None:
             self._staging.copy_to(self._boxes)

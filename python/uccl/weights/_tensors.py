@@ -1,5 +1,5 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""Torch's tensors and NumPy's arrays as boxes of named tensors in host memory."""
+"""Torch's tensors and NumPy's arrays as boxes of named tensors, in host memory or in that of GPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Tensors = Mapping[str, Any]
 
 @dataclass
 class Box:
-    """A shard with its memory. ``tensor`` is torch's or NumPy's, in host memory unless it is a subscriber's."""
+    """A shard with its memory. ``tensor`` is torch's or NumPy's."""
 
     name: str
     tensor: Any
@@ -60,6 +60,12 @@ class Box:
         return int(self.tensor.data_ptr() if self.is_torch else self.tensor.ctypes.data)
 
     @property
+    def gpu(self) -> Any:
+        """The torch.device of memory that the engine moves as it lies on a GPU; None: any other memory."""
+        usable = self.is_torch and self.tensor.device.type == "cuda" and _p2p.__cuda__
+        return self.tensor.device if usable else None
+
+    @property
     def on_host(self) -> bool:
         return not self.is_torch or self.tensor.device.type == "cpu"
 
@@ -68,8 +74,8 @@ class Box:
         return bool(self.tensor.is_contiguous() if self.is_torch else self.tensor.flags.c_contiguous)
 
     def require_in_place(self) -> None:
-        if not self.on_host or not self.dense:
-            raise ValueError(f"tensor '{self.name}' cannot be staged in place: it lies on a GPU or has gaps")
+        if not self.dense or not (self.on_host or self.gpu):
+            raise ValueError(f"tensor '{self.name}' cannot be staged in place: it has gaps or lies on a device")
         if isinstance(self.tensor, np.ndarray) and not self.tensor.flags.writeable:
             raise ValueError(f"tensor '{self.name}' cannot be staged in place: it is read-only")
 
@@ -94,7 +100,7 @@ def boxes_of(tensors: Tensors, *, copy: bool = False, writable: bool = False) ->
             size = tuple(tensor.shape)
             offset = tuple(shard.offset) if shard else (0,) * len(size)
             box = Box(name, tensor, offset, tuple(shard.shape) if shard else size)
-            needed = copy or not box.on_host or not box.dense
+            needed = copy or not box.dense or not (box.on_host or box.gpu)
             boxes.append(box.copied() if needed and not writable else box)
     return boxes
 
@@ -123,24 +129,30 @@ def dtype_of(tensor: str, name: str) -> Any:
     return found
 
 
+def wait_for_gpus(boxes: Sequence[Box]) -> None:
+    """Until the current stream of each GPU among them has done what it has to do now."""
+    for gpu in {box.gpu for box in boxes if box.gpu is not None}:
+        import torch
+
+        torch.cuda.current_stream(gpu).synchronize()
+
+
 class Staging:
-    """Host memory for boxes, one after another; pinned where one of them is on a GPU."""
+    """Memory for boxes, one after another: of each box's GPU, or of the host; pinned where it goes to a device."""
 
     def __init__(self, boxes: Sequence[Box]) -> None:
+        ends: dict[Any, int] = {}
         places = []
-        end = 0
         for box in boxes:
-            end = -(-end // box.element_bytes) * box.element_bytes
-            places.append(end)
-            end += box.bytes
-        if all(box.on_host for box in boxes):
-            memory = np.empty(end, np.uint8)
-        else:
-            import torch
-
-            memory = torch.empty(end, dtype=torch.uint8, pin_memory=True).numpy()
+            # Copies on a GPU are fast between like alignments, and torch aligns tensors so.
+            align = box.element_bytes if box.gpu is None else _GPU_ALIGN
+            begin = -(-ends.get(box.gpu, 0) // align) * align
+            places.append(begin)
+            ends[box.gpu] = begin + box.bytes
+        pinned = any(box.gpu is None and not box.on_host for box in boxes)
+        memory = {gpu: _memory(gpu, size, pinned) for gpu, size in ends.items()}
         self.boxes = [
-            Box(box.name, _view(memory[at : at + box.bytes], box), box.offset, box.shape)
+            Box(box.name, _view(memory[box.gpu][at : at + box.bytes], box), box.offset, box.shape)
             for at, box in zip(places, boxes, strict=True)
         ]
 
@@ -160,12 +172,25 @@ class Staging:
             torch.cuda.current_stream(gpu).synchronize()
 
 
-def _view(memory: np.ndarray[Any, Any], box: Box) -> Any:
+_GPU_ALIGN = 256
+
+
+def _memory(gpu: Any, size: int, pinned: bool) -> Any:
+    if gpu is None and not pinned:
+        return np.empty(size, np.uint8)
+    import torch
+
+    if gpu is None:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+    return torch.empty(size, dtype=torch.uint8, device=gpu)
+
+
+def _view(memory: Any, box: Box) -> Any:
     """Bytes as a tensor of the box's kind, type and shape."""
     if not box.is_torch:
         return memory.view(box.tensor.dtype).reshape(box.size)
     import torch
 
-    if memory.size == 0:
-        return torch.empty(box.size, dtype=box.tensor.dtype)
-    return torch.from_numpy(memory).view(box.tensor.dtype).reshape(box.size)
+    if box.bytes == 0:
+        return torch.empty(box.size, dtype=box.tensor.dtype, device=box.gpu)
+    return (torch.from_numpy(memory) if box.gpu is None else memory).view(box.tensor.dtype).reshape(box.size)
