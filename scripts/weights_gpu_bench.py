@@ -99,7 +99,7 @@ class Ranks:
         from uccl import p2p
 
         self.fill(2)
-        endpoint = p2p.Endpoint(self.rank, 4)
+        endpoint = p2p.Endpoint(self.rank, 4, listen_address="127.0.0.1")
         address, port, gpu = p2p.Endpoint.parse_metadata(self.tell(endpoint.get_metadata())[1])
         connection, region, offered = None, None, b""
         if self.rank == 0:
