@@ -112,7 +112,7 @@ fi
 # The tests whose device halves are skipped elsewhere.
 tests=(drivers_cuda_test copy_test standby_test copier_test job_test digester_test staging_pool_test lifetime_test
   cuda_ipc_test cuda_ipc_channel_test cuda_ipc_open_links_test cuda_ipc_neighbours_test tcp_device_memory_test unpacker_test
-  conformance_test gpu_transfer_test gpu_stream_test)
+  conformance_test gpu_transfer_test gpu_stream_test weights_gpu_test)
 ((run_tests)) || tests=()
 for test in "${tests[@]}"; do
   filter='*'

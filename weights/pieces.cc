@@ -124,8 +124,12 @@ Result<Lent> Lent::make(Endpoint& endpoint, std::vector<Piece> ranges) {
   }
   Lent lent;
   for (const Piece& range : joined) {
-    auto region = endpoint.register_memory(reinterpret_cast<void*>(range.address), range.bytes,
-                                           {.read_only = true, .peers = {}});
+    auto* const data = reinterpret_cast<void*>(range.address);
+    auto region = endpoint.register_memory(data, range.bytes, {.read_only = true, .peers = {}});
+    // NVLink has no rights: what peers reach by themselves is not offered to them to read alone.
+    if (region && region->place().kind == MemoryKind::kCuda) {
+      region = endpoint.register_memory(data, range.bytes);
+    }
     if (!region) return tl::unexpected(std::move(region.error()));
     lent.regions_.push_back(std::move(*region));
   }

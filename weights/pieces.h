@@ -64,8 +64,8 @@ void for_each_pair(const std::vector<Piece>& a, const std::vector<Piece>& b, Use
 void gather(const std::vector<Piece>& from, std::vector<std::byte>& into);
 void scatter(const std::vector<std::byte>& from, const std::vector<Piece>& into);
 
-/// Memory of this process, of the host and of GPUs, that peers may read, in as few regions as can be: one for
-/// ranges that touch.
+/// Memory of this process that peers may read, and write where it is of a GPU, in as few regions as can be:
+/// one for ranges that touch.
 class Lent {
  public:
   /// Fails where a range cannot be registered; then nothing is lent.

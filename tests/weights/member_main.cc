@@ -1,15 +1,15 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // A publisher or subscriber of weights, which does what it is told, line by line; each answer is a line, "ok
 // ..." or the error. Usage:
-//   weights_member publish ADDRESS TENSORS_SEED BYTES CUT_SEED
-//   weights_member subscribe ADDRESS TENSORS_SEED BYTES CUT_SEED CHUNK_BYTES PUBLISHER:PORT...
-// It begins with "ok ADDRESS PORT". A publisher knows `publish V`, `publish V BASE EVERY` (one of EVERY
-// elements is not that of BASE), `own V` (how many that are), `withdraw V`, `copies V COUNT` (waits) and
-// `spoil` (changes a byte of what it published); a subscriber `stage V` ("ok BYTES FROM_PUBLISHER WRONG
-// BRIDGED END DELTA_BYTES FROM_DELTAS NO_DELTA", END in seconds of the steady clock, once every byte is
-// compared with the model), `again V` (in place), `beside V` (in memory other than before), `tell V` (says
-// "come" once something has), `wait V` (until it is offered), `descend V BASE EVERY` (what the publisher was
-// told), `commit`, `drop V` and `spoil`.
+//   weights_member publish ADDRESS[,MEMORY] TENSORS_SEED BYTES CUT_SEED
+//   weights_member subscribe ADDRESS[,MEMORY] TENSORS_SEED BYTES CUT_SEED CHUNK_BYTES PUBLISHER:PORT...
+// MEMORY is a place of WeightsModel::cut. It begins with "ok ADDRESS PORT". A publisher knows `publish V`,
+// `publish V BASE EVERY` (one of EVERY elements is not that of BASE), `own V` (how many that are), `withdraw
+// V`, `copies V COUNT` (waits) and `spoil` (changes a byte of what it published); a subscriber `stage V` ("ok
+// BYTES FROM_PUBLISHER WRONG BRIDGED END DELTA_BYTES FROM_DELTAS NO_DELTA", END in seconds of the steady
+// clock, once every byte is compared with the model), `again V` (in place), `beside V` (in memory other than
+// before), `tell V` (says "come" once something has), `wait V` (until it is offered), `descend V BASE EVERY`
+// (what the publisher was told), `commit`, `drop V` and `spoil`.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -42,15 +42,10 @@ Options options_of(const std::string& address) {
 
 struct Setup {
   std::string address;
+  std::string memory;
   WeightsModel model;
   std::uint64_t cut;
 };
-
-void spoil(const WeightsModel::Shards& shards) {
-  const weights::Shard first = shards.manifest.shard(0, 0);
-  *reinterpret_cast<std::byte*>(first.address) ^= std::byte{1};
-  say("ok");
-}
 
 int publish(Setup& setup) {
   auto publisher = weights::Publisher::create(options_of(setup.address));
@@ -64,11 +59,11 @@ int publish(Setup& setup) {
     words >> what >> version >> count >> every;
     if (what == "publish" && every > 0) {
       setup.model.descend(version, count, every);
-      versions.push_back(setup.model.cut(setup.cut));
+      versions.push_back(setup.model.cut(setup.cut, setup.memory));
       setup.model.fill(versions.back(), version);
       say(publisher->publish(version, versions.back().manifest, count));
     } else if (what == "publish") {
-      versions.push_back(setup.model.cut(setup.cut));
+      versions.push_back(setup.model.cut(setup.cut, setup.memory));
       setup.model.fill(versions.back(), version);
       say(publisher->publish(version, versions.back().manifest));
     } else if (what == "own") {
@@ -78,7 +73,8 @@ int publish(Setup& setup) {
     } else if (what == "copies") {
       say(publisher->wait_copies(version, count, 60s));
     } else {
-      spoil(versions.back());
+      setup.model.spoil(versions.back());
+      say("ok");
     }
   }
   return 0;
@@ -87,7 +83,9 @@ int publish(Setup& setup) {
 class SubscriberMember {
  public:
   SubscriberMember(Setup& setup, weights::Subscriber subscriber)
-      : setup_(setup), subscriber_(std::move(subscriber)), shards_(setup.model.cut(setup.cut)) {}
+      : setup_(setup),
+        subscriber_(std::move(subscriber)),
+        shards_(setup.model.cut(setup.cut, setup.memory)) {}
 
   void obey(const std::string& line) {
     std::istringstream words(line);
@@ -95,7 +93,7 @@ class SubscriberMember {
     std::uint64_t version = 0, base = 0, every = 1;
     words >> what >> version >> base >> every;
     if (what == "beside") {
-      if (!other_.memory) other_ = setup_.model.cut(setup_.cut);
+      if (!other_.memory) other_ = setup_.model.cut(setup_.cut, setup_.memory);
       std::swap(shards_, other_);
     }
     if (what == "stage" || what == "again" || what == "tell" || what == "beside") return stage(version, what);
@@ -109,7 +107,8 @@ class SubscriberMember {
       return committed ? say("ok " + std::to_string(*committed)) : say(tl::unexpected(committed.error()));
     }
     if (what == "drop") return say(subscriber_.drop(version));
-    spoil(shards_);
+    setup_.model.spoil(shards_);
+    say("ok");
   }
 
  private:
@@ -166,7 +165,9 @@ int main(int argc, char** argv) {
     std::cerr << "weights_member: too few words\n";
     return 2;
   }
-  p2p::testing::Setup setup{words[1], {number(2), number(3)}, number(4)};
+  const std::size_t comma = words[1].find(',');
+  const std::string memory = comma == std::string::npos ? "host" : words[1].substr(comma + 1);
+  p2p::testing::Setup setup{words[1].substr(0, comma), memory, {number(2), number(3)}, number(4)};
   if (words[0] == "publish") return p2p::testing::publish(setup);
   return p2p::testing::subscribe(setup, number(5), {words.begin() + 6, words.end()});
 }

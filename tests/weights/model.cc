@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -28,6 +29,10 @@ std::uint64_t origin(const Line& line, std::uint64_t tensor, std::uint64_t eleme
   std::size_t at = 0;
   while (line[at].every > 1 && mix(~line[at].version, tensor, element) % line[at].every != 0) ++at;
   return line[at].version;
+}
+
+void check(const Status& status) {
+  if (!status) throw std::runtime_error(status.error().message);
 }
 
 /// Byte `at` of a tensor in a version.
@@ -59,7 +64,7 @@ WeightsModel::WeightsModel(std::uint64_t tensors_seed, std::uint64_t bytes) {
   }
 }
 
-WeightsModel::Shards WeightsModel::cut(std::uint64_t cut_seed) const {
+WeightsModel::Shards WeightsModel::cut(std::uint64_t cut_seed, const std::string& place) const {
   std::mt19937_64 dice(cut_seed);
   Shards shards;
   std::vector<std::vector<std::pair<Numbers, Numbers>>> boxes;  // of each tensor
@@ -84,22 +89,52 @@ WeightsModel::Shards WeightsModel::cut(std::uint64_t cut_seed) const {
   for (std::size_t number = 0; number < tensors_.size(); ++number) {
     const Tensor& tensor = tensors_[number];
     const auto added =
-        shards.manifest.add_tensor("t" + std::to_string(number),
-                                   {"u" + std::to_string(8 * tensor.element), tensor.element}, tensor.shape);
+        shards.on_host.add_tensor("t" + std::to_string(number),
+                                  {"u" + std::to_string(8 * tensor.element), tensor.element}, tensor.shape);
     for (const auto& [offset, size] : boxes[number]) {
-      (void)shards.manifest.add_shard(added.value(), {0, at, offset, size, {}});
+      (void)shards.on_host.add_shard(added.value(), {0, at, offset, size, {}});
       std::uint64_t taken = tensor.element;
       for (const std::uint64_t extent : size) taken *= extent;
       at += taken + (draw(dice, 1) == 0 ? 0 : 8);  // some touch, some do not
     }
   }
+  this->place(shards, place);
   return shards;
+}
+
+/// Gives some tensors the same places in the memory of a GPU.
+void WeightsModel::place(Shards& shards, const std::string& place) const {
+  const bool mixed = place.starts_with("mixed"), host = place == "host";
+  shards.gpu_tensor.resize(tensors_.size());
+  for (std::size_t at = 0; at < tensors_.size(); ++at)
+    shards.gpu_tensor[at] = !host && (!mixed || at % 2 == 0);
+  if (!host) {
+    const std::string kind = mixed ? "cuda" + place.substr(place.find(':')) : place;
+    auto gpu = GpuMemory::allocate(kind, shards.memory->size());
+    if (!gpu) throw std::runtime_error(gpu.error().message);
+    shards.gpu = std::move(*gpu);
+  }
+  const weights::Manifest& from = shards.on_host;
+  for (std::uint32_t tensor = 0; tensor < from.tensors(); ++tensor) {
+    const auto shape = from.shape(tensor);
+    (void)shards.manifest.add_tensor(std::string(from.name(tensor)), from.dtype(tensor),
+                                     {shape.begin(), shape.end()});
+    for (std::size_t at = 0; at < from.shards(tensor); ++at) {
+      const weights::Shard shard = from.shard(tensor, at);
+      std::uint64_t address = shard.address;
+      if (shards.gpu_tensor[tensor]) {
+        address += reinterpret_cast<std::uint64_t>(shards.gpu.data()) -
+                   reinterpret_cast<std::uint64_t>(shards.memory->data());
+      }
+      (void)shards.manifest.add_shard(tensor, {0, address, shard.offset, shard.size, {}});
+    }
+  }
 }
 
 /// Calls `use(memory, tensor, where in the tensor, bytes)` for each row of a shard.
 template <class Use>
 void WeightsModel::for_each_row(const Shards& shards, Use use) const {
-  const weights::Manifest& manifest = shards.manifest;
+  const weights::Manifest& manifest = shards.on_host;
   for (std::uint32_t tensor = 0; tensor < manifest.tensors(); ++tensor) {
     const auto shape = manifest.shape(tensor);
     const std::uint64_t element = manifest.dtype(tensor).bytes;
@@ -147,7 +182,7 @@ std::uint64_t WeightsModel::own_elements(std::uint64_t version) const {
   return own;
 }
 
-/// Calls `use(byte of a shard, what it is in the version)`.
+/// Calls `use(byte of a shard in host memory, what it is in the version, tensor)`.
 template <class Use>
 void WeightsModel::for_each_byte(const Shards& shards, std::uint64_t version, Use use) const {
   const Line line = line_of(version);
@@ -155,19 +190,37 @@ void WeightsModel::for_each_byte(const Shards& shards, std::uint64_t version, Us
     const std::uint64_t element = tensors_[tensor].element;
     for (std::size_t i = 0; i < row.size();) {
       const std::uint64_t from = line.size() == 1 ? version : origin(line, tensor, at / element);
-      for (std::uint64_t rest = element; rest > 0; --rest) use(row[i++], byte_of(from, tensor, at++));
+      for (std::uint64_t rest = element; rest > 0; --rest) use(row[i++], byte_of(from, tensor, at++), tensor);
     }
   });
 }
 
 void WeightsModel::fill(const Shards& shards, std::uint64_t version) const {
-  for_each_byte(shards, version, [](std::byte& byte, std::byte is) { byte = is; });
+  for_each_byte(shards, version, [](std::byte& byte, std::byte is, std::uint64_t /*tensor*/) { byte = is; });
+  if (shards.gpu.data() != nullptr) check(shards.gpu.store(0, shards.memory->bytes()));
 }
 
 std::uint64_t WeightsModel::differ(const Shards& shards, std::uint64_t version) const {
   std::uint64_t wrong = 0;
-  for_each_byte(shards, version, [&](std::byte byte, std::byte is) { wrong += byte == is ? 0 : 1; });
+  std::vector<std::byte> of_gpu(shards.gpu.data() != nullptr ? shards.memory->size() : 0);
+  if (!of_gpu.empty()) check(shards.gpu.load(0, of_gpu));
+  for_each_byte(shards, version, [&](const std::byte& byte, std::byte is, std::uint64_t tensor) {
+    const bool there = shards.gpu_tensor[tensor];
+    wrong += (there ? of_gpu[static_cast<std::size_t>(&byte - shards.memory->data())] : byte) == is ? 0 : 1;
+  });
   return wrong;
+}
+
+void WeightsModel::spoil(const Shards& shards) const {
+  const auto at = shards.on_host.shard(0, 0).address - reinterpret_cast<std::uint64_t>(shards.memory->data());
+  if (!shards.gpu_tensor[0]) {
+    shards.memory->data()[at] ^= std::byte{1};
+    return;
+  }
+  std::byte byte{};
+  check(shards.gpu.load(at, {&byte, 1}));
+  byte ^= std::byte{1};
+  check(shards.gpu.store(at, {&byte, 1}));
 }
 
 }  // namespace p2p::testing

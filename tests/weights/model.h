@@ -6,8 +6,10 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "hardware/gpu_memory.h"
 #include "p2p/weights/manifest.h"
 #include "support/memory.h"
 
@@ -22,9 +24,13 @@ class WeightsModel {
   /// Memory for shards cut as `cut_seed` says, which fill all tensors, and a manifest of it.
   struct Shards {
     weights::Manifest manifest;
+    weights::Manifest on_host;  ///< the same shards in `memory`, through which those of a GPU are filled
     std::unique_ptr<Pages> memory;
+    GpuMemory gpu;                 ///< of the same bytes, if any shard lies there
+    std::vector<bool> gpu_tensor;  ///< whose shards do
   };
-  Shards cut(std::uint64_t cut_seed) const;
+  /// `place`: "host", that of a GPU as GpuMemory has it, or "mixed:N": every other tensor on GPU N.
+  Shards cut(std::uint64_t cut_seed, const std::string& place = "host") const;
 
   /// One of `every` elements of the version is its own, spread at random; the others are those of `base`.
   void descend(std::uint64_t version, std::uint64_t base, std::uint64_t every);
@@ -35,6 +41,8 @@ class WeightsModel {
   void fill(const Shards& shards, std::uint64_t version) const;
   /// How many bytes are not.
   std::uint64_t differ(const Shards& shards, std::uint64_t version) const;
+  /// Changes the first byte.
+  void spoil(const Shards& shards) const;
 
  private:
   struct Tensor {
@@ -54,6 +62,7 @@ class WeightsModel {
   Line line_of(std::uint64_t version) const;
   template <class Use>
   void for_each_byte(const Shards& shards, std::uint64_t version, Use use) const;
+  void place(Shards& shards, const std::string& place) const;
   template <class Use>
   void for_each_row(const Shards& shards, Use use) const;
 

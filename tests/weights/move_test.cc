@@ -2,17 +2,13 @@
 // Weights between processes: every byte against a model, whoever is killed, joins late, leaves or lies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
-#include <cstdlib>
 #include <random>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "support/bounds.h"
-#include "support/process.h"
+#include "weights/cast.h"
 
 namespace p2p::testing {
 namespace {
@@ -21,79 +17,6 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-constexpr std::uint64_t kBytes = 4 << 20;
-
-/// How many seeds a random test takes: more in the long form (docs/testing.md).
-int seeds(int usual) {
-  const char* const many = std::getenv("P2P_WEIGHTS_SEEDS");  // NOLINT(concurrency-mt-unsafe): no setenv here
-  return many != nullptr ? std::atoi(many) : scaled(usual, usual / 2);
-}
-
-/// A process that publishes or subscribes (member_main.cc).
-class WeightsMember {
- public:
-  explicit WeightsMember(const std::vector<std::string>& words) : process_(spawn(words)) {
-    std::istringstream answer(finish());
-    std::string ok, address, port;
-    answer >> ok >> address >> port;
-    EXPECT_EQ(ok, "ok") << answer.str();
-    place_ = address + ":" + port;
-  }
-
-  const std::string& place() const { return place_; }
-  Process& process() { return process_; }
-  void begin(const std::string& command) { EXPECT_TRUE(process_.write_line(command)); }
-  std::string finish() { return process_.read_line(2 * kLimit).value_or("nothing"); }
-  std::string call(const std::string& command) {
-    begin(command);
-    return finish();
-  }
-
- private:
-  static Process spawn(std::vector<std::string> words) {
-    words.insert(words.begin(), WEIGHTS_MEMBER);
-    return std::move(Process::spawn(words).value());
-  }
-
-  Process process_;
-  std::string place_;
-};
-
-std::string text(std::uint64_t number) { return std::to_string(number); }
-
-/// Members of one set of tensors.
-struct Cast {
-  std::uint64_t tensors = 1;
-  std::uint64_t chunk_bytes = 64 << 10;
-
-  WeightsMember publisher(std::uint64_t cut = 1) const {
-    return WeightsMember({"publish", "127.0.0.1", text(tensors), text(kBytes), text(cut)});
-  }
-  WeightsMember subscriber(std::uint64_t cut, const std::vector<std::string>& places) const {
-    std::vector<std::string> words{"subscribe",  "127.0.0.1", text(tensors),
-                                   text(kBytes), text(cut),   text(chunk_bytes)};
-    words.insert(words.end(), places.begin(), places.end());
-    return WeightsMember(words);
-  }
-};
-
-/// What a stage answered after "ok".
-struct Staged {
-  std::uint64_t bytes = 0, from_publisher = 0, wrong = 0, bridged = 0;
-  std::uint64_t delta_bytes = 0, from_deltas = 0;
-  std::string no_delta{};
-};
-Staged staged(const std::string& answer) {
-  EXPECT_THAT(answer, StartsWith("ok "));
-  Staged row;
-  std::istringstream words(answer.substr(std::min<std::size_t>(3, answer.size())));
-  std::string end;
-  words >> row.bytes >> row.from_publisher >> row.wrong >> row.bridged >> end >> row.delta_bytes >>
-      row.from_deltas >> std::ws;
-  std::getline(words, row.no_delta);
-  return row;
-}
 
 TEST(WeightsMove, EveryByteOfRandomShardingsArrives) {
   for (int seed = 1; seed <= seeds(4); ++seed) {
