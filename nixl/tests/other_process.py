@@ -35,6 +35,9 @@ class Agents:
     def shut_connections(self) -> int:
         return party.shut_connections()
 
+    def set_variable(self, name: str, value: str) -> None:
+        os.environ[name] = value
+
     def pid(self) -> int:
         return os.getpid()
 

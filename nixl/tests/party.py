@@ -44,6 +44,20 @@ class Party:
         self.registered[name] = self.agent.register_memory([(array.ctypes.data, size, 0, text)], "DRAM")
         return array.ctypes.data
 
+    def many(self, name: str, count: int, size: int) -> int:
+        """Registers so many ranges with gaps of ``size`` between them; the address of the first."""
+        self.arrays[name] = array = np.zeros(2 * count * size, np.uint8)
+        rows = [(array.ctypes.data + 2 * at * size, size, 0, "") for at in range(count)]
+        self.registered[name] = self.agent.register_memory(rows, "DRAM")
+        return array.ctypes.data
+
+    def publish(self, *labels: str) -> None:
+        """Gives NIXL's own metadata server (etcd) all, or of each named memory what it needs under its name as label."""
+        if not labels:
+            self.agent.send_local_metadata()
+        for label in labels:
+            self.agent.send_partial_agent_metadata(self.registered[label], True, ["TCPX"], label=label)
+
     def forget(self, name: str) -> None:
         """Deregisters; the array stays."""
         self.agent.deregister_memory(self.registered.pop(name))
