@@ -2,6 +2,7 @@
 """A directory in the store of keys that a Ray cluster has for its own use."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from uccl.directory.base import Directory, DirectoryError, Entry
@@ -20,8 +21,8 @@ class RayDirectory(Directory):
 
     def _ask(self, what: str, call: Callable[[Any], Any]) -> Any:
         try:
-            import ray
-            from ray.experimental import internal_kv
+            ray: Any = import_module("ray")
+            internal_kv: Any = import_module("ray.experimental.internal_kv")
         except ImportError as error:
             raise DirectoryError(f"{what} in Ray's store: {error}") from error
         if not ray.is_initialized():

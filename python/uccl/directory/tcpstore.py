@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 from uccl.directory.base import Directory, DirectoryError, Entry
@@ -36,12 +37,13 @@ class TcpStoreDirectory(Directory):
 
     def _reach(self) -> Any:
         if self._store is None and self._place is not None:
-            import torch.distributed as dist
-
+            distributed: Any = import_module("torch.distributed")
             if time.monotonic() < self._again:
                 raise OSError("it could not be reached a moment ago")
             try:
-                self._store = dist.TCPStore(*self._place, is_master=False, wait_for_workers=False, timeout=_PATIENCE)
+                self._store = distributed.TCPStore(
+                    *self._place, is_master=False, wait_for_workers=False, timeout=_PATIENCE
+                )
             except (RuntimeError, OSError, ValueError):
                 self._again = time.monotonic() + _PAUSE
                 raise
