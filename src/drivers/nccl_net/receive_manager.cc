@@ -49,7 +49,8 @@ int knock(const std::string& address) {
   const UniqueFd socket = UniqueFd::of(::socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (!socket) return errno;
   // An abstract name is as long as the structure here: zeros belong to it. EAGAIN: many wait to be accepted.
-  return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0 || errno == EAGAIN
+  return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0 ||
+                 errno == EAGAIN
              ? 0
              : errno;
 }

@@ -20,7 +20,8 @@ struct ReceiveManager {
   bool is_there() const { return gpus != 0 && rules; }
 };
 
-/// Of connecting to a socket of its kind, "@" in front of an abstract name: 0 if somebody listens, else errno.
+/// Of connecting to a socket of its kind, "@" in front of an abstract name: 0 if somebody listens, else
+/// errno.
 int knock(const std::string& address);
 
 /// Looks where the plugin does.

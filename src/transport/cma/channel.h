@@ -8,11 +8,8 @@
 #include <vector>
 
 #include "device/staging.h"
-#include "drivers/socket/local_socket.h"
-#include "transport/cma/handshake.h"
+#include "transport/cma/meeting.h"
 #include "transport/cma/process_copier.h"
-#include "transport/cma/shared_slots.h"
-#include "transport/message_ring.h"
 #include "transport/peer_access.h"
 #include "transport/peer_end.h"
 #include "transport/served_copies.h"
@@ -54,13 +51,12 @@ inline constexpr std::chrono::microseconds kOwnersTurn{500};
 
 /// A path to one process of this host. `post` copies host memory at once. What goes through a slot is copied
 /// by `progress`, or by the peer's `progress`, which is asked for it. It also reports all that was copied,
-/// takes words and watches the peer. A socket stays open between the two channels so that each learns of the
-/// other's end, and can be woken for words: who shuts it copies nothing any more.
+/// takes words and watches the peer.
 class CmaChannel : public Channel, public LeavesPeer {
  public:
   ~CmaChannel() override {
     if (awaits_owner()) leave();
-    hang_up();
+    peer_.hang_up();
     if (staging_) staging_->close();
   }
 
@@ -69,21 +65,21 @@ class CmaChannel : public Channel, public LeavesPeer {
                                                std::shared_ptr<device::Staging> staging, PeerAccess regions,
                                                const socket::Place& place = {});
 
-  std::vector<std::byte> address() const override { return address_.serialize(); }
-  Status connect(std::span<const std::byte> peer_address) override;
+  std::vector<std::byte> address() const override { return meeting_.address(); }
+  Status connect(std::span<const std::byte> peer_address) override { return meeting_.connect(peer_address); }
   ChannelState state() const override { return state_; }
   Error error() const override { return error_; }
   bool post(const Batch& batch) override;
   bool progress(std::vector<Completion>& completions) override;
   void abandon(BatchId id) override;
-  int ready_fd() const override { return events_.get(); }
+  int ready_fd() const override { return peer_.events.get(); }
   bool busy() const override;
   Left leave() override;
   bool carries_messages() const override { return true; }
   bool say(std::span<const std::byte> block) override;
-  bool enter_polling() override;
-  bool arm_events() override;
-  std::string describe() const override;
+  bool enter_polling() override { return serves() && rings_.enter_polling(); }
+  bool arm_events() override { return !serves() || rings_.arm_events(peer_.socket); }
+  std::string describe() const override { return peer_.describe(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -106,84 +102,56 @@ class CmaChannel : public Channel, public LeavesPeer {
     Status outcome{};  // of the owner
   };
 
-  CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging, PeerAccess regions);
+  CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging, PeerAccess regions,
+             const socket::Place& place);
 
-  Status watch(const UniqueFd& fd) const;
-  bool shake_hands();
-  void accept_strangers();
-  void receive_proof(UniqueFd& from);
-  Status take_peer(const MemoryProof& proof);
-  Status share_ring();
-  Status send_proof(const UniqueFd& ring) const;
+  bool serves() const { return state_ == ChannelState::kReady && !closing_; }
+  bool meet();
   bool move();
   bool take_words();
-  void take_wakes();
-  bool peer_is_alive() const;
-  void watch_twin();
   bool may_be_taken_up() const;
   Status copy(const Batch& batch, std::byte* staged = nullptr);
 
   bool post_staged(const Batch& batch);
-  bool owner_copies(const Batch& batch) const;
-  bool leaves_to_others(const Batch& batch) const;
   std::optional<Status> begin(Staged& staged);
   void move_staged();
   std::optional<Status> advance(Staged& staged);
+  std::optional<Status> send_on(Staged& staged);
   std::optional<Status> ask(Staged& staged);
-  std::optional<Status> empty_slot(Staged& staged);
+  std::optional<Status> land(Staged& staged);
   void give_back(const Staged& staged);
   void fail_staged(const Error& why);
   bool awaits_owner() const;
 
-  bool write(RingWriter& ring, ByteView block);
-  bool take_messages();
-  Status take_message();
+  bool noted(Result<bool> written);
+  bool take_requests();
+  Status take_request();
   Status take_outcome(CopyOutcome outcome);
   bool serve();
 
   void fail_if_lost();
-  Error gone() const;
   void fail_with(Error error);
   void finish();
-  bool stop_copying();
-  void hang_up();
 
   const ChannelSetup setup_;
-  socket::Place place_;
-  Address address_;
-  Token listener_name_{};  ///< of whichever side listens
+  Peer peer_;
+  Meeting meeting_;
   ChannelState state_ = ChannelState::kConnecting;
   Error error_;
 
-  UniqueFd events_;  ///< epoll over the descriptors below
-  socket::Listener listener_;
-  std::vector<UniqueFd> strangers_;  ///< accepted, yet to prove themselves
-  UniqueFd socket_;
-  UniqueFd process_;  ///< pidfd: the number cannot be taken over unnoticed; empty where it is not seen
-  pid_t pid_ = 0;
-  bool apart_ = false;   ///< the two are in different PID namespaces, and have `slots_`
-  bool reaches_ = true;  ///< this side copies from and to the peer's memory itself
   unsigned turns_ = 0;
-  unsigned arms_ = 0;
   bool lost_ = false;            ///< the peer is gone, seen while copying
   std::optional<Error> breach_;  ///< of the protocol, by the peer: the channel is to fail
   bool closing_ = false;         ///< it fails, once the peer has let go of its slots
 
-  std::unique_ptr<MemoryProof> mine_;  ///< on the heap: the peer reads `token` there
-  UniqueFd ring_descriptor_;           ///< that came with the peer's proof
-  RingMemory ring_;
-  RingWriter writer_;
-  RingReader reader_;
+  Rings rings_;
   Bytes block_;  ///< scratch
 
-  bool has_messages_ = false;  ///< the peer takes requests, and so does this side
-  RingWriter message_writer_;
-  RingReader message_reader_;
   ServedCopies served_;
   std::optional<CopyOutcome> answer_;  ///< for which there was no room yet
   Clock::time_point poll_until_{};     ///< while the owner copies
   ProcessCopier copier_;
-  SharedSlots slots_;  ///< behind the rings
+  SharedSlots slots_;  ///< where the peer is apart
   std::vector<Completion> done_;
   std::shared_ptr<device::Staging> staging_;  ///< until the channel fails
   std::vector<Staged> staged_;

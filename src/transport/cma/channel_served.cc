@@ -9,22 +9,22 @@ namespace p2p::cma {
 namespace {
 
 // Taken in one go: more than the slots of both sides.
-constexpr int kMessagesATurn = 64;
+constexpr int kRequestsATurn = 64;
 
 }  // namespace
 
-bool CmaChannel::take_messages() {
+bool CmaChannel::take_requests() {
   int taken = 0;
-  for (; taken != kMessagesATurn && !breach_; ++taken) {
-    const auto read = message_reader_.read(block_);
+  for (; taken != kRequestsATurn && !breach_; ++taken) {
+    const auto read = rings_.requests().read(block_);
     if (read && !*read) break;
-    const Status good = read ? take_message() : tl::unexpected(read.error());
+    const Status good = read ? take_request() : tl::unexpected(read.error());
     if (!good) breach_ = good.error();
   }
   return taken != 0;
 }
 
-Status CmaChannel::take_message() {
+Status CmaChannel::take_request() {
   auto message = decode_copy_message(block_);
   if (!message) return tl::unexpected(std::move(message.error()));
   auto* const request = std::get_if<CopyRequest>(&*message);
@@ -45,7 +45,7 @@ bool CmaChannel::serve() {
   } else if (!answer_) {
     return false;
   }
-  if (answer_ && !breach_ && write(message_writer_, encode(*answer_))) answer_.reset();
+  if (answer_ && !breach_ && noted(rings_.ask(encode(*answer_), peer_.socket))) answer_.reset();
   return true;
 }
 

@@ -22,6 +22,12 @@ void list_pieces(const Batch& batch, std::vector<device::StagedPiece>& pieces) {
   });
 }
 
+bool is_for_owner(const Batch& batch) {
+  std::uint64_t bytes = 0;
+  for (const Segment& segment : batch.segments) bytes += segment.size;
+  return bytes >= kOwnerBytes || batch.segments.size() >= kOwnerPieces;
+}
+
 std::byte* pinned_of(device::Staging::Slot* slot) { return slot == nullptr ? nullptr : slot->data(); }
 
 }  // namespace
@@ -29,17 +35,23 @@ std::byte* pinned_of(device::Staging::Slot* slot) { return slot == nullptr ? nul
 // False: all slots are in use, or another channel is to have it.
 bool CmaChannel::post_staged(const Batch& batch) {
   using Use = device::Staging::Use;
-  Staged staged{.batch = batch, .by_owner = !reaches_ || owner_copies(batch)};
-  if (reaches_ && staged.by_owner && leaves_to_others(batch)) return false;
-  if (!reaches_ && (staged.shared = slots_.take()) < 0) return false;
+  // Between PID namespaces the owner reaches shared slots only.
+  const bool may_ask = rings_.has_requests() && !slots_;
+  Staged staged{.batch = batch, .by_owner = !peer_.reaches || (may_ask && is_for_owner(batch))};
+  if (peer_.reaches && staged.by_owner && batch.bytes < kSpreadBytes &&
+      std::ranges::any_of(staged_, &Staged::by_owner)) {
+    return false;
+  }
+  if (!peer_.reaches && (staged.shared = slots_.take()) < 0) return false;
+  std::optional<Status> ended;
   if (starts_on_device(batch)) {
     const auto slot = staging_->take(batch.operation == Operation::kWrite ? Use::kDeparture : Use::kAnswer);
-    staged.slot = slot.value_or(nullptr);
-    if (staged.slot == nullptr) give_back(staged);
-    if (!slot) done_.push_back({batch.id, tl::unexpected(slot.error())});
-    if (staged.slot == nullptr) return !slot;
+    if (slot && *slot == nullptr) return give_back(staged), false;
+    if (slot) staged.slot = *slot;
+    if (!slot) ended = tl::unexpected(slot.error());
   }
-  if (auto ended = begin(staged)) {
+  if (!ended) ended = begin(staged);
+  if (ended) {
     give_back(staged);
     done_.push_back({batch.id, std::move(*ended)});
   } else {
@@ -53,35 +65,18 @@ void CmaChannel::give_back(const Staged& staged) {
   if (staged.shared >= 0) slots_.give_back(staged.shared);
 }
 
-// Between PID namespaces the owner reaches shared slots only.
-bool CmaChannel::owner_copies(const Batch& batch) const {
-  if (slots_) return false;
-  if (!has_messages_ || batch.segments.size() >= kOwnerPieces) return has_messages_;
-  std::uint64_t bytes = 0;
-  for (const Segment& segment : batch.segments) bytes += segment.size;
-  return bytes >= kOwnerBytes;
-}
-
-bool CmaChannel::leaves_to_others(const Batch& batch) const {
-  return batch.bytes < kSpreadBytes && std::ranges::any_of(staged_, &Staged::by_owner);
-}
-
 // How it ended, if it has, as of those below.
 std::optional<Status> CmaChannel::begin(Staged& staged) {
   if (Status alive = check_alive(staged.batch); !alive) return alive;
-  if (staged.batch.operation == Operation::kWrite && staged.slot == nullptr) {
-    if (Status filled = slots_.move(staged.shared, staged.batch, pinned_of(staged.slot), true); !filled)
-      return filled;
-    return ask(staged);
-  }
   if (staged.batch.operation == Operation::kWrite) {
+    if (staged.slot == nullptr) return send_on(staged);
     list_pieces(staged.batch, pieces_);
     staging_->pack(*staged.slot, pieces_);
     return std::nullopt;
   }
   if (staged.by_owner) return ask(staged);
   if (Status copied = copy(staged.batch, staged.slot->data()); !copied) return copied;
-  return empty_slot(staged);
+  return land(staged);
 }
 
 void CmaChannel::move_staged() {
@@ -105,21 +100,24 @@ std::optional<Status> CmaChannel::advance(Staged& staged) {
       if (!staged.slot->finished()) return std::nullopt;
       if (!staged.slot->status()) return staged.slot->status();
       if (staged.abandoned) return cancelled();
-      if (staged.shared >= 0)
-        staged.outcome = slots_.move(staged.shared, staged.batch, pinned_of(staged.slot), true);
-      if (!staged.outcome) return staged.outcome;
-      return staged.by_owner ? ask(staged) : copy(staged.batch, staged.slot->data());
+      return send_on(staged);
     case Step::kToAsk: return staged.abandoned ? cancelled() : ask(staged);
     case Step::kAsked: return std::nullopt;
     case Step::kAnswered:
       if (!staged.outcome || !read) return staged.outcome;
       if (staged.abandoned) return cancelled();
-      if (staged.shared >= 0)
-        staged.outcome = slots_.move(staged.shared, staged.batch, pinned_of(staged.slot), false);
-      return staged.slot == nullptr || !staged.outcome ? staged.outcome : empty_slot(staged);
+      return land(staged);
     case Step::kFromSlot: break;
   }
   return staged.slot->finished() ? std::optional(staged.slot->status()) : std::nullopt;
+}
+
+// Of a write, once its bytes lie in a slot or on the host.
+std::optional<Status> CmaChannel::send_on(Staged& staged) {
+  Status filled;
+  if (staged.shared >= 0) filled = slots_.move(staged.shared, staged.batch, pinned_of(staged.slot), true);
+  if (!filled) return filled;
+  return staged.by_owner ? ask(staged) : copy(staged.batch, staged.slot->data());
 }
 
 std::optional<Status> CmaChannel::ask(Staged& staged) {
@@ -130,7 +128,7 @@ std::optional<Status> CmaChannel::ask(Staged& staged) {
     list.add(*piece.key, piece.remote, {}, at, piece.size);
     at += piece.size;
   });
-  const bool asked = write(message_writer_, encode(list.requests().front()));
+  const bool asked = noted(rings_.ask(encode(list.requests().front()), peer_.socket));
   staged.step = asked ? Step::kAsked : Step::kToAsk;
   poll_until_ = Clock::now() + kOwnersTurn;
   return std::nullopt;
@@ -149,9 +147,13 @@ Status CmaChannel::take_outcome(CopyOutcome outcome) {
   return {};
 }
 
-// Memory may have been freed while the owner was at it.
-std::optional<Status> CmaChannel::empty_slot(Staged& staged) {
-  if (Status alive = check_alive(staged.batch); !alive) return alive;
+// Of a read, once its bytes have come. Memory may have been freed while the owner was at it.
+std::optional<Status> CmaChannel::land(Staged& staged) {
+  Status landed = check_alive(staged.batch);
+  if (landed && staged.shared >= 0) {
+    landed = slots_.move(staged.shared, staged.batch, pinned_of(staged.slot), false);
+  }
+  if (!landed || staged.slot == nullptr) return landed;
   list_pieces(staged.batch, pieces_);
   staging_->unpack(*staged.slot, pieces_);
   staged.step = Step::kFromSlot;
@@ -171,7 +173,7 @@ bool CmaChannel::awaits_owner() const {
 // Whoever waits for the owner alone is woken by its answer, and polls for it only for a while.
 bool CmaChannel::busy() const {
   if (!done_.empty()) return true;
-  if (closing_ || state_ != ChannelState::kReady) return false;
+  if (!serves()) return false;
   if (!served_.empty() || answer_) return true;
   if (staged_.empty()) return false;
   const bool asked =

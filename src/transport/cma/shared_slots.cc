@@ -67,6 +67,9 @@ Status SharedSlots::move_runs(std::int64_t at, bool to_file) {
     const ssize_t moved = to_file ? ::pwritev(file_.get(), left.data(), count, at)
                                   : ::preadv(file_.get(), left.data(), count, at);
     if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0 && errno != EFAULT) {
+      return tl::unexpected(system_error(fmt::format("{} a shared slot", to_file ? "fill" : "empty")));
+    }
     if (moved <= 0) return tl::unexpected(bad_memory(to_file ? "read" : "write to", left));
     at += moved;
     left = left.subspan(cut_front(left, static_cast<std::size_t>(moved)));

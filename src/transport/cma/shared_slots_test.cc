@@ -1,8 +1,10 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // Two PID namespaces, of which neither side reaches the other's memory: a channel, and a peer that speaks to
 // it by hand. scripts/test_netns.sh has real ones.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -145,6 +147,40 @@ TEST_F(CmaSharedSlots, AWriteAndAReadGoThroughASlot) {
   ASSERT_EQ(done_.size(), 1U);
   EXPECT_TRUE(done_.front().status);
   EXPECT_EQ(memory_, other);
+}
+
+/// Memory that is freed after a batch has begun.
+class Freed : public Registration {
+ public:
+  using Registration::Registration;
+  Status check_alive() const override { return freed ? fail(ErrorCode::kNotFound, "freed") : Status{}; }
+  bool freed = false;
+};
+
+TEST_F(CmaSharedSlots, MemoryThatWasFreedMeanwhileIsNotWritten) {
+  connect();
+  Freed local{info_};
+  const std::vector<Segment> segments{{memory_.data(), 0x10000, kBytes, &local, &key_}};
+  ASSERT_TRUE(channel_->post({BatchId{4}, Operation::kRead, segments, 0, kBytes}));
+  turns();
+  const CopyRequest read = hear<CopyRequest>();
+  local.freed = true;
+  say(encode(CopyOutcome{read.batch, {}}));
+  ASSERT_EQ(done_.size(), 1U);
+  EXPECT_EQ(done_.front().status.error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(memory_, before_) << "it may be another's by now";
+}
+
+TEST_F(CmaSharedSlots, WhatTheFileRefusesIsNoBadMemory) {
+  UniqueFd file = UniqueFd::of(::memfd_create, "p2p-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(::ftruncate(file.get(), 2 * SharedSlots::kBytes), 0);
+  ASSERT_EQ(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+  SharedSlots slots(std::move(file), 0, true);
+  const Status moved =
+      slots.move(slots.take(), {BatchId{4}, Operation::kWrite, segments_, 0, kBytes}, nullptr, true);
+  ASSERT_FALSE(moved);
+  EXPECT_EQ(moved.error().code, ErrorCode::kPermissionDenied);
+  EXPECT_THAT(moved.error().message, HasSubstr("shared slot"));
 }
 
 TEST_F(CmaSharedSlots, NoMoreBatchesThanSlots) {
