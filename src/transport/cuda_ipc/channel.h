@@ -3,20 +3,19 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "device/job.h"
-#include "transport/cuda_ipc/copies/ring_copies.h"
 #include "transport/cuda_ipc/copies/warmup.h"
 #include "transport/cuda_ipc/memory/regions.h"
 #include "transport/cuda_ipc/memory/ring_leases.h"
 #include "transport/cuda_ipc/requests/advertised_regions.h"
 #include "transport/cuda_ipc/requests/mail.h"
 #include "transport/cuda_ipc/requests/offered_regions.h"
+#include "transport/cuda_ipc/ring_hands.h"
 #include "transport/cuda_ipc/twin_link.h"
 #include "transport/transport.h"
 
@@ -26,7 +25,7 @@ namespace p2p::cuda_ipc {
 /// device whose memory is local, so that writes are pushed and reads are pulled. Where the peer's memory is
 /// private to its process, the peer is asked to copy, and does the same from its side; where that of both is,
 /// each copies to and from a ring of the peer's.
-class IpcChannel : public Channel, public LeavesPeer, private RingCopies::Hands {
+class IpcChannel : public Channel, public LeavesPeer {
  public:
   struct Own {
     ProcessId process;
@@ -95,18 +94,11 @@ class IpcChannel : public Channel, public LeavesPeer, private RingCopies::Hands 
   Status take_met(const TwinMet& met);
   Status take_leased(const RingOffer& offer);
   Status take_outcome(CopyOutcome outcome);
-  RegionId offer_ring(const std::shared_ptr<PeerRing>& ring);
   void use_ring(Flight& flight, Operation operation);
   void serve();
   bool serve(std::unique_ptr<ServedCopy> copy);
   void end(Flight& flight, std::vector<Completion>& completions);
   static bool advance(Flight& flight);
-
-  // For memory that is private on both sides.
-  Result<std::shared_ptr<RingSlots>> ring_for(const Segment& piece) override;
-  Result<bool> start(RingLoad& load) override;
-  bool finished(RingLoad& load, Status& status) override;
-  void ask(const RingLoad& load) override;
 
   Own own_;
   ChannelState state_ = ChannelState::kConnecting;
@@ -119,8 +111,8 @@ class IpcChannel : public Channel, public LeavesPeer, private RingCopies::Hands 
   ServedCopies served_;
   std::unique_ptr<ServedCopy> full_;  // a batch of the peer's for which no list was free
   Mail mail_;
-  std::map<std::shared_ptr<PeerRing>, RegionId> rings_;  // that the peer was told of
-  RingCopies ring_copies_{*this};
+  RingHands ring_hands_{copiers_, *own_.warmup, mail_};  // for memory that is private on both sides
+  RingCopies ring_copies_{ring_hands_};
   Bytes words_;  // kept for its capacity
 };
 
