@@ -1,6 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """uccl.directory: every driver against the real thing, between two processes where it is of use to several."""
 
+import http.server
 import shutil
 import socket
 import subprocess
@@ -187,6 +188,62 @@ def test_an_etcd_that_is_down_costs_no_connection_and_is_told_again(tmp_path, ca
         with etcd(tmp_path / "second", port):
             assert names.lookup("prefill", timeout=20) == prefill
             assert [entry.name for entry in names.entries()] == ["prefill"]
+
+
+class Strange(http.server.BaseHTTPRequestHandler):
+    """Speaks JSON, and is no etcd."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        answer = self.server.answer
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def strange():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Strange) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"[]", b"\xff", b'{"result": 5, "kvs": 5}', b'{"kvs": [{"key": 5}]}'])
+def test_what_is_no_etcd_is_an_error_of_the_directory(strange, answer):
+    strange.answer = answer
+    with directory.use(f"etcd://127.0.0.1:{strange.server_port}", LEASE) as names:
+        with pytest.raises(directory.DirectoryError, match="etcd at"):
+            names.publish("a", "10.0.0.1:5")
+        if answer != b"{}":  # which lists nothing
+            with pytest.raises(directory.DirectoryError, match="kv/range of etcd at"):
+                names.entries()
+
+
+def test_an_answer_that_is_none_does_not_end_the_renewals(strange, caplog):
+    strange.answer = b'{"ID": "7", "result": {"TTL": "9"}}'
+    with directory.use(f"etcd://127.0.0.1:{strange.server_port}", LEASE) as names:
+        names.publish("a", "10.0.0.1:5")
+        strange.answer = b'{"result": {"TTL": "many"}}'
+        wait_for(lambda: "cannot be renewed" in caplog.text, "a word of it", seconds=20)
+        strange.answer = b'{"ID": "7", "result": {"TTL": "9"}}'
+        assert any(thread.name == "uccl-directory" for thread in threading.enumerate())
+
+
+def test_what_is_no_entry_hides_none(tmp_path):
+    with directory.use(f"folder://{tmp_path}", LEASE) as names:
+        names.publish("a", "10.0.0.1:5")
+        for name in ("b", "%FF"):
+            (tmp_path / f"{name}.endpoint").write_bytes(b"\xff\xfe\xfd")
+        assert [entry.name for entry in names.entries()] == ["a"]
+        with pytest.raises(LookupError):
+            names.lookup("b")
 
 
 def test_a_store_that_the_program_has():

@@ -54,7 +54,7 @@ class Entry:
         return json.dumps({"address": self.address, "port": self.port, "gpu": self.gpu, "note": self.note, **more})
 
     @classmethod
-    def parse(cls, name: str, text: str) -> "Entry | None":
+    def parse(cls, name: str, text: str | bytes) -> "Entry | None":
         """None for what is no entry, or one whose time is over."""
         try:
             fields = json.loads(text)

@@ -6,10 +6,13 @@ import json
 import urllib.error
 import urllib.request
 from base64 import b64decode, b64encode
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from uccl.directory.base import Directory, DirectoryError, Entry
+
+_T = TypeVar("_T")
 
 # Seconds for one answer.
 _PATIENCE = 3.0
@@ -34,29 +37,30 @@ class EtcdDirectory(Directory):
         # Not by a proxy that the environment names.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def _ask(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, call: str, body: dict[str, Any], read: Callable[[Any], _T]) -> _T:
         request = urllib.request.Request(
             f"{self._server}/v3/{call}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         try:
             with self._opener.open(request, timeout=_PATIENCE) as answer:
-                said = json.loads(answer.read())
+                said = answer.read()
         except urllib.error.HTTPError as error:
             raise DirectoryError(f"{call} of etcd at {self._server}: {error.read(300).decode(errors='replace')}") from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise DirectoryError(f"{call} of etcd at {self._server}: {error}") from error
-        if not isinstance(said, dict):
-            raise DirectoryError(f"{call} of etcd at {self._server}: an answer that is none")
-        return said
+        try:
+            return read(json.loads(said))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DirectoryError(f"{call} of etcd at {self._server}: an answer that is none") from error
 
     def _grant(self) -> str:
         with self._lock:
             if self._lease_id is not None:
                 return self._lease_id
-        granted = self._ask("lease/grant", {"TTL": max(1, int(self.lease))})
+        granted = self._ask("lease/grant", {"TTL": max(1, int(self.lease))}, lambda said: str(said["ID"]))
         with self._lock:
-            self._lease_id = str(granted["ID"])
-            return self._lease_id
+            self._lease_id = granted
+            return granted
 
     def _lose(self) -> None:
         with self._lock:
@@ -75,29 +79,32 @@ class EtcdDirectory(Directory):
 
     def _put_under(self, lease: str, entry: Entry) -> None:
         key = _coded(self._prefix + entry.name)
-        self._ask("kv/put", {"key": key, "value": _coded(entry.text()), "lease": lease})
+        self._ask("kv/put", {"key": key, "value": _coded(entry.text()), "lease": lease}, bool)
         with self._lock:
             self._leases[entry.name] = lease
 
     # One word for all of them; what is under another lease, which is over, is put again.
     def _renew(self, entries: list[Entry]) -> None:
-        said = self._ask("lease/keepalive", {"ID": self._grant()})
-        if int(said.get("result", {}).get("TTL", 0)) <= 0:
+        left = self._ask(
+            "lease/keepalive", {"ID": self._grant()}, lambda said: int(said.get("result", {}).get("TTL", 0))
+        )
+        if left <= 0:
             self._lose()
         lease = self._grant()
         super()._renew([entry for entry in entries if self._leases.get(entry.name) != lease])
 
     def _remove(self, name: str) -> None:
-        self._ask("kv/deleterange", {"key": _coded(self._prefix + name)})
+        self._ask("kv/deleterange", {"key": _coded(self._prefix + name)}, bool)
 
     def _range(self, body: dict[str, str]) -> dict[str, Entry]:
-        found = {}
-        for pair in self._ask("kv/range", body).get("kvs", []):
-            name = b64decode(pair["key"]).decode()[len(self._prefix) :]
-            entry = Entry.parse(name, b64decode(pair.get("value", "")).decode())
-            if entry is not None:
-                found[name] = entry
-        return found
+        pairs = self._ask(
+            "kv/range",
+            body,
+            lambda said: [(b64decode(pair["key"]), b64decode(pair.get("value", ""))) for pair in said.get("kvs", [])],
+        )
+        named = {key.decode(errors="replace")[len(self._prefix) :]: value for key, value in pairs}
+        parsed = {name: Entry.parse(name, value) for name, value in named.items()}
+        return {name: entry for name, entry in parsed.items() if entry is not None}
 
     def _get(self, name: str) -> Entry | None:
         return self._range({"key": _coded(self._prefix + name)}).get(name)

@@ -47,8 +47,8 @@ class StaticDirectory(Directory):
         if text.startswith("/"):
             try:
                 text = Path(text).read_text()
-            except OSError as error:
-                raise DirectoryError(f"read the static directory {self._where}: {error.strerror}") from error
+            except (OSError, ValueError) as error:
+                raise DirectoryError(f"read the static directory {self._where}: {error}") from error
         found = {}
         for line in text.replace(",", "\n").splitlines():
             line = line.strip()
@@ -94,7 +94,7 @@ class FolderDirectory(Directory):
 
     def _get(self, name: str) -> Entry | None:
         try:
-            return Entry.parse(name, self._path(name).read_text())
+            return Entry.parse(name, self._path(name).read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:

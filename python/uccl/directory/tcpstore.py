@@ -75,7 +75,7 @@ class TcpStoreDirectory(Directory):
     @staticmethod
     def _read(store: Any, name: str) -> Entry | None:
         key = _PREFIX + name
-        return Entry.parse(name, store.get(key).decode()) if store.check([key]) else None
+        return Entry.parse(name, store.get(key)) if store.check([key]) else None
 
     def _get(self, name: str) -> Entry | None:
         found: Entry | None = self._ask(f"look {name!r} up", lambda store: self._read(store, name))
