@@ -28,7 +28,6 @@ LARGE_CLASSES = {
     "p2p::engine::ChannelRunner": 437,
     "p2p::engine::ChannelPool": 560,
     "p2p::engine::LaneSet": 534,
-    "p2p::engine::Sends": 408,
 }
 
 # Signatures that a foreign ABI dictates.

@@ -97,11 +97,7 @@ std::shared_ptr<TransferState> Sends::post(std::span<const LocalSpan> message) {
     }
   }
   actions.run();
-  if (eager) {
-    messages_->flush_if_due();
-  } else {
-    messages_->flush();
-  }
+  eager ? messages_->flush_if_due() : messages_->flush();
   return state;
 }
 
@@ -180,23 +176,17 @@ bool Sends::match(Sequence sequence, PostUnlockActions& actions) {
 
 void Sends::start(Sequence sequence, const Send& send, const PostedReceives::Receive& receive) {
   if (receive.withdrawn) {  // the receiver has its answer already
-    {
-      MutexLock lock(mutex_);
-      writes_.erase(sequence);
-      end_if_done();
-    }
-    messages_->flush();
-    return send.state->finish(
-        fail(ErrorCode::kCancelled, "send message {}: its receiver cancelled", sequence));
+    return finish(sequence, send.state,
+                  fail(ErrorCode::kCancelled, "send message {}: its receiver cancelled", sequence), false);
   }
   if (send.state->cancelled()) {
     return finish(sequence, send.state,
                   fail(ErrorCode::kCancelled, "message {}: its sender cancelled", sequence));
   }
   auto pairing = pair_message(send.message, numbered(receive.spans));
-  if (!pairing) return finish(sequence, send.state, tl::unexpected(pairing.error()));
-  const Status imported = import_reached(pairing->remote, receive.spans, link_.import);
-  if (!imported) return finish(sequence, send.state, imported);
+  Status ready = pairing ? import_reached(pairing->remote, receive.spans, link_.import)
+                         : tl::unexpected(pairing.error());
+  if (!ready) return finish(sequence, send.state, std::move(ready));
   const auto write = link_.write(pairing->local, pairing->remote,
                                  [self = shared_from_this(), sequence, state = send.state](Status status) {
                                    self->finish(sequence, state, std::move(status));
@@ -208,7 +198,8 @@ void Sends::start(Sequence sequence, const Send& send, const PostedReceives::Rec
   if (send.state->cancelled()) write->cancel();
 }
 
-void Sends::finish(Sequence sequence, const std::shared_ptr<TransferState>& state, Status status) {
+void Sends::finish(Sequence sequence, const std::shared_ptr<TransferState>& state, Status status,
+                   bool tell_peer) {
   wire::ReceiveDone done{sequence, state->bytes(), 0, ""};
   if (!status) {
     done.error = wire_code(status.error().code);
@@ -217,7 +208,7 @@ void Sends::finish(Sequence sequence, const std::shared_ptr<TransferState>& stat
   {
     MutexLock lock(mutex_);
     writes_.erase(sequence);
-    if (status || !cut_off_) messages_->say(done);
+    if (tell_peer && (status || !cut_off_)) messages_->say(done);
     end_if_done();
   }
   messages_->flush();
@@ -336,8 +327,8 @@ Status Sends::on(const wire::ReceiveWithdrawn& withdrawn, PostUnlockActions& act
 
 std::size_t Sends::open() const {
   MutexLock lock(mutex_);
-  return static_cast<std::size_t>(std::count_if(
-      eager_.begin(), eager_.end(), [](const auto& eager) { return !eager.second.send.state->done(); }));
+  return static_cast<std::size_t>(
+      std::ranges::count_if(eager_, [](const auto& eager) { return !eager.second.send.state->done(); }));
 }
 
 void Sends::end_if_done() {
@@ -346,20 +337,18 @@ void Sends::end_if_done() {
 }
 
 void Sends::stop(const Error& error) {
-  std::map<Sequence, Send> waiting;
-  std::map<Sequence, Send> queued;
+  std::map<Sequence, Send> unsent;
   {
     MutexLock lock(mutex_);
     if (!closed_) error_ = error;
     closed_ = true;
-    waiting.swap(waiting_);
-    queued.swap(queued_);
+    unsent.swap(waiting_);
+    unsent.merge(queued_);
     posted_.clear();
     end_if_done();
   }
   messages_->flush();
-  for (const auto& [sequence, send] : waiting) send.state->finish(tl::unexpected(error));
-  for (const auto& [sequence, send] : queued) send.state->finish(tl::unexpected(error));
+  for (const auto& [sequence, send] : unsent) send.state->finish(tl::unexpected(error));
 }
 
 void Sends::cut_off() {

@@ -100,7 +100,8 @@ class Sends : public std::enable_shared_from_this<Sends> {
   void end_if_done() P2P_REQUIRES(mutex_);
   bool match(Sequence sequence, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void start(Sequence sequence, const Send& send, const PostedReceives::Receive& receive);
-  void finish(Sequence sequence, const std::shared_ptr<TransferState>& state, Status status);
+  void finish(Sequence sequence, const std::shared_ptr<TransferState>& state, Status status,
+              bool tell_peer = true);
   void assist(Sequence sequence, const TransferState& state,
               std::chrono::steady_clock::time_point deadline) const;
   void cancel(Sequence sequence);
