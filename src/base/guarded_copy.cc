@@ -5,6 +5,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -155,10 +156,23 @@ bool is_put() {
   return once;
 }
 
+/// A fault ends the process, whatever handler there is, on a thread that blocks its signal. Asked once a
+/// thread: programs block signals as a thread begins.
+bool takes_faults() {
+  static thread_local const bool takes = [] {
+    sigset_t blocked;
+    return ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked) == 0 &&
+           std::ranges::none_of(kFaults, [&](int fault) { return ::sigismember(&blocked, fault) != 0; });
+  }();
+  return takes;
+}
+
 }  // namespace
 
 bool guarded_copy(void* to, const void* from, std::size_t bytes) {
-  if (is_put() && in_place.load(std::memory_order_relaxed)) return p2p_copy(to, from, bytes) != 0;
+  if (is_put() && in_place.load(std::memory_order_relaxed) && takes_faults()) {
+    return p2p_copy(to, from, bytes) != 0;
+  }
   return copy_across(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
 }
 

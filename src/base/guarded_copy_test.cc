@@ -132,6 +132,19 @@ TEST(GuardedCopy, OtherFaultsEndTheProcessAsBefore) {
 }
 #endif
 
+TEST(GuardedCopy, SaysSoOnThreadsThatBlockAllSignals) {
+  const int status = status_of_child([] {
+    if (!tells(Bad::kProtected)) ::_exit(1);
+    std::thread([] {
+      sigset_t all;
+      ::sigfillset(&all);
+      ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+      ::_exit(tells(Bad::kProtected) ? 7 : 2);
+    }).join();
+  });
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+}
+
 TEST(GuardedCopy, LeavesHandlersThatComeLaterInPlace) {
   const int status = status_of_child([] {
     if (!tells(Bad::kProtected)) ::_exit(1);

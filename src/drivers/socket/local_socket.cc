@@ -19,8 +19,6 @@
 namespace p2p::socket {
 namespace {
 
-constexpr int kBacklog = 64;
-
 // In a folder for its owner alone, from the first moment on: the system makes the file as the socket is.
 Result<UniqueFd> open_socket(const Place& place) {
   UniqueFd socket = UniqueFd::of(::socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -140,7 +138,8 @@ Result<Listener> listen_locally(std::string_view name, const Place& place) {
     return tl::unexpected(system_error("listen at a Unix socket"));
   }
   if (place.is_folder()) listener.path_ = place.path_of(name);
-  if (::listen(socket, kBacklog) != 0) return tl::unexpected(system_error("listen at a Unix socket"));
+  // One process answers for the memory of all its connections: those beyond the queue would be refused.
+  if (::listen(socket, SOMAXCONN) != 0) return tl::unexpected(system_error("listen at a Unix socket"));
   return listener;
 }
 

@@ -97,6 +97,17 @@ TEST_F(LocalSocket, WhatCameBeforeAResetIsReceived) {
   EXPECT_EQ(receive_packet(right_, 100, 0, in(1s)).error().code, ErrorCode::kPeerGone);
 }
 
+TEST_F(LocalSocket, ManyWaitToBeAccepted) {
+  const std::string name = "p2p-local-socket-queue-" + std::to_string(::getpid());
+  const Listener busy = listen_locally(name).value();
+  std::vector<UniqueFd> callers;
+  for (int i = 0; i != 200; ++i) {
+    auto caller = connect_locally(name);
+    ASSERT_TRUE(caller) << "caller " << i << ": " << caller.error().message;
+    callers.push_back(*std::move(caller));
+  }
+}
+
 TEST_F(LocalSocket, ATokenMakesAName) {
   EXPECT_EQ(local_name("p2p-", Bytes{std::byte{0x0a}, std::byte{0xff}}), "p2p-0aff");
 }
