@@ -75,14 +75,8 @@ class Net {
   virtual int close_listen(void* comm) = 0;
 };
 
-/// One a version; `table` is the address of the symbol and lives for ever.
-std::unique_ptr<Net> adapt_v5(void* table);
-std::unique_ptr<Net> adapt_v6(void* table);
-std::unique_ptr<Net> adapt_v7(void* table);
-std::unique_ptr<Net> adapt_v8(void* table);
-std::unique_ptr<Net> adapt_v9(void* table);
-std::unique_ptr<Net> adapt_v10(void* table);
-std::unique_ptr<Net> adapt_v11(void* table);
-std::unique_ptr<Net> adapt_v12(void* table);
+/// The table of the newest version that we know among those of an open library, which is never closed. Null:
+/// it has none.
+std::unique_ptr<Net> adapt_newest(void* library);
 
 }  // namespace p2p::nccl_net

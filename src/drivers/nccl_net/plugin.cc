@@ -8,7 +8,6 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 
-#include <array>
 #include <fstream>
 #include <map>
 #include <string_view>
@@ -27,19 +26,6 @@
 
 namespace p2p::nccl_net {
 namespace {
-
-struct Version {
-  const char* symbol;
-  std::unique_ptr<Net> (*adapt)(void*);
-};
-
-/// Newest first, as NCCL itself looks.
-constexpr std::array kVersions{
-    Version{"ncclNetPlugin_v12", adapt_v12}, Version{"ncclNetPlugin_v11", adapt_v11},
-    Version{"ncclNetPlugin_v10", adapt_v10}, Version{"ncclNetPlugin_v9", adapt_v9},
-    Version{"ncclNetPlugin_v8", adapt_v8},   Version{"ncclNetPlugin_v7", adapt_v7},
-    Version{"ncclNetPlugin_v6", adapt_v6},   Version{"ncclNetPlugin_v5", adapt_v5},
-};
 
 struct Library {
   std::string path;
@@ -95,9 +81,7 @@ bool nccl_is_loaded() {
 }
 
 Result<std::unique_ptr<Net>> find_net(const Library& library) {
-  for (const Version& version : kVersions) {
-    if (void* table = ::dlsym(library.handle, version.symbol)) return guarded(version.adapt(table));
-  }
+  if (auto net = adapt_newest(library.handle)) return guarded(std::move(net));
   for (int version = 2; version <= 32; ++version) {
     const std::string symbol = fmt::format("ncclNetPlugin_v{}", version);
     if (::dlsym(library.handle, symbol.c_str()) != nullptr) {

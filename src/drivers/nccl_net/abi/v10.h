@@ -5,44 +5,14 @@
 #include <cstdint>
 
 #include "drivers/nccl_net/abi/types.h"
+#include "drivers/nccl_net/abi/v9.h"
 
 /// The net plugin ABI as of NCCL 2.26: traffic classes, profiler events.
 namespace p2p::nccl_net::abi::v10 {
 
 inline constexpr char kSymbol[] = "ncclNetPlugin_v10";
 
-struct Properties {
-  char* name;
-  char* pci_path;
-  std::uint64_t guid;
-  int pointer_support;
-  int registration_is_global;
-  int force_flush;
-  int speed;  ///< Mbit/s
-  int port;
-  float latency;
-  int max_comms;
-  int max_receives;
-  int device_type;
-  int device_version;
-  VirtualDevice<4> virtual_device;
-  std::size_t max_p2p_bytes;
-  std::size_t max_collective_bytes;
-};
-static_assert(sizeof(Properties) == 104);
-static_assert(offsetof(Properties, pointer_support) == 24);
-static_assert(offsetof(Properties, registration_is_global) == 28);
-static_assert(offsetof(Properties, force_flush) == 32);
-static_assert(offsetof(Properties, speed) == 36);
-static_assert(offsetof(Properties, port) == 40);
-static_assert(offsetof(Properties, latency) == 44);
-static_assert(offsetof(Properties, max_comms) == 48);
-static_assert(offsetof(Properties, max_receives) == 52);
-static_assert(offsetof(Properties, device_type) == 56);
-static_assert(offsetof(Properties, device_version) == 60);
-static_assert(offsetof(Properties, virtual_device) == 64);
-static_assert(offsetof(Properties, max_p2p_bytes) == 88);
-static_assert(offsetof(Properties, max_collective_bytes) == 96);
+using Properties = v9::Properties;
 
 struct Table {
   const char* name;

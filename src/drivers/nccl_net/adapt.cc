@@ -1,15 +1,24 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#pragma once
+#include <dlfcn.h>
 
 #include <limits>
+#include <memory>
 #include <type_traits>
 
+#include "drivers/nccl_net/abi/v10.h"
+#include "drivers/nccl_net/abi/v11.h"
+#include "drivers/nccl_net/abi/v12.h"
+#include "drivers/nccl_net/abi/v5.h"
+#include "drivers/nccl_net/abi/v6.h"
+#include "drivers/nccl_net/abi/v7.h"
+#include "drivers/nccl_net/abi/v8.h"
+#include "drivers/nccl_net/abi/v9.h"
 #include "drivers/nccl_net/net.h"
 
 namespace p2p::nccl_net {
+namespace {
 
-inline int ignore_event(void** /*event*/, int /*type*/, void* /*parent*/, std::int64_t /*plugin*/,
-                        void* /*extra*/) {
+int ignore_event(void** /*event*/, int /*type*/, void* /*parent*/, std::int64_t /*plugin*/, void* /*extra*/) {
   return abi::kSuccess;
 }
 
@@ -171,5 +180,36 @@ class Adapted final : public Net {
   void* context_ = nullptr;
   abi::Config config_{abi::kTrafficClassUndefined};
 };
+
+struct Version {
+  const char* symbol;
+  std::unique_ptr<Net> (*adapt)(void* table);
+};
+
+template <class Table, class PropertiesOfVersion, int kVersion>
+std::unique_ptr<Net> adapt(void* table) {
+  return std::make_unique<Adapted<Table, PropertiesOfVersion, kVersion>>(table);
+}
+
+constexpr Version kVersions[] = {
+    {abi::v12::kSymbol, adapt<abi::v12::Table, abi::v12::Properties, 12>},
+    {abi::v11::kSymbol, adapt<abi::v11::Table, abi::v11::Properties, 11>},
+    {abi::v10::kSymbol, adapt<abi::v10::Table, abi::v10::Properties, 10>},
+    {abi::v9::kSymbol, adapt<abi::v9::Table, abi::v9::Properties, 9>},
+    {abi::v8::kSymbol, adapt<abi::v8::Table, abi::v8::Properties, 8>},
+    {abi::v7::kSymbol, adapt<abi::v7::Table, abi::v7::Properties, 7>},
+    {abi::v6::kSymbol, adapt<abi::v6::Table, abi::v6::Properties, 6>},
+    {abi::v5::kSymbol, adapt<abi::v5::Table, abi::v5::Properties, 5>},
+};
+
+}  // namespace
+
+// As NCCL itself looks.
+std::unique_ptr<Net> adapt_newest(void* library) {
+  for (const Version& version : kVersions) {
+    if (void* const table = ::dlsym(library, version.symbol)) return version.adapt(table);
+  }
+  return nullptr;
+}
 
 }  // namespace p2p::nccl_net
