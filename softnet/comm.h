@@ -46,8 +46,8 @@ struct MemoryHandle {
   /// No bytes lie within any registration.
   bool covers(const void* address, std::size_t bytes) const;
 
-  /// With the habit `tcpxo` no byte of host memory moves.
-  bool carries(int bytes) const;
+  /// Whether these bytes may be moved, for `call`. With the habit `tcpxo` no byte of host memory moves.
+  int check(const char* call, const void* address, int bytes) const;
 };
 
 /// Delays and short moves that the settings ask for.

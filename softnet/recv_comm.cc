@@ -71,12 +71,7 @@ void RecvComm::describe(abi::DeviceHandle& handle) {
 
 int RecvComm::post(void* data, int size, const MemoryHandle* handle, void** request) {
   if (handle == nullptr || request == nullptr || size < 0) return abi::kInternalError;
-  if (!handle->covers(data, static_cast<std::size_t>(size))) {
-    warn("irecv of {} bytes at {} outside of the registered {} bytes at {}", size, data, handle->size,
-         static_cast<const void*>(handle->data));
-    return abi::kInternalError;
-  }
-  if (!handle->carries(size)) return abi::kInvalidArgument;
+  if (const int code = handle->check("irecv", data, size); code != abi::kSuccess) return code;
   const std::lock_guard lock(mutex_);
   Request& slot = requests_[posted_ % kRequests];
   if (posted_ - freed_ == kRequests || slot.state != Request::State::kFree) {

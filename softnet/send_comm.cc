@@ -24,10 +24,15 @@ bool MemoryHandle::covers(const void* address, std::size_t bytes) const {
   return bytes == 0 || (start >= base && start - base <= size && bytes <= size - (start - base));
 }
 
-bool MemoryHandle::carries(int bytes) const {
-  if (!settings().habits.tcpxo || type == abi::kPointerCuda || bytes == 0) return true;
-  warn("{} bytes of host memory, and only CUDA memory moves", bytes);
-  return false;
+int MemoryHandle::check(const char* call, const void* address, int bytes) const {
+  if (!covers(address, static_cast<std::size_t>(bytes))) {
+    warn("{} of {} bytes at {} outside of the registered {} bytes at {}", call, bytes, address, size,
+         static_cast<const void*>(data));
+    return abi::kInternalError;
+  }
+  if (!settings().habits.tcpxo || type == abi::kPointerCuda || bytes == 0) return abi::kSuccess;
+  warn("{} of {} bytes of host memory, and only CUDA memory moves", call, bytes);
+  return abi::kInvalidArgument;
 }
 
 std::size_t Throttle::allowance() {
@@ -67,12 +72,7 @@ SendComm::~SendComm() {
 
 int SendComm::post(const void* data, int size, const MemoryHandle* handle, void** request) {
   if (handle == nullptr || request == nullptr || size < 0) return abi::kInternalError;
-  if (!handle->covers(data, static_cast<std::size_t>(size))) {
-    warn("isend of {} bytes at {} outside of the registered {} bytes at {}", size, data, handle->size,
-         static_cast<const void*>(handle->data));
-    return abi::kInternalError;
-  }
-  if (!handle->carries(size)) return abi::kInvalidArgument;
+  if (const int code = handle->check("isend", data, size); code != abi::kSuccess) return code;
   const std::lock_guard lock(mutex_);
   if (posted_ - freed_ == kRequests) {
     warn("isend: all {} requests are in use", kRequests);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -53,6 +54,15 @@ struct Fake {
 class EveryVersion : public ::testing::TestWithParam<int> {
  protected:
   std::string version() const { return "v" + std::to_string(GetParam()); }
+
+  std::pair<SendWindow, ReceiveWindow> connect() {
+    state_.connects_pending = state_.accepts_pending = 0;
+    const auto plugin = Plugin::open(fake_.path).value();
+    const Device device = *plugin->device(0);
+    auto listener = Listener::open(plugin, device);
+    Connector connector(plugin, device, listener->handle());
+    return {SendWindow(**connector.poll()), ReceiveWindow(**listener->poll())};
+  }
 
   Fake fake_{version()};
   FakeState& state_ = *fake_.state;
@@ -207,14 +217,7 @@ TEST_P(EveryVersion, CarriesCallsInBothDirections) {
 }
 
 TEST_P(EveryVersion, FlushesWhatCameIntoCudaMemory) {
-  state_.connects_pending = state_.accepts_pending = 0;
-  const auto plugin = Plugin::open(fake_.path);
-  ASSERT_TRUE(plugin) << plugin.error().message;
-  const Device device = *(*plugin)->device(0);
-  auto listener = Listener::open(*plugin, device);
-  Connector connector(*plugin, device, listener->handle());
-  SendWindow sends(**connector.poll());
-  ReceiveWindow receives(**listener->poll());
+  auto [sends, receives] = connect();
   std::byte memory[8];
   auto host = register_with(receives.comm().comm, memory, sizeof memory, abi::kPointerHost);
   auto cuda = register_with(receives.comm().comm, memory, sizeof memory, abi::kPointerCuda);
@@ -234,14 +237,7 @@ TEST_P(EveryVersion, FlushesWhatCameIntoCudaMemory) {
 }
 
 TEST_P(EveryVersion, NeverPostsASeventeenthRequest) {
-  state_.connects_pending = state_.accepts_pending = 0;
-  const auto plugin = Plugin::open(fake_.path);
-  ASSERT_TRUE(plugin) << plugin.error().message;
-  const Device device = *(*plugin)->device(0);
-  auto listener = Listener::open(*plugin, device);
-  Connector connector(*plugin, device, listener->handle());
-  SendWindow sends(**connector.poll());
-  ReceiveWindow receives(**listener->poll());
+  auto [sends, receives] = connect();
   std::byte memory[8];
   auto source = register_with(sends.comm(), memory, sizeof memory, abi::kPointerHost);
   auto target = register_with(receives.comm().comm, memory, sizeof memory, abi::kPointerHost);
