@@ -294,6 +294,23 @@ TEST(RouteTest, TellsTheCauseHereAndNotThatThePeerHeardOfIt) {
   EXPECT_EQ(status, 0);
 }
 
+TEST_F(RightsTest, MessagesReachARegionThatIsRegisteredAgain) {
+  connect({"tcp"});
+  const auto other = owner_->accept(kLimit);
+  ASSERT_TRUE(is_ok(status_of(other)));
+  Pages pages(kSize);
+  RegionOptions options;
+  for (int round = 0; round != 4; ++round) {
+    MemoryRegion region = own(pages, options);
+    const Transfer receive = other->recv(LocalSpan{region.id(), pages.data(), kSize});
+    const Transfer send = connection_->send(source_->span(0, kSize));
+    ASSERT_TRUE(is_ok(send.wait(kLimit))) << "round " << round;
+    ASSERT_TRUE(is_ok(receive.wait(kLimit)));
+    options.again = region.descriptor();
+    ASSERT_TRUE(is_ok(region.release(kLimit)));
+  }
+}
+
 // The acceptor cannot make the rings of cma, and to the connector it closed.
 TEST(RouteTest, TellsThePeersCauseAndNotThatItClosed) {
   std::array<int, 2> port{};

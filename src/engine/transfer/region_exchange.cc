@@ -48,7 +48,7 @@ Result<RemoteRegionId> RegionExchange::import(const RegionDescriptor& descriptor
       if (doubt != doubted_.end() && !over) doubt->second = Doubt::kImportedSince;
       const bool failed =
           over || remotes_.at(to_underlying(known->second))->state() == RemoteRegion::State::kFailed;
-      if (how != Import::kAgain || !failed) return known->second;
+      if (how == Import::kOnce || !failed) return known->second;
       known->second = next;
     }
     const bool named = how == Import::kNamed;

@@ -36,8 +36,9 @@ class RegionExchange : public std::enable_shared_from_this<RegionExchange> {
 
   RegionAnswers& answers() { return *answers_; }
 
-  /// kAgain: anew, by another id, where it has failed. kNamed: on the word of the peer, which may name any
-  /// number; such count as what peers make this side keep, and kUnavailable says that there is no room.
+  /// kAgain: anew, by another id, where it has failed. kNamed: the same on the word of the peer, which may
+  /// name any number; such count as what peers make this side keep, and kUnavailable says that there is no
+  /// room.
   enum class Import : std::uint8_t { kOnce, kAgain, kNamed };
   Result<RemoteRegionId> import(const RegionDescriptor& descriptor, Import how = Import::kOnce);
 
