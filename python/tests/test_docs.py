@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import uccl
+import uccl.directory
+import uccl.weights
 from uccl import aio, files, p2p
 
 ROOT = Path(__file__).parents[2]
@@ -218,6 +219,15 @@ def weights(text, _):
     assert (norm == 4).all()
 
 
+def weights_by_directory(text, tmp_path):
+    text = text.replace("tcpstore://10.0.0.5:29500", f"folder://{tmp_path}")
+    made = {"directory": uccl.directory, "Publisher": uccl.weights.Publisher, "Subscriber": uccl.weights.Subscriber}
+    names = run_example(text, {**made, "tensors": {"w": np.zeros(8, np.uint8)}})
+    with names["names"], names["publisher"] as publisher, names["subscriber"] as subscriber:
+        publisher.publish(1, {"w": np.ones(8, np.uint8)})
+        assert subscriber.wait_version(timeout=20) == 1
+
+
 EXAMPLES = {
     "from uccl import p2p": first_endpoint,
     "# one process": both_sides,
@@ -232,6 +242,7 @@ EXAMPLES = {
     "from uccl import ray as uccl_ray": with_ray,
     "from uccl.weights.vllm import UcclTrainerInitInfo": with_vllm,
     "from uccl.weights import Publisher, Shard, Subscriber": weights,
+    'names = directory.use("tcpstore://10.0.0.5:29500")': weights_by_directory,
 }
 
 

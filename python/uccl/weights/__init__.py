@@ -147,8 +147,8 @@ class Subscriber:
             places = list(self._listing.places())
         else:
             places = [publishers] if isinstance(publishers, str) else list(publishers)
-        self._make = lambda asked: _p2p.WeightsSubscriber(asked, chunk_bytes, stall, **options)
-        self._made, self._asked = self._make(places), set(places)
+        self._options = (chunk_bytes, stall, options)
+        self._ask(places)
         self._holder = self._made  # of `_here`
         self._meeting = threading.Lock()
         self._closed = False
@@ -185,6 +185,11 @@ class Subscriber:
                     raise
             pause = min(2 * pause, 8.0)
 
+    def _ask(self, places: list[str]) -> None:
+        chunk_bytes, stall, options = self._options
+        self._made = _p2p.WeightsSubscriber(places, chunk_bytes, stall, **options)
+        self._asked = set(places)
+
     def _meet(self, listing: Listing, above: int | None) -> None:
         """Asks those, too, who are listed by now and may have such a version."""
         with self._meeting:
@@ -195,7 +200,7 @@ class Subscriber:
                 if place not in self._asked and (not versions or above is None or max(versions) > above)
             ]  # fmt: skip
             if new and not self._closed:
-                self._made, self._asked = self._make(list(places)), set(places)
+                self._ask(list(places))
 
     def stage(
         self,
