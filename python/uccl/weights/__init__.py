@@ -21,10 +21,11 @@ from typing import Any
 
 from uccl import _p2p
 from uccl.directory import Directory, DirectoryError
+from uccl.weights._broadcast import broadcast
 from uccl.weights._listing import Listing
 from uccl.weights._tensors import Box, Shard, Staging, Tensors, boxes_of, manifest_of, wait_for_gpus
 
-__all__ = ["Progress", "Publisher", "Shard", "Subscriber"]
+__all__ = ["Progress", "Publisher", "Shard", "Subscriber", "broadcast"]
 
 
 @dataclass(frozen=True)

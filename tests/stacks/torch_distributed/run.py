@@ -1,6 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """Ranks that torch.distributed brought together move tensors by uccl.p2p: descriptions travel by its store, bytes by
-the engine. Each rank reads the next one's tensors and writes into the previous one's. Started by torchrun."""
+the engine. Each rank reads the next one's tensors and writes into the previous one's. Then the last rank's weights are
+broadcast by uccl.weights. Started by torchrun."""
 
 import os
 from datetime import timedelta
@@ -9,9 +10,35 @@ import torch
 import torch.distributed as dist
 
 from uccl import p2p
+from uccl.weights import Shard, broadcast
 
 _SECONDS = 60
 _BYTES = 8 << 20
+
+
+def broadcast_weights(rank: int, ranks: int, device: str) -> None:
+    """Each other rank wants all of one tensor and some columns of the other, then what nobody has."""
+    src = ranks - 1
+    whole = torch.arange(64 * 12, dtype=torch.float32).reshape(64, 12).to(torch.bfloat16).to(device)
+    columns = (2 * rank, 2 * rank + 2)
+    state = {"embed": torch.zeros(1000, device=device), "w": torch.zeros(64, 2, dtype=torch.bfloat16, device=device)}
+    if rank == src:
+        state = {"embed": torch.arange(1000, dtype=torch.float32, device=device), "w": whole}
+    wanted = state if rank == src else state | {"w": Shard(state["w"], (0, columns[0]), (64, 12))}
+    for in_place in (False, True):
+        if in_place and device != "cpu":
+            break
+        broadcast(wanted, src=src, in_place=in_place, timeout=_SECONDS)
+        assert bool((state["embed"].cpu() == torch.arange(1000)).all())
+        assert rank == src or torch.equal(state["w"], whole[:, columns[0] : columns[1]])
+        state["embed"].mul_(1 if rank == src else 0)
+    try:
+        broadcast(wanted if rank else {"other": torch.zeros(3, device=device)}, src=src, timeout=_SECONDS)
+    except RuntimeError as error:
+        assert "rank 0 of the group: InvalidArgument" in str(error) and "'other'" in str(error), error
+    else:
+        raise AssertionError("a broadcast of which one rank wants another tensor succeeded")
+    assert rank in (0, src) or not bool(state["embed"].any()), "committed though one rank failed"
 
 
 def main() -> None:
@@ -45,6 +72,7 @@ def main() -> None:
     dist.barrier()
     assert bool((copy == following + 1).all()), "what was read"
     assert bool((inbox == following + 1).all()), "what the next rank wrote here"
+    broadcast_weights(rank, ranks, device)
     if rank == 0:
         route = endpoint.routes(connection)[0]["transport"]
         print(f"torch {torch.__version__}: {ranks} ranks on {device.partition(':')[0]}, by {route}, all right", flush=True)
