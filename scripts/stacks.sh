@@ -71,6 +71,7 @@ run_stack() {
       for workers in 1 2; do
         "$python" tests/stacks/vllm/weights_server.py "$folder/weights" --workers "$workers" || return
       done
+      "$python" tests/stacks/vllm/weights_server.py "$folder/weights" --workers 2 --updates 20 --beside || return
       "$python" tests/stacks/vllm/run.py "$folder/run" || return
       "$python" tests/stacks/vllm/mooncake_connector.py "$folder/mooncake" || return
       if [ ! -f "$folder/sglang/complete" ]; then

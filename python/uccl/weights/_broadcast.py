@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def broadcast(
-    tensors: Tensors, src: int = 0, group: Any = None, *, in_place: bool = False, timeout: float = 600.0, **options: object
+    tensors: Tensors, src: int = 0, group: Any = None, *, in_place: bool = False, timeout: float = 600.0, **options: Any
 ) -> None:
     """Brings rank ``src``'s tensors into those of all ranks of the group, as ``torch.distributed.broadcast`` does with one.
 

@@ -8,8 +8,11 @@ A server takes it by ``--weight-transfer-config '{"backend": "uccl"}'``. Endpoin
 environment (``UCCL_P2P_*``). vLLM 0.32 was tried.
 """
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -37,21 +40,24 @@ class UcclTrainerInitInfo(TrainerInitInfo):
 
     ``batch_bytes``: how many bytes of tensors at a time; the sender and each worker have as much host memory for
     them. 0: all at once, and then a transfer that fails leaves a worker's weights as they were. ``timeout``: a worker
-    gives up after so many seconds without a byte.
+    gives up after so many seconds without a byte. ``workers``: how many there are, of all servers; then they stage
+    while they go on serving, and pause only to load. For ``batch_bytes`` 0.
     """
 
     backend: ClassVar[str] = "uccl"
 
     batch_bytes: int = 0
     timeout: float = 60.0
+    workers: int = 0
 
 
 @dataclass
 class UcclWeightTransferInitInfo(WeightTransferInitInfo):
-    """What the trainer tells the workers: the place of its publisher, and ``timeout``."""
+    """What the trainer tells the workers: the place of its publisher, ``timeout``, and whether to stage while serving."""
 
     place: str
     timeout: float
+    beside: bool = False
 
 
 @dataclass
@@ -76,42 +82,62 @@ class UcclWeightTransferEngine(WeightTransferEngine[UcclWeightTransferInitInfo, 
         self._subscriber: Subscriber | None = None
         self._wanted: list[tuple[str, str, list[int]]] = []
         self._tensors: dict[str, torch.Tensor] = {}
+        self._staging: Future[None] | None = None
         self._loading = False  # the model's layers wait for the rest of an update
 
     def init_transfer_engine(self, init_info: UcclWeightTransferInitInfo) -> None:
         self.shutdown()
         self._trainer = init_info
+        self.defers_processing = init_info.beside
 
     def start_weight_update(self) -> None:
         """Nothing: the model stays as it is until a batch has come."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         self.receive_weights(self.parse_update_info(update_info))
-        if self.device.type != "cpu":  # vLLM's own asks for an accelerator in any case
+        if self._staging is None and self.device.type != "cpu":  # vLLM's own asks for an accelerator in any case
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: UcclWeightTransferUpdateInfo) -> None:
-        """Stages a batch in host memory, then loads it. TimeoutError: the trainer is gone; and those of ``Subscriber.stage``."""
-        from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
-        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
-
+        """Stages a batch in host memory, then loads it; or begins to stage it. TimeoutError: the trainer is gone; and
+        those of ``Subscriber.stage``."""
+        if self._trainer is not None and self._trainer.beside:
+            self.drain_pending()
+            self._staging = _beside(lambda: self._stage(update_info))
+            return
         try:
             self._stage(update_info)
-            if not self._loading:
-                self._loading = True
-                initialize_layerwise_reload(self.model)
-            with disable_mtp_completeness_check():
-                self.model.load_weights(self._tensors.items())
+            self._load()
         except BaseException:
             self.finish_weight_update()
             raise
 
+    def drain_pending(self) -> None:
+        """Waits for what is staged while the worker goes on serving, and loads it. Errors are those of its stage."""
+        staging, self._staging = self._staging, None
+        if staging is not None:
+            staging.result()
+            self._load()
+
+    def _load(self) -> None:
+        from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        if not self._loading:
+            self._loading = True
+            initialize_layerwise_reload(self.model)
+        with disable_mtp_completeness_check():
+            self.model.load_weights(self._tensors.items())
+
     def finish_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
-        if self._loading:
-            self._loading = False
-            finalize_layerwise_reload(self.model, self.model_config)
+        try:
+            self.drain_pending()
+        finally:
+            if self._loading:
+                self._loading = False
+                finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
         if self._subscriber is not None:
@@ -142,14 +168,19 @@ class UcclTrainerWeightTransferEngine(TrainerWeightTransferEngine[UcclTrainerIni
         super().__init__(client=client, source=source, is_sender=info.is_sender)
         self._weights = source
         self._batch_bytes = info.batch_bytes
+        self._timeout, self._workers = info.timeout, info.workers
         self._version = 0
+        self.paused = 0.0  # seconds: the last call to workers that staged while serving, in which they loaded
         self._publisher = Publisher() if info.is_sender else None
 
     @classmethod
     def trainer_init(
         cls, init_info: UcclTrainerInitInfo, *, client: VLLMWeightSyncClient, source: WeightSource | None = None
     ) -> "UcclTrainerWeightTransferEngine":
-        """ValueError: no source, or one whose ranks hold parts of the model: rank 0 sends all that it is given."""
+        """ValueError: no source, or one whose ranks hold parts of the model: rank 0 sends all that it is given; or both
+        ``workers`` and ``batch_bytes``."""
+        if init_info.workers and init_info.batch_bytes:
+            raise ValueError("workers that stage while they serve take all weights at once: batch_bytes must be 0")
         if source is None:
             raise ValueError("weight transfer by uccl needs a WeightSource: it sends whole sets of weights")
         if source.held_names() is not None:
@@ -159,7 +190,7 @@ class UcclTrainerWeightTransferEngine(TrainerWeightTransferEngine[UcclTrainerIni
             )
         engine = cls(client=client, source=source, info=init_info)
         if engine._publisher is not None:
-            told = UcclWeightTransferInitInfo(engine._publisher.place, init_info.timeout)
+            told = UcclWeightTransferInitInfo(engine._publisher.place, init_info.timeout, init_info.workers > 0)
             try:
                 client.init_weight_transfer_engine(asdict(told))
             except BaseException:
@@ -176,7 +207,8 @@ class UcclTrainerWeightTransferEngine(TrainerWeightTransferEngine[UcclTrainerIni
         self.client.start_weight_update()
         for batch in self._batches():
             self._send(self._publisher, batch)
-        self.client.finish_weight_update()
+        if not self._workers:
+            self.client.finish_weight_update()
 
     def shutdown(self) -> None:
         if self._publisher is not None:
@@ -209,8 +241,38 @@ class UcclTrainerWeightTransferEngine(TrainerWeightTransferEngine[UcclTrainerIni
         publisher.publish(self._version, batch)
         try:
             self.client.update_weights(asdict(told))
+            if self._workers:
+                with contextlib.suppress(TimeoutError):  # the workers say what is wrong
+                    publisher.wait_copies(self._version, self._workers, self._timeout)
+                self._load_staged()
         finally:
             publisher.withdraw(self._version)
+
+    def _load_staged(self) -> None:
+        begun = time.monotonic()
+        try:
+            self.client.finish_weight_update()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.client.finish_weight_update()  # vLLM's update is still open
+            raise
+        self.paused = time.monotonic() - begun
+
+
+def _beside(call: Callable[[], None]) -> "Future[None]":
+    """In a thread of its own, which does not keep the process alive."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="uccl-weights", daemon=True).start()
+    return done
 
 
 def _watch(version: int, trainer: UcclWeightTransferInitInfo) -> Callable[[Progress], None]:

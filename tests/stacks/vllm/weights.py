@@ -101,12 +101,16 @@ class Part(WeightSource):
 
 
 def train(pipe: Connection) -> None:
-    """Sends the weights of each seed that it is told, in batches of so many bytes, and says when."""
+    """Sends the weights of each seed that it is told, in batches of so many bytes or to workers that stage while they
+    serve, and says when."""
     from uccl.weights.vllm import UcclTrainerInitInfo  # registers it: this process loads no plug-ins
 
-    batch_bytes = other_process.hear(pipe, "batch_bytes")
+    batch_bytes, workers = other_process.hear(pipe, "batch_bytes, workers")
     client, model = Client(pipe), Model(0)
-    info = UcclTrainerInitInfo(rank=0, batch_bytes=batch_bytes, timeout=20)
+    info = UcclTrainerInitInfo(rank=0, batch_bytes=batch_bytes, timeout=20, workers=workers)
+    both = dataclasses.replace(info, batch_bytes=1, workers=1)
+    source = ModuleSource(model)
+    refused(lambda: WeightTransferTrainerFactory.trainer_init(both, client=client, source=source), "must be 0")
     for source, word in ((None, "needs a WeightSource"), (Part(), "holds a part")):
         refused(lambda source=source: WeightTransferTrainerFactory.trainer_init(info, client=client, source=source), word)
     trainer = WeightTransferTrainerFactory.trainer_init(info, client=client, source=ModuleSource(model))
@@ -171,6 +175,7 @@ def killed(trainer: SpawnProcess, pipe: Connection, engine: WeightTransferEngine
     trainer.join()
     try:
         engine.update_weights(batch)
+        engine.finish_weight_update()
     except (ConnectionError, TimeoutError) as error:
         print(f"the trainer is killed: {type(error).__name__}: {error}", flush=True)
     else:
@@ -189,7 +194,7 @@ def main() -> None:
     refused(lambda: engine.update_weights(batch), "before init_transfer_engine")
 
     trainer, pipe = other_process.start(train)
-    pipe.send(0)
+    pipe.send((0, 0))
     serve(pipe, engine, "ready")
     refused(lambda: engine.update_weights(batch), "which torch does not have")
     for seed in (2, 3):
@@ -200,9 +205,18 @@ def main() -> None:
     killed(trainer, pipe, engine, 4, batches=0)
     assert bytes_of(model) == bytes_of(Model(3)), "the weights are not what they were"
 
+    trainer, pipe = other_process.start(train)
+    pipe.send((0, 1))
+    serve(pipe, engine, "ready")
+    for seed in (10, 11):
+        send(pipe, engine, model, seed, 1)
+    killed(trainer, pipe, engine, 12, batches=0)
+    assert bytes_of(model) == bytes_of(Model(11)), "the weights are not what they were"
+    print("staged while serving: two updates, every byte compared", flush=True)
+
     for first in (5, 7):  # a batch is the largest tensor, or all behind it: its layer's bias is among those
         trainer, pipe = other_process.start(train)
-        pipe.send(1 << 20)
+        pipe.send((1 << 20, 0))
         serve(pipe, engine, "ready")
         for seed in (first, first + 1):
             send(pipe, engine, model, seed, 2)

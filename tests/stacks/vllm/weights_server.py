@@ -1,13 +1,17 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """A trainer's weights into vLLM's running server by the backend "uccl", over vLLM's own HTTP calls.
 
-After each update the server writes what a server that was started with those weights writes.
+After each update the server writes what a server that was started with those weights writes. With --beside its workers
+stage while they serve, requests go on meanwhile, and what they waited is printed.
 """
 
 import argparse
 import os
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import requests
 from model import make_model  # beside this script
@@ -31,10 +35,56 @@ def without_trainer(client: HTTPVLLMWeightSyncClient) -> None:
         sys.exit("an update without a trainer succeeded")
 
 
+class Requests:
+    """One short request after the other, by a thread, and how long the slowest took."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._seconds: list[tuple[float, float]] = []  # when it was sent, how long it took
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            begun = time.monotonic()
+            self._server.complete("a river", max_tokens=1)
+            self._seconds.append((begun, time.monotonic() - begun))
+
+    def slowest(self, begun: float, end: float) -> float:
+        return max(seconds for at, seconds in list(self._seconds) if at + seconds >= begun and at <= end)
+
+    def __enter__(self) -> "Requests":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def update(trainer: Any, server: Server) -> dict[str, float]:
+    """Seconds of one update, and of requests meanwhile and around it."""
+    with Requests(server) as requests:
+        before = time.monotonic()
+        time.sleep(1)  # requests without an update
+        begun = time.monotonic()
+        trainer.send_weights()
+        end = time.monotonic()
+        time.sleep(0.2)
+    return {
+        "update": end - begun,
+        "paused": trainer.paused,
+        "request": requests.slowest(before, begun),
+        "request in it": requests.slowest(begun, end),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="for the models and the logs")
     parser.add_argument("--workers", type=int, default=1, help="of the server, each of which has a part of the weights")
+    parser.add_argument("--updates", type=int, default=3, help="how many")
+    parser.add_argument("--beside", action="store_true", help="the workers stage while they serve")
     arguments = parser.parse_args()
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,15 +110,26 @@ def main() -> None:
             without_trainer(client)
             assert [text_of(server.complete(prompt)) for prompt in PROMPTS] == written[older]
         trainer = WeightTransferTrainerFactory.trainer_init(
-            UcclTrainerInitInfo(rank=0, timeout=60), client=client, source=ModuleSource(module)
-        )
-        for model in (newer, older, newer):
+            UcclTrainerInitInfo(rank=0, timeout=60, workers=arguments.workers if arguments.beside else 0),
+            client=client, source=ModuleSource(module),
+        )  # fmt: skip
+        rows = []
+        for number in range(arguments.updates):
+            model = older if number % 2 else newer
             module.load_state_dict(LlamaForCausalLM.from_pretrained(model).state_dict())
-            trainer.send_weights()
+            if arguments.beside:
+                rows.append(update(trainer, server))
+            else:
+                trainer.send_weights()
             got = [text_of(server.complete(prompt)) for prompt in PROMPTS]
             assert got == written[model], f"{model.name}: {got} in place of {written[model]}"
         trainer.shutdown()
-    print(f"vLLM's server, {arguments.workers} workers, weights by uccl: three updates, each as a fresh load", flush=True)
+    size = sum(tensor.nbytes for tensor in module.state_dict().values())
+    print(f"vLLM's server, {arguments.workers} workers, weights by uccl ({size / 1e6:.0f} MB): {arguments.updates} updates, each "
+          "as a fresh load", flush=True)  # fmt: skip
+    for what in rows[0] if rows else ():
+        seconds = sorted(row[what] for row in rows)
+        print(f"  {what}: {seconds[len(seconds) // 2]:.2f} s in the median, {seconds[-1]:.2f} s at most", flush=True)
 
 
 if __name__ == "__main__":
