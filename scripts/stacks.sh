@@ -9,7 +9,8 @@
 #   checkpoint_engine   its P2PStore by uccl.mooncake
 #   verl                its actor's weights into the workers of its rollouts by uccl.weights.verl
 #   vllm                prefill and decode in two processes: NixlConnector with the backend TCPX, and MooncakeConnector by
-#                       uccl.mooncake; a trainer's weights into a worker and into a server; beside it the class of SGLang's that calls Mooncake, which needs the same packages
+#                       uccl.mooncake; a trainer's weights into a worker and into a server; beside it the classes of SGLang's that call Mooncake and take a
+#                       trainer's weights, which need the same packages
 # And tests that are in no package, where a variable names a checkout of their sources:
 #   nixl_tests          NIXL's, of NIXL_SOURCES, with the wheel NIXL_VERSION (1.5.1)
 #   uccl_tests          UCCL's, of UCCL_SOURCES, on host memory
@@ -74,12 +75,13 @@ run_stack() {
       "$python" tests/stacks/vllm/weights_server.py "$folder/weights" --workers 2 --updates 20 --beside || return
       "$python" tests/stacks/vllm/run.py "$folder/run" || return
       "$python" tests/stacks/vllm/mooncake_connector.py "$folder/mooncake" || return
-      if [ ! -f "$folder/sglang/complete" ]; then
+      if [ ! -f "$folder/sglang/complete-2" ]; then
         rm -rf "$folder/sglang"
         "$python" -m pip --disable-pip-version-check -q install --no-deps --target "$folder/sglang" sglang==0.5.23 orjson \
-          ipython traitlets || return
-        touch "$folder/sglang/complete"
+          ipython traitlets gguf || return
+        touch "$folder/sglang/complete-2"
       fi
+      PYTHONPATH=tests/stacks/support:tests/stacks/sglang/host:$folder/sglang "$python" tests/stacks/sglang/weights.py || return
       PYTHONPATH=tests/stacks/support:$folder/sglang "$python" tests/stacks/sglang/transfer_engine.py
       ;;
     nixl_tests)

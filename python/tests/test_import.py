@@ -36,9 +36,10 @@ sys.exit(os.waitstatus_to_exitcode(status))
 _PLUGIN = """
 import sys
 from importlib.metadata import entry_points
-(plugin,) = entry_points(group='vllm.general_plugins', name='uccl')
-sys.modules['vllm'] = None
-plugin.load()()  # vLLM calls it in each of its processes
+for group, package in (('vllm.general_plugins', 'vllm'), ('sglang.srt.plugins', 'sglang')):
+    (plugin,) = entry_points(group=group, name='uccl')
+    sys.modules[package] = None
+    plugin.load()()  # they call it in each of their processes
 assert not {'torch', 'numpy', 'uccl._p2p', 'uccl.weights'} & set(sys.modules)
 """
 

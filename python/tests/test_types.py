@@ -20,10 +20,13 @@ needs_pyright = pytest.mark.skipif(
 CONFIGURATION = """
 [mypy]
 strict = True
-# torch, Ray, verl, vLLM and NIXL need not be installed, and are none of ours.
+# torch, Ray, SGLang, verl, vLLM and NIXL need not be installed, and are none of ours.
 [mypy-torch.*]
 follow_imports = skip
 [mypy-ray.*]
+follow_imports = skip
+ignore_missing_imports = True
+[mypy-sglang.*]
 follow_imports = skip
 ignore_missing_imports = True
 [mypy-verl.*]

@@ -15,3 +15,15 @@ def vllm() -> None:
         factory.WeightTransferEngineFactory.register_engine("uccl", module, "UcclWeightTransferEngine")
     with contextlib.suppress(ValueError):
         factory.WeightTransferTrainerFactory.register_engine("uccl", module, "UcclTrainerWeightTransferEngine")
+
+
+def sglang() -> None:
+    """Hooks the backend "uccl" into SGLang's update of weights; with an SGLang that has none of it, nothing changes."""
+    try:
+        from sglang.srt.model_executor.model_runner_components import weight_updater  # noqa: F401
+        from sglang.srt.plugins import hook_registry  # noqa: F401
+    except ImportError:
+        return
+    from uccl.weights.sglang import register
+
+    register()
