@@ -4,13 +4,15 @@
 # Runs the stacks that use this package, unmodified, from PyPI: all of tests/stacks, or the named ones. Each has an
 # environment of its own in the user's cache (several GB) and a log in build/logs.
 #   torch_distributed   descriptions by torch.distributed, bytes by uccl.p2p
-#   ray                 Ray's direct transport of tensors by uccl.ray; uccl.directory in Ray's store
+#   ray                 Ray's direct transport of tensors by uccl.ray; uccl.directory in Ray's store; and what asks NIXL for
+#                       UCX, with the backend TCPX of that name: Ray's transport NIXL, and ModelExpress' manager. Where
+#                       NEMO_RL_SOURCES names a checkout, NeMo-RL's engine with the backend TCPX, too
 #   lmcache             its transfer channel over NIXL with the backend TCPX, beside UCX
 #   checkpoint_engine   its P2PStore by uccl.mooncake
 #   verl                its actor's weights into the workers of its rollouts by uccl.weights.verl
 #   vllm                prefill and decode in two processes: NixlConnector with the backend TCPX, and MooncakeConnector by
-#                       uccl.mooncake; a trainer's weights into a worker and into a server; beside it the classes of SGLang's that call Mooncake and take a
-#                       trainer's weights, which need the same packages
+#                       uccl.mooncake; a trainer's weights into a worker and into a server; beside it, since they need the same
+#                       packages: SGLang's disaggregation, its updates of weights, and verl's checkpoint engine by Mooncake
 # And tests that are in no package, where a variable names a checkout of their sources:
 #   nixl_tests          NIXL's, of NIXL_SOURCES, with the wheel NIXL_VERSION (1.5.1)
 #   uccl_tests          UCCL's, of UCCL_SOURCES, on host memory
@@ -24,7 +26,7 @@ packages_of() {
   local torch=${TORCH:-torch==2.13.0}
   case $1 in
     torch_distributed) echo "$torch numpy" ;;
-    ray) echo "ray==2.60.0 $torch numpy" ;;
+    ray) echo "ray==2.60.0 nixl==1.5.1 grpcio huggingface_hub pyzmq $torch numpy" ;;
     lmcache) echo "lmcache==0.5.6 nixl==1.5.1 $torch numpy" ;;
     checkpoint_engine) echo "checkpoint-engine==0.4.2 $torch numpy" ;;
     verl) echo "verl==0.9.1 uvicorn fastapi $torch numpy" ;;
@@ -32,6 +34,24 @@ packages_of() {
     nixl_tests) echo "nixl==${NIXL_VERSION:-1.5.1} pytest $torch numpy" ;;
     uccl_tests) echo "$torch numpy" ;;
   esac
+}
+
+# alone FOLDER PACKAGE...: into a folder, once, and without the packages that they name.
+alone() {
+  [ ! -f "$1/complete" ] || return 0
+  rm -rf "$1"
+  "$UCCL_P2P_VENV/bin/python" -m pip --disable-pip-version-check -q install --no-deps --target "$@" && touch "$1/complete"
+}
+
+# ray_uccl PYTHON: status 75: Ray itself forgot a read.
+ray_uccl() {
+  local status=75
+  for _ in 1 2 3; do
+    "$1" tests/stacks/ray/run.py
+    status=$?
+    [ "$status" -eq 75 ] || break
+  done
+  return "$status"
 }
 
 run_stack() {
@@ -49,13 +69,15 @@ run_stack() {
       ;;
     ray)
       "$python" tests/stacks/ray/directory.py || return
-      # Status 75: Ray itself forgot a read.
-      for _ in 1 2 3; do
-        "$python" tests/stacks/ray/run.py
-        status=$?
-        [ "$status" -ne 75 ] && return "$status"
-      done
-      return 75
+      ray_uccl "$python" || return
+      alone "$folder/modelexpress" modelexpress==0.7.0 || return
+      mkdir -p "$folder/as_ucx" && "$python" -m uccl.nixl install --as UCX --dir "$folder/as_ucx" || return
+      NIXL_PLUGIN_DIR=$folder/as_ucx "$python" tests/stacks/ray/run.py cpu NIXL || return
+      NIXL_PLUGIN_DIR=$folder/as_ucx PYTHONPATH=tests/stacks/support:$folder/modelexpress \
+        "$python" tests/stacks/modelexpress/run.py || return
+      [ -n "${NEMO_RL_SOURCES:-}" ] || return 0
+      "$python" -m uccl.nixl install || return
+      PYTHONPATH=tests/stacks/support:$NEMO_RL_SOURCES "$python" tests/stacks/nemo_rl/refit.py
       ;;
     lmcache) "$python" -m uccl.nixl install && "$python" tests/stacks/lmcache/run.py ;;
     checkpoint_engine)
@@ -75,14 +97,14 @@ run_stack() {
       "$python" tests/stacks/vllm/weights_server.py "$folder/weights" --workers 2 --updates 20 --beside || return
       "$python" tests/stacks/vllm/run.py "$folder/run" || return
       "$python" tests/stacks/vllm/mooncake_connector.py "$folder/mooncake" || return
-      if [ ! -f "$folder/sglang/complete-2" ]; then
-        rm -rf "$folder/sglang"
-        "$python" -m pip --disable-pip-version-check -q install --no-deps --target "$folder/sglang" sglang==0.5.23 orjson \
-          ipython traitlets gguf || return
-        touch "$folder/sglang/complete-2"
-      fi
+      alone "$folder/sglang" sglang==0.5.23 gguf orjson ipython traitlets || return
+      for part in transfer_engine disaggregation; do
+        PYTHONPATH=tests/stacks/support:$folder/sglang "$python" "tests/stacks/sglang/$part.py" || return
+      done
       PYTHONPATH=tests/stacks/support:tests/stacks/sglang/host:$folder/sglang "$python" tests/stacks/sglang/weights.py || return
-      PYTHONPATH=tests/stacks/support:$folder/sglang "$python" tests/stacks/sglang/transfer_engine.py
+      alone "$folder/verl" verl==0.9.1 ray==2.60.0 tensordict==0.10.0 codetiming hydra-core omegaconf \
+        antlr4-python3-runtime==4.9.3 msgpack orjson pyvers || return
+      PYTHONPATH=tests/stacks/support:$folder/verl "$python" tests/stacks/verl/chain.py
       ;;
     nixl_tests)
       "$python" -m uccl.nixl install || return

@@ -338,6 +338,10 @@ COMMANDS = {
     r"VLLM_SERVER_DEV_MODE=1 vllm serve MODEL .*": held("tests/stacks/vllm/weights_server.py", "--weight-transfer-config"),
     r"vllm serve MODEL .*MooncakeConnector.*": held("tests/stacks/vllm/mooncake_connector.py", "MooncakeConnector"),
     r"vllm serve MODEL .*": held("tests/stacks/vllm/run.py", "NixlConnector"),
+    r"python -m sglang\.launch_server .*": held("tests/stacks/sglang/disaggregation.py", "mooncake"),
+    r"python -m verl\.trainer\..*": held("tests/stacks/verl/chain.py", "mooncake"),
+    r"mkdir plugins && .* --dir plugins": held("scripts/stacks.sh", "install --as UCX --dir"),
+    r"export NIXL_PLUGIN_DIR=.*": held("scripts/stacks.sh", "NIXL_PLUGIN_DIR="),
     r"\(umask 077 && .*\)": key_file,
     r"torchrun .*": torchrun,
 }
