@@ -98,7 +98,7 @@ run_stack() {
       "$python" tests/stacks/vllm/run.py "$folder/run" || return
       "$python" tests/stacks/vllm/mooncake_connector.py "$folder/mooncake" || return
       alone "$folder/sglang" sglang==0.5.23 gguf orjson ipython traitlets || return
-      for part in transfer_engine disaggregation; do
+      for part in transfer_engine disaggregation; do # both by the default route, the first by tcp, too
         PYTHONPATH=tests/stacks/support:$folder/sglang "$python" "tests/stacks/sglang/$part.py" || return
       done
       PYTHONPATH=tests/stacks/support:tests/stacks/sglang/host:$folder/sglang "$python" tests/stacks/sglang/weights.py || return
