@@ -2,23 +2,17 @@
 #include "p2p/weights/subscriber.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
-#include "fetch.h"
 #include "p2p/host_port.h"
+#include "subscriber_impl.h"
 
 namespace p2p::weights {
 
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kMostOffers = 4096;
-constexpr std::chrono::seconds kRedial{1};
-// A publisher says what it offers as soon as a link is open.
-constexpr std::chrono::seconds kHear{1};
 constexpr std::chrono::milliseconds kTell{100};
 
 tl::unexpected<Error> no_stage(std::uint64_t version, ErrorCode code, const std::string& why) {
@@ -64,87 +58,6 @@ Status check_apart(std::vector<Piece> pieces) {
 }
 
 }  // namespace
-
-class Subscriber::Impl : public Node {
- public:
-  Impl(Endpoint endpoint, std::vector<Member> publishers, const SubscriberOptions& options)
-      : Node(std::move(endpoint)),
-        chunk_bytes_(options.chunk_bytes),
-        stall_(std::min<std::chrono::milliseconds>(options.stall, 24h * 365)) {
-    for (Member& member : publishers) directories_.push_back({std::move(member), nullptr, {}});
-    start();
-  }
-  ~Impl() override { stop(); }
-
-  Result<std::uint64_t> wait_version(std::optional<std::uint64_t> above, std::chrono::nanoseconds timeout);
-  Status stage(std::uint64_t version, const Manifest& wanted, const StageOptions& options);
-  Result<std::uint64_t> commit();
-  std::optional<std::uint64_t> committed();
-  Status drop(std::uint64_t version);
-
- private:
-  struct Directory {
-    Member place;
-    LinkPtr link;
-    Clock::time_point dialled;
-    Clock::time_point opened;
-    bool failed = false;  // the last link to it
-  };
-  struct Offered {
-    Key key;
-    Key base;
-    LinkPtr link;
-  };
-  /// A version that is here or on its way.
-  struct Held {
-    std::uint64_t version = 0;
-    Demand demand;
-    HeldPieces pieces{{}};
-    Lent lent;
-    std::unique_ptr<LentTable> wish;   // the demand, for the publisher
-    std::unique_ptr<LentTable> table;  // for those who follow
-    LinkPtr directory;                 // was asked to join
-    std::vector<LinkPtr> refused;
-    std::string why;  // it was refused
-    Key replaced;     // whose memory this is: each of its bytes is that of the same place
-    Key base;         // of its deltas
-    bool admitted = false;
-    std::optional<Error> failed;
-    std::unique_ptr<Holding> holding;
-    std::unique_ptr<Fetch> fetch;  // null: whole, or not joined yet
-  };
-
-  void take_offer(const LinkPtr& link, const Offer& offer);
-  void use_base(Held& held, const Key& publication);
-  static Offer offer_of(const Held& held);
-  void on_open(const LinkPtr& link) override;
-  void on_lost(const LinkPtr& link) override;
-  void on_message(const LinkPtr& link, Message message) override;
-  bool step() override;
-  bool busy() const override { return staging_ != nullptr; }
-
-  void redial();
-  bool may_offer(const Held& held, const Directory& directory) const;
-  void join(Held& held);
-  void ask_again(Held& held);
-  void take(const LinkPtr& link, Held& held, const Message& message);
-  Held* find(const Key& key);
-  Result<std::unique_ptr<Held>> prepare(std::uint64_t version, const Manifest& wanted,
-                                        const StageOptions& options);
-  Status make_room(Held& held, bool in_place);
-  Status await(std::unique_lock<std::mutex>& lock, Held& held, const StageOptions& options);
-  std::unique_ptr<Held> remove(std::uint64_t version);
-
-  const std::uint64_t chunk_bytes_;
-  const std::chrono::milliseconds stall_;
-  std::vector<Directory> directories_;
-  std::vector<Offered> offers_;
-  std::map<std::uint64_t, std::unique_ptr<Held>> held_;
-  Held* staging_ = nullptr;
-  bool in_stage_ = false;
-  std::optional<std::uint64_t> staged_;
-  std::optional<std::uint64_t> committed_;
-};
 
 Result<std::uint64_t> Subscriber::Impl::wait_version(std::optional<std::uint64_t> above,
                                                      std::chrono::nanoseconds timeout) {
@@ -314,170 +227,6 @@ Status Subscriber::Impl::drop(std::uint64_t version) {
   if (gone) return {};
   return tl::unexpected(
       Error{ErrorCode::kNotFound, "Version " + std::to_string(version) + " of the weights is not here."});
-}
-
-Offer Subscriber::Impl::offer_of(const Held& held) {
-  return {held.holding->key().whole(), held.base.whole()};
-}
-
-void Subscriber::Impl::on_open(const LinkPtr& link) {
-  for (Directory& directory : directories_) {
-    if (directory.link == link) directory.opened = Clock::now(), directory.failed = false;
-  }
-  for (const auto& [version, held] : held_) {
-    if (!held->holding || !held->holding->whole() || held->fetch) continue;
-    send(link, Done{held->holding->key()});  // what was said before may have been lost with the link
-    send(link, offer_of(*held));
-  }
-}
-
-void Subscriber::Impl::on_lost(const LinkPtr& link) {
-  std::erase_if(offers_, [&](const Offered& offer) { return offer.link == link; });
-  for (Directory& directory : directories_) directory.failed |= directory.link == link;
-  for (const auto& [version, held] : held_) {
-    if (held->holding) held->holding->forget(link);
-    if (held->fetch) held->fetch->lost(link);
-    if (held->directory == link) ask_again(*held);
-  }
-}
-
-/// Who was asked is gone. Before its answer it is as if nobody had offered the version.
-void Subscriber::Impl::ask_again(Held& held) {
-  held.directory = nullptr;
-  if (held.admitted) return;
-  held.fetch = nullptr;  // refers to the holding
-  held.holding = nullptr;
-  held.base = {};
-}
-
-Subscriber::Impl::Held* Subscriber::Impl::find(const Key& key) {
-  const auto found = held_.find(key.version);
-  if (found == held_.end() || !found->second->holding || found->second->holding->key() != key) return nullptr;
-  return found->second.get();
-}
-
-void Subscriber::Impl::on_message(const LinkPtr& link, Message message) {
-  const Key key = std::visit([](const auto& kind) { return kind.key; }, message);
-  if (std::holds_alternative<Offer>(message)) {
-    take_offer(link, std::get<Offer>(message));
-  } else if (std::holds_alternative<Withdraw>(message)) {
-    std::erase_if(
-        offers_, [&](const Offered& offer) { return offer.link == link && offer.key.same_publication(key); });
-    for (const auto& [version, held] : held_) {
-      const bool same = held->holding && held->holding->key().same_publication(key);
-      if (same && held->fetch) held->fetch->lost(link);
-      if (same && held->directory == link && !held->admitted) ask_again(*held);
-    }
-  } else if (Held* held = find(key)) {
-    take(link, *held, message);
-  } else if (std::holds_alternative<Join>(message)) {
-    send(link, Refuse{key, link->peer.address + " asked a subscriber that has other shards of it"});
-  }
-}
-
-void Subscriber::Impl::take_offer(const LinkPtr& link, const Offer& offer) {
-  const auto known = std::ranges::find_if(
-      offers_, [&](const Offered& one) { return one.link == link && one.key == offer.key; });
-  if (known == offers_.end() && offers_.size() < kMostOffers)
-    offers_.push_back({offer.key, offer.base, link});
-}
-
-void Subscriber::Impl::take(const LinkPtr& link, Held& held, const Message& message) {
-  if (std::holds_alternative<Join>(message)) held.holding->admit(link);
-  if (std::holds_alternative<Follow>(message)) held.holding->follow(link);
-  if (const auto* tell = std::get_if<Tell>(&message)) {
-    held.holding->learn(tell->member);
-    if (held.fetch) held.fetch->tell(tell->member);
-    if (tell->member.id == self().id) held.admitted = true;
-  }
-  if (const auto* refuse = std::get_if<Refuse>(&message); refuse && held.directory == link) {
-    held.directory = nullptr;
-    held.refused.push_back(link);
-    held.why = refuse->why;
-  }
-  if (!held.fetch) return;
-  if (const auto* layout = std::get_if<Layout>(&message)) held.fetch->laid_out(link, *layout);
-  if (const auto* delta = std::get_if<Delta>(&message)) held.fetch->has_delta(link, *delta);
-  if (const auto* have = std::get_if<Have>(&message)) held.fetch->have(link, have->chunks);
-}
-
-void Subscriber::Impl::redial() {
-  const Clock::time_point now = Clock::now();
-  for (Directory& directory : directories_) {
-    if (directory.link && !directory.link->lost) continue;
-    if (directory.link && now - directory.dialled < kRedial) continue;
-    directory.dialled = now;
-    directory.link = dial(directory.place);
-  }
-}
-
-/// It has not had the time to say whether it offers the version.
-bool Subscriber::Impl::may_offer(const Held& held, const Directory& directory) const {
-  if (!directory.link || !directory.link->open) return !directory.failed;
-  const bool refused = std::ranges::find(held.refused, directory.link) != held.refused.end();
-  return !refused && !directory.link->lost && Clock::now() - directory.opened < kHear;
-}
-
-/// Asks one who offers the version to take part; again where that one was lost.
-void Subscriber::Impl::join(Held& held) {
-  Offered* choice = nullptr;
-  bool any = false;
-  std::uint64_t publication = held.holding ? held.holding->key().publication : 0;
-  for (Offered& offer : offers_) {
-    if (offer.key.version != held.version) continue;
-    if (publication == 0) publication = offer.key.publication;
-    if (offer.key.publication != publication) {
-      held.failed =
-          Error{ErrorCode::kInvalidArgument,
-                "two publishers offer it, one of them or a holder of it, at " + offer.link->peer.place()};
-      return;
-    }
-    any = true;
-    if (std::ranges::find(held.refused, offer.link) == held.refused.end() && choice == nullptr)
-      choice = &offer;
-  }
-  if (choice == nullptr) {
-    const bool more = std::ranges::any_of(
-        directories_, [&](const Directory& directory) { return may_offer(held, directory); });
-    if (any && !held.admitted && !more) held.failed = Error{ErrorCode::kInvalidArgument, held.why};
-    return;
-  }
-  if (!held.holding) {
-    const Key key{held.version, publication, digest_of(held.wish->bytes)};
-    held.holding = std::make_unique<Holding>(*this, key, held.demand, held.table->region.descriptor());
-    held.fetch = std::make_unique<Fetch>(*this, *held.holding, held.pieces, held.lent, stall_);
-  }
-  if (choice->base != Key() && held.base == Key()) use_base(held, choice->base);
-  held.directory = choice->link;
-  send(choice->link, Join{held.holding->key(), held.wish->region.descriptor()});
-}
-
-/// The version's deltas are based on that publication: whether it is here.
-void Subscriber::Impl::use_base(Held& held, const Key& publication) {
-  held.base = {publication.version, publication.publication, held.holding->key().demand};
-  const Held* at = held.replaced == held.base ? &held : find(held.base);
-  const bool whole = at == &held || (at != nullptr && at->holding->whole());
-  if (!whole) {
-    return held.fetch->use_base(nullptr,
-                                "version " + std::to_string(publication.version) +
-                                    ", on which they are based, is not here as it was published there");
-  }
-  if (!held.lent.on_host() || !at->lent.on_host()) {
-    return held.fetch->use_base(nullptr, "they are not taken into memory of a GPU");
-  }
-  held.holding->give_deltas();
-  held.fetch->use_base(&at->pieces, "");
-}
-
-bool Subscriber::Impl::step() {
-  redial();
-  if (staging_ == nullptr || staging_->failed) return false;
-  Held& held = *staging_;
-  if (!held.directory) join(held);
-  if (!held.fetch) return false;
-  const auto more = held.fetch->step();
-  if (!more) held.failed = more.error();
-  return more && *more;
 }
 
 Subscriber::Subscriber(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
