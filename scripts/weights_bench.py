@@ -169,7 +169,8 @@ def main() -> None:
     parser.add_argument("work", nargs="*", default=["W1", "W2", "W4", "W5", "W7"],
                         help="W1: all at once; W2: one receiver has a tenth of the rate, the time is the others'; W4: "
                         "the last one joins at half time, the time is its own; W5: the publisher is killed once one "
-                        "copy is out; W7: one of a hundred elements of two bytes has changed since the version that all have")
+                        "copy is out; W7: one of a hundred elements of two bytes has changed since the version that "
+                        "all have")
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--receivers", type=int, default=8)
     parser.add_argument("--mbit", type=int, default=1000)
