@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t kDepth = 2;
 
 // Chunks that are hashed in the memory of a GPU while others come.
-constexpr std::size_t kHashed = 4;
+constexpr std::size_t kHashed = 8;
 
 // How many of those in front are asked what they have: the predecessor, and two that can bridge it.
 constexpr std::size_t kFollowed = 3;
@@ -398,7 +398,7 @@ Result<bool> Fetch::step() {
   more |= finish_checks();
   if (failed_) return tl::unexpected(*failed_);
   if (!order_) starved_ = now;
-  if (holding_.whole() || !order_) return more || !checks_.empty();
+  if (holding_.whole() || !order_) return more;
   rank();
   if (ranked_.empty() && now - std::max(moved_, looked_again_) > kQuiet) {
     looked_again_ = now;
@@ -411,7 +411,7 @@ Result<bool> Fetch::step() {
   rank();
   start_pulls(now);
   if (auto status = check_stall(now); !status) return tl::unexpected(std::move(status.error()));
-  return more || !checks_.empty();
+  return more;
 }
 
 }  // namespace p2p::weights

@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kMostClasses = 1024;
 
 // Chunks in the memory of GPUs that are hashed at a time.
-constexpr std::size_t kHashedAtOnce = 4;
+constexpr std::size_t kHashedAtOnce = 8;
 
 std::uint64_t draw_publication() {
   std::random_device device;
@@ -101,12 +101,13 @@ class Publisher::Impl : public Node {
   void on_lost(const LinkPtr& link) override;
   void on_message(const LinkPtr& link, Message message) override;
   bool step() override;
+  bool busy() const override { return hashing_; }
 
   Publication* find(const Key& key);
   void join(const LinkPtr& link, const Join& join);
   void plan(Publication& publication, std::uint64_t demand);
   void plan_base(const Publication& publication, Class& among);
-  void hash_next(const Publication& publication, Class& among);
+  bool hash_next(const Publication& publication, Class& among);
   void hash_with_delta(Class& among);
   void give_up(Class& among, const std::string& why);
   void read_first(Class& among, const Key& key);
@@ -116,6 +117,7 @@ class Publisher::Impl : public Node {
   std::map<std::uint64_t, std::unique_ptr<Publication>> publications_;  // by version
   std::vector<std::byte> fresh_;                                        // a chunk, and that of its base
   std::vector<std::byte> base_;
+  bool hashing_ = false;  // at the last step
 };
 
 Status Publisher::Impl::publish(std::uint64_t version, Manifest owned, std::optional<std::uint64_t> base) {
@@ -325,33 +327,38 @@ void Publisher::Impl::give_up(Class& among, const std::string& why) {
 }
 
 /// Tells of what is hashed, and starts more: chunks are hashed in order, in the memory of GPUs several at
-/// once.
-void Publisher::Impl::hash_next(const Publication& publication, Class& among) {
+/// once. False: nothing has come of it yet.
+bool Publisher::Impl::hash_next(const Publication& publication, Class& among) {
   Holding& holding = *among.holding;
-  if (among.base) return hash_with_delta(among);
+  if (among.base) return hash_with_delta(among), true;
+  bool any = false;
   const std::uint32_t chunk = holding.count() + static_cast<std::uint32_t>(among.hashed.size());
   if (chunk < holding.demand().chunks() && among.hashed.size() < kHashedAtOnce) {
     auto digest = publication.lent.digest(
         endpoint(), among.pieces->within(holding.demand().begin(chunk), holding.demand().end(chunk)));
-    if (!digest) return give_up(among, digest.error().message);
+    if (!digest) return give_up(among, digest.error().message), true;
     among.hashed.push_back(std::move(*digest));
+    any = true;
   }
   while (!among.hashed.empty() && among.hashed[0].done()) {
     const auto value = among.hashed[0].wait(std::chrono::nanoseconds(0));
-    if (!value) return give_up(among, value.error().message);
+    if (!value) return give_up(among, value.error().message), true;
     among.hashed.erase(among.hashed.begin());
     holding.add(holding.count(), *value);
+    any = true;
   }
+  return any;
 }
 
 bool Publisher::Impl::step() {
   bool more = false;
+  hashing_ = false;
   for (auto& [version, publication] : publications_) {
     for (auto& [demand, among] : publication->classes) {
       if (among.reading && among.reading->done()) plan(*publication, demand);
       if (!among.pieces || among.holding->whole()) continue;
-      hash_next(*publication, among);
-      more = true;
+      hashing_ = true;
+      more |= hash_next(*publication, among);
     }
   }
   return more;
