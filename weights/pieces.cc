@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace p2p::weights {
@@ -125,11 +126,9 @@ Result<Lent> Lent::make(Endpoint& endpoint, std::vector<Piece> ranges) {
   Lent lent;
   for (const Piece& range : joined) {
     auto* const data = reinterpret_cast<void*>(range.address);
-    auto region = endpoint.register_memory(data, range.bytes, {.read_only = true, .peers = {}});
-    // NVLink has no rights: what peers reach by themselves is not offered to them to read alone.
-    if (region && region->place().kind == MemoryKind::kCuda) {
-      region = endpoint.register_memory(data, range.bytes);
-    }
+    // NVLink has no rights: what peers reach by themselves cannot be given to them to read alone.
+    const bool host = bytes_in_allocation(data) == std::numeric_limits<std::uint64_t>::max();
+    auto region = endpoint.register_memory(data, range.bytes, {.read_only = host, .peers = {}});
     if (!region) return tl::unexpected(std::move(region.error()));
     lent.regions_.push_back(std::move(*region));
   }

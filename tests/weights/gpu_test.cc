@@ -33,7 +33,7 @@ class WeightsOnGpus : public ::testing::Test {
 };
 
 TEST_F(WeightsOnGpus, EveryByteOfRandomShardingsArrivesInAnyMemory) {
-  for (int seed = 1; seed <= seeds(6); ++seed) {
+  for (int seed = 1; seed <= seeds(3); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const auto number = static_cast<std::uint64_t>(seed);
     std::mt19937_64 dice(number);
@@ -55,7 +55,7 @@ TEST_F(WeightsOnGpus, EveryByteOfRandomShardingsArrivesInAnyMemory) {
 }
 
 TEST_F(WeightsOnGpus, SurvivorsOfAKilledRelayGetAll) {
-  for (int seed = 1; seed <= seeds(4); ++seed) {
+  for (int seed = 1; seed <= seeds(2); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 dice(static_cast<std::uint64_t>(seed));
     const Cast cast{static_cast<std::uint64_t>(seed), 16 << 10};
