@@ -114,7 +114,7 @@ class P2P_API Endpoint {
 
   explicit Endpoint(std::unique_ptr<engine::Endpoint> endpoint);
   std::unique_ptr<engine::Endpoint> endpoint_;
-  std::shared_ptr<Digests> digests_;
+  std::unique_ptr<Digests> digests_;
   std::unique_ptr<MetricsListing> listing_;  // ends first; null: none
 };
 

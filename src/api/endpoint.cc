@@ -62,7 +62,7 @@ void end_later(std::unique_ptr<engine::Endpoint> endpoint, std::unique_ptr<Metri
 }  // namespace
 
 Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint)
-    : endpoint_(std::move(endpoint)), digests_(std::make_shared<Digests>()) {}
+    : endpoint_(std::move(endpoint)), digests_(std::make_unique<Digests>()) {}
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&& other) noexcept {
   if (this != &other) {
@@ -81,6 +81,7 @@ Endpoint::~Endpoint() {
   if (is_left(*endpoint_)) {
     static_cast<void>(listing_.release());
     static_cast<void>(endpoint_.release());
+    static_cast<void>(digests_.release());  // of the parent's CUDA
   } else if (in_callback()) {
     end_later(std::move(endpoint_), std::move(listing_));
   }
