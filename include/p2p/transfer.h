@@ -57,6 +57,11 @@ class P2P_API Transfer {
   std::shared_ptr<engine::TransferState> state_;
 };
 
+/// Which of the writes and reads of one connection and transport goes first. While a higher class was used
+/// within the last 10 s, a lower one has only a short queue in the channels. One that waits behind a higher
+/// one gets its turn at least every 50 ms.
+enum class Priority : std::uint8_t { kHigh, kNormal, kLow };
+
 /// What accompanies a posted transfer.
 struct PostOptions {
   /// Delivered to the peer once, after the bytes are visible there. For a read: once they are visible here.
@@ -71,6 +76,12 @@ struct PostOptions {
 
   /// The application's own number for the transfer, for traces (Options::trace).
   std::uint64_t trace_id = 0;
+
+  Priority priority = Priority::kNormal;
+
+  /// Bytes a second that it is given to the channels at, on average over 10 ms or 16 KiB, whichever is more;
+  /// 0: as fast as they take it.
+  std::uint64_t rate = 0;
 };
 
 /// A list of spans that was checked, merged and kept, to be posted any number of times.

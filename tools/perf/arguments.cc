@@ -59,6 +59,11 @@ void add_row_options(CLI::App& app, Arguments& arguments) {
                                       "post lists that were prepared once (default with --blocks over 1)");
   app.add_flag("--fresh", arguments.fresh, "give the list of blocks anew with each transfer")
       ->excludes(prepared);
+  app.add_option("--priority", arguments.priority, "high, normal or low: who goes first on the connection")
+      ->capture_default_str();
+  app.add_option("--rate", arguments.rate, "bytes a second of each transfer at most, such as 100M");
+  app.add_option("--beside", arguments.beside,
+                 "size of bulk transfers of low priority beside all, such as 64M (default: none)");
   app.add_option("--json", arguments.json, "file for one JSON object a row; - is standard output");
 }
 
@@ -77,6 +82,16 @@ Result<std::vector<Row>> make_rows(const Arguments& arguments) {
   row.verify = arguments.verify;
   row.prepared = arguments.prepared || (arguments.blocks > 1 && !arguments.fresh);
   row.seed = std::random_device{}();
+  const auto priority = parse_priority(arguments.priority);
+  if (!priority) return tl::unexpected(priority.error());
+  row.priority = *priority;
+  for (const auto& [text, value] :
+       {std::pair(&arguments.rate, &row.rate), {&arguments.beside, &row.beside}}) {
+    if (text->empty()) continue;
+    const auto bytes = parse_size(*text);
+    if (!bytes) return tl::unexpected(bytes.error());
+    *value = *bytes;
+  }
   std::vector<Row> rows;
   for (const std::string& transport : transports) {
     row.transport = transport;

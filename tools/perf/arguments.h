@@ -41,6 +41,9 @@ struct Arguments {
   bool verify = true;
   bool prepared = false;
   bool fresh = false;
+  std::string priority = "normal";
+  std::string rate;
+  std::string beside;
   std::string json;
 };
 

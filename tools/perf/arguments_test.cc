@@ -29,6 +29,23 @@ TEST(Arguments, ListsArePreparedUnlessFresh) {
   EXPECT_FALSE(make_rows(arguments).value()[0].prepared);
 }
 
+TEST(Arguments, RowsHaveTheirPriorityAndRate) {
+  Arguments arguments;
+  EXPECT_EQ(make_rows(arguments).value()[0].priority, Priority::kNormal);
+  arguments.priority = "high";
+  arguments.rate = "10M";
+  arguments.beside = "64M";
+  const Row row = make_rows(arguments).value()[0];
+  EXPECT_EQ(row.priority, Priority::kHigh);
+  EXPECT_EQ(row.rate, 10U << 20);
+  EXPECT_EQ(row.beside, 64U << 20);
+  arguments.operations = "send";
+  EXPECT_FALSE(make_rows(arguments));
+  arguments = {};
+  arguments.priority = "urgent";
+  EXPECT_FALSE(make_rows(arguments));
+}
+
 TEST(Arguments, RefusesRowsThatCannotBe) {
   Arguments arguments;
   arguments.depth = 0;

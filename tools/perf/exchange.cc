@@ -44,7 +44,7 @@ Result<RegionDescriptor> from_hex(const std::string& hex) {
 
 json to_json(const Row& row) {
   return {{"op", to_string(row.operation)}, {"size", row.size}, {"blocks", row.blocks}, {"depth", row.depth},
-          {"verify", row.verify},           {"seed", row.seed}};
+          {"verify", row.verify},           {"seed", row.seed}, {"beside", row.beside}};
 }
 
 /// Throws json::exception where a field is missing or of a wrong type.
@@ -58,6 +58,7 @@ Result<Row> to_row(const json& message) {
   message.at("depth").get_to(row.depth);
   message.at("verify").get_to(row.verify);
   message.at("seed").get_to(row.seed);
+  row.beside = message.value("beside", std::uint64_t{0});
   if (const Status good = check(row); !good) return tl::unexpected(good.error());
   return row;
 }

@@ -28,7 +28,8 @@ struct Ask {
 struct Reply {
   std::string error;                           ///< empty: done as asked
   std::optional<RegionDescriptor> descriptor;  ///< of the server's memory, to kRow
-  std::optional<RegionDescriptor> spare;       ///< of memory of the same place that no row uses, to kRow
+  std::optional<RegionDescriptor> spare;       ///< of memory of the same place that no row uses, to kRow; of
+                                               ///< Row::beside bytes if there are to be any
 };
 
 /// Asks and replies as notifications over the engine's own connection. One thread.

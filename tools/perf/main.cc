@@ -76,8 +76,9 @@ Result<bool> refer_to_python() {
 
 /// True if an option that chooses rows was given.
 bool chose_rows(const CLI::App& app) {
-  for (const char* name : {"--op", "--size", "--blocks", "--depth", "--streams", "--transport", "--duration",
-                           "--pause", "--awake", "--verify", "--prepared", "--fresh"}) {
+  for (const char* name :
+       {"--op", "--size", "--blocks", "--depth", "--streams", "--transport", "--duration", "--pause",
+        "--awake", "--verify", "--prepared", "--fresh", "--priority", "--rate", "--beside"}) {
     if (app.count(name) != 0) return true;
   }
   return false;

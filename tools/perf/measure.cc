@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "beside.h"
 #include "failure.h"
 #include "layout.h"
 #include "pattern.h"
@@ -75,10 +77,10 @@ class Posts {
 
   Transfer post(std::uint64_t count) const {
     const Slot& lists = slots_[count % slots_.size()];
-    if (lists.prepared.valid()) return lists.prepared.post();
+    if (lists.prepared.valid()) return lists.prepared.post(options_);
     switch (operation_) {
-      case Operation::kWrite: return connection_.write(lists.local, lists.remote);
-      case Operation::kRead: return connection_.read(lists.local, lists.remote);
+      case Operation::kWrite: return connection_.write(lists.local, lists.remote, options_);
+      case Operation::kRead: return connection_.read(lists.local, lists.remote, options_);
       case Operation::kSend: return connection_.send(lists.local);
       case Operation::kNotify: break;
     }
@@ -110,6 +112,7 @@ class Posts {
   Posts(Connection connection, const Row& row, std::span<const std::byte> bytes, Layout layout)
       : connection_(std::move(connection)),
         operation_(row.operation),
+        options_{.priority = row.priority, .rate = row.rate},
         blocks_(row.blocks),
         size_(row.size),
         bytes_(bytes),
@@ -127,6 +130,7 @@ class Posts {
 
   Connection connection_;
   Operation operation_;
+  PostOptions options_;
   std::uint64_t blocks_;
   std::uint64_t size_;
   std::span<const std::byte> bytes_;
@@ -247,7 +251,23 @@ Status stay_awake(const Connection& connection, const Row& row, const Buffer& mi
   return moved;
 }
 
-Status transfer_timed(const Posts& posts, const Row& row, Figures& figures) {
+/// Null for a row without.
+Result<std::unique_ptr<Beside>> start_beside(Endpoint& endpoint, const std::string& memory,
+                                             const Connection& connection, const Row& row,
+                                             const Reply& reply) {
+  if (row.beside == 0) return nullptr;
+  if (!reply.spare || reply.spare->size < row.beside) {
+    return fail(ErrorCode::kProtocol, "the server sent no memory for bulk transfers beside");
+  }
+  auto buffer = Buffer::allocate(endpoint, memory, row.beside);
+  if (!buffer) return tl::unexpected(buffer.error());
+  const auto remote = import(connection, *reply.spare);
+  if (!remote) return tl::unexpected(remote.error());
+  return std::make_unique<Beside>(connection, row, std::move(*buffer),
+                                  RemoteSpan{*remote, reply.spare->address, row.beside});
+}
+
+Status transfer_timed(const Posts& posts, const Row& row, const Beside* beside, Figures& figures) {
   Window first(posts, 1);
   for (std::uint64_t i = 0; i < kFirst; ++i) {
     std::this_thread::sleep_for(row.pause);
@@ -259,8 +279,12 @@ Status transfer_timed(const Posts& posts, const Row& row, Figures& figures) {
   if (const Status warmed = warm.run(Clock::now() + kWarmUp, 1); !warmed) return warmed;
   Window window(posts, row.depth, warm.posted());
   const auto start = Clock::now();
+  const std::uint64_t before = beside != nullptr ? beside->bytes() : 0;
   if (const Status moved = window.run(start + row.duration, posts.slots()); !moved) return moved;
   figures.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (beside != nullptr) {
+    figures.beside_gbytes_per_second = static_cast<double>(beside->bytes() - before) / figures.seconds / 1e9;
+  }
   figures.transfers = window.completed();
   figures.latency_us_p50 = percentile(window.latencies_us(), 0.50);
   figures.latency_us_p99 = percentile(window.latencies_us(), 0.99);
@@ -303,7 +327,10 @@ Result<Figures> measure(Endpoint& endpoint, const std::string& memory, const Buf
       const Status awake = stay_awake(exchange.connection(), row, spare, *reply->spare);
       if (!awake) return tl::unexpected(awake.error());
     }
-    const Status moved = timed ? transfer_timed(*posts, row, figures) : transfer_once(*posts, row);
+    auto beside = start_beside(endpoint, memory, exchange.connection(), timed ? row : Row{}, *reply);
+    if (!beside) return tl::unexpected(beside.error());
+    Status moved = timed ? transfer_timed(*posts, row, beside->get(), figures) : transfer_once(*posts, row);
+    if (*beside && moved) moved = (*beside)->stop();
     if (!moved) return tl::unexpected(moved.error());
     if (!row.verify) break;
     auto fault = rounds.check(seed, posts->slots());

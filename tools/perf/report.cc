@@ -91,6 +91,10 @@ void Report::row(const Row& row, const Figures& figures) {
              !row.verify        ? "not checked"
              : figures.verified ? "yes"
                                 : "NO");
+  if (row.beside != 0) {
+    fmt::print(table_, "  beside: transfers of {}: {:.3f} GB/s\n", format_size(row.beside),
+               figures.beside_gbytes_per_second);
+  }
   std::fflush(table_);
   if (!json_) return;
   const nlohmann::ordered_json object{
@@ -109,6 +113,10 @@ void Report::row(const Row& row, const Figures& figures) {
       {"tenth_us", figures.tenth_us},
       {"pause_ms", row.pause.count()},
       {"awake", row.awake},
+      {"priority", to_string(row.priority)},
+      {"rate", row.rate},
+      {"beside_bytes", row.beside},
+      {"beside_gbytes_per_second", figures.beside_gbytes_per_second},
       {"verified", figures.verified},
       {"machine", machine_},
       {"date", today()},

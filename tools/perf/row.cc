@@ -33,6 +33,22 @@ Result<Operation> parse_operation(std::string_view text) {
   return fail(ErrorCode::kInvalidArgument, "\"{}\" is not an operation: write, read, send or notify", text);
 }
 
+std::string_view to_string(Priority priority) {
+  switch (priority) {
+    case Priority::kHigh: return "high";
+    case Priority::kNormal: return "normal";
+    case Priority::kLow: return "low";
+  }
+  return "unknown";
+}
+
+Result<Priority> parse_priority(std::string_view text) {
+  for (const Priority priority : {Priority::kHigh, Priority::kNormal, Priority::kLow}) {
+    if (text == to_string(priority)) return priority;
+  }
+  return fail(ErrorCode::kInvalidArgument, "\"{}\" is not a priority: high, normal or low", text);
+}
+
 Status check(const Row& row) {
   if (row.size == 0 || row.size > kMaxTransferBytes || row.blocks == 0 || row.blocks > kMaxBlocks ||
       row.transfer_bytes() > kMaxTransferBytes) {
@@ -42,6 +58,14 @@ Status check(const Row& row) {
   if (row.operation == Operation::kNotify && row.transfer_bytes() > kMaxNotifyBytes) {
     return fail(ErrorCode::kInvalidArgument, "notifications of {} bytes: at most {}", row.transfer_bytes(),
                 kMaxNotifyBytes);
+  }
+  const bool one_sided = row.operation == Operation::kWrite || row.operation == Operation::kRead;
+  if (!one_sided && (row.priority != Priority::kNormal || row.rate != 0 || row.beside != 0)) {
+    return fail(ErrorCode::kInvalidArgument, "a priority, a rate or a load beside of a {}: of write and read",
+                to_string(row.operation));
+  }
+  if (row.beside > kMaxTransferBytes) {
+    return fail(ErrorCode::kInvalidArgument, "{} bytes beside: at most {}", row.beside, kMaxTransferBytes);
   }
   if (row.depth == 0 || row.depth > kMaxDepth) {
     return fail(ErrorCode::kInvalidArgument, "the depth {} is not between 1 and {}", row.depth, kMaxDepth);

@@ -10,6 +10,7 @@
 #include "p2p/memory.h"
 #include "p2p/result.h"
 #include "p2p/stats.h"
+#include "p2p/transfer.h"
 
 namespace p2p::perf {
 
@@ -17,6 +18,8 @@ enum class Operation { kWrite, kRead, kSend, kNotify };
 
 std::string_view to_string(Operation operation);
 Result<Operation> parse_operation(std::string_view text);
+std::string_view to_string(Priority priority);
+Result<Priority> parse_priority(std::string_view text);
 
 /// One line of the table: what is measured.
 struct Row {
@@ -31,7 +34,10 @@ struct Row {
   bool awake = false;                  ///< other memory is copied until the first transfer
   bool verify = true;
   bool prepared = false;
-  std::uint64_t seed = 0;  ///< of this row's patterns and places
+  Priority priority = Priority::kNormal;  ///< of writes and reads
+  std::uint64_t rate = 0;                 ///< of each of them, bytes a second; 0: no bound
+  std::uint64_t beside = 0;               ///< bytes of each bulk transfer (beside.h); 0: none
+  std::uint64_t seed = 0;                 ///< of this row's patterns and places
 
   std::uint64_t transfer_bytes() const { return size * blocks; }
 };
@@ -53,6 +59,7 @@ struct Figures {
   double first_us = 0;  ///< of the first transfer between these regions, from post to done, after Row::pause
                         ///< or behind the copies of Row::awake
   double tenth_us = 0;  ///< of the tenth, likewise
+  double beside_gbytes_per_second = 0;  ///< of the bulk transfers meanwhile
   MemoryKind remote = MemoryKind::kHost;
   bool verified = false;
   std::string fault;  ///< what was wrong at the destination

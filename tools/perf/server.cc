@@ -30,10 +30,21 @@ class ServedRow {
     Layout layout(row, Side::kServer);
     auto buffer = Buffer::allocate(endpoint, memory, layout.bytes());
     if (!buffer) return tl::unexpected(buffer.error());
-    return ServedRow(row, std::move(layout), std::move(*buffer));
+    ServedRow served(row, std::move(layout), std::move(*buffer));
+    if (row.beside == 0) return served;
+    auto beside = Buffer::allocate(endpoint, memory, row.beside);
+    if (!beside) return tl::unexpected(beside.error());
+    served.beside_.emplace(std::move(*beside));
+    return served;
   }
 
   RegionDescriptor descriptor() const { return buffer_.region().descriptor(); }
+
+  /// Memory for bulk transfers beside; nothing: the row has none.
+  std::optional<RegionDescriptor> beside() const {
+    return beside_ ? std::optional(beside_->region().descriptor()) : std::nullopt;
+  }
+
   /// Takes what the client sends or notifies, until it says that this was all.
   Status take_all(Exchange& exchange) {
     switch (row_.operation) {
@@ -111,6 +122,7 @@ class ServedRow {
   Row row_;
   Layout layout_;
   Buffer buffer_;
+  std::optional<Buffer> beside_;
   std::vector<LocalSpan> spans_;
 };
 
@@ -149,7 +161,7 @@ class Service {
         if (!row) return Reply{.error = row.error().message};
         row_.emplace(std::move(*row));
         reply.descriptor = row_->descriptor();
-        reply.spare = spare_.region().descriptor();
+        reply.spare = row_->beside().value_or(spare_.region().descriptor());
         break;
       }
       case Request::kArm:

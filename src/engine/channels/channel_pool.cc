@@ -26,12 +26,20 @@ ChannelStates::Rules rules_of(const Capabilities& can, Role role, const Options&
           .connect_timeout = options.connect_timeout};
 }
 
+std::shared_ptr<Lane> make_lane(const ChannelPool::Setup& setup, const Capabilities& can) {
+  const auto later = [&reactor = *setup.context->reactor](std::chrono::nanoseconds time,
+                                                          std::function<void()> task) {
+    reactor.post([&reactor, time, task = std::move(task)] { reactor.after(time, task); });
+  };
+  return std::make_shared<Lane>(Policy::of(can, setup.context->options), can.reopens ? setup.want : nullptr,
+                                setup.bulk, later);
+}
+
 }  // namespace
 
 ChannelPool::ChannelPool(Setup setup)
     : setup_(std::move(setup)),
-      lane_(std::make_shared<Lane>(Policy::of(transport().capabilities(), setup_.context->options),
-                                   transport().capabilities().reopens ? setup_.want : nullptr, setup_.bulk)),
+      lane_(make_lane(setup_, transport().capabilities())),
       states_(rules_of(transport().capabilities(), setup_.role, setup_.context->options)) {}
 
 Result<std::shared_ptr<ChannelRunner>> ChannelPool::open_runner(const Rail& rail, std::uint32_t number) {

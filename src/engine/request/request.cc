@@ -7,6 +7,17 @@
 #include "base/error.h"
 
 namespace p2p::engine {
+namespace {
+
+// What a rate allows at once: timers are not more exact, and shorter turns of a thread cost more than they
+// move.
+constexpr std::chrono::milliseconds kBurst{5};
+constexpr std::uint64_t kLeastBurst = std::uint64_t{16} << 10;
+
+// Of a timer that was late, so much is made up for.
+constexpr std::chrono::milliseconds kCatchUp{20};
+
+}  // namespace
 
 bool Request::aborted() const {
   if (failed_.load(std::memory_order_acquire) || state()->cancelled()) return true;
@@ -14,6 +25,24 @@ bool Request::aborted() const {
     if (remote->state() != RemoteRegion::State::kReady) return true;
   }
   return false;
+}
+
+std::uint64_t Request::burst() const {
+  const double bytes = static_cast<double>(post_.rate) * std::chrono::duration<double>(kBurst).count();
+  return std::max(kLeastBurst, static_cast<std::uint64_t>(bytes));
+}
+
+std::chrono::steady_clock::time_point Request::spend(std::uint64_t bytes,
+                                                     std::chrono::steady_clock::time_point now) {
+  using Clock = std::chrono::steady_clock;
+  const std::chrono::duration<double> time(static_cast<double>(bytes) / static_cast<double>(post_.rate));
+  MutexLock lock(mutex_);
+  if (paid_until_ == Clock::time_point{}) paid_until_ = now;
+  // A clock's range ends before that of what 1 byte a second may ask for.
+  paid_until_ = std::max(paid_until_, now - kCatchUp) +
+                std::chrono::duration_cast<Clock::duration>(
+                    std::min<std::chrono::duration<double>>(time, std::chrono::hours(24)));
+  return paid_until_ - now > kBurst ? paid_until_ : now;
 }
 
 void Request::set_error(Error error) {

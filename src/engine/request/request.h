@@ -17,6 +17,7 @@
 #include "engine/request/stream_dependency.h"
 #include "engine/request/stripe.h"
 #include "engine/request/transfer.h"
+#include "p2p/transfer.h"
 #include "transport/batch.h"
 
 namespace p2p::engine {
@@ -56,6 +57,8 @@ class Request {
     std::shared_ptr<TransferState> state;
     std::shared_ptr<const StreamDependency> dependency;  ///< what its memory waits for; null: nothing
     std::optional<std::string> notification;
+    Priority priority = Priority::kNormal;
+    std::uint64_t rate = 0;  ///< bytes a second; 0: no bound
   };
 
   Request(std::shared_ptr<RequestOwner> owner, Post post)
@@ -68,6 +71,15 @@ class Request {
   const std::optional<std::string>& notification() const { return post_.notification; }
 
   const StreamDependency* dependency() const { return post_.dependency.get(); }
+
+  Priority priority() const { return post_.priority; }
+  bool paced() const { return post_.rate != 0; }
+
+  /// Of a paced one: the bytes that its rate allows at once.
+  std::uint64_t burst() const;
+
+  /// Of a paced one: so many bytes of it go to a channel. When the next may.
+  std::chrono::steady_clock::time_point spend(std::uint64_t bytes, std::chrono::steady_clock::time_point now);
 
   /// The rest of it need not be done: it failed, was cancelled, or a region of it is gone.
   bool aborted() const;
@@ -103,7 +115,8 @@ class Request {
   mutable Mutex mutex_;
   std::optional<Error> error_ P2P_GUARDED_BY(mutex_);
   std::vector<Reroute> reroutes_ P2P_GUARDED_BY(mutex_);
-  std::atomic<bool> rerouted_{false};  // there are some
+  std::chrono::steady_clock::time_point paid_until_ P2P_GUARDED_BY(mutex_){};  // by its rate
+  std::atomic<bool> rerouted_{false};                                          // there are some
 };
 
 /// What a lane has to do of a request: all of a portion at first, from which batches are cut; those that
@@ -134,6 +147,7 @@ struct WorkItem {
   Clock::time_point lost_at{};  ///< of its channels the first one
 
   std::size_t transport = 0;  ///< that it is to go over
+  Clock::time_point due{};    ///< no channel gets any of it before; of a paced request
 
   /// It is done. The outcome of the request is told by `actions` if this was its last.
   void close(PostUnlockActions& actions);

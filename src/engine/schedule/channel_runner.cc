@@ -84,10 +84,10 @@ bool ChannelRunner::move_on(PostUnlockActions& actions, WorkItem* first) {
   bool moved = progress(actions);
   more_ = false;
   if (!ready_ && channel_->state() == ChannelState::kReady) {
-    ready_ = true;
+    ready_ = moved = true;
     description_ = channel_->describe();
     encrypted_ = channel_->encrypted();
-    moved = true;
+    pace_.set_round_trip(channel_->round_trip());
     lane_->add(shared_from_this());
     report({}, actions);
   }
@@ -95,7 +95,7 @@ bool ChannelRunner::move_on(PostUnlockActions& actions, WorkItem* first) {
   if (ready_ && channel_->state() == ChannelState::kReady && post_work(actions, first)) {
     moved = true;
     if (channel_->busy()) {  // a copy is done when post returns
-      if (progress(actions) && full_) more_ = true;
+      if (progress(actions) && (full_ || lane_->queued() != 0)) more_ = true;
       move_messages(actions);
     }
   }

@@ -5,7 +5,6 @@
 #include <utility>
 
 namespace p2p::engine {
-
 std::shared_ptr<ChannelRunner> Lane::submit(WorkItem item, PostUnlockActions& actions) {
   if (const StreamDependency* const dependency = item.request->dependency()) {
     const Result<bool> met = dependency->met();
@@ -45,6 +44,7 @@ RunnerList Lane::admit(WorkItem& item, bool may_stay, PostUnlockActions& actions
     item.request.reset();
     return {};
   }
+  use_.note(item.request->priority());
   if (!may_stay || !starts_at_once(item)) {
     queue_.push(std::exchange(item, {}));
     note_queued();
@@ -57,6 +57,7 @@ bool Lane::starts_at_once(const WorkItem& item) const {
   const BatchLimits& limits = policy().limits;
   return !runners_.empty() && queued_.load(std::memory_order_relaxed) == 0 && !runners_.of_several_rails() &&
          !small_.load(std::memory_order_relaxed) && item.batch.segments.size() <= limits.segments &&
+         !item.request->paced() && !(use_.several() && use_.yields(item.request->priority(), Clock::now())) &&
          item.batch.bytes <= policy().share(item.batch.bytes, runners_.size()) && !item.request->aborted();
 }
 
@@ -96,11 +97,10 @@ std::uint64_t Lane::most_bytes(const ChannelRunner& runner) const {
 }
 
 // The other one looks by itself when something of it ends, and is woken if it has nothing under way.
-bool Lane::leaves_to_another(const ChannelRunner& runner, PostUnlockActions& actions) {
-  const bool alike = !runners_.of_several_rails() && !small_.load(std::memory_order_relaxed);
-  if (alike || queue_.empty()) return false;
+bool Lane::leaves_to_another(const ChannelRunner& runner, Priority priority, PostUnlockActions& actions) {
+  if (!runners_.of_several_rails() && !small_.load(std::memory_order_relaxed)) return false;
   const auto now = Clock::now();
-  Asking asking{.batch = queue_.next_bytes(most_bytes(runner))};
+  Asking asking{.batch = queue_.next_bytes(priority, most_bytes(runner))};
   standings_.clear();
   for (const auto& one : runners_) {
     if (one.get() == &runner) asking.channel = standings_.size();
@@ -118,10 +118,31 @@ std::optional<WorkItem> Lane::pull(const ChannelRunner& runner, PostUnlockAction
   if (queued_.load() == 0) return std::nullopt;
   MutexLock lock(mutex_);
   if (runners_.empty()) return std::nullopt;  // at rest: whoever asks is on its way out
-  if (leaves_to_another(runner, actions)) return std::nullopt;
-  auto item = queue_.next(policy(), most_bytes(runner), runners_.size(), actions);
+  const auto now = use_.several() || queue_.needs_clock() ? Clock::now() : Clock::time_point{};
+  const auto choice = queue_.first(now);
+  if (!choice) return wake_when_due(actions), std::nullopt;
+  BatchLimits limits{most_bytes(runner), policy().limits.segments};
+  if (use_.yields(choice->priority, now)) {
+    limits.bytes = std::min(limits.bytes, policy().short_batch(runner.pace(), choice->owed));
+    if (limits.bytes == 0) return std::nullopt;
+  }
+  if (leaves_to_another(runner, choice->priority, actions)) return std::nullopt;
+  auto item = queue_.take(choice->priority, policy(), {limits, runners_.size(), now}, actions);
+  wake_when_due(actions);
   note_queued();
   return item;
+}
+
+void Lane::wake_when_due(PostUnlockActions& actions) {
+  const auto due = queue_.next_due();
+  if (!due) return;
+  const auto ring = [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->alarm_.clear();
+    self->wake_all();
+  };
+  alarm_.set(*due, ring, actions);
 }
 
 // Who was woken for this work counted on the runner to take more of it. One that has nothing under way itself
@@ -168,6 +189,7 @@ void Lane::admit_ready(const ChannelRunner& runner, PostUnlockActions& actions) 
       for (WorkItem& item : open) item.refuse(*refusal_, actions);
       return;
     }
+    for (const WorkItem& item : open) use_.note(item.request->priority());
     queue_.push_all(std::move(open));
     note_queued();
     runners = runners_;

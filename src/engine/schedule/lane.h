@@ -14,8 +14,10 @@
 #include "base/mutex.h"
 #include "engine/observe/path_history.h"
 #include "engine/request/request.h"
+#include "engine/schedule/alarm.h"
 #include "engine/schedule/item_queue.h"
 #include "engine/schedule/policy.h"
+#include "engine/schedule/priority_use.h"
 #include "engine/schedule/rail_balancer.h"
 #include "engine/schedule/runner_list.h"
 #include "engine/schedule/stream_wait_queue.h"
@@ -24,18 +26,19 @@ namespace p2p::engine {
 
 /// One transport of one connection: the channels that are up and the items that wait for them. Channels
 /// pull, so that a slow one carries less. Items take turns, batch by batch, so that a short one does not
-/// wait for a long one. Of rails of unlike speeds (rail_balancer.h) a slow one leaves the last of the work to
-/// others, so that all end at one time. An item whose CUDA stream is still at work waits apart and uses
-/// no in-flight slot; the first channel's worker polls the streams. Thread-safe; the mutex is never held
-/// while a channel works.
+/// wait for a long one, and higher classes of priority go first. Of rails of unlike speeds (rail_balancer.h)
+/// a slow one leaves the last of the work to others, so that all end at one time. An item whose CUDA stream
+/// is still at work waits apart and uses no in-flight slot; the first channel's worker polls the streams.
+/// Thread-safe; the mutex is never held while a channel works.
 class Lane : public std::enable_shared_from_this<Lane> {
  public:
   /// The end of the last channel leaves a lane open: what waits there goes over those that come, until its
   /// owner closes it or gives it up. `want` is told, on any thread, when there is work and no channel; null:
-  /// none can be had. `bulk` is told, on any thread, when a large transfer comes after `watch`.
+  /// none can be had. `bulk` is told, on any thread, when a large transfer comes after `watch`. `later` wakes
+  /// it for paced requests.
   explicit Lane(const Policy& policy, std::function<void()> want = nullptr,
-                std::function<void()> bulk = nullptr)
-      : policy_(policy), want_(std::move(want)), bulk_(std::move(bulk)) {}
+                std::function<void()> bulk = nullptr, Alarm::Later later = nullptr)
+      : policy_(policy), want_(std::move(want)), bulk_(std::move(bulk)), alarm_(std::move(later)) {}
 
   using Clock = std::chrono::steady_clock;
 
@@ -52,7 +55,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   /// Takes back what was under way: it goes before what has not begun.
   void return_item(WorkItem item, PostUnlockActions& actions);
 
-  /// Has workers look at items that became aborted.
+  /// Has workers look at items that became aborted, or are due.
   void wake_all();
 
   /// The connection is over: fails what waits and all that comes, with `error`. The first of this and
@@ -141,7 +144,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
   bool starts_at_once(const WorkItem& item) const P2P_REQUIRES(mutex_);
   RunnerList admit(WorkItem& item, bool may_stay, PostUnlockActions& actions);
   void set_runners(RunnerList runners) P2P_REQUIRES(mutex_);
-  bool leaves_to_another(const ChannelRunner& runner, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  void wake_when_due(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  bool leaves_to_another(const ChannelRunner& runner, Priority priority, PostUnlockActions& actions)
+      P2P_REQUIRES(mutex_);
   std::uint64_t most_bytes(const ChannelRunner& runner) const;
   void note_bulk(std::uint64_t bytes, PostUnlockActions& actions);
   std::shared_ptr<ChannelRunner> start_here(const RunnerList& runners, std::size_t turn,
@@ -166,6 +171,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::vector<RunnerLoad> standings_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
   std::optional<Refusal> refusal_ P2P_GUARDED_BY(mutex_);     // closed or given up
   std::atomic<std::size_t> queued_{0};                        // its size; written with the mutex held
+  PriorityUse use_ P2P_GUARDED_BY(mutex_);
+  Alarm alarm_;                                 // for resting items
   bool wanted_ P2P_GUARDED_BY(mutex_) = false;  // `want` was told, and no channel has come since
   bool rests_ P2P_GUARDED_BY(mutex_) = false;   // its channels were taken away, and none has come since
 };

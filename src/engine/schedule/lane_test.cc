@@ -115,6 +115,56 @@ TEST_F(LaneTest, WhileNothingIsUnderWayTheFirstChannelServes) {
   runners_.clear();
 }
 
+TEST_F(LaneTest, AfterAHigherClassALowerOneKeepsItsQueueShort) {
+  lane_ = std::make_shared<Lane>(Policy::spread({1 << 20, 8}, 50us));
+  const auto channel = add_channel();
+  channel->window = 100;
+  const auto posts = [&] {
+    channel->posts = 0;
+    channel->hold = true;
+    const auto state = submit(1, 8 << 20);
+    EXPECT_TRUE(eventually([&] { return channel->posts != 0; }));
+    lane_->wake_all();
+    std::promise<void> turned;  // whatever it was given by then it had taken
+    workers_[0]->post([&](PostUnlockActions&) { turned.set_value(); });
+    turned.get_future().wait();
+    const std::size_t count = channel->posts;
+    channel->hold = false;
+    lane_->wake_all();
+    EXPECT_TRUE(state->wait(20s));
+    expect_arrived(1, 8 << 20);
+    return count;
+  };
+  priority_ = Priority::kLow;
+  EXPECT_GE(posts(), 4U);  // as many as one turn gives
+  priority_ = Priority::kHigh;
+  ASSERT_TRUE(submit(1, 64)->wait(20s));
+  priority_ = Priority::kLow;
+  EXPECT_LE(posts(), 3U);
+}
+
+TEST_F(LaneTest, APacedTransferRestsUntilItIsDue) {
+  std::atomic<int> alarms{0};
+  lane_ = std::make_shared<Lane>(Policy::spread({1 << 20, 8}, 50us), nullptr, nullptr,
+                                 [&](std::chrono::nanoseconds time, const std::function<void()>&) {
+                                   EXPECT_GT(time, 1h);
+                                   ++alarms;
+                                 });
+  const auto channel = add_channel();
+  rate_ = 1;
+  const auto state = submit(1, 1 << 20);
+  EXPECT_TRUE(eventually([&] { return alarms == 1; }));
+  EXPECT_EQ(channel->posts, 1U);
+  rate_ = 0;
+  const auto quick = submit(1, 1 << 20);  // is not held up by it
+  EXPECT_TRUE(quick->wait(20s));
+  EXPECT_FALSE(state->done());
+  EXPECT_EQ(alarms, 1);
+  state->cancel();
+  lane_->wake_all();
+  EXPECT_EQ(state->wait(20s).error().code, ErrorCode::kCancelled);
+}
+
 TEST_F(LaneTest, SendsALostChannelsPiecesOverAnother) {
   const auto lost = add_channel();
   add_channel();

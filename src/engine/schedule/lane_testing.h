@@ -148,7 +148,8 @@ class LaneTest : public ::testing::Test {
     list->portions.push_back(std::move(portion));
     list->locals = locals_;
     auto state = std::make_shared<TransferState>(list->bytes);
-    auto request = std::make_shared<Request>(finisher_, Request::Post{list, state, std::move(dependency)});
+    auto request = std::make_shared<Request>(
+        finisher_, Request::Post{list, state, std::move(dependency), {}, priority_, rate_});
     const SegmentList::Portion& all = list->portions.front();
     PostUnlockActions actions;
     started_ = lane_->submit({request, {.segments = all.segments, .bytes = all.bytes}}, actions);
@@ -176,6 +177,8 @@ class LaneTest : public ::testing::Test {
   std::shared_ptr<ChannelRunner> started_;       // by the last submit
   std::vector<std::shared_ptr<Region>> locals_;  // of what is submitted
   Operation operation_ = Operation::kWrite;      // that it is said to be
+  Priority priority_ = Priority::kNormal;        // of what is submitted
+  std::uint64_t rate_ = 0;                       // likewise
   std::vector<std::byte> source_;
   std::vector<std::byte> target_;
 };

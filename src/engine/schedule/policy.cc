@@ -37,6 +37,19 @@ std::uint64_t Policy::share(std::uint64_t left, std::size_t channels) const {
   return std::clamp(2 * left / std::max<std::size_t>(channels, 1), least_share, limits.bytes);
 }
 
+// Two batches, so that one moves while the end of the other is told, and what the path holds. The rate is
+// that of such queues: a share more lets it grow.
+std::uint64_t Policy::short_batch(const RateEstimator& channel, bool owed) const {
+  constexpr std::chrono::duration<double> kBatchTime = std::chrono::microseconds(25);
+  constexpr double kLeastBatch = 128U << 10;
+  constexpr double kGrowth = 1.25;
+  const double batch = std::max(kLeastBatch, channel.rate() * kBatchTime.count());
+  const double path = kGrowth * channel.rate() * std::chrono::duration<double>(channel.round_trip()).count();
+  const double flying = static_cast<double>(channel.flying());
+  if (!owed && channel.has_inflight() && flying > batch + path) return 0;
+  return static_cast<std::uint64_t>(batch);
+}
+
 Policy Policy::of(const Capabilities& capabilities, const Options& options) {
   BatchLimits limits{capabilities.max_batch_bytes, capabilities.max_batch_segments};
   const bool callers = capabilities.scheduling == Scheduling::kByCaller;

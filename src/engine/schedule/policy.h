@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "engine/request/stripe.h"
+#include "engine/schedule/rate_estimator.h"
 #include "p2p/options.h"
 #include "transport/transport.h"
 
@@ -90,6 +91,10 @@ struct Policy {
   std::size_t channels_worth(std::uint64_t bytes, std::size_t channels) const {
     return bytes / std::max(thread_bytes, share(bytes, channels)) + 1;
   }
+
+  /// Bytes of the next batch of a channel while a higher class may come at any time, so that that one finds
+  /// little before it; 0: it has enough under way, unless the batch is `owed`.
+  std::uint64_t short_batch(const RateEstimator& channel, bool owed) const;
 
   bool inline_eligible(const Batch& all) const {
     return all.bytes <= (all.segments.size() == 1 ? start_block_bytes : start_bytes);

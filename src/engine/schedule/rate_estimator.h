@@ -28,6 +28,10 @@ class RateEstimator {
   double rate() const { return rate_.load(std::memory_order_relaxed); }  ///< the last one; bytes a second
   std::uint64_t flying() const { return flying_.load(std::memory_order_relaxed); }  ///< their bytes
 
+  /// Of the channel's path; 0: not known. Set before others read it.
+  std::chrono::nanoseconds round_trip() const { return round_trip_; }
+  void set_round_trip(std::chrono::nanoseconds time) { round_trip_ = time; }
+
   void sent(std::uint64_t bytes);
   void ended(std::uint64_t bytes);
 
@@ -42,6 +46,7 @@ class RateEstimator {
  private:
   void rest();
 
+  std::chrono::nanoseconds round_trip_{0};
   std::atomic<std::size_t> items_{0};
   std::atomic<std::uint64_t> flying_{0};
   std::atomic<double> rate_{0};

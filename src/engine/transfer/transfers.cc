@@ -88,7 +88,8 @@ std::shared_ptr<ChannelRunner> Transfers::launch(const std::shared_ptr<const Seg
     return nullptr;
   }
   const auto request = std::make_shared<Request>(
-      shared_from_this(), Request::Post{list, state, std::move(dependency), options.notification});
+      shared_from_this(), Request::Post{list, state, std::move(dependency), options.notification,
+                                        options.priority, options.rate});
   if (list->portions.empty()) {
     request->end();
     return nullptr;
