@@ -46,6 +46,9 @@ Status Backend::start(const nixlBackendInitParams& init) {
   }
   const auto options = read_options(init.customParams == nullptr ? nixl_b_params_t{} : *init.customParams);
   if (!options) return tl::unexpected(options.error());
+  auto posts = read_posts(init.customParams == nullptr ? nixl_b_params_t{} : *init.customParams);
+  if (!posts) return tl::unexpected(posts.error());
+  posts_ = *posts;
   auto endpoint = Endpoint::create(*options);
   if (!endpoint) return tl::unexpected(endpoint.error());
   endpoint_.emplace(std::move(*endpoint));
@@ -154,7 +157,7 @@ nixl_status_t Backend::postXfer(const nixl_xfer_op_t& operation, const nixlDescL
   if (request == nullptr)
     return refuse({ErrorCode::kInvalidArgument, "post a transfer that was not prepared"});
   if (request->active()) return NIXL_ERR_REPOST_ACTIVE;
-  PostOptions accompanying;
+  PostOptions accompanying = posts_;
   if (options != nullptr && options->hasNotif) accompanying.notification = options->notifMsg;
   if (const Status posted = request->post({operation, local, remote}, accompanying); !posted) {
     return refuse(posted.error());

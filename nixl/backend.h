@@ -79,6 +79,7 @@ class Backend final : public nixlBackendEngine {
   std::optional<Inbox> inbox_;
   std::string conn_info_;
   Peer::Timing timing_;
+  PostOptions posts_;  // how transfers are posted
   std::shared_ptr<Peer> self_;
 
   mutable std::shared_mutex mutex_;

@@ -2,9 +2,11 @@
 #include "parameters.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "failure.h"
@@ -18,6 +20,10 @@ constexpr std::string_view kPrefix = "UCCL_P2P_";
 // What programs give to the backend UCCL: its threads, and something that is nothing to this one.
 constexpr std::string_view kCpus = "num_cpus";
 constexpr std::string_view kInPython = "in_python";
+
+// Of PostOptions.
+constexpr std::string_view kPriority = "priority";
+constexpr std::string_view kRate = "rate";
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
@@ -39,6 +45,7 @@ std::map<std::string, std::string> variables() {
 nixl_b_params_t known_parameters() {
   nixl_b_params_t parameters;
   for (const auto& [name, variable] : variables()) parameters.emplace(name, "");
+  for (const auto name : {kPriority, kRate}) parameters.emplace(name, "");
   return parameters;
 }
 
@@ -47,7 +54,7 @@ Result<Options> read_options(const nixl_b_params_t& given) {
   if (!options) return options;
   const auto known = variables();
   for (const auto& [given_name, value] : given) {
-    if (given_name == kInPython) continue;
+    if (given_name == kInPython || given_name == kPriority || given_name == kRate) continue;
     const std::string name = given_name == kCpus ? "workers" : given_name;
     const auto variable = known.find(name);
     if (variable == known.end()) {
@@ -59,6 +66,31 @@ Result<Options> read_options(const nixl_b_params_t& given) {
     }
   }
   return options;
+}
+
+Result<PostOptions> read_posts(const nixl_b_params_t& given) {
+  PostOptions posts;
+  const auto find = [&](std::string_view name) {
+    const auto found = given.find(std::string(name));
+    return found == given.end() ? std::string() : found->second;
+  };
+  const auto bad = [](std::string_view name, const std::string& value, const std::string& wanted) {
+    return failure(ErrorCode::kInvalidArgument,
+                   "parameter " + std::string(name) + ": \"" + value + "\" is not " + wanted);
+  };
+  if (const std::string priority = find(kPriority); priority == "high") {
+    posts.priority = Priority::kHigh;
+  } else if (priority == "low") {
+    posts.priority = Priority::kLow;
+  } else if (!priority.empty() && priority != "normal") {
+    return bad(kPriority, priority, "high, normal or low");
+  }
+  const std::string rate = find(kRate);
+  const char* const end = rate.data() + rate.size();
+  if (rate.empty()) return posts;
+  const auto [last, error] = std::from_chars(rate.data(), end, posts.rate);
+  if (error != std::errc() || last != end) return bad(kRate, rate, "a number of bytes a second");
+  return posts;
 }
 
 }  // namespace p2p::nixl
