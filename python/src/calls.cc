@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -38,12 +39,12 @@ constexpr std::array kTwoSided{
 struct AtOnce {
   static constexpr const char* kSuffix = "";
   static constexpr const char* kText = "Returns True when done, else False with last_error().";
-  static bool carry_out(Result<Plan> plan, const Stream& stream) { return finish(std::move(plan), stream); }
+  static bool carry_out(Result<Plan> plan, const How& how) { return finish(std::move(plan), how); }
 };
 struct Asynchronous {
   static constexpr const char* kSuffix = "_async";
   static constexpr const char* kText = "Returns (ok, transfer_id) at once.";
-  static OkAndId carry_out(Result<Plan> plan, const Stream& stream) { return begin(std::move(plan), stream); }
+  static OkAndId carry_out(Result<Plan> plan, const How& how) { return begin(std::move(plan), how); }
 };
 
 constexpr const char* kTensor =
@@ -74,88 +75,95 @@ Tensor tensor_for(const Row& row, nb::handle object) {
 template <class End>
 void bind_registered_access(PyClass& endpoint, const Row& row, const Names<End>& names) {
   const auto one = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
-                          std::uint64_t ptr, std::size_t size, const Blob& meta, const nb::object& stream) {
-    const Stream behind(stream);
+                          std::uint64_t ptr, std::size_t size, const Blob& meta, const nb::object& stream,
+                          std::string_view priority, std::uint64_t rate) {
+    const How how{Stream(stream), priority_of(priority), rate};
     return End::carry_out(
-        plan_access(self, row.verb, conn_id, in_region(mr_id, ptr, size), BlobKind::kDescriptor, meta),
-        behind);
+        plan_access(self, row.verb, conn_id, in_region(mr_id, ptr, size), BlobKind::kDescriptor, meta), how);
   };
   const auto tensor = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
-                             nb::handle object, const Blob& meta, const nb::object& stream) {
+                             nb::handle object, const Blob& meta, const nb::object& stream,
+                             std::string_view priority, std::uint64_t rate) {
     const Tensor all = tensor_for(row, object);
-    const Stream behind(stream, all);
+    const How how{Stream(stream, all), priority_of(priority), rate};
     return End::carry_out(
-        plan_access(self, row.verb, conn_id, in_region(mr_id, all), BlobKind::kDescriptor, meta), behind);
+        plan_access(self, row.verb, conn_id, in_region(mr_id, all), BlobKind::kDescriptor, meta), how);
   };
   const auto many = [&row](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids,
                            const Numbers& ptrs, const Numbers& sizes, const Blobs& blobs,
-                           std::optional<std::size_t> num_iovs, const nb::object& stream) {
-    const Stream behind(stream);
+                           std::optional<std::size_t> num_iovs, const nb::object& stream,
+                           std::string_view priority, std::uint64_t rate) {
+    const How how{Stream(stream), priority_of(priority), rate};
     return End::carry_out(plan_access(self, row.verb, conn_id, in_regions(ids, ptrs, sizes, num_iovs),
                                       BlobKind::kDescriptor, blobs),
-                          behind);
+                          how);
   };
   const std::string text = names.text +
                            "\n\nptr lies in the local region mr_id; meta are the 64 bytes that the peer's "
                            "advertise() gave.\nThe peer calls nothing.";
   endpoint
       .def(names.one.c_str(), one, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, "meta"_a, nb::kw_only(),
-           "stream"_a = nb::none(), (text + kStreamText).c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, (text + kHowText).c_str())
       .def(names.one.c_str(), one, "conn_id"_a, "mr_id"_a, nb::arg(row.pointer), "size"_a, "slot_item"_a,
-           nb::kw_only(), "stream"_a = nb::none())
+           nb::kw_only(), "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0)
       .def(names.one.c_str(), tensor, "conn_id"_a, "mr_id"_a, "tensor"_a, "meta"_a, nb::kw_only(),
-           "stream"_a = nb::none(), (std::string(kTensor) + kTensorStream).c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0,
+           (std::string(kTensor) + kTensorStream).c_str())
       .def(names.many.c_str(), many, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "meta_blob_v"_a,
-           "num_iovs"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(),
+           "num_iovs"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(), "priority"_a = "normal",
+           "rate"_a = 0,
            (text + kLists + " 64-bit integers are read in place,\nand meta may be a uint8 array (n, 64)." +
-            kStreamText)
+            kHowText)
                .c_str())
       .def(names.many.c_str(), many, "conn_id"_a, "mr_id_list"_a, nb::arg(row.pointers), "size_list"_a,
-           "slot_item_list"_a, "num_iovs"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none());
+           "slot_item_list"_a, "num_iovs"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(),
+           "priority"_a = "normal", "rate"_a = 0);
 }
 
 template <class End>
 void bind_access_by_address(PyClass& endpoint, const Row& row, const Names<End>& names) {
   const auto one = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr, std::size_t size,
-                          const Blob& info, const nb::object& stream) {
-    const Stream behind(stream);
+                          const Blob& info, const nb::object& stream, std::string_view priority,
+                          std::uint64_t rate) {
+    const How how{Stream(stream), priority_of(priority), rate};
     return End::carry_out(
-        plan_access(self, row.verb, conn_id, at_address(ptr, size), BlobKind::kTicket, info), behind);
+        plan_access(self, row.verb, conn_id, at_address(ptr, size), BlobKind::kTicket, info), how);
   };
   const auto tensor = [&row](BlobKind kind) {
     return [&row, kind](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object, const Blob& blob,
-                        const nb::object& stream) {
+                        const nb::object& stream, std::string_view priority, std::uint64_t rate) {
       const Tensor all = tensor_for(row, object);
-      const Stream behind(stream, all);
-      return End::carry_out(plan_access(self, row.verb, conn_id, at_address(all), kind, blob), behind);
+      const How how{Stream(stream, all), priority_of(priority), rate};
+      return End::carry_out(plan_access(self, row.verb, conn_id, at_address(all), kind, blob), how);
     };
   };
   const auto many = [&row](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ptrs,
-                           const Numbers& sizes, const Blobs& infos, const nb::object& stream) {
-    const Stream behind(stream);
+                           const Numbers& sizes, const Blobs& infos, const nb::object& stream,
+                           std::string_view priority, std::uint64_t rate) {
+    const How how{Stream(stream), priority_of(priority), rate};
     return End::carry_out(
-        plan_access(self, row.verb, conn_id, at_addresses(ptrs, sizes), BlobKind::kTicket, infos), behind);
+        plan_access(self, row.verb, conn_id, at_addresses(ptrs, sizes), BlobKind::kTicket, infos), how);
   };
   const std::string text = names.text +
                            "\n\nNo registration is needed. info is what the peer's advertise_ipc() gave (88 "
                            "bytes; RuntimeError\nfor anything else)." +
-                           kStreamText;
+                           kHowText;
   const std::string of_tensor = std::string(kTensor) + "It need not be registered.\n" + kTensorStream;
   endpoint
       .def(names.one.c_str(), tensor(BlobKind::kDescriptor), "conn_id"_a, "tensor"_a, "meta"_a, nb::kw_only(),
-           "stream"_a = nb::none(), of_tensor.c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, of_tensor.c_str())
       .def(names.one_ipc.c_str(), one, "conn_id"_a, "ptr"_a, "size"_a, "info"_a, nb::kw_only(),
-           "stream"_a = nb::none(), text.c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, text.c_str())
       .def(names.one_ipc.c_str(), tensor(BlobKind::kTicket), "conn_id"_a, "tensor"_a, "info"_a, nb::kw_only(),
-           "stream"_a = nb::none(), of_tensor.c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, of_tensor.c_str())
       .def(names.many_ipc.c_str(), many, "conn_id"_a, "ptr_v"_a, "size_v"_a, "info_v"_a, nb::kw_only(),
-           "stream"_a = nb::none(), text.c_str());
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, text.c_str());
 }
 
 template <class End>
 void bind_messages(PyClass& endpoint, const Row& row, const Names<End>& names) {
   const auto carry_out = [&row](const PyEndpoint& self, std::uint64_t conn_id, Local local) {
-    return End::carry_out(plan_message(self, row.verb, conn_id, std::move(local)), Stream());
+    return End::carry_out(plan_message(self, row.verb, conn_id, std::move(local)), How{});
   };
   const auto one = [carry_out](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
                                std::uint64_t ptr, std::size_t size) {

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -163,8 +164,7 @@ Verb verb_of(std::string_view name) {
 }
 
 OkAndId transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::string& op_name,
-                 const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote,
-                 const nb::object& stream) {
+                 const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote, const How& how) {
   Plan plan = value_or_raise(open_plan(self, verb_of(op_name), conn_id));
   if (local.size() != remote.size()) {
     raise(Error{ErrorCode::kInvalidArgument, "transfer: " + std::to_string(local.size()) +
@@ -180,8 +180,7 @@ OkAndId transfer(const PyEndpoint& self, std::uint64_t conn_id, const std::strin
     here[i] = local_span(local[i].mr_id, local[i].addr, local[i].size);
     there[i] = *span;
   }
-  const Stream behind(stream);
-  return begin(std::move(plan), behind);
+  return begin(std::move(plan), how);
 }
 
 void bind_desc(nb::module_& module) {
@@ -220,15 +219,23 @@ void bind_descriptors(nb::module_& module, PyClass& endpoint) {
       .def(
           "deserialize_descs", [](const PyEndpoint&, const nb::bytes& bytes) { return deserialize(bytes); },
           "serialized_bytes"_a, "The reverse; [] for no bytes. Raises RuntimeError for other bytes.")
-      .def("transfer", &transfer, "conn_id"_a, "op_name"_a, "local_desc_list"_a, "remote_desc_list"_a,
-           nb::kw_only(), "stream"_a = nb::none(),
-           (std::string(
-                "Starts a 'read' or 'write' of each pair of XferDescs: (ok, transfer_id). The local sizes "
-                "count.\n\n"
-                "Raises RuntimeError for an unknown connection or operation and for lists of different "
-                "lengths.") +
-            kStreamText)
-               .c_str());
+      .def(
+          "transfer",
+          [](const PyEndpoint& self, std::uint64_t conn_id, const std::string& op_name,
+             const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote,
+             const nb::object& stream, std::string_view priority, std::uint64_t rate) {
+            const How how{Stream(stream), priority_of(priority), rate};
+            return transfer(self, conn_id, op_name, local, remote, how);
+          },
+          "conn_id"_a, "op_name"_a, "local_desc_list"_a, "remote_desc_list"_a, nb::kw_only(),
+          "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0,
+          (std::string(
+               "Starts a 'read' or 'write' of each pair of XferDescs: (ok, transfer_id). The local sizes "
+               "count.\n\n"
+               "Raises RuntimeError for an unknown connection or operation and for lists of different "
+               "lengths.") +
+           kHowText)
+              .c_str());
 }
 
 }  // namespace p2p::python

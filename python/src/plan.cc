@@ -3,8 +3,10 @@
 
 #include <array>
 #include <chrono>
+#include <string>
 
 namespace p2p::python {
+namespace nb = nanobind;
 namespace {
 
 Local one_span(std::uint64_t mr_id, std::uint64_t address, std::size_t size, bool by_address) {
@@ -40,12 +42,12 @@ bool cross(Plan& plan) {
 }
 
 /// Waits for a message. The peer may connect to this side only after that has begun.
-Status receive(Plan& plan, const Stream& stream) {
+Status receive(Plan& plan, const How& how) {
   for (;;) {
     Transfer transfer;
     {
       Released released;
-      transfer = plan.post(stream);
+      transfer = plan.post(how);
       (void)transfer.wait(kSlice);
     }
     bool moved = false;
@@ -108,9 +110,18 @@ Local at_addresses(const Numbers& addresses, const Numbers& sizes) {
   return local;
 }
 
-Transfer Plan::post(const Stream& stream, std::uint64_t id) const {
+Priority priority_of(std::string_view name) {
+  if (name == "high") return Priority::kHigh;
+  if (name == "normal") return Priority::kNormal;
+  if (name == "low") return Priority::kLow;
+  const std::string text = "priority: '" + std::string(name) + "' is none of 'high', 'normal' and 'low'";
+  throw nb::value_error(text.c_str());
+}
+
+Transfer Plan::post(const How& how, std::uint64_t id) const {
   const Connection& connection = link->connection;
-  const PostOptions options{.cuda_stream = stream.handle(), .trace_id = id};
+  const PostOptions options{
+      .cuda_stream = how.stream.handle(), .trace_id = id, .priority = how.priority, .rate = how.rate};
   switch (verb) {
     case Verb::kWrite: return connection.write(*local, *remote, options);
     case Verb::kRead: return connection.read(*local, *remote, options);
@@ -147,20 +158,20 @@ Result<Plan> with_memory(Plan plan, Local local) {
   return plan;
 }
 
-bool finish(Result<Plan> plan, const Stream& stream) {
+bool finish(Result<Plan> plan, const How& how) {
   if (!plan) return succeeded(tl::unexpected(std::move(plan.error())));
   cross(*plan);
   if (plan->verb == Verb::kReceive && plan->link->origin == Link::Origin::kDialled) {
-    return succeeded(receive(*plan, stream));
+    return succeeded(receive(*plan, how));
   }
-  return succeeded(run(*plan->state, [&] { return plan->post(stream); }));
+  return succeeded(run(*plan->state, [&] { return plan->post(how); }));
 }
 
-OkAndId begin(Result<Plan> plan, const Stream& stream) {
+OkAndId begin(Result<Plan> plan, const How& how) {
   if (!plan) return not_started(plan.error());
   if (plan->verb == Verb::kReceive) plan->state->connections.await_crossing(plan->state->engine, *plan->link);
   cross(*plan);  // for good
-  return start(*plan->state, kind_of(plan->verb), [&](std::uint64_t id) { return plan->post(stream, id); });
+  return start(*plan->state, kind_of(plan->verb), [&](std::uint64_t id) { return plan->post(how, id); });
 }
 
 }  // namespace p2p::python

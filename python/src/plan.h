@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,16 @@ Local in_regions(const Numbers& ids, const Numbers& addresses, const Numbers& si
                  std::optional<std::size_t> num_iovs);
 Local at_addresses(const Numbers& addresses, const Numbers& sizes);
 
+/// What accompanies a call.
+struct How {
+  Stream stream{};
+  Priority priority = Priority::kNormal;
+  std::uint64_t rate = 0;  ///< bytes a second; 0: no bound
+};
+
+/// Of "high", "normal" or "low"; ValueError for anything else.
+Priority priority_of(std::string_view name);
+
 /// A call that moves bytes, checked as far as it can be before the engine sees it.
 struct Plan {
   Verb verb{};
@@ -47,7 +58,7 @@ struct Plan {
   std::vector<std::shared_ptr<MemoryRegion>> held;  ///< of memory named by address, until it is posted
 
   /// `id`: what traces call it.
-  Transfer post(const Stream& stream, std::uint64_t id = 0) const;
+  Transfer post(const How& how, std::uint64_t id = 0) const;
 };
 
 /// One without memory; kNotFound for an unknown connection.
@@ -76,13 +87,15 @@ Result<Plan> plan_access(const PyEndpoint& self, Verb verb, std::uint64_t conn_i
 }
 
 /// Carries a plan out and waits: the answer of the calls that give a bool.
-bool finish(Result<Plan> plan, const Stream& stream);
+bool finish(Result<Plan> plan, const How& how);
 
 /// Starts a plan: the answer of the calls that give (ok, transfer_id).
-OkAndId begin(Result<Plan> plan, const Stream& stream);
+OkAndId begin(Result<Plan> plan, const How& how);
 
-inline constexpr const char* kStreamText =
+inline constexpr const char* kHowText =
     "\n\nstream: a CUDA stream (torch's, or its handle) whose work so far is to be done before the memory "
-    "here\nis touched; the call does not wait for it. None: the memory is ready now.";
+    "here\nis touched; the call does not wait for it. None: the memory is ready now."
+    "\n\npriority: 'high', 'normal' or 'low', which of the connection's transfers goes first; ValueError for "
+    "others. rate: bytes a\nsecond at which it goes at most; 0: as fast as it can.";
 
 }  // namespace p2p::python
