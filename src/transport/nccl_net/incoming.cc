@@ -112,8 +112,8 @@ Result<bool> Incoming::progress() {
 /// The comm's handle on the pieces if the plugin can put the bytes right there.
 const MemoryHandle* Incoming::in_place(const std::vector<LocalRange>& pieces, const Chunk& chunk) {
   if (window_->comm().unpack || chunk.size < kInPlace || !contiguous(pieces)) return nullptr;
-  // A plugin that meets bad memory loses its comm.
-  if (flow_.device < 0 && !writable({pieces.front().data, chunk.size})) return nullptr;
+  // A plugin that meets bad memory loses its comm, or ends the process.
+  if (flow_.device < 0 ? !writable({pieces.front().data, chunk.size}) : !check_alive(pieces)) return nullptr;
   return handles_->find(*pieces.front().registration);
 }
 
