@@ -170,11 +170,7 @@ bool Fetch::finish_pulls() {
     const Status status = pull.transfer.status();
     if (status) {
       note_time(pull, Clock::now() - pull.start);
-      if (pull.delta) {
-        take_delta(pull);
-      } else {
-        begin_check(std::move(pull));
-      }
+      begin_check(std::move(pull));
       continue;
     }
     miss(pull.chunk);
@@ -193,23 +189,15 @@ void Fetch::note_time(const Pull& pull, std::chrono::nanoseconds took) {
   }
 }
 
-/// The delta of a chunk has come.
-void Fetch::take_delta(const Pull& pull) {
-  miss(pull.chunk);
-  if (!patcher_.active()) return;  // it comes whole
-  const bool right = patcher_.make(pull.chunk, pull.delta->bytes(), *digests_[pull.chunk]);
-  if (auto checked = check(pull, right); !checked) failed_ = checked.error();
-}
-
 /// A chunk has come. In the memory of a GPU it is hashed there meanwhile.
 void Fetch::begin_check(Pull pull) {
-  const Demand& demand = holding_.demand();
-  auto digest =
-      lent_.digest(node_.endpoint(), pieces_.within(demand.begin(pull.chunk), demand.end(pull.chunk)));
-  if (!digest) {
-    failed_ = digest.error();
-    return;
+  const std::uint64_t begin = holding_.demand().begin(pull.chunk), end = holding_.demand().end(pull.chunk);
+  if (pull.delta) {
+    if (!patcher_.active()) return miss(pull.chunk);  // it comes whole
+    return end_check(pull, patcher_.make(pull.chunk, pull.delta->bytes(), *digests_[pull.chunk]));
   }
+  auto digest = lent_.digest(node_.endpoint(), pieces_.within(begin, end));
+  if (!digest) return void(failed_ = digest.error());
   pull.digest = std::move(*digest);
   checks_.push_back(std::move(pull));
 }
@@ -220,13 +208,16 @@ bool Fetch::finish_checks() {
     any = look_ = true;
     const Pull pull = std::move(checks_[0]);
     checks_.erase(checks_.begin());
-    miss(pull.chunk);
     const auto digest = pull.digest.wait(0ns);
-    auto checked =
-        digest ? check(pull, *digest == digests_[pull.chunk]) : Status(tl::unexpected(digest.error()));
-    if (!checked) failed_ = checked.error();
+    if (!digest) failed_ = digest.error();
+    if (digest) end_check(pull, *digest == digests_[pull.chunk]);
   }
   return any;
+}
+
+void Fetch::end_check(const Pull& pull, bool right) {
+  miss(pull.chunk);
+  if (auto checked = check(pull, right); !checked) failed_ = checked.error();
 }
 
 void Fetch::miss(std::uint32_t chunk) {

@@ -15,6 +15,16 @@
 
 namespace p2p::weights {
 
+/// A chunk that is read from a member, or has come and is hashed.
+struct Pull {
+  std::uint32_t chunk = 0;
+  Source* source = nullptr;
+  std::chrono::steady_clock::time_point start;
+  Transfer transfer{};
+  std::unique_ptr<TableRead> delta{};  ///< what comes is this, not the chunk
+  Digest digest{};                     ///< of what has come
+};
+
 /// Fills a holding from other members: from the one before in the chain, and past it where it is lost, slow
 /// or wrong. Used by the node's thread.
 class Fetch {
@@ -42,21 +52,12 @@ class Fetch {
   const Progress& progress() const { return progress_; }
 
  private:
-  struct Pull {
-    std::uint32_t chunk = 0;
-    Source* source = nullptr;
-    Clock::time_point start;
-    Transfer transfer{};
-    std::unique_ptr<TableRead> delta{};  // what comes is this, not the chunk
-    Digest digest{};                     // of what has come
-  };
-
   void rank();
   void follow();
   bool finish_pulls();
   bool finish_checks();
   void begin_check(Pull pull);
-  void take_delta(const Pull& pull);
+  void end_check(const Pull& pull, bool right);
   Status check(const Pull& pull, bool right);
   void miss(std::uint32_t chunk);
   Result<bool> begin(Pull& pull);

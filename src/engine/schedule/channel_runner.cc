@@ -210,17 +210,15 @@ void ChannelRunner::drop(const Error& error, PostUnlockActions& actions) {
   thread_.remove(*this, std::exchange(fd_, -1));
   const Error own = channel_ ? channel_->error() : error;  // where it was about to fail by itself
   LeavesPeer::Left left;
-  if (auto* const leaver = dynamic_cast<LeavesPeer*>(channel_.get()); leaver != nullptr && fence_) {
-    left = leaver->leave();
-  }
+  auto* const leaver = fence_ ? dynamic_cast<LeavesPeer*>(channel_.get()) : nullptr;
+  if (leaver != nullptr) left = leaver->leave();
   // A peer in its handshake hears by the report why, before its end of a closed socket says only that.
-  std::shared_ptr<Channel> unready;
-  if (!ready_) unready = std::move(channel_);
+  const std::shared_ptr<Channel> unready(ready_ ? nullptr : std::move(channel_));
   channel_.reset();
   flying_.fail_all(error, std::move(left), fence_, actions);
   lane_->remove(*this);
   report(tl::unexpected(own.message.empty() ? error : own), actions);
-  if (unready) actions.call([last = std::move(unready)] {});
+  actions.call([unready] {});
 }
 
 std::optional<ChannelRunner::Clock::time_point> ChannelRunner::quiet_since() {
@@ -340,9 +338,8 @@ bool ChannelRunner::turn_if_due(Clock::time_point now, PostUnlockActions& action
 
 bool ChannelRunner::stays_active(Clock::time_point now) {
   assume_locked();
-  active_ =
-      channel_ && (now - moved_at_ < policy_.watch || busy() || (assists_ == 0 && !channel_->arm_events()));
-  return active_;
+  const bool at_work = channel_ && (now - moved_at_ < policy_.watch || busy());
+  return active_ = at_work || (channel_ && assists_ == 0 && !channel_->arm_events());
 }
 
 }  // namespace p2p::engine

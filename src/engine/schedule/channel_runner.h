@@ -55,7 +55,6 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
 
   const std::string& rail() const { return rail_; }
   std::uint32_t number() const { return number_; }
-
   const std::shared_ptr<Lane>& lane() const { return lane_; }
 
   /// MessageStream may travel over its channel.
