@@ -50,7 +50,8 @@ TEST(Perf, EveryOperationIsVerifiedOverEveryTransport) {
     EXPECT_THAT(names, ::testing::UnorderedElementsAre(
                            "op", "transport", "size_bytes", "blocks", "depth", "streams", "gbytes_per_second",
                            "messages_per_second", "latency_us_p50", "latency_us_p99", "post_us", "first_us",
-                           "tenth_us", "pause_ms", "awake", "verified", "channels", "channels_wanted",
+                           "tenth_us", "pause_ms", "awake", "priority", "rate", "beside_bytes",
+                           "beside_gbytes_per_second", "verified", "channels", "channels_wanted",
                            "channels_lost", "channels_returned", "session_resumes", "machine", "date"));
     EXPECT_EQ(row["verified"], true) << line;
     EXPECT_GT(row["gbytes_per_second"], 0.0) << line;
