@@ -158,6 +158,13 @@ def behind_a_stream(text, _):
     assert names["ok"] and names["ep"].wait(names["id"]) == 64
 
 
+def by_class(text, _):
+    both, names = common(np.arange(64, dtype=np.uint8))
+    names = run_example(text, names)
+    assert names["ok"] and names["ep"].wait(names["id"]) == 64
+    assert (both.far == names["array"]).all()
+
+
 def one_sided(text, _):
     both, names = common(np.arange(64, dtype=np.uint8))
     assert run_example(text, {**names, "ep": Ends(both)})["ok"], p2p.last_error()
@@ -236,6 +243,7 @@ EXAMPLES = {
     "ok, mr_id = ep.reg(tensor)": tensors,
     "ok = ep.write(conn_id, cache[:, first:last], blob)": with_gaps,
     "ok, id = ep.write_async(conn_id, mr_id, ptr, size, blob, stream=torch.cuda.current_stream())": behind_a_stream,
+    'ep.write(conn_id, mr_id, ptr, size, blob, priority="high")': by_class,
     "ok, blob = ep.advertise(conn_id, mr_id, ptr, size)": one_sided,
     "async with aio.Endpoint() as ep:": coroutines,
     "dist.all_gather_object(told, (endpoint.get_metadata(), endpoint.get_serialized_descs(regions)))": ranks,
