@@ -51,7 +51,8 @@ class Entry:
         return cls(name, *p2p.Endpoint.parse_metadata(metadata))
 
     def text(self, **more: Any) -> str:
-        return json.dumps({"address": self.address, "port": self.port, "gpu": self.gpu, "note": self.note, **more})
+        note = {"note": self.note} if self.note else {}
+        return json.dumps({"address": self.address, "port": self.port, "gpu": self.gpu, **note, **more})
 
     @classmethod
     def parse(cls, name: str, text: str | bytes) -> "Entry | None":
