@@ -179,6 +179,7 @@ http::Reply MetricsPlace::together(const http::Request& request) {
   if (!name_.empty()) welcome();
   const auto deadline = Clock::now() + kPatience;
   std::vector<bool> owe;
+  owe.reserve(others_.size());
   for (Other& other : others_) owe.push_back(!ask(other, request));
   std::vector<ProcessReply> replies{{std::to_string(::getpid()), own_(request)}};
   for (std::size_t i = 0; i < others_.size(); ++i) {

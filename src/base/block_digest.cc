@@ -1,7 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "base/block_digest.h"
 
-#define XXH_INLINE_ALL
+#define XXH_INLINE_ALL  // NOLINT(readability-identifier-naming): xxhash looks for it
 #include <xxhash.h>
 
 #include <algorithm>
