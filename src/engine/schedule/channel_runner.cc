@@ -212,13 +212,11 @@ void ChannelRunner::drop(const Error& error, PostUnlockActions& actions) {
   LeavesPeer::Left left;
   auto* const leaver = fence_ ? dynamic_cast<LeavesPeer*>(channel_.get()) : nullptr;
   if (leaver != nullptr) left = leaver->leave();
-  // A peer in its handshake hears by the report why, before its end of a closed socket says only that.
-  const std::shared_ptr<Channel> unready(ready_ ? nullptr : std::move(channel_));
+  if (!ready_) unready_ = std::move(channel_);
   channel_.reset();
   flying_.fail_all(error, std::move(left), fence_, actions);
   lane_->remove(*this);
   report(tl::unexpected(own.message.empty() ? error : own), actions);
-  actions.call([unready] {});
 }
 
 std::optional<ChannelRunner::Clock::time_point> ChannelRunner::quiet_since() {

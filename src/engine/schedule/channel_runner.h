@@ -167,6 +167,7 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   const std::unique_ptr<MessagePort> messages_;  // likewise; the mutex guards what it points to
   const bool carries_messages_;
   std::unique_ptr<Channel> channel_ P2P_GUARDED_BY(mutex_);  // null once stopped
+  std::unique_ptr<Channel> unready_ P2P_GUARDED_BY(mutex_);  // ended in its handshake; closes after `report`
   std::function<void(const Status&)> report_ P2P_GUARDED_BY(mutex_);
   bool ready_ P2P_GUARDED_BY(mutex_) = false;
   bool stopped_ P2P_GUARDED_BY(mutex_) = false;
