@@ -3,11 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/bounds.h"
@@ -87,6 +89,17 @@ inline Staged staged(const std::string& answer) {
       row.from_deltas >> std::ws;
   std::getline(words, row.no_delta);
   return row;
+}
+
+/// All stage version 1. One of them is killed, which and when by seed, and the others get all.
+inline void stage_while_one_is_killed(std::vector<WeightsMember>& subscribers, std::mt19937_64& dice) {
+  for (WeightsMember& member : subscribers) member.begin("stage 1");
+  const std::size_t victim = dice() % subscribers.size();
+  std::this_thread::sleep_for(std::chrono::microseconds(dice() % 150000));
+  subscribers[victim].process().kill_now();
+  for (std::size_t at = 0; at < subscribers.size(); ++at) {
+    if (at != victim) staged(subscribers[at].finish());
+  }
 }
 
 }  // namespace p2p::testing

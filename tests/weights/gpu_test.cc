@@ -6,7 +6,6 @@
 #include <array>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "hardware/gpu_memory.h"
@@ -64,13 +63,7 @@ TEST_F(WeightsOnGpus, SurvivorsOfAKilledRelayGetAll) {
     std::vector<WeightsMember> subscribers;
     for (int i = 0; i < 4; ++i)
       subscribers.push_back(cast.subscriber(2, {publisher.place()}, i == 3 ? kind(dice) : far()));
-    for (WeightsMember& member : subscribers) member.begin("stage 1");
-    const std::size_t victim = dice() % subscribers.size();
-    std::this_thread::sleep_for(std::chrono::microseconds(dice() % 150000));  // the moment, by seed
-    subscribers[victim].process().kill_now();
-    for (std::size_t at = 0; at < subscribers.size(); ++at) {
-      if (at != victim) staged(subscribers[at].finish());
-    }
+    stage_while_one_is_killed(subscribers, dice);
   }
 }
 

@@ -96,13 +96,7 @@ TEST(WeightsMove, SurvivorsOfAKilledRelayGetAll) {
     ASSERT_EQ(publisher.call("publish 1"), "ok ");
     std::vector<WeightsMember> subscribers;
     for (int i = 0; i < 4; ++i) subscribers.push_back(cast.subscriber(2, {publisher.place()}));
-    for (WeightsMember& member : subscribers) member.begin("stage 1");
-    const std::size_t victim = dice() % subscribers.size();
-    std::this_thread::sleep_for(std::chrono::microseconds(dice() % 150000));  // the moment, by seed
-    subscribers[victim].process().kill_now();
-    for (std::size_t at = 0; at < subscribers.size(); ++at) {
-      if (at != victim) staged(subscribers[at].finish());
-    }
+    stage_while_one_is_killed(subscribers, dice);
   }
 }
 
