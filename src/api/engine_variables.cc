@@ -166,7 +166,8 @@ constexpr OptionVariable kVariables[] = {
      [](const Options& o) { return show_flag(o.place_threads); }},
     {"UCCL_P2P_STREAMS",
      "TCP streams for each connection and interface. 0: chosen from cores and link speed, and up to 24 while "
-     "there is much to do over a long path. The smaller number of the two sides counts.",
+     "there is much to do and each has a small share of the path. The smaller number of the two sides "
+     "counts.",
      [](Text text, Options& o) { return read_number(text, {0, 256}, o.streams); },
      [](const Options& o) { return std::to_string(o.streams); }},
     {"UCCL_P2P_INTERFACES",

@@ -17,6 +17,16 @@ namespace p2p {
 /// copy and to wake a thread.
 inline constexpr std::chrono::milliseconds kLongPath{1};
 
+/// What has gone over a channel's path so far, and what holds up the rest at this moment. Of a path that
+/// tells nothing all is 0.
+struct PathUse {
+  std::uint64_t sent = 0;                   ///< bytes that have reached the other host
+  std::uint64_t received = 0;               ///< bytes that have reached this one
+  bool send_waits = false;                  ///< bytes wait to leave, for which the peer has room
+  bool unread = false;                      ///< bytes have come that this side has not taken
+  std::chrono::microseconds round_trip{0};  ///< least seen; 0: not known, or it does not matter
+};
+
 enum class ChannelState : std::uint8_t { kConnecting, kReady, kFailed };
 
 /// One path to one peer over one rail. Owned and called by one worker at a time, never concurrently.
@@ -76,8 +86,11 @@ class Channel {
   /// `progress` is not called again until `ready_fd` is readable; false if there is something to do at once.
   virtual bool arm_events() { return true; }
 
-  /// Least round trip seen; 0 where it is not known, or does not matter.
-  virtual std::chrono::microseconds round_trip() const { return {}; }
+  virtual PathUse path_use() const { return {}; }
+
+  /// Has it fail with `why`, as one whose path broke: what is under way comes back as kPeerGone once nothing
+  /// of it can land any more. Only where channels can be opened again; else nothing happens.
+  virtual void give_up(const Error& /*why*/) {}
 
   /// The other host was heard from over this channel within that time; false also where that is not known.
   virtual bool heard_within(std::chrono::milliseconds /*time*/) const { return false; }

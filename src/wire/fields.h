@@ -25,7 +25,7 @@ void fields(Is<ChannelsReady> auto& m, auto&& walk) { walk(m.transport, m.reason
 void fields(Is<ChannelControl> auto& m, auto&& walk) { walk(m.transport, m.channel, m.message); }
 void fields(Is<ChannelReopen> auto& m, auto&& walk) { walk(m.transport, m.channel, m.address); }
 void fields(Is<ChannelReopened> auto& m, auto&& walk) { walk(m.transport, m.channel, m.reason, m.address); }
-void fields(Is<ChannelsRest> auto& m, auto&& walk) { walk(m.transport); }
+void fields(Is<ChannelsRest> auto& m, auto&& walk) { walk(m.transport, m.channels); }
 void fields(Is<ChannelsWanted> auto& m, auto&& walk) { walk(m.transport); }
 void fields(Is<RegionQuery> auto& m, auto&& walk) { walk(m.query, m.region, m.key); }
 void fields(Is<ExportedKey> auto& m, auto&& walk) { walk(m.transport, m.key); }

@@ -109,10 +109,11 @@ struct ChannelReopened {
   friend bool operator==(const ChannelReopened&, const ChannelReopened&) = default;
 };
 
-/// Connector: its channels are closed, since nothing uses them, until either side has a use for them.
-/// Acceptor: it has none, and they may be closed.
+/// Connector: its channels are closed, since nothing uses them, until either side has a use for them; or the
+/// surplus ones that it names, which added nothing. Acceptor: it has none, and they may be closed.
 struct ChannelsRest {
   PeerText transport;
+  std::vector<std::uint32_t> channels{};  ///< empty: all
   friend bool operator==(const ChannelsRest&, const ChannelsRest&) = default;
 };
 

@@ -53,8 +53,8 @@ class PlainChannel : public Channel {
   void abandon(BatchId) override {}
   int ready_fd() const override { return -1; }
   bool busy() const override { return !done_.empty(); }
-  std::chrono::microseconds round_trip() const override {
-    return std::chrono::milliseconds(peer_ == PlainAddress::kHoldsAll ? 5 : 0);
+  PathUse path_use() const override {
+    return {.round_trip = std::chrono::milliseconds(peer_ == PlainAddress::kHoldsAll ? 5 : 0)};
   }
 
   Status on_control(std::span<const std::byte> message) override {

@@ -3,6 +3,7 @@
 
 #include <linux/tcp.h>  // whose tcp_info is longer than the one of netinet/tcp.h, which cannot be had besides
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 namespace p2p::socket {
@@ -27,6 +28,18 @@ std::chrono::microseconds least_round_trip(int fd) {
 std::uint64_t bytes_on_path(int fd) {
   tcp_info info{};
   return look(fd, info) ? std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss : 0;
+}
+
+Traffic traffic_of(int fd) {
+  tcp_info info{};
+  int unread = 0;
+  if (!look(fd, info) || ::ioctl(fd, FIONREAD, &unread) != 0) return {};
+  return {.acknowledged = info.tcpi_bytes_acked,
+          .received = info.tcpi_bytes_received,
+          .in_flight = std::uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss,
+          .unsent = info.tcpi_notsent_bytes,
+          .window = info.tcpi_snd_wnd,
+          .unread = static_cast<std::uint64_t>(unread)};
 }
 
 }  // namespace p2p::socket

@@ -12,4 +12,15 @@ std::chrono::microseconds least_round_trip(int fd);
 /// Bytes that a TCP stream may have on its way, by its congestion window; 0 if that is not known.
 std::uint64_t bytes_on_path(int fd);
 
+/// What a TCP stream has moved and what is still to be; bytes. All 0 if that is not known.
+struct Traffic {
+  std::uint64_t acknowledged = 0;
+  std::uint64_t received = 0;
+  std::uint64_t in_flight = 0;
+  std::uint64_t unsent = 0;  ///< given to the kernel, which has not sent them once
+  std::uint64_t window = 0;  ///< that the other side offers
+  std::uint64_t unread = 0;
+};
+Traffic traffic_of(int fd);
+
 }  // namespace p2p::socket

@@ -35,6 +35,27 @@ std::shared_ptr<Lane> make_lane(const ChannelPool::Setup& setup, const Capabilit
                                 setup.bulk, later);
 }
 
+/// Has a channel take a message of its twin.
+std::function<Status(Channel&)> hearing(Bytes message) {
+  return [message = std::move(message)](Channel& channel) { return channel.on_control(message); };
+}
+
+/// Has one end as if it were lost. As when idle channels are closed, the peer is told before; what is under
+/// way goes again over others.
+Status end_useless(Channel& channel) {
+  channel.give_up({ErrorCode::kPeerGone, "closed, since one more added nothing"});
+  return {};
+}
+
+/// What goes before the reason of the last channel.
+std::string_view text_of(ChannelStates::Ending ending) {
+  switch (ending) {
+    case ChannelStates::Ending::kExhausted: return "none of its channels came back in time: ";
+    case ChannelStates::Ending::kHung: return "none of its channels came back, and the peer is hung: ";
+    default: return "";
+  }
+}
+
 }  // namespace
 
 ChannelPool::ChannelPool(Setup setup)
@@ -307,14 +328,14 @@ Status ChannelPool::control(wire::ChannelControl message) {
   }
   const auto retired = place.retired.find(message.channel);
   if (past == place.past && place.runner) {
-    place.runner->control(std::move(message.message));
+    place.runner->tell(hearing(std::move(message.message)));
   } else if (retired != place.retired.end()) {
-    retired->second->control(std::move(message.message));
+    retired->second->tell(hearing(std::move(message.message)));
   }
   return {};
 }
 
-Status ChannelPool::on(const wire::ChannelsRest& /*idle*/) {
+Status ChannelPool::on(const wire::ChannelsRest& idle) {
   if (!transport().capabilities().closes_idle) {
     return fail(ErrorCode::kProtocol, "{} channels idle, which are never closed", name());
   }
@@ -322,6 +343,13 @@ Status ChannelPool::on(const wire::ChannelsRest& /*idle*/) {
     if (states_.phase() == PoolPhase::kServing && unused_since()) close_idle();
     return {};
   }
+  for (const std::uint32_t channel : idle.channels) {
+    const auto found = find(channel);
+    if (!found) return tl::unexpected(found.error());
+    const bool is_open = number(**found) == channel && (*found)->runner;
+    if (is_open) states_.on(index_of(**found), ChannelEvent::kDrain, Clock::now());
+  }
+  if (!idle.channels.empty()) return {};  // they end once the peer's ends have
   // None comes to the lane any more, and those in it end by themselves: the peer's message of each follows.
   const Error closed{ErrorCode::kPeerGone, "the peer closes it, since nothing uses it"};
   for (const Place& place : places_) {
@@ -369,15 +397,14 @@ ChannelStates::Time ChannelPool::unused_since() const {
   return latest;
 }
 
-ChannelStates::Traffic ChannelPool::traffic(Clock::time_point now) const {
+ChannelStates::Traffic ChannelPool::traffic(Clock::time_point now) {
   ChannelStates::Traffic traffic{.unused_since = states_.wants_idle(now) ? unused_since() : std::nullopt};
-  std::uint64_t flying = 0;
+  paths_.begin();
   for (const Place& place : places_) {
-    if (!place.runner) continue;
-    flying += place.runner->pace().flying();
-    traffic.round_trip = std::max(traffic.round_trip, place.runner->round_trip());
+    if (place.runner) paths_.look_at(*place.runner, state(place) == Connectivity::kReady);
   }
-  traffic.busy = flying >= Lane::kBulkBytes || lane_->queued() != 0;
+  paths_.tell(traffic);
+  traffic.busy = traffic.busy || lane_->queued() != 0;
   return traffic;
 }
 
@@ -390,23 +417,12 @@ ChannelPool::News ChannelPool::reconcile(Clock::time_point now) {
   if (told_ == PoolPhase::kEnded && before != PoolPhase::kEnded) {
     clear(trash_);
     if (states_.ending() == ChannelStates::Ending::kNone) return News::kNone;
-    explain_end();
+    const std::string_view how = text_of(states_.ending());
+    if (!how.empty()) why_ = {ErrorCode::kPeerGone, std::string(how) + why_.message};
     return News::kLost;
   }
   return before < PoolPhase::kServing && told_ >= PoolPhase::kServing && !ended() ? News::kServing
                                                                                   : News::kNone;
-}
-
-void ChannelPool::explain_end() {
-  switch (states_.ending()) {
-    case ChannelStates::Ending::kExhausted:
-      why_ = {ErrorCode::kPeerGone, "none of its channels came back in time: " + why_.message};
-      break;
-    case ChannelStates::Ending::kHung:
-      why_ = {ErrorCode::kPeerGone, "none of its channels came back, and the peer is hung: " + why_.message};
-      break;
-    default: break;
-  }
 }
 
 void ChannelPool::perform(const ChannelStates::Action& action) {
@@ -415,6 +431,9 @@ void ChannelPool::perform(const ChannelStates::Action& action) {
     case ChannelStates::Do::kAbort: return abort(places_[action.channel]);
     case ChannelStates::Do::kCloseIdle:
       return connects() ? close_idle() : setup_.send(wire::ChannelsRest{name()});
+    case ChannelStates::Do::kGiveBack:
+      setup_.send(wire::ChannelsRest{name(), {number(places_[action.channel])}});
+      return places_[action.channel].runner->tell(end_useless);
     case ChannelStates::Do::kAskForMore: return setup_.send(wire::ChannelsWanted{name()});
     case ChannelStates::Do::kCutSmall: return lane_->cut_small();
     case ChannelStates::Do::kWatch: return lane_->watch();

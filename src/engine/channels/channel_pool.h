@@ -13,6 +13,7 @@
 
 #include "engine/channels/channel_states.h"
 #include "engine/channels/context.h"
+#include "engine/channels/path_meter.h"
 #include "engine/memory/fence.h"
 #include "engine/schedule/channel_runner.h"
 #include "engine/schedule/lane.h"
@@ -160,14 +161,14 @@ class ChannelPool {
   void close_idle();
   void became_idle();
   ChannelStates::Time unused_since() const;
-  ChannelStates::Traffic traffic(Clock::time_point now) const;
-  void explain_end();
+  ChannelStates::Traffic traffic(Clock::time_point now);
 
   Setup setup_;
   const std::shared_ptr<Lane> lane_;
   ChannelStates states_;
   std::vector<Place> places_;
   std::vector<std::shared_ptr<ChannelRunner>> trash_;
+  PathMeter paths_;
   PoolPhase told_ = PoolPhase::kNegotiating;  // by `reconcile`
   Error why_;
 };

@@ -16,8 +16,11 @@ using Phase = PoolPhase;
 constexpr std::chrono::milliseconds kBeforeDeferred{10};
 
 /// Whether surplus channels would help is looked at so often; so many looks in a row must find much to do.
-constexpr std::chrono::milliseconds kLook{100};
+constexpr std::chrono::milliseconds kLook = GrowthTrial::kLook;
 constexpr unsigned kBusyLooks = 2;
+
+/// Since the last look: the peer's work goes on.
+constexpr std::uint64_t kPeerAtWork = std::uint64_t{64} << 10;
 
 /// The acceptor asks again after as many looks as before, and as many again, up to so often.
 constexpr unsigned kMostDoublings = 6;
@@ -32,48 +35,7 @@ constexpr std::chrono::milliseconds kNotNow{1000};
 /// (ReconnectPolicy), and then may not come back to it.
 constexpr std::chrono::seconds kPeerGivesUp{5};
 
-bool is_on_its_way(State state) { return state == State::kOffered || state == State::kConnecting; }
-
 }  // namespace
-
-Connectivity next_state(Connectivity state, ChannelEvent event, AfterFailure after) {
-  const bool made = is_on_its_way(state) || state == State::kReady;
-  switch (event) {
-    case ChannelEvent::kOffer:
-      return state == State::kAbsent || state == State::kBackoff ? State::kOffered : state;
-    case ChannelEvent::kConnect: return state == State::kShutdown ? state : State::kConnecting;
-    case ChannelEvent::kUp: return state == State::kConnecting ? State::kReady : state;
-    case ChannelEvent::kFail:
-      if (state == State::kDraining) return State::kAbsent;
-      if (!made) return state;
-      if (after == AfterFailure::kRetry) return State::kBackoff;
-      return after == AfterFailure::kForget ? State::kAbsent : State::kShutdown;
-    case ChannelEvent::kDrain:
-      if (made) return State::kDraining;
-      return state == State::kBackoff ? State::kAbsent : state;
-    case ChannelEvent::kClose: return state == State::kShutdown ? state : State::kAbsent;
-  }
-  return state;
-}
-
-PoolPhase next_phase(PoolPhase phase, PoolEvent event, bool any_ready) {
-  if (phase == Phase::kEnded) return phase;
-  const bool served = phase >= Phase::kServing && phase <= Phase::kInterrupted;
-  switch (event) {
-    case PoolEvent::kAttach: return phase == Phase::kNegotiating ? Phase::kStarting : phase;
-    case PoolEvent::kHurry: return phase == Phase::kStarting && any_ready ? Phase::kServing : phase;
-    case PoolEvent::kWanted:
-    case PoolEvent::kPeerWanted:
-    case PoolEvent::kHeard: return phase == Phase::kIdle ? Phase::kWaking : phase;
-    case PoolEvent::kIdle: return served ? Phase::kIdle : phase;
-    case PoolEvent::kLeave: return Phase::kLeaving;
-    case PoolEvent::kEnd: return Phase::kEnded;
-    case PoolEvent::kPeerServes:
-    case PoolEvent::kBulk:
-    case PoolEvent::kBusy: return phase;
-  }
-  return phase;
-}
 
 void ChannelStates::add(Kind kind) {
   channels_.push_back(
@@ -181,7 +143,8 @@ void ChannelStates::on(PoolEvent event, Clock::time_point now) {
       if (!raise_at_ && may_grow() && !has_deferred()) raise_at_ = now + kLook;
       break;
     case PoolEvent::kPeerWanted:
-      if (before == Phase::kServing) grow(now);
+      peer_busy_ = before == Phase::kServing;
+      if (peer_busy_ && may_grow() && !raise_at_) raise_at_ = now;
       [[fallthrough]];
     case PoolEvent::kWanted:
       // A peer that does not answer is slow, until it is hung.
@@ -204,6 +167,8 @@ void ChannelStates::close_all(ChannelEvent how) {
   for (std::size_t i = 0; i != size(); ++i) on(i, how, {});
   target_ = 0;
   busy_looks_ = 0;
+  peer_busy_ = false;
+  trial_.stop({}, 0);
   deadline_.reset();
   lower_at_.reset();
   raise_at_.reset();
@@ -342,19 +307,51 @@ void ChannelStates::check_growth(Clock::time_point now, const Traffic& traffic,
 
 void ChannelStates::look_at_load(Clock::time_point now, const Traffic& traffic,
                                  std::vector<Action>& actions) {
-  if (expected() == size()) return;
-  if (!traffic.busy) {
+  const std::uint64_t moved = traffic.moved - std::exchange(moved_, traffic.moved);
+  const bool is_long = traffic.round_trip >= kLongPath;
+  if (expected() == size() && (is_long || !trial_.runs())) return;
+  const bool asked = std::exchange(peer_busy_, peer_busy_ && !is_long && moved >= kPeerAtWork);
+  if (!traffic.busy && !(asked && (is_long || peer_busy_))) {
     busy_looks_ = 0;
+    give_back(trial_.stop(now, ready()), actions);
     return actions.push_back({Do::kWatch});
   }
   raise_at_ = now + kLook;
   if (phase_ != Phase::kServing || ready() == 0) return;
-  if (traffic.round_trip < kLongPath) return raise_at_.reset();  // until they have been idle
+  if (is_long && asked) return grow(now);
+  if (!is_long && rules_.connector) return look_at_short_path(now, traffic, actions);
   if (++busy_looks_ < kBusyLooks) return;
-  actions.push_back({Do::kCutSmall});
+  if (is_long) actions.push_back({Do::kCutSmall});
   if (rules_.connector) return grow(now);
   raise_at_ = now + kLook * (1U << std::min(busy_looks_ - kBusyLooks, kMostDoublings));
-  actions.push_back({Do::kAskForMore});
+  if (is_long || traffic.path_bound) actions.push_back({Do::kAskForMore});
+}
+
+void ChannelStates::look_at_short_path(Clock::time_point now, const Traffic& traffic,
+                                       std::vector<Action>& actions) {
+  if (hold_until_ && now < *hold_until_) trial_.hold(*hold_until_);
+  const auto step = trial_.look({.now = now,
+                                 .moved = traffic.moved,
+                                 .path_bound = traffic.path_bound,
+                                 .up = ready(),
+                                 .may_come = size() - open(),
+                                 .settled = settled()});
+  raise_at_ = step.next;
+  target_ += step.add;
+  if (step.gained) actions.push_back({Do::kCutSmall});
+  give_back(step.give_back, actions);
+}
+
+/// The surplus ones that were opened last.
+void ChannelStates::give_back(std::size_t count, std::vector<Action>& actions) {
+  for (std::size_t i = size(); i != 0 && count != 0; --i) {
+    Channel& channel = channels_[i - 1];
+    if (channel.kind != Kind::kSurplus || channel.state != State::kReady) continue;
+    channel.state = State::kDraining;
+    actions.push_back({Do::kGiveBack, i - 1});
+    --target_;
+    --count;
+  }
 }
 
 void ChannelStates::open_missing(std::vector<Action>& actions) {

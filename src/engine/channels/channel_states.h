@@ -7,62 +7,12 @@
 #include <optional>
 #include <vector>
 
+#include "engine/channels/channel_plan.h"
+#include "engine/channels/channel_table.h"
+#include "engine/channels/growth_trial.h"
 #include "engine/channels/reconnect_policy.h"
 
 namespace p2p::engine {
-
-/// Where one channel is. docs/channels.md has the table of states and events.
-enum class Connectivity : std::uint8_t {
-  kAbsent,      ///< not open: not wanted, or the peer's to open
-  kOffered,     ///< the peer was told of it and has not answered
-  kConnecting,  ///< each side knows the other's address
-  kReady,
-  kDraining,  ///< gets no more work, and ends by itself
-  kBackoff,   ///< failed, and tried again at its deadline
-  kShutdown,  ///< failed, and the transport cannot open it again
-};
-
-enum class ChannelEvent : std::uint8_t {
-  kOffer,    ///< made here, and offered
-  kConnect,  ///< the peer's address came
-  kUp,
-  kFail,   ///< it failed, could not be made, or did not come up in time
-  kDrain,  ///< it is to end once what is under way is over
-  kClose,  ///< it was closed here
-};
-
-/// What becomes of a channel that has failed.
-enum class AfterFailure : std::uint8_t { kRetry, kForget, kNever };
-
-Connectivity next_state(Connectivity state, ChannelEvent event, AfterFailure after);
-
-/// Where all channels of one transport are together.
-enum class PoolPhase : std::uint8_t {
-  kNegotiating,  ///< the peer's addresses have not come
-  kStarting,     ///< until the first ones are up, or failed, or late
-  kServing,
-  kIdle,         ///< closed, until either side has a use for them
-  kWaking,       ///< and opened again
-  kInterrupted,  ///< all were lost, and come back
-  kLeaving,      ///< the peer has given the transport up: they end by themselves
-  kEnded,
-};
-
-enum class PoolEvent : std::uint8_t {
-  kAttach,      ///< the peer's addresses came
-  kPeerServes,  ///< it has said that its first channels are up
-  kHurry,       ///< wait for none that is not up yet
-  kBulk,        ///< a large transfer has come
-  kBusy,        ///< and finds work that is under way
-  kWanted,      ///< work waits for channels that are idle
-  kPeerWanted,  ///< the acceptor has a use for channels, or for more
-  kIdle,        ///< all are closed for want of use
-  kHeard,       ///< the peer takes part in opening one
-  kLeave,
-  kEnd,
-};
-
-PoolPhase next_phase(PoolPhase phase, PoolEvent event, bool any_ready);
 
 /// Decides when the channels of one transport are opened, tried again and closed. It has no threads and no
 /// clock: events change states, and `reconcile` says what is to be done. The connector keeps as many channels
@@ -71,44 +21,11 @@ class ChannelStates {
  public:
   using Clock = std::chrono::steady_clock;
   using Time = std::optional<Clock::time_point>;
-
-  /// In the order in which they are opened.
-  enum class Kind : std::uint8_t {
-    kFirst,     ///< of each rail; or all, where the transport does not defer any
-    kDeferred,  ///< opened once the first ones serve
-    kSurplus,   ///< opened while the others are busy over a long path
-  };
-
-  struct Rules {
-    bool connector = true;
-    bool reopens = false;      ///< a channel that failed can be opened again
-    bool closes_idle = false;  ///< all are closed when nothing uses them
-    std::chrono::milliseconds idle{0};
-    std::chrono::milliseconds keepalive{0};
-    std::chrono::milliseconds hung{0};
-    std::chrono::milliseconds connect_timeout{0};
-  };
-
-  /// What the channels do, as `reconcile` needs it where `wants_traffic` says so.
-  struct Traffic {
-    Time unused_since;  ///< where `wants_idle`; nothing: they are in use, or come up
-    bool busy = false;  ///< much is under way, or work waits
-    std::chrono::microseconds round_trip{0};
-  };
-
-  enum class Do : std::uint8_t {
-    kOpen,        ///< the channel: make it and offer it, by kFail if that fails; its state is kOffered by now
-    kAbort,       ///< it is late: stop it unless it is up, by kFail if it is not
-    kCloseIdle,   ///< the connector: close all, by kIdle; the acceptor: ask for that
-    kAskForMore,  ///< the acceptor
-    kCutSmall,    ///< cut work into small batches, for many channels
-    kWatch,       ///< tell of the next large transfer, by kBulk or kBusy
-  };
-  struct Action {
-    Do what;
-    std::size_t channel = 0;
-    friend bool operator==(const Action&, const Action&) = default;
-  };
+  using Kind = ChannelKind;
+  using Rules = ChannelRules;
+  using Traffic = ChannelTraffic;
+  using Do = ChannelWork;
+  using Action = ChannelAction;
 
   /// Why all have ended.
   enum class Ending : std::uint8_t { kNone, kFailed, kExhausted, kTimedOut, kHung };
@@ -180,6 +97,8 @@ class ChannelStates {
   void check_idle(Clock::time_point now, const Traffic& traffic, std::vector<Action>& actions);
   void check_growth(Clock::time_point now, const Traffic& traffic, std::vector<Action>& actions);
   void look_at_load(Clock::time_point now, const Traffic& traffic, std::vector<Action>& actions);
+  void look_at_short_path(Clock::time_point now, const Traffic& traffic, std::vector<Action>& actions);
+  void give_back(std::size_t count, std::vector<Action>& actions);
   void open_missing(std::vector<Action>& actions);
 
   const Rules rules_;
@@ -189,6 +108,9 @@ class ChannelStates {
   bool peer_serves_ = false;
   std::size_t target_ = 0;
   unsigned busy_looks_ = 0;  // in a row
+  bool peer_busy_ = false;   // the acceptor says so, and bytes move
+  std::uint64_t moved_ = 0;  // until the last look
+  GrowthTrial trial_;        // the connector's
   Time deadline_;            // of the phase
   Time lower_at_;            // whether nothing uses the channels is looked at
   Time raise_at_;            // whether more are to be opened is

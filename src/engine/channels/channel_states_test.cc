@@ -202,8 +202,103 @@ TEST(ChannelStatesTest, NoSurplusOnesOverAShortPathOrWithLittleToDo) {
   run.on(V::kBulk);
   EXPECT_EQ(run.wait(100ms), (Actions{{Do::kWatch}}));
   run.on(V::kBulk);
-  EXPECT_EQ(run.wait(100ms, {.unused_since = {}, .busy = true, .round_trip = 50us}), Actions());
-  EXPECT_FALSE(run.states.wants_traffic(run.now + 10s)) << "until they have been idle";
+  for (int i = 0; i != 100; ++i) {
+    EXPECT_EQ(run.wait(100ms, {.unused_since = {}, .busy = true, .round_trip = 50us}), Actions());
+  }
+}
+
+/// A short path on which each stream is capped, or not, at 100 MB a second.
+struct ShortPath {
+  ChannelStates::Traffic after(Clock::duration time, std::size_t streams) {
+    const double rate = 1e8 * (capped ? static_cast<double>(streams) : 1);
+    moved += rate * std::chrono::duration<double>(time).count();
+    return {.unused_since = {},
+            .busy = busy,
+            .round_trip = 200us,
+            .moved = static_cast<std::uint64_t>(moved),
+            .path_bound = true};
+  }
+
+  /// Lets time pass until something but waiting is to be done.
+  Actions until_something(Driven& run) {
+    for (int i = 0; i != 100; ++i) {
+      auto actions = run.wait(100ms, after(100ms, run.states.ready()));
+      if (!actions.empty()) return actions;
+    }
+    return {};
+  }
+
+  bool capped = true;
+  bool busy = true;
+  double moved = 0;
+};
+
+const std::vector<Kind> kOneAndThree{Kind::kFirst, Kind::kSurplus, Kind::kSurplus, Kind::kSurplus};
+
+TEST(ChannelStatesTest, SurplusOnesStayOverAShortPathIfEachAddsItsShare) {
+  Driven run(rules(), kOneAndThree);
+  run.serve();
+  run.on(V::kBulk);
+  ShortPath path;
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}}));
+  run.come_up(1);
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kCutSmall}, {Do::kOpen, 2}, {Do::kOpen, 3}}));
+  run.come_up(2), run.come_up(3);
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kCutSmall}}));
+  EXPECT_EQ(path.until_something(run), Actions()) << "all are open";
+  EXPECT_EQ(run.states.ready(), 4U);
+}
+
+TEST(ChannelStatesTest, OneThatAddsNothingOverAShortPathIsGivenBack) {
+  Driven run(rules(), kOneAndThree);
+  run.serve();
+  run.on(V::kBulk);
+  ShortPath path{.capped = false};
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}}));
+  run.come_up(1);
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kGiveBack, 1}}));
+  EXPECT_EQ(run.states.state(1), S::kDraining);
+  EXPECT_EQ(run.states.target(), 1U);
+  EXPECT_EQ(run.states.expected(), 1U);
+  run.on(1, E::kFail);
+  EXPECT_EQ(run.states.state(1), S::kAbsent) << "and is no loss";
+  EXPECT_EQ(path.until_something(run), Actions()) << "for 10 s at least";
+}
+
+TEST(ChannelStatesTest, ATrialOverAShortPathEndsWithTheWork) {
+  Driven run(rules(), kOneAndThree);
+  run.serve();
+  run.on(V::kBulk);
+  ShortPath path;
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}}));
+  run.come_up(1);
+  path.busy = false;
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kGiveBack, 1}, {Do::kWatch}}));
+}
+
+// The acceptor's work, of which the connector sees what moves.
+TEST(ChannelStatesTest, ThePeersWorkOverAShortPathCountsWhileItMoves) {
+  Driven run(rules(), kOneAndThree);
+  run.serve();
+  ShortPath path{.busy = false};
+  EXPECT_EQ(path.until_something(run), Actions());
+  run.on(V::kPeerWanted);
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}}));
+  run.on(1, E::kFail);
+  run.on(V::kPeerWanted);
+  const auto idle = path.after(0ms, 1);
+  EXPECT_EQ(run.wait(1s, idle), (Actions{{Do::kWatch}}));
+}
+
+TEST(ChannelStatesTest, TheAcceptorAsksOverAShortPathWhileThePathIsTheBound) {
+  Driven run(rules(false), kOneAndThree);
+  run.serve();
+  run.on(V::kBulk);
+  ShortPath path;
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kAskForMore}}));
+  auto bound_by_threads = path.after(100ms, 1);
+  bound_by_threads.path_bound = false;
+  for (int i = 0; i != 100; ++i) EXPECT_EQ(run.wait(100ms, bound_by_threads), Actions());
 }
 
 TEST(ChannelStatesTest, TheAcceptorAsksForSurplusOnesLessAndLessOften) {
@@ -354,6 +449,9 @@ class Random {
   void draw_traffic() {
     traffic_ = {
         .unused_since = {}, .busy = draw(2) == 0, .round_trip = std::chrono::microseconds(draw(2) * 5000)};
+    moved_ += draw(2) == 0 ? 0 : draw(1U << 30);
+    traffic_.moved = moved_;
+    traffic_.path_bound = draw(4) != 0;
     if (draw(2) == 0) traffic_.unused_since = run_.now - std::chrono::seconds(draw(100));
   }
 
@@ -394,6 +492,11 @@ class Random {
           if (by_.connector && draw(2) == 0) run_.on(V::kIdle);
           break;
         case Do::kAskForMore: EXPECT_FALSE(by_.connector); break;
+        case Do::kGiveBack:
+          EXPECT_TRUE(by_.connector);
+          EXPECT_EQ(states.state(action.channel), S::kDraining);
+          if (draw(2) == 0) run_.on(action.channel, E::kFail);
+          break;
         case Do::kCutSmall:
         case Do::kWatch: break;
       }
@@ -442,6 +545,7 @@ class Random {
   ChannelStates::Rules by_;
   Driven run_;
   ChannelStates::Traffic traffic_;
+  std::uint64_t moved_ = 0;
 };
 
 // A failing one prints what repeats it.

@@ -87,7 +87,7 @@ bool ChannelRunner::move_on(PostUnlockActions& actions, WorkItem* first) {
     ready_ = moved = true;
     description_ = channel_->describe();
     encrypted_ = channel_->encrypted();
-    pace_.set_round_trip(channel_->round_trip());
+    pace_.set_path(channel_->path_use().round_trip, policy_.most_held);
     lane_->add(shared_from_this());
     report({}, actions);
   }
@@ -225,9 +225,9 @@ std::optional<ChannelRunner::Clock::time_point> ChannelRunner::quiet_since() {
   return quiet ? std::optional(moved_at_) : std::nullopt;
 }
 
-std::chrono::microseconds ChannelRunner::round_trip() {
+PathUse ChannelRunner::path_use() {
   MutexLock lock(mutex_);
-  return ready_ && !stopped_ ? channel_->round_trip() : std::chrono::microseconds(0);
+  return ready_ && !stopped_ ? channel_->path_use() : PathUse();
 }
 
 bool ChannelRunner::heard_within(std::chrono::milliseconds time) {
@@ -240,13 +240,12 @@ void ChannelRunner::mute() {
   report_ = nullptr;
 }
 
-void ChannelRunner::control(Bytes message) {
-  thread_.post([self = shared_from_this(), message = std::move(message)](PostUnlockActions& actions) {
+void ChannelRunner::tell(std::function<Status(Channel&)> call) {
+  thread_.post([self = shared_from_this(), call = std::move(call)](PostUnlockActions& actions) {
     self->assume_locked();
     if (!self->channel_) return;
-    const Status taken = self->channel_->on_control(message);
-    if (!taken) return self->drop(taken.error(), actions);
-    self->activate();
+    const Status done = call(*self->channel_);
+    done ? self->activate() : self->drop(done.error(), actions);
   });
 }
 

@@ -84,8 +84,8 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   /// When something last moved; nothing unless it is up, and nothing is under way, and no caller at it.
   std::optional<Clock::time_point> quiet_since();
 
-  /// Of its path; 0: not known.
-  std::chrono::microseconds round_trip();
+  /// All 0 while the channel is not up.
+  PathUse path_use();
 
   /// The other host was heard of over its channel; false also where that is not known.
   bool heard_within(std::chrono::milliseconds time);
@@ -93,8 +93,9 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   /// Comes back to its lane, which has forgotten it, unless it has ended.
   void rejoin();
 
-  /// Hands a message to the channel. Returns at once.
-  void control(Bytes message);
+  /// Calls it with the channel, on the channel's thread, if there is one by then; an error costs the channel.
+  /// Returns at once.
+  void tell(std::function<Status(Channel&)> call);
 
   /// Asks the channel to leave the local memory of a transfer alone. Returns at once.
   void abandon(std::shared_ptr<TransferState> state);

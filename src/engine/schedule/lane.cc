@@ -29,7 +29,7 @@ std::shared_ptr<ChannelRunner> Lane::submit(WorkItem item, PostUnlockActions& ac
   }
   if (runners.empty()) return want_channels(actions), nullptr;
   if (inline_eligible) {
-    if (auto runner = start_here(runners, turn, actions)) return runner;
+    if (auto runner = runners.start_here(policy(), turn, actions)) return runner;
   }
   runners.signal(policy().channels_worth(bytes, runners.size()), turn);
   return nullptr;
@@ -77,17 +77,6 @@ std::shared_ptr<ChannelRunner> Lane::submit_dependent(WorkItem item, PostUnlockA
   return inline_eligible ? runners.first() : nullptr;
 }
 
-// The channel that had a turn on this thread, in which it took what there was as far as it had room for it.
-std::shared_ptr<ChannelRunner> Lane::start_here(const RunnerList& runners, std::size_t turn,
-                                                PostUnlockActions& actions) const {
-  const std::size_t tried = policy().takes_turns ? 1 : runners.size();
-  for (std::size_t i = 0; i != tried; ++i) {
-    const auto& runner = runners.at(policy().takes_turns ? turn : i);
-    if (runner->await_turn(actions) != Turn::kBusy) return runner;
-  }
-  return nullptr;
-}
-
 // Of many streams each has a small share of a long path, and some a very small one: whoever waits for the
 // transfer waits for the item that such a one has.
 std::uint64_t Lane::most_bytes(const ChannelRunner& runner) const {
@@ -116,6 +105,7 @@ bool Lane::leaves_to_another(const ChannelRunner& runner, Priority priority, Pos
 // Whoever queues something has a turn himself or signals a runner after it, and so is not missed here.
 std::optional<WorkItem> Lane::pull(const ChannelRunner& runner, PostUnlockActions& actions) {
   if (queued_.load() == 0) return std::nullopt;
+  if (runner.pace().holds_enough()) return leave(actions), std::nullopt;
   MutexLock lock(mutex_);
   if (runners_.empty()) return std::nullopt;  // at rest: whoever asks is on its way out
   const auto now = use_.several() || queue_.needs_clock() ? Clock::now() : Clock::time_point{};
@@ -149,7 +139,11 @@ void Lane::wake_when_due(PostUnlockActions& actions) {
 // waits for something that they share.
 void Lane::give_back(const ChannelRunner& runner, WorkItem item, PostUnlockActions& actions) {
   return_item(std::move(item), actions);
-  if (!runner.pace().has_inflight()) return;
+  if (runner.pace().has_inflight()) leave(actions);
+}
+
+void Lane::leave(PostUnlockActions& actions) const {
+  if (queued_.load() == 0) return;
   auto idle = runners().idle();
   if (idle) actions.call([idle = std::move(idle)] { idle->signal(); });
 }

@@ -119,6 +119,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
   /// Its channels were not taken away: what a caller brings along may go by one. Needs no lock.
   bool serves() const { return serves_.load(); }
 
+  /// A runner has enough under way: what waits is for others, of which one is woken.
+  void leave(PostUnlockActions& actions) const;
+
   /// Takes back an item that the runner's channel had no room for, or that a channel lost by `why`.
   void give_back(const ChannelRunner& runner, WorkItem item, PostUnlockActions& actions);
   void retry(WorkItem item, const Error& why, PostUnlockActions& actions);
@@ -149,8 +152,6 @@ class Lane : public std::enable_shared_from_this<Lane> {
       P2P_REQUIRES(mutex_);
   std::uint64_t most_bytes(const ChannelRunner& runner) const;
   void note_bulk(std::uint64_t bytes, PostUnlockActions& actions);
-  std::shared_ptr<ChannelRunner> start_here(const RunnerList& runners, std::size_t turn,
-                                            PostUnlockActions& actions) const;
 
   const Policy policy_;
   const std::function<void()> want_;

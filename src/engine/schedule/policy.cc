@@ -57,6 +57,7 @@ Policy Policy::of(const Capabilities& capabilities, const Options& options) {
   Policy policy = callers ? by_caller(limits, options.spin) : spread(limits, options.spin);
   if (!callers) policy.thread_bytes = capabilities.thread_bytes;
   policy.patience = options.keepalive;
+  if (capabilities.closes_idle) policy.most_held = std::chrono::milliseconds(100);
   return policy;
 }
 

@@ -75,6 +75,10 @@ struct Policy {
   /// send one message after the other. On 32 cores 6 us were better than 0, 3, 12 and 25.
   static constexpr std::chrono::microseconds kReturn{6};
 
+  /// Over a short path a channel takes what it moves in so long, and leaves the rest to others, which may be
+  /// opened while it is at work. 0: as much as it has room for.
+  std::chrono::milliseconds most_held{};
+
   /// Workers look at a channel now and then for so long after its last movement, so that what a caller starts
   /// on it need not wake them.
   std::chrono::nanoseconds watch{};

@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/schedule/rate_estimator.h"
 
+#include "transport/channel.h"
+
 namespace p2p::engine {
 namespace {
 
@@ -8,10 +10,23 @@ namespace {
 constexpr std::chrono::milliseconds kSpan{20};
 // What has come and gone within less than a span counts if it was so much.
 constexpr std::uint64_t kEnough = std::uint64_t{256} << 10;
+// Until a rate is known it is as much as keeps a fast channel busy until it is.
+constexpr std::uint64_t kLeastHeld = std::uint64_t{1} << 20;
 // A path may have changed while nothing went over it.
 constexpr std::chrono::seconds kForget{2};
 
 }  // namespace
+
+void RateEstimator::set_path(std::chrono::nanoseconds round_trip, std::chrono::duration<double> most_held) {
+  round_trip_ = round_trip;
+  if (round_trip < kLongPath) most_held_ = most_held;
+}
+
+bool RateEstimator::holds_enough() const {
+  const std::uint64_t flying = this->flying();
+  return flying >= kLeastHeld && most_held_.count() != 0 &&
+         static_cast<double>(flying) >= rate() * most_held_.count();
+}
 
 void RateEstimator::sent(std::uint64_t bytes) {
   items_.store(items_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

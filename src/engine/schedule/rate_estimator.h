@@ -28,9 +28,13 @@ class RateEstimator {
   double rate() const { return rate_.load(std::memory_order_relaxed); }  ///< the last one; bytes a second
   std::uint64_t flying() const { return flying_.load(std::memory_order_relaxed); }  ///< their bytes
 
-  /// Of the channel's path; 0: not known. Set before others read it.
+  /// Of the channel's path; 0: not known.
   std::chrono::nanoseconds round_trip() const { return round_trip_; }
-  void set_round_trip(std::chrono::nanoseconds time) { round_trip_ = time; }
+
+  /// Before others see it. Over a short path what it moves in `most_held` is enough for it to hold, and a MiB
+  /// at least; 0: nothing is.
+  void set_path(std::chrono::nanoseconds round_trip, std::chrono::duration<double> most_held);
+  bool holds_enough() const;
 
   void sent(std::uint64_t bytes);
   void ended(std::uint64_t bytes);
@@ -47,6 +51,7 @@ class RateEstimator {
   void rest();
 
   std::chrono::nanoseconds round_trip_{0};
+  std::chrono::duration<double> most_held_{};
   std::atomic<std::size_t> items_{0};
   std::atomic<std::uint64_t> flying_{0};
   std::atomic<double> rate_{0};

@@ -61,6 +61,16 @@ void RunnerList::signal(std::size_t count, std::size_t first) const {
   for (std::size_t i = 0; i < std::min(count, size()); ++i) at(first + i)->signal();
 }
 
+std::shared_ptr<ChannelRunner> RunnerList::start_here(const Policy& policy, std::size_t turn,
+                                                      PostUnlockActions& actions) const {
+  const std::size_t tried = policy.takes_turns ? 1 : size();
+  for (std::size_t i = 0; i != tried; ++i) {
+    const auto& runner = this->at(policy.takes_turns ? turn : i);
+    if (runner->await_turn(actions) != Turn::kBusy) return runner;
+  }
+  return nullptr;
+}
+
 void RunnerList::assist(const std::shared_ptr<ChannelRunner>& one, bool all, const Policy& policy,
                         const std::function<bool()>& through,
                         ChannelRunner::Clock::time_point deadline) const {

@@ -49,6 +49,11 @@ class RunnerList {
   /// Wakes `count` of them, at most all, from number `first` on.
   void signal(std::size_t count, std::size_t first) const;
 
+  /// One that had a turn on this thread, in which it took what there was as far as it had room for it; of
+  /// those who take turns only that with the number `turn` is tried. Null: others were at them.
+  std::shared_ptr<ChannelRunner> start_here(const Policy& policy, std::size_t turn,
+                                            PostUnlockActions& actions) const;
+
   /// Moves one of them on from a waiting caller's thread, as `engine::assist` does, or all if `all` and they
   /// are few: more are moved quicker by their workers.
   void assist(const std::shared_ptr<ChannelRunner>& one, bool all, const Policy& policy,

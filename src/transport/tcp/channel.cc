@@ -17,6 +17,11 @@ namespace {
 // Between processes of one host the kernel's own tuning starts too small.
 constexpr int kLocalBufferBytes = 4 << 20;
 
+// The peer's window is as good as full with less than that; its thread is behind then.
+constexpr std::uint64_t kWindowLeft = 64U << 10;
+// This side's is with so much: twice what the receiver lets come before it is woken.
+constexpr std::uint64_t kMuchUnread = 512U << 10;
+
 }  // namespace
 
 Result<std::unique_ptr<Channel>> StreamChannel::open(const ChannelSetup& setup, ChannelConfig config) {
@@ -83,7 +88,7 @@ Status StreamChannel::become_ready(std::unique_ptr<socket::Stream> stream) {
   stream_ = std::move(stream);
   // On one host the kernel copies all the same, and later.
   sender_.start(*stream_, same_host ? 0 : config_.zerocopy_bytes);
-  if (const auto least = round_trip(); least >= kLongPath) {
+  if (const auto least = socket::least_round_trip(stream_->fd()); least >= kLongPath) {
     backlog_.start(stream_->fd(), least);
     sender_.set_long_path();
     reads_.set_long_path(least);
@@ -91,6 +96,16 @@ Status StreamChannel::become_ready(std::unique_ptr<socket::Stream> stream) {
   liveness_.start(stream_->fd());
   phase_ = Phase::kReady;
   return {};
+}
+
+PathUse StreamChannel::path_use() const {
+  if (!stream_) return {};
+  const socket::Traffic traffic = socket::traffic_of(stream_->fd());
+  return {.sent = traffic.acknowledged,
+          .received = traffic.received,
+          .send_waits = traffic.unsent != 0 && traffic.in_flight + kWindowLeft < traffic.window,
+          .unread = traffic.unread >= kMuchUnread,
+          .round_trip = socket::least_round_trip(stream_->fd())};
 }
 
 ChannelState StreamChannel::state() const {

@@ -64,9 +64,8 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
   Status on_control(std::span<const std::byte> message) override;
   bool carries_messages() const override { return true; }
   bool say(std::span<const std::byte> block) override;
-  std::chrono::microseconds round_trip() const override {
-    return stream_ ? socket::least_round_trip(stream_->fd()) : std::chrono::microseconds(0);
-  }
+  PathUse path_use() const override;
+  void give_up(const Error& why) override { lose(why); }
   bool heard_within(std::chrono::milliseconds time) const override {
     return stream_ && socket::heard_within(stream_->fd(), time);
   }
