@@ -89,7 +89,7 @@ std::size_t GrowthTrial::stop(Clock::time_point now, std::size_t up) {
   best_ = 0;
   if (!trial_) return 0;
   const std::size_t before = trial_->before;
-  hold(now + kHoldAfterNothing);
+  hold(now + (trial_->first ? kHoldAfterNothing : kHoldAfterGain));
   return up > before ? up - before : 0;
 }
 

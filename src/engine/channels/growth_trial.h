@@ -24,6 +24,9 @@ class GrowthTrial {
   static constexpr std::chrono::seconds kHoldAfterNoGain{60};
   static constexpr std::chrono::seconds kHoldAfterNothing{10};
 
+  /// The same where the trials before it have shown a gain.
+  static constexpr std::chrono::seconds kHoldAfterGain{1};
+
   /// What is seen of all streams together.
   struct Look {
     Clock::time_point now;
