@@ -16,6 +16,9 @@ constexpr unsigned kLooksToSpeed = 1;
 /// Looks within which the gain must show.
 constexpr unsigned kMostLooks = 4;
 
+/// Looks at which less than half of the rate before shows that there was little to do, and nothing else.
+constexpr unsigned kMostPauses = 20;
+
 /// A look that comes so late tells of another time.
 constexpr auto kLate = 3 * GrowthTrial::kLook;
 
@@ -66,6 +69,7 @@ GrowthTrial::Step GrowthTrial::judge(const Look& look, double rate) {
     hold(look.now + kHoldAfterNothing);
     return {.next = *hold_until_};
   }
+  if (rate < trial.rate / 2 && trial.pauses++ < kMostPauses) return {.next = look.now + kLook};
   if (trial.looks++ < kLooksToSpeed) return {.next = look.now + kLook};
   const std::size_t added = look.up - trial.before;
   if (rate >= trial.rate * least_gain(trial.before, added)) ++trial.gains;

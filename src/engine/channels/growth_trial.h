@@ -60,6 +60,7 @@ class GrowthTrial {
     double rate = 0;         // of those, bytes a second
     bool first = false;      // of several in a row
     unsigned looks = 0;      // since all were up
+    unsigned pauses = 0;     // looks at which too little was moved to tell
     unsigned gains = 0;      // of those that showed one
   };
 
