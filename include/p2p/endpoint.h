@@ -25,7 +25,6 @@ namespace engine {
 class Endpoint;
 }
 class MetricsListing;
-class Digests;
 
 /// All that this process needs to move bytes: transports, regions, engine threads, a listener.
 /// Owns them; its end closes every connection (transfers under way end as cancelled) within the keepalive
@@ -114,7 +113,6 @@ class P2P_API Endpoint {
 
   explicit Endpoint(std::unique_ptr<engine::Endpoint> endpoint);
   std::unique_ptr<engine::Endpoint> endpoint_;
-  std::unique_ptr<Digests> digests_;
   std::unique_ptr<MetricsListing> listing_;  // ends first; null: none
 };
 

@@ -4,7 +4,6 @@
 #include <functional>
 #include <utility>
 
-#include "api/digests.h"
 #include "api/latency_rows.h"
 #include "api/metrics_listing.h"
 #include "base/background.h"
@@ -61,14 +60,12 @@ void end_later(std::unique_ptr<engine::Endpoint> endpoint, std::unique_ptr<Metri
 
 }  // namespace
 
-Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint)
-    : endpoint_(std::move(endpoint)), digests_(std::make_unique<Digests>()) {}
+Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&& other) noexcept {
   if (this != &other) {
     const Endpoint old(std::move(*this));
     endpoint_ = std::move(other.endpoint_);
-    digests_ = std::move(other.digests_);
     listing_ = std::move(other.listing_);
   }
   return *this;
@@ -81,7 +78,6 @@ Endpoint::~Endpoint() {
   if (is_left(*endpoint_)) {
     static_cast<void>(listing_.release());
     static_cast<void>(endpoint_.release());
-    static_cast<void>(digests_.release());  // of the parent's CUDA
   } else if (in_callback()) {
     end_later(std::move(endpoint_), std::move(listing_));
   }
@@ -123,7 +119,8 @@ Result<std::vector<std::shared_ptr<MemoryRegion>>> Endpoint::cover(std::span<Loc
 }
 
 Result<Digest> Endpoint::digest(std::span<const LocalSpan> spans) const {
-  return digests_->start(*endpoint_->context().regions, spans);
+  const engine::Context& context = endpoint_->context();
+  return context.digests->start(*context.regions, spans);
 }
 
 Connection Endpoint::connect_async(const std::string& host, std::uint16_t port,

@@ -8,6 +8,7 @@
 
 #include "base/background.h"
 #include "engine/loop/reactor.h"
+#include "engine/memory/digests.h"
 #include "engine/memory/peer_budget.h"
 #include "engine/memory/region.h"
 #include "engine/memory/region_watch.h"
@@ -34,6 +35,8 @@ struct Context {
   // Of regions that take long; the endpoint stops them.
   Background imports{"p2p-imports"};
   Background answers{"p2p-answers"};  ///< to peers that import
+  std::shared_ptr<Digests> digests = std::make_shared<Digests>();
+  Background digesting{"p2p-digests"};  ///< of what is verified, here and for peers
 
   const TransportList& transports() const { return regions->transports(); }
 };

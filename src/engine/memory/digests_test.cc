@@ -1,5 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-#include "api/digests.h"
+#include "engine/memory/digests.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,182 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/memory/digests.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/block_digest.h"
+#include "base/error.h"
+#include "base/guarded_copy.h"
+#include "base/safe_copy.h"
+#include "base/underlying.h"
+#include "device/digester.h"
+#include "drivers/cuda/memory.h"
+
+namespace p2p {
+namespace {
+
+using Range = engine::Digests::Range;
+
+// Between looks at a GPU, which tells nobody that it is through.
+constexpr std::chrono::microseconds kLookEvery{20};
+
+// For a GPU that neither ends nor fails.
+constexpr std::chrono::seconds kGpuLimit{30};
+
+// What goes to the host at a time, of memory of several kinds.
+constexpr std::size_t kFetched = std::size_t{1} << 20;
+
+bool on_host(const Range& range) { return range.place.kind == MemoryKind::kHost; }
+
+/// All of it is memory of one GPU.
+bool on_one_gpu(std::span<const Range> ranges) {
+  return !ranges.empty() && !on_host(ranges.front()) &&
+         std::ranges::all_of(ranges, [&](const Range& one) { return one.place == ranges.front().place; });
+}
+
+Status add_of_gpu(BlockDigest& digest, std::span<const std::byte> bytes, std::vector<std::byte>& fetched) {
+  fetched.resize(kFetched);
+  while (!bytes.empty()) {
+    const std::size_t size = std::min(bytes.size(), kFetched);
+    if (auto copied = cuda::copy_now(fetched.data(), bytes.data(), size); !copied) return copied;
+    digest.add(std::span(fetched).first(size));
+    bytes = bytes.subspan(size);
+  }
+  return {};
+}
+
+/// Of host memory that may have become bad: each block is copied before it is hashed, and stays in the cache.
+Status add_guarded(BlockDigest& digest, std::span<const std::byte> bytes) {
+  std::array<std::byte, kDigestBlock> block;  // NOLINT(*-member-init): written before it is read
+  for (auto rest = bytes; !rest.empty();) {
+    const std::size_t size = std::min(rest.size(), block.size());
+    if (!guarded_copy(block.data(), rest.data(), size)) {
+      const iovec piece{const_cast<std::byte*>(bytes.data()),
+                        bytes.size()};  // NOLINT(*-const-cast): not written
+      return tl::unexpected(bad_memory("digest of", std::span(&piece, 1)));
+    }
+    digest.add(std::span(block).first(size));
+    rest = rest.subspan(size);
+  }
+  return {};
+}
+
+/// Of host memory and that of any GPUs, by this thread.
+Result<std::uint64_t> digest_here(std::span<const Range> ranges, bool guarded) {
+  BlockDigest digest;
+  std::vector<std::byte> fetched;
+  for (const Range& range : ranges) {
+    Status added;
+    if (!on_host(range)) {
+      added = add_of_gpu(digest, range.bytes, fetched);
+    } else if (guarded) {
+      added = add_guarded(digest, range.bytes);
+    } else {
+      digest.add(range.bytes);
+    }
+    if (!added) return tl::unexpected(std::move(added.error()));
+  }
+  return digest.value();
+}
+
+std::vector<std::span<const std::byte>> bytes_of(std::span<const Range> ranges) {
+  std::vector<std::span<const std::byte>> bytes;
+  bytes.reserve(ranges.size());
+  for (const Range& range : ranges) bytes.push_back(range.bytes);
+  return bytes;
+}
+
+}  // namespace
+
+class Digest::State {
+ public:
+  engine::HeldRegions regions;
+  std::unique_ptr<device::Digester::Work> work;  // ends first; null: `value` is there
+  Result<std::uint64_t> value{0};
+};
+
+std::uint64_t digest(std::span<const std::byte> bytes) {
+  BlockDigest digest;
+  digest.add(bytes);
+  return digest.value();
+}
+
+Digest::Digest() = default;
+Digest::Digest(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Digest::Digest(Digest&&) noexcept = default;
+Digest& Digest::operator=(Digest&&) noexcept = default;
+Digest::~Digest() = default;
+
+bool Digest::done() const { return !state_->work || state_->work->finished(); }
+
+Result<std::uint64_t> Digest::wait(std::chrono::nanoseconds timeout) const {
+  if (!state_->work) return state_->value;
+  const auto start = std::chrono::steady_clock::now();
+  while (!state_->work->finished()) {
+    if (std::chrono::steady_clock::now() - start >= timeout) {
+      return fail(ErrorCode::kTimedOut, "a digest of GPU memory was not there in {} ms",
+                  std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
+    }
+    std::this_thread::sleep_for(kLookEvery);
+  }
+  return state_->work->value();
+}
+
+}  // namespace p2p
+
+namespace p2p::engine {
+
+Result<Digest> Digests::start(const RegionTable& regions, std::span<const LocalSpan> spans) {
+  if (auto here = regions.check_process(); !here) return tl::unexpected(std::move(here.error()));
+  auto state = std::make_unique<Digest::State>();
+  std::vector<Range> ranges;
+  std::shared_ptr<Region> region;
+  for (const LocalSpan& span : spans) {
+    if (!region || region->info().id != span.region) {
+      region = regions.find(span.region);
+      if (!region)
+        return fail(ErrorCode::kNotFound, "digest: no local region {}", to_underlying(span.region));
+      state->regions.add(region);
+      if (!region->alive()) {
+        return fail(ErrorCode::kNotFound, "digest: the memory of region {} was freed",
+                    to_underlying(span.region));
+      }
+    }
+    const RegionInfo& info = region->info();
+    if (!info.contains(reinterpret_cast<std::uint64_t>(span.data), span.size)) {
+      return fail(ErrorCode::kOutOfRange, "digest: {} bytes at {} do not lie in region {}, {} bytes at {}",
+                  span.size, fmt::ptr(span.data), to_underlying(span.region), info.size, fmt::ptr(info.base));
+    }
+    if (span.size != 0) ranges.push_back({{span.data, span.size}, info.place});
+  }
+  if (on_one_gpu(ranges)) {
+    auto work = digester(ranges.front().place.device)->start(bytes_of(ranges));
+    if (!work) return tl::unexpected(std::move(work.error()));
+    state->work = std::move(*work);
+  } else {
+    state->value = digest_here(ranges, false);
+    if (!state->value) return tl::unexpected(state->value.error());
+  }
+  return Digest(std::move(state));
+}
+
+Result<std::uint64_t> Digests::compute(std::span<const Range> ranges) {
+  if (!on_one_gpu(ranges)) return digest_here(ranges, true);
+  auto work = digester(ranges.front().place.device)->start(bytes_of(ranges));
+  if (!work) return tl::unexpected(std::move(work.error()));
+  auto state = std::make_unique<Digest::State>();
+  state->work = std::move(*work);
+  return Digest(std::move(state)).wait(kGpuLimit);
+}
+
+std::shared_ptr<device::Digester> Digests::digester(int device) {
+  const MutexLock lock(mutex_);
+  auto& found = by_device_[device];
+  if (!found) found = device::Digester::make(device);
+  return found;
+}
+
+}  // namespace p2p::engine

@@ -1,0 +1,44 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "base/mutex.h"
+#include "engine/memory/region.h"
+#include "p2p/digest.h"
+#include "p2p/memory.h"
+
+namespace p2p::device {
+class Digester;
+}
+
+namespace p2p::engine {
+
+/// Digests of an endpoint's memory, and what computes them on its GPUs. Thread-safe.
+class Digests {
+ public:
+  /// Bytes of this process, on a GPU or not.
+  struct Range {
+    std::span<const std::byte> bytes;
+    MemoryPlace place;
+  };
+
+  /// See Endpoint::digest.
+  Result<Digest> start(const RegionTable& regions, std::span<const LocalSpan> spans);
+
+  /// That of ranges as if they lay in a row, by this thread, which waits for GPUs. Whoever calls has looked
+  /// that memory of GPUs is alive and holds it. kSystem for host memory that has become bad.
+  Result<std::uint64_t> compute(std::span<const Range> ranges);
+
+ private:
+  std::shared_ptr<device::Digester> digester(int device);
+
+  Mutex mutex_;
+  std::map<int, std::shared_ptr<device::Digester>> by_device_ P2P_GUARDED_BY(mutex_);
+};
+
+}  // namespace p2p::engine
