@@ -103,12 +103,16 @@ void write_frames(const Path& folder) {
   constexpr std::uint64_t kBase = 0x10000000;
   const Bytes two = ranges({{kBase + 100, 20}, {kBase, 44}});
   const Bytes pages = ranges({{kBase + 4096, 16}, {kBase, 16}, {kBase + 64, 16}, {kBase + 32, 16}});
+  // The last two of a row, and three of the next, which is cut.
+  const Bytes strided =
+      ranges({{kBase + 204, 12}, {kBase + 232, 16}, {kBase + 300, 16}, {kBase + 332, 16}, {kBase + 364, 4}});
   const Bytes text(5, std::byte{'x'});
   const std::vector<std::pair<std::string, Bytes>> frames = {
       {"write", frame({.type = tcp::FrameType::kWrite, .number = 1}, two, 64)},
       {"write_pages", frame({.type = tcp::FrameType::kWrite, .number = 2}, pages, 64)},
       {"write_outside",
        frame({.type = tcp::FrameType::kWrite, .number = 3}, ranges({{kBase + 32760, 64}}), 64)},
+      {"write_strided", frame({.type = tcp::FrameType::kWrite, .number = 4}, strided, 64)},
       {"read", frame({.type = tcp::FrameType::kReadRequest, .length = 64, .number = 1}, two)},
       {"response", frame({.type = tcp::FrameType::kReadResponse, .number = 1}, {}, 64)},
       {"end", frame({.type = tcp::FrameType::kReadEnd, .number = 1})},

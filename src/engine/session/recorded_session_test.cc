@@ -205,7 +205,7 @@ class RecordedPeer {
     Bytes greeting;
     ByteWriter said(greeting);
     said.put(as_bytes("p2pt"));
-    said.put(std::uint16_t{3});
+    said.put(std::uint16_t{4});
     for (const char* name : {"token", "greeting"}) said.put(ByteView(known_.at(name)));
     Bytes message;
     ByteWriter writer(message);

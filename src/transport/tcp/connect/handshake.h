@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using Nonce = std::array<std::byte, 32>;
 using Secret = std::array<std::byte, 32>;
 
-inline constexpr std::uint16_t kHandshakeVersion = 3;
+inline constexpr std::uint16_t kHandshakeVersion = 4;
 
 /// Begins with the prefix of a StreamPort.
 struct Greeting {

@@ -9,21 +9,16 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/underlying.h"
 #include "transport/registration.h"
 #include "transport/tcp/stream/frame.h"
 
 namespace p2p::tcp {
 namespace {
 
-enum class Encoding : std::uint8_t { kList = 0, kPaged = 1 };
+enum class Encoding : std::uint8_t { kList = 0, kPaged = 1, kStrided = 2 };
 
 constexpr std::size_t kMaxVarintBytes = 10;
-
-// Small distances either way become small numbers: 0, -1, 1, -2 ... to 0, 1, 2, 3 ...
-std::uint64_t zigzag(std::uint64_t distance) {
-  return (distance << 1) ^ (std::uint64_t{0} - (distance >> 63));
-}
-std::uint64_t unzigzag(std::uint64_t value) { return (value >> 1) ^ (std::uint64_t{0} - (value & 1)); }
 
 std::size_t varint_bytes(std::uint64_t value) {
   return (static_cast<std::size_t>(std::bit_width(value | 1)) + 6) / 7;
@@ -88,7 +83,17 @@ std::byte* put_pages(std::byte* out, std::span<const RemoteRange> ranges, std::u
   return out;
 }
 
+void encode_strided(const RangeGroup& group, const StridedRanges& strided, Bytes& out) {
+  ByteWriter writer(out);
+  writer.put(to_underlying(group.region));
+  writer.put(group.key);
+  writer.put(to_underlying(Encoding::kStrided));
+  writer.put_varint(group.count);
+  strided.encode(out);
+}
+
 void encode_group(const RangeGroup& group, std::span<const RemoteRange> ranges, Bytes& out) {
+  if (const auto strided = StridedRanges::of(ranges)) return encode_strided(group, *strided, out);
   const std::optional<std::uint64_t> base = paged_base(ranges);
   const std::size_t as_list = list_bytes(ranges);
   const std::size_t as_pages = sizeof(std::uint64_t) + varint_bytes(ranges.front().size) + 4 * ranges.size();
@@ -147,6 +152,22 @@ bool take_pages(ByteReader& reader, std::uint64_t count, Collector& collector) {
   return true;
 }
 
+bool take_strided(ByteReader& reader, std::uint64_t count, Collector& collector) {
+  const auto strided = StridedRanges::decode(reader, count);
+  return strided && strided->for_each(count, [&](std::uint64_t address, std::uint64_t size) {
+    return collector.add(address, size);
+  });
+}
+
+bool take_encoded(ByteReader& reader, std::uint8_t encoding, std::uint64_t count, Collector& collector) {
+  switch (static_cast<Encoding>(encoding)) {
+    case Encoding::kList: return take_list(reader, count, collector);
+    case Encoding::kPaged: return take_pages(reader, count, collector);
+    case Encoding::kStrided: return take_strided(reader, count, collector);
+  }
+  return false;
+}
+
 }  // namespace
 
 void collect_ranges(const Batch& batch, RangeList& list) {
@@ -190,10 +211,7 @@ Status decode_ranges(ByteView bytes, std::uint64_t total, RangeList& list) {
     std::copy(key.begin(), key.end(), group.key.begin());
     group.count = static_cast<std::size_t>(count);
 
-    bool taken = false;
-    if (encoding == static_cast<std::uint8_t>(Encoding::kList)) taken = take_list(reader, count, collector);
-    if (encoding == static_cast<std::uint8_t>(Encoding::kPaged)) taken = take_pages(reader, count, collector);
-    if (!taken) break;
+    if (!take_encoded(reader, encoding, count, collector)) break;
     list.groups.push_back(group);
     if (reader.left() == 0 && collector.complete()) return {};
   }

@@ -9,15 +9,9 @@
 #include "p2p/memory.h"
 #include "p2p/result.h"
 #include "transport/batch.h"
+#include "transport/tcp/stream/strided_ranges.h"
 
 namespace p2p::tcp {
-
-/// A run of bytes in the memory of the side that gets the frame.
-struct RemoteRange {
-  std::uint64_t address = 0;
-  std::uint64_t size = 0;
-  friend bool operator==(const RemoteRange&, const RemoteRange&) = default;
-};
 
 /// Consecutive ranges of one region.
 struct RangeGroup {
@@ -40,7 +34,8 @@ struct RangeList {
 /// The remote ranges of `batch`; neighbours that are contiguous over there become one.
 void collect_ranges(const Batch& batch, RangeList& list);
 
-/// Appends the compact form: for each group the region, its key and either deltas and lengths or, where all
+/// Appends the compact form: for each group the region, its key and, where the ranges are strided, what
+/// StridedRanges has, at most 64 bytes with region and key. Otherwise either deltas and lengths or, where all
 /// ranges are equally long and whole lengths apart, a base and indices; whichever is shorter.
 void encode_ranges(const RangeList& list, Bytes& out);
 

@@ -71,7 +71,7 @@ TEST(Descriptors, KeepShuffledPagesInFourBytesEach) {
 
 TEST(Descriptors, PreferListsWhereTheyAreShorter) {
   std::vector<RemoteRange> ranges;
-  for (std::uint64_t i = 0; i != 100; ++i) ranges.push_back({0x7f0000000000 + i * 20, 10});
+  for (std::uint64_t i = 0; i != 100; ++i) ranges.push_back({0x7f0000000000 + i * 20, 10 + i % 3});
   const RangeList list = one_group(ranges);
   expect_round_trip(list);
   EXPECT_LT(encoded(list).size(), 100 * 2 + 40U);
@@ -136,7 +136,7 @@ TEST(Descriptors, RefuseWhatNoHonestPeerSends) {
   refuse([&](ByteWriter& writer) { paged(writer, most, 0, 4096, 0); });        // absurd count
   refuse([&](ByteWriter& writer) { paged(writer, 1, 0, most, 0xffffffff); });  // wraps in the product
   refuse([&](ByteWriter& writer) {                                             // unknown encoding
-    writer.put(std::uint8_t{2});
+    writer.put(std::uint8_t{3});
     writer.put_varint(1);
   });
 }
