@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-_SECONDS = 100  # two cores that others use, too
+_SECONDS = 600  # it has hung: starting takes minutes where others use the processors, too
 
 
 def start(run: Callable[[Connection], None]) -> tuple[SpawnProcess, Connection]:
@@ -21,10 +21,13 @@ def start(run: Callable[[Connection], None]) -> tuple[SpawnProcess, Connection]:
 
 
 def hear(pipe: Connection, during: str) -> Any:
-    """What the other side says next; ends this process if that takes too long."""
+    """What the other side says next; ends this process if that one has ended or hangs."""
     if not pipe.poll(_SECONDS):
         sys.exit(f"{during}: nothing from the other process within {_SECONDS} s")
-    return pipe.recv()
+    try:
+        return pipe.recv()
+    except EOFError:
+        sys.exit(f"{during}: the other process has ended")
 
 
 def finish(process: SpawnProcess) -> None:
