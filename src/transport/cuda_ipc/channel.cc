@@ -82,6 +82,7 @@ bool IpcChannel::post(const Batch& batch) {
 }
 
 void IpcChannel::ask(Flight& flight, Operation operation) {
+  ring_hands_.talk_by_words(flight.asked.front());
   RequestList list(to_underlying(flight.id), operation);
   const Registration* offered = nullptr;
   for (const Segment& piece : flight.asked) {

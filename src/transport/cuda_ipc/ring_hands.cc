@@ -63,6 +63,11 @@ void RingHands::ask(const RingLoad& load) {
   for (const CopyRequest& request : list.requests()) mail_.ask(encode(request));
 }
 
+void RingHands::talk_by_words(const Segment& piece) {
+  if (mail_.asks_by_words()) return;
+  if (const auto ring = ring_for(piece)) offer_ring(std::static_pointer_cast<PeerRing>(*ring));
+}
+
 // Under which number the peer knows it.
 RegionId RingHands::offer_ring(const std::shared_ptr<PeerRing>& ring) {
   const auto [known, fresh] =

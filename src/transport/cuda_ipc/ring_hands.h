@@ -24,6 +24,9 @@ class RingHands : public RingCopies::Hands {
   bool finished(RingLoad& load, Status& status) override;
   void ask(const RingLoad& load) override;
 
+  /// Messages go by words from now on, where the owner of the piece's memory has lent a ring that has some.
+  void talk_by_words(const Segment& piece);
+
  private:
   RegionId offer_ring(const std::shared_ptr<PeerRing>& ring);
 

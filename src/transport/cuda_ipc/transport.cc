@@ -88,11 +88,10 @@ class CudaIpc : public Transport {
     const MutexLock lock(mutex_);
     if (region.place.kind == MemoryKind::kCuda) {
       const int device = region.place.device;
-      const bool first = devices_.insert(device).second;
-      const bool fresh = first && handles_refused_;
-      const bool closed = !(*memory)->shareable() && private_devices_.insert(device).second;
-      if (fresh || closed) borrow_rings();
-      if (first) expect(device);
+      if (devices_.insert(device).second) {
+        borrow_rings();
+        expect(device);
+      }
       regions_->add(*memory);
     } else if (region.size <= kPinnedAhead) {
       std::erase_if(unpinned_, [](const auto& each) { return each.expired(); });
@@ -151,9 +150,7 @@ class CudaIpc : public Transport {
   const std::shared_ptr<AdvertisedRegions> advertised_ = std::make_shared<AdvertisedRegions>();
   Mutex mutex_;
   RingSources ring_sources_;
-  std::set<int> devices_ P2P_GUARDED_BY(mutex_);          // that have memory registered here
-  std::set<int> private_devices_ P2P_GUARDED_BY(mutex_);  // that have some which cannot be shared
-  bool handles_refused_ P2P_GUARDED_BY(mutex_) = false;   // between this process and some peer's
+  std::set<int> devices_ P2P_GUARDED_BY(mutex_);  // that have memory registered here
   std::vector<std::weak_ptr<const LocalMemory>> unpinned_ P2P_GUARDED_BY(mutex_);  // host memory
   bool pins_ahead_ P2P_GUARDED_BY(mutex_) = false;
   Mutex probing_;
@@ -232,7 +229,7 @@ bool CudaIpc::opens_handles(const std::optional<RingTicket>& of) const {
   return !of || of->owner == *process_ || of->owner.pid != process_->pid;
 }
 
-// The ring is for memory here that cannot be shared either.
+// The ring is for memory here that cannot be shared either, its words for what the owner is asked to copy.
 std::unique_ptr<RemoteKey> CudaIpc::import_private(const RegionInfo& region,
                                                    const std::optional<RingTicket>& ring, std::string reason,
                                                    bool handles) {
@@ -241,8 +238,7 @@ std::unique_ptr<RemoteKey> CudaIpc::import_private(const RegionInfo& region,
   if (ring) {
     source = ring_sources_.of(*ring);
     const MutexLock lock(mutex_);
-    handles_refused_ = handles_refused_ || !handles;
-    devices = handles ? private_devices_ : devices_;
+    devices = devices_;
   }
   if (!devices.empty()) borrow_ring(*source, devices);
   return std::make_unique<PrivateMemory>(region, std::move(reason), std::move(source), handles);
@@ -257,7 +253,7 @@ void CudaIpc::borrow_ring(RingSource& source, const std::set<int>& devices) {
 
 // Peers' private memory may be known already.
 void CudaIpc::borrow_rings() {
-  importing_.post([this, devices = handles_refused_ ? devices_ : private_devices_] {
+  importing_.post([this, devices = devices_] {
     for (const auto& source : ring_sources_.all()) borrow_ring(*source, devices);
   });
 }

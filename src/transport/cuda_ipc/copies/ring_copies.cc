@@ -12,6 +12,7 @@ namespace {
 
 // A load of one short piece is copied by kernels that stand by, on both sides.
 constexpr std::uint64_t kLeastLoad = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMostLoad = kMostSlots * kRingSlotBytes;
 
 // So many loads of a transfer overlap well.
 constexpr std::uint64_t kLoads = 4;
@@ -21,6 +22,10 @@ constexpr std::size_t kMostPieces = kMaxRequestPieces;
 
 // Pieces lie in the ring as they do in memory here, as far as kernels care.
 constexpr std::uint64_t kAlike = 16;
+
+unsigned slots_for(std::uint64_t bytes) {
+  return static_cast<unsigned>((bytes + kRingSlotBytes - 1) / kRingSlotBytes);
+}
 
 std::uint64_t place_after(std::uint64_t at, const std::byte* local) {
   return at + ((reinterpret_cast<std::uint64_t>(local) - at) & (kAlike - 1));
@@ -32,13 +37,13 @@ RingJob::RingJob(Operation operation, std::vector<Segment> pieces)
     : operation_(operation), pieces_(std::move(pieces)) {
   std::uint64_t bytes = 0;
   for (const Segment& piece : pieces_) bytes += piece.size;
-  load_bytes_ = std::clamp(bytes / kLoads, kLeastLoad, kRingSlotBytes);
+  load_bytes_ = std::clamp(bytes / kLoads, kLeastLoad, kMostLoad);
 }
 
 Status RingJob::cancelled() { return fail(ErrorCode::kCancelled, "the transfer was cancelled"); }
 
 RingCopies::~RingCopies() {
-  for (const RingLoad& load : loads_) load.ring->lose(load.slot);
+  for (const RingLoad& load : loads_) load.ring->lose(load.slots);
   if (joined_) joined_->part();
 }
 
@@ -96,7 +101,7 @@ bool RingCopies::copy(RingLoad& load) {
 void RingCopies::end(RingLoad& load) {
   if (!load.status) load.job->fail_with(load.status.error());
   --load.job->under_way_;
-  load.ring->give(load.slot);
+  load.ring->give(load.slots);
 }
 
 // One load of each job in turn, so that a short one does not wait for a long one.
@@ -125,28 +130,29 @@ bool RingCopies::start_load(RingJob& job) {
     joined_ = *ring;
     joined_->join();
   }
-  const auto held = std::ranges::count(loads_, *ring, &RingLoad::ring);
-  if (static_cast<unsigned>(held) >= (*ring)->share()) return false;
+  unsigned held = 0;
+  for (const RingLoad& load : loads_) held += load.ring == *ring ? load.slots.count : 0;
+  if (held >= (*ring)->share()) return false;
   if (!(*ring)->may_take(turn_)) return false;
-  const std::optional<unsigned> slot = (*ring)->take();
-  if (!slot) {
+  const std::optional<RingSlots::Run> slots = (*ring)->take(slots_for(job.load_bytes_));
+  if (!slots) {
     if ((*ring)->lost()) job.fail_with({ErrorCode::kUnavailable, "the memory lent for it is no more"});
     return false;
   }
   turn_ = (*ring)->turns();
   const std::size_t next = job.next_;
   const std::uint64_t offset = job.offset_;
-  RingLoad load = cut(job);
+  RingLoad load = cut(job, std::min(job.load_bytes_, slots->bytes()));
   load.number = kNumbers | ++last_;
   load.ring = *ring;
-  load.slot = *slot;
-  for (RingLoad::Piece& piece : load.pieces) piece.at += *slot * kRingSlotBytes;
+  load.slots = *slots;
+  for (RingLoad::Piece& piece : load.pieces) piece.at += slots->begin();
   if (job.operation_ == Operation::kWrite) {
     if (!copy(load) || load.stage != RingLoad::Stage::kCopying) {
       if (!load.status) job.fail_with(load.status.error());
       job.next_ = next;
       job.offset_ = offset;
-      load.ring->give(*slot);
+      load.ring->give(*slots);
       return false;
     }
   } else {
@@ -157,8 +163,8 @@ bool RingCopies::start_load(RingJob& job) {
   return true;
 }
 
-// As much as a load may have of the pieces that lie in the same two regions.
-RingLoad RingCopies::cut(RingJob& job) const {
+// As much as a load may have, up to `most` bytes of the ring, of the pieces that lie in the same two regions.
+RingLoad RingCopies::cut(RingJob& job, std::uint64_t most) const {
   const Segment& first = job.pieces_[job.next_];
   RingLoad load{.operation = job.operation_,
                 .registration = first.registration,
@@ -170,8 +176,8 @@ RingLoad RingCopies::cut(RingJob& job) const {
     const Segment& piece = job.pieces_[job.next_];
     if (piece.registration != load.registration || piece.key != load.key) break;
     at = place_after(at, piece.local + job.offset_);
-    if (at >= job.load_bytes_) break;
-    const std::uint64_t size = std::min(piece.size - job.offset_, job.load_bytes_ - at);
+    if (at >= most) break;
+    const std::uint64_t size = std::min(piece.size - job.offset_, most - at);
     load.pieces.push_back({piece.local + job.offset_, piece.remote + job.offset_, at, size});
     at += size;
     job.offset_ += size;

@@ -50,8 +50,8 @@ class RingJob {
   Status status_;
 };
 
-/// What goes through one slot at a time: this side copies between it and its memory, the peer between it and
-/// the peer's.
+/// What goes through a run of slots at a time: this side copies between it and its memory, the peer between
+/// it and the peer's.
 struct RingLoad {
   struct Piece {
     std::byte* local = nullptr;
@@ -65,7 +65,7 @@ struct RingLoad {
   std::uint64_t number = 0;  ///< of what the peer is asked
   Operation operation = Operation::kWrite;
   std::shared_ptr<RingSlots> ring;
-  unsigned slot = 0;
+  RingSlots::Run slots;
   const Registration* registration = nullptr;  ///< of all pieces
   const RemoteKey* key = nullptr;
   std::vector<Piece> pieces;
@@ -121,7 +121,7 @@ class RingCopies {
   void end(RingLoad& load);
   bool start_next();
   bool start_load(RingJob& job);
-  RingLoad cut(RingJob& job) const;
+  RingLoad cut(RingJob& job, std::uint64_t most) const;
 
   Hands& hands_;
   std::deque<RingJob*> jobs_;  // with loads to come, in turns

@@ -29,6 +29,8 @@ Bytes pattern(std::size_t size, unsigned seed) {
   return bytes;
 }
 
+constexpr std::size_t kLongLoads = kRingSlots / kMostSlots;
+
 /// This side's copies, and a peer that copies what it is asked to.
 class Copies : public RingCopies::Hands {
  public:
@@ -42,8 +44,8 @@ class Copies : public RingCopies::Hands {
     if (!refusal.empty()) return fail(ErrorCode::kNotFound, "{}", refusal);
     --lists;
     for (const auto& piece : load.pieces) {
-      EXPECT_GE(piece.at, load.slot * kRingSlotBytes);
-      EXPECT_LE(piece.at + piece.size, (load.slot + 1) * kRingSlotBytes);
+      EXPECT_GE(piece.at, load.slots.begin());
+      EXPECT_LE(piece.at + piece.size, load.slots.begin() + load.slots.bytes());
       std::byte* const there = &lent[piece.at];
       const bool write = load.operation == Operation::kWrite;
       std::memcpy(write ? there : piece.local, write ? piece.local : there, piece.size);
@@ -84,7 +86,7 @@ class Copies : public RingCopies::Hands {
   std::vector<std::uint64_t> started;
   std::string refusal;
   Status outcome;
-  std::size_t lists = 8;
+  std::size_t lists = 16;
   bool device_is_done = true;
 };
 
@@ -113,9 +115,9 @@ class RingCopiesTest : public ::testing::Test {
   }
 
   unsigned free_slots() {
-    std::vector<unsigned> taken;
-    while (const auto slot = hands_.ring->take()) taken.push_back(*slot);
-    for (const unsigned slot : taken) hands_.ring->give(slot);
+    std::vector<RingSlots::Run> taken;
+    while (const auto slot = hands_.ring->take(1)) taken.push_back(*slot);
+    for (const RingSlots::Run& slot : taken) hands_.ring->give(slot);
     return static_cast<unsigned>(taken.size());
   }
 
@@ -161,17 +163,17 @@ TEST_F(RingCopiesTest, MoveEveryByteBothWaysAndNoOther) {
 
 TEST_F(RingCopiesTest, BothSidesCopyAtTheSameTime) {
   RingCopies copies(hands_);
-  Bytes mine(40 * kMiB + 16);
+  Bytes mine(64 * kMiB + 16);
   hands_.theirs = Bytes(mine.size() + 16);
-  RingJob job(Operation::kWrite, segments(mine, {40 * kMiB}));
+  RingJob job(Operation::kWrite, segments(mine, {64 * kMiB}));
   copies.add(job);
   hands_.device_is_done = false;
   EXPECT_TRUE(copies.advance());
-  EXPECT_EQ(hands_.started.size(), kRingSlots) << "a load in each slot";
+  EXPECT_EQ(hands_.started.size(), kLongLoads) << "in all slots";
   EXPECT_FALSE(copies.advance());
   hands_.device_is_done = true;
   EXPECT_TRUE(copies.advance());
-  EXPECT_EQ(hands_.asked.size(), kRingSlots);
+  EXPECT_EQ(hands_.asked.size(), kLongLoads);
   EXPECT_EQ(free_slots(), 0U) << "until the peer has answered";
   run(copies, job);
 }
@@ -193,16 +195,16 @@ TEST_F(RingCopiesTest, AShortOneDoesNotWaitForALongOne) {
 TEST_F(RingCopiesTest, AJobThatIsStoppedEndsOnceNothingIsUnderWay) {
   for (const Operation operation : {Operation::kWrite, Operation::kRead}) {
     RingCopies copies(hands_);
-    Bytes mine(40 * kMiB + 16);
+    Bytes mine(64 * kMiB + 16);
     hands_.theirs = pattern(mine.size() + 16, 3);
-    RingJob job(operation, segments(mine, {40 * kMiB}));
+    RingJob job(operation, segments(mine, {64 * kMiB}));
     copies.add(job);
     copies.advance();
     job.stop();
     copies.advance();
     EXPECT_FALSE(job.ended()) << "the peer still copies";
     const std::size_t asked = hands_.asked.size();
-    EXPECT_LE(asked, kRingSlots);
+    EXPECT_LE(asked, kLongLoads);
     hands_.serve(copies);
     copies.advance();
     ASSERT_TRUE(job.ended());
@@ -218,13 +220,13 @@ TEST_F(RingCopiesTest, AJobThatIsStoppedEndsOnceNothingIsUnderWay) {
 
 TEST_F(RingCopiesTest, WhatThePeerRefusesFailsTheJobAlone) {
   RingCopies copies(hands_);
-  Bytes mine(40 * kMiB + 16);
+  Bytes mine(64 * kMiB + 16);
   hands_.theirs = Bytes(mine.size() + 16);
-  RingJob job(Operation::kWrite, segments(mine, {40 * kMiB}));
+  RingJob job(Operation::kWrite, segments(mine, {64 * kMiB}));
   copies.add(job);
   copies.advance();
   copies.advance();
-  ASSERT_EQ(hands_.asked.size(), kRingSlots);
+  ASSERT_EQ(hands_.asked.size(), kLongLoads);
   EXPECT_TRUE(copies.answered(hands_.asked[2].number, fail(ErrorCode::kNotFound, "it was taken back")));
   EXPECT_FALSE(copies.answered(hands_.asked[2].number, {})) << "once";
   EXPECT_FALSE(copies.answered(12345, {}));
@@ -270,6 +272,39 @@ TEST_F(RingCopiesTest, MemoryThatIsGoneFailsThem) {
   }
 }
 
+TEST_F(RingCopiesTest, ListsOfShortBlocksHaveALoadInEachSlot) {
+  RingCopies copies(hands_);
+  const std::vector<std::size_t> sizes(16 * kMiB / 4096, 4096);
+  Bytes mine = pattern(extent(sizes), 6);
+  hands_.theirs = Bytes(mine.size() + 16);
+  std::deque<RingJob> jobs;
+  for (int i = 0; i != 4; ++i) copies.add(jobs.emplace_back(Operation::kWrite, segments(mine, sizes)));
+  copies.advance();
+  copies.advance();
+  EXPECT_EQ(hands_.asked.size(), kRingSlots);
+  for (RingJob& job : jobs) run(copies, job);
+}
+
+TEST_F(RingCopiesTest, ALongLoadTakesWhatShortOnesLeave) {
+  RingCopies copies(hands_);
+  std::vector<RingSlots::Run> held;
+  while (const auto slot = hands_.ring->take(1)) held.push_back(*slot);
+  for (const RingSlots::Run& slot : held) {
+    if (slot.first % 3 != 0) hands_.ring->give(slot);  // two side by side are the most
+  }
+  Bytes mine = pattern(64 * kMiB + 16, 7);
+  hands_.theirs = Bytes(mine.size() + 16);
+  RingJob job(Operation::kWrite, segments(mine, {64 * kMiB}));
+  copies.add(job);
+  copies.advance();
+  copies.advance();
+  ASSERT_EQ(hands_.asked.size(), kRingSlots / 3);
+  for (const RingLoad& load : hands_.asked) EXPECT_EQ(load.slots.count, 2U);
+  run(copies, job);
+  EXPECT_TRUE(job.status());
+  EXPECT_TRUE(std::equal(mine.begin() + 1, mine.begin() + 1 + 64 * kMiB, hands_.theirs.begin() + 3));
+}
+
 // Which else would take each slot again as soon as it is free.
 TEST_F(RingCopiesTest, TwoChannelsShareTheSlots) {
   RingCopies one(hands_);
@@ -281,18 +316,18 @@ TEST_F(RingCopiesTest, TwoChannelsShareTheSlots) {
   one.add(first);
   one.advance();
   one.advance();
-  EXPECT_EQ(hands_.asked.size(), kRingSlots);
+  EXPECT_EQ(hands_.asked.size(), kLongLoads);
   other.add(second);
   other.advance();
   EXPECT_EQ(free_slots(), 0U);
   hands_.serve(one);
   one.advance();
-  EXPECT_EQ(free_slots(), kRingSlots - hands_.ring->share()) << "are left to the other";
+  EXPECT_EQ(free_slots(), kMostSlots) << "are left to the other";
   other.advance();
   EXPECT_EQ(free_slots(), 0U);
   other.advance();
   one.advance();
-  EXPECT_EQ(hands_.asked.size(), kRingSlots);
+  EXPECT_EQ(hands_.asked.size(), kLongLoads);
 }
 
 TEST_F(RingCopiesTest, MoreChannelsThanSlotsTakeTurns) {
@@ -319,9 +354,9 @@ TEST_F(RingCopiesTest, MoreChannelsThanSlotsTakeTurns) {
 
 // A channel that ends while the peer may copy.
 TEST_F(RingCopiesTest, SlotsThatThePeerMayStillUseAreNeverUsedAgain) {
-  Bytes mine(40 * kMiB + 16);
+  Bytes mine(64 * kMiB + 16);
   hands_.theirs = Bytes(mine.size() + 16);
-  RingJob job(Operation::kWrite, segments(mine, {40 * kMiB}));
+  RingJob job(Operation::kWrite, segments(mine, {64 * kMiB}));
   {
     RingCopies copies(hands_);
     copies.add(job);

@@ -10,11 +10,13 @@
 namespace p2p::cuda_ipc {
 
 /// A ring is memory on the GPU of its lender, in slots through which bytes go from one process's private
-/// memory to another's: one on its way over NVLink, one that waits for that, and one that is copied at its
-/// other end. A copy engine rests for 4 us after each slot, which takes 43.
-inline constexpr unsigned kRingSlots = 3;
-inline constexpr std::uint64_t kRingSlotBytes = std::uint64_t{16} << 20;
+/// memory to another's. A load takes a run of them: lists of short blocks one, so that many are on their way,
+/// being copied at the other end, or being told of; long blocks up to kMostSlots, as a copy engine rests for
+/// 4 us after each load, and 16 MiB take 43.
+inline constexpr unsigned kRingSlots = 12;
+inline constexpr std::uint64_t kRingSlotBytes = std::uint64_t{4} << 20;
 inline constexpr std::uint64_t kLentBytes = kRingSlots * kRingSlotBytes;
+inline constexpr unsigned kMostSlots = 4;
 
 /// Pairs of word rings that go with it, one for each channel.
 inline constexpr unsigned kRingWords = 16;
@@ -27,24 +29,33 @@ class RingSlots {
   RingSlots(const RingSlots&) = delete;
   RingSlots& operator=(const RingSlots&) = delete;
 
-  std::optional<unsigned> take() {
+  /// Slots side by side.
+  struct Run {
+    unsigned first = 0;
+    unsigned count = 0;
+    std::uint64_t begin() const { return first * kRingSlotBytes; }  ///< in the ring
+    std::uint64_t bytes() const { return count * kRingSlotBytes; }
+  };
+
+  /// The longest free run, of `most` slots at most; none: all are taken.
+  std::optional<Run> take(unsigned most) {
     std::uint32_t free = free_.load(std::memory_order_acquire);
     while (free != 0) {
-      const auto slot = static_cast<unsigned>(std::countr_zero(free));
-      if (!free_.compare_exchange_weak(free, free & ~(1U << slot), std::memory_order_acquire)) continue;
+      const Run run = longest(free, most);
+      if (!free_.compare_exchange_weak(free, free & ~mask(run), std::memory_order_acquire)) continue;
       turns_.fetch_add(1, std::memory_order_relaxed);
-      return slot;
+      return run;
     }
     return std::nullopt;
   }
 
-  void give(unsigned slot) { free_.fetch_or(1U << slot, std::memory_order_release); }
+  void give(const Run& run) { free_.fetch_or(mask(run), std::memory_order_release); }
 
   /// A channel has work for it from now on, or no more.
   void join() { users_.fetch_add(1, std::memory_order_relaxed); }
   void part() { users_.fetch_sub(1, std::memory_order_relaxed); }
 
-  /// As many may one of them take, so that none waits for ever.
+  /// Who has as many takes no more, so that none waits for ever.
   unsigned share() const {
     const unsigned users = std::max(1U, users_.load(std::memory_order_relaxed));
     return (kRingSlots + users - 1) / users;
@@ -60,13 +71,25 @@ class RingSlots {
 
   /// The peer may still copy to or from it, and nobody will be told when it has ended: it is never used
   /// again.
-  void lose(unsigned /*slot*/) { lost_.fetch_add(1, std::memory_order_relaxed); }
+  void lose(const Run& run) { lost_.fetch_add(run.count, std::memory_order_relaxed); }
 
   /// No slot was lost; and none is left.
   bool whole() const { return lost_.load(std::memory_order_relaxed) == 0; }
   bool lost() const { return lost_.load(std::memory_order_relaxed) == kRingSlots; }
 
  private:
+  static std::uint32_t mask(const Run& run) { return ((1U << run.count) - 1) << run.first; }
+
+  static Run longest(std::uint32_t free, unsigned most) {
+    for (unsigned count = most; count > 1; --count) {
+      for (unsigned first = 0; first + count <= kRingSlots; ++first) {
+        const Run run{first, count};
+        if ((free & mask(run)) == mask(run)) return run;
+      }
+    }
+    return {static_cast<unsigned>(std::countr_zero(free)), 1};
+  }
+
   std::atomic<std::uint32_t> free_{(1U << kRingSlots) - 1};
   std::atomic<unsigned> lost_{0};
   std::atomic<unsigned> users_{0};
