@@ -29,7 +29,7 @@ export NIXL_PLUGIN_DIR
 
 # All versions at once: their tests wait for most of their time.
 run() {
-  PYTHONPATH=$(wheel "$1"):$PWD/nixl/tests "$python" -m pytest nixl/tests --rootdir nixl/tests -q -p no:cacheprovider -o timeout=120 "${@:2}"
+  PYTHONPATH=$(wheel "$1"):$PWD/nixl/tests:$PWD/tests/support "$python" -m pytest nixl/tests --rootdir nixl/tests -q -p no:cacheprovider -o timeout=120 "${@:2}"
 }
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT

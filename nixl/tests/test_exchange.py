@@ -1,22 +1,15 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """Metadata of many regions by what stacks exchange it with: NIXL's own etcd, and a TCPStore."""
 
-import shutil
-import socket
-import subprocess
 import urllib.request
 
+import etcd_server
 import pytest
 from party import Party, wait_until
 
 REGIONS = 10_000
 SIZE = 4096
 MOST_OF_ETCD = 1_500_000  # bytes of a request
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def healthy(url):
@@ -31,23 +24,13 @@ def healthy(url):
 @pytest.fixture
 def etcd(tmp_path, monkeypatch, mortal):
     """Both processes' agents use it from now on."""
-    if shutil.which("etcd") is None:
-        pytest.skip("etcd is not installed (Debian's etcd-server)")
-    urls = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
-    server = subprocess.Popen(
-        ["etcd", "--data-dir", str(tmp_path), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0]]
-        + ["--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1]]
-        + ["--initial-cluster", f"default={urls[1]}", "--unsafe-no-fsync"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        assert wait_until(lambda: healthy(urls[0]))
-        monkeypatch.setenv("NIXL_ETCD_ENDPOINTS", urls[0])
-        mortal.run("set_variable", "NIXL_ETCD_ENDPOINTS", urls[0])
-        yield urls[0]
-    finally:
-        server.kill()
-        server.wait()
+    port = etcd_server.free_port()
+    url = f"http://127.0.0.1:{port}"
+    with etcd_server.etcd(tmp_path, port):
+        assert wait_until(lambda: healthy(url))
+        monkeypatch.setenv("NIXL_ETCD_ENDPOINTS", url)
+        mortal.run("set_variable", "NIXL_ETCD_ENDPOINTS", url)
+        yield url
 
 
 def write_to_ends(here, there, first, count):

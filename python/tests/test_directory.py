@@ -2,7 +2,6 @@
 """uccl.directory: every driver against the real thing, between two processes where it is of use to several."""
 
 import http.server
-import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 
+import etcd_server
 import numpy as np
 import pytest
 
@@ -18,30 +18,13 @@ from uccl import directory, p2p
 # Seconds; the shortest that is taken.
 LEASE = 1.0
 
-needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian's etcd-server)")
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
 
 @contextmanager
 def etcd(folder, port):
-    urls = [f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}"]
-    server = subprocess.Popen(
-        ["etcd", "--data-dir", str(folder), "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0]]
-        + ["--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1]]
-        + ["--initial-cluster", f"default={urls[1]}", "--unsafe-no-fsync"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
+    with etcd_server.etcd(folder, port) as server:
         with directory.use(f"etcd://127.0.0.1:{port}") as names:
             wait_for(lambda: reachable(names), "etcd")
         yield server
-    finally:
-        server.kill()
-        server.wait()
 
 
 def reachable(names):
@@ -67,10 +50,8 @@ def where(request, tmp_path):
         distributed = pytest.importorskip("torch.distributed")
         store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         yield f"tcpstore://127.0.0.1:{store.port}"
-    elif shutil.which("etcd") is None:
-        pytest.skip("etcd is not installed (Debian's etcd-server)")
     else:
-        port = free_port()
+        port = etcd_server.free_port()
         with etcd(tmp_path / "etcd", port):
             yield f"etcd://127.0.0.1:{port}/of/tests"
 
@@ -166,9 +147,8 @@ def test_a_thousand_endpoints(where):
         assert len(found) == 1000 and taken < 5, taken
 
 
-@needs_etcd
 def test_an_etcd_that_is_down_costs_no_connection_and_is_told_again(tmp_path, caplog):
-    port = free_port()
+    port = etcd_server.free_port()
     where = f"etcd://127.0.0.1:{port}"
     with directory.use(where, LEASE) as names, p2p.Endpoint(0, 1, listen_address="127.0.0.1") as endpoint:
         with etcd(tmp_path / "first", port) as server, peer(where) as process:

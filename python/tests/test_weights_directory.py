@@ -5,9 +5,10 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import etcd_server
 import numpy as np
 import pytest
-from test_directory import LEASE, etcd, free_port, needs_etcd, wait_for, where  # noqa: F401 - a fixture
+from test_directory import LEASE, etcd, wait_for, where  # noqa: F401 - a fixture
 
 from uccl import directory
 from uccl.weights import Publisher, Subscriber
@@ -99,10 +100,9 @@ def subscriber_place(names, note):
     return f"{entry.address}:{entry.port}"
 
 
-@needs_etcd
 def test_a_directory_that_is_gone_in_the_middle(tmp_path, caplog):
     target, late = tensors(0), tensors(0)
-    port = free_port()
+    port = etcd_server.free_port()
     where = f"etcd://127.0.0.1:{port}"  # noqa: F811
     with directory.use(where, LEASE) as names, directory.use(where, LEASE) as others:
         with pytest.raises(directory.DirectoryError, match="etcd at"):
