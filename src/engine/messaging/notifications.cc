@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/guarded_copy.h"
+#include "base/safe_copy.h"
 
 namespace p2p::engine {
 namespace {
@@ -16,6 +18,15 @@ constexpr std::size_t kPartBytes = std::size_t{16} << 10;
 // The peer gets credit back once the application has taken a quarter of the window. A notification has at
 // most half of it, so the longest one always fits beside the credit that is not given back yet.
 constexpr std::uint64_t kCreditShare = 4;
+
+// For what stays here, or travels in several parts, of which none may be missing: the program's memory may be
+// bad.
+Result<std::string> own_copy(std::string_view payload) {
+  std::string copy(payload.size(), '\0');
+  if (payload.empty() || guarded_copy(copy.data(), payload.data(), payload.size())) return copy;
+  const iovec bad{const_cast<char*>(payload.data()), payload.size()};
+  return tl::unexpected(bad_memory("send", {&bad, 1}));
+}
 
 }  // namespace
 
@@ -50,13 +61,20 @@ void Notifications::send(std::string_view payload, std::shared_ptr<TransferState
       refused = tl::unexpected(error_);
     } else if (too_long(payload.size())) {
       refused = refuse(payload.size());
-    } else if (!waiting_.empty() || !fits(payload.size())) {
-      waiting_.push_back({std::string(payload), std::move(state)});
-      ++delayed_;
-      return;
     } else {
-      refused = send_now(payload, state);
-      messages_->gather();
+      const bool waits = !waiting_.empty() || !fits(payload.size());
+      Result<std::string> copy;
+      if (waits || payload.size() > kPartBytes) copy = own_copy(payload);
+      if (!copy) {
+        refused = tl::unexpected(std::move(copy.error()));
+      } else if (waits) {
+        waiting_.push_back({std::move(*copy), std::move(state)});
+        ++delayed_;
+        return;
+      } else {
+        refused = send_now(copy->empty() ? payload : std::string_view(*copy), state);
+        messages_->gather();
+      }
     }
   }
   if (!refused) return state->finish(std::move(refused));
@@ -68,7 +86,7 @@ void Notifications::send(std::string_view payload, std::shared_ptr<TransferState
   messages_->flush_if_due();
 }
 
-// Where the memory of a later part is bad the peer ends the connection: the rest never comes.
+// Fails for a notification of one part alone, of bad memory: longer ones are of this object's.
 Status Notifications::send_now(std::string_view payload, std::shared_ptr<TransferState> state) {
   const std::uint64_t id = sent_.count;
   std::size_t offset = 0;

@@ -41,6 +41,32 @@ TEST_F(NotificationsTest, OneFromBadMemoryFailsAlone) {
   EXPECT_EQ(sides_[0].notifications->open(), 0U);
 }
 
+// Nothing of it is said: a part that is missing would cost the connection.
+TEST_F(NotificationsTest, OneOfSeveralPartsWhoseEndIsBadFailsAlone) {
+  const p2p::testing::Pages pages(std::size_t{1} << 16);
+  p2p::testing::spoil(pages.bytes().subspan(pages.bytes().size() / 2), p2p::testing::Bad::kProtected);
+  const auto bad = std::make_shared<TransferState>(pages.bytes().size());
+  const auto good_one = std::make_shared<TransferState>(1);
+  sides_[0].notifications->send({reinterpret_cast<const char*>(pages.data()), pages.bytes().size()}, bad);
+  sides_[0].notifications->send("n", good_one);
+  run();
+  EXPECT_EQ(code(bad), ErrorCode::kSystem);
+  EXPECT_TRUE(good(good_one));
+  EXPECT_EQ(sides_[1].notifications->take(), std::vector<std::string>{"n"});
+}
+
+TEST_F(NotificationsTest, OneFromBadMemoryFailsWhereItWouldWait) {
+  for (std::size_t i = 0; i < kNotifications.count; ++i) {
+    sides_[0].notifications->send("n", std::make_shared<TransferState>(1));
+  }
+  const p2p::testing::Pages pages(8192);
+  p2p::testing::spoil(pages.bytes(), p2p::testing::Bad::kProtected);
+  const auto bad = std::make_shared<TransferState>(100);
+  sides_[0].notifications->send({reinterpret_cast<const char*>(pages.data()), 100}, bad);
+  EXPECT_EQ(code(bad), ErrorCode::kSystem);
+  EXPECT_EQ(sides_[0].notifications->delayed(), 0U);
+}
+
 TEST_F(NotificationsTest, NotificationsThatNobodyTakesWaitAtTheSender) {
   std::vector<std::shared_ptr<TransferState>> states;
   for (int i = 0; i < 100; ++i) {
