@@ -1,6 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -138,8 +137,7 @@ std::string all_from(int descriptor) {
 
 std::string how_it_ended(const net::ChildEnd& end) {
   if (!end.in_time) return fmt::format("it was not through after {} s", kAll.count());
-  if (WIFSIGNALED(end.status))
-    return fmt::format("the plugin ended the process by signal {}", WTERMSIG(end.status));
+  if (end.crashed && end.code != 0) return fmt::format("the plugin ended the process by signal {}", end.code);
   return "the plugin ended the process";
 }
 
@@ -165,7 +163,7 @@ Result<bool> run_child(const std::string& plugin, std::vector<Finding>& findings
       begun = piece;
     }
   }
-  if (end->in_time && WIFEXITED(end->status) && WEXITSTATUS(end->status) == 0 && !begun) return true;
+  if (end->in_time && !end->crashed && end->code == 0 && !begun) return true;
   findings.push_back({Verdict::kBad, begun.value_or("probe"), how_it_ended(*end),
                       "UCCL_P2P_LOG_LEVEL=debug shows what the plugin says itself"});
   return !begun || !end->in_time;

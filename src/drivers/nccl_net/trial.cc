@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -47,21 +48,46 @@ bool comes_within(const UniqueFd& event, milliseconds within) {
   return found > 0;
 }
 
+/// Ends the child, and says so to the process that waits for it.
+[[noreturn]] void leave(int tell, int code) {
+  const char byte = static_cast<char>(code);
+  static_cast<void>(!::write(tell, &byte, 1));
+  ::_exit(code);
+}
+
+ChildEnd end_of(pid_t child, const UniqueFd& told) {
+  int status = 0;
+  pid_t waited = 0;
+  do waited = ::waitpid(child, &status, 0);
+  while (waited < 0 && errno == EINTR);
+  if (waited == child && WIFSIGNALED(status)) return {.crashed = true, .code = WTERMSIG(status)};
+  if (waited == child) return {.code = WEXITSTATUS(status)};
+  char code = 0;  // no status is left: by its own word
+  const bool said = ::read(told.get(), &code, 1) == 1;
+  return {.crashed = !said, .code = code};
+}
+
 }  // namespace
 
 Result<ChildEnd> run_in_child(milliseconds within, const std::function<void()>& body) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
+    return tl::unexpected(system_error("make a pipe to a child process"));
+  const UniqueFd told(ends[0]);
+  const int tell = ends[1];  // a number: a child has no UniqueFd of its parent's
   const pid_t child = ::fork();
-  if (child < 0) return tl::unexpected(system_error("start a child process"));
   if (child == 0) {
-    ::on_exit([](int /*code*/, void* /*unused*/) { ::_exit(kExited); }, nullptr);
+    ::on_exit([](int /*code*/, void* to) { leave(*static_cast<int*>(to), kExited); }, &ends[1]);
     body();
-    ::_exit(kReturned);
+    leave(tell, kReturned);
   }
+  ::close(tell);
+  if (child < 0) return tl::unexpected(system_error("start a child process"));
   const UniqueFd ended = UniqueFd::of(::syscall, SYS_pidfd_open, child, 0);
-  ChildEnd end{.in_time = ended && comes_within(ended, within), .status = 0};
-  if (!end.in_time) ::kill(child, SIGKILL);
-  while (::waitpid(child, &end.status, 0) < 0 && errno == EINTR) {
-  }
+  const bool in_time = ended && comes_within(ended, within);
+  if (!in_time) ::kill(child, SIGKILL);
+  ChildEnd end = end_of(child, told);
+  end.in_time = in_time;
   return end;
 }
 
@@ -77,11 +103,10 @@ Status try_init(Net& net, CudaInUse cuda) {
     return fail(ErrorCode::kUnavailable, "its init, tried in a child process, was not through after {} s",
                 kWithin.count());
   }
-  const int status = end->status;
-  if (WIFEXITED(status) && (crashes_only || WEXITSTATUS(status) == kReturned)) return {};
+  if (!end->crashed && (crashes_only || end->code == kReturned)) return {};
   const bool tcpx = net.name() != nullptr && is_tcpx(net.name());
   return fail(ErrorCode::kUnavailable, "its init ends the process{}, tried in a child{}",
-              WIFSIGNALED(status) ? fmt::format(" by signal {}", WTERMSIG(status)) : "",
+              end->crashed && end->code != 0 ? fmt::format(" by signal {}", end->code) : "",
               tcpx ? ": GPUDirect-TCPX does so where CUDA has no device" : "");
 }
 

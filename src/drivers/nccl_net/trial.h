@@ -13,14 +13,18 @@ namespace p2p::nccl_net {
 /// work here.
 enum class CudaInUse : bool { kNo, kYes };
 
-/// How a child process ended: as waitpid says it, after SIGKILL if it was not through in time.
+/// How a child process ended. One that was not through in time was killed.
 struct ChildEnd {
   bool in_time = false;
-  int status = 0;
+  bool crashed = false;
+  int code =
+      0;  // that it exited with, or the signal that it crashed by: 0 where the program leaves no status
 };
 
 /// Runs `body` in a child process and waits. Nothing of this process' own end runs there, also where `body`
-/// calls exit: buffers would be written twice, and threads waited for that a child does not have.
+/// calls exit: buffers would be written twice, and threads waited for that a child does not have. A program
+/// that ignores SIGCHLD, or waits for all children, leaves no status: then a child that neither returns nor
+/// calls exit counts as crashed.
 Result<ChildEnd> run_in_child(std::chrono::milliseconds within, const std::function<void()>& body);
 
 /// Calls `init` in a child process and says how that ended: kUnavailable if it ended the process, as

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 
 namespace p2p::nccl_net {
 namespace {
@@ -31,7 +31,38 @@ TEST(ChildProcess, IsWaitedForThroughSignalsOfTheProgram) {
   for (const int each : pipe_ends) ::close(each);
   ASSERT_TRUE(end) << end.error().message;
   EXPECT_TRUE(end->in_time);
-  EXPECT_TRUE(WIFEXITED(end->status) && WEXITSTATUS(end->status) == 0);
+  EXPECT_TRUE(!end->crashed && end->code == 0);
+}
+
+/// What a program does with SIGCHLD, for a while.
+class OnChild {
+ public:
+  explicit OnChild(void (*handler)(int)) : before_(std::signal(SIGCHLD, handler)) {}
+  ~OnChild() { std::signal(SIGCHLD, before_); }
+  OnChild(const OnChild&) = delete;
+  OnChild& operator=(const OnChild&) = delete;
+
+ private:
+  void (*before_)(int);
+};
+
+TEST(ChildProcess, TellsACrashWhereTheProgramLeavesNoStatus) {
+  const OnChild ignored(SIG_IGN);
+  const auto crash = run_in_child(std::chrono::minutes{1}, [] { ::kill(::getpid(), SIGKILL); });
+  ASSERT_TRUE(crash) << crash.error().message;
+  EXPECT_TRUE(crash->in_time && crash->crashed);
+  const auto returns = run_in_child(std::chrono::minutes{1}, [] {});
+  ASSERT_TRUE(returns) << returns.error().message;
+  EXPECT_TRUE(returns->in_time && !returns->crashed && returns->code == 0);
+  const auto exits = run_in_child(std::chrono::minutes{1}, [] { std::exit(0); });
+  ASSERT_TRUE(exits) << exits.error().message;
+  EXPECT_TRUE(exits->in_time && !exits->crashed && exits->code == 1);
+}
+
+TEST(ChildProcess, TellsWhichSignalItWas) {
+  const auto crash = run_in_child(std::chrono::minutes{1}, [] { ::kill(::getpid(), SIGKILL); });
+  ASSERT_TRUE(crash) << crash.error().message;
+  EXPECT_TRUE(crash->in_time && crash->crashed && crash->code == SIGKILL);
 }
 
 }  // namespace
