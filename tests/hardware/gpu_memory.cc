@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "gpu_memory.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <charconv>
@@ -11,32 +10,21 @@
 #include <mutex>
 #include <string_view>
 
+#include "../../tools/perf/cuda_driver.h"
+
 namespace p2p::testing {
 namespace {
 
-using Context = void*;
+using cuda_driver::Access;
+using cuda_driver::Context;
+using cuda_driver::Location;
+using cuda_driver::MemoryKindAsked;
 using Pool = void*;
 
 struct RawHandle {
   char bytes[64];
 };
 
-/// Of memory to be mapped, as the driver's interface has it.
-struct Location {
-  int type = 1;  // a device
-  int device = 0;
-};
-struct MemoryKindAsked {
-  int type = 1;  // pinned
-  int shared_as = 0;
-  Location location;
-  void* unused = nullptr;
-  unsigned char flags[8] = {};
-};
-struct Access {
-  Location location;
-  int flags = 3;  // to read and to write
-};
 struct PoolAsked {
   int type = 1;       // pinned
   int shared_as = 1;  // descriptors
@@ -45,26 +33,16 @@ struct PoolAsked {
   std::size_t most = 0;  // the driver's own limit
   unsigned char rest[56] = {};
 };
-static_assert(sizeof(MemoryKindAsked) == 32 && sizeof(Access) == 12 && sizeof(PoolAsked) == 88);
+static_assert(sizeof(PoolAsked) == 88);
 
 constexpr unsigned kAttachGlobal = 1;
 constexpr unsigned kLazyPeerAccess = 1;
 
-/// The functions of the driver's stable interface that this takes. Each answers 0 for success.
-struct Driver {
-  int (*init)(unsigned flags) = nullptr;
+struct Driver : cuda_driver::Driver {
   int (*count)(int* count) = nullptr;
-  int (*get_device)(int* device, int ordinal) = nullptr;
   int (*primary_state)(int device, unsigned* flags, int* active) = nullptr;
-  int (*retain_primary)(Context* context, int device) = nullptr;
-  int (*set_current)(Context context) = nullptr;
-  int (*allocate)(std::uint64_t* address, std::size_t size) = nullptr;
   int (*allocate_managed)(std::uint64_t* address, std::size_t size, unsigned flags) = nullptr;
-  int (*free)(std::uint64_t address) = nullptr;
-  int (*to_device)(std::uint64_t target, const void* source, std::size_t size) = nullptr;
-  int (*from_device)(void* target, std::uint64_t source, std::size_t size) = nullptr;
   int (*set)(std::uint64_t target, unsigned char value, std::size_t size) = nullptr;
-  int (*synchronize)(void* stream) = nullptr;
   int (*memory_info)(std::size_t* free, std::size_t* total) = nullptr;
   int (*share)(RawHandle* handle, std::uint64_t address) = nullptr;
   int (*open)(std::uint64_t* address, RawHandle handle, unsigned flags) = nullptr;
@@ -73,58 +51,27 @@ struct Driver {
   int (*free_pooled)(std::uint64_t address, void* stream) = nullptr;
   int (*make_pool)(Pool* pool, const PoolAsked* kind) = nullptr;
   int (*allocate_from)(std::uint64_t* address, std::size_t size, Pool pool, void* stream) = nullptr;
-  int (*reserve)(std::uint64_t* address, std::size_t size, std::size_t alignment, std::uint64_t wanted,
-                 unsigned long long flags) = nullptr;
-  int (*free_reserved)(std::uint64_t address, std::size_t size) = nullptr;
-  int (*create)(std::uint64_t* memory, std::size_t size, const MemoryKindAsked* kind,
-                unsigned long long flags) = nullptr;
-  int (*release)(std::uint64_t memory) = nullptr;
-  int (*map)(std::uint64_t address, std::size_t size, std::size_t offset, std::uint64_t memory,
-             unsigned long long flags) = nullptr;
-  int (*unmap)(std::uint64_t address, std::size_t size) = nullptr;
-  int (*set_access)(std::uint64_t address, std::size_t size, const Access* access,
-                    std::size_t count) = nullptr;
 };
 
-template <class Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
-
 bool find_all(void* library, Driver& driver) {
-  return find(library, "cuInit", driver.init) && find(library, "cuDeviceGetCount", driver.count) &&
-         find(library, "cuDeviceGet", driver.get_device) &&
+  using cuda_driver::find;
+  return find_all(library, static_cast<cuda_driver::Driver&>(driver)) &&
+         find(library, "cuDeviceGetCount", driver.count) &&
          find(library, "cuDevicePrimaryCtxGetState", driver.primary_state) &&
-         find(library, "cuDevicePrimaryCtxRetain", driver.retain_primary) &&
-         find(library, "cuCtxSetCurrent", driver.set_current) &&
-         find(library, "cuMemAlloc_v2", driver.allocate) &&
          find(library, "cuMemAllocManaged", driver.allocate_managed) &&
-         find(library, "cuMemFree_v2", driver.free) && find(library, "cuMemcpyHtoD_v2", driver.to_device) &&
-         find(library, "cuMemcpyDtoH_v2", driver.from_device) && find(library, "cuMemsetD8_v2", driver.set) &&
-         find(library, "cuStreamSynchronize", driver.synchronize) &&
-         find(library, "cuMemGetInfo_v2", driver.memory_info) &&
+         find(library, "cuMemsetD8_v2", driver.set) && find(library, "cuMemGetInfo_v2", driver.memory_info) &&
          find(library, "cuIpcGetMemHandle", driver.share) &&
          find(library, "cuIpcOpenMemHandle_v2", driver.open) &&
          find(library, "cuIpcCloseMemHandle", driver.close) &&
          find(library, "cuMemAllocAsync", driver.allocate_pooled) &&
          find(library, "cuMemFreeAsync", driver.free_pooled) &&
          find(library, "cuMemPoolCreate", driver.make_pool) &&
-         find(library, "cuMemAllocFromPoolAsync", driver.allocate_from) &&
-         find(library, "cuMemAddressReserve", driver.reserve) &&
-         find(library, "cuMemAddressFree", driver.free_reserved) &&
-         find(library, "cuMemCreate", driver.create) && find(library, "cuMemRelease", driver.release) &&
-         find(library, "cuMemMap", driver.map) && find(library, "cuMemUnmap", driver.unmap) &&
-         find(library, "cuMemSetAccess", driver.set_access);
+         find(library, "cuMemAllocFromPoolAsync", driver.allocate_from);
 }
 
 /// Null without a driver that works.
 const Driver* driver() {
-  static const Driver found = [] {
-    Driver table;
-    void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    return library != nullptr && find_all(library, table) && table.init(0) == 0 ? table : Driver{};
-  }();
+  static const Driver found = cuda_driver::load<Driver>();
   return found.close != nullptr ? &found : nullptr;
 }
 
@@ -277,8 +224,8 @@ Status GpuMemory::map(const std::string& name, std::size_t size) {
 Status GpuMemory::map_chunk(std::size_t i) {
   const auto on = driver_on(device_);
   if (!on) return tl::unexpected(on.error());
-  constexpr int kDescriptor = 1;
-  const MemoryKindAsked kind{.shared_as = exportable_ ? kDescriptor : 0, .location = {.device = device_}};
+  const MemoryKindAsked kind{.shared_as = exportable_ ? cuda_driver::kDescriptor : 0,
+                             .location = {.device = device_}};
   const Access access{.location = {.device = device_}};
   const std::uint64_t each = chunks_[i].size;
   const std::uint64_t at = address_ + i * each;

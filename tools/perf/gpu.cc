@@ -1,96 +1,27 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "gpu.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <charconv>
 #include <system_error>
 
+#include "cuda_driver.h"
 #include "failure.h"
 #include "sizes.h"
 
 namespace p2p::perf {
 namespace {
 
-using Context = void*;
-
-// As the driver's interface has them.
-struct Location {
-  int type = 1;  // a device
-  int device = 0;
-};
-struct MemoryKindAsked {
-  int type = 1;  // pinned
-  int shared_as = 0;
-  Location location;
-  void* unused = nullptr;
-  unsigned char flags[8] = {};
-};
-struct Access {
-  Location location;
-  int flags = 3;  // to read and to write
-};
-static_assert(sizeof(MemoryKindAsked) == 32 && sizeof(Access) == 12);
-constexpr int kDescriptor = 1;
-
-/// The few functions of the CUDA driver's stable interface that memory takes. Each answers 0 for success.
-struct Driver {
-  int (*init)(unsigned flags) = nullptr;
-  int (*get_device)(int* device, int ordinal) = nullptr;
-  int (*retain_primary)(Context* context, int device) = nullptr;
-  int (*set_current)(Context context) = nullptr;
-  int (*allocate)(std::uint64_t* address, std::size_t size) = nullptr;
-  int (*free)(std::uint64_t address) = nullptr;
-  int (*to_device)(std::uint64_t target, const void* source, std::size_t size) = nullptr;
-  int (*from_device)(void* target, std::uint64_t source, std::size_t size) = nullptr;
-  int (*synchronize)(void* stream) = nullptr;
-  int (*reserve)(std::uint64_t* address, std::size_t size, std::size_t alignment, std::uint64_t wanted,
-                 unsigned long long flags) = nullptr;
-  int (*free_reserved)(std::uint64_t address, std::size_t size) = nullptr;
-  int (*create)(std::uint64_t* memory, std::size_t size, const MemoryKindAsked* kind,
-                unsigned long long flags) = nullptr;
-  int (*release)(std::uint64_t memory) = nullptr;
-  int (*map)(std::uint64_t address, std::size_t size, std::size_t offset, std::uint64_t memory,
-             unsigned long long flags) = nullptr;
-  int (*unmap)(std::uint64_t address, std::size_t size) = nullptr;
-  int (*set_access)(std::uint64_t address, std::size_t size, const Access* access,
-                    std::size_t count) = nullptr;
-};
-
-template <class Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
-
-bool find_all(void* library, Driver& driver) {
-  return find(library, "cuInit", driver.init) && find(library, "cuDeviceGet", driver.get_device) &&
-         find(library, "cuDevicePrimaryCtxRetain", driver.retain_primary) &&
-         find(library, "cuCtxSetCurrent", driver.set_current) &&
-         find(library, "cuMemAlloc_v2", driver.allocate) && find(library, "cuMemFree_v2", driver.free) &&
-         find(library, "cuMemcpyHtoD_v2", driver.to_device) &&
-         find(library, "cuMemcpyDtoH_v2", driver.from_device) &&
-         find(library, "cuMemAddressReserve", driver.reserve) &&
-         find(library, "cuMemAddressFree", driver.free_reserved) &&
-         find(library, "cuMemCreate", driver.create) && find(library, "cuMemRelease", driver.release) &&
-         find(library, "cuMemMap", driver.map) && find(library, "cuMemUnmap", driver.unmap) &&
-         find(library, "cuMemSetAccess", driver.set_access) &&
-         find(library, "cuStreamSynchronize", driver.synchronize);
-}
+using cuda_driver::Driver;
 
 /// The driver with `device` current on this thread. Contexts stay for the life of the process.
 Result<const Driver*> driver_on(int device) {
-  static const Driver driver = [] {
-    Driver found;
-    void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    return library != nullptr && find_all(library, found) && found.init(0) == 0 ? found : Driver{};
-  }();
+  static const Driver driver = cuda_driver::load<Driver>();
   if (driver.synchronize == nullptr) {
     return fail(ErrorCode::kUnavailable, "use cuda:{}: no CUDA driver that works", device);
   }
   int handle = 0;
-  Context context = nullptr;
+  cuda_driver::Context context = nullptr;
   if (driver.get_device(&handle, device) != 0) {
     return fail(ErrorCode::kUnavailable, "use cuda:{}: there is no such device", device);
   }
@@ -149,8 +80,8 @@ Result<GpuMemory> GpuMemory::allocate(const GpuKind& kind, std::size_t size) {
 Status GpuMemory::map(const GpuKind& kind, std::size_t count) {
   const auto driver = driver_on(device_);
   if (!driver) return tl::unexpected(driver.error());
-  const MemoryKindAsked asked{.shared_as = kind.exportable ? kDescriptor : 0,
-                              .location = {.device = device_}};
+  const cuda_driver::MemoryKindAsked asked{.shared_as = kind.exportable ? cuda_driver::kDescriptor : 0,
+                                           .location = {.device = device_}};
   chunks_.bytes = kind.chunk_bytes;
   chunks_.reserved = count * kind.chunk_bytes;
   int code = (*driver)->reserve(&address_, chunks_.reserved, 0, 0, 0);
@@ -165,7 +96,7 @@ Status GpuMemory::map(const GpuKind& kind, std::size_t count) {
       (*driver)->release(memory);
     }
   }
-  const Access access{.location = {.device = device_}};
+  const cuda_driver::Access access{.location = {.device = device_}};
   if (code == 0) code = (*driver)->set_access(address_, chunks_.reserved, &access, 1);
   if (code == 0) return {};
   return fail(ErrorCode::kSystem, "map {} chunks of {} bytes on cuda:{}: CUDA error {}", count,
