@@ -32,7 +32,7 @@ struct Policy {
   /// A batch is at most this.
   BatchLimits limits;
 
-  /// How long a caller who waits, or a worker, polls after the last movement.
+  /// How long a caller who waits polls after the last movement. 0: he does not.
   std::chrono::nanoseconds spin{};
 
   /// Transfers up to this many bytes are started by the caller: lists of blocks, and single blocks.
