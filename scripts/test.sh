@@ -21,7 +21,7 @@ source scripts/steps.sh
 use_compiler_cache
 
 # Many tests wait for most of their time: for a keepalive, for a peer that stands still.
-jobs=$((2 * $(nproc)))
+jobs=$((3 * $(nproc)))
 jobs_optimised=$((4 * $(nproc)))
 
 # The thread sanitizer of g++ 12 cannot place its memory where the kernel randomises addresses by 32 bits.

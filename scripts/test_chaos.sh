@@ -1,17 +1,28 @@
 #!/usr/bin/env bash
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 # Runs the chaos suite (tests/chaos): all runs with a fixed seed, then again and again with fresh ones for the rest of
-# CHAOS_SECONDS (120), once at least. CHAOS_SEED: the first of the fresh ones. CHAOS_ONLY: what has this in its "RUN
-# SETTING". Builds by the release preset.
+# CHAOS_SECONDS (120), once at least; as many at a time as there are cores. CHAOS_SEED: the first of the fresh ones.
+# CHAOS_ONLY: what has this in its "RUN SETTING". Builds by the release preset.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source-path=SCRIPTDIR
 source scripts/steps.sh
 use_compiler_cache
-cmake --preset release >/dev/null
-cmake --build --preset release --target chaos
 chaos=build/release/tests/chaos/chaos
 export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}
+
+# RUN SETTING SEED TIMES SECONDS
+if [ "${1:-}" = --one ]; then
+  shift
+  progress "chaos: $(($(date +%s) - begun)) of $limit s; now $1 $2"
+  if ! "$chaos" "$@"; then
+    echo "chaos: FAILED; again: $chaos $*"
+    exit 255 # xargs starts no more
+  fi
+  exit 0
+fi
+cmake --preset release >/dev/null
+cmake --build --preset release --target chaos
 
 # RUN, how often with the fixed seed, and the settings.
 plan="kill 48 cma tcp1 tcp4 tcp2_tls nccl_net
@@ -40,31 +51,32 @@ for control in cubic bbr; do
   fi
 done
 
-# round SEED TIMES_FACTOR SECONDS: each run, for at most so long.
-round() {
+# runs SEED TIMES_FACTOR SECONDS: each run, for at most so long, one a line.
+runs() {
   local run times settings setting
   while read -r run times settings; do
     for setting in $settings; do
-      if [[ "$run $setting" != *"${CHAOS_ONLY:-}"* ]]; then continue; fi
-      progress "chaos: $((SECONDS - start)) of $limit s, $ran runs; now $run $setting"
-      if ! "$chaos" "$run" "$setting" "$1" $((times * $2)) "$3"; then
-        echo "chaos: FAILED; again: $chaos $run $setting $1 $((times * $2)) $3"
-        exit 1
-      fi
-      ran=$((ran + 1))
+      if [[ "$run $setting" == *"${CHAOS_ONLY:-}"* ]]; then echo "$run $setting $1 $((times * $2)) $3"; fi
     done
   done <<<"$plan"
 }
 
+round() {
+  runs "$@" | xargs -P "$(nproc)" -L 1 bash "$0" --one || exit 1
+  ran=$((ran + $(runs "$@" | wc -l)))
+}
+
 ran=0
 start=$SECONDS
+begun=$(date +%s)
 limit=${CHAOS_SECONDS:-120}
+export begun limit
 seed=${CHAOS_SEED:-$((RANDOM * 32768 + RANDOM))}
-round 1 1 10
-if [ "$ran" = 0 ]; then
+if [ -z "$(runs 1 1 10)" ]; then
   echo "chaos: no run is called ${CHAOS_ONLY:-}"
   exit 2
 fi
+round 1 1 10
 each=$((limit / 36 > 3 ? limit / 36 : 3))
 while true; do
   round "$seed" 1000 "$each"

@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${UCCL_P2P_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/venv}
-UCCL_P2P_VENV=$venv scripts/python_environment.sh pytest pytest-timeout numpy tqdm matplotlib mypy basedpyright prometheus_client kubernetes-validate "${TORCH:-torch==2.13.0}"
+UCCL_P2P_VENV=$venv scripts/python_environment.sh pytest pytest-timeout pytest-xdist numpy tqdm matplotlib mypy basedpyright prometheus_client kubernetes-validate "${TORCH:-torch==2.13.0}"
 if [ "${1:-}" = --install ]; then exit 0; fi
-exec "$venv/bin/python" -m pytest python/tests "$@"
+# One more at a time than there are cores: many wait for half of their time.
+exec "$venv/bin/python" -m pytest python/tests -n "$(($(nproc) + 1))" --dist worksteal "$@"

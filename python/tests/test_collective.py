@@ -17,7 +17,7 @@ import torch.distributed as dist  # noqa: E402
 from uccl import collective, transfer  # noqa: E402
 
 SPAWN = multiprocessing.get_context("spawn")
-SECONDS = 60
+SECONDS = 180
 
 pytestmark = pytest.mark.timeout(SECONDS + 30)
 

@@ -52,7 +52,7 @@ def test_usage(with_port):
     process = SPAWN.Process(target=_server, args=(theirs,), daemon=True)
     process.start()
     try:
-        assert pipe.poll(40)
+        assert pipe.poll(120)
         address, port, gpu = p2p.Endpoint.parse_metadata(pipe.recv())
         endpoint = p2p.Endpoint(local_gpu_idx=0, num_cpus=4)
         if with_port:
@@ -81,7 +81,7 @@ def test_usage(with_port):
         pointers = [item.data_ptr() for item in tensors]
         sizes = [item.numel() * 4 for item in tensors]
         assert endpoint.sendv(conn_id, ids, pointers, sizes, len(tensors)), p2p.last_error()
-        assert pipe.poll(40)
+        assert pipe.poll(120)
         assert pipe.recv() == "ok"
     finally:
         process.kill()
