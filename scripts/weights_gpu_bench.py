@@ -7,8 +7,8 @@ Usage: PYTHONPATH=build/gpu/site scripts/weights_gpu_bench.py [--gib 16] [--gpus
 A process for each GPU; that of GPU 0 publishes. Rows of the table: NCCL's broadcast; a plain write from GPU 0 to GPU 1,
 by the best way and by tcp alone; uccl.weights, by the best way (beside NCCL: W8) and by tcp alone (beside the plain write
 by tcp: W9). Times are from a common start until the last process is through, the median of --rounds after one that is
-not counted. Of uccl.weights that is publish() and stage(), digests included; commit() stands beside it. Every byte is
-compared at the end of each work. --out writes what was measured as JSON.
+not counted. Of uccl.weights that is publish() and stage(), digests included; commit() stands beside it, and the parts below the table.
+Every byte is compared at the end of each work. --out writes what was measured as JSON.
 """
 
 import argparse
@@ -134,24 +134,33 @@ class Ranks:
         place = self.tell(publisher.place if publisher else "")[0]
         subscriber = None if publisher else Subscriber(place, self.tensors(), listen_address="127.0.0.1",
                                                        chunk_bytes=self.args.chunk_mib << 20)  # fmt: skip
-        rows = {"seconds": [], "commit": [], "first": None, "from_publisher": None, "bridged": 0, "wrong_digests": 0}
+        rows = {"seconds": [], "commit": [], "parts": [], "first": None, "from_publisher": None, "bridged": 0,
+                "wrong_digests": 0}  # fmt: skip
         for version in range(1, 2 + self.args.rounds):
-            progress = []
+            progress, parts = [], {}
 
-            def move(version=version, progress=progress):
+            def move(version=version, progress=progress, parts=parts):
+                begun = time.monotonic()
                 if publisher:
                     publisher.publish(version, self.tensors())
-                else:
-                    progress.append(subscriber.stage(version, timeout=self.args.limit, in_place=self.args.in_place))
+                    parts["publish"] = time.monotonic() - begun
+                    return
+                row = subscriber.stage(version, timeout=self.args.limit, in_place=self.args.in_place)
+                took = time.monotonic() - begun
+                progress.append(row)
+                parts |= {name: getattr(row, name) for name in ("offered", "joined", "first", "last")}
+                parts["staged"] = took
 
             took = self.timed(move)
             committed = self.timed(lambda: subscriber and subscriber.commit())
             done = [row for row in self.tell(progress[0] if progress else None) if row]
+            every = self.tell(parts)
             if version == 1:
                 rows["first"] = took
             else:
                 rows["seconds"].append(took)
                 rows["commit"].append(committed)
+                rows["parts"].append(every)
             rows["from_publisher"] = sum(row.publisher_bytes for row in done) / self.size
             rows["bridged"] += sum(row.bridged for row in done)
             rows["wrong_digests"] += sum(row.wrong_digests for row in done)
@@ -224,6 +233,17 @@ def show(rows, args):
         times = " ".join(f"{seconds:.4f}" for seconds in row["seconds"])
         rate = row["bytes"] / row["median"] / 1e9
         print(f"| {work} | {row['median']:.4f} | {rate:.1f} | {times} (first {row['first']:.3f}) | {beside} |")
+    for row in filter(lambda row: row.get("parts"), rows.values()):
+        show_parts(row)
+
+
+def show_parts(row):
+    """Milliseconds from the start of a round, by rank: where the time goes."""
+    print(f"\nParts of {row['work']}, ms (median): rank 0 has published; the others are offered it, take part, have and have "
+          "checked a first chunk, have all bytes, have checked them")  # fmt: skip
+    for rank in range(len(row["parts"][0])):
+        medians = {name: statistics.median(one[rank][name] for one in row["parts"]) for name in row["parts"][0][rank]}
+        print(f"  rank {rank}: " + ", ".join(f"{name} {seconds * 1e3:.2f}" for name, seconds in medians.items()))
 
 
 def main():

@@ -38,7 +38,7 @@ class Fetch {
   Fetch(const Fetch&) = delete;
   Fetch& operator=(const Fetch&) = delete;
 
-  void tell(const Member& member);
+  void tell(const LinkPtr& link, const Member& member);
   void laid_out(const LinkPtr& link, const Layout& layout);
   void has_delta(const LinkPtr& link, const Delta& delta);
   void have(const LinkPtr& link, const std::vector<ChunkDigest>& chunks);
@@ -49,7 +49,7 @@ class Fetch {
 
   /// What is due; true: there is more, at once. An error: it cannot be filled.
   Result<bool> step();
-  const Progress& progress() const { return progress_; }
+  const Progress& progress() const { return progress_; }  ///< its times count from when this was made
 
  private:
   void rank();
@@ -76,6 +76,8 @@ class Fetch {
   const HeldPieces& pieces_;
   const Lent& lent_;
   const std::chrono::milliseconds stall_;
+  const std::size_t depth_;  // the most of `pulls_`
+  const Clock::time_point begun_ = Clock::now();
   std::optional<std::uint32_t> order_;  // own, in the chain; none: not admitted yet
   std::vector<std::unique_ptr<Source>> sources_;
   std::vector<Source*> ranked_;  // those not lost, the one to take from first

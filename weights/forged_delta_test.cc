@@ -47,13 +47,14 @@ class Forger : public Node {
     made.offer = {{version, 7, 0}, {base, base == 0 ? 0U : 7U, 0}};
     const Manifest owned = manifest_of(made.bytes);
     const auto demand = Demand::make(owned, {}, kChunk);
-    made.lent = std::move(
-        Lent::make(endpoint(), {{0, reinterpret_cast<std::uint64_t>(made.bytes.data()), made.bytes.size()}})
-            .value());
+    made.lent =
+        std::move(Lent::make(endpoint(), gpu_regions(),
+                             {{0, reinterpret_cast<std::uint64_t>(made.bytes.data()), made.bytes.size()}})
+                      .value());
     made.table =
         std::move(LentTable::make(endpoint(), OwnedTable::encode(owned, made.lent.descriptors())).value());
     const Key key{version, 7, digest_of(demand->encode())};
-    made.holding = std::make_unique<Holding>(*this, key, *demand, made.table->region.descriptor());
+    made.holding = std::make_unique<Holding>(*this, key, *demand, made.table->at());
     made.holding->give_deltas();
     made.holding->learn(self());
     for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {

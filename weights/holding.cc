@@ -14,8 +14,8 @@ constexpr std::size_t kLargeBlock = std::size_t{64} << 20;
 
 }  // namespace
 
-Holding::Holding(Node& node, const Key& key, Demand demand, const RegionDescriptor& table)
-    : node_(node), key_(key), demand_(std::move(demand)), table_(table) {
+Holding::Holding(Node& node, const Key& key, Demand demand, TableAt table)
+    : node_(node), key_(key), demand_(std::move(demand)), table_(std::move(table)) {
   have_.resize(demand_.chunks());
   digests_.resize(demand_.chunks());
 }
@@ -89,6 +89,7 @@ void Holding::admit(const LinkPtr& link) {
   }
   learn(joins);
   node_.send(link, Tell{key_, joins});
+  follow(link);
 }
 
 void Holding::forget(const LinkPtr& link) {

@@ -18,7 +18,7 @@ inline constexpr std::size_t kMostMembers = 4096;
 /// What this node has of a class, who is told of it, and who else takes part. Used by the node's thread.
 class Holding {
  public:
-  Holding(Node& node, const Key& key, Demand demand, const RegionDescriptor& table);
+  Holding(Node& node, const Key& key, Demand demand, TableAt table);
 
   const Key& key() const { return key_; }
   const Demand& demand() const { return demand_; }
@@ -38,7 +38,7 @@ class Holding {
   const std::vector<Member>& members() const { return members_; }
   /// Learns of a member, or its new place in the chain.
   void learn(const Member& member);
-  /// Puts a peer at the end of the chain, and tells it and the others of each other.
+  /// Puts a peer at the end of the chain, tells it and the others of each other, and it of what is here.
   void admit(const LinkPtr& link);
   /// Forgets a peer that is lost.
   void forget(const LinkPtr& link);
@@ -57,7 +57,7 @@ class Holding {
   Node& node_;
   Key key_;
   Demand demand_;
-  RegionDescriptor table_;
+  TableAt table_;
   std::vector<bool> have_;
   std::vector<std::uint64_t> digests_;
   std::uint32_t count_ = 0;

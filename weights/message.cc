@@ -8,7 +8,7 @@ namespace p2p::weights {
 namespace {
 
 // Changes when a message does: others are not understood.
-constexpr std::string_view kNoteMark = "uccl.weights 2";
+constexpr std::string_view kNoteMark = "uccl.weights 3";
 constexpr std::size_t kMostText = 1024;
 
 void put(Writer& out, const Key& key) {
@@ -21,11 +21,15 @@ void put(Writer&, const Withdraw&) {}
 void put(Writer&, const Follow&) {}
 void put(Writer&, const Done&) {}
 void put(Writer& out, const Offer& offer) { put(out, offer.base); }
-void put(Writer& out, const Join& join) { out.region(join.demand); }
+void put(Writer& out, const TableAt& table) {
+  out.region(table.memory);
+  out.text(table.bytes);
+}
+void put(Writer& out, const Join& join) { put(out, join.demand); }
 void put(Writer& out, const Refuse& refuse) { out.text(std::string_view(refuse.why).substr(0, kMostText)); }
 
 void put(Writer& out, const Layout& layout) {
-  out.region(layout.table);
+  put(out, layout.table);
   out.number(static_cast<std::uint8_t>(layout.deltas));
 }
 
@@ -62,10 +66,12 @@ Key take_key(Reader& in) {
 bool take(Reader&, Withdraw&) { return true; }
 bool take(Reader&, Follow&) { return true; }
 bool take(Reader&, Done&) { return true; }
-bool take(Reader& in, Join& join) {
-  join.demand = in.region();
+bool take(Reader& in, TableAt& table) {
+  table.memory = in.region();
+  table.bytes = in.text(kMostSaid);
   return true;
 }
+bool take(Reader& in, Join& join) { return take(in, join.demand); }
 
 bool take(Reader& in, Offer& offer) {
   offer.base = take_key(in);
@@ -73,7 +79,7 @@ bool take(Reader& in, Offer& offer) {
 }
 
 bool take(Reader& in, Layout& layout) {
-  layout.table = in.region();
+  take(in, layout.table);
   layout.deltas = in.number<std::uint8_t>() != 0;
   return true;
 }

@@ -44,7 +44,16 @@ struct ChunkDigest {
   std::uint64_t digest = 0;
 };
 
-// The messages, each a notification. What is longer lies in memory that the peer reads (`Region`).
+/// A table of the sender. A short one is said; a longer one is read from its memory.
+struct TableAt {
+  RegionDescriptor memory;
+  std::string bytes;  ///< all of it; empty: it is to be read
+};
+
+/// The most bytes of a table that is said.
+inline constexpr std::size_t kMostSaid = std::size_t{128} << 10;
+
+// The messages, each a notification.
 struct Offer {  ///< to everybody: this version can be asked for here
   Key key;
   Key base;  ///< the publication that its deltas are based on; 0 throughout: it has none
@@ -52,15 +61,16 @@ struct Offer {  ///< to everybody: this version can be asked for here
 struct Withdraw {  ///< it cannot any more; with a demand: that class alone
   Key key;
 };
-struct Join {  ///< to whoever offers: who else receives this? The demand lies in the sender's memory.
+struct Join {  ///< to whoever offers: who else receives this?
   Key key;
-  RegionDescriptor demand;
+  TableAt demand;
 };
 struct Refuse {  ///< the answer to a Join that cannot be met
   Key key;
   std::string why;
 };
-struct Tell {  ///< of a member of the class; also of the receiver of the message itself
+struct Tell {  ///< of a member of the class; also of the receiver itself, and of the sender, who follows
+               ///< unasked
   Key key;
   Member member;
 };
@@ -69,7 +79,7 @@ struct Follow {  ///< to a holder: tell what of the class you have, from now on
 };
 struct Layout {  ///< the answer: where it lies
   Key key;
-  RegionDescriptor table;
+  TableAt table;
   bool deltas = false;  ///< it gives deltas, too
 };
 struct Delta {  ///< of a chunk of which a `Have` follows

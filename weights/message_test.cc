@@ -17,11 +17,11 @@ std::vector<Message> one_of_each() {
   region.address = 4096, region.size = 100, region.region = RegionId{1};
   return {Offer{kKey, {2, 5, 0}},
           Withdraw{kKey},
-          Join{kKey, region},
+          Join{kKey, {region, "demand"}},
           Refuse{kKey, "no"},
           Tell{kKey, {7, "10.0.0.1", 4000, 2}},
           Follow{kKey},
-          Layout{kKey, region, true},
+          Layout{kKey, {region, ""}, true},
           Delta{kKey, 7, region, 4100, 96},
           Have{kKey, {{1, 2}, {3, 4}}},
           Done{kKey}};

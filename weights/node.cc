@@ -12,11 +12,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Notifications do not wake anyone: how often they are looked for at least, while weights move and else.
+// Messages and what is read wake the thread. Nothing tells of a peer that connects, nor of a digest that a
+// GPU has made: how often these are looked for at least, while weights move and else.
 constexpr std::chrono::milliseconds kBusyTurn{1};
 constexpr std::chrono::milliseconds kIdleTurn{10};
-// And at most: short against the time of a chunk over NVLink. After something has happened the answer is
-// looked for after this, then in pauses that grow as the time does.
+// And at most: short against the time of a chunk over NVLink. After something has happened it is looked again
+// after this, then in pauses that grow as the time does.
 constexpr std::chrono::microseconds kShortestTurn{50};
 constexpr int kGrowth = 4;
 
@@ -91,8 +92,14 @@ void Node::accept() {
   while (auto connection = endpoint_.accept(0ns)) {
     auto link = std::make_shared<Link>();
     link->connection = std::move(*connection);
+    watch(*link);
     links_.push_back(std::move(link));
   }
+}
+
+void Node::watch(const Link& link) const {
+  link.connection.on_change([wake = wake_] { wake->ring(); });
+  link.connection.on_notification([wake = wake_] { wake->ring(); });
 }
 
 /// True if messages came.
@@ -148,7 +155,7 @@ LinkPtr Node::dial(const Member& to) {
   auto link = std::make_shared<Link>();
   link->peer = to;
   link->connection = endpoint_.connect_async(to.address, to.port);
-  link->connection.on_change([wake = wake_] { wake->ring(); });
+  watch(*link);
   links_.push_back(link);
   return link;
 }

@@ -12,6 +12,7 @@
 
 #include "message.h"
 #include "p2p/endpoint.h"
+#include "pieces.h"
 
 namespace p2p::weights {
 
@@ -48,6 +49,7 @@ using LinkPtr = std::shared_ptr<Link>;
 class Node {
  public:
   Endpoint& endpoint() { return endpoint_; }
+  GpuRegions& gpu_regions() { return gpu_regions_; }
   const std::shared_ptr<Wake>& wake() const { return wake_; }
   const Member& self() const { return self_; }
 
@@ -83,11 +85,13 @@ class Node {
   void run();
   bool turn();
   void accept();
+  void watch(const Link& link) const;
   bool poll(const LinkPtr& link);
   void opened(const LinkPtr& link);
   void lose(const LinkPtr& link, const std::string& why);
 
   Endpoint endpoint_;
+  GpuRegions gpu_regions_;
   Member self_;
   std::shared_ptr<Wake> wake_ = std::make_shared<Wake>();
   std::vector<LinkPtr> links_;

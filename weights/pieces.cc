@@ -10,6 +10,13 @@ namespace p2p::weights {
 
 namespace {
 
+// As many as Endpoint::cover keeps.
+constexpr std::size_t kMostKept = 4096;
+
+std::uint64_t begin_of(const GpuRegions::Kept& region) {
+  return reinterpret_cast<std::uint64_t>(region->data());
+}
+
 /// Gives the runs of a region that meet [begin, end) of the target, which no stride goes back in.
 struct RunsWithin {
   const Region& region;
@@ -110,7 +117,27 @@ void scatter(const std::vector<std::byte>& from, const std::vector<Piece>& into)
   }
 }
 
-Result<Lent> Lent::make(Endpoint& endpoint, std::vector<Piece> ranges) {
+Result<GpuRegions::Kept> GpuRegions::get(Endpoint& endpoint, void* data, std::uint64_t bytes) {
+  Kept dropped;  // ends without the lock: that may wait for peers
+  const std::lock_guard lock(mutex_);
+  const std::pair range(data, bytes);
+  if (const auto known = kept_.find(range); known != kept_.end()) {
+    if (known->second->alive()) return known->second;
+    dropped = std::move(kept_.extract(known).mapped());
+  } else if (kept_.size() >= kMostKept) {
+    const auto unused =
+        std::ranges::find_if(kept_, [](const auto& row) { return row.second.use_count() == 1; });
+    if (unused != kept_.end()) dropped = std::move(kept_.extract(unused).mapped());
+  }
+  // NVLink has no rights: what peers reach by themselves cannot be given to them to read alone.
+  auto region = endpoint.register_memory(data, bytes, {.read_only = false, .peers = {}});
+  if (!region) return tl::unexpected(std::move(region.error()));
+  auto made = std::make_shared<const MemoryRegion>(std::move(*region));
+  if (kept_.size() < kMostKept) kept_.emplace(range, made);
+  return made;
+}
+
+Result<Lent> Lent::make(Endpoint& endpoint, GpuRegions& gpu, std::vector<Piece> ranges) {
   std::erase_if(ranges, [](const Piece& range) { return range.bytes == 0; });
   std::ranges::sort(ranges, {}, &Piece::address);
   std::vector<Piece> joined;
@@ -126,28 +153,29 @@ Result<Lent> Lent::make(Endpoint& endpoint, std::vector<Piece> ranges) {
   Lent lent;
   for (const Piece& range : joined) {
     auto* const data = reinterpret_cast<void*>(range.address);
-    // NVLink has no rights: what peers reach by themselves cannot be given to them to read alone.
-    const bool host = bytes_in_allocation(data) == std::numeric_limits<std::uint64_t>::max();
-    auto region = endpoint.register_memory(data, range.bytes, {.read_only = host, .peers = {}});
+    if (bytes_in_allocation(data) != std::numeric_limits<std::uint64_t>::max()) {
+      auto region = gpu.get(endpoint, data, range.bytes);
+      if (!region) return tl::unexpected(std::move(region.error()));
+      lent.regions_.push_back(std::move(*region));
+      continue;
+    }
+    auto region = endpoint.register_memory(static_cast<const void*>(data), range.bytes);
     if (!region) return tl::unexpected(std::move(region.error()));
-    lent.regions_.push_back(std::move(*region));
+    lent.regions_.push_back(std::make_shared<const MemoryRegion>(std::move(*region)));
   }
   return lent;
 }
 
 std::vector<RegionDescriptor> Lent::descriptors() const {
   std::vector<RegionDescriptor> out;
-  for (const MemoryRegion& region : regions_) out.push_back(region.descriptor());
+  for (const auto& region : regions_) out.push_back(region->descriptor());
   return out;
 }
 
 LocalSpan Lent::span(std::uint64_t address, std::uint64_t bytes) const {
-  const auto start = [](const MemoryRegion& region) {
-    return reinterpret_cast<std::uint64_t>(region.data());
-  };
-  auto at = std::ranges::upper_bound(regions_, address, {}, start);
+  auto at = std::ranges::upper_bound(regions_, address, {}, begin_of);
   --at;
-  return at->span(address - start(*at), bytes);
+  return (*at)->span(address - begin_of(*at), bytes);
 }
 
 Result<Digest> Lent::digest(const Endpoint& endpoint, const std::vector<Piece>& pieces) const {
@@ -158,18 +186,14 @@ Result<Digest> Lent::digest(const Endpoint& endpoint, const std::vector<Piece>& 
 }
 
 bool Lent::on_host() const {
-  return std::ranges::all_of(regions_, [](const MemoryRegion& region) {
-    return region.descriptor().place.kind == MemoryKind::kHost;
-  });
+  return std::ranges::all_of(
+      regions_, [](const auto& region) { return region->descriptor().place.kind == MemoryKind::kHost; });
 }
 
 bool Lent::overlaps(const Piece& range) const {
-  const auto begin = [](const MemoryRegion& region) {
-    return reinterpret_cast<std::uint64_t>(region.data());
-  };
-  const auto end = [&](const MemoryRegion& region) { return begin(region) + region.size(); };
+  const auto end = [](const auto& region) { return begin_of(region) + region->size(); };
   const auto at = std::ranges::upper_bound(regions_, range.address, {}, end);
-  return at != regions_.end() && begin(*at) < range.address + range.bytes;
+  return at != regions_.end() && begin_of(*at) < range.address + range.bytes;
 }
 
 Result<std::unique_ptr<LentTable>> LentTable::make(Endpoint& endpoint, std::string bytes) {

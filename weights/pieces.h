@@ -3,10 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "message.h"
 #include "p2p/digest.h"
 #include "p2p/endpoint.h"
 #include "tables.h"
@@ -64,12 +68,26 @@ void for_each_pair(const std::vector<Piece>& a, const std::vector<Piece>& b, Use
 void gather(const std::vector<Piece>& from, std::vector<std::byte>& into);
 void scatter(const std::vector<std::byte>& from, const std::vector<Piece>& into);
 
+/// Registrations of GPU memory, kept from one version to the next: peers map it at the first one, which takes
+/// a millisecond a GiB, and not again. What is freed is found, by the engine and at the next use. Any thread.
+class GpuRegions {
+ public:
+  using Kept = std::shared_ptr<const MemoryRegion>;
+
+  /// That of this range, from before or new.
+  Result<Kept> get(Endpoint& endpoint, void* data, std::uint64_t bytes);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<void*, std::uint64_t>, Kept> kept_;
+};
+
 /// Memory of this process that peers may read, and write where it is of a GPU, in as few regions as can be:
 /// one for ranges that touch.
 class Lent {
  public:
-  /// Fails where a range cannot be registered; then nothing is lent.
-  static Result<Lent> make(Endpoint& endpoint, std::vector<Piece> ranges);
+  /// Fails where a range cannot be registered; then nothing is lent. `gpu` has those of GPUs longer.
+  static Result<Lent> make(Endpoint& endpoint, GpuRegions& gpu, std::vector<Piece> ranges);
 
   std::vector<RegionDescriptor> descriptors() const;
   /// For own reads into it. `data` lies in one of the ranges.
@@ -80,7 +98,7 @@ class Lent {
   Result<Digest> digest(const Endpoint& endpoint, const std::vector<Piece>& pieces) const;
 
  private:
-  std::vector<MemoryRegion> regions_;  // by address
+  std::vector<GpuRegions::Kept> regions_;  // by address
 };
 
 /// A table that peers read, kept in place.
@@ -89,6 +107,7 @@ struct LentTable {
   MemoryRegion region;
 
   static Result<std::unique_ptr<LentTable>> make(Endpoint& endpoint, std::string bytes);
+  TableAt at() const { return {region.descriptor(), bytes.size() <= kMostSaid ? bytes : std::string()}; }
 };
 
 /// What lies at `address` touches `last` and may be of one region with it: the same allocation, if of a GPU.

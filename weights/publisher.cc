@@ -74,7 +74,7 @@ class Publisher::Impl : public Node {
  private:
   struct Waiting {
     LinkPtr link;
-    RegionDescriptor demand;  // in its memory
+    TableAt demand;
   };
   /// Those who want the same. Their demand is read from the first one, and planned; then each chunk is
   /// hashed, and what is hashed can be had.
@@ -139,7 +139,7 @@ Status Publisher::Impl::publish(std::uint64_t version, Manifest owned, std::opti
   auto ranges = ranges_of(owned);
   if (!ranges) return tl::unexpected(std::move(ranges.error()));
   fresh->owned = std::move(owned);
-  auto lent = Lent::make(endpoint(), std::move(*ranges));
+  auto lent = Lent::make(endpoint(), gpu_regions(), std::move(*ranges));
   if (!lent) return tl::unexpected(std::move(lent.error()));
   fresh->lent = std::move(*lent);
   auto table = LentTable::make(endpoint(), OwnedTable::encode(fresh->owned, fresh->lent.descriptors()));
@@ -277,8 +277,7 @@ void Publisher::Impl::plan(Publication& publication, std::uint64_t demand) {
   }
   auto wanted = Demand::decode(reading->bytes());
   if (!wanted) return refuse_all(among, key, wanted.error().message);
-  auto holding =
-      std::make_unique<Holding>(*this, key, std::move(*wanted), publication.table->region.descriptor());
+  auto holding = std::make_unique<Holding>(*this, key, std::move(*wanted), publication.table->at());
   auto pieces = OwnedPieces::make(publication.owned, holding->demand());
   if (!pieces) return refuse_all(among, key, pieces.error().message);
   among.holding = std::move(holding);

@@ -43,9 +43,13 @@ class Source {
   void lose();
   /// May be asked again.
   void find_again() { lost_ = false; }
+  /// Either side came again: what it had is asked anew.
+  void renew(const Member& who) { lose(), find_again(), member = who; }
 
   /// Dials and asks what it has, once.
   void follow();
+  /// It tells unasked, by this link.
+  void follow_by(const LinkPtr& link) { link_ = link, asked_ = true; }
   /// It has answered.
   bool heard() const { return table_.has_value(); }
   void laid_out(const Layout& layout);
@@ -82,7 +86,7 @@ class Source {
   std::uint32_t useful_ = 0;  // of those
   bool gives_deltas_ = true;
   std::map<std::uint32_t, Delta> deltas_;
-  std::optional<RegionDescriptor> table_;
+  std::optional<TableAt> table_;
   std::unique_ptr<TableRead> reading_;
   OwnedTable owned_;  // of a publisher; its pieces refer to it
   std::unique_ptr<Pieces> pieces_;

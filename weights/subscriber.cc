@@ -130,7 +130,7 @@ Status Subscriber::Impl::stage(std::uint64_t version, const Manifest& wanted, co
   auto held = prepare(version, wanted, options);
   if (!held) return fail(held.error());
   if (auto room = make_room(**held, options.in_place); !room) return fail(room.error());
-  auto lent = Lent::make(endpoint(), (*held)->pieces.all());
+  auto lent = Lent::make(endpoint(), gpu_regions(), (*held)->pieces.all());
   if (!lent) return fail(lent.error());
   (*held)->lent = std::move(*lent);
   auto wish = LentTable::make(endpoint(), (*held)->demand.encode());
@@ -164,7 +164,7 @@ Status Subscriber::Impl::await(std::unique_lock<std::mutex>& lock, Held& held, c
   Progress progress;
   for (;;) {
     const bool whole = held.holding && held.admitted && held.holding->whole();
-    if (held.fetch) progress = held.fetch->progress();
+    if (held.fetch) progress = held.progress();
     if (options.progress && (progress.bytes != told || Clock::now() >= tell_at)) {
       told = progress.bytes;
       tell_at = Clock::now() + kTell;

@@ -61,10 +61,15 @@ class Subscriber::Impl : public Node {
     std::string why;  // it was refused
     Key replaced;     // whose memory this is: each of its bytes is that of the same place
     Key base;         // of its deltas
+    Clock::time_point begun = Clock::now();
+    std::chrono::nanoseconds offered{0};  // after that, as is the next
+    std::chrono::nanoseconds joined{0};
     bool admitted = false;
     std::optional<Error> failed;
     std::unique_ptr<Holding> holding;
     std::unique_ptr<Fetch> fetch;  // null: whole, or not joined yet
+
+    Progress progress() const;  // with a fetch
   };
 
   void take_offer(const LinkPtr& link, const Offer& offer);

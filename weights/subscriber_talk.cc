@@ -8,6 +8,8 @@ namespace p2p::weights {
 
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::size_t kMostOffers = 4096;
 constexpr std::chrono::seconds kRedial{1};
 // A publisher says what it offers as soon as a link is open.
@@ -17,6 +19,13 @@ constexpr std::chrono::seconds kHear{1};
 
 Offer Subscriber::Impl::offer_of(const Held& held) {
   return {held.holding->key().whole(), held.base.whole()};
+}
+
+Progress Subscriber::Impl::Held::progress() const {
+  Progress progress = fetch->progress();
+  progress.offered = offered, progress.joined = joined;
+  for (auto* time : {&progress.first, &progress.last}) *time += time->count() > 0 ? offered : 0ns;
+  return progress;
 }
 
 void Subscriber::Impl::on_open(const LinkPtr& link) {
@@ -86,8 +95,9 @@ void Subscriber::Impl::take(const LinkPtr& link, Held& held, const Message& mess
   if (std::holds_alternative<Follow>(message)) held.holding->follow(link);
   if (const auto* tell = std::get_if<Tell>(&message)) {
     held.holding->learn(tell->member);
-    if (held.fetch) held.fetch->tell(tell->member);
-    if (tell->member.id == self().id) held.admitted = true;
+    if (held.fetch) held.fetch->tell(link, tell->member);
+    if (tell->member.id == self().id && !std::exchange(held.admitted, true))
+      held.joined = Clock::now() - held.begun;
   }
   if (const auto* refuse = std::get_if<Refuse>(&message); refuse && held.directory == link) {
     held.directory = nullptr;
@@ -142,13 +152,14 @@ void Subscriber::Impl::join(Held& held) {
     return;
   }
   if (!held.holding) {
+    held.offered = Clock::now() - held.begun;
     const Key key{held.version, publication, digest_of(held.wish->bytes)};
-    held.holding = std::make_unique<Holding>(*this, key, held.demand, held.table->region.descriptor());
+    held.holding = std::make_unique<Holding>(*this, key, held.demand, held.table->at());
     held.fetch = std::make_unique<Fetch>(*this, *held.holding, held.pieces, held.lent, stall_);
   }
   if (choice->base != Key() && held.base == Key()) use_base(held, choice->base);
   held.directory = choice->link;
-  send(choice->link, Join{held.holding->key(), held.wish->region.descriptor()});
+  send(choice->link, Join{held.holding->key(), held.wish->at()});
 }
 
 /// The version's deltas are based on that publication: whether it is here.

@@ -7,8 +7,13 @@
 
 namespace p2p::weights {
 
-Result<std::unique_ptr<TableRead>> TableRead::start(Node& node, const LinkPtr& link,
-                                                    const RegionDescriptor& table) {
+Result<std::unique_ptr<TableRead>> TableRead::start(Node& node, const LinkPtr& link, const TableAt& at) {
+  if (!at.bytes.empty()) {
+    std::unique_ptr<TableRead> read(new TableRead);
+    read->bytes_ = at.bytes;
+    return read;
+  }
+  const RegionDescriptor& table = at.memory;
   if (table.size == 0 || table.size > kMostTableBytes) {
     return tl::unexpected(Error{
         ErrorCode::kProtocol, "A table of " + std::to_string(table.size) +

@@ -114,6 +114,10 @@ class P2P_API Connection {
   /// Takes all notifications that have come, oldest first.
   std::vector<std::string> take_notifications() const;
 
+  /// Runs `callback` after each notification that comes from now on; `take_notifications` has it, and those
+  /// that came before. It runs on an engine thread and must not block. All that are given are called.
+  void on_notification(std::function<void()> callback) const;
+
   /// The route for each pair of kinds of memory, for regions registered without RegionOptions.
   std::vector<Route> routes() const;
 

@@ -85,6 +85,9 @@ Transfer Connection::notify(std::string_view payload) const { return Transfer(co
 std::vector<std::string> Connection::take_notifications() const {
   return is_left(*connection_) ? std::vector<std::string>() : connection_->take_notifications();
 }
+void Connection::on_notification(std::function<void()> callback) const {
+  if (!is_left(*connection_)) connection_->on_notification(std::move(callback));
+}
 std::vector<Route> Connection::routes() const {
   return is_left(*connection_) ? std::vector<Route>() : connection_->report().routes();
 }

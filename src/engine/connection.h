@@ -75,6 +75,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<TransferState> receive(std::span<const LocalSpan> into);
   std::shared_ptr<TransferState> notify(std::string_view payload);
   std::vector<std::string> take_notifications() { return notifications_->take(); }
+  void on_notification(std::function<void()> callback) { notifications_->on_arrival(std::move(callback)); }
 
   const ConnectionReport& report() const { return *report_; }
   const Latencies& latencies() const { return transfers_->records().latencies(); }

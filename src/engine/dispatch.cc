@@ -51,7 +51,7 @@ struct StreamVisitor {
   Status operator()(wire::ReceiveWithdrawn& m) const { return parts.sends->on(m, actions); }
   Status operator()(wire::MessageAnswered& m) const { return parts.sends->on(m, actions); }
   Status operator()(wire::MessageDeclined& m) const { return parts.sends->on(m, actions); }
-  Status operator()(wire::Notify& m) const { return parts.notifications->on(m); }
+  Status operator()(wire::Notify& m) const { return parts.notifications->on(m, actions); }
   Status operator()(wire::NotifyDone& m) const { return parts.notifications->on(m, actions), Status{}; }
   Status operator()(wire::NotifyTaken& m) const { return parts.notifications->on(m, actions); }
   Status operator()(auto& m) const {

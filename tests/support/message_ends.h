@@ -107,7 +107,7 @@ class MessageEnds : public ::testing::Test {
     if (auto* m = std::get_if<wire::ReceiveWithdrawn>(&message)) return side.sends->on(*m, actions);
     if (auto* m = std::get_if<wire::MessageAnswered>(&message)) return side.sends->on(*m, actions);
     if (auto* m = std::get_if<wire::MessageDeclined>(&message)) return side.sends->on(*m, actions);
-    if (auto* m = std::get_if<wire::Notify>(&message)) return side.notifications->on(*m);
+    if (auto* m = std::get_if<wire::Notify>(&message)) return side.notifications->on(*m, actions);
     if (auto* m = std::get_if<wire::NotifyTaken>(&message)) return side.notifications->on(*m, actions);
     if (auto* m = std::get_if<wire::NotifyDone>(&message))
       return side.notifications->on(*m, actions), Status{};

@@ -39,7 +39,9 @@ class Publisher {
   /// is published, when subscribers ask: its memory must be what it was. kNotFound: it is not.
   Status publish(std::uint64_t version, Manifest owned, std::optional<std::uint64_t> base = {});
 
-  /// Ends the offer. When it returns, no peer reads the memory any more. kNotFound for an unknown version.
+  /// Ends the offer. When it returns, no peer reads memory of the host any more. That of a GPU stays mapped
+  /// at peers, for a version that is published there later, until it is freed or the publisher ends; what
+  /// they read of it meanwhile they take for wrong. kNotFound for an unknown version.
   Status withdraw(std::uint64_t version);
 
   /// How many subscribers have said that all of the version has come.

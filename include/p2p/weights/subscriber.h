@@ -18,15 +18,19 @@ namespace p2p::weights {
 /// How far a version has come. Counters are of this stage.
 struct Progress {
   std::uint64_t version = 0;
-  std::uint64_t bytes = 0;            ///< that have come and hash to what the publisher said
-  std::uint64_t total_bytes = 0;      ///< 0: not known yet
-  std::uint64_t publisher_bytes = 0;  ///< of them from the publisher itself
-  std::uint64_t wrong_digests = 0;    ///< chunks that came wrong, and came again
-  std::uint64_t bridged = 0;          ///< times that a lost or slow member was passed over
-  std::uint64_t delta_bytes = 0;      ///< that came as deltas (`Publisher::publish`)
-  std::uint64_t from_deltas = 0;      ///< of `bytes`, made of those and of the base
-  std::string no_delta{};             ///< why bytes come whole though deltas are offered; empty: none do
-  std::string from{};                 ///< address and port of whom chunks are taken from; empty: nobody yet
+  std::uint64_t bytes = 0;              ///< that have come and hash to what the publisher said
+  std::uint64_t total_bytes = 0;        ///< 0: not known yet
+  std::uint64_t publisher_bytes = 0;    ///< of them from the publisher itself
+  std::uint64_t wrong_digests = 0;      ///< chunks that came wrong, and came again
+  std::uint64_t bridged = 0;            ///< times that a lost or slow member was passed over
+  std::uint64_t delta_bytes = 0;        ///< that came as deltas (`Publisher::publish`)
+  std::uint64_t from_deltas = 0;        ///< of `bytes`, made of those and of the base
+  std::string no_delta{};               ///< why bytes come whole though deltas are offered; empty: none do
+  std::chrono::nanoseconds offered{0};  ///< from the stage's begin until somebody offered it; 0: nobody has
+  std::chrono::nanoseconds joined{0};   ///< until the publisher had said that this one takes part
+  std::chrono::nanoseconds first{0};    ///< until a chunk had come and its digest was right
+  std::chrono::nanoseconds last{0};     ///< until the latest chunk had come, whose digest is still to be seen
+  std::string from{};                   ///< address and port of whom chunks are taken from; empty: nobody yet
 };
 
 struct SubscriberOptions {
@@ -83,8 +87,8 @@ class Subscriber {
   /// What was committed last, and not staged over since.
   std::optional<std::uint64_t> committed() const;
 
-  /// Ends what peers may read of a version. When it returns, none does any more. kNotFound for one that is
-  /// not here.
+  /// Ends what peers may read of a version, as `Publisher::withdraw` does. kNotFound for one that is not
+  /// here.
   Status drop(std::uint64_t version);
 
  private:

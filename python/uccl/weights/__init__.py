@@ -42,6 +42,12 @@ class Progress:
     from_deltas: int  # of `bytes`, made of those and of the base
     no_delta: str  # why bytes come whole though deltas are offered; empty: none do
     source: str  # host:port of whom bytes are taken from; empty: nobody yet
+    # Seconds since the stage began, 0 before: until somebody offered the version, the publisher had said that this one
+    # takes part, a chunk had come and its digest was right, and the latest chunk had come.
+    offered: float = 0.0
+    joined: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
 
 
 _Closable = Any
@@ -90,7 +96,11 @@ class Publisher:
         self._list()
 
     def withdraw(self, version: int) -> None:
-        """Ends the offer; when it returns, no peer reads the tensors any more. NotFound: there is none."""
+        """Ends the offer; when it returns, no peer reads tensors of the host any more. NotFound: there is none.
+
+        Those of a GPU stay mapped at peers, for the next version there, until the memory is freed or this ends; what
+        peers read of it meanwhile they take for wrong.
+        """
         self._made.withdraw(version)
         self._kept.pop(version, None)
         self._list()

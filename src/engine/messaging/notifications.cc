@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/callback.h"
 #include "base/error.h"
 #include "base/guarded_copy.h"
 #include "base/safe_copy.h"
@@ -135,7 +136,12 @@ std::vector<std::string> Notifications::take() {
   return taken;
 }
 
-Status Notifications::on(const wire::Notify& notify) {
+void Notifications::on_arrival(std::function<void()> callback) {
+  MutexLock lock(mutex_);
+  watchers_.push_back(std::move(callback));
+}
+
+Status Notifications::on(const wire::Notify& notify, PostUnlockActions& actions) {
   MutexLock lock(mutex_);
   if (notify.offset != coming_.size() || notify.offset > notify.total ||
       notify.part.size() > notify.total - notify.offset || (notify.part.empty() && notify.total != 0)) {
@@ -157,6 +163,7 @@ Status Notifications::on(const wire::Notify& notify) {
   ++received_.count;
   came_.push_back(std::exchange(coming_, {}));
   messages_->say(wire::NotifyDone{notify.notification});
+  for (const auto& watcher : watchers_) actions.call([watcher] { run_callback(watcher); });
   return {};
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,9 +43,12 @@ class Notifications {
   std::vector<std::string> take();
 
   /// Messages of the peer, each under the stream's lock. kProtocol for what breaks the window or the order.
-  Status on(const wire::Notify& notify);
+  Status on(const wire::Notify& notify, PostUnlockActions& actions);
   void on(const wire::NotifyDone& done, PostUnlockActions& actions);
   Status on(const wire::NotifyTaken& taken, PostUnlockActions& actions);
+
+  /// `callback` is called, without a lock, after each that has come from now on.
+  void on_arrival(std::function<void()> callback);
 
   std::uint64_t sent() const;
   std::uint64_t received() const;
@@ -93,6 +97,7 @@ class Notifications {
   // Receiving. `credited_` is what the peer was told to be taken, also from the start.
   std::string coming_ P2P_GUARDED_BY(mutex_);  // the parts so far of one
   std::vector<std::string> came_ P2P_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> watchers_ P2P_GUARDED_BY(mutex_);
   PeerShare kept_ P2P_GUARDED_BY(mutex_);  // by both
   Amount received_ P2P_GUARDED_BY(mutex_);
   Amount credited_ P2P_GUARDED_BY(mutex_);

@@ -27,6 +27,22 @@ TEST_F(NotificationsTest, NotificationsComeInOrderWhateverTheirLength) {
   EXPECT_EQ(sides_[1].notifications->take(), texts);
 }
 
+TEST_F(NotificationsTest, EachOfThoseThatWatchIsCalledForEachOne) {
+  std::vector<std::string> seen;
+  int others = 0;
+  sides_[1].notifications->on_arrival([&] {
+    for (std::string& text : sides_[1].notifications->take()) seen.push_back(std::move(text));
+  });
+  sides_[1].notifications->on_arrival([&] { ++others; });
+  const std::string longer(40000, 'a');  // comes in parts
+  for (const std::string& text : {longer, std::string("b")}) {
+    sides_[0].notifications->send(text, std::make_shared<TransferState>(text.size()));
+  }
+  run();
+  EXPECT_EQ(seen, (std::vector<std::string>{longer, "b"}));
+  EXPECT_EQ(others, 2);
+}
+
 TEST_F(NotificationsTest, OneFromBadMemoryFailsAlone) {
   const p2p::testing::Pages pages(8192);
   p2p::testing::spoil(pages.bytes(), p2p::testing::Bad::kProtected);
@@ -123,8 +139,8 @@ TEST_F(NotificationsTest, NotificationsBeyondTheRoomAreErrors) {
   for (std::uint64_t i = 0; i <= kNotifications.count; ++i) inject(wire::Notify{i, 0, 0, {}});
   ASSERT_FALSE(sides_[1].broken.empty());
   EXPECT_EQ(sides_[1].broken[0].code, ErrorCode::kProtocol);
-  EXPECT_FALSE(sides_[0].notifications->on(wire::Notify{0, kNotifications.bytes + 1, 0, Bytes(1)}));
   PostUnlockActions actions;
+  EXPECT_FALSE(sides_[0].notifications->on(wire::Notify{0, kNotifications.bytes + 1, 0, Bytes(1)}, actions));
   EXPECT_FALSE(sides_[0].notifications->on(wire::NotifyTaken{1, 0}, actions));
   EXPECT_FALSE(sides_[0].notifications->on(wire::NotifyTaken{0, 1}, actions));
 }
