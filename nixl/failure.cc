@@ -20,6 +20,7 @@ nixl_status_t to_nixl(ErrorCode code) {
     case ErrorCode::kTimedOut:
     case ErrorCode::kMessageTooLong:
     case ErrorCode::kProtocol:
+    case ErrorCode::kDataMismatch:
     case ErrorCode::kSystem: return NIXL_ERR_BACKEND;
   }
   return NIXL_ERR_UNKNOWN;

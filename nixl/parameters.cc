@@ -24,6 +24,7 @@ constexpr std::string_view kInPython = "in_python";
 // Of PostOptions.
 constexpr std::string_view kPriority = "priority";
 constexpr std::string_view kRate = "rate";
+constexpr std::string_view kVerify = "verify";
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
@@ -45,7 +46,7 @@ std::map<std::string, std::string> variables() {
 nixl_b_params_t known_parameters() {
   nixl_b_params_t parameters;
   for (const auto& [name, variable] : variables()) parameters.emplace(name, "");
-  for (const auto name : {kPriority, kRate}) parameters.emplace(name, "");
+  for (const auto name : {kPriority, kRate, kVerify}) parameters.emplace(name, "");
   return parameters;
 }
 
@@ -54,7 +55,8 @@ Result<Options> read_options(const nixl_b_params_t& given) {
   if (!options) return options;
   const auto known = variables();
   for (const auto& [given_name, value] : given) {
-    if (given_name == kInPython || given_name == kPriority || given_name == kRate) continue;
+    if (given_name == kInPython || given_name == kPriority || given_name == kRate || given_name == kVerify)
+      continue;
     const std::string name = given_name == kCpus ? "workers" : given_name;
     const auto variable = known.find(name);
     if (variable == known.end()) {
@@ -84,6 +86,11 @@ Result<PostOptions> read_posts(const nixl_b_params_t& given) {
     posts.priority = Priority::kLow;
   } else if (!priority.empty() && priority != "normal") {
     return bad(kPriority, priority, "high, normal or low");
+  }
+  if (const std::string verify = find(kVerify); verify == "1") {
+    posts.verify = true;
+  } else if (!verify.empty() && verify != "0") {
+    return bad(kVerify, verify, "0 or 1");
   }
   const std::string rate = find(kRate);
   const char* const end = rate.data() + rate.size();

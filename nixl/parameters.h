@@ -14,8 +14,8 @@ nixl_b_params_t known_parameters();
 /// The environment's options with these parameters on top. An unknown parameter is kInvalidArgument.
 Result<Options> read_options(const nixl_b_params_t& given);
 
-/// How the backend posts its transfers: `priority` (high, normal or low) and `rate` (bytes a second of each;
-/// 0: no bound). Others are left to `read_options`.
+/// How the backend posts its transfers: `priority` (high, normal or low), `rate` (bytes a second of each; 0:
+/// no bound) and `verify` (1: PostOptions::verify). Others are left to `read_options`.
 Result<PostOptions> read_posts(const nixl_b_params_t& given);
 
 }  // namespace p2p::nixl

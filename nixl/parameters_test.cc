@@ -17,6 +17,10 @@ TEST(Parameters, SayHowTransfersArePosted) {
   const auto urgent = read_posts({{"priority", "urgent"}});
   ASSERT_FALSE(urgent);
   EXPECT_NE(urgent.error().message.find("parameter priority: \"urgent\""), std::string::npos);
+  EXPECT_FALSE(none.verify);
+  EXPECT_TRUE(read_posts({{"verify", "1"}})->verify);
+  EXPECT_FALSE(read_posts({{"verify", "0"}})->verify);
+  EXPECT_FALSE(read_posts({{"verify", "always"}}));
   for (const char* const rate : {"fast", "-1", "1M", "99999999999999999999"}) {
     EXPECT_FALSE(read_posts({{"rate", rate}})) << rate;
   }
@@ -25,6 +29,7 @@ TEST(Parameters, SayHowTransfersArePosted) {
 TEST(Parameters, ThoseOfPostsAreListedAndAreNoOptions) {
   EXPECT_TRUE(known_parameters().contains("priority"));
   EXPECT_TRUE(known_parameters().contains("rate"));
+  EXPECT_TRUE(known_parameters().contains("verify"));
   EXPECT_TRUE(read_options({{"priority", "low"}, {"rate", "1"}}));
   EXPECT_FALSE(read_options({{"urgency", "low"}}));
 }

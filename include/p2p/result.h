@@ -22,6 +22,7 @@ enum class ErrorCode {
   kMessageTooLong,    ///< A sent message is longer than the receive that it met.
   kProtocol,          ///< The other side sent what the protocol does not allow.
   kSystem,            ///< A system call or a driver failed.
+  kDataMismatch,      ///< The bytes at the destination are not the source's (`PostOptions::verify`).
 };
 
 /// The name of a code without its `k`, in snake case: "peer_gone".

@@ -82,6 +82,11 @@ struct PostOptions {
   /// Bytes a second that it is given to the channels at, on average over 10 ms or 16 KiB, whichever is more;
   /// 0: as fast as they take it.
   std::uint64_t rate = 0;
+
+  /// Done only when the digest (p2p/digest.h) of the memory written, which its owner computes, is that of the
+  /// source; of a read, that of the memory here that of the peer's. kDataMismatch, naming a range of at most
+  /// 4096 bytes, if it is not. Whoever writes to either side meanwhile makes it fail.
+  bool verify = false;
 };
 
 /// A list of spans that was checked, merged and kept, to be posted any number of times.

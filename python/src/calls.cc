@@ -76,24 +76,24 @@ template <class End>
 void bind_registered_access(PyClass& endpoint, const Row& row, const Names<End>& names) {
   const auto one = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
                           std::uint64_t ptr, std::size_t size, const Blob& meta, const nb::object& stream,
-                          std::string_view priority, std::uint64_t rate) {
-    const How how{Stream(stream), priority_of(priority), rate};
+                          std::string_view priority, std::uint64_t rate, bool verify) {
+    const How how{Stream(stream), priority_of(priority), rate, verify};
     return End::carry_out(
         plan_access(self, row.verb, conn_id, in_region(mr_id, ptr, size), BlobKind::kDescriptor, meta), how);
   };
   const auto tensor = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
                              nb::handle object, const Blob& meta, const nb::object& stream,
-                             std::string_view priority, std::uint64_t rate) {
+                             std::string_view priority, std::uint64_t rate, bool verify) {
     const Tensor all = tensor_for(row, object);
-    const How how{Stream(stream, all), priority_of(priority), rate};
+    const How how{Stream(stream, all), priority_of(priority), rate, verify};
     return End::carry_out(
         plan_access(self, row.verb, conn_id, in_region(mr_id, all), BlobKind::kDescriptor, meta), how);
   };
   const auto many = [&row](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids,
                            const Numbers& ptrs, const Numbers& sizes, const Blobs& blobs,
                            std::optional<std::size_t> num_iovs, const nb::object& stream,
-                           std::string_view priority, std::uint64_t rate) {
-    const How how{Stream(stream), priority_of(priority), rate};
+                           std::string_view priority, std::uint64_t rate, bool verify) {
+    const How how{Stream(stream), priority_of(priority), rate, verify};
     return End::carry_out(plan_access(self, row.verb, conn_id, in_regions(ids, ptrs, sizes, num_iovs),
                                       BlobKind::kDescriptor, blobs),
                           how);
@@ -103,44 +103,46 @@ void bind_registered_access(PyClass& endpoint, const Row& row, const Names<End>&
                            "advertise() gave.\nThe peer calls nothing.";
   endpoint
       .def(names.one.c_str(), one, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, "meta"_a, nb::kw_only(),
-           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, (text + kHowText).c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
+           (text + kHowText).c_str())
       .def(names.one.c_str(), one, "conn_id"_a, "mr_id"_a, nb::arg(row.pointer), "size"_a, "slot_item"_a,
-           nb::kw_only(), "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0)
+           nb::kw_only(), "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false)
       .def(names.one.c_str(), tensor, "conn_id"_a, "mr_id"_a, "tensor"_a, "meta"_a, nb::kw_only(),
-           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0,
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
            (std::string(kTensor) + kTensorStream).c_str())
       .def(names.many.c_str(), many, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "meta_blob_v"_a,
            "num_iovs"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(), "priority"_a = "normal",
-           "rate"_a = 0,
+           "rate"_a = 0, "verify"_a = false,
            (text + kLists + " 64-bit integers are read in place,\nand meta may be a uint8 array (n, 64)." +
             kHowText)
                .c_str())
       .def(names.many.c_str(), many, "conn_id"_a, "mr_id_list"_a, nb::arg(row.pointers), "size_list"_a,
            "slot_item_list"_a, "num_iovs"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(),
-           "priority"_a = "normal", "rate"_a = 0);
+           "priority"_a = "normal", "rate"_a = 0, "verify"_a = false);
 }
 
 template <class End>
 void bind_access_by_address(PyClass& endpoint, const Row& row, const Names<End>& names) {
   const auto one = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr, std::size_t size,
                           const Blob& info, const nb::object& stream, std::string_view priority,
-                          std::uint64_t rate) {
-    const How how{Stream(stream), priority_of(priority), rate};
+                          std::uint64_t rate, bool verify) {
+    const How how{Stream(stream), priority_of(priority), rate, verify};
     return End::carry_out(
         plan_access(self, row.verb, conn_id, at_address(ptr, size), BlobKind::kTicket, info), how);
   };
   const auto tensor = [&row](BlobKind kind) {
-    return [&row, kind](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object, const Blob& blob,
-                        const nb::object& stream, std::string_view priority, std::uint64_t rate) {
-      const Tensor all = tensor_for(row, object);
-      const How how{Stream(stream, all), priority_of(priority), rate};
-      return End::carry_out(plan_access(self, row.verb, conn_id, at_address(all), kind, blob), how);
-    };
+    return
+        [&row, kind](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object, const Blob& blob,
+                     const nb::object& stream, std::string_view priority, std::uint64_t rate, bool verify) {
+          const Tensor all = tensor_for(row, object);
+          const How how{Stream(stream, all), priority_of(priority), rate, verify};
+          return End::carry_out(plan_access(self, row.verb, conn_id, at_address(all), kind, blob), how);
+        };
   };
   const auto many = [&row](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ptrs,
                            const Numbers& sizes, const Blobs& infos, const nb::object& stream,
-                           std::string_view priority, std::uint64_t rate) {
-    const How how{Stream(stream), priority_of(priority), rate};
+                           std::string_view priority, std::uint64_t rate, bool verify) {
+    const How how{Stream(stream), priority_of(priority), rate, verify};
     return End::carry_out(
         plan_access(self, row.verb, conn_id, at_addresses(ptrs, sizes), BlobKind::kTicket, infos), how);
   };
@@ -151,13 +153,15 @@ void bind_access_by_address(PyClass& endpoint, const Row& row, const Names<End>&
   const std::string of_tensor = std::string(kTensor) + "It need not be registered.\n" + kTensorStream;
   endpoint
       .def(names.one.c_str(), tensor(BlobKind::kDescriptor), "conn_id"_a, "tensor"_a, "meta"_a, nb::kw_only(),
-           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, of_tensor.c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
+           of_tensor.c_str())
       .def(names.one_ipc.c_str(), one, "conn_id"_a, "ptr"_a, "size"_a, "info"_a, nb::kw_only(),
-           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, text.c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false, text.c_str())
       .def(names.one_ipc.c_str(), tensor(BlobKind::kTicket), "conn_id"_a, "tensor"_a, "info"_a, nb::kw_only(),
-           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, of_tensor.c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
+           of_tensor.c_str())
       .def(names.many_ipc.c_str(), many, "conn_id"_a, "ptr_v"_a, "size_v"_a, "info_v"_a, nb::kw_only(),
-           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, text.c_str());
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false, text.c_str());
 }
 
 template <class End>

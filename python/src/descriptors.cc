@@ -223,12 +223,12 @@ void bind_descriptors(nb::module_& module, PyClass& endpoint) {
           "transfer",
           [](const PyEndpoint& self, std::uint64_t conn_id, const std::string& op_name,
              const std::vector<XferDesc>& local, const std::vector<XferDesc>& remote,
-             const nb::object& stream, std::string_view priority, std::uint64_t rate) {
-            const How how{Stream(stream), priority_of(priority), rate};
+             const nb::object& stream, std::string_view priority, std::uint64_t rate, bool verify) {
+            const How how{Stream(stream), priority_of(priority), rate, verify};
             return transfer(self, conn_id, op_name, local, remote, how);
           },
           "conn_id"_a, "op_name"_a, "local_desc_list"_a, "remote_desc_list"_a, nb::kw_only(),
-          "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0,
+          "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
           (std::string(
                "Starts a 'read' or 'write' of each pair of XferDescs: (ok, transfer_id). The local sizes "
                "count.\n\n"

@@ -120,8 +120,11 @@ Priority priority_of(std::string_view name) {
 
 Transfer Plan::post(const How& how, std::uint64_t id) const {
   const Connection& connection = link->connection;
-  const PostOptions options{
-      .cuda_stream = how.stream.handle(), .trace_id = id, .priority = how.priority, .rate = how.rate};
+  const PostOptions options{.cuda_stream = how.stream.handle(),
+                            .trace_id = id,
+                            .priority = how.priority,
+                            .rate = how.rate,
+                            .verify = how.verify};
   switch (verb) {
     case Verb::kWrite: return connection.write(*local, *remote, options);
     case Verb::kRead: return connection.read(*local, *remote, options);

@@ -43,6 +43,7 @@ struct How {
   Stream stream{};
   Priority priority = Priority::kNormal;
   std::uint64_t rate = 0;  ///< bytes a second; 0: no bound
+  bool verify = false;
 };
 
 /// Of "high", "normal" or "low"; ValueError for anything else.
@@ -96,6 +97,9 @@ inline constexpr const char* kHowText =
     "\n\nstream: a CUDA stream (torch's, or its handle) whose work so far is to be done before the memory "
     "here\nis touched; the call does not wait for it. None: the memory is ready now."
     "\n\npriority: 'high', 'normal' or 'low', which of the connection's transfers goes first; ValueError for "
-    "others. rate: bytes a\nsecond at which it goes at most; 0: as fast as it can.";
+    "others. rate: bytes a\nsecond at which it goes at most; 0: as fast as it can."
+    "\n\nverify: True to have the bytes compared once they have arrived, by digests that either side "
+    "computes of its own\n"
+    "memory. It fails, and the error names the range, if they differ; memory must not be written meanwhile.";
 
 }  // namespace p2p::python

@@ -77,6 +77,12 @@ class SystemFailure(Error):
     code = "system"
 
 
+class DataMismatch(Error):
+    """The bytes at the destination are not the source's: of a transfer with verify=True."""
+
+    code = "data_mismatch"
+
+
 _BY_CODE: dict[str, type[Error]] = {
     kind.code: kind
     for kind in (
@@ -91,6 +97,7 @@ _BY_CODE: dict[str, type[Error]] = {
         MessageTooLong,
         ProtocolError,
         SystemFailure,
+        DataMismatch,
     )
 }
 

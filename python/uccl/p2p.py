@@ -17,6 +17,7 @@ from typing import Any
 from uccl import _p2p
 from uccl._errors import (
     Cancelled,
+    DataMismatch,
     Error,
     InvalidArgument,
     MessageTooLong,
@@ -41,6 +42,7 @@ kFloat8E5M2 = FloatType.kFloat8E5M2
 
 __all__ = [
     "Cancelled",
+    "DataMismatch",
     "Endpoint",
     "Error",
     "FloatType",

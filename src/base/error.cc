@@ -18,6 +18,7 @@ std::string_view to_string(ErrorCode code) {
     case ErrorCode::kMessageTooLong: return "message_too_long";
     case ErrorCode::kProtocol: return "protocol";
     case ErrorCode::kSystem: return "system";
+    case ErrorCode::kDataMismatch: return "data_mismatch";
   }
   return "unknown";
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr std::array kCodes{
     ErrorCode::kInvalidArgument, ErrorCode::kOutOfRange, ErrorCode::kNotFound, ErrorCode::kPermissionDenied,
     ErrorCode::kUnavailable,     ErrorCode::kPeerGone,   ErrorCode::kTimedOut, ErrorCode::kCancelled,
-    ErrorCode::kMessageTooLong,  ErrorCode::kProtocol,   ErrorCode::kSystem,
+    ErrorCode::kMessageTooLong,  ErrorCode::kProtocol,   ErrorCode::kSystem,   ErrorCode::kDataMismatch,
 };
 
 }  // namespace

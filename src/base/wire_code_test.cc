@@ -13,6 +13,7 @@ TEST(WireCode, NumbersAreThoseOfTheProtocol) {
   EXPECT_EQ(wire_code(ErrorCode::kNotFound), 3);
   EXPECT_EQ(wire_code(ErrorCode::kPeerGone), 6);
   EXPECT_EQ(wire_code(ErrorCode::kSystem), 11);
+  EXPECT_EQ(wire_code(ErrorCode::kDataMismatch), 12);
 }
 
 TEST(WireCode, EveryCodeComesBack) {
@@ -25,8 +26,8 @@ TEST(WireCode, EveryCodeComesBack) {
 
 TEST(WireCode, UnknownNumbersAreProtocolErrors) {
   EXPECT_TRUE(is_wire_code(0));
-  EXPECT_FALSE(is_wire_code(12));
-  for (const std::uint16_t code : {0, 12, 0xffff}) EXPECT_EQ(code_from_wire(code), ErrorCode::kProtocol);
+  EXPECT_FALSE(is_wire_code(13));
+  for (const std::uint16_t code : {0, 13, 0xffff}) EXPECT_EQ(code_from_wire(code), ErrorCode::kProtocol);
 }
 
 }  // namespace

@@ -45,12 +45,12 @@ void Connection::wire_up() {
   notifications_ = std::make_shared<Notifications>(
       messages_, Notifications::Amount{context_->options.notifications, context_->options.notification_bytes},
       context_->peer_budget);
-  transfers_ =
-      std::make_shared<Transfers>(Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_,
-                                                   [weak] {
-                                                     if (const auto self = weak.lock()) self->changed();
-                                                   },
-                                                   id_, context_->trace});
+  const auto ended = [weak] {
+    if (const auto self = weak.lock()) self->changed();
+  };
+  transfers_ = std::make_shared<Transfers>(
+      Transfers::Parts{life_, context_->regions, imports_, lanes_, notifications_,
+                       std::make_shared<Verifier>(context_, send), ended, id_, context_->trace});
   receives_ = std::make_shared<Receives>(context_, messages_, context_->options.eager_bytes);
   sends_ = std::make_shared<Sends>(
       context_, messages_,
@@ -65,7 +65,7 @@ void Connection::wire_up() {
   report_.emplace(
       ConnectionReport::Parts{context_->regions, lanes_, imports_, transfers_, receives_, notifications_});
   dispatch_.emplace(Dispatch::Parts{lanes_, imports_, messages_, sends_, receives_, notifications_,
-                                    [weak](const wire::Bye& bye) {
+                                    transfers_->verifier(), [weak](const wire::Bye& bye) {
                                       if (const auto self = weak.lock()) self->on_bye(bye);
                                     }});
 }

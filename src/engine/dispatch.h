@@ -10,6 +10,7 @@
 #include "engine/messaging/receives.h"
 #include "engine/messaging/sends.h"
 #include "engine/transfer/region_exchange.h"
+#include "engine/transfer/verifier.h"
 
 namespace p2p::engine {
 
@@ -24,6 +25,7 @@ class Dispatch {
     std::shared_ptr<Sends> sends;
     std::shared_ptr<Receives> receives;
     std::shared_ptr<Notifications> notifications;
+    std::shared_ptr<Verifier> verifier;
     std::function<void(const wire::Bye&)> bye;
   };
 

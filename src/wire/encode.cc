@@ -93,7 +93,9 @@ constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"
                                                                                "Resume",
                                                                                "ResumeAnswer",
                                                                                "Resumed",
-                                                                               "AlternateAddresses"};
+                                                                               "AlternateAddresses",
+                                                                               "DigestQuery",
+                                                                               "DigestAnswer"};
 
 }  // namespace
 

@@ -61,6 +61,11 @@ void fields(Is<Resumed> auto& m, auto&& walk) { walk(m.proof, m.messages); }
 void fields(Is<AlternateAddresses::One> auto& m, auto&& walk) { walk(m.address, m.port); }
 void fields(Is<AlternateAddresses> auto& m, auto&& walk) { walk(m.addresses); }
 
+void fields(Is<DigestRegion> auto& m, auto&& walk) { walk(m.region, m.key); }
+void fields(Is<DigestRange> auto& m, auto&& walk) { walk(m.region, m.address, m.size); }
+void fields(Is<DigestQuery> auto& m, auto&& walk) { walk(m.query, m.regions, m.ranges); }
+void fields(Is<DigestAnswer> auto& m, auto&& walk) { walk(m.query, m.error, m.message, m.digest); }
+
 /// A struct with a list of fields above.
 template <class T>
 concept Fielded = requires(T& value) { fields(value, [](auto&...) {}); };

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/peer_text.h"
 #include "p2p/memory.h"
+#include "wire/digests.h"
 #include "wire/message_block.h"
 #include "wire/resumption.h"
 #include "wire/versions.h"
@@ -191,6 +192,6 @@ using Message =
                  Notify, NotifyDone, Heartbeat, Bye, MessageBlock, EagerMessage, MessageAnswered,
                  MessageDeclined, ReceiveWanted, MessageWithdrawn, SendsEnded, ChannelReopen, ChannelReopened,
                  NotifyTaken, ChannelsRest, ChannelsWanted, EncryptionWish, Resumable, CumulativeAck, Resume,
-                 ResumeAnswer, Resumed, AlternateAddresses>;
+                 ResumeAnswer, Resumed, AlternateAddresses, DigestQuery, DigestAnswer>;
 
 }  // namespace p2p::wire

@@ -106,7 +106,9 @@ class Sequence {
         return wire::ChannelReopened{name(), channel, reason(), address};
       }
       case 13:
-        switch (choose(8)) {
+        switch (choose(10)) {
+          case 9: return wire::DigestQuery{small(), {{region, key()}}, {{0, small(), small()}}};
+          case 8: return wire::DigestAnswer{small(), 0, "said", small()};
           case 7: return wire::Hello{};
           case 6: return wire::Resumable{};
           case 5: return wire::CumulativeAck{small()};

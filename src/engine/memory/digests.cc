@@ -172,6 +172,12 @@ Result<std::uint64_t> Digests::compute(std::span<const Range> ranges) {
   return Digest(std::move(state)).wait(kGpuLimit);
 }
 
+bool digested_at_once(std::span<const Range> ranges) {
+  std::uint64_t bytes = 0;
+  for (const Range& range : ranges) bytes += range.bytes.size();
+  return bytes <= kDigestedAtOnce && std::ranges::all_of(ranges, on_host);
+}
+
 std::shared_ptr<device::Digester> Digests::digester(int device) {
   const MutexLock lock(mutex_);
   auto& found = by_device_[device];

@@ -18,6 +18,9 @@ class Digester;
 
 namespace p2p::engine {
 
+/// Bytes of host memory of which a digest takes less than to hand them to another thread.
+inline constexpr std::uint64_t kDigestedAtOnce = std::uint64_t{64} << 10;
+
 /// Digests of an endpoint's memory, and what computes them on its GPUs. Thread-safe.
 class Digests {
  public:
@@ -40,5 +43,8 @@ class Digests {
   Mutex mutex_;
   std::map<int, std::shared_ptr<device::Digester>> by_device_ P2P_GUARDED_BY(mutex_);
 };
+
+/// Their digest holds up no thread for long: host memory, of at most kDigestedAtOnce.
+bool digested_at_once(std::span<const Digests::Range> ranges);
 
 }  // namespace p2p::engine

@@ -97,6 +97,11 @@ WorkItem WorkItem::cut(const BatchLimits& limits) {
   return front;
 }
 
+void WorkItem::land(PostUnlockActions& actions) {
+  if (!request->verifies()) return close(actions);
+  actions.call([item = std::move(*this)] { item.request->owner_->verify(item); });
+}
+
 void WorkItem::close(PostUnlockActions& actions) {
   if (request->open_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   actions.end(std::move(request));

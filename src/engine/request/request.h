@@ -47,6 +47,10 @@ class RequestOwner {
   /// does, it goes on there, or fails with `why` if too many channels were lost with it. Called with no lock
   /// held.
   virtual void reroute_stuck(WorkItem item, const Error& why) = 0;
+
+  /// Its bytes are where they belong, and its request wants them verified: it ends when they are. Called with
+  /// no lock held.
+  virtual void verify(WorkItem item) = 0;
 };
 
 /// One post of a list: counts what is not done of it and keeps its first error. Thread-safe.
@@ -59,6 +63,7 @@ class Request {
     std::optional<std::string> notification;
     Priority priority = Priority::kNormal;
     std::uint64_t rate = 0;  ///< bytes a second; 0: no bound
+    bool verify = false;
   };
 
   Request(std::shared_ptr<RequestOwner> owner, Post post)
@@ -74,6 +79,7 @@ class Request {
 
   Priority priority() const { return post_.priority; }
   bool paced() const { return post_.rate != 0; }
+  bool verifies() const { return post_.verify; }
 
   /// Of a paced one: the bytes that its rate allows at once.
   std::uint64_t burst() const;
@@ -120,7 +126,8 @@ class Request {
 };
 
 /// What a lane has to do of a request: all of a portion at first, from which batches are cut; those that
-/// are on their way through a channel or wait to be sent again. Each ends once: by `close`, `fail` or `drop`.
+/// are on their way through a channel or wait to be sent again. Each ends once: by `close`, which `land` may
+/// put off, `fail` or `drop`.
 struct WorkItem {
   using Clock = std::chrono::steady_clock;
 
@@ -148,6 +155,9 @@ struct WorkItem {
 
   std::size_t transport = 0;  ///< that it is to go over
   Clock::time_point due{};    ///< no channel gets any of it before; of a paced request
+
+  /// Its bytes are where they belong: it is done, or is verified first.
+  void land(PostUnlockActions& actions);
 
   /// It is done. The outcome of the request is told by `actions` if this was its last.
   void close(PostUnlockActions& actions);

@@ -159,7 +159,7 @@ void ChannelRunner::complete(Completion& completion, PostUnlockActions& actions)
     return log(LogLevel::kError, "{}: completed batch {} twice", channel_->describe(),
                to_underlying(completion.id));
   }
-  if (completion.status) return item->close(actions);
+  if (completion.status) return item->land(actions);
   Error& error = completion.status.error();
   if (error.code != ErrorCode::kPeerGone) return item->fail(std::move(error), actions);
   // A lost channel's items go over another one, or over another transport.

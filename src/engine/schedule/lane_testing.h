@@ -87,6 +87,11 @@ class Finisher : public RequestOwner {
   void reroute_stuck(WorkItem item, const Error& why) override {
     fail_counted(was_rerouted, std::move(item), why);
   }
+  void verify(WorkItem item) override {
+    PostUnlockActions actions;
+    item.close(actions);
+    actions.run();
+  }
 
   std::atomic<std::size_t> reroutes{0};
   std::atomic<std::size_t> was_rerouted{0};

@@ -16,18 +16,20 @@ bool takes_long(const RegionInfo& info, const TransportList& transports, const R
   return false;
 }
 
-// The region that the peer asks about, if it may use it. It is told when the region is taken back.
-Result<std::shared_ptr<Region>> RegionAnswers::give(const wire::RegionQuery& query) {
-  auto region = context_->regions->find(RegionId{query.region}, query.key);
-  if (!region) return region;
+Status RegionAnswers::may_read(const RegionInfo& region) {
   std::string identity;
   {
     MutexLock lock(mutex_);
     identity = identity_;
   }
-  if (Status may = (*region)->info().check(Operation::kRead, identity); !may) {
-    return tl::unexpected(may.error());
-  }
+  return region.check(Operation::kRead, identity);
+}
+
+// The region that the peer asks about, if it may use it. It is told when the region is taken back.
+Result<std::shared_ptr<Region>> RegionAnswers::give(const wire::RegionQuery& query) {
+  auto region = context_->regions->find(RegionId{query.region}, query.key);
+  if (!region) return region;
+  if (Status may = may_read((*region)->info()); !may) return tl::unexpected(may.error());
   if (!(*region)->add_importer(shared_from_this())) {
     return fail(ErrorCode::kNotFound, "region {}: deregistered", query.region);
   }
@@ -76,6 +78,74 @@ void RegionAnswers::on(const wire::RegionRevoked& revoked) {
     revocations_.erase(found);
   }
   region->answered();
+}
+
+Status RegionAnswers::on(const wire::DigestQuery& query) {
+  std::uint64_t bytes = 0;
+  bool many = query.ranges.size() > wire::kMostDigestRanges || query.regions.size() > query.ranges.size();
+  for (std::size_t i = 0; i != query.ranges.size() && !many; ++i) {
+    many = query.ranges[i].size > wire::kMostDigestBytes - bytes;
+    bytes += query.ranges[i].size;
+  }
+  if (many || digesting_.fetch_add(1) >= wire::kMostDigestQueries) {
+    return fail(ErrorCode::kProtocol, "a digest of too much was asked for, or too many at a time: {} ranges",
+                query.ranges.size());
+  }
+  if (bytes <= kDigestedAtOnce) {
+    const auto memory = memory_of(query);
+    if (!memory || digested_at_once(memory->ranges)) return answer(query, memory), Status{};
+  }
+  // Memory is looked up no sooner than it is read, so that nobody who takes it back waits longer.
+  const auto later = [self = shared_from_this(), query] { self->answer(query, self->memory_of(query)); };
+  if (!context_->digesting.post(later)) later();
+  return {};
+}
+
+Result<DigestedMemory> RegionAnswers::memory_of(const wire::DigestQuery& query) {
+  DigestedMemory memory;
+  std::vector<std::shared_ptr<Region>> regions;
+  for (const wire::DigestRegion& named : query.regions) {
+    auto region = context_->regions->find(RegionId{named.region}, named.key);
+    if (!region) return tl::unexpected(region.error());
+    if (Status may = may_read((*region)->info()); !may) return tl::unexpected(may.error());
+    std::shared_ptr<const Registration> registration;
+    for (std::size_t i = 0; i != context_->transports().size() && !registration; ++i) {
+      registration = (*region)->registration(i);
+    }
+    AccessGuard guard(registration);  // each region has one
+    if (!guard || !(*region)->alive()) {
+      return fail(ErrorCode::kNotFound, "region {}: deregistered, or its memory was freed", named.region);
+    }
+    memory.guards.push_back(std::move(guard));
+    regions.push_back(std::move(*region));
+  }
+  for (const wire::DigestRange& range : query.ranges) {
+    if (range.region >= regions.size()) {
+      return fail(ErrorCode::kInvalidArgument, "no region {} of {} was named", range.region, regions.size());
+    }
+    const RegionInfo& info = regions[range.region]->info();
+    if (!info.contains(range.address, range.size)) {
+      return fail(ErrorCode::kOutOfRange, "{} bytes at {:#x} do not lie in region {}", range.size,
+                  range.address, to_underlying(info.id));
+    }
+    const auto* const bytes = info.base + (range.address - reinterpret_cast<std::uint64_t>(info.base));
+    if (range.size != 0) memory.ranges.push_back({{bytes, range.size}, info.place});
+  }
+  return memory;
+}
+
+void RegionAnswers::answer(const wire::DigestQuery& query, const Result<DigestedMemory>& memory) {
+  Result<std::uint64_t> digest =
+      memory ? context_->digests->compute(memory->ranges) : tl::unexpected(memory.error());
+  wire::DigestAnswer answer{.query = query.query};
+  if (digest) {
+    answer.digest = *digest;
+  } else {
+    answer.error = wire_code(digest.error().code);
+    answer.message = digest.error().message;
+  }
+  digesting_.fetch_sub(1);
+  send_(answer);
 }
 
 void RegionAnswers::region_revoked(std::shared_ptr<Region> region) {

@@ -1,12 +1,14 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "engine/channels/context.h"
@@ -16,8 +18,14 @@
 
 namespace p2p::engine {
 
-/// What one peer is told of my regions: the keys that it asks for, and when one is taken back. Thread-safe;
-/// messages come on the reactor's thread.
+/// Memory that a peer may have digested. It is not taken back meanwhile.
+struct DigestedMemory {
+  std::vector<AccessGuard> guards;
+  std::vector<Digests::Range> ranges;
+};
+
+/// What one peer is told of my regions: the keys and the digests that it asks for, and when one is taken
+/// back. Thread-safe; messages come on the reactor's thread.
 class RegionAnswers : public RegionImporter, public std::enable_shared_from_this<RegionAnswers> {
  public:
   RegionAnswers(std::shared_ptr<Context> context, std::shared_ptr<const Router> router, SendMessage send)
@@ -35,16 +43,24 @@ class RegionAnswers : public RegionImporter, public std::enable_shared_from_this
   void on(const wire::RegionQuery& query);
   void on(const wire::RegionRevoked& revoked);
 
+  /// kProtocol for more than a peer may ask at a time.
+  Status on(const wire::DigestQuery& query);
+
   /// The connection ended. What the peer imported is free once it is past `fence`.
   void close(const std::shared_ptr<Fence>& fence);
 
  private:
   Result<std::shared_ptr<Region>> give(const wire::RegionQuery& query);
   void answer(const wire::RegionQuery& query, const Result<std::shared_ptr<Region>>& region);
+  Status may_read(const RegionInfo& region);
+  Result<DigestedMemory> memory_of(const wire::DigestQuery& query);
+  void answer(const wire::DigestQuery& query, const Result<DigestedMemory>& memory);
 
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<const Router> router_;
   const SendMessage send_;
+
+  std::atomic<unsigned> digesting_{0};  // queries that are not answered
 
   Mutex mutex_;
   std::string identity_ P2P_GUARDED_BY(mutex_);

@@ -89,7 +89,7 @@ std::shared_ptr<ChannelRunner> Transfers::launch(const std::shared_ptr<const Seg
   }
   const auto request = std::make_shared<Request>(
       shared_from_this(), Request::Post{list, state, std::move(dependency), options.notification,
-                                        options.priority, options.rate});
+                                        options.priority, options.rate, options.verify});
   if (list->portions.empty()) {
     request->end();
     return nullptr;
@@ -174,6 +174,13 @@ void Transfers::reroute(WorkItem item, const Error& why) {
   actions.run();
 }
 
+void Transfers::verify(WorkItem item) {
+  if (!item.request->aborted()) return parts_.verifier->verify(item);
+  PostUnlockActions actions;
+  item.drop(actions);
+  actions.run();
+}
+
 // Once: two transports that both lose their channels would have it for ever.
 void Transfers::reroute_stuck(WorkItem item, const Error& why) {
   PostUnlockActions actions;
@@ -251,6 +258,7 @@ void Transfers::build_later(const std::shared_ptr<PreparedList>& list, std::span
 
 void Transfers::close(const Error& error) {
   for (const auto& [state, one] : pending_.close()) fail_early(*one->state, error);
+  parts_.verifier->close(error);
 }
 
 }  // namespace p2p::engine

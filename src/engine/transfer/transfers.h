@@ -18,6 +18,7 @@
 #include "engine/transfer/pending_transfers.h"
 #include "engine/transfer/region_exchange.h"
 #include "engine/transfer/transfer_records.h"
+#include "engine/transfer/verifier.h"
 
 namespace p2p::engine {
 
@@ -34,6 +35,7 @@ class Transfers : public RequestOwner, public std::enable_shared_from_this<Trans
     std::shared_ptr<RegionExchange> imports;
     std::shared_ptr<LaneSet> lanes;
     std::shared_ptr<Notifications> notifications;
+    std::shared_ptr<Verifier> verifier;
     std::function<void()> ended;  ///< one did while the connection was not open
     ConnectionId connection{};
     std::shared_ptr<Trace> trace;  ///< null: none is written
@@ -64,6 +66,7 @@ class Transfers : public RequestOwner, public std::enable_shared_from_this<Trans
   bool done() const { return under_way_.load(std::memory_order_acquire) == 0; }
 
   const TransferRecords& records() const { return records_; }
+  const std::shared_ptr<Verifier>& verifier() const { return parts_.verifier; }
 
   /// The connection ended: fails what is pending. What is under way ends with its lane.
   void close(const Error& error);
@@ -79,6 +82,7 @@ class Transfers : public RequestOwner, public std::enable_shared_from_this<Trans
   void ended(const Request& request, Status status) override;
   void reroute(WorkItem item, const Error& why) override;
   void reroute_stuck(WorkItem item, const Error& why) override;
+  void verify(WorkItem item) override;
   Result<std::shared_ptr<const SegmentList>> way_of(const WorkItem& item,
                                                     std::optional<std::size_t> around) const;
   void send(WorkItem item, const std::shared_ptr<const SegmentList>& way, PostUnlockActions& actions);

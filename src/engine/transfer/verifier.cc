@@ -1,0 +1,302 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/transfer/verifier.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/block_digest.h"
+#include "base/error.h"
+#include "base/underlying.h"
+#include "base/wire_code.h"
+
+namespace p2p::engine {
+namespace {
+
+using Pieces = std::vector<Segment>;
+
+std::uint64_t bytes_of(std::span<const Segment> pieces) {
+  std::uint64_t bytes = 0;
+  for (const Segment& piece : pieces) bytes += piece.size;
+  return bytes;
+}
+
+/// Cuts off the pieces behind the first `bytes`, and behind the first `count`.
+Pieces cut_behind(Pieces& pieces, std::uint64_t bytes, std::size_t count) {
+  std::size_t whole = 0;
+  while (whole < std::min(count, pieces.size()) && pieces[whole].size <= bytes) bytes -= pieces[whole++].size;
+  Pieces behind(pieces.begin() + static_cast<std::ptrdiff_t>(whole), pieces.end());
+  pieces.resize(whole);
+  if (behind.empty() || bytes == 0 || whole == count) return behind;
+  Segment& first = behind.front();
+  pieces.push_back(first);
+  pieces.back().size = bytes;
+  first.local += bytes;
+  first.remote += bytes;
+  first.size -= bytes;
+  return behind;
+}
+
+Pieces cut_to_one_query(Pieces& pieces) {
+  return cut_behind(pieces, wire::kMostDigestBytes, wire::kMostDigestRanges);
+}
+
+void add_pieces(const WorkItem& item, Pieces& pieces) {
+  item.batch.for_each_piece([&](const Segment& piece) { pieces.push_back(piece); });
+}
+
+wire::DigestQuery query_of(std::uint64_t number, std::span<const Segment> pieces) {
+  wire::DigestQuery query{.query = number, .regions = {}, .ranges = {}};
+  query.ranges.reserve(pieces.size());
+  std::unordered_map<const RemoteKey*, std::uint32_t> places;
+  for (const Segment& piece : pieces) {
+    const auto [place, is_new] = places.try_emplace(piece.key, static_cast<std::uint32_t>(places.size()));
+    if (is_new) query.regions.push_back({to_underlying(piece.key->info().id), piece.key->info().key});
+    query.ranges.push_back({place->second, piece.remote, piece.size});
+  }
+  return query;
+}
+
+Error mismatch(const WorkItem& item, const Segment& piece) {
+  const bool write = item.batch.operation == Operation::kWrite;
+  const RegionInfo& here = piece.registration->info();
+  return {
+      ErrorCode::kDataMismatch,
+      fmt::format("verify a {} of {} bytes: {} bytes at {:#x} of the peer's region {} are not those at {}, "
+                  "byte {} of region {} here: the transfer did not move them as they were, or somebody "
+                  "has written to either since",
+                  write ? "write" : "read", item.request->list().bytes, piece.size, piece.remote,
+                  to_underlying(piece.key->info().id), fmt::ptr(piece.local), piece.local - here.base,
+                  to_underlying(here.id))};
+}
+
+void end(std::span<const WorkItem> items, const Status& status) {
+  PostUnlockActions actions;
+  for (WorkItem item : items) {
+    if (status) {
+      item.close(actions);
+    } else {
+      item.fail(status.error(), actions);
+    }
+  }
+  actions.run();
+}
+
+}  // namespace
+
+/// The digest of memory here, which some thread computes. It is told even if none does.
+class Verifier::LocalDigest {
+ public:
+  LocalDigest(std::shared_ptr<Verifier> verifier, std::uint64_t query, std::span<const Segment> pieces)
+      : verifier_(std::move(verifier)), query_(query), pieces_(pieces.begin(), pieces.end()) {
+    for (const Segment& piece : pieces_) {
+      ranges_.push_back({{piece.local, piece.size}, piece.registration->info().place});
+    }
+  }
+  ~LocalDigest() {
+    if (told_) return;
+    tell(fail(ErrorCode::kCancelled, "verify a transfer: the endpoint was closed"));
+  }
+  LocalDigest(const LocalDigest&) = delete;
+  LocalDigest& operator=(const LocalDigest&) = delete;
+
+  bool at_once() const { return digested_at_once(ranges_); }
+
+  void compute() {
+    for (const Segment& piece : pieces_) {
+      if (Status alive = piece.registration->check_alive(); !alive) {
+        return tell(tl::unexpected(std::move(alive.error())));
+      }
+    }
+    tell(verifier_->context_->digests->compute(ranges_));
+  }
+
+ private:
+  void tell(Digest digest) {
+    told_ = true;
+    verifier_->tell(query_, &Check::here, std::move(digest));
+  }
+
+  const std::shared_ptr<Verifier> verifier_;
+  const std::uint64_t query_;
+  const Pieces pieces_;
+  std::vector<Digests::Range> ranges_;
+  bool told_ = false;
+};
+
+void Verifier::verify(const WorkItem& item) {
+  std::optional<Error> closed;
+  {
+    MutexLock lock(mutex_);
+    closed = closed_;
+    if (!closed) landed_.push_back(item);
+  }
+  if (closed) return end(std::span(&item, 1), tl::unexpected(std::move(*closed)));
+  ask();
+}
+
+std::shared_ptr<Verifier::Check> Verifier::next() {
+  std::shared_ptr<Check> check;
+  if (closed_ || asked_.size() >= wire::kMostDigestQueries) return check;
+  if (!again_.empty()) {
+    check = std::move(again_.front());
+    again_.pop_front();
+    return check;
+  }
+  std::uint64_t bytes = 0;
+  while (!landed_.empty()) {
+    const Batch& batch = landed_.front().batch;
+    bytes += batch.bytes;
+    if (!check) {
+      check = std::make_shared<Check>();
+    } else if (bytes > wire::kMostDigestBytes ||
+               check->asked.size() + batch.segments.size() > wire::kMostDigestRanges) {
+      break;
+    }
+    add_pieces(landed_.front(), check->asked);
+    check->items.push_back(std::move(landed_.front()));
+    landed_.pop_front();
+  }
+  if (check) check->rest = cut_to_one_query(check->asked);
+  return check;
+}
+
+void Verifier::ask() {
+  for (;;) {
+    std::uint64_t query = 0;
+    Pieces pieces;
+    {
+      MutexLock lock(mutex_);
+      const auto check = next();
+      if (!check) return;
+      query = next_query_++;
+      check->here.reset();
+      check->there.reset();
+      pieces = check->asked;
+      asked_.emplace(query, check);
+    }
+    send_(query_of(query, pieces));
+    digest_here(query, pieces);
+  }
+}
+
+void Verifier::digest_here(std::uint64_t query, std::span<const Segment> pieces) {
+  const auto digest = std::make_shared<LocalDigest>(shared_from_this(), query, pieces);
+  const auto later = [digest] { digest->compute(); };
+  if (digest->at_once() || !context_->digesting.post(later)) later();
+}
+
+Status Verifier::on(const wire::DigestAnswer& answer) {
+  {
+    MutexLock lock(mutex_);
+    const auto asked = asked_.find(answer.query);
+    if (asked == asked_.end() || asked->second->there) {
+      return fail(ErrorCode::kProtocol, "an answer about a digest that was not asked for");
+    }
+  }
+  Digest digest = answer.digest;
+  if (answer.error != 0) {
+    digest = fail(code_from_wire(answer.error), "verify a transfer: the owner of the memory says: {}",
+                  answer.message.text());
+  }
+  tell(answer.query, &Check::there, std::move(digest));
+  return {};
+}
+
+// The last one of both concludes.
+void Verifier::tell(std::uint64_t query, std::optional<Digest> Check::* which, Digest digest) {
+  std::shared_ptr<Check> check;
+  {
+    MutexLock lock(mutex_);
+    const auto asked = asked_.find(query);
+    if (asked == asked_.end() || (*asked->second).*which) return;
+    (*asked->second).*which = std::move(digest);
+    if (!asked->second->here || !asked->second->there) return;
+    check = std::move(asked->second);
+    asked_.erase(asked);
+  }
+  conclude(check);
+  ask();
+}
+
+void Verifier::conclude(const std::shared_ptr<Check>& check) {
+  for (const Digest* digest : {&*check->here, &*check->there}) {
+    if (!*digest) return end(check->items, tl::unexpected(digest->error()));
+  }
+  const bool equal = **check->here == **check->there;
+  if (equal && check->rest.empty()) return end(check->items, {});
+  if (!equal && check->items.size() > 1) return split(*check);
+  bool more = true;
+  if (!equal) {
+    more = narrow(*check, std::move(check->asked));
+  } else if (check->differs) {
+    more = narrow(*check, std::move(check->rest));
+  } else {
+    check->asked = std::move(check->rest);
+    check->rest = cut_to_one_query(check->asked);
+  }
+  if (!more) return end(check->items, tl::unexpected(mismatch(check->items.front(), check->asked.front())));
+  std::optional<Error> closed;
+  {
+    MutexLock lock(mutex_);
+    closed = closed_;
+    if (!closed) again_.push_front(check);
+  }
+  if (closed) end(check->items, tl::unexpected(std::move(*closed)));
+}
+
+// Of the pieces, which differ as a whole, the first half is asked next: whole ones, or whole blocks of one.
+// False: what is left is one piece, in `asked`, of a block at most.
+bool Verifier::narrow(Check& check, Pieces pieces) {
+  check.asked = std::move(pieces);
+  check.differs = true;
+  const std::uint64_t half = (bytes_of(check.asked) + 1) / 2;
+  if (check.asked.size() > 1) {
+    std::size_t count = 0;
+    for (std::uint64_t bytes = 0; bytes < half; ++count) bytes += check.asked[count].size;
+    check.rest = cut_behind(check.asked, wire::kMostDigestBytes, std::min(count, check.asked.size() - 1));
+    return true;
+  }
+  if (check.asked.front().size <= kDigestBlock) return false;
+  check.rest = cut_behind(check.asked, std::max(half - half % kDigestBlock, std::uint64_t{kDigestBlock}), 2);
+  return true;
+}
+
+// Of items that differ together each half is compared by itself.
+void Verifier::split(const Check& check) {
+  std::optional<Error> closed;
+  const std::size_t half = check.items.size() / 2;
+  const std::span items(check.items);
+  {
+    MutexLock lock(mutex_);
+    closed = closed_;
+    for (const auto part : {items.subspan(half), items.first(half)}) {
+      if (closed) break;
+      auto one = std::make_shared<Check>();
+      one->items.assign(part.begin(), part.end());
+      for (const WorkItem& item : part) add_pieces(item, one->asked);
+      one->rest = cut_to_one_query(one->asked);
+      again_.push_front(std::move(one));
+    }
+  }
+  if (closed) end(check.items, tl::unexpected(std::move(*closed)));
+}
+
+// What is digested here now goes on to use its memory: its items end after that.
+void Verifier::close(const Error& error) {
+  std::vector<WorkItem> items;
+  std::vector<std::uint64_t> queries;
+  {
+    MutexLock lock(mutex_);
+    closed_ = error;
+    std::ranges::move(std::exchange(landed_, {}), std::back_inserter(items));
+    for (const auto& check : std::exchange(again_, {})) {
+      std::ranges::move(check->items, std::back_inserter(items));
+    }
+    for (const auto& [query, check] : asked_) queries.push_back(query);
+  }
+  end(items, tl::unexpected(error));
+  for (const std::uint64_t query : queries) tell(query, &Check::there, tl::unexpected(error));
+}
+
+}  // namespace p2p::engine

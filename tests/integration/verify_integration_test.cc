@@ -1,0 +1,126 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "support/peer.h"
+#include "support/transports.h"
+
+namespace p2p::testing::verify {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::size_t kBlock = 4096;
+constexpr std::size_t kSize = std::size_t{2} << 20;
+constexpr PostOptions kVerify{.verify = true};
+
+/// One region here and one at the peer, both larger than a batch.
+class VerifyTest : public OverTransport {
+ protected:
+  void SetUp() override {
+    fill(own_.pages.bytes(), 7);
+    const auto id = pair_.connection.import_region(theirs_.descriptor);
+    ASSERT_TRUE(is_ok(status_of(id)));
+    id_ = *id;
+  }
+
+  RemoteSpan there(std::size_t offset, std::size_t size) const {
+    return {id_, theirs_.descriptor.address + offset, size};
+  }
+  std::string there_text(std::size_t offset) const {
+    return fmt::format("at {:#x} of the peer's region", theirs_.descriptor.address + offset);
+  }
+
+  Pair pair_{plan_over(GetParam())};
+  OwnRegion own_{pair_.endpoint, 2 * kSize};
+  PeerRegion theirs_ = pair_.peer.region(2 * kSize);
+  RemoteRegionId id_{};
+};
+P2P_OVER_TRANSPORTS_AND_TLS(VerifyTest);
+
+TEST_P(VerifyTest, WhatHasArrivedIsDone) {
+  const auto& connection = pair_.connection;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kBlock + 1, kSize + 17}) {
+    EXPECT_TRUE(is_ok(connection.write(own_.span(3, size), there(3, size), kVerify).wait(kLimit))) << size;
+    EXPECT_TRUE(is_ok(connection.read(own_.span(3, size), there(3, size), kVerify).wait(kLimit))) << size;
+  }
+  const auto list = connection.prepare_write(std::vector{own_.span(0, kSize)}, std::vector{there(0, kSize)});
+  ASSERT_TRUE(is_ok(status_of(list)));
+  std::vector<Transfer> transfers;
+  for (int i = 0; i != 8; ++i) transfers.push_back(list->post(kVerify));
+  for (const Transfer& transfer : transfers) EXPECT_TRUE(is_ok(transfer.wait(kLimit)));
+}
+
+TEST_P(VerifyTest, ListsOfManyBlocks) {
+  std::vector<LocalSpan> from;
+  std::vector<RemoteSpan> to;
+  for (std::size_t at = 0; at < kSize; at += 96) {
+    from.push_back(own_.span(2 * at, 64));
+    to.push_back(there(2 * kSize - 96 - at, 64));
+  }
+  EXPECT_TRUE(is_ok(pair_.connection.write(from, to, kVerify).wait(kLimit)));
+  EXPECT_TRUE(is_ok(pair_.connection.read(from, to, kVerify).wait(kLimit)));
+}
+
+// Two sources for one place: whichever landed last, the other one is not there.
+TEST_P(VerifyTest, NamesTheRangeThatDiffers) {
+  std::ranges::copy(own_.part(0, kSize), own_.part(kSize, kSize).begin());
+  const std::size_t wrong = 300 * kBlock;
+  own_.part(kSize + wrong + 17, 1)[0] ^= std::byte{1};
+  const std::vector from{own_.span(0, kSize), own_.span(kSize, kSize)};
+  const std::vector to{there(0, kSize), there(0, kSize)};
+  const Status written = pair_.connection.write(from, to, kVerify).wait(kLimit);
+  ASSERT_TRUE(is_error(written, {ErrorCode::kDataMismatch}));
+  EXPECT_THAT(written.error().message, HasSubstr(fmt::format("verify a write of {} bytes", 2 * kSize)));
+  EXPECT_THAT(written.error().message, HasSubstr("4096 bytes " + there_text(wrong)));
+
+  ASSERT_TRUE(is_ok(pair_.connection.write(own_.span(0, kSize), there(0, kSize)).wait(kLimit)));
+  ASSERT_TRUE(is_ok(pair_.connection.write(own_.span(kSize, kSize), there(kSize, kSize)).wait(kLimit)));
+  const std::vector into{own_.span(0, kSize), own_.span(0, kSize)};
+  const std::vector out_of{there(0, kSize), there(kSize, kSize)};
+  const Status read = pair_.connection.read(into, out_of, kVerify).wait(kLimit);
+  ASSERT_TRUE(is_error(read, {ErrorCode::kDataMismatch}));
+  EXPECT_THAT(read.error().message, HasSubstr("verify a read"));
+  EXPECT_THAT(read.error().message, HasSubstr(fmt::format("byte {} of region", wrong)));
+  EXPECT_TRUE(is_ok(pair_.connection.write(own_.span(0, kSize), there(0, kSize), kVerify).wait(kLimit)));
+}
+
+TEST_P(VerifyTest, NamesABlockOfAList) {
+  std::vector<LocalSpan> from;
+  std::vector<RemoteSpan> to;
+  for (std::size_t i = 0; i != 1000; ++i) {
+    from.push_back(own_.span(i * 1000, 500));
+    to.push_back(there(i * 1500, 500));
+  }
+  to[700] = to[300];
+  const Status written = pair_.connection.write(from, to, kVerify).wait(kLimit);
+  ASSERT_TRUE(is_error(written, {ErrorCode::kDataMismatch}));
+  EXPECT_THAT(written.error().message, HasSubstr("500 bytes " + there_text(300UL * 1500)));
+}
+
+TEST_P(VerifyTest, WhatAccompaniesItComesBehindIt) {
+  PostOptions notifying = kVerify;
+  notifying.notification = "verified";
+  EXPECT_TRUE(is_ok(pair_.connection.write(own_.span(0, kSize), there(0, kSize), notifying).wait(kLimit)));
+  EXPECT_TRUE(is_ok(status_of(pair_.peer.call(fmt::format("notified {} 5000", pair_.at_peer)))));
+}
+
+TEST_P(VerifyTest, AnOwnerThatIsGoneEndsIt) {
+  std::vector<Transfer> transfers;
+  for (int i = 0; i != 64; ++i) {
+    transfers.push_back(pair_.connection.write(own_.span(0, kSize), there(0, kSize), kVerify));
+  }
+  pair_.peer.process().kill_now();
+  for (const Transfer& transfer : transfers) {
+    if (const Status ended = transfer.wait(kLimit); !ended) {
+      EXPECT_TRUE(is_error(ended, {ErrorCode::kPeerGone}));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace p2p::testing::verify
