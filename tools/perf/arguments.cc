@@ -62,6 +62,8 @@ void add_row_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--priority", arguments.priority, "high, normal or low: who goes first on the connection")
       ->capture_default_str();
   app.add_option("--rate", arguments.rate, "bytes a second of each transfer at most, such as 100M");
+  app.add_flag("--digest", arguments.digest,
+               "have each write and read verified by digests before it is done");
   app.add_option("--beside", arguments.beside,
                  "size of bulk transfers of low priority beside all, such as 64M (default: none)");
   app.add_option("--json", arguments.json, "file for one JSON object a row; - is standard output");
@@ -85,6 +87,7 @@ Result<std::vector<Row>> make_rows(const Arguments& arguments) {
   const auto priority = parse_priority(arguments.priority);
   if (!priority) return tl::unexpected(priority.error());
   row.priority = *priority;
+  row.digest = arguments.digest;
   for (const auto& [text, value] :
        {std::pair(&arguments.rate, &row.rate), {&arguments.beside, &row.beside}}) {
     if (text->empty()) continue;

@@ -43,6 +43,7 @@ struct Arguments {
   bool fresh = false;
   std::string priority = "normal";
   std::string rate;
+  bool digest = false;
   std::string beside;
   std::string json;
 };

@@ -34,10 +34,12 @@ TEST(Arguments, RowsHaveTheirPriorityAndRate) {
   EXPECT_EQ(make_rows(arguments).value()[0].priority, Priority::kNormal);
   arguments.priority = "high";
   arguments.rate = "10M";
+  arguments.digest = true;
   arguments.beside = "64M";
   const Row row = make_rows(arguments).value()[0];
   EXPECT_EQ(row.priority, Priority::kHigh);
   EXPECT_EQ(row.rate, 10U << 20);
+  EXPECT_TRUE(row.digest);
   EXPECT_EQ(row.beside, 64U << 20);
   arguments.operations = "send";
   EXPECT_FALSE(make_rows(arguments));

@@ -78,7 +78,7 @@ Result<bool> refer_to_python() {
 bool chose_rows(const CLI::App& app) {
   for (const char* name :
        {"--op", "--size", "--blocks", "--depth", "--streams", "--transport", "--duration", "--pause",
-        "--awake", "--verify", "--prepared", "--fresh", "--priority", "--rate", "--beside"}) {
+        "--awake", "--verify", "--prepared", "--fresh", "--priority", "--rate", "--digest", "--beside"}) {
     if (app.count(name) != 0) return true;
   }
   return false;

@@ -26,6 +26,7 @@ constexpr std::chrono::minutes kTransferTime{5};
 
 /// Transfers one by one before anything else: the first may find something that is not set up yet.
 constexpr std::uint64_t kFirst = 10;
+constexpr std::size_t kRounds = 5;  // whose spread is told
 
 /// How long transfers run before the clock starts.
 constexpr std::chrono::milliseconds kWarmUp{20};
@@ -112,7 +113,7 @@ class Posts {
   Posts(Connection connection, const Row& row, std::span<const std::byte> bytes, Layout layout)
       : connection_(std::move(connection)),
         operation_(row.operation),
-        options_{.priority = row.priority, .rate = row.rate},
+        options_{.priority = row.priority, .rate = row.rate, .verify = row.digest},
         blocks_(row.blocks),
         size_(row.size),
         bytes_(bytes),
@@ -149,6 +150,7 @@ class Window {
   std::uint64_t completed() const { return completed_; }
   std::vector<double>& latencies_us() { return latencies_us_; }
   std::vector<double>& posts_us() { return posts_us_; }
+  const std::vector<Clock::time_point>& ends() const { return ends_; }
 
   /// Until `end` has passed and at least `least` transfers were posted; then waits for those in flight.
   Status run(Clock::time_point end, std::uint64_t least) {
@@ -184,6 +186,7 @@ class Window {
     const Status done = first.transfer.wait(kTransferTime);
     latencies_us_.push_back(microseconds(Clock::now() - first.start));
     completed_ += done ? 1 : 0;
+    ends_.push_back(Clock::now());
     return done;
   }
 
@@ -194,7 +197,23 @@ class Window {
   std::deque<Flying> flying_;
   std::vector<double> latencies_us_;
   std::vector<double> posts_us_;
+  std::vector<Clock::time_point> ends_;
 };
+
+/// GB/s of rounds of transfers that ended then, the first of which began at `start`.
+Spread spread_of(const std::vector<Clock::time_point>& ends, Clock::time_point start, std::uint64_t bytes) {
+  const std::size_t rounds = std::min(kRounds, ends.size());
+  std::vector<double> rates;
+  std::size_t before = 0;
+  for (std::size_t round = 1; round <= rounds; ++round) {
+    const std::size_t until = ends.size() * round / rounds;
+    const std::chrono::duration<double> took = ends[until - 1] - start;
+    rates.push_back(static_cast<double>((until - before) * bytes) / took.count() / 1e9);
+    start = ends[until - 1];
+    before = until;
+  }
+  return {percentile(rates, 0), percentile(rates, 0.5), percentile(rates, 1)};
+}
 
 /// What a round of transfers with one pattern needs on both sides, and its check.
 class Rounds {
@@ -286,6 +305,7 @@ Status transfer_timed(const Posts& posts, const Row& row, const Beside* beside, 
     figures.beside_gbytes_per_second = static_cast<double>(beside->bytes() - before) / figures.seconds / 1e9;
   }
   figures.transfers = window.completed();
+  figures.spread = spread_of(window.ends(), start, row.transfer_bytes());
   figures.latency_us_p50 = percentile(window.latencies_us(), 0.50);
   figures.latency_us_p99 = percentile(window.latencies_us(), 0.99);
   figures.post_us = percentile(window.posts_us(), 0.50);

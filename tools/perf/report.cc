@@ -20,7 +20,9 @@ namespace p2p::perf {
 namespace {
 
 constexpr const char* kHeader =
-    "op     transport  size  blocks  depth     GB/s  messages/s     p50 us     p99 us    post us  verified\n";
+    "op     transport  size  blocks  depth     GB/s    min   med   max  messages/s     p50 us     p99 us    "
+    "post us  "
+    "verified\n";
 
 /// This machine's name, processor and cores, for whoever reads the figures elsewhere.
 std::string describe_machine() {
@@ -84,10 +86,13 @@ void Report::row(const Row& row, const Figures& figures) {
   clear_progress();
   rows_.emplace_back(row, figures);
   if (!std::exchange(has_header_, true)) fmt::print(table_, "{}", kHeader);
-  fmt::print(table_, "{:6} {:9} {:>5} {:>7} {:>6} {:>8.3f} {:>11.1f} {:>10.1f} {:>10.1f} {:>10.2f}  {}\n",
+  fmt::print(table_,
+             "{:6} {:9} {:>5} {:>7} {:>6} {:>8.3f} {:>18} {:>11.1f} {:>10.1f} {:>10.1f} {:>10.2f}  {}\n",
              to_string(row.operation), figures.taken.transport, format_size(row.size), row.blocks, row.depth,
-             figures.gbytes_per_second(row), figures.messages_per_second(), figures.latency_us_p50,
-             figures.latency_us_p99, figures.post_us,
+             figures.gbytes_per_second(row),
+             fmt::format("{:5.2f} {:5.2f} {:5.2f}", figures.spread.least, figures.spread.median,
+                         figures.spread.most),
+             figures.messages_per_second(), figures.latency_us_p50, figures.latency_us_p99, figures.post_us,
              !row.verify        ? "not checked"
              : figures.verified ? "yes"
                                 : "NO");
@@ -105,6 +110,7 @@ void Report::row(const Row& row, const Figures& figures) {
       {"depth", row.depth},
       {"streams", row.streams},
       {"gbytes_per_second", figures.gbytes_per_second(row)},
+      {"gbytes_per_second_rounds", {figures.spread.least, figures.spread.median, figures.spread.most}},
       {"messages_per_second", figures.messages_per_second()},
       {"latency_us_p50", figures.latency_us_p50},
       {"latency_us_p99", figures.latency_us_p99},
@@ -115,6 +121,7 @@ void Report::row(const Row& row, const Figures& figures) {
       {"awake", row.awake},
       {"priority", to_string(row.priority)},
       {"rate", row.rate},
+      {"digest", row.digest},
       {"beside_bytes", row.beside},
       {"beside_gbytes_per_second", figures.beside_gbytes_per_second},
       {"verified", figures.verified},

@@ -60,8 +60,9 @@ Status check(const Row& row) {
                 kMaxNotifyBytes);
   }
   const bool one_sided = row.operation == Operation::kWrite || row.operation == Operation::kRead;
-  if (!one_sided && (row.priority != Priority::kNormal || row.rate != 0 || row.beside != 0)) {
-    return fail(ErrorCode::kInvalidArgument, "a priority, a rate or a load beside of a {}: of write and read",
+  if (!one_sided && (row.priority != Priority::kNormal || row.rate != 0 || row.beside != 0 || row.digest)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "a priority, a rate, a digest or a load beside of a {}: of write and read",
                 to_string(row.operation));
   }
   if (row.beside > kMaxTransferBytes) {

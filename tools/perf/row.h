@@ -36,6 +36,7 @@ struct Row {
   bool prepared = false;
   Priority priority = Priority::kNormal;  ///< of writes and reads
   std::uint64_t rate = 0;                 ///< of each of them, bytes a second; 0: no bound
+  bool digest = false;                    ///< PostOptions::verify
   std::uint64_t beside = 0;               ///< bytes of each bulk transfer (beside.h); 0: none
   std::uint64_t seed = 0;                 ///< of this row's patterns and places
 
@@ -48,11 +49,19 @@ Status check(const Row& row);
 /// Receives that the server keeps posted: enough that a sender never waits for one.
 inline std::uint64_t receives_ahead(const Row& row) { return 2 * row.depth; }
 
+/// Of some values.
+struct Spread {
+  double least = 0;
+  double median = 0;
+  double most = 0;
+};
+
 /// What a row gave.
 struct Figures {
   Explanation taken;  ///< which transport moved the bytes, and why none that is preferred to it
   std::uint64_t transfers = 0;
   double seconds = 0;
+  Spread spread;  ///< GB/s of up to five rounds of equally many transfers, one after the other
   double latency_us_p50 = 0;
   double latency_us_p99 = 0;
   double post_us = 0;   ///< median time to post one transfer
