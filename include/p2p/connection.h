@@ -15,6 +15,7 @@
 #include "p2p/memory.h"
 #include "p2p/result.h"
 #include "p2p/stats.h"
+#include "p2p/strided.h"
 #include "p2p/transfer.h"
 
 namespace p2p {
@@ -90,11 +91,24 @@ class P2P_API Connection {
                 const PostOptions& options = {}) const;
   Transfer read(const LocalSpan& local, const RemoteSpan& remote, const PostOptions& options = {}) const;
 
+  /// Moves the bytes of each strided memory to that of the same index, in their order. Bytes must agree pair
+  /// by pair, blocks and rows need not: one side may be a single block. kOutOfRange, kInvalidArgument: memory
+  /// beyond the region, blocks that overlap where they are to be written, more of them than
+  /// Strides::kMostBlocks.
+  Transfer write(std::span<const LocalStrided> local, std::span<const RemoteStrided> remote,
+                 const PostOptions& options = {}) const;
+  Transfer read(std::span<const LocalStrided> local, std::span<const RemoteStrided> remote,
+                const PostOptions& options = {}) const;
+
   /// Checks, merges and keeps a list for many posts.
   Result<PreparedTransfer> prepare_write(std::span<const LocalSpan> local,
                                          std::span<const RemoteSpan> remote) const;
   Result<PreparedTransfer> prepare_read(std::span<const LocalSpan> local,
                                         std::span<const RemoteSpan> remote) const;
+  Result<PreparedTransfer> prepare_write(std::span<const LocalStrided> local,
+                                         std::span<const RemoteStrided> remote) const;
+  Result<PreparedTransfer> prepare_read(std::span<const LocalStrided> local,
+                                        std::span<const RemoteStrided> remote) const;
 
   /// The n-th send of one side meets the n-th recv of the other. With equally many spans on both sides they
   /// meet span by span; otherwise the message is a stream of bytes that fills the receive from its start.

@@ -15,6 +15,21 @@ namespace {
 /// give gives nothing.
 bool is_left(const engine::Connection& connection) { return !connection.check_process(); }
 
+Result<PreparedTransfer> prepare(const std::shared_ptr<engine::Transfers>& transfers, Operation operation,
+                                 std::span<const LocalSpan> local, std::span<const RemoteSpan> remote,
+                                 std::span<const engine::StridedPair> strided = {}) {
+  auto list = engine::PreparedList::make(transfers, operation, local, remote, strided);
+  if (!list) return tl::unexpected(list.error());
+  return PreparedTransfer(std::move(*list));
+}
+
+Result<PreparedTransfer> prepare(const std::shared_ptr<engine::Transfers>& transfers, Operation operation,
+                                 std::span<const LocalStrided> local, std::span<const RemoteStrided> remote) {
+  const auto list = engine::StridedList::make(operation, local, remote);
+  if (!list) return tl::unexpected(list.error());
+  return prepare(transfers, operation, list->local, list->remote, list->pairs);
+}
+
 }  // namespace
 
 Connection::Connection(std::shared_ptr<engine::Connection> connection) : connection_(std::move(connection)) {}
@@ -59,18 +74,34 @@ Transfer Connection::read(const LocalSpan& local, const RemoteSpan& remote,
   return read(std::span(&local, 1), std::span(&remote, 1), options);
 }
 
+Transfer Connection::write(std::span<const LocalStrided> local, std::span<const RemoteStrided> remote,
+                           const PostOptions& options) const {
+  return Transfer(connection_->transfers()->start(Operation::kWrite, local, remote, options));
+}
+
+Transfer Connection::read(std::span<const LocalStrided> local, std::span<const RemoteStrided> remote,
+                          const PostOptions& options) const {
+  return Transfer(connection_->transfers()->start(Operation::kRead, local, remote, options));
+}
+
 Result<PreparedTransfer> Connection::prepare_write(std::span<const LocalSpan> local,
                                                    std::span<const RemoteSpan> remote) const {
-  auto list = engine::PreparedList::make(connection_->transfers(), Operation::kWrite, local, remote);
-  if (!list) return tl::unexpected(list.error());
-  return PreparedTransfer(std::move(*list));
+  return prepare(connection_->transfers(), Operation::kWrite, local, remote);
 }
 
 Result<PreparedTransfer> Connection::prepare_read(std::span<const LocalSpan> local,
                                                   std::span<const RemoteSpan> remote) const {
-  auto list = engine::PreparedList::make(connection_->transfers(), Operation::kRead, local, remote);
-  if (!list) return tl::unexpected(list.error());
-  return PreparedTransfer(std::move(*list));
+  return prepare(connection_->transfers(), Operation::kRead, local, remote);
+}
+
+Result<PreparedTransfer> Connection::prepare_write(std::span<const LocalStrided> local,
+                                                   std::span<const RemoteStrided> remote) const {
+  return prepare(connection_->transfers(), Operation::kWrite, local, remote);
+}
+
+Result<PreparedTransfer> Connection::prepare_read(std::span<const LocalStrided> local,
+                                                  std::span<const RemoteStrided> remote) const {
+  return prepare(connection_->transfers(), Operation::kRead, local, remote);
 }
 
 Transfer Connection::send(std::span<const LocalSpan> message) const {

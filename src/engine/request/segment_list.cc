@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/request/segment_list.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -35,6 +36,27 @@ class Builder {
       return refuse(ErrorCode::kInvalidArgument, local, remote,
                     fmt::format("the remote span has {} bytes", remote.size));
     }
+    auto good = admit(local, remote);
+    if (good && *good && local.size != 0) append(local, remote);
+    return good;
+  }
+
+  // The same of what the pair has of the two spans.
+  Result<bool> add_strided(const LocalSpan& local, const RemoteSpan& remote, const StridedPair& pair) {
+    auto good = admit(local, remote);
+    if (!good || !*good || pair.bytes == 0) return good;
+    pair.for_each_piece([&](std::byte* data, std::uint64_t address, std::uint64_t size) {
+      append({local.region, data, size}, {remote.region, address, size});
+    });
+    return good;
+  }
+
+  std::shared_ptr<const SegmentList> finish() { return std::move(list_); }
+
+ private:
+  // Makes the spans' regions the current pair and sees that they hold the spans. False: a remote region is
+  // waiting.
+  Result<bool> admit(const LocalSpan& local, const RemoteSpan& remote) {
     if (!local_ || local.region != local_->info().id || !remote_ || remote.region != remote_->id()) {
       auto known = enter(local, remote);
       if (!known || !*known) return known;
@@ -54,13 +76,9 @@ class Builder {
           fmt::format("the remote region is [{:#x}, +{})",
                       reinterpret_cast<std::uintptr_t>(remote_->info().base), remote_->info().size));
     }
-    append(local, remote);
     return true;
   }
 
-  std::shared_ptr<const SegmentList> finish() { return std::move(list_); }
-
- private:
   void append(const LocalSpan& local, const RemoteSpan& remote) {
     SegmentList::Portion& portion = list_->portions[portion_];
     append_merged(portion.segments, {local.data, remote.address, local.size, registration_, key_});
@@ -161,15 +179,20 @@ void SegmentList::leave() const {
 
 Result<std::shared_ptr<const SegmentList>> build_list(Operation operation, std::span<const LocalSpan> local,
                                                       std::span<const RemoteSpan> remote,
-                                                      const ListContext& context) {
+                                                      const ListContext& context,
+                                                      std::span<const StridedPair> strided) {
   if (local.size() != remote.size()) {
     return fail(ErrorCode::kInvalidArgument, "{} a list: {} local spans, {} remote ones",
                 operation == Operation::kWrite ? "write" : "read", local.size(), remote.size());
   }
-  Builder builder(operation, local.size(), context);
+  std::uint64_t most = strided.empty() ? local.size() : 0;
+  for (const StridedPair& pair : strided)
+    most += std::max(pair.local.count * pair.local.rows, pair.remote.count * pair.remote.rows);
+  Builder builder(operation, most, context);
   for (std::size_t i = 0; i < local.size(); ++i) {
-    if (builder.add_alike(local[i], remote[i])) continue;
-    const auto added = builder.add(local[i], remote[i]);
+    if (strided.empty() && builder.add_alike(local[i], remote[i])) continue;
+    const auto added = strided.empty() ? builder.add(local[i], remote[i])
+                                       : builder.add_strided(local[i], remote[i], strided[i]);
     if (!added && local.size() == 1) return tl::unexpected(added.error());
     if (!added) {
       return tl::unexpected(Error{added.error().code,

@@ -9,6 +9,7 @@
 
 #include "engine/memory/region.h"
 #include "engine/memory/remote_region.h"
+#include "engine/request/strided.h"
 #include "p2p/memory.h"
 #include "transport/batch.h"
 
@@ -56,9 +57,11 @@ struct ListContext {
 };
 
 /// Checks every pair of spans against its regions, chooses its route and merges neighbours. A null list
-/// means that a remote region is still waiting for the peer's message.
+/// means that a remote region is still waiting for the peer's message. `strided`: what moves of the spans, as
+/// in a StridedList; none: all.
 Result<std::shared_ptr<const SegmentList>> build_list(Operation operation, std::span<const LocalSpan> local,
                                                       std::span<const RemoteSpan> remote,
-                                                      const ListContext& context);
+                                                      const ListContext& context,
+                                                      std::span<const StridedPair> strided = {});
 
 }  // namespace p2p::engine

@@ -9,6 +9,7 @@
 #include "base/mutex.h"
 #include "engine/memory/region.h"
 #include "engine/request/stream_dependency.h"
+#include "engine/request/strided.h"
 #include "engine/request/transfer.h"
 #include "p2p/transfer.h"
 #include "transport/batch.h"
@@ -20,6 +21,7 @@ struct PendingTransfer {
   Operation operation;
   std::vector<LocalSpan> local;
   std::vector<RemoteSpan> remote;
+  std::vector<StridedPair> strided;  ///< as of build_list
   PostOptions options;
   std::shared_ptr<const StreamDependency> dependency;
   std::shared_ptr<TransferState> state;

@@ -8,17 +8,19 @@ namespace p2p::engine {
 Result<std::shared_ptr<PreparedList>> PreparedList::make(std::shared_ptr<Transfers> transfers,
                                                          Operation operation,
                                                          std::span<const LocalSpan> local,
-                                                         std::span<const RemoteSpan> remote) {
-  auto list = transfers->build(operation, local, remote);
+                                                         std::span<const RemoteSpan> remote,
+                                                         std::span<const StridedPair> strided) {
+  auto list = transfers->build(operation, local, remote, strided);
   if (!list) return tl::unexpected(list.error());
   std::shared_ptr<PreparedList> prepared(new PreparedList(std::move(transfers), operation));
-  for (const LocalSpan& span : local) prepared->bytes_ += span.size;
+  prepared->bytes_ = bytes_of(local, strided);
   {
     MutexLock lock(prepared->mutex_);
     prepared->list_ = std::move(*list);
     if (prepared->list_) return prepared;
     prepared->local_.assign(local.begin(), local.end());
     prepared->remote_.assign(remote.begin(), remote.end());
+    prepared->strided_.assign(strided.begin(), strided.end());
   }
   prepared->transfers_->build_later(prepared, remote);
   return prepared;
@@ -26,12 +28,13 @@ Result<std::shared_ptr<PreparedList>> PreparedList::make(std::shared_ptr<Transfe
 
 // Leaves it unbuilt as long as the peer's message is missing.
 Status PreparedList::try_build() {
-  auto built = transfers_->build(operation_, local_, remote_);
+  auto built = transfers_->build(operation_, local_, remote_, strided_);
   if (!built) return tl::unexpected(built.error());
   list_ = std::move(*built);
   if (!list_) return {};
   local_ = {};
   remote_ = {};
+  strided_ = {};
   return {};
 }
 
@@ -47,7 +50,7 @@ std::shared_ptr<TransferState> PreparedList::post(const PostOptions& options) {
     MutexLock lock(mutex_);
     if (!list_) {
       if (const Status built = try_build(); !built) return failed_transfer(built.error());
-      if (!list_) return transfers_->start(operation_, local_, remote_, options);
+      if (!list_) return transfers_->start(operation_, local_, remote_, options, strided_);
     }
     list = list_;
   }

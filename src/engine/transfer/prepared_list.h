@@ -19,7 +19,8 @@ class PreparedList {
   /// Fails if the spans are wrong as far as can be told now.
   static Result<std::shared_ptr<PreparedList>> make(std::shared_ptr<Transfers> transfers, Operation operation,
                                                     std::span<const LocalSpan> local,
-                                                    std::span<const RemoteSpan> remote);
+                                                    std::span<const RemoteSpan> remote,
+                                                    std::span<const StridedPair> strided = {});
 
   /// Tries to, unless it is built already.
   void build();
@@ -42,6 +43,7 @@ class PreparedList {
   std::shared_ptr<const SegmentList> list_ P2P_GUARDED_BY(mutex_);
   std::vector<LocalSpan> local_ P2P_GUARDED_BY(mutex_);
   std::vector<RemoteSpan> remote_ P2P_GUARDED_BY(mutex_);
+  std::vector<StridedPair> strided_ P2P_GUARDED_BY(mutex_);
 };
 
 }  // namespace p2p::engine

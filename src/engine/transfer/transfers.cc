@@ -11,27 +11,36 @@ namespace p2p::engine {
 
 std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<const LocalSpan> local,
                                                 std::span<const RemoteSpan> remote,
-                                                const PostOptions& options) {
+                                                const PostOptions& options,
+                                                std::span<const StridedPair> strided) {
   if (Status here = parts_.regions->check_process(); !here) return failed_transfer(here.error());
-  std::uint64_t bytes = 0;
-  for (const LocalSpan& span : local) bytes += span.size;
+  const std::uint64_t bytes = bytes_of(local, strided);
   auto state = begin(operation, bytes, local.size(), options);
   auto dependency = dependency_behind(options.cuda_stream);
   if (!dependency) {
     fail_early(*state, dependency.error());
     return state;
   }
-  const auto list = build(operation, local, remote);
+  const auto list = build(operation, local, remote, strided);
   if (!list) {
     fail_early(*state, list.error());
   } else if (*list) {
     let_waiter_assist(**list, *state, launch(*list, state, options, std::move(*dependency)));
   } else {
     park(std::make_shared<PendingTransfer>(operation, std::vector<LocalSpan>(local.begin(), local.end()),
-                                           std::vector<RemoteSpan>(remote.begin(), remote.end()), options,
+                                           std::vector<RemoteSpan>(remote.begin(), remote.end()),
+                                           std::vector<StridedPair>(strided.begin(), strided.end()), options,
                                            std::move(*dependency), state));
   }
   return state;
+}
+
+std::shared_ptr<TransferState> Transfers::start(Operation operation, std::span<const LocalStrided> local,
+                                                std::span<const RemoteStrided> remote,
+                                                const PostOptions& options) {
+  const auto list = StridedList::make(operation, local, remote);
+  if (!list) return failed_transfer(list.error());
+  return start(operation, list->local, list->remote, options, list->pairs);
 }
 
 std::shared_ptr<TransferState> Transfers::begin(Operation operation, std::uint64_t bytes, std::size_t spans,
@@ -62,6 +71,7 @@ std::shared_ptr<TransferState> Transfers::post(const std::shared_ptr<const Segme
 Result<std::shared_ptr<const SegmentList>> Transfers::build(Operation operation,
                                                             std::span<const LocalSpan> local,
                                                             std::span<const RemoteSpan> remote,
+                                                            std::span<const StridedPair> strided,
                                                             const HeldRegions& held) const {
   if (Status here = parts_.regions->check_process(); !here) return tl::unexpected(here.error());
   if (parts_.life->state() != ConnectionState::kOpen) {
@@ -75,7 +85,7 @@ Result<std::shared_ptr<const SegmentList>> Transfers::build(Operation operation,
       },
       [this](RemoteRegionId id) { return parts_.imports->find(id); },
       [this](const Region& here, const RemoteRegion& there) { return router_->choose(here, there); }};
-  return build_list(operation, local, remote, context);
+  return build_list(operation, local, remote, context, strided);
 }
 
 // The channel on which all of it was started on this thread, if it was.
@@ -244,7 +254,8 @@ void Transfers::park(const std::shared_ptr<PendingTransfer>& pending) {
 void Transfers::start_pending(const TransferState& state) {
   auto pending = pending_.take(state);
   if (!pending) return;
-  const auto list = build(pending->operation, pending->local, pending->remote, pending->held);
+  const auto list =
+      build(pending->operation, pending->local, pending->remote, pending->strided, pending->held);
   if (!list) return fail_early(*pending->state, list.error());
   if (!*list) return park(pending);
   launch(*list, pending->state, pending->options, std::move(pending->dependency));

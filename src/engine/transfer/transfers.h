@@ -46,13 +46,18 @@ class Transfers : public RequestOwner, public std::enable_shared_from_this<Trans
         router_(parts_.lanes->router()),
         records_(parts_.regions->transports(), parts_.connection, parts_.trace) {}
 
-  /// Checks the lists and starts them, or parks them until the peer's message is there.
+  /// Checks the lists and starts them, or parks them until the peer's message is there. `strided`: as of
+  /// build_list.
   std::shared_ptr<TransferState> start(Operation operation, std::span<const LocalSpan> local,
-                                       std::span<const RemoteSpan> remote, const PostOptions& options);
+                                       std::span<const RemoteSpan> remote, const PostOptions& options,
+                                       std::span<const StridedPair> strided = {});
+  std::shared_ptr<TransferState> start(Operation operation, std::span<const LocalStrided> local,
+                                       std::span<const RemoteStrided> remote, const PostOptions& options);
 
   /// Null while a remote region waits for the peer's message.
   Result<std::shared_ptr<const SegmentList>> build(Operation operation, std::span<const LocalSpan> local,
                                                    std::span<const RemoteSpan> remote,
+                                                   std::span<const StridedPair> strided,
                                                    const HeldRegions& held = {}) const;
 
   /// Posts a list that `build` made.

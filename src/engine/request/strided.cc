@@ -1,0 +1,141 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/request/strided.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+
+namespace p2p::engine {
+namespace {
+
+std::uint64_t distance(std::int64_t stride) {
+  const auto value = static_cast<std::uint64_t>(stride);
+  return stride < 0 ? 0 - value : value;
+}
+
+std::optional<std::uint64_t> product(std::uint64_t a, std::uint64_t b) {
+  if (a != 0 && b > ~std::uint64_t{0} / a) return std::nullopt;
+  return a * b;
+}
+
+bool add_to(std::uint64_t& sum, std::optional<std::uint64_t> value) {
+  if (!value || sum + *value < sum) return false;
+  sum += *value;
+  return true;
+}
+
+std::string text(const Strides& strides) {
+  return fmt::format("{} rows (stride {}) of {} blocks (stride {}) of {} bytes", strides.rows,
+                     strides.row_stride, strides.count, strides.stride, strides.block);
+}
+
+/// The same bytes in as few blocks as they have.
+Strides merged(Strides strides) {
+  const auto join = [&] {
+    if (strides.count == 1 || distance(strides.stride) != strides.block || strides.stride < 0) return;
+    strides.block *= strides.count;
+    strides.count = 1;
+  };
+  join();
+  if (strides.count == 1) {
+    strides.count = std::exchange(strides.rows, 1);
+    strides.stride = std::exchange(strides.row_stride, 0);
+    join();
+  }
+  return strides;
+}
+
+/// All from the lowest byte to the end of the highest; nothing if that is beyond the address space.
+struct Extent {
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+};
+std::optional<Extent> extent_of(std::uint64_t address, const Strides& strides) {
+  std::uint64_t below = 0;
+  std::uint64_t above = strides.block;
+  const auto reach = [&](std::int64_t stride, std::uint64_t times) {
+    return add_to(stride < 0 ? below : above, product(distance(stride), times - 1));
+  };
+  if (!reach(strides.stride, strides.count) || !reach(strides.row_stride, strides.rows)) return std::nullopt;
+  if (below > address || address - below + above < above) return std::nullopt;
+  Extent extent{address - below, below};
+  if (!add_to(extent.size, above) || extent.address + extent.size < extent.address) return std::nullopt;
+  return extent;
+}
+
+bool overlaps(const Strides& strides) {
+  return (strides.count > 1 && distance(strides.stride) < strides.block) ||
+         (strides.rows > 1 && distance(strides.row_stride) < strides.block);
+}
+
+/// One side of a pair.
+struct Side {
+  std::string_view name;
+  std::uint64_t address = 0;
+  Strides strides{};
+  bool target = false;
+
+  tl::unexpected<Error> refuse(ErrorCode code, Operation operation, std::string_view why) const {
+    return fail(code, "{} {} strided memory at {:#x}, {}: {}",
+                operation == Operation::kWrite ? "write" : "read", name, address, text(strides), why);
+  }
+
+  /// Blocks and bytes.
+  Result<std::uint64_t> measure(Operation operation, std::uint64_t& blocks) const {
+    const auto all = product(strides.count, strides.rows);
+    const auto bytes = all ? product(*all, strides.block) : std::nullopt;
+    if (!bytes) return refuse(ErrorCode::kOutOfRange, operation, "more bytes than there are addresses");
+    if (*bytes == 0) return 0;
+    if (target && overlaps(strides)) {
+      return refuse(ErrorCode::kInvalidArgument, operation, "blocks that are to be written overlap");
+    }
+    const Strides least = merged(strides);
+    blocks += least.count * least.rows;
+    if (least.count * least.rows > Strides::kMostBlocks || blocks > Strides::kMostBlocks) {
+      return refuse(ErrorCode::kInvalidArgument, operation,
+                    fmt::format("more than {} blocks in one transfer", Strides::kMostBlocks));
+    }
+    return *bytes;
+  }
+};
+
+}  // namespace
+
+Result<StridedList> StridedList::make(Operation operation, std::span<const LocalStrided> local,
+                                      std::span<const RemoteStrided> remote) {
+  const bool writes = operation == Operation::kWrite;
+  if (local.size() != remote.size()) {
+    return fail(ErrorCode::kInvalidArgument, "{} strided memory: {} local descriptors, {} remote ones",
+                writes ? "write" : "read", local.size(), remote.size());
+  }
+  StridedList list;
+  std::uint64_t blocks = 0;
+  for (std::size_t i = 0; i != local.size(); ++i) {
+    const Side here{"local", reinterpret_cast<std::uintptr_t>(local[i].data), local[i].strides, !writes};
+    const Side there{"remote", remote[i].address, remote[i].strides, writes};
+    const auto bytes = here.measure(operation, blocks);
+    if (!bytes) return tl::unexpected(bytes.error());
+    const auto theirs = there.measure(operation, blocks);
+    if (!theirs) return tl::unexpected(theirs.error());
+    if (*bytes != *theirs) {
+      return there.refuse(ErrorCode::kInvalidArgument, operation,
+                          fmt::format("{} bytes, and {} at the local side", *theirs, *bytes));
+    }
+    const StridedPair pair{local[i].data, remote[i].address, merged(here.strides), merged(there.strides),
+                           *bytes};
+    const bool any = *bytes != 0;
+    const auto around = any ? extent_of(here.address, pair.local) : Extent{here.address, 0};
+    if (!around) return here.refuse(ErrorCode::kOutOfRange, operation, "beyond the address space");
+    const auto range = any ? extent_of(there.address, pair.remote) : Extent{there.address, 0};
+    if (!range) return there.refuse(ErrorCode::kOutOfRange, operation, "beyond the address space");
+    list.local.push_back({local[i].region, local[i].data - (here.address - around->address), around->size});
+    list.remote.push_back({remote[i].region, range->address, range->size});
+    list.pairs.push_back(pair);
+  }
+  return list;
+}
+
+}  // namespace p2p::engine
