@@ -13,8 +13,9 @@
 
 #include "base/safe_copy.h"
 
-// Between its first byte and p2p_copy_failed nothing but the copy happens: no stack, no register that a
-// caller keeps. A fault there goes on at p2p_copy_failed.
+// Between p2p_copy and p2p_copy_failed nothing but the copy and the looks happen: no stack, no register that
+// a caller keeps. A fault there goes on at p2p_copy_failed. A look takes the first byte, how many there are
+// in steps of 4096 bytes, and the last byte.
 #if defined(__x86_64__)
 asm(R"(
 .pushsection .text
@@ -22,12 +23,36 @@ asm(R"(
 .globl p2p_copy
 .hidden p2p_copy_failed
 .globl p2p_copy_failed
+.hidden p2p_look
+.globl p2p_look
+.hidden p2p_touch
+.globl p2p_touch
 .type p2p_copy, @function
+.type p2p_look, @function
+.type p2p_touch, @function
 .p2align 4
 p2p_copy:
   .cfi_startproc
   mov %rdx, %rcx
   rep movsb
+  mov $1, %eax
+  ret
+p2p_look:
+  movb (%rdx), %al
+1:
+  movb (%rdi), %al
+  add $4096, %rdi
+  dec %rsi
+  jnz 1b
+  mov $1, %eax
+  ret
+p2p_touch:
+  lock orb $0, (%rdx)
+2:
+  lock orb $0, (%rdi)
+  add $4096, %rdi
+  dec %rsi
+  jnz 2b
   mov $1, %eax
   ret
 p2p_copy_failed:
@@ -44,7 +69,13 @@ asm(R"(
 .globl p2p_copy
 .hidden p2p_copy_failed
 .globl p2p_copy_failed
+.hidden p2p_look
+.globl p2p_look
+.hidden p2p_touch
+.globl p2p_touch
 .type p2p_copy, %function
+.type p2p_look, %function
+.type p2p_touch, %function
 .p2align 4
 p2p_copy:
   .cfi_startproc
@@ -62,6 +93,26 @@ p2p_copy:
   b.ne 3b
 4: mov w0, #1
   ret
+p2p_look:
+  ldrb w3, [x2]
+5: ldrb w3, [x0]
+  add x0, x0, #4096
+  subs x1, x1, #1
+  b.ne 5b
+  mov w0, #1
+  ret
+p2p_touch:
+6: ldxrb w3, [x2]
+  stxrb w4, w3, [x2]
+  cbnz w4, 6b
+7: ldxrb w3, [x0]
+  stxrb w4, w3, [x0]
+  cbnz w4, 7b
+  add x0, x0, #4096
+  subs x1, x1, #1
+  b.ne 7b
+  mov w0, #1
+  ret
 p2p_copy_failed:
   mov w0, #0
   ret
@@ -73,6 +124,8 @@ p2p_copy_failed:
 
 extern "C" {
 int p2p_copy(void* to, const void* from, std::size_t bytes);
+int p2p_look(const void* first, std::size_t count, const void* last);
+int p2p_touch(void* first, std::size_t count, void* last);
 extern const char p2p_copy_failed;  // NOLINT(readability-identifier-naming)
 }
 
@@ -167,13 +220,27 @@ bool takes_faults() {
   return takes;
 }
 
+bool holds() { return is_put() && in_place.load(std::memory_order_relaxed) && takes_faults(); }
+
+std::size_t pages(std::size_t bytes) { return (bytes + 4095) / 4096; }
+
 }  // namespace
 
 bool guarded_copy(void* to, const void* from, std::size_t bytes) {
-  if (is_put() && in_place.load(std::memory_order_relaxed) && takes_faults()) {
-    return p2p_copy(to, from, bytes) != 0;
-  }
+  if (holds()) return p2p_copy(to, from, bytes) != 0;
   return copy_across(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+}
+
+std::optional<bool> guarded_look(const void* from, std::size_t bytes) {
+  if (!holds()) return std::nullopt;
+  if (bytes == 0) return true;
+  return p2p_look(from, pages(bytes), static_cast<const std::byte*>(from) + bytes - 1) != 0;
+}
+
+std::optional<bool> guarded_touch(void* to, std::size_t bytes) {
+  if (!holds()) return std::nullopt;
+  if (bytes == 0) return true;
+  return p2p_touch(to, pages(bytes), static_cast<std::byte*>(to) + bytes - 1) != 0;
 }
 
 void look_after_guard() {

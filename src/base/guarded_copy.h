@@ -2,14 +2,21 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
-/// Copies of few bytes to and from memory of the program, which may have become bad since it was registered.
-/// Bad memory is an answer, as with base/safe_copy.h, at the price of memcpy: a handler of SIGSEGV and SIGBUS
-/// leads out of the one routine that copies. All other faults go to the handlers that the program had before.
+/// Copies of short pieces to and from memory of the program, which may have become bad since it was
+/// registered. Bad memory is an answer, as with base/safe_copy.h, at the price of memcpy: a handler of
+/// SIGSEGV and SIGBUS leads out of the one routine that copies. All other faults go to the handlers that the
+/// program had before.
 namespace p2p {
 
 /// False if either is bad there; some of the bytes may have been copied then. Any thread.
 bool guarded_copy(void* to, const void* from, std::size_t bytes);
+
+/// Reads a byte of each page, and writes one of each as it is, whoever else writes there. False: some of it
+/// is bad. Nothing: the system has to look. Costs a fifth of what that takes.
+std::optional<bool> guarded_look(const void* from, std::size_t bytes);
+std::optional<bool> guarded_touch(void* to, std::size_t bytes);
 
 /// Looks whether the program has put other handlers in place since. They are left alone, and the system
 /// copies as long as they are there. Costs two calls of the system.

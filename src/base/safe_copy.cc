@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/guarded_copy.h"
 #include "base/io_vector.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -208,6 +209,10 @@ bool readable(std::span<const iovec> pieces) {
   std::array<iovec, kPieces> bytes;
   std::size_t count = 0;
   for (const iovec& piece : pieces) {
+    if (const auto good = guarded_look(piece.iov_base, piece.iov_len)) {
+      if (!*good) return false;
+      continue;
+    }
     // Of tables of pages alone, which costs a third.
     if (piece.iov_len >= kManyPages && populate(piece, kPopulateRead)) continue;
     auto* const end = static_cast<std::byte*>(piece.iov_base) + piece.iov_len;
@@ -224,7 +229,10 @@ bool readable(std::span<const iovec> pieces) {
 
 bool writable(const iovec& piece) {
   static const bool known = populate({Room::here().data(), 1}, kPopulateWrite);
-  return !known || populate(piece, kPopulateWrite);
+  if (!known) return true;
+  if (!populate({piece.iov_base, 1}, kPopulateWrite)) return false;  // tells memory of devices
+  const auto good = guarded_touch(piece.iov_base, piece.iov_len);
+  return good ? *good : populate(piece, kPopulateWrite);
 }
 
 std::span<std::byte> copy_room() { return {Room::here().data(), kRoomBytes}; }

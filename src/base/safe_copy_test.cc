@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
+#include <thread>
 #include <vector>
 
 #include "support/forbid.h"
@@ -97,6 +100,37 @@ TEST_F(SafeCopyTest, StopsAtBadMemory) {
   }
   const std::array nowhere{iovec{nullptr, 8}};
   EXPECT_EQ(copy_out(nowhere, own_.data(), 8), 0U);
+}
+
+// A piece may end in a page that no step from its begin meets.
+TEST_F(SafeCopyTest, LooksAtEachPage) {
+  for (const Bad how : {Bad::kReadOnly, Bad::kProtected, Bad::kCut}) {
+    Pages pages(16 * kPage);
+    testing::fill(pages.bytes(), 1);
+    testing::spoil(pages.part(8 * kPage, how == Bad::kCut ? 8 * kPage : kPage), how);
+    const auto tells = [&](std::size_t at, std::size_t size, bool good) {
+      const iovec some = piece(pages.part(at, size));
+      EXPECT_EQ(readable({&some, 1}), good || how == Bad::kReadOnly) << at << ", " << size;
+      EXPECT_EQ(writable(some), good) << at << ", " << size;
+    };
+    tells(0, 8 * kPage, true);
+    for (const std::size_t size : {std::size_t{2}, kPage, 5 * kPage})
+      tells(8 * kPage + 1 - size, size, false);
+    tells(8 * kPage - 1, 2 * kPage, false);
+    tells(2 * kPage, 6 * kPage, true);
+    EXPECT_EQ(testing::difference(pages.part(0, 8 * kPage), 1), std::nullopt);
+  }
+}
+
+TEST_F(SafeCopyTest, ALookTakesNothingFromWhoWritesThere) {
+  auto& counter = *reinterpret_cast<std::uint64_t*>(pages_.data());
+  counter = 0;
+  std::thread other([&] {
+    for (int i = 0; i != 20000; ++i) std::atomic_ref(counter).fetch_add(1);
+  });
+  for (int i = 0; i != 2000; ++i) EXPECT_TRUE(writable(piece(pages_.bytes())));
+  other.join();
+  EXPECT_EQ(counter, 20000U);
 }
 
 TEST_F(SafeCopyTest, MovesWithinOneMemoryEitherWay) {
