@@ -48,22 +48,25 @@ Incoming::~Incoming() {
 }
 
 Result<std::optional<Incoming::Proof>> Incoming::poll_proof() {
-  if (!proof_posted_) {
-    const auto posted = window_->post(staging_->slot(0), sizeof(Proof), staging_->handle());
+  if (proof_ == nullptr) {
+    std::byte* const slot = staging_->take(sizeof(Proof));
+    const auto posted = window_->post(slot, sizeof(Proof), staging_->handle());
     if (!posted) return tl::unexpected(posted.error());
-    proof_posted_ = *posted;
-    if (!proof_posted_) return std::nullopt;
-    ++receives_;
+    if (!*posted) {
+      staging_->give_back(slot, sizeof(Proof));
+      return std::nullopt;
+    }
+    proof_ = slot;
   }
   const auto arrival = window_->poll();
   if (!arrival) return tl::unexpected(arrival.error());
   if (!*arrival) return std::nullopt;
   Proof proof{};
   if (auto read = read_arrival(**arrival, proof.size()); !read) return tl::unexpected(read.error());
-  const auto copied =
-      copy_proof((*arrival)->unpack ? window_->comm().unpack->pool : staging_->slot(0), proof);
+  const auto copied = copy_proof((*arrival)->unpack ? window_->comm().unpack->pool : proof_, proof);
   if (!copied) return tl::unexpected(copied.error());
   if (auto consumed = window_->consume(); !consumed) return tl::unexpected(consumed.error());
+  staging_->give_back(proof_, proof.size());
   return proof;
 }
 
@@ -137,17 +140,17 @@ Result<bool> Incoming::post_next() {
   if (handle != nullptr) {
     posted = window_->post(next.places.pieces.front().data, next.chunk.size, *handle);
   } else {
-    next.staged = staging_->slot(receives_);
+    next.staged = staging_->take(next.chunk.size);
+    if (next.staged == nullptr) return false;
     posted = window_->post(next.staged, next.chunk.size, staging_->handle());
   }
   if (!posted) return posted;
   if (!*posted) {
     next.accesses.clear();
-    next.staged = nullptr;
+    if (next.staged != nullptr) staging_->give_back(std::exchange(next.staged, nullptr), next.chunk.size);
     return false;
   }
   waiting_.pop_front();
-  ++receives_;
   posted_.push_back(std::move(next));
   resolved_.reset();
   return true;
@@ -175,7 +178,7 @@ Result<bool> Incoming::take_arrivals() {
 
 Result<Incoming::Landing> Incoming::take(const Arrival& arrival, Posted& posted) {
   if (posted.staged == nullptr) {
-    return Landing{{std::move(posted.chunk), std::move(posted.accesses), {}}, nullptr};
+    return Landing{{std::move(posted.chunk), std::move(posted.accesses), {}, nullptr}, nullptr};
   }
   if (auto read = read_arrival(arrival, posted.chunk.size); !read) return tl::unexpected(read.error());
   Landing landing{land(posted), nullptr};
@@ -201,7 +204,7 @@ Status Incoming::read_arrival(const Arrival& arrival, std::uint64_t size) {
 
 /// Tells the plan where the bytes belong: nowhere if that is not to be touched any more.
 Incoming::Landed Incoming::land(Posted& posted) {
-  Landed landed{std::move(posted.chunk), {}, {}};
+  Landed landed{std::move(posted.chunk), {}, {}, posted.staged};
   if (posted.dropped && posted.places.pieces.empty()) return landed;
   landed.status = check_alive(posted.places.pieces);
   if (landed.status && posted.dropped) {
@@ -236,6 +239,7 @@ Result<bool> Incoming::finish_landings() {
 
 Status Incoming::finish(Landed& landed) {
   if (auto consumed = window_->consume(); !consumed) return consumed;
+  if (landed.staged != nullptr) staging_->give_back(landed.staged, landed.chunk.size);
   landed.accesses.clear();
   handler_.landed(landed.chunk, landed.status);
   return {};

@@ -74,6 +74,7 @@ class Incoming {
     Chunk chunk;
     std::vector<AccessGuard> accesses;
     Status status;
+    std::byte* staged = nullptr;
   };
   struct Landing {
     Landed landed;
@@ -104,9 +105,8 @@ class Incoming {
   std::deque<Landing> landings_;
   device::SpareReceives spare_receives_;
   std::uint64_t announced_ = 0;
-  std::uint64_t receives_ = 0;
   std::uint64_t arrived_ = 0;
-  bool proof_posted_ = false;
+  std::byte* proof_ = nullptr;  // where it is to come
 
   device::LandingPlan plan_;  // of the receive that has come last
 };

@@ -3,11 +3,12 @@
 
 #include <sys/mman.h>
 
-#include <array>
-#include <cstring>
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "base/guarded_copy.h"
 #include "base/io_vector.h"
 #include "base/log.h"
 #include "base/safe_copy.h"
@@ -16,13 +17,19 @@
 namespace p2p::nccl_net {
 namespace {
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kPieces = 64;  // of one copy
+// In the slots of a comm of the host: half of a core's second cache.
+constexpr std::size_t kMostStaged = std::size_t{1} << 20;
 
 std::vector<iovec> list(const std::vector<LocalRange>& pieces) {
   std::vector<iovec> all;
   all.reserve(pieces.size());
   for (const LocalRange& piece : pieces) append_run(all, piece.data, piece.size);
   return all;
+}
+
+Status bad(std::string_view attempted, std::byte* data, std::size_t size) {
+  const iovec piece{data, size};
+  return tl::unexpected(bad_memory(attempted, {&piece, 1}));
 }
 
 }  // namespace
@@ -62,25 +69,40 @@ void SlotMemory::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes
 
 Result<SlotMemory> SlotMemory::open(const std::shared_ptr<Comm>& comm, const Flow& flow) {
   SlotMemory staging;
-  staging.slots_ = flow.window;
-  staging.slot_bytes_ = (flow.chunk_bytes + kPage - 1) / kPage * kPage;
-  const std::size_t bytes = staging.slots_ * staging.slot_bytes_;
+  const std::size_t slot_bytes = (flow.chunk_bytes + kPage - 1) / kPage * kPage;
+  const std::size_t bytes = flow.window * slot_bytes;
+  staging.most_bytes_ = flow.device >= 0 ? bytes : std::max(kMostStaged, 2 * slot_bytes);
+  std::byte* start = nullptr;
   if (flow.device >= 0) {
     auto buffer = cuda::DeviceBuffer::allocate(flow.device, bytes + kPage);
     if (!buffer) return tl::unexpected(buffer.error());
     staging.device_ = std::move(*buffer);
-    staging.start_ = page_range(staging.device_.data() + kPage - 1, 1).data;
+    start = page_range(staging.device_.data() + kPage - 1, 1).data;
   } else {
     void* data =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) return tl::unexpected(system_error("map staging memory"));
     staging.mapped_ = {static_cast<std::byte*>(data), Unmap{bytes}};
-    staging.start_ = staging.mapped_.get();
+    start = staging.mapped_.get();
   }
-  auto handle = register_with(comm, staging.start_, bytes, flow.pointer);
+  auto handle = register_with(comm, start, bytes, flow.pointer);
   if (!handle) return tl::unexpected(handle.error());
   staging.handle_ = std::move(*handle);
+  for (unsigned slot = flow.window; slot-- != 0;) staging.free_.push_back(start + slot * slot_bytes);
   return staging;
+}
+
+std::byte* SlotMemory::take(std::size_t bytes) {
+  if (free_.empty() || (taken_bytes_ != 0 && taken_bytes_ + bytes > most_bytes_)) return nullptr;
+  std::byte* const slot = free_.back();
+  free_.pop_back();
+  taken_bytes_ += bytes;
+  return slot;
+}
+
+void SlotMemory::give_back(std::byte* slot, std::size_t bytes) {
+  free_.push_back(slot);
+  taken_bytes_ -= bytes;
 }
 
 Status check_alive(const std::vector<LocalRange>& pieces) {
@@ -99,36 +121,20 @@ Status check_readable(const std::vector<LocalRange>& pieces) {
 }
 
 Status land_on_host(std::span<const kernels::CopyBlock> copies) {
-  const std::span<std::byte> room = copy_room();
-  std::array<iovec, kPieces> to;
-  while (!copies.empty()) {
-    std::size_t count = 0;
-    std::size_t bytes = 0;
-    for (; count != kPieces && count != copies.size() && copies[count].bytes <= room.size() - bytes;
-         ++count) {
-      const kernels::CopyBlock& block = copies[count];
-      std::memcpy(room.data() + bytes, block.source, block.bytes);
-      to[count] = {block.target, block.bytes};
-      bytes += block.bytes;
+  for (const kernels::CopyBlock& block : copies) {
+    if (!guarded_copy(block.target, block.source, block.bytes)) {
+      return bad("write to", block.target, block.bytes);
     }
-    const std::byte* from = room.data();
-    if (count == 0) {  // larger than the room
-      to[count++] = {copies.front().target, copies.front().bytes};
-      bytes = copies.front().bytes;
-      from = copies.front().source;
-    }
-    const std::span<const iovec> pieces = std::span(to).first(count);
-    if (copy_out(pieces, from, bytes) != bytes) return tl::unexpected(bad_memory("write to", pieces));
-    copies = copies.subspan(count);
   }
   return {};
 }
 
 Status gather_on_host(const std::vector<LocalRange>& pieces, std::byte* out) {
-  const std::vector<iovec> all = list(pieces);
-  const std::size_t bytes = total_bytes(all);
-  if (copy_in(out, all, bytes) == bytes) return {};
-  return tl::unexpected(bad_memory("read", all));
+  for (const LocalRange& piece : pieces) {
+    if (!guarded_copy(out, piece.data, piece.size)) return bad("read", piece.data, piece.size);
+    out += piece.size;
+  }
+  return {};
 }
 
 bool contiguous(const std::vector<LocalRange>& pieces) {

@@ -60,13 +60,15 @@ class HandleCache {
 };
 
 /// Memory of the channel's own for one comm: a slot of a chunk for each request. Host pages that are never
-/// used take no memory.
+/// used take no memory. What the processor copies there should still be in its cache when it is copied on: so
+/// the slot that was given back last is the next, and of the host's few bytes are in slots at once.
 class SlotMemory {
  public:
   static Result<SlotMemory> open(const std::shared_ptr<Comm>& comm, const Flow& flow);
 
-  std::byte* slot(std::uint64_t number) const { return start_ + number % slots_ * slot_bytes_; }
-  std::size_t slots() const { return slots_; }
+  /// Null: none is free now, or more bytes than these may not be on their way.
+  std::byte* take(std::size_t bytes);
+  void give_back(std::byte* slot, std::size_t bytes);
   const MemoryHandle& handle() const { return *handle_; }
 
  private:
@@ -76,9 +78,9 @@ class SlotMemory {
   };
   std::unique_ptr<std::byte, Unmap> mapped_{nullptr, {}};  // either outlives its registration
   cuda::DeviceBuffer device_;
-  std::byte* start_ = nullptr;
-  std::size_t slots_ = 0;
-  std::size_t slot_bytes_ = 0;
+  std::vector<std::byte*> free_;
+  std::size_t taken_bytes_ = 0;
+  std::size_t most_bytes_ = 0;
   std::optional<MemoryHandle> handle_;
 };
 

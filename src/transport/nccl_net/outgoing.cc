@@ -49,7 +49,8 @@ Outgoing::~Outgoing() {
 }
 
 Result<bool> Outgoing::send_proof(ByteView proof) {
-  std::byte* const slot = staging_->slot(placed_);
+  std::byte* const slot = staging_->take(proof.size());
+  if (slot == nullptr) return false;
   if (copier_) {
     if (auto copied = cuda::copy_now(slot, proof.data(), proof.size()); !copied)
       return tl::unexpected(copied.error());
@@ -57,10 +58,12 @@ Result<bool> Outgoing::send_proof(ByteView proof) {
     std::memcpy(slot, proof.data(), proof.size());
   }
   const auto posted = window_->post(slot, proof.size(), staging_->handle());
-  if (!posted || !*posted) return posted;
-  ++placed_;
-  sent_.emplace_back();
-  return true;
+  if (posted && *posted) {
+    sent_.push_back({.slot = slot, .size = proof.size()});
+  } else {
+    staging_->give_back(slot, proof.size());
+  }
+  return posted;
 }
 
 void Outgoing::close(OutgoingBatch& batch) {
@@ -89,7 +92,9 @@ Result<bool> Outgoing::progress() {
     const auto done = window_->poll();
     if (!done) return done;
     if (!*done) break;
-    if (sent_.front().batch) --sent_.front().batch->in_flight;
+    const Sending& sent = sent_.front();
+    if (sent.slot != nullptr) staging_->give_back(sent.slot, sent.size);
+    if (sent.batch) --sent.batch->in_flight;
     sent_.pop_front();
     moved = true;
   }
@@ -173,11 +178,10 @@ bool Outgoing::begin_accesses(const Cut& cut, Sending& sending) {
 
 /// Decides from where the oldest chunk without a place goes. False: not now.
 Result<bool> Outgoing::place_next() {
-  if (ready_ == waiting_.size() || ready_ + sent_.size() == staging_->slots()) return false;
+  if (ready_ == waiting_.size()) return false;
   const auto placed = place(waiting_[ready_]);
   if (!placed || !*placed) return placed;
   ++ready_;
-  ++placed_;
   return true;
 }
 
@@ -188,8 +192,9 @@ Result<bool> Outgoing::place(Sending& sending) {
     sending.handle = handles_->find(*sending.pieces.front().registration);
     if (sending.handle != nullptr) return true;
   }
-  // There are as many slots as requests, so that one has always ended before its slot is due again.
-  std::byte* out = staging_->slot(placed_);
+  if (sending.slot == nullptr) sending.slot = staging_->take(sending.size);
+  std::byte* out = sending.slot;
+  if (out == nullptr) return false;
   sending.data = out;
   sending.handle = &staging_->handle();
   if (!copier_) {

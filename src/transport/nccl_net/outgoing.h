@@ -74,6 +74,7 @@ class Outgoing {
     std::shared_ptr<OutgoingBatch> batch;
     std::vector<AccessGuard> accesses;  ///< the batch holds what they guard
     std::vector<LocalRange> pieces;
+    std::byte* slot = nullptr;  ///< of the staging, where it is gathered
     std::uint64_t size = 0;
     const std::byte* data = nullptr;  ///< from where it goes, once that is decided
     const MemoryHandle* handle = nullptr;
@@ -99,7 +100,6 @@ class Outgoing {
   std::deque<Sending> waiting_;  // announced; the first `ready_` have a place, perhaps still being gathered
   std::deque<Sending> sent_;
   std::size_t ready_ = 0;
-  std::uint64_t placed_ = 0;
   std::uint64_t sequence_ = 0;
 };
 
