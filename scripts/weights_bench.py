@@ -10,6 +10,7 @@ Needs root, iperf3, and the program weights_member (tests/weights). Prints rows 
 import argparse
 import json
 import os
+import random
 import subprocess
 import time
 
@@ -91,10 +92,14 @@ class Member:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def answer(self) -> list[str]:
+    def row(self) -> list[str]:
+        """What it says next."""
         assert self.process.stdout
-        words = self.process.stdout.readline().split()
-        if not words or words[0] != "ok":
+        return self.process.stdout.readline().split() or ["nothing"]
+
+    def answer(self) -> list[str]:
+        words = self.row()
+        if words[0] != "ok":
             raise SystemExit(f"weights_bench: a member said {' '.join(words)!r}")
         return words
 
@@ -164,21 +169,73 @@ def measure(work: str, program: str, args: argparse.Namespace) -> None:
           f"{took * rate / size:.2f} B/R | {share} |", flush=True)
 
 
+def kill_relays(program: str, args: argparse.Namespace) -> None:
+    """One version after the other; of those who receive it one is killed at a random moment, and another comes."""
+    size = args.kill_mib << 20
+    dice = random.Random(args.seed)
+    times, late, wrong = [], 0, 0
+    with Hosts(args.receivers + 1, args.mbit) as hosts:
+        rate = hosts.rate()
+        publisher = Member(program, hosts, 0, "publish", "0", str(size), "0")
+
+        def join(number: int) -> Member:
+            return Member(program, hosts, number, "subscribe", "0", str(size), "0", str(size // 128), publisher.place)
+
+        members = {number: join(number) for number in range(1, args.receivers + 1)}
+        for version in range(1, args.kills + 1):
+            for member in members.values():
+                member.begin(f"stage {version}")
+            publisher.begin(f"publish {version}")
+            publisher.answer()
+            start = time.monotonic()
+            time.sleep(dice.uniform(0, size / rate))
+            victim = dice.choice(list(members))
+            killed = members.pop(victim)
+            killed.process.kill()
+            rows = [member.row() for member in members.values()]
+            for row in rows:
+                if row[0] != "ok" or int(row[1]) != size:
+                    wrong += 1
+                    print(f"W3: cycle {version}: {' '.join(row)}", flush=True)
+            times.append(max((float(row[5]) for row in rows if row[0] == "ok"), default=start) - start)
+            late += times[-1] > 1.15 * size / rate + 1
+            killed.process.wait()
+            publisher.begin(f"withdraw {version}")
+            publisher.answer()
+            members[victim] = join(victim)
+        for member in (*members.values(), publisher):
+            member.process.kill()
+            member.process.wait()
+    times.sort()
+    middle = times[len(times) // 2]
+    print(f"| W3 | {args.kill_mib} MiB to {args.receivers} at {rate * 8 / 1e6:.0f} Mbit/s, {args.kills} kills | "
+          f"{middle:.2f} s, at most {times[-1]:.2f} s | {middle * rate / size:.2f} B/R, at most "
+          f"{times[-1] - 1.15 * size / rate:.2f} s past 1.15 B/R; past 1 s: {late}; not whole or mixed: {wrong} | |",
+          flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", nargs="*", default=["W1", "W2", "W4", "W5", "W7"],
-                        help="W1: all at once; W2: one receiver has a tenth of the rate, the time is the others'; W4: "
+    parser.add_argument("work", nargs="*", default=["W1", "W2", "W3", "W4", "W5", "W7"],
+                        help="W1: all at once; W2: one receiver has a tenth of the rate, the time is the others'; W3: one is killed at a "
+                        "random moment, again and again, and the time is that of the others; W4: "
                         "the last one joins at half time, the time is its own; W5: the publisher is killed once one "
                         "copy is out; W7: one of a hundred elements of two bytes has changed since the version that "
                         "all have")
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--receivers", type=int, default=8)
     parser.add_argument("--mbit", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=100, help="of W3")
+    parser.add_argument("--kill-mib", type=int, default=16, help="the bytes of each of them")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments and of whom they meet")
     parser.add_argument("--member", default="build/release/tests/weights/weights_member")
     args = parser.parse_args()
     print("| work | what | time | of B/R | the publisher sent |\n| --- | --- | --- | --- | --- |", flush=True)
     for work in args.work:
-        measure(work, args.member, args)
+        if work == "W3":
+            kill_relays(args.member, args)
+        else:
+            measure(work, args.member, args)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "p2p/weights/publisher.h"
@@ -51,7 +52,7 @@ int publish(Setup& setup) {
   auto publisher = weights::Publisher::create(options_of(setup.address));
   if (!publisher) return say(tl::unexpected(publisher.error())), 1;
   say("ok " + publisher->address() + " " + std::to_string(publisher->port()));
-  std::vector<WeightsModel::Shards> versions;  // for each publish
+  std::vector<std::pair<std::uint64_t, WeightsModel::Shards>> versions;  // for each publish
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
     std::string what;
@@ -59,21 +60,22 @@ int publish(Setup& setup) {
     words >> what >> version >> count >> every;
     if (what == "publish" && every > 0) {
       setup.model.descend(version, count, every);
-      versions.push_back(setup.model.cut(setup.cut, setup.memory));
-      setup.model.fill(versions.back(), version);
-      say(publisher->publish(version, versions.back().manifest, count));
+      versions.emplace_back(version, setup.model.cut(setup.cut, setup.memory));
+      setup.model.fill(versions.back().second, version);
+      say(publisher->publish(version, versions.back().second.manifest, count));
     } else if (what == "publish") {
-      versions.push_back(setup.model.cut(setup.cut, setup.memory));
-      setup.model.fill(versions.back(), version);
-      say(publisher->publish(version, versions.back().manifest));
+      versions.emplace_back(version, setup.model.cut(setup.cut, setup.memory));
+      setup.model.fill(versions.back().second, version);
+      say(publisher->publish(version, versions.back().second.manifest));
     } else if (what == "own") {
       say(Status(), std::to_string(setup.model.own_elements(version)));
     } else if (what == "withdraw") {
       say(publisher->withdraw(version));
+      std::erase_if(versions, [&](const auto& one) { return one.first == version; });
     } else if (what == "copies") {
       say(publisher->wait_copies(version, count, 60s));
     } else {
-      setup.model.spoil(versions.back());
+      setup.model.spoil(versions.back().second);
       say("ok");
     }
   }
