@@ -21,11 +21,12 @@ from typing import Any
 
 from uccl import _p2p
 from uccl.directory import Directory, DirectoryError
-from uccl.weights._broadcast import broadcast
+from uccl.weights._broadcast import broadcast, reshard
 from uccl.weights._listing import Listing
+from uccl.weights._ranks import Part, RanksSubscriber, part_of
 from uccl.weights._tensors import Box, Shard, Staging, Tensors, boxes_of, manifest_of, wait_for_gpus
 
-__all__ = ["Progress", "Publisher", "Shard", "Subscriber", "broadcast"]
+__all__ = ["Part", "Progress", "Publisher", "RanksSubscriber", "Shard", "Subscriber", "broadcast", "reshard"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,13 @@ class Publisher:
         self._made.publish(version, manifest_of(boxes), base)
         self._kept[version] = boxes
         self._list()
+
+    def part(self, tensors: Tensors, rank: int, count: int) -> Part:
+        """What a `RanksSubscriber` is to know of this one, if ``count`` publishers hold parts of each version.
+
+        ``tensors``: as all versions of this rank have them, with the boxes that it holds.
+        """
+        return part_of(self.place, tensors, rank, count)
 
     def withdraw(self, version: int) -> None:
         """Ends the offer; when it returns, no peer reads tensors of the host any more. NotFound: there is none.
