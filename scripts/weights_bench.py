@@ -10,8 +10,10 @@ Needs root, iperf3, and the program weights_member (tests/weights). Prints rows 
 import argparse
 import json
 import os
+import pathlib
 import random
 import subprocess
+import sys
 import time
 
 
@@ -78,14 +80,12 @@ class Hosts:
         raise SystemExit(f"weights_bench: iperf3 says {made.stdout}")
 
 
-class Member:
-    def __init__(self, program: str, hosts: Hosts, number: int, *words: str) -> None:
-        kind, rest = words[0], words[1:]
-        self.process = subprocess.Popen(
-            ["ip", "netns", "exec", hosts.names[number], program, kind, hosts.address(number), *rest],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        _, address, port = self.answer()
-        self.place = f"{address}:{port}"
+class Process:
+    """A program on a host, which says lines of words and is told what to do."""
+
+    def __init__(self, hosts: Hosts, number: int, *words: str) -> None:
+        self.process = subprocess.Popen(["ip", "netns", "exec", hosts.names[number], *words], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
 
     def begin(self, line: str) -> None:
         assert self.process.stdin
@@ -103,17 +103,25 @@ class Member:
             raise SystemExit(f"weights_bench: a member said {' '.join(words)!r}")
         return words
 
+    def end(self) -> tuple[float, int]:
+        """When its stage ended, once it says so, and of how many bytes."""
+        words = self.answer()
+        return float(words[5]), int(words[1])
+
+
+class Member(Process):
+    def __init__(self, program: str, hosts: Hosts, number: int, *words: str) -> None:
+        kind, rest = words[0], words[1:]
+        super().__init__(hosts, number, program, kind, hosts.address(number), *rest)
+        _, address, port = self.answer()
+        self.place = f"{address}:{port}"
+
     def holds(self) -> None:
         """Version 1, and knows of what 2 will be."""
         self.begin("descend 2 1 100")
         self.answer()
         self.begin("stage 1")
         self.answer()
-
-    def end(self) -> tuple[float, int]:
-        """When its stage ended, once it says so, and of how many bytes."""
-        words = self.answer()
-        return float(words[5]), int(words[1])
 
 
 def measure(work: str, program: str, args: argparse.Namespace) -> None:
@@ -214,14 +222,38 @@ def kill_relays(program: str, args: argparse.Namespace) -> None:
           flush=True)
 
 
+def beside(kind: str, args: argparse.Namespace) -> None:
+    """The same bytes by what is no chain of ours (weights_peer.py)."""
+    size = args.mib << 20
+    with Hosts(args.receivers + 1, args.mbit) as hosts:
+        rate = hosts.rate()
+        peers = [Process(hosts, number, sys.executable, str(pathlib.Path(__file__).with_name("weights_peer.py")), kind,
+                         str(number), str(args.receivers + 1), str(size), hosts.address(number), hosts.address(0))
+                 for number in range(args.receivers + 1)]
+        for peer in peers:
+            peer.answer()
+        before, start = hosts.sent(0), time.monotonic()
+        for peer in reversed(peers):
+            peer.begin("go")
+        ends = [peer.end()[0] for peer in peers]
+        took = (ends[0] if kind == "writes" else max(ends)) - start
+        sent = hosts.sent(0) - before
+        for peer in peers:
+            peer.process.kill()
+            peer.process.wait()
+    print(f"| {kind} | {args.mib} MiB to {args.receivers} at {rate * 8 / 1e6:.0f} Mbit/s | {took:.1f} s | "
+          f"{took * rate / size:.2f} B/R | {sent / size:.2f} B |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", nargs="*", default=["W1", "W2", "W3", "W4", "W5", "W7"],
-                        help="W1: all at once; W2: one receiver has a tenth of the rate, the time is the others'; W3: one is killed at a "
-                        "random moment, again and again, and the time is that of the others; W4: "
+                        help="W1: all at once; W2: one receiver has a tenth of the rate, the time is the others'; W3: one is killed at "
+                        "a random moment, again and again, and the time is that of the others; W4: "
                         "the last one joins at half time, the time is its own; W5: the publisher is killed once one "
                         "copy is out; W7: one of a hundred elements of two bytes has changed since the version that "
-                        "all have")
+                        "all have; beside them: gloo: torch.distributed's broadcast, writes: uccl.p2p's, to all at "
+                        "once. These two need torch and uccl in this Python")
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--receivers", type=int, default=8)
     parser.add_argument("--mbit", type=int, default=1000)
@@ -234,6 +266,8 @@ def main() -> None:
     for work in args.work:
         if work == "W3":
             kill_relays(args.member, args)
+        elif work in ("gloo", "writes"):
+            beside(work, args)
         else:
             measure(work, args.member, args)
 
