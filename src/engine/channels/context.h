@@ -1,9 +1,12 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/background.h"
@@ -36,7 +39,14 @@ struct Context {
   Background imports{"p2p-imports"};
   Background answers{"p2p-answers"};  ///< to peers that import
   std::shared_ptr<Digests> digests = std::make_shared<Digests>();
-  Background digesting{"p2p-digests"};  ///< of what is verified, here and for peers
+  std::array<Background, wire::kMostDigestQueries> digesting{
+      {Background("p2p-digest0"), Background("p2p-digest1"), Background("p2p-digest2"),
+       Background("p2p-digest3")}};  ///< of what is verified, here and for peers
+
+  /// Digests of different queries are computed side by side. False: by nobody.
+  bool digest_later(std::uint64_t query, std::function<void()> task) {
+    return digesting[query % digesting.size()].post(std::move(task));
+  }
 
   const TransportList& transports() const { return regions->transports(); }
 };

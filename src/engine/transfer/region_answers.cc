@@ -97,7 +97,7 @@ Status RegionAnswers::on(const wire::DigestQuery& query) {
   }
   // Memory is looked up no sooner than it is read, so that nobody who takes it back waits longer.
   const auto later = [self = shared_from_this(), query] { self->answer(query, self->memory_of(query)); };
-  if (!context_->digesting.post(later)) later();
+  if (!context_->digest_later(query.query, later)) later();
   return {};
 }
 

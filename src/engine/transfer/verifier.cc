@@ -183,7 +183,7 @@ void Verifier::ask() {
 void Verifier::digest_here(std::uint64_t query, std::span<const Segment> pieces) {
   const auto digest = std::make_shared<LocalDigest>(shared_from_this(), query, pieces);
   const auto later = [digest] { digest->compute(); };
-  if (digest->at_once() || !context_->digesting.post(later)) later();
+  if (digest->at_once() || !context_->digest_later(query, later)) later();
 }
 
 Status Verifier::on(const wire::DigestAnswer& answer) {
