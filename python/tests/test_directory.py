@@ -246,6 +246,13 @@ def test_it_reads_and_writes_what_cpp_does(tmp_path):
     assert entry.text(until=4e9) == '{"address": "fe80::1", "port": 6, "gpu": "0000:3b:00.0", "until": 4000000000.0}'
 
 
+@pytest.mark.parametrize("name", [" a", "\ta ", ".a", "..", "ä", "%41", "日本 😀"])
+def test_any_name_is_listed(name, tmp_path):
+    with directory.use(f"folder://{tmp_path}", LEASE) as names:
+        names.publish(name, "10.0.0.1:5")
+        assert names.lookup(name) == names.entries()[0] == directory.Entry(name, "10.0.0.1", 5)
+
+
 def test_static(tmp_path, monkeypatch):
     path = tmp_path / "peers"
     path.write_text("# who\na=10.0.0.1:5\n\nb = [fe80::1]:6\n")
@@ -284,6 +291,9 @@ def test_k8s_names_are_those_of_dns(monkeypatch):
 def test_k8s_asks_the_systems_resolver():
     with directory.use("k8s://localhost:18500") as names:
         assert "127.0.0.1" in [entry.address for entry in names.entries()]
+        for name in ("a" * 64, "a..b"):
+            with pytest.raises(directory.DirectoryError, match=f"look {name}.localhost up: no name in DNS"):
+                names.lookup(name)
 
 
 @pytest.mark.parametrize(

@@ -116,12 +116,12 @@ class StaticDirectory : public Driver {
   const std::string where_;
 };
 
-/// As in a URL, so that any name is that of a file.
+/// As in a URL, so that any name is that of a file, and of none that begins with a dot: those are drafts.
 std::string name_of_file(std::string_view name) {
   constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~";
   std::string out;
   for (const char c : name) {
-    if (kPlain.find(c) != std::string_view::npos) {
+    if (kPlain.find(c) != std::string_view::npos && (c != '.' || !out.empty())) {
       out.push_back(c);
     } else {
       out += fmt::format("%{:02X}", static_cast<unsigned char>(c));

@@ -130,14 +130,29 @@ TEST_F(DirectoryTest, ReadsAndWritesWhatPythonDoes) {
 TEST(DirectoryTextTest, WhatIsNoEntryIsNone) {
   const auto parsed = [](std::string_view text) { return parse("a", text, {}); };
   EXPECT_TRUE(parsed(R"( { "port" : 5 , "gpu":0,"address":"a\u002eb" } )"));
+  EXPECT_EQ(parsed(R"({"address": "\u00fc\u65e5\ud83d\ude00", "port": 5, "gpu": 0})")->address, "ü日😀");
+  EXPECT_TRUE(parsed(R"({"address": "a", "port": 5, "gpu": 0, "note": "gr\u00fcn"})"));
   for (const char* const text :
        {"", "{", "{}", "5", R"({"address": "a", "port": 5})", R"({"address": "a", "port": 0, "gpu": 0})",
         R"({"address": "a", "port": 65536, "gpu": 0})", R"({"address": "a", "port": 5x, "gpu": 0})",
         R"({"address": "a", "port": 5, "gpu": 0, "until": "never"})",
         R"({"address": "a", "port": 5, "gpu": 0, "until": nan})",
-        R"({"address": "a", "port": 5, "gpu": [0]})", R"({"address": "a\u00e4", "port": 5, "gpu": 0})",
-        R"({"address": "a\)", R"({"address": "a", "port": 5, "gpu": 0} x)"}) {
+        R"({"address": "a", "port": 5, "gpu": [0]})", R"({"address": "a\ud83d", "port": 5, "gpu": 0})",
+        R"({"address": "a\ude00", "port": 5, "gpu": 0})",
+        R"({"address": "\ud83d\u0041", "port": 5, "gpu": 0})",
+        R"({"address": "a\u00g4", "port": 5, "gpu": 0})", R"({"address": "a\)",
+        R"({"address": "a", "port": 5, "gpu": 0} x)"}) {
     EXPECT_FALSE(parsed(text)) << text;
+  }
+}
+
+TEST_F(DirectoryTest, AnyNameIsListed) {
+  Directory names = open();
+  for (const char* const name : {" a", ".b", "..", "ü"}) {
+    const DirectoryEntry entry{name, "10.0.0.1", 5, "0"};
+    ASSERT_TRUE(names.publish(entry)) << name;
+    EXPECT_THAT(names.entries().value(), ElementsAre(entry));
+    ASSERT_TRUE(names.withdraw(name));
   }
 }
 

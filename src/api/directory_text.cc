@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <string_view>
@@ -91,7 +92,7 @@ class Reader {
     return std::nullopt;
   }
 
-  /// What stands after a backslash: of letters those of ASCII, since addresses have no others.
+  /// What stands after a backslash.
   bool escaped(std::string& out) {
     if (left_.empty()) return false;
     const char c = left_.front();
@@ -100,13 +101,35 @@ class Reader {
     for (std::size_t i = 0; i < kShort.size(); i += 2) {
       if (kShort[i] == c) return out.push_back(kShort[i + 1]), true;
     }
-    unsigned code = 0;
-    if (c != 'u' || left_.size() < 4) return false;
-    const auto [end, error] = std::from_chars(left_.data(), left_.data() + 4, code, 16);
-    if (error != std::errc() || end != left_.data() + 4 || code >= 0x80) return false;
-    left_.remove_prefix(4);
-    out.push_back(static_cast<char>(code));
+    const auto unit = c == 'u' ? hexadecimal() : std::nullopt;
+    if (!unit || (*unit >= 0xdc00 && *unit < 0xe000)) return false;
+    if (*unit < 0xd800 || *unit >= 0xe000) return append(out, *unit), true;
+    // The first half of a letter beyond 16 bits.
+    if (!left_.starts_with("\\u")) return false;
+    left_.remove_prefix(2);
+    const auto second = hexadecimal();
+    if (!second || *second < 0xdc00 || *second >= 0xe000) return false;
+    append(out, 0x10000 + ((*unit - 0xd800) << 10) + (*second - 0xdc00));
     return true;
+  }
+
+  /// Four digits.
+  std::optional<std::uint32_t> hexadecimal() {
+    std::uint32_t code = 0;
+    if (left_.size() < 4) return std::nullopt;
+    const auto [end, error] = std::from_chars(left_.data(), left_.data() + 4, code, 16);
+    if (error != std::errc() || end != left_.data() + 4) return std::nullopt;
+    left_.remove_prefix(4);
+    return code;
+  }
+
+  /// As UTF-8.
+  static void append(std::string& out, std::uint32_t code) {
+    if (code < 0x80) return out.push_back(static_cast<char>(code));
+    const int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    constexpr unsigned kFirst[] = {0xc0, 0xe0, 0xf0};
+    out.push_back(static_cast<char>(kFirst[more - 1] | code >> (6 * more)));
+    for (int i = more - 1; i >= 0; --i) out.push_back(static_cast<char>(0x80 | (code >> (6 * i) & 0x3f)));
   }
 
   std::string_view left_;

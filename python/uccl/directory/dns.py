@@ -32,6 +32,8 @@ class DnsDirectory(Directory):
             if error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)):
                 return []
             raise DirectoryError(f"look {host} up: {error.strerror}") from error
+        except UnicodeError as error:  # a part that is empty, or of more than 63 bytes
+            raise DirectoryError(f"look {host} up: no name in DNS: {error}") from error
         return list(dict.fromkeys(str(address[4][0]) for address in found))
 
     def _get(self, name: str) -> Entry | None:

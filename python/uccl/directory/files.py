@@ -74,7 +74,10 @@ class FolderDirectory(Directory):
         self._folder = Path(where)
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"{quote(name, safe='')}{_SUFFIX}"
+        file = quote(name, safe="")
+        if file.startswith("."):  # as drafts do
+            file = f"%2E{file[1:]}"
+        return self._folder / f"{file}{_SUFFIX}"
 
     def _put(self, entry: Entry) -> None:
         path = self._path(entry.name)
@@ -109,7 +112,7 @@ class FolderDirectory(Directory):
         except OSError as error:
             raise DirectoryError(f"list {self._folder}: {error.strerror}") from error
         for path in paths:
-            name = unquote(path.name[: -len(_SUFFIX)]).lstrip() if not path.name.startswith(".") else ""
+            name = unquote(path.name[: -len(_SUFFIX)]) if not path.name.startswith(".") else ""
             entry = self._get(name) if name else None
             if entry is not None:
                 found[name] = entry
