@@ -7,10 +7,13 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "drivers/socket/interfaces.h"
@@ -102,6 +105,18 @@ TEST(Interfaces, HaveLoopbackAndKnowTheirOwn) {
   EXPECT_FALSE(is_local(*Address::parse("192.0.2.1", 0)));
   EXPECT_EQ(link_speed("../../etc"), 0U);
   EXPECT_EQ(link_speed("no-such-interface"), 0U);
+}
+
+TEST(Interfaces, APairOfContainersHasNoSpeed) {
+  const std::string name = "p2pt" + std::to_string(::getpid() % 1'000'000);
+  if (std::system(("ip link add " + name + " type veth peer name " + name + "b 2>&1").c_str()) != 0) {
+    GTEST_SKIP() << "no pairs can be made here";
+  }
+  for (const char* const end : {"", "b"}) {
+    EXPECT_EQ(std::system(("ip link set " + name + end + " up").c_str()), 0);
+  }
+  EXPECT_EQ(link_speed(name), 0U);
+  EXPECT_EQ(std::system(("ip link delete " + name).c_str()), 0);
 }
 
 TEST(Socket, MovesBytesAndSeesTheEnd) {
