@@ -88,7 +88,7 @@ constexpr const char* kTensor = "The same for all of a contiguous tensor, array 
 
 void bind_regions(PyClass& endpoint) {
   const auto one = [](const PyEndpoint& self, std::uint64_t mr_id, std::uint64_t ptr, std::size_t size) {
-    return one_of(describe(self, in_region(mr_id, ptr, size)));
+    return one_of(describe(self, in_region(mr_id, ptr, {size})));
   };
   const auto one_on = [one](const PyEndpoint& self, std::uint64_t, std::uint64_t mr_id, std::uint64_t ptr,
                             std::size_t size) { return one(self, mr_id, ptr, size); };
@@ -118,7 +118,7 @@ void bind_regions(PyClass& endpoint) {
 void bind_into_buffers(PyClass& endpoint) {
   const auto one = [](const PyEndpoint& self, std::uint64_t, std::uint64_t mr_id, std::uint64_t addr,
                       std::size_t len, const Buffer& out) {
-    return fill(describe(self, in_region(mr_id, addr, len)), {&out});
+    return fill(describe(self, in_region(mr_id, addr, {len})), {&out});
   };
   const auto many = [](const PyEndpoint& self, std::uint64_t, const Numbers& ids, const Numbers& addresses,
                        const Numbers& sizes, const std::vector<Buffer>& outs,
@@ -140,7 +140,7 @@ void bind_into_buffers(PyClass& endpoint) {
 void bind_addresses(PyClass& endpoint) {
   const auto one = [](const PyEndpoint& self, std::uint64_t, std::uint64_t ptr, std::size_t size,
                       bool read_only) {
-    return one_of(describe_addresses(self, at_address(ptr, size), read_only));
+    return one_of(describe_addresses(self, at_address(ptr, {size}), read_only));
   };
   const auto tensor = [one](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object,
                             bool read_only) {

@@ -51,6 +51,9 @@ constexpr const char* kTensor =
     "The same for all elements of a tensor, array or buffer, in the order of their indices: of one with gaps "
     "or in\nanother order a list of its runs. TypeError or ValueError for what cannot be moved. ";
 constexpr const char* kTensorStream = "Of one on a GPU,\nstream=None is torch's current stream of that GPU.";
+constexpr const char* kTheirs =
+    "\n\nsize or theirs may be Strides: how the bytes lie here from ptr on, and at the peer from the start "
+    "of\nwhat it described. theirs=None: side by side.";
 constexpr const char* kLists =
     "\n\nLists or NumPy arrays. Raises RuntimeError unless all have num_iovs entries.";
 
@@ -75,19 +78,23 @@ Tensor tensor_for(const Row& row, nb::handle object) {
 template <class End>
 void bind_registered_access(PyClass& endpoint, const Row& row, const Names<End>& names) {
   const auto one = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
-                          std::uint64_t ptr, std::size_t size, const Blob& meta, const nb::object& stream,
-                          std::string_view priority, std::uint64_t rate, bool verify) {
+                          std::uint64_t ptr, const Amount& size, const Blob& meta, const nb::object& stream,
+                          std::string_view priority, std::uint64_t rate, bool verify, const Strides* theirs) {
     const How how{Stream(stream), priority_of(priority), rate, verify};
-    return End::carry_out(
-        plan_access(self, row.verb, conn_id, in_region(mr_id, ptr, size), BlobKind::kDescriptor, meta), how);
+    return End::carry_out(plan_access(self, row.verb, conn_id, in_region(mr_id, ptr, size).meeting(theirs),
+                                      BlobKind::kDescriptor, meta),
+                          how);
   };
   const auto tensor = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
                              nb::handle object, const Blob& meta, const nb::object& stream,
-                             std::string_view priority, std::uint64_t rate, bool verify) {
+                             std::string_view priority, std::uint64_t rate, bool verify,
+                             const Strides* theirs) {
     const Tensor all = tensor_for(row, object);
     const How how{Stream(stream, all), priority_of(priority), rate, verify};
     return End::carry_out(
-        plan_access(self, row.verb, conn_id, in_region(mr_id, all), BlobKind::kDescriptor, meta), how);
+        plan_access(self, row.verb, conn_id, in_region(row.verb, mr_id, all).meeting(theirs),
+                    BlobKind::kDescriptor, meta),
+        how);
   };
   const auto many = [&row](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids,
                            const Numbers& ptrs, const Numbers& sizes, const Blobs& blobs,
@@ -104,12 +111,13 @@ void bind_registered_access(PyClass& endpoint, const Row& row, const Names<End>&
   endpoint
       .def(names.one.c_str(), one, "conn_id"_a, "mr_id"_a, "ptr"_a, "size"_a, "meta"_a, nb::kw_only(),
            "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
-           (text + kHowText).c_str())
+           "theirs"_a = nb::none(), (text + kHowText + kTheirs).c_str())
       .def(names.one.c_str(), one, "conn_id"_a, "mr_id"_a, nb::arg(row.pointer), "size"_a, "slot_item"_a,
-           nb::kw_only(), "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false)
+           nb::kw_only(), "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
+           "theirs"_a = nb::none())
       .def(names.one.c_str(), tensor, "conn_id"_a, "mr_id"_a, "tensor"_a, "meta"_a, nb::kw_only(),
            "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
-           (std::string(kTensor) + kTensorStream).c_str())
+           "theirs"_a = nb::none(), (std::string(kTensor) + kTensorStream).c_str())
       .def(names.many.c_str(), many, "conn_id"_a, "mr_id_v"_a, "ptr_v"_a, "size_v"_a, "meta_blob_v"_a,
            "num_iovs"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(), "priority"_a = "normal",
            "rate"_a = 0, "verify"_a = false,
@@ -123,21 +131,23 @@ void bind_registered_access(PyClass& endpoint, const Row& row, const Names<End>&
 
 template <class End>
 void bind_access_by_address(PyClass& endpoint, const Row& row, const Names<End>& names) {
-  const auto one = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr, std::size_t size,
-                          const Blob& info, const nb::object& stream, std::string_view priority,
-                          std::uint64_t rate, bool verify) {
+  const auto one = [&row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr,
+                          const Amount& size, const Blob& info, const nb::object& stream,
+                          std::string_view priority, std::uint64_t rate, bool verify, const Strides* theirs) {
     const How how{Stream(stream), priority_of(priority), rate, verify};
     return End::carry_out(
-        plan_access(self, row.verb, conn_id, at_address(ptr, size), BlobKind::kTicket, info), how);
+        plan_access(self, row.verb, conn_id, at_address(ptr, size).meeting(theirs), BlobKind::kTicket, info),
+        how);
   };
   const auto tensor = [&row](BlobKind kind) {
-    return
-        [&row, kind](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object, const Blob& blob,
-                     const nb::object& stream, std::string_view priority, std::uint64_t rate, bool verify) {
-          const Tensor all = tensor_for(row, object);
-          const How how{Stream(stream, all), priority_of(priority), rate, verify};
-          return End::carry_out(plan_access(self, row.verb, conn_id, at_address(all), kind, blob), how);
-        };
+    return [&row, kind](const PyEndpoint& self, std::uint64_t conn_id, nb::handle object, const Blob& blob,
+                        const nb::object& stream, std::string_view priority, std::uint64_t rate, bool verify,
+                        const Strides* theirs) {
+      const Tensor all = tensor_for(row, object);
+      const How how{Stream(stream, all), priority_of(priority), rate, verify};
+      return End::carry_out(
+          plan_access(self, row.verb, conn_id, at_address(row.verb, all).meeting(theirs), kind, blob), how);
+    };
   };
   const auto many = [&row](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ptrs,
                            const Numbers& sizes, const Blobs& infos, const nb::object& stream,
@@ -154,12 +164,13 @@ void bind_access_by_address(PyClass& endpoint, const Row& row, const Names<End>&
   endpoint
       .def(names.one.c_str(), tensor(BlobKind::kDescriptor), "conn_id"_a, "tensor"_a, "meta"_a, nb::kw_only(),
            "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
-           of_tensor.c_str())
+           "theirs"_a = nb::none(), of_tensor.c_str())
       .def(names.one_ipc.c_str(), one, "conn_id"_a, "ptr"_a, "size"_a, "info"_a, nb::kw_only(),
-           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false, text.c_str())
+           "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
+           "theirs"_a = nb::none(), (text + kTheirs).c_str())
       .def(names.one_ipc.c_str(), tensor(BlobKind::kTicket), "conn_id"_a, "tensor"_a, "info"_a, nb::kw_only(),
            "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false,
-           of_tensor.c_str())
+           "theirs"_a = nb::none(), of_tensor.c_str())
       .def(names.many_ipc.c_str(), many, "conn_id"_a, "ptr_v"_a, "size_v"_a, "info_v"_a, nb::kw_only(),
            "stream"_a = nb::none(), "priority"_a = "normal", "rate"_a = 0, "verify"_a = false, text.c_str());
 }
@@ -171,7 +182,7 @@ void bind_messages(PyClass& endpoint, const Row& row, const Names<End>& names) {
   };
   const auto one = [carry_out](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
                                std::uint64_t ptr, std::size_t size) {
-    return carry_out(self, conn_id, in_region(mr_id, ptr, size));
+    return carry_out(self, conn_id, in_region(mr_id, ptr, {size}));
   };
   const auto many = [carry_out](const PyEndpoint& self, std::uint64_t conn_id, const Numbers& ids,
                                 const Numbers& ptrs, const Numbers& sizes,
@@ -181,16 +192,16 @@ void bind_messages(PyClass& endpoint, const Row& row, const Names<End>& names) {
   const auto tensor = [carry_out, &row](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t mr_id,
                                         nb::handle object) {
     const Tensor all = tensor_for(row, object);
-    return carry_out(self, conn_id, in_region(mr_id, all));
+    return carry_out(self, conn_id, in_region(row.verb, mr_id, all));
   };
   const auto by_address = [carry_out](const PyEndpoint& self, std::uint64_t conn_id, std::uint64_t ptr,
                                       std::size_t size) {
-    return carry_out(self, conn_id, at_address(ptr, size));
+    return carry_out(self, conn_id, at_address(ptr, {size}));
   };
   const auto tensor_by_address = [carry_out, &row](const PyEndpoint& self, std::uint64_t conn_id,
                                                    nb::handle object) {
     const Tensor all = tensor_for(row, object);
-    return carry_out(self, conn_id, at_address(all));
+    return carry_out(self, conn_id, at_address(row.verb, all));
   };
   const std::string of_tensor = std::string(kTensor) + "Memory on\na GPU is taken to be ready.";
   const std::string of_unregistered = of_tensor + " It need not be registered.";

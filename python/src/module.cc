@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include "convert/strides.h"
 #include "state.h"
 
 NB_MODULE(_p2p, module) {
@@ -37,6 +38,7 @@ NB_MODULE(_p2p, module) {
       "_name_gpus_by_bdf", [](bool on) { set_gpu_naming(on ? GpuNaming::kBdf : GpuNaming::kIndex); }, "on"_a,
       "For uccl.p2p: how results and metadata name GPUs.");
 
+  bind_strides(module);
   PyClass endpoint(module, "Endpoint", nb::is_weak_referenceable(),
                    "All that this process needs to move bytes to and from others. Any number of threads.");
   bind_life(endpoint);

@@ -9,16 +9,23 @@ namespace p2p::python {
 namespace nb = nanobind;
 namespace {
 
-Local one_span(std::uint64_t mr_id, std::uint64_t address, std::size_t size, bool by_address) {
-  Local local{.spans = {}, .by_address = by_address};
-  local.spans.resize(1)[0] = local_span(mr_id, address, size);
+Local one_span(std::uint64_t mr_id, std::uint64_t address, const Amount& amount, bool by_address) {
+  Local local{.spans = {}, .by_address = by_address, .strides = amount.strides};
+  local.spans.resize(1)[0] = local_span(mr_id, address, amount.bytes);
+  if (by_address && amount.strides) {
+    const auto [lowest, size] = strided_range(address, *amount.strides);
+    local.around = local_span(mr_id, lowest, size);
+  }
   return local;
 }
 
-/// Runs become spans; a tensor of one run is one span.
-Local runs_of(std::uint64_t mr_id, const Tensor& tensor, bool by_address) {
+/// One span where the tensor is one run, or strided and the verb takes that; else its runs.
+Local pieces_of(Verb verb, std::uint64_t mr_id, const Tensor& tensor, bool by_address) {
   const Layout& layout = tensor.layout;
-  if (layout.one_run()) return one_span(mr_id, tensor.address, tensor.bytes, by_address);
+  if (layout.one_run()) return one_span(mr_id, tensor.address, {tensor.bytes}, by_address);
+  const bool one_sided = verb == Verb::kWrite || verb == Verb::kRead;
+  const auto strides = one_sided ? layout.strides() : std::nullopt;
+  if (strides) return one_span(mr_id, tensor.address, {tensor.bytes, strides}, by_address);
   Local local{.spans = {}, .by_address = by_address};
   if (by_address) {
     const auto [lowest, size] = tensor.range();
@@ -72,15 +79,17 @@ TransferTable::Kind kind_of(Verb verb) {
 
 }  // namespace
 
-Local in_region(std::uint64_t mr_id, std::uint64_t address, std::size_t size) {
-  return one_span(mr_id, address, size, false);
+Local in_region(std::uint64_t mr_id, std::uint64_t address, const Amount& amount) {
+  return one_span(mr_id, address, amount, false);
 }
 
-Local at_address(std::uint64_t address, std::size_t size) { return one_span(0, address, size, true); }
+Local at_address(std::uint64_t address, const Amount& amount) { return one_span(0, address, amount, true); }
 
-Local in_region(std::uint64_t mr_id, const Tensor& tensor) { return runs_of(mr_id, tensor, false); }
+Local in_region(Verb verb, std::uint64_t mr_id, const Tensor& tensor) {
+  return pieces_of(verb, mr_id, tensor, false);
+}
 
-Local at_address(const Tensor& tensor) { return runs_of(0, tensor, true); }
+Local at_address(Verb verb, const Tensor& tensor) { return pieces_of(verb, 0, tensor, true); }
 
 Local in_regions(const Numbers& ids, const Numbers& addresses, const Numbers& sizes,
                  std::optional<std::size_t> num_iovs) {
@@ -125,6 +134,14 @@ Transfer Plan::post(const How& how, std::uint64_t id) const {
                             .priority = how.priority,
                             .rate = how.rate,
                             .verify = how.verify};
+  if (strides || theirs) {
+    const LocalSpan& mine = (*local)[0];
+    const RemoteSpan& their = (*remote)[0];
+    const LocalStrided here{mine.region, mine.data, strides.value_or(Strides{.block = mine.size})};
+    const RemoteStrided there{their.region, their.address, theirs.value_or(Strides{.block = their.size})};
+    return verb == Verb::kWrite ? connection.write(std::span(&here, 1), std::span(&there, 1), options)
+                                : connection.read(std::span(&here, 1), std::span(&there, 1), options);
+  }
   switch (verb) {
     case Verb::kWrite: return connection.write(*local, *remote, options);
     case Verb::kRead: return connection.read(*local, *remote, options);
@@ -146,6 +163,8 @@ Result<Plan> open_plan(const PyEndpoint& self, Verb verb, std::uint64_t conn_id)
 Result<Plan> with_memory(Plan plan, Local local) {
   const MemoryTable& memory = plan.state->memory;
   plan.local = std::move(local.spans);
+  plan.strides = local.strides;
+  plan.theirs = local.theirs;
   if (local.by_address) {
     // A tensor's runs take one registration, not one each.
     auto held = plan.state->engine.cover(local.around ? std::span(&*local.around, 1) : *plan.local);
@@ -159,6 +178,21 @@ Result<Plan> with_memory(Plan plan, Local local) {
     if (Status good = memory.check(*plan.local); !good) return tl::unexpected(std::move(good.error()));
   }
   return plan;
+}
+
+Status import_strided(const Connection& connection, BlobKind kind, const Blob& blob, const Local& local,
+                      Recycled<RemoteSpan>& into) {
+  if ((*local.spans).size() != 1) {
+    return tl::unexpected(
+        Error{ErrorCode::kInvalidArgument,
+              "theirs: memory here that is more than rows of blocks has no strides to meet"});
+  }
+  const auto [before, size] = strided_range(0, *local.theirs);
+  if (before != 0) {
+    return tl::unexpected(Error{ErrorCode::kOutOfRange, "theirs: begins before what the peer described"});
+  }
+  const LocalSpan all{.size = size};
+  return import_blobs(connection, kind, blob, {&all, 1}, into);
 }
 
 bool finish(Result<Plan> plan, const How& how) {

@@ -7,12 +7,14 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "convert/blobs.h"
 #include "convert/sequences.h"
 #include "convert/streams.h"
+#include "convert/strides.h"
 #include "convert/tensors.h"
 #include "state.h"
 
@@ -24,14 +26,23 @@ enum class Verb { kWrite, kRead, kSend, kReceive };
 struct Local {
   Recycled<LocalSpan> spans;
   bool by_address = false;
-  std::optional<LocalSpan> around{};  ///< of several spans by address: what is registered for them all
-};
-Local in_region(std::uint64_t mr_id, std::uint64_t address, std::size_t size);
-Local at_address(std::uint64_t address, std::size_t size);
+  std::optional<LocalSpan> around{};  ///< of memory with gaps by address: what is registered for all of it
+  std::optional<Strides> strides{};   ///< how the bytes of the only span lie, if not side by side
+  std::optional<Strides> theirs{};    ///< how they lie at the peer, likewise
 
-/// A tensor's runs, in the order of its indices.
-Local in_region(std::uint64_t mr_id, const Tensor& tensor);
-Local at_address(const Tensor& tensor);
+  /// With that; null: side by side.
+  Local meeting(const Strides* strides_there) && {
+    if (strides_there != nullptr) theirs = *strides_there;
+    return std::move(*this);
+  }
+};
+Local in_region(std::uint64_t mr_id, std::uint64_t address, const Amount& amount);
+Local at_address(std::uint64_t address, const Amount& amount);
+
+/// A tensor, in the order of its indices: its runs, or strided where two levels hold it and `verb` takes
+/// that.
+Local in_region(Verb verb, std::uint64_t mr_id, const Tensor& tensor);
+Local at_address(Verb verb, const Tensor& tensor);
 
 /// Lists of one length, else they raise.
 Local in_regions(const Numbers& ids, const Numbers& addresses, const Numbers& sizes,
@@ -56,6 +67,8 @@ struct Plan {
   std::shared_ptr<const Link> link;
   Recycled<LocalSpan> local;
   Recycled<RemoteSpan> remote;                      ///< none of two-sided calls
+  std::optional<Strides> strides{};                 ///< of the only span here
+  std::optional<Strides> theirs{};                  ///< of the only span there
   std::vector<std::shared_ptr<MemoryRegion>> held;  ///< of memory named by address, until it is posted
 
   /// `id`: what traces call it.
@@ -75,6 +88,10 @@ inline Result<Plan> plan_message(const PyEndpoint& self, Verb verb, std::uint64_
   });
 }
 
+/// The peer's memory where it is strided, in what the blob describes.
+Status import_strided(const Connection& connection, BlobKind kind, const Blob& blob, const Local& local,
+                      Recycled<RemoteSpan>& into);
+
 /// Of a one-sided call: a blob for each span, or one for all of them. Raises for what are no blobs.
 template <class List>
 Result<Plan> plan_access(const PyEndpoint& self, Verb verb, std::uint64_t conn_id, Local local, BlobKind kind,
@@ -82,7 +99,14 @@ Result<Plan> plan_access(const PyEndpoint& self, Verb verb, std::uint64_t conn_i
   raise_unless(same_length({count_of(blobs, *local.spans)}, (*local.spans).size()).map([](std::size_t) {}));
   Result<Plan> plan = open_plan(self, verb, conn_id);
   if (!plan) return plan;
-  Status known = import_blobs(plan->link->connection, kind, blobs, *local.spans, plan->remote);
+  const Connection& connection = plan->link->connection;
+  Status known;
+  if constexpr (std::is_same_v<List, Blob>) {
+    known = local.theirs ? import_strided(connection, kind, blobs, local, plan->remote)
+                         : import_blobs(connection, kind, blobs, *local.spans, plan->remote);
+  } else {
+    known = import_blobs(connection, kind, blobs, *local.spans, plan->remote);
+  }
   if (!known) return tl::unexpected(std::move(known.error()));
   return with_memory(std::move(*plan), std::move(local));
 }

@@ -209,3 +209,82 @@ def test_coroutines(fast_pair):
         assert (into[..., ::2] == grid[..., ::2]).all() and not into[..., 1::2].any()
 
     asyncio.run(run())
+
+
+def random_strides(random, size, room):
+    """Where the first block of some Strides of ``size`` bytes is in ``room`` bytes, and they."""
+    divisors = [n for n in range(1, size + 1) if size % n == 0]
+    while True:
+        block = int(random.choice(divisors))
+        count = int(random.choice([n for n in divisors if size // block % n == 0]))
+        rows = size // block // count
+        stride = block + int(random.integers(0, 40)) * int(random.integers(2))
+        row_stride = stride * count + int(random.integers(0, 300))
+        if row_stride * rows <= room:
+            start = int(random.integers(0, room - row_stride * rows + 1))
+            return start, p2p.Strides(block, count, stride, rows, row_stride)
+
+
+def places(start, strides):
+    """The index of each byte, in order."""
+    rows, blocks, inner = np.arange(strides.rows), np.arange(strides.count), np.arange(strides.block)
+    rows, blocks = rows[:, None, None] * strides.row_stride, blocks[:, None] * strides.stride
+    return (start + rows + blocks + inner).reshape(-1)
+
+
+def test_random_strides_on_both_sides(pair):
+    random = np.random.default_rng(6)
+    ep, conn, room = pair.ep, pair.conn, 1 << 15
+    region, theirs = pair.other.memory("m", room)
+    there = np.zeros(room, np.uint8)
+    for case in range(CASES):
+        here = random.integers(0, 256, room, np.uint8)
+        pair.arrays.append(here)
+        size = int(random.integers(1, 3000))
+        (start, mine), (begin, their) = random_strides(random, size, room), random_strides(random, size, room)
+        assert mine.bytes == their.bytes == size
+        ok, blob = pair.other.call("advertise", 0, region, theirs + begin, room - begin)
+        assert ok
+        address = here.ctypes.data + start
+        ok, mr_id = ep.reg(here)
+        assert ok
+        suffix = ("", "_async")[case % 2]
+        assert awaited(ep, getattr(ep, f"write{suffix}")(conn, mr_id, address, mine, blob, theirs=their))
+        there[places(begin, their)] = here[places(start, mine)]
+        assert pair.other.contents("m") == there.tobytes(), (mine, their)
+        here[:] = 0
+        expected = here.copy()
+        expected[places(start, mine)] = there[places(begin, their)]
+        assert awaited(ep, getattr(ep, f"read{suffix}")(conn, mr_id, address, mine, blob, theirs=their))
+        assert here.tobytes() == expected.tobytes()
+        ep.dereg(mr_id)
+
+
+def test_strides_that_do_not_fit_are_refused(fast_pair):
+    ep, conn = fast_pair.ep, fast_pair.conn
+    array, mr_id, address = fast_pair.memory(4096, 7)
+    region, theirs = fast_pair.other.memory("m", 4096)
+    ok, blob = fast_pair.other.call("advertise", 0, region, theirs, 1000)
+    assert ok
+    rows = p2p.Strides(block=10, count=50, stride=20)
+    assert (rows.block, rows.count, rows.stride, rows.rows, rows.row_stride, rows.bytes) == (10, 50, 20, 1, 0, 500)
+    for ptr, size, their, why in (
+        (address, rows, p2p.Strides(10, 51, 20), "describes 1000"),
+        (address, rows, p2p.Strides(10, 50, -20), "begins before"),
+        (address, rows, p2p.Strides(10, 49, 20), "490 bytes, and 500"),
+        (address, rows, p2p.Strides(10, 50, 9), "overlap"),
+        (address + 4096 - 989, rows, None, "local region"),
+        (address, p2p.Strides(1, 1 << 23, 2), None, "describes 1000"),
+    ):
+        assert not ep.write(conn, mr_id, ptr, size, blob, theirs=their)
+        assert why in p2p.last_error()
+    with pytest.raises(ValueError, match="more bytes than memory can have"):
+        p2p.Strides(1 << 40, 1 << 40)
+    with pytest.raises(TypeError):
+        ep.write(conn, mr_id, address, 1.5, blob)
+    assert ep.write(conn, mr_id, address + 4096 - 990, rows, blob, theirs=rows), p2p.last_error()
+    expected = np.zeros(4096, np.uint8)
+    expected[places(0, rows)] = array[places(4096 - 990, rows)]
+    assert fast_pair.other.contents("m") == expected.tobytes()
+    deep = np.zeros((3, 4, 5, 6), np.uint8)[:, ::2, ::2, ::2]
+    assert not ep.write(conn, deep, blob, theirs=rows) and "more than rows of blocks" in p2p.last_error()

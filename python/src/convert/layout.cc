@@ -53,6 +53,16 @@ std::size_t Layout::runs() const {
   return count;
 }
 
+std::optional<Strides> Layout::strides() const {
+  if (along_.empty() || along_.size() > 2) return std::nullopt;
+  Strides strides{.block = run_, .count = along_.back().extent, .stride = along_.back().stride};
+  if (along_.size() == 2) {
+    strides.rows = along_.front().extent;
+    strides.row_stride = along_.front().stride;
+  }
+  return strides;
+}
+
 bool Layout::overlaps() const {
   std::vector<Dimension> rising = along_;
   std::ranges::sort(rising, {}, distance);

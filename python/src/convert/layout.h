@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "p2p/strided.h"
 
 namespace p2p::python {
 
@@ -32,6 +35,9 @@ class Layout {
 
   /// How many runs there are; kMostRuns + 1 stands for all numbers above.
   std::size_t runs() const;
+
+  /// The runs as rows of blocks; nothing if they have more levels, or are one.
+  std::optional<Strides> strides() const;
 
   /// Whether elements may share bytes, as those of an array that is broadcast do.
   bool overlaps() const;
