@@ -2,8 +2,9 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/rails.sh [--cut] [MBITS...]
 # What p2p-perf moves over rails of such speeds at once (Mbit/s; by default four of 1000), of the sum that iperf3 moves
-# over the same ones with a stream on each. With --cut: the first rail is dark for a while, then down, in the middle of
-# writes and of reads; when the others carry theirs, and when all carry again (scripts/cut_rail.py). Two hosts as
+# over the same ones with a stream on each. With --cut: the first rail is dark for a while, then has a fiftieth of its
+# speed, then is down, in the middle of writes and of reads; when the others carry theirs, and when all carry again
+# (scripts/cut_rail.py). Two hosts as
 # network namespaces, joined by a cable a rail with `tc tbf` at both ends. Needs root, iperf3 or nft, and cores that are
 # idle. Uses the release preset's p2p-perf. RAILS_SECONDS, RAILS_DEPTH: how long it moves, and how much at a time.
 set -euo pipefail
@@ -61,12 +62,21 @@ engine() {
   perf_between 10.98.0.1 10.98.0.2 --transport tcp --op "$1" --size 64M --depth "$depth" --duration "$2"
 }
 
+# set_speed KBITS: a command that gives the first rail this speed.
+set_speed() {
+  local tbf="root tbf rate ${1}kbit burst 256k latency 50ms"
+  echo "for host in $left $right; do ip netns exec \$host tc qdisc change dev rail0 $tbf; done"
+}
+
 # The first rail is lost and comes back in the middle of an operation.
 cut_rail() {
   local operation=$1 loss=$2 cut back
   if [ "$loss" = dark ]; then # what comes over it is dropped on both hosts, and nobody is told
     cut="for host in $left $right; do ip netns exec \$host nft add rule ip dark come iifname rail0 drop; done"
     back="for host in $left $right; do ip netns exec \$host nft flush chain ip dark come; done"
+  elif [ "$loss" = slow ]; then
+    cut=$(set_speed $((speeds[0] * 20)))
+    back=$(set_speed $((speeds[0] * 1000)))
   else
     cut="ip -n $left link set rail0 down"
     back="ip -n $left link set rail0 up"
@@ -82,7 +92,7 @@ if [ "$cut" ]; then
     ip netns exec "$host" nft -f - <<<'table ip dark { chain come { type filter hook prerouting priority -300; }; }'
   done
   for operation in write read; do
-    for loss in dark down; do cut_rail "$operation" "$loss"; done
+    for loss in dark slow down; do cut_rail "$operation" "$loss"; done
   done
   exit
 fi

@@ -25,6 +25,15 @@ struct PathUse {
   bool send_waits = false;                  ///< bytes wait to leave, for which the peer has room
   bool unread = false;                      ///< bytes have come that this side has not taken
   std::chrono::microseconds round_trip{0};  ///< least seen; 0: not known, or it does not matter
+
+  /// So long nothing of what is to be sent has reached the other host, or a small part of what usually does;
+  /// 0: it moves, or there is nothing. Known where ChannelSetup::stalls is given.
+  std::chrono::milliseconds stalled_for{0};
+
+  /// It had better go another way, if there is one that moves.
+  bool stalled() const { return stalled_for >= kLeastStall && stalled_for >= 8 * round_trip; }
+
+  static constexpr std::chrono::milliseconds kLeastStall{300};
 };
 
 enum class ChannelState : std::uint8_t { kConnecting, kReady, kFailed };

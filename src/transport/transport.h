@@ -100,6 +100,10 @@ struct ChannelSetup {
   MessageListener* messages = nullptr;         ///< likewise; null: nobody listens
   std::shared_ptr<StreamPort> port = nullptr;  ///< where the peer may dial; null: nowhere
   std::vector<std::string> transports{};       ///< that both sides have, as far as is known when it is opened
+
+  /// There are channels over other rails besides: called, by whoever moves this one, again and again while it
+  /// is stalled as its PathUse says. Null: nobody asks.
+  std::function<void()> stalls{};
 };
 
 /// One fabric in this process. Every call is thread-safe.

@@ -1,5 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-// Two rails, of which one goes dark or down in the middle of whatever is under way, and comes back.
+// Two rails, of which one goes dark or down, or becomes very slow, in the middle of whatever is under way,
+// and comes back.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,13 +22,15 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kSize = std::size_t{16} << 20;
 constexpr int kLost = 2;  // the rail that is
+constexpr const char* kSpeed = "400mbit";
+constexpr const char* kSlowSpeed = "4mbit";
 
 /// What happens to a rail, and in the middle of what.
 class RailsTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
-    rails_.emplace(std::vector<std::string>{"400mbit", "400mbit"});
+    rails_.emplace(std::vector<std::string>{kSpeed, kSpeed});
     ASSERT_TRUE(is_ok(rails_->made()));
     left_.emplace(plan(Rails::kLeftAddress), rails_->left());
     right_.emplace(plan(Rails::kRightAddress), rails_->right());
@@ -43,14 +46,18 @@ class RailsTest : public ::testing::TestWithParam<std::tuple<const char*, const 
     plan.transport = "tcp";
     plan.address = address;
     plan.streams = 1;
+    plan.keepalive = keepalive_;
     plan.workers = kSharingWorkers;  // both rails write the same memory, one after the other
     plan.interfaces = rails_->interfaces();
     return plan;
   }
 
   void set_lost(bool lost) {
-    if (std::string(std::get<0>(GetParam())) == "dark") {
+    const std::string loss = std::get<0>(GetParam());
+    if (loss == "dark") {
       rails_->set_dark(kLost, lost);
+    } else if (loss == "slow") {
+      rails_->set_speed(kLost, lost ? kSlowSpeed : kSpeed);
     } else {
       rails_->set_down(kLost, lost);
     }
@@ -92,6 +99,7 @@ class RailsTest : public ::testing::TestWithParam<std::tuple<const char*, const 
     EXPECT_TRUE(seen.starts_with(wanted)) << seen;
   }
 
+  std::chrono::milliseconds keepalive_ = EndpointPlan{}.keepalive;
   std::optional<Rails> rails_;
   std::optional<Peer> left_, right_;
   std::uint64_t connection_ = 0;
@@ -129,6 +137,33 @@ TEST_P(RailsTest, NothingFailsWhileOneIsLostAndItCarriesAgainOnceItIsBack) {
     expect_moved(seed + 10);
   }
 }
+
+// Nobody is taken for dead while it lasts.
+class StalledRailTest : public RailsTest {
+ protected:
+  StalledRailTest() { keepalive_ = 2 * kLimit; }
+};
+
+TEST_P(StalledRailTest, TheOtherSoonCarriesWhatItHad) {
+  fill_source(1);
+  std::vector<std::uint64_t> transfers;
+  for (int i = 0; i != 4; ++i) transfers.push_back(start());
+  EXPECT_TRUE(is_ok(left_->wait(transfers.front())));
+  ASSERT_NO_FATAL_FAILURE(set_lost(true));
+  const auto lost_at = Clock::now();
+  for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(left_->wait(one)));
+  EXPECT_LT(Clock::now() - lost_at, std::chrono::seconds(3) + kMargin);
+  expect_moved(1);
+  ASSERT_NO_FATAL_FAILURE(set_lost(false));
+  expect_channels("2 channels", kLimit);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stalled, StalledRailTest,
+                         ::testing::Combine(::testing::Values("dark", "slow"),
+                                            ::testing::Values("read", "write")),
+                         [](const auto& each) {
+                           return fmt::format("{}_{}", std::get<0>(each.param), std::get<1>(each.param));
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Lost, RailsTest,
                          ::testing::Combine(::testing::Values("dark", "down"),

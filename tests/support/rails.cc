@@ -18,7 +18,7 @@ Rails::Rails(const std::vector<std::string>& speeds)
     join(right_, i, "r", kRightNet);
     route(left_, i, kLeftNet, kRightNet);
     route(right_, i, kRightNet, kLeftNet);
-    if (i != 0) slow_down(i, speeds[static_cast<std::size_t>(i) - 1]);
+    if (i != 0) slow_down(i, speeds[static_cast<std::size_t>(i) - 1], "add");
   }
 }
 
@@ -40,6 +40,8 @@ void Rails::set_down(int rail, bool down) {
   must({"ip", "-n", left_, "link", "set", fmt::format("e{}", rail), down ? "down" : "up"});
   if (!down) route(left_, rail, kLeftNet, kRightNet);
 }
+
+void Rails::set_speed(int rail, const std::string& speed) { slow_down(rail, speed, "change"); }
 
 void Rails::take_address(bool right, int rail) {
   must({"ip", "-n", right ? right_ : left_, "addr", "del",
@@ -105,10 +107,10 @@ void Rails::route(const std::string& host, int i, int from, int to) {
         fmt::format("10.{}.{}.2", from, i)});
 }
 
-void Rails::slow_down(int i, const std::string& speed) {
+void Rails::slow_down(int i, const std::string& speed, const char* how) {
   if (speed.empty()) return;
   for (const char* side : {"l", "r"}) {
-    must({"ip", "netns", "exec", router_, "tc", "qdisc", "add", "dev", fmt::format("{}{}", side, i), "root",
+    must({"ip", "netns", "exec", router_, "tc", "qdisc", how, "dev", fmt::format("{}{}", side, i), "root",
           "tbf", "rate", speed, "burst", "256k", "latency", "50ms"});
   }
 }

@@ -28,6 +28,9 @@ class Rails : public Hosts {
   /// The left host's interface is down, or up again.
   void set_down(int rail, bool down);
 
+  /// A rail that had a speed has this one now, in both directions.
+  void set_speed(int rail, const std::string& speed);
+
   /// An address of the host on the right, or on the left, is gone for good.
   void take_address(bool right, int rail);
 
@@ -49,7 +52,7 @@ class Rails : public Hosts {
 
   void join(const std::string& host, int i, const char* side, int net);
   void route(const std::string& host, int i, int from, int to);
-  void slow_down(int i, const std::string& speed);
+  void slow_down(int i, const std::string& speed, const char* how);
 
   /// The router lets no packet through that one of these fits, as nft has it.
   void drop(const std::vector<std::string>& matches);

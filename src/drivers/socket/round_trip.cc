@@ -1,10 +1,13 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "drivers/socket/round_trip.h"
 
+#include <linux/sockios.h>
 #include <linux/tcp.h>  // whose tcp_info is longer than the one of netinet/tcp.h, which cannot be had besides
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+
+#include <algorithm>
 
 namespace p2p::socket {
 
@@ -16,13 +19,16 @@ bool look(int fd, tcp_info& info) {
   return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
 }
 
+// Of what was never measured the kernel says that it takes for ever.
+std::chrono::microseconds round_trip_of(const tcp_info& info) {
+  return std::chrono::microseconds(info.tcpi_min_rtt == ~0U ? 0U : info.tcpi_min_rtt);
+}
+
 }  // namespace
 
 std::chrono::microseconds least_round_trip(int fd) {
   tcp_info info{};
-  if (!look(fd, info)) return {};
-  // Of what was never measured the kernel says that it takes for ever.
-  return std::chrono::microseconds(info.tcpi_min_rtt == ~0U ? 0U : info.tcpi_min_rtt);
+  return look(fd, info) ? round_trip_of(info) : std::chrono::microseconds(0);
 }
 
 std::uint64_t bytes_on_path(int fd) {
@@ -33,13 +39,17 @@ std::uint64_t bytes_on_path(int fd) {
 Traffic traffic_of(int fd) {
   tcp_info info{};
   int unread = 0;
-  if (!look(fd, info) || ::ioctl(fd, FIONREAD, &unread) != 0) return {};
+  int outstanding = 0;
+  if (!look(fd, info) || ::ioctl(fd, FIONREAD, &unread) != 0 || ::ioctl(fd, SIOCOUTQ, &outstanding) != 0)
+    return {};
+  const auto waiting = static_cast<std::uint64_t>(outstanding);
   return {.acknowledged = info.tcpi_bytes_acked,
           .received = info.tcpi_bytes_received,
-          .in_flight = std::uint64_t{info.tcpi_unacked} * info.tcpi_snd_mss,
+          .in_flight = waiting - std::min<std::uint64_t>(waiting, info.tcpi_notsent_bytes),
           .unsent = info.tcpi_notsent_bytes,
           .window = info.tcpi_snd_wnd,
-          .unread = static_cast<std::uint64_t>(unread)};
+          .unread = static_cast<std::uint64_t>(unread),
+          .round_trip = round_trip_of(info)};
 }
 
 }  // namespace p2p::socket

@@ -20,6 +20,10 @@ struct Traffic {
   std::uint64_t unsent = 0;  ///< given to the kernel, which has not sent them once
   std::uint64_t window = 0;  ///< that the other side offers
   std::uint64_t unread = 0;
+  std::chrono::microseconds round_trip{0};  ///< as of `least_round_trip`
+
+  /// As good as: the other side's thread is behind.
+  bool window_full() const { return in_flight + (std::uint64_t{64} << 10) >= window; }
 };
 Traffic traffic_of(int fd);
 

@@ -35,6 +35,19 @@ std::shared_ptr<Lane> make_lane(const ChannelPool::Setup& setup, const Capabilit
                                 setup.bulk, later);
 }
 
+/// Has the lane look, on the reactor's thread, whether what a stalled channel has could go by another rail.
+std::function<void()> leave_stalled(const std::shared_ptr<Lane>& lane, Reactor& reactor) {
+  return [weak = std::weak_ptr(lane), &reactor] {
+    reactor.post([weak] {
+      if (const auto found = weak.lock()) found->runners().give_up_stalled();
+    });
+  };
+}
+
+Worker& least_loaded(const std::vector<std::shared_ptr<Worker>>& workers) {
+  return **std::ranges::min_element(workers, {}, [](const auto& worker) { return worker->load(); });
+}
+
 /// Has a channel take a message of its twin.
 std::function<Status(Channel&)> hearing(Bytes message) {
   return [message = std::move(message)](Channel& channel) { return channel.on_control(message); };
@@ -78,17 +91,15 @@ Result<std::shared_ptr<ChannelRunner>> ChannelPool::open_runner(const Rail& rail
        .control = control.get(),
        .messages = port.get(),
        .port = setup_.context->port,
-       .transports = setup_.transports});
+       .transports = setup_.transports,
+       .stalls = stalls_});
   if (!channel) return tl::unexpected(channel.error());
   ChannelRunner::Setup made{rail.name, std::move(control), std::move(*channel),
                             nullptr,   setup_.fence,       std::move(port)};
   made.transport = transport().name();
   made.number = number;
   made.report = [report = setup_.report, number](const Status& status) { report(number, status); };
-  const auto& workers = setup_.context->workers;
-  Worker& worker = **std::min_element(workers.begin(), workers.end(),
-                                      [](const auto& a, const auto& b) { return a->load() < b->load(); });
-  return std::make_shared<ChannelRunner>(worker, lane_, std::move(made));
+  return std::make_shared<ChannelRunner>(least_loaded(setup_.context->workers), lane_, std::move(made));
 }
 
 /// The channels that are opened without being asked for, then the surplus ones, which the rails have in
@@ -101,6 +112,7 @@ void ChannelPool::plan(std::size_t most) {
     states_.add(kind);
   };
   const std::vector<Rail> rails = transport().rails(setup_.peer.path);
+  if (rails.size() > 1) stalls_ = leave_stalled(lane_, *setup_.context->reactor);
   for (const Rail& rail : rails) {
     const unsigned channels = transport().channels_per_rail(rail);
     for (unsigned i = 0; i != channels; ++i) {

@@ -165,6 +165,7 @@ class ChannelPool {
 
   Setup setup_;
   const std::shared_ptr<Lane> lane_;
+  std::function<void()> stalls_;  // null: of one rail
   ChannelStates states_;
   std::vector<Place> places_;
   std::vector<std::shared_ptr<ChannelRunner>> trash_;

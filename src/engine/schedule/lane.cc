@@ -5,6 +5,15 @@
 #include <utility>
 
 namespace p2p::engine {
+namespace {
+
+void wake_idle(const RunnerList& runners, PostUnlockActions& actions) {
+  auto idle = runners.idle();
+  if (idle) actions.call([idle = std::move(idle)] { idle->signal(); });
+}
+
+}  // namespace
+
 std::shared_ptr<ChannelRunner> Lane::submit(WorkItem item, PostUnlockActions& actions) {
   if (const StreamDependency* const dependency = item.request->dependency()) {
     const Result<bool> met = dependency->met();
@@ -81,8 +90,9 @@ std::shared_ptr<ChannelRunner> Lane::submit_dependent(WorkItem item, PostUnlockA
 // transfer waits for the item that such a one has.
 std::uint64_t Lane::most_bytes(const ChannelRunner& runner) const {
   const std::uint64_t most = policy().limits.bytes;
-  if (!small_.load(std::memory_order_relaxed)) return most;
-  return std::min(most, item_for(runner.pace().rate()));
+  const double rate = runner.pace().rate();
+  if (small_.load(std::memory_order_relaxed)) return std::min(most, item_for(rate));
+  return runners_.of_several_rails() ? rail_item_for(rate, most) : most;
 }
 
 // The other one looks by itself when something of it ends, and is woken if it has nothing under way.
@@ -90,6 +100,8 @@ bool Lane::leaves_to_another(const ChannelRunner& runner, Priority priority, Pos
   if (!runners_.of_several_rails() && !small_.load(std::memory_order_relaxed)) return false;
   const auto now = Clock::now();
   Asking asking{.batch = queue_.next_bytes(priority, most_bytes(runner))};
+  if (runners_.of_several_rails() && probes(runner.pace(), asking.batch))
+    return wake_idle(runners_, actions), true;
   standings_.clear();
   for (const auto& one : runners_) {
     if (one.get() == &runner) asking.channel = standings_.size();
@@ -143,9 +155,7 @@ void Lane::give_back(const ChannelRunner& runner, WorkItem item, PostUnlockActio
 }
 
 void Lane::leave(PostUnlockActions& actions) const {
-  if (queued_.load() == 0) return;
-  auto idle = runners().idle();
-  if (idle) actions.call([idle = std::move(idle)] { idle->signal(); });
+  if (queued_.load() != 0) wake_idle(runners(), actions);
 }
 
 void Lane::retry(WorkItem item, const Error& why, PostUnlockActions& actions) {

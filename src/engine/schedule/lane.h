@@ -150,7 +150,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   void wake_when_due(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   bool leaves_to_another(const ChannelRunner& runner, Priority priority, PostUnlockActions& actions)
       P2P_REQUIRES(mutex_);
-  std::uint64_t most_bytes(const ChannelRunner& runner) const;
+  std::uint64_t most_bytes(const ChannelRunner& runner) const P2P_REQUIRES(mutex_);
   void note_bulk(std::uint64_t bytes, PostUnlockActions& actions);
 
   const Policy policy_;

@@ -6,13 +6,14 @@
 #include <string>
 
 #include "engine/schedule/lane_testing.h"
+#include "support/eventually.h"
 
 namespace p2p::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kOneBatch = std::size_t{1} << 20;
+constexpr std::size_t kOneBatch = std::size_t{256} << 10;
 
 // Two channels that are moved by hand, with room for a batch each.
 class RailsTest : public LaneTest {
@@ -69,7 +70,7 @@ class RailsTest : public LaneTest {
     turn(slow_);
     turn(fast_);
     const auto turns = Clock::now() - start;
-    const auto end = Clock::now() + 50 * turns + 100ms;
+    const auto end = Clock::now() + 50 * turns + 50ms;
     EXPECT_EQ(slow_.script->posts, 1U);
     EXPECT_EQ(fast_.script->posts, 1U);
     while (Clock::now() < end) turn(slow_);
@@ -100,6 +101,92 @@ TEST_F(RailsTest, ASlowOneLeavesTheLastBatchToAFastOne) {
   EXPECT_EQ(fast_.script->posts, 1U);
   ASSERT_TRUE(state->wait(0s));
   expect_arrived(1, kOneBatch);
+}
+
+TEST_F(RailsTest, OneOfUnknownSpeedHasOneBatchUntilItIsKnown) {
+  stop_rails();
+  make_rails();
+  slow_.script->window = 4;
+  slow_.script->hold = true;
+  const auto state = submit(1, 4 * kOneBatch);
+  turn(slow_);
+  turn(slow_);
+  EXPECT_EQ(slow_.script->posts, 1U);
+  for (int i = 0; i != 4; ++i) turn(fast_);
+  slow_.script->hold = false;
+  turn(slow_);
+  ASSERT_TRUE(state->wait(0s));
+  expect_arrived(1, 4 * kOneBatch);
+}
+
+TEST_F(RailsTest, ShortItemsGoWithoutKnowingTheSpeed) {
+  stop_rails();
+  make_rails();
+  slow_.script->window = 16;
+  slow_.script->hold = true;
+  std::vector<std::shared_ptr<TransferState>> states(16);
+  for (auto& state : states) state = submit(1, 60 << 10);  // the fast one takes some of them
+  turn(slow_);
+  EXPECT_EQ(slow_.script->posts + fast_.script->posts, states.size());
+  EXPECT_GT(slow_.script->posts * (60 << 10), kOneBatch);
+  slow_.script->hold = false;
+  turn(slow_);
+  for (const auto& state : states) EXPECT_TRUE(state->wait(0s));
+}
+
+// What a channel has that stands still, of a lane with one of another rail, or of the same.
+class StalledTest : public LaneTest {
+ protected:
+  void stall(const std::string& other_rail) {
+    stalled_ = add_channel("stalled");
+    other_ = add_channel(other_rail);
+    stalled_->hold = true;
+    other_->hold = true;
+    stalled_->stalled_for = 300ms;
+  }
+
+  void expect_given_up(bool given_up) {
+    const auto state = submit(8, 4096);
+    ASSERT_TRUE(testing::eventually([this] { return stalled_->posts != 0; }));
+    other_->hold = false;
+    lane_->runners().give_up_stalled();
+    if (!given_up) stalled_->hold = false;
+    ASSERT_TRUE(state->wait(10s));
+    EXPECT_TRUE(state->status());
+    EXPECT_EQ(lane_->runners().size(), given_up ? 1U : 2U);
+    EXPECT_EQ(lane_->retried() != 0, given_up);
+    expect_arrived(8, 4096);
+  }
+
+  std::shared_ptr<Script> stalled_, other_;
+};
+
+TEST_F(StalledTest, GoesAgainOverAnotherRail) {
+  stall("other");
+  expect_given_up(true);
+}
+
+TEST_F(StalledTest, StaysForLessThanTheTime) {
+  stall("other");
+  stalled_->stalled_for = 299ms;
+  expect_given_up(false);
+}
+
+TEST_F(StalledTest, StaysIfThereIsNoOtherRail) {
+  stall("stalled");
+  expect_given_up(false);
+}
+
+TEST_F(StalledTest, StaysIfNothingWasHeardOfTheOther) {
+  stall("other");
+  other_->heard = false;
+  expect_given_up(false);
+}
+
+TEST_F(StalledTest, StaysIfTheOtherStandsStillToo) {
+  stall("other");
+  other_->stalled_for = 1ms;
+  expect_given_up(false);
 }
 
 TEST_F(OneRailTest, OnAShortPathTheyAreTakenForAlike) {

@@ -27,6 +27,17 @@ std::uint64_t item_for(double rate) {
   return static_cast<std::uint64_t>(std::clamp(rate * kPieceTime, kLeastPiece, kMostPiece));
 }
 
+std::uint64_t rail_item_for(double rate, std::uint64_t most) {
+  const double bytes = rate == 0 ? kMostPiece : std::max(rate * kPieceTime, kLeastPiece);
+  return std::min(most, static_cast<std::uint64_t>(bytes));
+}
+
+// Short items say nothing of a channel's speed, however many of them are under way.
+bool probes(const RateEstimator& channel, std::uint64_t next_item) {
+  return channel.rate() == 0 && next_item >= RateEstimator::kLeastBytes &&
+         static_cast<double>(channel.flying()) >= kMostPiece;
+}
+
 Least least_queued(std::span<const RunnerLoad> channels, const Asking& asking) {
   Least least{.queued = 0, .best = asking.channel};
   const RunnerLoad& self = channels[asking.channel];

@@ -28,6 +28,12 @@ struct Least {
 /// known.
 std::uint64_t item_for(double rate);
 
+/// The same, of `most` at most, where there are several rails: a slow one is not at one batch for seconds.
+std::uint64_t rail_item_for(double rate, std::uint64_t most);
+
+/// A channel whose rate is not known has enough to find it out: it may be of a rail that has become slow.
+bool probes(const RateEstimator& channel, std::uint64_t next_item);
+
 Least least_queued(std::span<const RunnerLoad> channels, const Asking& asking);
 
 }  // namespace p2p::engine

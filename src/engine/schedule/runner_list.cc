@@ -81,6 +81,24 @@ void RunnerList::assist(const std::shared_ptr<ChannelRunner>& one, bool all, con
   }
 }
 
+void RunnerList::give_up_stalled() const {
+  std::vector<PathUse> uses;
+  for (const auto& runner : *runners_) uses.push_back(runner->path_use());
+  for (std::size_t i = 0; i != size(); ++i) {
+    if (!uses[i].stalled()) continue;
+    for (std::size_t j = 0; j != size(); ++j) {
+      if (at(i)->rail() == at(j)->rail() || uses[j].stalled_for.count() != 0) continue;
+      if (!at(j)->heard_within(uses[i].stalled_for)) continue;
+      at(i)->tell([time = uses[i].stalled_for](Channel& channel) -> Status {
+        channel.give_up({ErrorCode::kPeerGone,
+                         fmt::format("it stood still for {} ms while another rail moved", time.count())});
+        return {};
+      });
+      break;
+    }
+  }
+}
+
 std::size_t RunnerList::encrypted() const {
   return static_cast<std::size_t>(
       std::ranges::count_if(*runners_, [](const auto& runner) { return runner->encrypted(); }));

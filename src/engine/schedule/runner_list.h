@@ -59,6 +59,10 @@ class RunnerList {
   void assist(const std::shared_ptr<ChannelRunner>& one, bool all, const Policy& policy,
               const std::function<bool()>& through, ChannelRunner::Clock::time_point deadline) const;
 
+  /// Has channels that are stalled give up, so that what they have goes again over others, if of another rail
+  /// something was heard meanwhile and none of it stands still: a busy machine holds up all of them.
+  void give_up_stalled() const;
+
   /// How many of them are encrypted.
   std::size_t encrypted() const;
 

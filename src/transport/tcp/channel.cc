@@ -17,9 +17,7 @@ namespace {
 // Between processes of one host the kernel's own tuning starts too small.
 constexpr int kLocalBufferBytes = 4 << 20;
 
-// The peer's window is as good as full with less than that; its thread is behind then.
-constexpr std::uint64_t kWindowLeft = 64U << 10;
-// This side's is with so much: twice what the receiver lets come before it is woken.
+// This side's thread is behind with so much: twice what the receiver lets come before it is woken.
 constexpr std::uint64_t kMuchUnread = 512U << 10;
 
 }  // namespace
@@ -40,7 +38,7 @@ StreamChannel::StreamChannel(const ChannelSetup& setup, ChannelConfig config, so
       config_(std::move(config)),
       polls_(std::move(polls)),
       close_handshake_(setup.control),
-      liveness_(polls_, config_.keepalive),
+      liveness_(polls_, config_.keepalive, setup.stalls),
       description_(setup.rail.address),
       staging_(std::make_shared<device::Staging>(config_.staging, kStagingShare, config_.stages)),
       sender_(completions_, liveness_),
@@ -103,9 +101,10 @@ PathUse StreamChannel::path_use() const {
   const socket::Traffic traffic = socket::traffic_of(stream_->fd());
   return {.sent = traffic.acknowledged,
           .received = traffic.received,
-          .send_waits = traffic.unsent != 0 && traffic.in_flight + kWindowLeft < traffic.window,
+          .send_waits = traffic.unsent != 0 && !traffic.window_full(),
           .unread = traffic.unread >= kMuchUnread,
-          .round_trip = socket::least_round_trip(stream_->fd())};
+          .round_trip = traffic.round_trip,
+          .stalled_for = liveness_.stalled_for()};
 }
 
 ChannelState StreamChannel::state() const {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "drivers/socket/socket.h"
+#include "transport/channel.h"
 
 namespace p2p::tcp {
 namespace {
@@ -24,8 +25,20 @@ void Liveness::sent() {
   if (watching_) return;
   watching_ = true;
   answered_at_ = Clock::now();
-  next_look_ = next_look(answered_at_, answered_at_, silence_);
+  plan_look(answered_at_);
+}
+
+void Liveness::plan_look(Clock::time_point now) {
+  next_look_ = next_look(now, answered_at_, silence_);
+  if (stalls_) next_look_ = std::min(next_look_, now + StallMeter::kLook);
   polls_.set_alarm(next_look_);
+}
+
+void Liveness::look_for_stall(Clock::time_point now) {
+  const socket::Traffic traffic = socket::traffic_of(fd_);
+  stall_.look(now, traffic);
+  const PathUse use{.round_trip = traffic.round_trip, .stalled_for = stall_.stalled_for(now)};
+  if (use.stalled()) stalls_();
 }
 
 Status Liveness::check() {
@@ -45,9 +58,10 @@ Status Liveness::check() {
   }
   watching_ = answers->awaited || answers->waiting;
   if (watching_) {
-    next_look_ = next_look(now, answered_at_, silence_);
-    polls_.set_alarm(next_look_);
+    if (stalls_) look_for_stall(now);
+    plan_look(now);
   } else {
+    stall_.rest();
     polls_.clear_alarm();
   }
   return {};

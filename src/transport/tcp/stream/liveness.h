@@ -2,9 +2,12 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <utility>
 
 #include "drivers/socket/poll_set.h"
 #include "p2p/result.h"
+#include "transport/tcp/stream/stall_meter.h"
 
 namespace p2p::tcp {
 
@@ -16,10 +19,13 @@ std::chrono::steady_clock::time_point next_look(std::chrono::steady_clock::time_
 
 /// Whether the host at the other end of a stream still answers while bytes are on their way there. It is its
 /// kernel that answers: a peer that does not take its bytes, since it is slow or stopped, is alive. While
-/// nothing is on its way the kernel's keepalive watches. Uses the poll set's alarm.
+/// nothing is on its way the kernel's keepalive watches. Uses the poll set's alarm. With `stalls` it also
+/// looks whether what is sent stands still, and says so long before the time of silence is over
+/// (ChannelSetup).
 class Liveness {
  public:
-  Liveness(socket::PollSet& polls, std::chrono::milliseconds silence) : polls_(polls), silence_(silence) {}
+  Liveness(socket::PollSet& polls, std::chrono::milliseconds silence, std::function<void()> stalls = nullptr)
+      : polls_(polls), silence_(silence), stalls_(std::move(stalls)) {}
 
   void start(int fd) { fd_ = fd; }
 
@@ -29,11 +35,19 @@ class Liveness {
   /// kPeerGone if nothing has answered them for the time of silence. Cheap while no look is due.
   Status check();
 
+  /// As of PathUse.
+  std::chrono::milliseconds stalled_for() const { return stall_.stalled_for(Clock::now()); }
+
  private:
   using Clock = std::chrono::steady_clock;
 
+  void plan_look(Clock::time_point now);
+  void look_for_stall(Clock::time_point now);
+
   socket::PollSet& polls_;
   const std::chrono::milliseconds silence_;
+  const std::function<void()> stalls_;
+  StallMeter stall_;
   int fd_ = -1;
   bool watching_ = false;
   Clock::time_point next_look_;
