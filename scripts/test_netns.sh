@@ -24,12 +24,14 @@ export UCCL_P2P_KEY_FILE=$folder/key
 
 # What each of the two programs begins with, in its network namespace.
 server_pod=() client_pod=()
+server_memory=host
 
 # pair CLIENT_OPTIONS...: one server, one client; both must succeed.
 pair() {
   local words
   mkfifo "$folder/said"
-  ip netns exec "$right" "${server_pod[@]}" timeout 120 "$perf" server --listen 10.98.0.2 --port 0 --streams 3 >"$folder/said" &
+  ip netns exec "$right" "${server_pod[@]}" timeout 120 "$perf" server --listen 10.98.0.2 --port 0 --streams 3 \
+    --memory "$server_memory" >"$folder/said" &
   server=$!
   read -r -t 30 words <"$folder/said"
   rm "$folder/said"
@@ -58,6 +60,11 @@ export UCCL_P2P_SOCKET_DIR=$folder/sockets
 # By memory that both map: --transport cma fails a transfer for which that does not work.
 pair --transport cma --op write,read,send --size 1,4K,100001,1M,16M --duration 0.2
 pair --transport cma --op write,read,send --size 4K --blocks 2000 --duration 0.2
+# The server's memory is mapped by the client.
+server_memory=shared
+pair --transport cma --op write,read,send --size 1,4K,100001,1M,16M --duration 0.2
+pair --transport cma --op write,read --size 4K --blocks 2000 --duration 0.2 --memory shared
+server_memory=host
 # The server is a process of the host, which may reach into the pod; then both are.
 server_pod=("${user[@]}")
 pair --transport cma --op write,read,send --size 100001,1M --duration 0.2

@@ -7,12 +7,15 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "convert/tensors.h"
+#include "p2p/shared_memory.h"
 #include "plan.h"
 #include "state.h"
 
@@ -162,6 +165,43 @@ void bind_reg(PyClass& endpoint) {
           "read-only\nhere.");
 }
 
+/// Memory of p2p/shared_memory.h as Python has it: a buffer.
+struct SharedBuffer {
+  std::shared_ptr<std::byte> data;
+  std::size_t bytes = 0;
+};
+
+int fill_view(PyObject* self, Py_buffer* view, int flags) {
+  const auto* const buffer = nb::inst_ptr<SharedBuffer>(nb::handle(self));
+  return PyBuffer_FillInfo(view, self, buffer->data.get(), static_cast<Py_ssize_t>(buffer->bytes), 0, flags);
+}
+
+SharedBuffer allocate(PyEndpoint& self, std::size_t bytes) {
+  (void)self.state_or_raise();
+  return {value_or_raise(allocate_shared(bytes)), bytes};
+}
+
+void bind_allocate(nb::module_& module, PyClass& endpoint) {
+  using namespace nb::literals;
+  static std::array slots{PyType_Slot{Py_bf_getbuffer, reinterpret_cast<void*>(&fill_view)},
+                          PyType_Slot{0, nullptr}};
+  nb::class_<SharedBuffer>(module, "SharedBuffer", nb::type_slots(slots.data()),
+                           "Memory of Endpoint.allocate(), a buffer of bytes.")
+      .def_prop_ro(
+          "ptr", [](const SharedBuffer& self) { return reinterpret_cast<std::uint64_t>(self.data.get()); },
+          "Its address.")
+      .def_prop_ro(
+          "nbytes", [](const SharedBuffer& self) { return self.bytes; }, "Bytes.")
+      .def("__len__", [](const SharedBuffer& self) { return self.bytes; });
+  endpoint.def(
+      "allocate", &allocate, "nbytes"_a,
+      "Host memory, of zeros, that peers in other containers of this host map and copy to and from\n"
+      "directly once it is registered: a buffer, for numpy.frombuffer(), torch.frombuffer(), reg() and\n"
+      "whatever takes one. It is freed once the buffer, its views and the registrations in it are gone.\n"
+      "Whoever may use a registration in it from another container gets all of it. Raises\n"
+      "uccl.p2p.Error.");
+}
+
 /// What the modules beside this one ask before they register and start: address and bytes.
 Tuple<std::uint64_t, std::size_t> range_of(nb::handle tensor, const std::string& call,
                                            std::optional<bool> filled) {
@@ -188,6 +228,7 @@ void bind_memory(nb::module_& module, PyClass& endpoint) {
       .value("kFloat8E5M2", FloatType::kFloat8E5M2)
       .export_values();
   bind_reg(endpoint);
+  bind_allocate(module, endpoint);
   endpoint
       .def("regv", &regv_addresses, "ptrs"_a, "sizes"_a, nb::kw_only(), "read_only"_a = false,
            "peers"_a = nb::none(), "expires"_a = nb::none(),

@@ -224,6 +224,66 @@ with p2p.Endpoint(gpu, 2, listen_address=sys.argv[2]) as ep:
 """
 
 
+# The owner's memory is mapped by the other, whose own is mapped by none.
+_SHARED_SIDE = """
+import os, sys, time
+import numpy as np
+from uccl import p2p
+
+def pattern(seed):
+    return np.arange(seed, seed + 750_000, dtype=np.uint32).view(np.uint8)
+
+gpu = int(sys.argv[1])
+with p2p.Endpoint(gpu, 2, listen_address=sys.argv[2]) as ep:
+    if gpu == 1:
+        buffer = ep.allocate(3_000_000)
+        array = np.frombuffer(buffer, np.uint8)
+        assert (array == 0).all() and len(buffer) == buffer.nbytes == array.nbytes and buffer.ptr == array.ctypes.data
+        mr = ep.reg(buffer)[1]
+        array[:] = pattern(1)
+        print('ready', flush=True)
+        ok, _, conn = ep.accept_local(timeout=60)
+        assert ok, p2p.last_error()
+        ok, blob = ep.advertise(conn, mr, buffer.ptr, buffer.nbytes)
+        assert ok and ep.notify(conn, blob), p2p.last_error()
+        sys.stdin.readline()
+        assert (array == pattern(9)).all()
+        print('seen', flush=True)
+        sys.stdin.read()
+    print('ready', flush=True)
+    ok, conn = ep.connect_local(1)
+    assert ok, p2p.last_error()
+    end = time.monotonic() + 60
+    while not (notes := ep.take_notifications(conn)) and time.monotonic() < end:
+        time.sleep(0.01)
+    blob = notes[0]
+    array = np.zeros(3_000_000, np.uint8)
+    mr = ep.reg(array)[1]
+    assert ep.read(conn, mr, array.ctypes.data, array.nbytes, blob), p2p.last_error()
+    assert (array == pattern(1)).all()
+    while 'is mapped here' not in (how := ep.explain(conn, mr, blob))['detail'] and time.monotonic() < end:
+        assert ep.read(conn, mr, array.ctypes.data, array.nbytes, blob), p2p.last_error()
+    open_files = len(os.listdir('/proc/self/fd'))
+    maps = [line for line in open('/proc/self/maps') if 'p2p-memory' in line]
+    assert len(maps) == 1, maps
+    for seed in range(10):
+        array[:] = pattern(seed)
+        assert ep.write(conn, mr, array.ctypes.data, array.nbytes, blob), p2p.last_error()
+        array[:] = 0
+        assert ep.read(conn, mr, array.ctypes.data, array.nbytes, blob), p2p.last_error()
+        assert (array == pattern(seed)).all(), seed
+    assert len(os.listdir('/proc/self/fd')) == open_files, 'the descriptor is closed once it is mapped'
+    print(how['transport'], how['detail'], flush=True)
+    sys.stdin.readline()
+    while ep.write(conn, mr, array.ctypes.data, array.nbytes, blob):
+        assert time.monotonic() < end, 'the owner was killed'
+    while any('p2p-memory' in line for line in open('/proc/self/maps')):
+        assert time.monotonic() < end, 'its memory stays mapped'
+        time.sleep(0.01)
+    print('let go', flush=True)
+"""
+
+
 _LATE = """
 from uccl import p2p
 with p2p.Endpoint(0, 1, connect_timeout=0.1) as ep:
@@ -270,6 +330,29 @@ def test_pods_find_each_other_in_a_folder_and_take_cma(namespaces, folder):
     _, err = late.communicate(timeout=50)
     assert late.returncode == 0, err
     assert not [path.name for path in folder.iterdir() if path.name.startswith("gpu")]
+
+
+def test_pods_map_what_was_allocated_for_it(namespaces, folder):
+    """And let go of it when its owner was killed."""
+    pods = [_in_pod(namespaces, 1, _SHARED_SIDE, folder)]
+    try:
+        assert pods[0].stdout.readline() == "ready\n", pods[0].stderr.read()
+        pods.insert(0, _in_pod(namespaces, 0, _SHARED_SIDE, folder))
+        assert pods[0].stdout.readline() == "ready\n", pods[0].stderr.read()
+        said = pods[0].stdout.readline()
+        assert said.startswith("cma ") and "the peer's region is mapped here" in said, (said, pods[0].stderr.read())
+        pods[1].stdin.write("\n")
+        pods[1].stdin.flush()
+        assert pods[1].stdout.readline() == "seen\n", pods[1].stderr.read()
+        pods[1].kill()
+        pods[1].wait()
+        pods[0].stdin.write("\n")
+        pods[0].stdin.flush()
+        assert pods[0].stdout.readline() == "let go\n", pods[0].stderr.read()
+    finally:
+        for pod in pods:
+            pod.kill()
+            pod.wait()
 
 
 def test_a_pod_with_another_key_is_refused(namespaces, folder, tmp_path):

@@ -31,7 +31,7 @@ from uccl._errors import (
     Unavailable,
     from_code,
 )
-from uccl._p2p import FloatType, Strides, XferDesc, XferHandle, get_oob_ip, last_error
+from uccl._p2p import FloatType, SharedBuffer, Strides, XferDesc, XferHandle, get_oob_ip, last_error
 
 kUndefined = FloatType.kUndefined
 kFloat16 = FloatType.kFloat16
@@ -53,6 +53,7 @@ __all__ = [
     "PeerGone",
     "PermissionDenied",
     "ProtocolError",
+    "SharedBuffer",
     "Strides",
     "SystemFailure",
     "TimedOut",

@@ -4,10 +4,9 @@
 #include <cstddef>
 #include <optional>
 
-/// Copies of short pieces to and from memory of the program, which may have become bad since it was
-/// registered. Bad memory is an answer, as with base/safe_copy.h, at the price of memcpy: a handler of
-/// SIGSEGV and SIGBUS leads out of the one routine that copies. All other faults go to the handlers that the
-/// program had before.
+/// Copies to and from memory of the program, which may have become bad since it was registered. Bad memory is
+/// an answer, as with base/safe_copy.h, at the price of memcpy: a handler of SIGSEGV and SIGBUS leads out of
+/// the one routine that copies. All other faults go to the handlers that the program had before.
 namespace p2p {
 
 /// False if either is bad there; some of the bytes may have been copied then. Any thread.
@@ -19,7 +18,7 @@ std::optional<bool> guarded_look(const void* from, std::size_t bytes);
 std::optional<bool> guarded_touch(void* to, std::size_t bytes);
 
 /// Looks whether the program has put other handlers in place since. They are left alone, and the system
-/// copies as long as they are there. Costs two calls of the system.
+/// copies as long as they are there, at half the rate. Costs two calls of the system.
 void look_after_guard();
 
 }  // namespace p2p

@@ -2,7 +2,6 @@
 #include "base/safe_copy.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "base/guarded_copy.h"
 #include "base/io_vector.h"
 #include "base/log.h"
+#include "base/shared_memory.h"
 #include "base/thread.h"
 #include "base/unique_fd.h"
 
@@ -91,10 +91,7 @@ void Room::unmap() {
 void Room::make() {
   unmap();
   birthplace_ = Birthplace();
-  rlimit largest{};
-  // The system ends a process that makes a file larger than this.
-  const bool fits = ::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur >= kRoomBytes;
-  file_ = fits ? UniqueFd::of(::memfd_create, "p2p-copies", MFD_CLOEXEC) : UniqueFd();
+  file_ = check_file_size(kRoomBytes) ? UniqueFd::of(::memfd_create, "p2p-copies", MFD_CLOEXEC) : UniqueFd();
   if (file_ && ::ftruncate(file_.get(), kRoomBytes) == 0) {
     void* mapped = ::mmap(nullptr, kRoomBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
     if (mapped != MAP_FAILED) {

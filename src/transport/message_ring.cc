@@ -1,11 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/message_ring.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -16,8 +11,6 @@
 namespace p2p {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
 // A block lies behind its length, and all begin at multiples of this.
 constexpr std::size_t kAlign = 8;
 
@@ -26,48 +19,19 @@ constexpr std::uint64_t room_for(std::size_t block_bytes) {
 }
 static_assert(room_for(kMaxMessageBlockBytes) <= kRingBytes / 2);
 
-// Linux 6.3 asks for one of the two in its log; older ones know neither.
-Result<UniqueFd> make_memory() {
-  constexpr unsigned kNotExecutable = 8;
-  UniqueFd made = UniqueFd::of(::memfd_create, "p2p-words", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNotExecutable);
-  if (!made) made = UniqueFd::of(::memfd_create, "p2p-words", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (!made) return tl::unexpected(system_error("make a ring for words: memfd_create"));
-  return made;
-}
-
 }  // namespace
 
-RingMemory::RingMemory(RingMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), pairs_(other.pairs_) {}
-
-RingMemory& RingMemory::operator=(RingMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(pairs_, other.pairs_);
-  return *this;
-}
-
-RingMemory::~RingMemory() {
-  if (data_ != nullptr) ::munmap(data_, ring_bytes(pairs_));
-}
-
 Result<RingMemory> RingMemory::create(UniqueFd& descriptor, unsigned pairs, std::size_t more) {
-  auto made = make_memory();
+  auto made = make_sealed_file("p2p-words", ring_bytes(pairs) + more);
   if (!made) return tl::unexpected(made.error());
-  if (::ftruncate(made->get(), static_cast<off_t>(ring_bytes(pairs) + more)) != 0 ||
-      ::fcntl(made->get(), F_ADD_SEALS, kSeals) != 0) {
-    return tl::unexpected(system_error("make a ring for words: set its size for good"));
-  }
   descriptor = std::move(*made);
   return map(descriptor, pairs);
 }
 
 Result<RingMemory> RingMemory::open(const UniqueFd& descriptor, unsigned pairs, std::size_t more) {
   const std::size_t bytes = ring_bytes(pairs) + more;
-  struct stat status{};
-  // Only memory made to be sealed has seals.
-  const int seals = descriptor ? ::fcntl(descriptor.get(), F_GET_SEALS) : -1;
-  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(descriptor.get(), &status) != 0 ||
-      status.st_size != static_cast<off_t>(bytes)) {
+  const auto size = size_of_sealed_file(descriptor);
+  if (!size || *size != bytes) {
     return fail(ErrorCode::kProtocol, "share memory for words: the peer sent none of {} bytes that stay",
                 bytes);
   }
@@ -75,14 +39,15 @@ Result<RingMemory> RingMemory::open(const UniqueFd& descriptor, unsigned pairs, 
 }
 
 Result<RingMemory> RingMemory::map(const UniqueFd& descriptor, unsigned pairs) {
-  void* const data =
-      ::mmap(nullptr, ring_bytes(pairs), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
-  if (data == MAP_FAILED) return tl::unexpected(system_error("share memory for words: mmap"));
-  return RingMemory(data, pairs);
+  RingMemory made;
+  if (Status mapped = move_into(made.memory_, MappedFile::map(descriptor, 0, ring_bytes(pairs))); !mapped) {
+    return tl::unexpected(std::move(mapped.error()));
+  }
+  return made;
 }
 
 Ring& RingMemory::direction(unsigned number, unsigned pair) const {
-  return static_cast<Ring*>(data_)[std::size_t{2} * pair + number];
+  return reinterpret_cast<Ring*>(memory_.data())[std::size_t{2} * pair + number];
 }
 
 Result<bool> RingWriter::write(ByteView block) {

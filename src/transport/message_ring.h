@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/shared_memory.h"
 #include "base/unique_fd.h"
 #include "p2p/result.h"
 
@@ -37,12 +38,8 @@ constexpr std::size_t ring_bytes(unsigned pairs) { return std::size_t{2} * pairs
 class RingMemory {
  public:
   RingMemory() = default;
-  RingMemory(RingMemory&& other) noexcept;
-  RingMemory& operator=(RingMemory&& other) noexcept;
-  ~RingMemory();
 
-  /// New memory, of a size that nobody can change any more, and its descriptor for the peer. What nobody
-  /// uses of it takes none.
+  /// New memory, and its descriptor for the peer. What nobody uses of it takes none.
   /// `more` bytes, which are not mapped, lie behind the rings.
   static Result<RingMemory> create(UniqueFd& descriptor, unsigned pairs = 1, std::size_t more = 0);
 
@@ -53,11 +50,9 @@ class RingMemory {
   Ring& direction(unsigned number, unsigned pair = 0) const;
 
  private:
-  RingMemory(void* data, unsigned pairs) : data_(data), pairs_(pairs) {}
   static Result<RingMemory> map(const UniqueFd& descriptor, unsigned pairs);
 
-  void* data_ = nullptr;
-  unsigned pairs_ = 0;
+  MappedFile memory_;
 };
 
 class RingWriter {

@@ -21,6 +21,8 @@
 
 namespace p2p {
 
+class SharedMemory;
+
 /// A registered range as every layer sees it.
 struct RegionInfo {
   RegionId id{};
@@ -28,6 +30,7 @@ struct RegionInfo {
   std::byte* base = nullptr;
   std::uint64_t size = 0;  ///< bytes
   MemoryPlace place;
+  std::shared_ptr<const SharedMemory> shared{};    ///< host memory that it lies in, if others may map that
   std::shared_ptr<const RegionOptions> options{};  ///< null: any peer with the key may read and write
   std::chrono::steady_clock::time_point expires_at = std::chrono::steady_clock::time_point::max();
 

@@ -147,6 +147,9 @@ class Transport {
   /// Whether it moves bytes between these two, which it has made; the error says why not.
   virtual Status check_pair(const Registration& /*local*/, const RemoteKey& /*remote*/) const { return {}; }
 
+  /// How this region of a peer's is reached, for people; empty: as all of them.
+  virtual std::string describe(const RemoteKey& /*remote*/) const { return {}; }
+
   virtual Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) = 0;
 };
 

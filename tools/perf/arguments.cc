@@ -19,8 +19,10 @@ void add_connection_options(CLI::App& app, Arguments& arguments) {
 void add_server_options(CLI::App& app, Arguments& arguments) {
   add_connection_options(app, arguments);
   app.add_option("--listen", arguments.listen, "address to listen on (default: the engine's choice)");
-  app.add_option("--memory", arguments.memory,
-                 "host, cuda:N, or mapped:N:MIB and private:N:MIB: chunks by cuMemMap, exportable or not")
+  app.add_option(
+         "--memory", arguments.memory,
+         "host, shared (other containers map it), cuda:N, or mapped:N:MIB and private:N:MIB: chunks by "
+         "cuMemMap, exportable or not")
       ->capture_default_str();
   app.add_option("--streams", arguments.streams, "most streams of a connection; 0: the engine's choice")
       ->capture_default_str();
@@ -50,8 +52,10 @@ void add_row_options(CLI::App& app, Arguments& arguments) {
   app.add_flag("--awake", arguments.awake,
                "copy other memory until each row's first transfer, to see what registration alone costs it")
       ->excludes("--pause");
-  app.add_option("--memory", arguments.memory,
-                 "host, cuda:N, or mapped:N:MIB and private:N:MIB: chunks by cuMemMap, exportable or not")
+  app.add_option(
+         "--memory", arguments.memory,
+         "host, shared (other containers map it), cuda:N, or mapped:N:MIB and private:N:MIB: chunks by "
+         "cuMemMap, exportable or not")
       ->capture_default_str();
   app.add_flag("--verify,!--no-verify", arguments.verify,
                "check all bytes at the destination after each row (on unless --no-verify)");

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "gpu.h"
 #include "p2p/endpoint.h"
@@ -12,10 +14,13 @@
 
 namespace p2p::perf {
 
-/// Owns memory with all of its pages present. Movable.
+/// `--memory` for memory of p2p/shared_memory.h.
+inline constexpr std::string_view kSharedMemory = "shared";
+
+/// Owns memory with all of its pages present, `shared`: such that other containers can map. Movable.
 class Pages {
  public:
-  static Result<Pages> allocate(std::size_t size);
+  static Result<Pages> allocate(std::size_t size, bool shared = false);
 
   Pages() = default;
   Pages(Pages&& other) noexcept;
@@ -27,9 +32,11 @@ class Pages {
  private:
   explicit Pages(std::span<std::byte> bytes) : bytes_(bytes) {}
   std::span<std::byte> bytes_;
+  std::shared_ptr<std::byte> shared_;  ///< null: mapped here
 };
 
-/// Owns memory of a place (GpuKind::parse) and its registration with an endpoint, which must outlive it.
+/// Owns memory of a place (GpuKind::parse, or "shared") and its registration with an endpoint, which must
+/// outlive it.
 class Buffer {
  public:
   static Result<Buffer> allocate(Endpoint& endpoint, const std::string& place, std::size_t size);

@@ -70,7 +70,8 @@ bool run_group(const ClientPlan& plan, std::span<const Row> rows, Report& report
   if (!connection) return fail_all(connection.error());
 
   Exchange exchange(*connection);
-  const MemoryKind local = plan.memory == "host" ? MemoryKind::kHost : MemoryKind::kCuda;
+  const MemoryKind local =
+      plan.memory == "host" || plan.memory == kSharedMemory ? MemoryKind::kHost : MemoryKind::kCuda;
   bool good = true;
   for (const Row& row : rows) {
     report.begin(describe(row));

@@ -52,8 +52,10 @@ Result<GpuKind> GpuKind::parse(std::string_view place) {
   const bool good =
       parsed.ec == std::errc{} && parsed.ptr == end && kind.device >= 0 && mib % 2 == (mapped ? 0 : 1);
   if (!good || mib == 0 || mib > 1024) {
-    return fail(ErrorCode::kInvalidArgument,
-                "--memory {}: neither host nor cuda:N nor mapped:N:MIB nor private:N:MIB (MIB even)", place);
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "--memory {}: neither host nor shared nor cuda:N nor mapped:N:MIB nor private:N:MIB (MIB even)",
+        place);
   }
   kind.exportable = name != "private";
   return kind;

@@ -204,6 +204,8 @@ Explanation Router::explain(const Region& local, const RemoteRegion& remote) con
       Explanation taken = found;
       taken.transport = transports_[i].transport->name();
       taken.detail = rows[i].lane->describe();
+      const std::string how = transports_[i].transport->describe(*remote.key(i));
+      if (!how.empty()) taken.detail += "; " + how;
       if (!rows[i].lane->interrupted() || is_required(i, local, remote)) return taken;
       passed = {taken.transport, RouteObstacle::kUnusable, std::string(kInterrupted)};
       if (!waits) waits = std::move(taken);

@@ -9,6 +9,7 @@
 #include "base/futex.h"
 #include "base/guarded_copy.h"
 #include "base/log.h"
+#include "base/shared_memory.h"
 #include "base/thread.h"
 #include "base/underlying.h"
 #include "drivers/crypto/crypto.h"
@@ -256,7 +257,10 @@ Result<std::shared_ptr<Region>> RegionTable::add(void* data, std::size_t size, M
   RegionInfo info{RegionId{}, {}, static_cast<std::byte*>(data), size, place};
   if (Status sound = check(options); !sound) return tl::unexpected(sound.error());
   if (options.read_only || !options.peers.empty() || options.expires) info.restrict_to(options);
-  if (place.kind == MemoryKind::kHost) look_after_guard();
+  if (place.kind == MemoryKind::kHost) {
+    look_after_guard();
+    info.shared = SharedMemory::find(data, size);
+  }
   const Status named = options.again ? name_again(info, *options.again) : name(info);
   if (!named) return tl::unexpected(named.error());
 

@@ -47,6 +47,7 @@ CmaChannel::CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Stagin
                        PeerAccess regions, const socket::Place& place)
     : setup_(setup),
       meeting_(setup_, place, peer_),
+      files_(regions, rings_, peer_.socket),
       served_(std::move(regions), kServed),
       staging_(std::move(staging)) {}
 
@@ -98,10 +99,11 @@ bool CmaChannel::take_words() {
 bool CmaChannel::post(const Batch& batch) {
   if (!serves() || done_.size() >= kMaxUnreported) return false;
   bool taken = true;
+  const bool within_reach = peer_.reaches || files_.maps(batch);
   if (Status inside = check_bounds(batch); !inside) {
     done_.push_back({batch.id, std::move(inside)});
-  } else if (!peer_.reaches || starts_on_device(batch)) {
-    taken = post_staged(batch);
+  } else if (!within_reach || starts_on_device(batch)) {
+    taken = post_staged(batch, within_reach);
   } else {
     done_.push_back({batch.id, copy(batch)});
   }
@@ -114,7 +116,8 @@ bool CmaChannel::post(const Batch& batch) {
 Status CmaChannel::copy(const Batch& batch, std::byte* staged) {
   Status status;
   lost_ = lost_ || !peer_.is_alive();
-  if (!lost_) status = copier_.copy(peer_.pid, batch, staged);
+  if (!lost_)
+    status = peer_.reaches ? copier_.copy(peer_.pid, batch, staged) : FileExchange::copy(batch, staged);
   lost_ = lost_ || (!status && !peer_.is_alive());
   return lost_ ? tl::unexpected(peer_.gone()) : std::move(status);
 }
@@ -166,6 +169,7 @@ void CmaChannel::finish() {
   const bool served = state_ != ChannelState::kConnecting || closing_;
   state_ = ChannelState::kFailed;
   fail_staged(error_);
+  files_.end();
   // Closed, they leave the events, which nothing more is to wake.
   meeting_.end();
   peer_.process.reset();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/staging.h"
+#include "transport/cma/file_exchange.h"
 #include "transport/cma/meeting.h"
 #include "transport/cma/process_copier.h"
 #include "transport/peer_access.h"
@@ -49,6 +50,26 @@ inline constexpr std::uint64_t kSpreadBytes = std::uint64_t{512} << 10;
 /// up.
 inline constexpr std::chrono::microseconds kOwnersTurn{500};
 
+/// What is next for a batch that goes through a slot.
+enum class Step : std::uint8_t {
+  kToSlot,    ///< of a write: a device fills the slot
+  kToAsk,     ///< the owner is to be asked
+  kAsked,     ///< it uses the slot
+  kAnswered,  ///< it says how that ended
+  kFromSlot,  ///< of a read: a device empties the slot
+};
+
+/// A batch that goes through a slot, or two.
+struct Staged {
+  Batch batch;
+  device::Staging::Slot* slot = nullptr;  ///< of device memory
+  std::int64_t shared = -1;               ///< where the peer's memory is out of reach
+  bool by_owner = false;
+  Step step = Step::kToSlot;
+  bool abandoned = false;
+  Status outcome{};  // of the owner
+};
+
 /// A path to one process of this host. `post` copies host memory at once. What goes through a slot is copied
 /// by `progress`, or by the peer's `progress`, which is asked for it. It also reports all that was copied,
 /// takes words and watches the peer.
@@ -84,24 +105,6 @@ class CmaChannel : public Channel, public LeavesPeer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  enum class Step : std::uint8_t {
-    kToSlot,    ///< of a write: a device fills the slot
-    kToAsk,     ///< the owner is to be asked
-    kAsked,     ///< it uses the slot
-    kAnswered,  ///< it says how that ended
-    kFromSlot,  ///< of a read: a device empties the slot
-  };
-
-  struct Staged {
-    Batch batch;
-    device::Staging::Slot* slot = nullptr;  ///< of device memory
-    std::int64_t shared = -1;               ///< where the peer's memory is out of reach
-    bool by_owner = false;
-    Step step = Step::kToSlot;
-    bool abandoned = false;
-    Status outcome{};  // of the owner
-  };
-
   CmaChannel(const ChannelSetup& setup, std::shared_ptr<device::Staging> staging, PeerAccess regions,
              const socket::Place& place);
 
@@ -112,7 +115,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   bool may_be_taken_up() const;
   Status copy(const Batch& batch, std::byte* staged = nullptr);
 
-  bool post_staged(const Batch& batch);
+  bool post_staged(const Batch& batch, bool reaches);
   std::optional<Status> begin(Staged& staged);
   void move_staged();
   std::optional<Status> advance(Staged& staged);
@@ -147,6 +150,7 @@ class CmaChannel : public Channel, public LeavesPeer {
   Rings rings_;
   Bytes block_;  ///< scratch
 
+  FileExchange files_;  ///< where the peer is apart
   ServedCopies served_;
   std::optional<CopyOutcome> answer_;  ///< for which there was no room yet
   Clock::time_point poll_until_{};     ///< while the owner copies

@@ -25,6 +25,7 @@ bool CmaChannel::take_requests() {
 }
 
 Status CmaChannel::take_request() {
+  if (auto of_file = files_.take(block_)) return *std::move(of_file);
   auto message = decode_copy_message(block_);
   if (!message) return tl::unexpected(std::move(message.error()));
   auto* const request = std::get_if<CopyRequest>(&*message);
@@ -35,6 +36,7 @@ Status CmaChannel::take_request() {
 
 // One at a time: words, and this side's own batches, have their turns between.
 bool CmaChannel::serve() {
+  if (files_.has_answer() && !breach_) noted(files_.send_answer());
   const bool may = !lost_ && !breach_ && !answer_;
   if (const auto asked = may ? served_.take() : nullptr) {
     answer_ = CopyOutcome{asked->number, asked->status

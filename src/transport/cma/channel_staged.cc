@@ -33,16 +33,16 @@ std::byte* pinned_of(device::Staging::Slot* slot) { return slot == nullptr ? nul
 }  // namespace
 
 // False: all slots are in use, or another channel is to have it.
-bool CmaChannel::post_staged(const Batch& batch) {
+bool CmaChannel::post_staged(const Batch& batch, bool reaches) {
   using Use = device::Staging::Use;
   // Between PID namespaces the owner reaches shared slots only.
   const bool may_ask = rings_.has_requests() && !slots_;
-  Staged staged{.batch = batch, .by_owner = !peer_.reaches || (may_ask && is_for_owner(batch))};
-  if (peer_.reaches && staged.by_owner && batch.bytes < kSpreadBytes &&
+  Staged staged{.batch = batch, .by_owner = !reaches || (may_ask && is_for_owner(batch))};
+  if (reaches && staged.by_owner && batch.bytes < kSpreadBytes &&
       std::ranges::any_of(staged_, &Staged::by_owner)) {
     return false;
   }
-  if (!peer_.reaches && (staged.shared = slots_.take()) < 0) return false;
+  if (!reaches && (staged.shared = slots_.take()) < 0) return false;
   std::optional<Status> ended;
   if (starts_on_device(batch)) {
     const auto slot = staging_->take(batch.operation == Operation::kWrite ? Use::kDeparture : Use::kAnswer);
@@ -174,7 +174,7 @@ bool CmaChannel::awaits_owner() const {
 bool CmaChannel::busy() const {
   if (!done_.empty()) return true;
   if (!serves()) return false;
-  if (!served_.empty() || answer_) return true;
+  if (!served_.empty() || answer_ || files_.has_answer()) return true;
   if (staged_.empty()) return false;
   const bool asked =
       std::ranges::all_of(staged_, [](const Staged& each) { return each.step == Step::kAsked; });

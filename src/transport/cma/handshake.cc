@@ -120,7 +120,7 @@ std::optional<MemoryProof> MemoryProof::parse(ByteView bytes, const ChannelSetup
 
 std::string name_of(const Token& listener) { return socket::local_name("p2p-cma-", listener); }
 
-ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd& descriptor) {
+ssize_t receive_with_descriptor(const UniqueFd& socket, std::span<std::byte> message, UniqueFd& descriptor) {
   // For one descriptor.
   union {
     cmsghdr aligned;

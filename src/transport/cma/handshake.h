@@ -7,6 +7,7 @@
 #include <array>
 #include <compare>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/bytes.h"
@@ -70,7 +71,7 @@ std::string name_of(const Token& listener);
 
 /// Receives a message, with a descriptor if one comes and there is room for it: a proof counts without one,
 /// too. Answers as recv does.
-ssize_t receive_with_descriptor(const UniqueFd& socket, Bytes& message, UniqueFd& descriptor);
+ssize_t receive_with_descriptor(const UniqueFd& socket, std::span<std::byte> message, UniqueFd& descriptor);
 
 /// Reads the token in the memory of `pid` as transfers will; an error says what forbids it.
 Status check_access(pid_t pid, const MemoryProof& proof);

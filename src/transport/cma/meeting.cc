@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/shared_memory.h"
 #include "drivers/crypto/crypto.h"
 
 namespace p2p::cma {
@@ -16,6 +17,9 @@ namespace {
 
 // More connections that say nothing than this push the oldest out.
 constexpr std::size_t kMaxStrangers = 8;
+
+// Of what the two share where they are in different PID namespaces.
+constexpr std::size_t kApartBytes = ring_bytes(2) + 2 * SharedSlots::kBytes;
 
 }  // namespace
 
@@ -43,7 +47,7 @@ Status Meeting::connect(ByteView peer_address) {
   if (!peer) return tl::unexpected(peer.error());
   if (Status met = address_.host.meets(peer->host); !met) return met;
   peer_.apart = peer->host.pid_namespace != address_.host.pid_namespace;
-  if (Status may = SharedSlots::check_limit(ring_bytes(2)); peer_.apart && !may) return may;
+  if (Status may = check_file_size(kApartBytes); peer_.apart && !may) return may;
   if (accepts()) {
     takes_requests_ = peer_.apart || peer->listener == Address::kTakesRequests;
     return {};

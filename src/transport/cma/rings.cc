@@ -7,6 +7,8 @@
 #include <array>
 #include <utility>
 
+#include "transport/cma/handshake.h"
+
 namespace p2p::cma {
 namespace {
 
@@ -46,23 +48,39 @@ bool Rings::enter_polling() {
 
 // Wake-ups are taken off the socket here alone: until then it tells whoever sleeps on it that there was one.
 bool Rings::arm_events(const UniqueFd& socket) {
-  if (woken() || arms_++ % kArmsALook == 0) take_wakes(socket);
+  if (woken() || arms_++ % kArmsALook == 0) {
+    for (int i = 0; i != kWakesAtOnce && take_packet(socket); ++i) continue;
+  }
   const bool quiet = words_in_.arm_events() && (!has_requests_ || requests_in_.arm_events());
   if (!quiet) enter_polling();  // nobody is to wake who looks
   return quiet;
 }
 
-void Rings::take_wakes(const UniqueFd& socket) {
-  std::array<std::byte, 8> wakes;
-  for (int i = 0; i != kWakesAtOnce; ++i) {
-    const ssize_t taken = ::recv(socket.get(), wakes.data(), wakes.size(), MSG_DONTWAIT);
-    if (taken <= 0) return;
-    // One is as good as another.
-    const auto count = static_cast<std::uint64_t>(taken);
-    const std::uint64_t for_words = std::min(count, words_in_.wakes());
-    words_in_.note_wakes(for_words);
-    requests_in_.note_wakes(count - for_words);
+// More wake-ups than this lie before it only if the peer sends them for nothing.
+UniqueFd Rings::take_descriptor(const UniqueFd& socket) {
+  for (int i = 0; i != 16 * kWakesAtOnce && !descriptor_ && take_packet(socket); ++i) continue;
+  expects_descriptor_ = false;
+  return std::exchange(descriptor_, UniqueFd());
+}
+
+// A wake-up, or a descriptor. False: there is none.
+bool Rings::take_packet(const UniqueFd& socket) {
+  std::array<std::byte, 8> packet;
+  UniqueFd descriptor;
+  const ssize_t taken = expects_descriptor_
+                            ? receive_with_descriptor(socket, packet, descriptor)
+                            : ::recv(socket.get(), packet.data(), packet.size(), MSG_DONTWAIT);
+  if (taken <= 0) return false;
+  if (descriptor) {
+    descriptor_ = std::move(descriptor);
+    return true;
   }
+  // One is as good as another.
+  const auto count = static_cast<std::uint64_t>(taken);
+  const std::uint64_t for_words = std::min(count, words_in_.wakes());
+  words_in_.note_wakes(for_words);
+  requests_in_.note_wakes(count - for_words);
+  return true;
 }
 
 }  // namespace p2p::cma

@@ -23,6 +23,13 @@ class Rings {
   RingReader& words() { return words_in_; }
   RingReader& requests() { return requests_in_; }
 
+  /// From now on a descriptor that comes is kept. Else the system closes those that come.
+  void expect_descriptor() { expects_descriptor_ = true; }
+
+  /// The descriptor that came by the socket among the wake-ups, before the message that tells of it; empty:
+  /// none did.
+  UniqueFd take_descriptor(const UniqueFd& socket);
+
   /// This side polls; false if wake-ups are still on the socket.
   bool enter_polling();
 
@@ -32,7 +39,7 @@ class Rings {
  private:
   static Result<bool> write(RingWriter& ring, ByteView block, const UniqueFd& socket);
   bool woken() const { return words_in_.wakes() + requests_in_.wakes() != 0; }
-  void take_wakes(const UniqueFd& socket);
+  bool take_packet(const UniqueFd& socket);
 
   RingMemory memory_;
   bool has_requests_ = false;
@@ -41,6 +48,8 @@ class Rings {
   RingWriter requests_out_;
   RingReader requests_in_;
   unsigned arms_ = 0;
+  bool expects_descriptor_ = false;
+  UniqueFd descriptor_;  ///< the last one that came
 };
 
 }  // namespace p2p::cma

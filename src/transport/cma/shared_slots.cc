@@ -1,8 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/cma/shared_slots.h"
 
-#include <sys/resource.h>
-
 #include <cerrno>
 #include <span>
 #include <utility>
@@ -17,14 +15,6 @@ SharedSlots::SharedSlots(UniqueFd file, std::size_t begin, bool first)
     : file_(std::move(file)),
       mine_(static_cast<std::int64_t>(first ? begin : begin + kBytes)),
       theirs_(static_cast<std::int64_t>(first ? begin + kBytes : begin)) {}
-
-Status SharedSlots::check_limit(std::size_t begin) {
-  rlimit largest{};
-  const std::size_t bytes = begin + 2 * kBytes;
-  if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur >= bytes) return {};
-  return fail(ErrorCode::kUnavailable, "share a file of {} bytes with the peer: RLIMIT_FSIZE forbids it",
-              bytes);
-}
 
 std::int64_t SharedSlots::take() {
   for (std::size_t i = 0; i != kSlots; ++i) {

@@ -32,9 +32,6 @@ class SharedSlots {
   /// In `file`, from byte `begin` on: those of the side that is `first`, then the other's.
   SharedSlots(UniqueFd file, std::size_t begin, bool first);
 
-  /// kUnavailable where the system would end this process for writing to so large a file, slots from `begin`.
-  static Status check_limit(std::size_t begin);
-
   explicit operator bool() const { return static_cast<bool>(file_); }
   const UniqueFd& file() const { return file_; }
 

@@ -29,6 +29,12 @@ static_assert(kMaxBatchBytes <= device::Service::kSlotBytes && kMaxBatchBytes <=
               kMaxBatchSegments <= device::Service::kSlotPieces &&
               kStagingShare.all_slots() <= device::Service::kStreamSlots);
 
+class CmaRegistration : public device::WithLifetime<Registration> {
+ public:
+  using WithLifetime::WithLifetime;
+  std::vector<std::byte> export_key() const override { return export_shared(info()); }
+};
+
 class CmaTransport : public Transport {
  public:
   CmaTransport(std::shared_ptr<device::StagingPool> staging, const std::string& folder)
@@ -66,7 +72,7 @@ class CmaTransport : public Transport {
   }
 
   Result<std::shared_ptr<Registration>> register_memory(const RegionInfo& region) override {
-    auto registration = std::make_shared<device::WithLifetime<Registration>>(region);
+    auto registration = std::make_shared<CmaRegistration>(region);
     if (region.place.kind == MemoryKind::kCuda) {
       staging_->add_device(region.place.device);
     } else {
@@ -83,7 +89,7 @@ class CmaTransport : public Transport {
                                                    std::span<const std::byte> exported) override {
     const auto base = reinterpret_cast<std::uint64_t>(region.base);
     if (region.base == nullptr || region.size > std::numeric_limits<std::uint64_t>::max() - base ||
-        !exported.empty() || region.place.kind != MemoryKind::kHost) {
+        region.place.kind != MemoryKind::kHost) {
       return fail(ErrorCode::kProtocol,
                   "import region {} of {} bytes at {:#x} with cma: not a host memory range",
                   static_cast<std::uint32_t>(region.id), region.size, base);
@@ -95,7 +101,12 @@ class CmaTransport : public Transport {
       if (const auto stream = each.lock()) stream->expect();
     }
     unexpected_.clear();
-    return std::make_unique<RemoteKey>(region);
+    return PeerRegion::import(region, exported);
+  }
+
+  std::string describe(const RemoteKey& remote) const override {
+    const auto* const region = dynamic_cast<const PeerRegion*>(&remote);
+    return region == nullptr || !region->mapping() ? "" : region->mapping()->describe();
   }
 
   Result<std::unique_ptr<Channel>> open_channel(const ChannelSetup& setup) override {

@@ -1,0 +1,57 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "base/shared_memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace p2p::shared_memory_test {
+namespace {
+
+constexpr std::size_t kBytes = 100'000;
+
+TEST(SharedMemory, IsFoundByAnyRangeInItAndByNoOther) {
+  auto memory = SharedMemory::create(kBytes).value();
+  const std::byte* const data = memory->data();
+  EXPECT_EQ(SharedMemory::find(data, kBytes), memory);
+  EXPECT_EQ(SharedMemory::find(data + 10, kBytes - 10), memory);
+  EXPECT_EQ(SharedMemory::find(data + 10, kBytes - 9), nullptr);
+  EXPECT_EQ(SharedMemory::find(data - 1, 2), nullptr);
+  EXPECT_EQ(SharedMemory::find(&kBytes, 1), nullptr);
+  memory.reset();
+  EXPECT_EQ(SharedMemory::find(data, 1), nullptr);
+  EXPECT_FALSE(SharedMemory::create(0));
+}
+
+TEST(SharedMemory, WhoMapsItsFileSeesTheSameBytes) {
+  const auto memory = SharedMemory::create(kBytes).value();
+  const auto there = MappedFile::map(memory->file(), 5001, kBytes - 5001).value();
+  std::memset(memory->data() + 5001, 7, 10);
+  EXPECT_EQ(there.data()[9], std::byte{7});
+  there.data()[0] = std::byte{9};
+  EXPECT_EQ(memory->data()[5001], std::byte{9});
+}
+
+TEST(SharedMemory, ItsSizeStays) {
+  const auto memory = SharedMemory::create(kBytes).value();
+  EXPECT_EQ(size_of_sealed_file(memory->file()).value(), kBytes);
+  EXPECT_NE(::ftruncate(memory->file().get(), 0), 0);
+  EXPECT_NE(::ftruncate(memory->file().get(), 2 * kBytes), 0);
+  EXPECT_NE(::fcntl(memory->file().get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+}
+
+TEST(SharedMemory, WhatCouldBeTruncatedIsRefused) {
+  const UniqueFd open = UniqueFd::of(::memfd_create, "p2p-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(::ftruncate(open.get(), kBytes), 0);
+  EXPECT_EQ(size_of_sealed_file(open).error().code, ErrorCode::kProtocol);
+  ASSERT_EQ(::fcntl(open.get(), F_ADD_SEALS, F_SEAL_GROW), 0);
+  EXPECT_EQ(size_of_sealed_file(open).error().code, ErrorCode::kProtocol);
+  EXPECT_EQ(size_of_sealed_file(UniqueFd(::dup(0))).error().code, ErrorCode::kProtocol);
+  EXPECT_EQ(size_of_sealed_file(UniqueFd()).error().code, ErrorCode::kProtocol);
+}
+
+}  // namespace
+}  // namespace p2p::shared_memory_test
