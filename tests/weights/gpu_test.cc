@@ -81,6 +81,24 @@ TEST_F(WeightsOnGpus, WithoutThePublisherOneCopyIsEnough) {
   }
 }
 
+// The publisher's is freed after each version, and its address likely given out again; the subscribers'
+// stays.
+TEST_F(WeightsOnGpus, VersionsFollowOneAnotherInMemoryThatIsNewOrTheSame) {
+  const Cast cast;
+  auto publisher = cast.publisher(1, "cuda:0");
+  std::vector<WeightsMember> subscribers;
+  for (int i = 0; i < 2; ++i) subscribers.push_back(cast.subscriber(2, {publisher.place()}, far()));
+  for (const std::string version : {"1", "2", "3", "4"}) {
+    for (WeightsMember& member : subscribers) member.begin("again " + version);
+    ASSERT_EQ(publisher.call("publish " + version), "ok ");
+    for (WeightsMember& member : subscribers) {
+      EXPECT_EQ(staged(member.finish()).wrong, 0);
+      EXPECT_EQ(member.call("commit"), "ok " + version);
+    }
+    ASSERT_EQ(publisher.call("withdraw " + version), "ok ");
+  }
+}
+
 TEST_F(WeightsOnGpus, AChunkThatCameWrongComesAgainFromAnother) {
   const Cast cast;
   auto publisher = cast.publisher(1, "cuda:0");
