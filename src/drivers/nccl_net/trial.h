@@ -17,8 +17,7 @@ enum class CudaInUse : bool { kNo, kYes };
 struct ChildEnd {
   bool in_time = false;
   bool crashed = false;
-  int code =
-      0;  // that it exited with, or the signal that it crashed by: 0 where the program leaves no status
+  int code = 0;  ///< that it exited with, or the signal that it crashed by; 0 where no status is left
 };
 
 /// Runs `body` in a child process and waits. Nothing of this process' own end runs there, also where `body`
