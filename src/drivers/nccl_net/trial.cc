@@ -83,8 +83,9 @@ Result<ChildEnd> run_in_child(milliseconds within, const std::function<void()>& 
   }
   ::close(tell);
   if (child < 0) return tl::unexpected(system_error("start a child process"));
+  // Where no status is left it may have ended and be gone, and its number be another's.
   const UniqueFd ended = UniqueFd::of(::syscall, SYS_pidfd_open, child, 0);
-  const bool in_time = ended && comes_within(ended, within);
+  const bool in_time = ended ? comes_within(ended, within) : errno == ESRCH;
   if (!in_time) ::kill(child, SIGKILL);
   ChildEnd end = end_of(child, told);
   end.in_time = in_time;
