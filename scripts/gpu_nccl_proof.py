@@ -4,8 +4,8 @@
 
 Usage: gpu_nccl_proof.py PLUGIN [LARGEST_BYTES [RANKS [SECONDS]]]. Starts one process a GPU (2), with peer access and
 shared memory off, so that every byte takes the plugin; NCCL's device code does the unpacking. NCCL_ALGO (Ring) is
-what the caller has set. Exits with 1 if a sum is wrong, NCCL did not load the plugin, did not use it for GPU memory,
-or was not done within SECONDS (120).
+what the caller has set; trees are for sums alone: "allreduce:tree;allgather:ring". Exits with 1 if a sum is wrong,
+NCCL did not load the plugin, did not use it for GPU memory, or was not done within SECONDS (120).
 """
 
 import os
