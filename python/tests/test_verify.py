@@ -25,15 +25,16 @@ def test_every_one_sided_call_may_be_verified(pair):
 
 
 def test_a_difference_is_an_error_that_names_the_range(pair):
-    _, mr_id, pointer = pair.memory(SIZE, 3)
-    other, other_id, other_pointer = pair.memory(SIZE, 3)
-    other[SIZE // 2 + 5000] = 4
-    pair.other.memory("m", SIZE)
+    size = 32 << 10  # both in one batch, as each is compared as soon as it has landed
+    _, mr_id, pointer = pair.memory(size, 3)
+    other, other_id, other_pointer = pair.memory(size, 3)
+    other[size // 2 + 5000] = 4
+    pair.other.memory("m", size)
     blob = pair.other.advertised("m")
     # Two sources for one place: whichever comes last, the other one is not there.
-    both = [mr_id, other_id], [pointer, other_pointer], [SIZE, SIZE], [blob, blob]
+    both = [mr_id, other_id], [pointer, other_pointer], [size, size], [blob, blob]
     assert not pair.ep.writev(pair.conn, *both, verify=True)
     error = p2p.last_error()
     assert "4096 bytes at " in error
-    assert f"byte {SIZE // 2 + 4096} of region" in error
+    assert f"byte {size // 2 + 4096} of region" in error
     assert pair.ep.writev(pair.conn, *both)
