@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy
 
 from uccl import p2p
-from uccl._p2p import FloatType, Strides, XferDesc
+from uccl._p2p import FloatType, SharedBuffer, Strides, XferDesc
 
 """
 

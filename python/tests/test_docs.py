@@ -235,6 +235,35 @@ def weights_by_directory(text, tmp_path):
         assert subscriber.wait_version(timeout=20) == 1
 
 
+def weights_of_ranks(text, _):
+    of_rank, of_server = text.split("\n\n")
+    held, tensors = {"w": np.ones(8, np.uint8)}, {"w": np.zeros(8, np.uint8)}
+    names = run_example(of_rank, {"Publisher": uccl.weights.Publisher, "held": held, "rank": 0, "count": 1})
+    server = {"RanksSubscriber": uccl.weights.RanksSubscriber, "parts": [names["part"]], "tensors": tensors}
+    run_example(of_server, server)["subscriber"].close()
+    names["publisher"].close()
+    assert (tensors["w"] == 1).all()
+
+
+def allocated(text, _):
+    _, names = common(np.zeros(64, np.uint8))
+    names = run_example(text, {**names, "nbytes": 5000})
+    assert names["ok"], p2p.last_error()
+    assert memoryview(names["buffer"]).nbytes == 5000
+
+
+def strides(text, _):
+    page_bytes = 64 * 4608
+    both, names = common((np.arange(61 * page_bytes) % 251).astype(np.uint8))
+    rows = np.lib.stride_tricks.as_strided
+    shape = {"shape": (61, 64, 576), "strides": (page_bytes, 4608, 1)}
+    packed = np.zeros(61 * 64 * 576, np.uint8)
+    names = run_example(text, {**names, "tensor": packed, "page_bytes": page_bytes})
+    assert names["ok"], p2p.last_error()
+    assert (both.far[: len(packed)] == rows(names["array"], **shape).ravel()).all()
+    assert (packed == rows(both.far, **shape).ravel()).all()
+
+
 EXAMPLES = {
     "from uccl import p2p": first_endpoint,
     "# one process": both_sides,
@@ -251,6 +280,9 @@ EXAMPLES = {
     "from uccl.weights.vllm import UcclTrainerInitInfo": with_vllm,
     "from uccl.weights import Publisher, Shard, Subscriber": weights,
     'names = directory.use("tcpstore://10.0.0.5:29500")': weights_by_directory,
+    "publisher = Publisher()": weights_of_ranks,
+    "buffer = ep.allocate(nbytes)": allocated,
+    "head = p2p.Strides(block=576, count=64, stride=4608, rows=61, row_stride=page_bytes)": strides,
 }
 
 
