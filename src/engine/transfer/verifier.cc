@@ -228,9 +228,9 @@ void Verifier::conclude(const std::shared_ptr<Check>& check) {
   if (!equal && check->items.size() > 1) return split(*check);
   bool more = true;
   if (!equal) {
-    more = narrow(*check, std::move(check->asked));
+    more = narrow(*check, std::exchange(check->asked, {}));
   } else if (check->differs) {
-    more = narrow(*check, std::move(check->rest));
+    more = narrow(*check, std::exchange(check->rest, {}));
   } else {
     check->asked = std::move(check->rest);
     check->rest = cut_to_one_query(check->asked);
