@@ -89,7 +89,8 @@ void StridedPair::for_each_piece(Take&& take) const {
   StridedCursor there(address, remote);
   for (std::uint64_t left = bytes; left != 0;) {
     const std::uint64_t size = std::min(here.left(), there.left());
-    take(data + (here.at() - start), there.at(), size);
+    // The difference may be negative: a stride is.
+    take(data + static_cast<std::ptrdiff_t>(here.at() - start), there.at(), size);
     here.advance(size);
     there.advance(size);
     left -= size;
