@@ -112,12 +112,12 @@ fi
 # The tests whose device halves are skipped elsewhere.
 tests=(drivers_cuda_test copy_test standby_test copier_test job_test digester_test staging_pool_test lifetime_test
   cuda_ipc_test cuda_ipc_channel_test cuda_ipc_open_links_test cuda_ipc_neighbours_test tcp_device_memory_test unpacker_test
-  conformance_test gpu_transfer_test gpu_stream_test weights_gpu_test api_test)
+  conformance_test gpu_transfer_test gpu_stream_test weights_gpu_test engine_memory_test)
 ((run_tests)) || tests=()
 for test in "${tests[@]}"; do
   filter='*'
   [[ $test != conformance_test ]] || filter='*DeviceConformance*'
-  [[ $test != api_test ]] || filter='EndpointDigest.*'
+  [[ $test != engine_memory_test ]] || filter='EndpointDigest.*'
   if ! path=$(program "$test"); then
     echo "$test: not built" && failed=1
     continue

@@ -13,7 +13,7 @@ use_compiler_cache
 # Without those that have no meaning there: a kernel that stands by is as late as a thread may be.
 programs=(drivers_cuda_test copy_test copier_test job_test staging_pool_test lifetime_test unpacker_test digester_test cuda_ipc_test
   cuda_ipc_channel_test cuda_ipc_open_links_test cuda_ipc_neighbours_test tcp_device_memory_test
-  conformance_test gpu_stream_test gpu_transfer_test weights_gpu_test api_test)
+  conformance_test gpu_stream_test gpu_transfer_test weights_gpu_test engine_memory_test)
 preset=${SOFTGPU_PRESET:-softgpu}
 if ! command -v nvcc >/dev/null; then
   echo "softgpu: skipped: there is no CUDA toolkit"
@@ -39,7 +39,7 @@ check() {
 for program in "${programs[@]}"; do
   filter='-*Gi[bg]a*byte*' # they want the memory of a GPU
   if [[ $program == conformance_test ]]; then filter='*DeviceConformance*'; fi
-  if [[ $program == api_test ]]; then filter='EndpointDigest.*'; fi
+  if [[ $program == engine_memory_test ]]; then filter='EndpointDigest.*'; fi
   check "$program" "$program" "$filter"
 done
 net=(SOFTNET_CUDA=1 SOFTNET_INTERFACES=lo "UCCL_P2P_NCCL_NET_PLUGIN=$PWD/build/$preset/softnet/libnccl-net-soft.so")
