@@ -234,12 +234,16 @@ bool writable(const iovec& piece) {
 
 std::span<std::byte> copy_room() { return {Room::here().data(), kRoomBytes}; }
 
-Error bad_memory(std::string_view attempted, std::span<const iovec> pieces) {
-  const void* const first = pieces.empty() ? nullptr : pieces.front().iov_base;
+Error bad_memory(std::string_view attempted, const void* data, std::size_t bytes) {
   return system_error(fmt::format("{} {} bytes at {}, which are not there any more, protected, or behind the "
                                   "end of their file",
-                                  attempted, total_bytes(pieces), first),
+                                  attempted, bytes, data),
                       EFAULT);
+}
+
+Error bad_memory(std::string_view attempted, std::span<const iovec> pieces) {
+  const void* const first = pieces.empty() ? nullptr : pieces.front().iov_base;
+  return bad_memory(attempted, first, total_bytes(pieces));
 }
 
 }  // namespace p2p

@@ -34,5 +34,6 @@ std::span<std::byte> copy_room();
 
 /// The error for memory that turned out bad when `attempted` ("write to") was done with it.
 Error bad_memory(std::string_view attempted, std::span<const iovec> pieces);
+Error bad_memory(std::string_view attempted, const void* data, std::size_t bytes);
 
 }  // namespace p2p

@@ -54,9 +54,7 @@ Status add_guarded(BlockDigest& digest, std::span<const std::byte> bytes) {
   for (auto rest = bytes; !rest.empty();) {
     const std::size_t size = std::min(rest.size(), block.size());
     if (!guarded_copy(block.data(), rest.data(), size)) {
-      const iovec piece{const_cast<std::byte*>(bytes.data()),
-                        bytes.size()};  // NOLINT(*-const-cast): not written
-      return tl::unexpected(bad_memory("digest of", std::span(&piece, 1)));
+      return tl::unexpected(bad_memory("digest of", bytes.data(), bytes.size()));
     }
     digest.add(std::span(block).first(size));
     rest = rest.subspan(size);

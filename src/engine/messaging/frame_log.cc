@@ -37,8 +37,7 @@ Status FrameLog::append(const wire::Message& message, std::span<const ByteView> 
   to += frame_.size();
   for (const ByteView& item : tail) {
     if (!guarded_copy(to, item.data(), item.size())) {
-      const iovec bad{const_cast<std::byte*>(item.data()), item.size()};
-      return tl::unexpected(bad_memory("send", {&bad, 1}));
+      return tl::unexpected(bad_memory("send", item.data(), item.size()));
     }
     to += item.size();
   }

@@ -25,8 +25,7 @@ constexpr std::uint64_t kCreditShare = 4;
 Result<std::string> own_copy(std::string_view payload) {
   std::string copy(payload.size(), '\0');
   if (payload.empty() || guarded_copy(copy.data(), payload.data(), payload.size())) return copy;
-  const iovec bad{const_cast<char*>(payload.data()), payload.size()};
-  return tl::unexpected(bad_memory("send", {&bad, 1}));
+  return tl::unexpected(bad_memory("send", payload.data(), payload.size()));
 }
 
 }  // namespace

@@ -23,8 +23,7 @@ constexpr std::size_t kSpansPerMessage = 512;
 
 Status land(std::byte* to, ByteView bytes) {
   if (bytes.empty() || guarded_copy(to, bytes.data(), bytes.size())) return {};
-  const iovec bad{to, bytes.size()};
-  return tl::unexpected(bad_memory("write to", {&bad, 1}));
+  return tl::unexpected(bad_memory("write to", to, bytes.size()));
 }
 
 std::uint64_t cost(const wire::EagerMessage& message) { return message.bytes.size() + Sends::kEagerCost; }

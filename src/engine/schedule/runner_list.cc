@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -85,17 +86,17 @@ void RunnerList::give_up_stalled() const {
   std::vector<PathUse> uses;
   for (const auto& runner : *runners_) uses.push_back(runner->path_use());
   for (std::size_t i = 0; i != size(); ++i) {
-    if (!uses[i].stalled()) continue;
-    for (std::size_t j = 0; j != size(); ++j) {
-      if (at(i)->rail() == at(j)->rail() || uses[j].stalled_for.count() != 0) continue;
-      if (!at(j)->heard_within(uses[i].stalled_for)) continue;
-      at(i)->tell([time = uses[i].stalled_for](Channel& channel) -> Status {
-        channel.give_up({ErrorCode::kPeerGone,
-                         fmt::format("it stood still for {} ms while another rail moved", time.count())});
-        return {};
-      });
-      break;
-    }
+    const auto time = uses[i].stalled_for;
+    const auto moves = [&](std::size_t other) {
+      return at(other)->rail() != at(i)->rail() && uses[other].stalled_for.count() == 0 &&
+             at(other)->heard_within(time);
+    };
+    if (!uses[i].stalled() || std::ranges::none_of(std::views::iota(std::size_t{0}, size()), moves)) continue;
+    at(i)->tell([time](Channel& channel) -> Status {
+      channel.give_up({ErrorCode::kPeerGone,
+                       fmt::format("it stood still for {} ms while another rail moved", time.count())});
+      return {};
+    });
   }
 }
 

@@ -55,8 +55,7 @@ Status FileExchange::copy(const Batch& batch, std::byte* staged) {
     std::byte* const here = staged == nullptr ? piece.local : std::exchange(staged, staged + piece.size);
     std::byte* const there = mapping->at(piece.remote);
     if (!status || guarded_copy(write ? there : here, write ? here : there, piece.size)) return;
-    const std::array bad{iovec{here, piece.size}};
-    status = tl::unexpected(bad_memory(write ? "read" : "write to", bad));
+    status = tl::unexpected(bad_memory(write ? "read" : "write to", here, piece.size));
   });
   return status;
 }

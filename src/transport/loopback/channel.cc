@@ -63,9 +63,8 @@ Status LoopbackChannel::copy(Operation operation, const Segment& piece) const {
   std::byte* const source = write ? piece.local : remote;
   if (copy_across(target, source, piece.size)) return {};
   const iovec from{source, piece.size};
-  const iovec to{target, piece.size};
-  return tl::unexpected(readable({&from, 1}) ? bad_memory("write to", {&to, 1})
-                                             : bad_memory("read", {&from, 1}));
+  return tl::unexpected(readable({&from, 1}) ? bad_memory("write to", target, piece.size)
+                                             : bad_memory("read", source, piece.size));
 }
 
 bool LoopbackChannel::progress(std::vector<Completion>& completions) {

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -25,11 +24,6 @@ std::vector<iovec> list(const std::vector<LocalRange>& pieces) {
   all.reserve(pieces.size());
   for (const LocalRange& piece : pieces) append_run(all, piece.data, piece.size);
   return all;
-}
-
-Status bad(std::string_view attempted, std::byte* data, std::size_t size) {
-  const iovec piece{data, size};
-  return tl::unexpected(bad_memory(attempted, {&piece, 1}));
 }
 
 }  // namespace
@@ -123,7 +117,7 @@ Status check_readable(const std::vector<LocalRange>& pieces) {
 Status land_on_host(std::span<const kernels::CopyBlock> copies) {
   for (const kernels::CopyBlock& block : copies) {
     if (!guarded_copy(block.target, block.source, block.bytes)) {
-      return bad("write to", block.target, block.bytes);
+      return tl::unexpected(bad_memory("write to", block.target, block.bytes));
     }
   }
   return {};
@@ -131,7 +125,9 @@ Status land_on_host(std::span<const kernels::CopyBlock> copies) {
 
 Status gather_on_host(const std::vector<LocalRange>& pieces, std::byte* out) {
   for (const LocalRange& piece : pieces) {
-    if (!guarded_copy(out, piece.data, piece.size)) return bad("read", piece.data, piece.size);
+    if (!guarded_copy(out, piece.data, piece.size)) {
+      return tl::unexpected(bad_memory("read", piece.data, piece.size));
+    }
     out += piece.size;
   }
   return {};
