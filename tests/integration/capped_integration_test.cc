@@ -1,6 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // A short link on which each TCP connection has a small part, and one on which it has what there is.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,8 +11,7 @@
 #include <vector>
 
 #include "support/capped_link.h"
-#include "support/hex.h"
-#include "support/peer.h"
+#include "support/connected_peers.h"
 
 namespace p2p::testing {
 namespace {
@@ -32,14 +30,7 @@ class CappedTest : public ::testing::TestWithParam<const char*> {
   void make(int link, int each) {
     link_.emplace(link, each);
     ASSERT_TRUE(is_ok(link_->made()));
-    left_.emplace(plan(CappedLink::kLeftAddress), link_->left());
-    right_.emplace(plan(CappedLink::kRightAddress), link_->right());
-    connection_ = left_->number(fmt::format("connect {} {} 20000", right_->address(), right_->port()));
-    at_right_ = right_->accept();
-    own_ = left_->region(kSize);
-    theirs_ = right_->region(kSize);
-    id_ = left_->number(fmt::format("import {} {}", connection_, to_hex(theirs_.descriptor)));
-    own_id_ = right_->number(fmt::format("import {} {}", at_right_, to_hex(own_.descriptor)));
+    peers_.emplace(*link_, plan(CappedLink::kLeftAddress), plan(CappedLink::kRightAddress), kSize);
   }
 
   static EndpointPlan plan(const char* address) {
@@ -51,49 +42,27 @@ class CappedTest : public ::testing::TestWithParam<const char*> {
     return plan;
   }
 
-  std::uint64_t start(Peer& by, const std::string& operation) {
-    const bool is_left = &by == &*left_;
-    const PeerRegion& here = is_left ? own_ : theirs_;
-    const PeerRegion& there = is_left ? theirs_ : own_;
-    return by.number(fmt::format("{} {} {} 0 {} {} {}", operation, is_left ? connection_ : at_right_,
-                                 here.index, kSize, is_left ? id_ : own_id_, there.descriptor.address));
-  }
-
   /// Moves bytes without a pause until `enough`, with the most channels that there were; verified once.
   template <class Enough>
   std::size_t move_until(Enough enough) {
-    const std::string words = GetParam();
-    const std::string operation = words.substr(0, words.find('_'));
-    const bool by_right = words != operation;
-    Peer& by = by_right ? *right_ : *left_;
-    const bool to_right = by_right == (operation == "read");
-    fill_source(to_right);
+    const auto work = peers_->work(GetParam());
+    const auto start = [&] { return peers_->start(work.by, work.operation); };
+    peers_->fill(work.from, 7);
     std::vector<std::uint64_t> transfers;
-    for (int i = 0; i != 4; ++i) transfers.push_back(start(by, operation));
+    for (int i = 0; i != 4; ++i) transfers.push_back(start());
     std::size_t most = 0;
     for (std::size_t next = 0; !enough(most) && !HasFailure(); ++next) {
       std::uint64_t& oldest = transfers[next % transfers.size()];
-      EXPECT_TRUE(is_ok(by.wait(oldest)));
-      oldest = start(by, operation);
+      EXPECT_TRUE(is_ok(work.by.wait(oldest)));
+      oldest = start();
       most = std::max(most, channels());
     }
-    for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(by.wait(one)));
-    expect_moved(to_right);
+    for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(work.by.wait(one)));
+    peers_->expect_filled(work.to, 7);
     return most;
   }
 
-  void fill_source(bool to_right) {
-    Peer& from = to_right ? *left_ : *right_;
-    from.number(fmt::format("fill {} 0 {} 7", (to_right ? own_ : theirs_).index, kSize));
-  }
-
-  void expect_moved(bool to_right) {
-    Peer& to = to_right ? *right_ : *left_;
-    EXPECT_TRUE(
-        is_ok(status_of(to.call(fmt::format("check {} 0 {} 7", (to_right ? theirs_ : own_).index, kSize)))));
-  }
-
-  std::string routes() { return left_->call(fmt::format("routes {}", connection_)).value_or(""); }
+  std::string routes() { return peers_->routes_at(peers_->left); }
 
   /// That are up; "3 channels", "2 of 3 channels", "1 channel at rest".
   std::size_t channels() { return std::strtoul(routes().c_str(), nullptr, 10); }
@@ -107,12 +76,7 @@ class CappedTest : public ::testing::TestWithParam<const char*> {
   }
 
   std::optional<CappedLink> link_;
-  std::optional<Peer> left_, right_;
-  std::uint64_t connection_ = 0;
-  std::uint64_t at_right_ = 0;  // the same one there
-  PeerRegion own_, theirs_;
-  std::uint64_t id_ = 0;      // of `theirs_`, on the left
-  std::uint64_t own_id_ = 0;  // of `own_`, on the right
+  std::optional<ConnectedPeers> peers_;
 };
 
 TEST_P(CappedTest, StreamsBecomeMoreWhereEachIsCappedAndFewAfterARest) {

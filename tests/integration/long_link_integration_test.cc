@@ -1,6 +1,5 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // Two hosts with a link between them that is long and loses, doubles and reorders packets.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "support/hex.h"
+#include "support/connected_peers.h"
 #include "support/long_link.h"
-#include "support/peer.h"
 
 namespace p2p::testing {
 namespace {
@@ -26,14 +24,7 @@ class LongLinkTest : public ::testing::Test {
   void make(const std::string& profile) {
     link_.emplace(1, profile);
     ASSERT_TRUE(is_ok(link_->made()));
-    left_.emplace(plan(LongLink::kLeftAddress), link_->left());
-    right_.emplace(plan(LongLink::kRightAddress), link_->right());
-    connection_ = left_->number(fmt::format("connect {} {} 20000", right_->address(), right_->port()));
-    at_right_ = right_->accept();
-    own_ = left_->region(kSize);
-    theirs_ = right_->region(kSize);
-    id_ = left_->number(fmt::format("import {} {}", connection_, to_hex(theirs_.descriptor)));
-    own_id_ = right_->number(fmt::format("import {} {}", at_right_, to_hex(own_.descriptor)));
+    peers_.emplace(*link_, plan(LongLink::kLeftAddress), plan(LongLink::kRightAddress), kSize);
   }
 
   EndpointPlan plan(const char* address) const {
@@ -48,32 +39,16 @@ class LongLinkTest : public ::testing::Test {
     return plan;
   }
 
-  static void fill(Peer& side, const PeerRegion& region, std::uint64_t seed) {
-    side.number(fmt::format("fill {} 0 {} {}", region.index, kSize, seed));
-  }
-
-  static void expect_filled(Peer& side, const PeerRegion& region, std::uint64_t seed) {
-    EXPECT_TRUE(is_ok(status_of(side.call(fmt::format("check {} 0 {} {}", region.index, kSize, seed)))));
-  }
-
-  /// "write" or "read" of all that there is, by the left side.
-  void move(const std::string& operation) {
-    const std::uint64_t transfer = left_->number(fmt::format(
-        "{} {} {} 0 {} {} {}", operation, connection_, own_.index, kSize, id_, theirs_.descriptor.address));
-    EXPECT_TRUE(is_ok(left_->wait(transfer)));
-  }
-
-  /// ... or by the right one, which was dialled.
-  void move_by_right(const std::string& operation) {
-    const std::uint64_t transfer = right_->number(fmt::format(
-        "{} {} {} 0 {} {} {}", operation, at_right_, theirs_.index, kSize, own_id_, own_.descriptor.address));
-    EXPECT_TRUE(is_ok(right_->wait(transfer)));
+  /// Moves all that there is; "write" or "read" by the left side, or by the right one, which was dialled.
+  void move(const std::string& words) {
+    const auto work = peers_->work(words);
+    EXPECT_TRUE(is_ok(work.by.wait(peers_->start(work.by, work.operation))));
   }
 
   /// What both say of their channels begins like that.
   bool channels_are(const std::string& words) {
-    return left_->call(fmt::format("routes {}", connection_)).value_or("").starts_with(words) &&
-           right_->call(fmt::format("routes {}", at_right_)).value_or("").starts_with(words);
+    return peers_->routes_at(peers_->left).starts_with(words) &&
+           peers_->routes_at(peers_->right).starts_with(words);
   }
 
   template <class Step>
@@ -84,28 +59,23 @@ class LongLinkTest : public ::testing::Test {
       step();
       are = channels_are(words);
     }
-    EXPECT_TRUE(are) << left_->call(fmt::format("routes {}", connection_)).value_or("");
+    EXPECT_TRUE(are) << peers_->routes_at(peers_->left);
   }
 
   unsigned streams_ = 0;
 
   std::optional<LongLink> link_;
-  std::optional<Peer> left_, right_;
-  std::uint64_t connection_ = 0;
-  std::uint64_t at_right_ = 0;  // the same one there
-  PeerRegion own_, theirs_;
-  std::uint64_t id_ = 0;      // of `theirs_`, on the left
-  std::uint64_t own_id_ = 0;  // of `own_`, on the right
+  std::optional<ConnectedPeers> peers_;
 };
 
 TEST_F(LongLinkTest, WhatIsLostDoubledOrLateComesOnceAndWhole) {
   ASSERT_NO_FATAL_FAILURE(make("delay_us=1000 jitter_us=500 loss_ppm=5000 duplicate_ppm=5000 late_ppm=5000"));
-  fill(*left_, own_, 1);
+  peers_->fill(peers_->left, 1);
   move("write");
-  expect_filled(*right_, theirs_, 1);
-  fill(*right_, theirs_, 2);
+  peers_->expect_filled(peers_->right, 1);
+  peers_->fill(peers_->right, 2);
   move("read");
-  expect_filled(*left_, own_, 2);
+  peers_->expect_filled(peers_->left, 2);
   const auto counts = link_->change("");
   ASSERT_TRUE(is_ok(status_of(counts)));
   for (const char* none : {" 0 lost", " 0 doubled", " 0 late"}) {
@@ -124,14 +94,10 @@ TEST_F(LongLinkTest, ALinkTakesItsTime) {
 class MoreStreamsTest : public LongLinkTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void move_once(std::uint64_t seed) {
-    const std::string words = GetParam();
-    const std::string operation = words.substr(0, words.find('_'));
-    const bool by_right = words != operation;
-    const bool to_right = by_right == (operation == "read");
-    Peer& from = to_right ? *left_ : *right_;
-    fill(from, to_right ? own_ : theirs_, seed);
-    by_right ? move_by_right(operation) : move(operation);
-    expect_filled(to_right ? *right_ : *left_, to_right ? theirs_ : own_, seed);
+    const auto work = peers_->work(GetParam());
+    peers_->fill(work.from, seed);
+    move(GetParam());
+    peers_->expect_filled(work.to, seed);
   }
 };
 

@@ -11,8 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "support/hex.h"
-#include "support/peer.h"
+#include "support/connected_peers.h"
 #include "support/rails.h"
 
 namespace p2p::testing::rails {
@@ -32,13 +31,7 @@ class RailsTest : public ::testing::TestWithParam<std::tuple<const char*, const 
     if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
     rails_.emplace(std::vector<std::string>{kSpeed, kSpeed});
     ASSERT_TRUE(is_ok(rails_->made()));
-    left_.emplace(plan(Rails::kLeftAddress), rails_->left());
-    right_.emplace(plan(Rails::kRightAddress), rails_->right());
-    connection_ = left_->number(fmt::format("connect {} {} 20000", right_->address(), right_->port()));
-    at_right_ = right_->accept();
-    own_ = left_->region(kSize);
-    theirs_ = right_->region(kSize);
-    id_ = left_->number(fmt::format("import {} {}", connection_, to_hex(theirs_.descriptor)));
+    peers_.emplace(*rails_, plan(Rails::kLeftAddress), plan(Rails::kRightAddress), kSize);
   }
 
   EndpointPlan plan(const char* address) const {
@@ -69,43 +62,36 @@ class RailsTest : public ::testing::TestWithParam<std::tuple<const char*, const 
   /// Of all that there is: the left side's transfer.
   std::uint64_t start() {
     if (operation() == "send") {
-      receives_.push_back(right_->number(fmt::format("recv {} {} 0 {}", at_right_, theirs_.index, kSize)));
-      return left_->number(fmt::format("send {} {} 0 {}", connection_, own_.index, kSize));
+      receives_.push_back(peers_->right.number(
+          fmt::format("recv {} {} 0 {}", peers_->at_right, peers_->theirs.index, kSize)));
+      return peers_->left.number(
+          fmt::format("send {} {} 0 {}", peers_->connection, peers_->own.index, kSize));
     }
-    return left_->number(fmt::format("{} {} {} 0 {} {} {}", operation(), connection_, own_.index, kSize, id_,
-                                     theirs_.descriptor.address));
+    return peers_->start(peers_->left, operation());
   }
 
   void fill_source(std::uint64_t seed) {
-    Peer& side = operation() == "read" ? *right_ : *left_;
-    const PeerRegion& region = operation() == "read" ? theirs_ : own_;
-    side.number(fmt::format("fill {} 0 {} {}", region.index, kSize, seed));
+    peers_->fill(operation() == "read" ? peers_->right : peers_->left, seed);
   }
 
   void expect_moved(std::uint64_t seed) {
-    for (const std::uint64_t receive : receives_) EXPECT_TRUE(is_ok(right_->wait(receive)));
+    for (const std::uint64_t receive : receives_) EXPECT_TRUE(is_ok(peers_->right.wait(receive)));
     receives_.clear();
-    for (const auto& [side, region] : {std::pair(&*left_, own_), std::pair(&*right_, theirs_)}) {
-      EXPECT_TRUE(is_ok(status_of(side->call(fmt::format("check {} 0 {} {}", region.index, kSize, seed)))));
-    }
+    for (Peer* side : {&peers_->left, &peers_->right}) peers_->expect_filled(*side, seed);
   }
 
   void expect_channels(const char* wanted, std::chrono::milliseconds limit) {
     const auto deadline = Clock::now() + limit;
     std::string seen;
     do {
-      seen = left_->call(fmt::format("routes {}", connection_)).value_or("");
+      seen = peers_->routes_at(peers_->left);
     } while (!seen.starts_with(wanted) && Clock::now() < deadline);
     EXPECT_TRUE(seen.starts_with(wanted)) << seen;
   }
 
   std::chrono::milliseconds keepalive_ = EndpointPlan{}.keepalive;
   std::optional<Rails> rails_;
-  std::optional<Peer> left_, right_;
-  std::uint64_t connection_ = 0;
-  std::uint64_t at_right_ = 0;  // the same one there
-  PeerRegion own_, theirs_;
-  std::uint64_t id_ = 0;  // of `theirs_`, on the left
+  std::optional<ConnectedPeers> peers_;
   std::vector<std::uint64_t> receives_;
 };
 
@@ -117,10 +103,10 @@ TEST_P(RailsTest, NothingFailsWhileOneIsLostAndItCarriesAgainOnceItIsBack) {
     std::vector<std::uint64_t> transfers;
     for (int i = 0; i != 4; ++i) transfers.push_back(start());
     // All four take more than half a second, so that it is lost in their middle.
-    EXPECT_TRUE(is_ok(left_->wait(transfers.front())));
+    EXPECT_TRUE(is_ok(peers_->left.wait(transfers.front())));
     ASSERT_NO_FATAL_FAILURE(set_lost(true));
     const auto lost_at = Clock::now();
-    for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(left_->wait(one)));
+    for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(peers_->left.wait(one)));
     EXPECT_LT(Clock::now() - lost_at, EndpointPlan{}.keepalive + std::chrono::seconds(3) + kWideMargin);
     expect_moved(seed);
     expect_channels("1 of 2 channels", EndpointPlan{}.keepalive + std::chrono::seconds(2) + kWideMargin);
@@ -131,7 +117,7 @@ TEST_P(RailsTest, NothingFailsWhileOneIsLostAndItCarriesAgainOnceItIsBack) {
     const auto carries = [&] { return rails_->carried(kLost) - before > kSize / 4; };
     const auto deadline = Clock::now() + kLimit;
     do {
-      EXPECT_TRUE(is_ok(left_->wait(start())));
+      EXPECT_TRUE(is_ok(peers_->left.wait(start())));
     } while (!carries() && Clock::now() < deadline);
     EXPECT_TRUE(carries());
     expect_moved(seed + 10);
@@ -148,10 +134,10 @@ TEST_P(StalledRailTest, TheOtherSoonCarriesWhatItHad) {
   fill_source(1);
   std::vector<std::uint64_t> transfers;
   for (int i = 0; i != 4; ++i) transfers.push_back(start());
-  EXPECT_TRUE(is_ok(left_->wait(transfers.front())));
+  EXPECT_TRUE(is_ok(peers_->left.wait(transfers.front())));
   ASSERT_NO_FATAL_FAILURE(set_lost(true));
   const auto lost_at = Clock::now();
-  for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(left_->wait(one)));
+  for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(peers_->left.wait(one)));
   EXPECT_LT(Clock::now() - lost_at, kLimit) << "half of what a keepalive takes here";
   expect_moved(1);
   ASSERT_NO_FATAL_FAILURE(set_lost(false));
