@@ -54,6 +54,8 @@ program() { find "$build" -type f -executable -name "$1"; }
 # is no transfer between two processes here.
 without=Socket.AFullWindowWaitsWithoutAnAnswerBeingOwed:Socket.WhatCannotLeaveAgainIsNotAnswered
 without+=:Socket.TakesNoMoreThanMayWait
+# Nor SIOCETHTOOL, which tells the driver of an interface.
+without+=:Interfaces.APairOfContainersHasNoSpeed
 # And it refuses a whole piece where the system moves the part before bad memory, and takes each MADV_POPULATE for done.
 without+=:SafeCopyTest.APartOfTheRoomIsCopiedAndTheRestStays:SafeCopyTest.StopsAtBadMemory
 for test in "${tests[@]}"; do
