@@ -13,28 +13,34 @@ namespace p2p {
 static_assert(std::endian::native == std::endian::little,
               "digests of blocks are hashed as they lie in memory");
 
-std::uint64_t digest_of_blocks(std::span<const std::uint64_t> blocks) {
-  return XXH64(blocks.data(), blocks.size_bytes(), 0);
+std::uint64_t digest_of_blocks(std::span<const std::uint64_t> blocks, std::uint64_t size) {
+  return XXH3_64bits_withSeed(blocks.data(), blocks.size_bytes(), size);
 }
 
 void BlockDigest::add(std::span<const std::byte> bytes) {
+  size_ += bytes.size();
   while (!bytes.empty()) {
     std::size_t taken = kDigestBlock;
     if (filled_ == 0 && bytes.size() >= kDigestBlock) {
-      blocks_.push_back(XXH64(bytes.data(), kDigestBlock, 0));
+      blocks_.push_back(XXH3_64bits(bytes.data(), kDigestBlock));
     } else {
       taken = std::min(bytes.size(), kDigestBlock - filled_);
       std::ranges::copy(bytes.first(taken), part_.begin() + static_cast<std::ptrdiff_t>(filled_));
       filled_ += taken;
-      if (filled_ == kDigestBlock) blocks_.push_back(XXH64(part_.data(), std::exchange(filled_, 0), 0));
+      if (filled_ == kDigestBlock) end_part();
     }
     bytes = bytes.subspan(taken);
   }
 }
 
+void BlockDigest::end_part() {
+  std::fill(part_.begin() + static_cast<std::ptrdiff_t>(std::exchange(filled_, 0)), part_.end(), std::byte{});
+  blocks_.push_back(XXH3_64bits(part_.data(), kDigestBlock));
+}
+
 std::uint64_t BlockDigest::value() {
-  if (filled_ != 0) blocks_.push_back(XXH64(part_.data(), std::exchange(filled_, 0), 0));
-  return digest_of_blocks(blocks_);
+  if (filled_ != 0) end_part();
+  return digest_of_blocks(blocks_, size_);
 }
 
 }  // namespace p2p

@@ -22,6 +22,8 @@ constexpr std::size_t kLine = 64;
 constexpr std::chrono::milliseconds kLookAgainAfter{2};
 constexpr std::chrono::seconds kEndWithin{5};
 
+std::uint64_t blocks_of(std::uint64_t size) { return (size + kDigestBlock - 1) / kDigestBlock; }
+
 /// Room for `bytes`, in powers of two, so that it is seldom made.
 template <class Buffer, class Make>
 Status grow(Buffer& buffer, std::size_t bytes, Make make) {
@@ -93,9 +95,9 @@ Digester::Work::Work(std::shared_ptr<Digester> digester, std::unique_ptr<Slot> s
     : digester_(std::move(digester)), slot_(std::move(slot)) {}
 
 Status Digester::Work::start(std::span<const std::span<const std::byte>> ranges, std::uint64_t total) {
-  blocks_ = (total + kDigestBlock - 1) / kDigestBlock;
+  size_ = total;
   if (total == 0) return {};
-  if (auto room = slot_->make_room(digester_->device_, blocks_, ranges.size()); !room) return room;
+  if (auto room = slot_->make_room(digester_->device_, blocks_of(total), ranges.size()); !room) return room;
   auto* const runs = reinterpret_cast<kernels::DigestRun*>(slot_->runs.data());
   kernels::DigestList list{.runs = runs, .total = total};
   std::uint64_t begin = 0;
@@ -141,7 +143,8 @@ bool Digester::Work::finished() {
 
 Result<std::uint64_t> Digester::Work::value() const {
   if (!status_) return tl::unexpected(status_.error());
-  return digest_of_blocks({reinterpret_cast<const std::uint64_t*>(slot_->blocks.data()), blocks_});
+  return digest_of_blocks({reinterpret_cast<const std::uint64_t*>(slot_->blocks.data()), blocks_of(size_)},
+                          size_);
 }
 
 Digester::Work::~Work() {

@@ -48,7 +48,7 @@ class Digester : public std::enable_shared_from_this<Digester> {
 
     const std::shared_ptr<Digester> digester_;
     std::unique_ptr<Slot> slot_;
-    std::uint64_t blocks_ = 0;
+    std::uint64_t size_ = 0;  // bytes
     bool under_way_ = false;
     std::chrono::steady_clock::time_point asked_;
     Status status_;

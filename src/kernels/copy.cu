@@ -3,6 +3,7 @@
 // nothing of the host and of the standard library only <cstddef> and <cstdint>.
 #include "kernels/launch.h"
 #include "kernels/standby.h"
+#include "kernels/xxh3.h"
 
 namespace p2p::kernels {
 namespace {
@@ -211,18 +212,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
 namespace {
 
-constexpr std::uint64_t kPrime1 = 0x9E3779B185EBCA87, kPrime2 = 0xC2B2AE3D27D4EB4F,
-                        kPrime3 = 0x165667B19E3779F9, kPrime4 = 0x85EBCA77C2B2AE63,
-                        kPrime5 = 0x27D4EB2F165667C5;
+using xxh3::Pair;
+using xxh3::Secret;
 
-__device__ std::uint64_t rotate(std::uint64_t value, unsigned bits) {
-  return value << bits | value >> (64 - bits);
-}
-__device__ std::uint64_t mix(std::uint64_t sum, std::uint64_t word) {
-  return rotate(sum + word * kPrime2, 31) * kPrime1;
-}
+__constant__ const Secret kSecretThere = xxh3::kSecret;
 
-/// Reads bytes that lie in runs, forwards.
+/// Reads bytes that lie in runs, forwards. Behind the last one are zeros.
 struct RunReader {
   const DigestRun* runs;
   std::uint64_t count;
@@ -251,9 +246,9 @@ struct RunReader {
     enter(low);
   }
 
-  __device__ std::uint64_t bytes(std::uint64_t at, unsigned size) {
+  __device__ std::uint64_t bytes(std::uint64_t at) {
     std::uint64_t value = 0;
-    for (unsigned i = 0; i < size; ++i, ++at) {
+    for (unsigned i = 0; i < sizeof value && at < total; ++i, ++at) {
       while (at >= end) enter(run + 1);
       value |= static_cast<std::uint64_t>(*reinterpret_cast<const unsigned char*>(base + at)) << (8 * i);
     }
@@ -263,78 +258,86 @@ struct RunReader {
   /// Eight bytes. Where they are not aligned, the words that they lie in are read: of these at least one byte
   /// is the run's, so that they are all there.
   __device__ std::uint64_t word(std::uint64_t at) {
-    while (at >= end) enter(run + 1);
-    if (at + sizeof(std::uint64_t) > end) return bytes(at, sizeof(std::uint64_t));
+    if (at + sizeof(std::uint64_t) > end) return bytes(at);
     const std::uint64_t place = base + at, shift = place % sizeof(std::uint64_t) * 8;
     const auto* const words = reinterpret_cast<const std::uint64_t*>(place - place % sizeof(std::uint64_t));
     return shift == 0 ? words[0] : words[0] >> shift | words[1] << (64 - shift);
   }
 };
 
-/// This lane's sum over stripes of four words. Those of one run are loaded ahead.
-__device__ std::uint64_t hash_stripes(RunReader& reader, std::uint64_t begin, unsigned stripes,
-                                      unsigned lane) {
-  constexpr unsigned kUnderWay = 8;
-  constexpr std::uint64_t kStripe = kHashLanes * sizeof(std::uint64_t);
-  std::uint64_t sum = lane < 2 ? kPrime2 : 0;
-  if (lane == 0) sum += kPrime1;
-  if (lane == 3) sum -= kPrime1;
-  std::uint64_t at = begin + lane * sizeof(std::uint64_t);
-  unsigned done = 0;
-  if (begin + stripes * kStripe <= reader.end) {
-    for (; done + kUnderWay <= stripes; done += kUnderWay) {
-      const std::uint64_t place = reader.base + at, shift = place % sizeof(std::uint64_t) * 8;
-      const auto* const from = reinterpret_cast<const std::uint64_t*>(place - place % sizeof(std::uint64_t));
-      std::uint64_t words[kUnderWay];
+/// Of one run. `place` is that of the first pair; each is a stripe behind the one before.
+template <bool kAligned, unsigned kCount>
+__device__ void load_pairs(std::uint64_t place, Pair (&pairs)[kCount]) {
+  constexpr unsigned kStride = xxh3::kStripe / sizeof(std::uint64_t);
+  if constexpr (kAligned) {
+    const auto* const from = reinterpret_cast<const ulonglong2*>(place);
 #pragma unroll
-      for (unsigned k = 0; k < kUnderWay; ++k) words[k] = from[k * kHashLanes] >> shift;
-      if (shift != 0) {
+    for (unsigned k = 0; k < kCount; ++k) {
+      const ulonglong2 both = from[k * (kStride / 2)];
+      pairs[k].first = both.x;
+      pairs[k].second = both.y;
+    }
+  } else {
+    const std::uint64_t shift = place % sizeof(std::uint64_t) * 8;
+    const auto* const from = reinterpret_cast<const std::uint64_t*>(place - place % sizeof(std::uint64_t));
 #pragma unroll
-        for (unsigned k = 0; k < kUnderWay; ++k) words[k] |= from[k * kHashLanes + 1] << (64 - shift);
-      }
+    for (unsigned k = 0; k < kCount; ++k) pairs[k] = {from[k * kStride], from[k * kStride + 1]};
+    if (shift == 0) return;
 #pragma unroll
-      for (unsigned k = 0; k < kUnderWay; ++k) sum = mix(sum, words[k]);
-      at += kUnderWay * kStripe;
+    for (unsigned k = 0; k < kCount; ++k) {
+      const std::uint64_t behind = from[k * kStride + 2];
+      pairs[k] = {pairs[k].first >> shift | pairs[k].second << (64 - shift),
+                  pairs[k].second >> shift | behind << (64 - shift)};
     }
   }
-  for (; done < stripes; ++done, at += kStripe) sum = mix(sum, reader.word(at));
-  return sum;
 }
 
-/// XXH64 of `size` bytes from `begin` on, by the four lanes of `mask` together.
-__device__ std::uint64_t hash_block(RunReader& reader, std::uint64_t begin, unsigned size, unsigned lane,
-                                    unsigned mask) {
-  constexpr unsigned kTurns[] = {1, 7, 12, 18};
-  reader.seek(begin);
-  const unsigned stripes = size / 32;
-  std::uint64_t hash = kPrime5;
-  if (stripes > 0) {
-    const std::uint64_t sum = hash_stripes(reader, begin, stripes, lane);
-    std::uint64_t sums[kHashLanes];
-    hash = 0;
+/// A row of one run, loaded ahead.
+template <bool kAligned>
+__device__ void add_row_of_run(std::uint64_t place, unsigned row, unsigned part, const Secret& secret,
+                               Pair& sums) {
+  constexpr unsigned kUnderWay = 4;
 #pragma unroll
-    for (unsigned i = 0; i < kHashLanes; ++i) {
-      sums[i] = __shfl_sync(mask, sum, static_cast<int>(i), kHashLanes);
-      hash += rotate(sums[i], kTurns[i]);
+  for (unsigned done = 0; done < xxh3::kStripes; done += kUnderWay) {
+    Pair pairs[kUnderWay];
+    load_pairs<kAligned>(place + done * xxh3::kStripe, pairs);
+#pragma unroll
+    for (unsigned k = 0; k < kUnderWay; ++k) {
+      xxh3::add(sums, pairs[k], xxh3::keys(secret, row, done + k, part));
     }
+  }
+}
+
+__device__ void add_row(RunReader& reader, std::uint64_t begin, unsigned row, unsigned part,
+                        const Secret& secret, Pair& sums) {
+  std::uint64_t at = begin + part * sizeof(Pair);
+  if (begin + xxh3::kStripes * xxh3::kStripe <= reader.end) {
+    const std::uint64_t place = reader.base + at;
+    if (place % sizeof(Pair) == 0) return add_row_of_run<true>(place, row, part, secret, sums);
+    return add_row_of_run<false>(place, row, part, secret, sums);
+  }
+  for (unsigned stripe = 0; stripe < xxh3::kStripes; ++stripe, at += xxh3::kStripe) {
+    const Pair pair{reader.word(at), reader.word(at + sizeof(std::uint64_t))};
+    xxh3::add(sums, pair, xxh3::keys(secret, row, stripe, part));
+  }
+}
+
+/// The hash of the block that begins at `begin`, by the parts of `mask` together.
+__device__ std::uint64_t hash_block(RunReader& reader, std::uint64_t begin, unsigned part, unsigned mask,
+                                    const Secret& secret) {
+  reader.seek(begin);
+  Pair sums = xxh3::first_sums(part);
+#pragma unroll 1
+  for (unsigned row = 0; row < xxh3::kRows; ++row) {
+    if (row != 0) xxh3::scramble(sums, secret, part);
+    add_row(reader, begin + row * xxh3::kStripes * xxh3::kStripe, row, part, secret, sums);
+  }
+  std::uint64_t sum = xxh3::folded(sums, secret, part);
 #pragma unroll
-    for (unsigned i = 0; i < kHashLanes; ++i) hash = (hash ^ mix(0, sums[i])) * kPrime1 + kPrime4;
+  for (int apart = 1; apart < static_cast<int>(xxh3::kParts); apart *= 2) {
+    sum += __shfl_xor_sync(mask, sum, apart, xxh3::kParts);
   }
-  if (lane != 0) return 0;
-  hash += size;
-  unsigned done = stripes * 32;
-  if (done < size) reader.seek(begin + done);
-  for (; done + 8 <= size; done += 8) {
-    hash = rotate(hash ^ mix(0, reader.bytes(begin + done, 8)), 27) * kPrime1 + kPrime4;
-  }
-  if (done + 4 <= size) {
-    hash = rotate(hash ^ reader.bytes(begin + done, 4) * kPrime1, 23) * kPrime2 + kPrime3;
-    done += 4;
-  }
-  for (; done < size; ++done) hash = rotate(hash ^ reader.bytes(begin + done, 1) * kPrime5, 11) * kPrime1;
-  hash = (hash ^ hash >> 33) * kPrime2;
-  hash = (hash ^ hash >> 29) * kPrime3;
-  return hash ^ hash >> 32;
+  return xxh3::finish(sum, kHashedBlock);
 }
 
 }  // namespace
@@ -342,17 +345,18 @@ __device__ std::uint64_t hash_block(RunReader& reader, std::uint64_t begin, unsi
 extern "C" __global__ void __launch_bounds__(kDigestThreads, 8)
     p2p_digest(const __grid_constant__ InlineRuns inlined, DigestList list, std::uint64_t* blocks,
                Signal signal) {
-  const unsigned lane = threadIdx.x % kHashLanes;
-  const unsigned mask = 0xFU << (threadIdx.x % kLanes - lane);
+  __shared__ Secret secret;
+  if (threadIdx.x < xxh3::kSecretWords) secret.words[threadIdx.x] = kSecretThere.words[threadIdx.x];
+  __syncthreads();
+  const unsigned part = threadIdx.x % xxh3::kParts;
+  const unsigned mask = 0xFU << (threadIdx.x % kLanes - part);
   const std::uint64_t count = (list.total + kHashedBlock - 1) / kHashedBlock;
-  const std::uint64_t groups = std::uint64_t{gridDim.x} * (kDigestThreads / kHashLanes);
+  const std::uint64_t groups = std::uint64_t{gridDim.x} * (kDigestThreads / xxh3::kParts);
   RunReader reader{list.runs != nullptr ? list.runs : inlined.runs, list.count, list.total};
-  std::uint64_t block = (std::uint64_t{blockIdx.x} * kDigestThreads + threadIdx.x) / kHashLanes;
+  std::uint64_t block = (std::uint64_t{blockIdx.x} * kDigestThreads + threadIdx.x) / xxh3::kParts;
   for (; block < count; block += groups) {
-    const std::uint64_t begin = block * kHashedBlock, left = list.total - begin;
-    const auto size = static_cast<unsigned>(left < kHashedBlock ? left : kHashedBlock);
-    const std::uint64_t hash = hash_block(reader, begin, size, lane, mask);
-    if (lane == 0) blocks[block] = hash;
+    const std::uint64_t hash = hash_block(reader, block * kHashedBlock, part, mask, secret);
+    if (part == 0) blocks[block] = hash;
   }
   tell(signal);
 }

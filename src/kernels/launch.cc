@@ -8,6 +8,7 @@
 #include "kernels/copy.h"
 #include "kernels/digest.h"
 #include "kernels/standby.h"
+#include "kernels/xxh3.h"
 
 namespace p2p::kernels {
 namespace {
@@ -58,8 +59,8 @@ int launch_standby(const StandbyBoard& board, unsigned ctas, void* stream) {
 }
 
 int launch_digest(const DigestList& list, std::uint64_t* blocks, const Signal& signal, void* stream) {
-  constexpr std::uint64_t kBlocks = kDigestThreads / kHashLanes;  // of a thread block
-  constexpr unsigned kMost = 16;                                  // thread blocks of a multiprocessor
+  constexpr std::uint64_t kBlocks = kDigestThreads / xxh3::kParts;  // of a thread block
+  constexpr unsigned kMost = 16;                                    // thread blocks of a multiprocessor
   unsigned processors = 0;
   if (const int code = processors_of_current_device(processors); code != cudaSuccess) return code;
   const std::uint64_t worth = ((list.total + kHashedBlock - 1) / kHashedBlock + kBlocks - 1) / kBlocks;

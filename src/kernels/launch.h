@@ -15,7 +15,6 @@ struct InlineBlocks {
 };
 
 inline constexpr unsigned kDigestThreads = 128;
-inline constexpr unsigned kHashLanes = 4;  ///< XXH64 has four sums, which four threads keep for each block
 
 struct InlineRuns {
   DigestRun runs[kInlineRuns];

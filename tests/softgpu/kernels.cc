@@ -100,13 +100,13 @@ bool digest(const std::vector<p2p::kernels::DigestRun>& runs, std::uint64_t tota
   using p2p::kernels::kHashedBlock;
   std::size_t first = 0;
   for (std::uint64_t begin = 0; begin < total; begin += kHashedBlock) {
-    std::vector<std::byte> block(std::min(kHashedBlock, total - begin));
+    std::vector<std::byte> block(kHashedBlock);
     const auto end_of = [&](std::size_t at) { return at + 1 < runs.size() ? runs[at + 1].begin : total; };
     while (end_of(first) <= begin) ++first;
     for (std::size_t at = first; at < runs.size() && runs[at].begin < begin + block.size(); ++at) {
       if (!read_run(runs[at], end_of(at), begin, block)) return false;
     }
-    blocks[begin / kHashedBlock] = XXH64(block.data(), block.size(), 0);
+    blocks[begin / kHashedBlock] = XXH3_64bits(block.data(), block.size());
   }
   return true;
 }
