@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace p2p::chaos {
@@ -41,6 +42,8 @@ struct Operation {
   Cell* local = nullptr;
   Cell* remote = nullptr;  ///< none for messages, nor once its owner was told that it is free
   std::vector<Block> blocks;
+  std::string strided{};  ///< how both sides lie, as words of a command; empty: by the blocks
+  bool verifies = false;
   std::vector<std::byte> then;  ///< what its target holds in the end, block after block
   bool notifies = false;        ///< the peer hears its number
   bool cancelled = false;       ///< one of the pair, of a message

@@ -163,7 +163,8 @@ class Worker {
     return answer(connections_[number].wait_imported(*id, limit));
   }
 
-  /// transfer KIND C SLOT NOTE|- PREPARE CANCEL_US|- DROP LOCAL REMOTE BLOCKS (LOCAL REMOTE SIZE)...
+  /// transfer KIND C SLOT NOTE|- PREPARE CANCEL_US|- DROP VERIFY LOCAL REMOTE BLOCKS (LOCAL REMOTE SIZE)...
+  /// Without blocks, of strided memory here and there: (OFFSET BLOCK COUNT STRIDE ROWS ROW_STRIDE)...
   /// Offsets count from the beginnings of the regions. The bytes of NOTE follow it, cut at the first blank.
   std::string transfer(Words& words) {
     const std::string kind = words.text();
@@ -173,18 +174,12 @@ class Worker {
     const bool prepare = words.number() != 0;
     const std::string patience = words.text();
     const bool drop = words.number() != 0;
+    PostOptions options;
+    options.verify = words.number() != 0;
+    if (note != "-") options.notification = note + std::string(slot * 37, ' ');
     Region& region = regions_.at(words.number());
     const RemoteSpan far = imports_[{connection, words.number()}];
-    std::vector<LocalSpan> local(words.number());
-    std::vector<RemoteSpan> remote(local.size());
-    for (std::size_t i = 0; i != local.size(); ++i) {
-      local[i] = {region.id, region.data + words.number(), 0};
-      remote[i] = {far.region, far.address + words.number(), 0};
-      local[i].size = remote[i].size = words.number();
-    }
-    PostOptions options;
-    if (note != "-") options.notification = note + std::string(slot * 37, ' ');
-    const Transfer started = start(connections_[connection], {kind, prepare}, local, remote, options);
+    const Transfer started = start(connections_[connection], {kind, prepare, options}, region, far, words);
     transfers_[slot] = started;
     tell_the_end(started, slot, drop ? &region : nullptr);
     if (patience != "-") {
@@ -199,18 +194,46 @@ class Worker {
   struct How {
     std::string kind;
     bool prepare = false;
+    PostOptions options;
   };
 
-  static Transfer start(const Connection& over, const How& how, std::span<const LocalSpan> local,
-                        std::span<const RemoteSpan> remote, const PostOptions& options) {
+  static Transfer start(const Connection& over, const How& how, const Region& region, const RemoteSpan& far,
+                        Words& words) {
+    std::vector<LocalSpan> local(words.number());
+    std::vector<RemoteSpan> remote(local.size());
+    if (local.empty()) {
+      const std::vector here{LocalStrided{region.id, region.data + words.number(), strides(words)}};
+      const std::vector there{RemoteStrided{far.region, far.address + words.number(), strides(words)}};
+      return access(over, how, std::span(here), std::span(there));
+    }
+    for (std::size_t i = 0; i != local.size(); ++i) {
+      local[i] = {region.id, region.data + words.number(), 0};
+      remote[i] = {far.region, far.address + words.number(), 0};
+      local[i].size = remote[i].size = words.number();
+    }
     if (how.kind == "send") return over.send(local);
     if (how.kind == "recv") return over.recv(local);
+    return access(over, how, std::span<const LocalSpan>(local), std::span<const RemoteSpan>(remote));
+  }
+
+  template <class Local, class Remote>
+  static Transfer access(const Connection& over, const How& how, std::span<const Local> local,
+                         std::span<const Remote> remote) {
     const bool write = how.kind == "write";
     if (how.prepare) {
       const auto list = write ? over.prepare_write(local, remote) : over.prepare_read(local, remote);
-      if (list) return list->post(options);
+      if (list) return list->post(how.options);
     }
-    return write ? over.write(local, remote, options) : over.read(local, remote, options);
+    return write ? over.write(local, remote, how.options) : over.read(local, remote, how.options);
+  }
+
+  static Strides strides(Words& words) {
+    Strides read{.block = words.number()};
+    read.count = words.number();
+    read.stride = static_cast<std::int64_t>(words.number());
+    read.rows = words.number();
+    read.row_stride = static_cast<std::int64_t>(words.number());
+    return read;
   }
 
   /// Its end is told on the board; `dropped`, if any, goes in the callback.

@@ -179,7 +179,12 @@ void World::start_one(Kind kind, const Mix& mix) {
   ++number_;
   auto operation = make(kind, side, here, message ? nullptr : there);
   operation->connection = dice_.between(0, connections_ - 1);
-  operation->blocks = cut(here->size);
+  if (!message && dice_.one_in(3)) {
+    lay_out(*operation, Shapes::any(dice_, here->size));
+  } else {
+    operation->blocks = cut(here->size);
+  }
+  operation->verifies = !message && dice_.one_in(3);
   operation->then = arena(kind == Kind::kRead ? *there : *here).gather(*operation);
   operation->cancelled = mix.cancel_one_in != 0 && dice_.one_in(mix.cancel_one_in);
   operation->notifies = !message && dice_.one_in(4);
@@ -206,6 +211,27 @@ void World::drop(const Operation& operation) {
   if (operation.remote != nullptr) operation.remote->user = nullptr;
 }
 
+void World::lay_out(Operation& operation, const Shapes& shapes) const {
+  operation.blocks = shapes.blocks();
+  operation.strided =
+      shapes.local.words(in_region(operation.local)) + shapes.remote.words(in_region(operation.remote));
+}
+
+std::size_t World::in_region(const Cell* cell) const {
+  return cell == nullptr ? 0 : cell->offset - arenas_[cell->side].region_offset(cell->region);
+}
+
+// The end of a command.
+std::string World::where(const Operation& operation) const {
+  if (!operation.strided.empty()) return " 0" + operation.strided;
+  std::string words = fmt::format(" {}", operation.blocks.size());
+  for (const Block& block : operation.blocks) {
+    words += fmt::format(" {} {} {}", in_region(operation.local) + block.local,
+                         in_region(operation.remote) + block.remote, block.size);
+  }
+  return words;
+}
+
 void World::post(std::unique_ptr<Operation> operation, const Mix& mix) {
   Operation& one = *operation;
   Worker& caller = *workers_[one.side];
@@ -216,13 +242,8 @@ void World::post(std::unique_ptr<Operation> operation, const Mix& mix) {
   std::string command = fmt::format("transfer {} {} {} {} {} {} {} {} {} {}", one.name(), one.connection,
                                     one.slot, one.notifies ? fmt::format("{}", one.number) : "-",
                                     dice_.between(0, 1), at_once ? fmt::format("{}", dice_.up_to(256)) : "-",
-                                    drop ? 1 : 0, here, there, one.blocks.size());
-  const std::size_t local_start = one.local->offset - arena(*one.local).region_offset(here);
-  const std::size_t remote_start =
-      one.is_message() ? 0 : one.remote->offset - arena(*one.remote).region_offset(there);
-  for (const Block& block : one.blocks) {
-    command += fmt::format(" {} {} {}", local_start + block.local, remote_start + block.remote, block.size);
-  }
+                                    drop ? 1 : 0, one.verifies ? 1 : 0, here, there);
+  command += where(one);
   if (one.notifies) notes_.sent(one.number, fmt::format("{}", one.number).size() + one.slot * 37);
   one.start = Clock::now();
   if (one.cancelled && !at_once) one.cancel_at = one.start + std::chrono::microseconds(dice_.up_to(2048));

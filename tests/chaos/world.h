@@ -14,6 +14,7 @@
 #include "dice.h"
 #include "notes.h"
 #include "operation.h"
+#include "shapes.h"
 #include "support/long_link.h"
 #include "support/rails.h"
 #include "worker.h"
@@ -149,6 +150,9 @@ class World {
   std::pair<Cell*, Cell*> pick_both(std::size_t side, bool message, const Mix& mix);
   std::vector<Block> cut(std::size_t size);
   std::unique_ptr<Operation> make(Operation::Kind kind, std::size_t side, Cell* local, Cell* remote);
+  void lay_out(Operation& operation, const Shapes& shapes) const;
+  std::size_t in_region(const Cell* cell) const;
+  std::string where(const Operation& operation) const;
   void drop(const Operation& operation);
   void post(std::unique_ptr<Operation> operation, const Mix& mix);
   void finish(std::unique_ptr<Operation> operation);

@@ -165,5 +165,18 @@ TEST_P(StridedTest, ErrorsNameWhatReachesOut) {
   EXPECT_FALSE(their_bytes() == before);
 }
 
+// Many blocks of nothing take nothing, beside what is something.
+TEST_P(StridedTest, BlocksOfNoBytesCountForNothing) {
+  fill(own_.pages.bytes(), 6);
+  auto expected = their_bytes();
+  copy(expected, 100, {.block = 50}, own_bytes(), 0, {.block = 50});
+  const Strides many{.count = std::uint64_t{1} << 60, .stride = 8};
+  const Strides none{.block = 8, .count = 0, .rows = std::uint64_t{1} << 60};
+  const std::vector from{here(0, many), here(0, none), here(0, {.block = 50})};
+  const std::vector to{there(0, none), there(0, many), there(100, {.block = 50})};
+  EXPECT_TRUE(is_ok(pair_.connection.write(from, to).wait(kLimit)));
+  EXPECT_TRUE(their_bytes() == expected);
+}
+
 }  // namespace
 }  // namespace p2p::testing::strided

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/request/strided.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -66,9 +67,29 @@ std::optional<Extent> extent_of(std::uint64_t address, const Strides& strides) {
   return extent;
 }
 
-bool overlaps(const Strides& strides) {
-  return (strides.count > 1 && distance(strides.stride) < strides.block) ||
-         (strides.rows > 1 && distance(strides.row_stride) < strides.block);
+/// A block of a row shares bytes with one of the row that is so many rows on.
+bool rows_meet(const Strides& strides, std::uint64_t rows) {
+  const std::uint64_t stride = distance(strides.stride);
+  const std::uint64_t apart = rows * distance(strides.row_stride);
+  const std::uint64_t below = std::min(apart / stride, strides.count - 1);
+  return apart - below * stride < strides.block ||
+         (below + 1 < strides.count && (below + 1) * stride - apart < strides.block);
+}
+
+/// Of strides that fit the address space, as `merged` makes them: two blocks share bytes. Takes time for each
+/// row, or for each block of a row, whichever are fewer.
+bool overlaps(Strides strides) {
+  if (strides.count > 1 && distance(strides.stride) < strides.block) return true;
+  if (strides.rows == 1) return false;
+  if (distance(strides.row_stride) < strides.block) return true;
+  if (strides.rows > strides.count) {
+    std::swap(strides.rows, strides.count);
+    std::swap(strides.row_stride, strides.stride);
+  }
+  for (std::uint64_t rows = 1; rows != strides.rows; ++rows) {
+    if (rows_meet(strides, rows)) return true;
+  }
+  return false;
 }
 
 /// One side of a pair.
@@ -89,14 +110,17 @@ struct Side {
     const auto bytes = all ? product(*all, strides.block) : std::nullopt;
     if (!bytes) return refuse(ErrorCode::kOutOfRange, operation, "more bytes than there are addresses");
     if (*bytes == 0) return 0;
-    if (target && overlaps(strides)) {
-      return refuse(ErrorCode::kInvalidArgument, operation, "blocks that are to be written overlap");
-    }
     const Strides least = merged(strides);
     blocks += least.count * least.rows;
     if (least.count * least.rows > Strides::kMostBlocks || blocks > Strides::kMostBlocks) {
       return refuse(ErrorCode::kInvalidArgument, operation,
                     fmt::format("more than {} blocks in one transfer", Strides::kMostBlocks));
+    }
+    if (!extent_of(address, least)) {
+      return refuse(ErrorCode::kOutOfRange, operation, "beyond the address space");
+    }
+    if (target && overlaps(least)) {
+      return refuse(ErrorCode::kInvalidArgument, operation, "blocks that are to be written overlap");
     }
     return *bytes;
   }
@@ -124,15 +148,15 @@ Result<StridedList> StridedList::make(Operation operation, std::span<const Local
       return there.refuse(ErrorCode::kInvalidArgument, operation,
                           fmt::format("{} bytes, and {} at the local side", *theirs, *bytes));
     }
-    const StridedPair pair{local[i].data, remote[i].address, merged(here.strides), merged(there.strides),
-                           *bytes};
-    const bool any = *bytes != 0;
-    const auto around = any ? extent_of(here.address, pair.local) : Extent{here.address, 0};
-    if (!around) return here.refuse(ErrorCode::kOutOfRange, operation, "beyond the address space");
-    const auto range = any ? extent_of(there.address, pair.remote) : Extent{there.address, 0};
-    if (!range) return there.refuse(ErrorCode::kOutOfRange, operation, "beyond the address space");
-    list.local.push_back({local[i].region, local[i].data - (here.address - around->address), around->size});
-    list.remote.push_back({remote[i].region, range->address, range->size});
+    StridedPair pair{.data = local[i].data, .address = remote[i].address, .bytes = *bytes};
+    if (*bytes != 0) {  // else its numbers may be any
+      pair.local = merged(here.strides);
+      pair.remote = merged(there.strides);
+    }
+    const Extent around = *extent_of(here.address, pair.local);
+    const Extent range = *extent_of(there.address, pair.remote);
+    list.local.push_back({local[i].region, local[i].data - (here.address - around.address), around.size});
+    list.remote.push_back({remote[i].region, range.address, range.size});
     list.pairs.push_back(pair);
   }
   return list;

@@ -109,11 +109,36 @@ TEST(Strided, SourcesMayRepeatAndTargetsMayNot) {
   for (const auto& list :
        {make(Operation::kRead, repeated, {.block = 32}), make(Operation::kWrite, {.block = 32}, repeated),
         make(Operation::kWrite, {.block = 32}, {.block = 8, .count = 4, .stride = -7}),
-        make(Operation::kWrite, {.block = 32}, {.block = 8, .rows = 4, .row_stride = 7})}) {
+        make(Operation::kWrite, {.block = 32}, {.block = 8, .rows = 4, .row_stride = 7}),
+        make(Operation::kWrite, {.block = 32},
+             {.block = 8, .count = 2, .stride = 16, .rows = 2, .row_stride = 16}),
+        make(Operation::kWrite, {.block = 32},
+             {.block = 8, .count = 2, .stride = 16, .rows = 2, .row_stride = -12}),
+        make(Operation::kWrite, {.block = 64},
+             {.block = 8, .count = 4, .stride = -16, .rows = 2, .row_stride = 47})}) {
     ASSERT_FALSE(list);
     EXPECT_EQ(list.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(list.error().message, HasSubstr("overlap"));
   }
+}
+
+// As whoever writes down the bytes of each block finds out.
+TEST(Strided, TargetsOverlapIfTwoBlocksShareAByte) {
+  std::mt19937_64 random(43);
+  int overlapping = 0;
+  for (int round = 0; round != 3000; ++round) {
+    const auto step = [&] { return static_cast<std::int64_t>(random() % 121) - 60; };
+    const Strides target{1 + random() % 6, 1 + random() % 6, step(), 1 + random() % 6, step()};
+    auto bytes = bytes_of(kThere, target);
+    std::ranges::sort(bytes);
+    const bool overlaps = std::ranges::adjacent_find(bytes) != bytes.end();
+    overlapping += overlaps ? 1 : 0;
+    const auto list = make(Operation::kWrite, {.block = bytes.size()}, target);
+    ASSERT_EQ(list.has_value(), !overlaps) << target.block << ' ' << target.count << ' ' << target.stride
+                                           << ' ' << target.rows << ' ' << target.row_stride;
+  }
+  EXPECT_GT(overlapping, 500);
+  EXPECT_LT(overlapping, 2500);
 }
 
 TEST(Strided, RefusesWhatCannotBe) {
