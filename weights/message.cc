@@ -1,6 +1,8 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "message.h"
 
+#include <utility>
+
 #include "bytes.h"
 
 namespace p2p::weights {
@@ -143,6 +145,23 @@ std::string encode(const Message& message) {
       },
       message);
   return out.take();
+}
+
+std::vector<Message> shortened(const Message& message) {
+  Message shorter = message;
+  auto* const join = std::get_if<Join>(&shorter);
+  auto* const layout = std::get_if<Layout>(&shorter);
+  if (TableAt* const table = join ? &join->demand : layout ? &layout->table : nullptr) {
+    if (std::exchange(table->bytes, {}).empty()) return {};
+    return {shorter};
+  }
+  auto* const first = std::get_if<Have>(&shorter);
+  if (first == nullptr || first->chunks.size() < 2) return {};
+  Have second{first->key, {}};
+  const auto half = first->chunks.begin() + static_cast<std::ptrdiff_t>(first->chunks.size() / 2);
+  second.chunks.assign(half, first->chunks.end());
+  first->chunks.erase(half, first->chunks.end());
+  return {shorter, second};
 }
 
 Result<Message> decode(std::string_view bytes) {

@@ -104,6 +104,10 @@ inline constexpr std::size_t kMostChunksTold = 2048;
 
 std::string encode(const Message& message);
 
+/// What says the same in shorter messages, to a peer that has little room for them: a table is to be read, a
+/// long list comes in halves. Nothing: it is as short as can be.
+std::vector<Message> shortened(const Message& message);
+
 /// kProtocol for what `encode` cannot have made.
 Result<Message> decode(std::string_view bytes);
 

@@ -168,7 +168,10 @@ LinkPtr Node::link_to(std::uint64_t id) const {
 }
 
 void Node::send(const LinkPtr& link, const Message& message) const {
-  if (link && link->open && !link->lost) (void)link->connection.notify(encode(message));
+  if (!link || !link->open || link->lost) return;
+  const Transfer sent = link->connection.notify(encode(message));
+  if (!sent.done() || sent.status() || sent.status().error().code != ErrorCode::kMessageTooLong) return;
+  for (const Message& shorter : shortened(message)) send(link, shorter);
 }
 
 void Node::send_all(const Message& message) const {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <thread>
@@ -53,6 +54,20 @@ TEST(WeightsMove, TheNextVersionTakesItsPlace) {
   EXPECT_THAT(subscriber.call("stage 3"), AllOf(StartsWith("invalid_argument"), HasSubstr("in_place")));
   EXPECT_EQ(publisher.call("withdraw 3"), "ok ");
   EXPECT_THAT(publisher.call("withdraw 3"), StartsWith("not_found"));
+}
+
+// What is too long to be said to a peer with so little room for messages is read, or said in parts.
+TEST(WeightsMove, MembersMayHaveLittleRoomForNotifications) {
+  ASSERT_EQ(::setenv("UCCL_P2P_NOTIFICATION_BYTES", "4K", 1),
+            0);  // NOLINT(concurrency-mt-unsafe): one thread
+  const Cast cast{.tensors = 3, .chunk_bytes = 4 << 10};
+  auto publisher = cast.publisher();
+  auto first = cast.subscriber(2, {publisher.place()});
+  auto second = cast.subscriber(2, {publisher.place()});
+  ::unsetenv("UCCL_P2P_NOTIFICATION_BYTES");  // NOLINT(concurrency-mt-unsafe)
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  staged(first.call("stage 1"));
+  staged(second.call("stage 1"));
 }
 
 TEST(WeightsMove, WhoJoinsLateTakesFromThoseWhoHaveIt) {
