@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "support/eventually.h"
+#include "support/memory.h"
 #include "support/peer.h"
 #include "support/transports.h"
 
@@ -122,6 +124,72 @@ TEST_P(VerifyTest, AnOwnerThatIsGoneEndsIt) {
       EXPECT_TRUE(is_error(ended, {ErrorCode::kPeerGone}));
     }
   }
+}
+
+// While a peer stands still what has landed is asked about together.
+TEST(VerifyTogetherTest, NobodyFailsForMemoryOfAnother) {
+  Pair pair(plan_over("cma"));
+  OwnRegion own(pair.endpoint, kSize);
+  const PeerRegion theirs = pair.peer.region(kSize);
+  const auto id = pair.connection.import_region(theirs.descriptor);
+  ASSERT_TRUE(is_ok(status_of(id)));
+  ASSERT_TRUE(is_ok(pair.connection.wait_imported(*id, kLimit)));
+  fill(own.pages.bytes(), 5);
+  pair.peer.process().stop();
+  std::vector<Transfer> transfers;
+  for (std::size_t i = 0; i != 20; ++i) {
+    transfers.push_back(pair.connection.write(
+        own.span(i * kBlock, kBlock), {*id, theirs.descriptor.address + i * kBlock, kBlock}, kVerify));
+  }
+  const auto landed = [&] {
+    OwnRegion copy(pair.endpoint, kBlock);
+    for (std::size_t i = 0; i != 20; ++i) {
+      const RemoteSpan there{*id, theirs.descriptor.address + i * kBlock, kBlock};
+      if (!pair.connection.read(copy.span(0, kBlock), there).wait(kLimit)) return false;
+      if (!std::ranges::equal(copy.part(0, kBlock), own.part(i * kBlock, kBlock))) return false;
+    }
+    return true;
+  };
+  ASSERT_TRUE(eventually(landed));
+  spoil(own.part(13 * kBlock, kBlock), Bad::kProtected);
+  pair.peer.process().go_on();
+  for (std::size_t i = 0; i != 20; ++i) {
+    const Status ended = transfers[i].wait(kLimit);
+    EXPECT_TRUE(i == 13 ? is_error(ended, {ErrorCode::kSystem}) : is_ok(ended)) << i;
+  }
+}
+
+// What is at the peer already, which does not say what its digest is: nothing moves any more.
+TEST(VerifyCancelTest, DoesNotWaitForAPeerThatStandsStill) {
+  Pair pair(plan_over("cma"));
+  OwnRegion own(pair.endpoint, kSize);
+  const PeerRegion theirs = pair.peer.region(kSize);
+  const auto id = pair.connection.import_region(theirs.descriptor);
+  ASSERT_TRUE(is_ok(status_of(id)));
+  const auto there = [&](std::size_t offset, std::size_t size) {
+    return RemoteSpan{*id, theirs.descriptor.address + offset, size};
+  };
+  fill(own.pages.bytes(), 3);
+  ASSERT_TRUE(is_ok(pair.connection.write(own.span(0, kSize), there(0, kSize), kVerify).wait(kLimit)));
+  pair.peer.process().stop();
+  std::vector<Transfer> transfers;  // more than there are questions at a time
+  constexpr std::size_t kPart = kSize / 16;
+  for (std::size_t at = 0; at != kSize; at += kPart) {
+    transfers.push_back(pair.connection.write(own.span(at, kPart), there(at, kPart), kVerify));
+  }
+  // Neighbours of the first and the last question go on.
+  for (std::size_t i = 0; i != transfers.size(); ++i) {
+    if (i % 3 != 1) transfers[i].cancel();
+  }
+  for (std::size_t i = 0; i != transfers.size(); ++i) {
+    if (i % 3 != 1) {
+      EXPECT_TRUE(is_error(transfers[i].wait(std::chrono::seconds(10)), {ErrorCode::kCancelled})) << i;
+    }
+  }
+  pair.peer.process().go_on();
+  for (std::size_t i = 1; i < transfers.size(); i += 3) EXPECT_TRUE(is_ok(transfers[i].wait(kLimit))) << i;
+  EXPECT_TRUE(is_ok(pair.connection.write(own.span(0, kSize), there(0, kSize), kVerify).wait(kLimit)));
+  EXPECT_TRUE(is_ok(pair.connection.status()));
 }
 
 }  // namespace

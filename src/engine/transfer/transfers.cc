@@ -119,6 +119,7 @@ void Transfers::cancel(const std::shared_ptr<TransferState>& state) {
     if (const auto lane = router_->lane(transport)) lane->wake_all();
   }
   parts_.lanes->abandon(state);
+  parts_.verifier->abandon();
 }
 
 void Transfers::ended(const Request& request, Status status) {

@@ -2,6 +2,7 @@
 #include "engine/transfer/verifier.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -82,6 +83,23 @@ void end(std::span<const WorkItem> items, const Status& status) {
   actions.run();
 }
 
+void drop(std::span<const WorkItem> items) {
+  PostUnlockActions actions;
+  for (WorkItem item : items) item.drop(actions);
+  actions.run();
+}
+
+bool is_aborted(const WorkItem& item) { return item.request->aborted(); }
+
+/// Those of transfers that have failed or were cancelled. True: there are some.
+bool take_aborted(auto& items, std::vector<WorkItem>& aborted) {
+  const auto first = std::ranges::stable_partition(items, std::not_fn(is_aborted)).begin();
+  std::move(first, items.end(), std::back_inserter(aborted));
+  const bool any = first != items.end();
+  items.erase(first, items.end());
+  return any;
+}
+
 }  // namespace
 
 /// The digest of memory here, which some thread computes. It is told even if none does.
@@ -132,19 +150,26 @@ void Verifier::verify(const WorkItem& item) {
     if (!closed) landed_.push_back(item);
   }
   if (closed) return end(std::span(&item, 1), tl::unexpected(std::move(*closed)));
+  if (is_aborted(item)) abandon();  // just now
   ask();
 }
 
-std::shared_ptr<Verifier::Check> Verifier::next() {
+std::shared_ptr<Verifier::Check> Verifier::next(Items& aborted) {
   std::shared_ptr<Check> check;
   if (closed_ || asked_.size() >= wire::kMostDigestQueries) return check;
-  if (!again_.empty()) {
+  while (!again_.empty()) {
     check = std::move(again_.front());
     again_.pop_front();
-    return check;
+    if (!std::ranges::all_of(check->items, is_aborted)) return check;
+    std::ranges::move(std::exchange(check, nullptr)->items, std::back_inserter(aborted));
   }
   std::uint64_t bytes = 0;
   while (!landed_.empty()) {
+    if (is_aborted(landed_.front())) {
+      aborted.push_back(std::move(landed_.front()));
+      landed_.pop_front();
+      continue;
+    }
     const Batch& batch = landed_.front().batch;
     bytes += batch.bytes;
     if (!check) {
@@ -165,16 +190,19 @@ void Verifier::ask() {
   for (;;) {
     std::uint64_t query = 0;
     Pieces pieces;
+    Items aborted;
     {
       MutexLock lock(mutex_);
-      const auto check = next();
-      if (!check) return;
-      query = next_query_++;
-      check->here.reset();
-      check->there.reset();
-      pieces = check->asked;
-      asked_.emplace(query, check);
+      if (const auto check = next(aborted)) {
+        query = next_query_++;
+        check->here.reset();
+        check->there.reset();
+        pieces = check->asked;
+        asked_.emplace(query, check);
+      }
     }
+    drop(aborted);
+    if (query == 0) return;
     send_(query_of(query, pieces));
     digest_here(query, pieces);
   }
@@ -203,29 +231,52 @@ Status Verifier::on(const wire::DigestAnswer& answer) {
   return {};
 }
 
+// The answers that are to come keep their places: the peer may have no more questions at a time.
+void Verifier::abandon() {
+  Items aborted;
+  {
+    MutexLock lock(mutex_);
+    take_aborted(landed_, aborted);
+    for (const auto& check : again_) {
+      if (take_aborted(check->items, aborted)) restart(*check);
+    }
+    std::erase_if(again_, [](const auto& check) { return check->items.empty(); });
+    for (const auto& [query, check] : asked_) {
+      if (check->here && take_aborted(check->items, aborted)) check->shrunk = true;
+    }
+  }
+  drop(aborted);
+}
+
 // The last one of both concludes.
 void Verifier::tell(std::uint64_t query, std::optional<Digest> Check::* which, Digest digest) {
   std::shared_ptr<Check> check;
+  Items aborted;
   {
     MutexLock lock(mutex_);
     const auto asked = asked_.find(query);
     if (asked == asked_.end() || (*asked->second).*which) return;
-    (*asked->second).*which = std::move(digest);
-    if (!asked->second->here || !asked->second->there) return;
-    check = std::move(asked->second);
-    asked_.erase(asked);
+    check = asked->second;
+    (*check).*which = std::move(digest);
+    if (check->here && take_aborted(check->items, aborted)) check->shrunk = true;
+    if (check->here && check->there) {
+      asked_.erase(asked);
+    } else {
+      check = nullptr;
+    }
   }
+  drop(aborted);
+  if (!check) return;
   conclude(check);
   ask();
 }
 
 void Verifier::conclude(const std::shared_ptr<Check>& check) {
-  for (const Digest* digest : {&*check->here, &*check->there}) {
-    if (!*digest) return end(check->items, tl::unexpected(digest->error()));
-  }
-  const bool equal = **check->here == **check->there;
-  if (equal && check->rest.empty()) return end(check->items, {});
-  if (!equal && check->items.size() > 1) return split(*check);
+  const bool known = *check->here && *check->there;
+  const bool equal = known && **check->here == **check->there;
+  if (check->items.empty() || (equal && check->rest.empty())) return end(check->items, {});
+  if (!equal && (check->items.size() > 1 || check->shrunk)) return split(*check);
+  if (!known) return end(check->items, tl::unexpected((*check->here ? *check->there : *check->here).error()));
   bool more = true;
   if (!equal) {
     more = narrow(*check, std::exchange(check->asked, {}));
@@ -262,7 +313,14 @@ bool Verifier::narrow(Check& check, Pieces pieces) {
   return true;
 }
 
-// Of items that differ together each half is compared by itself.
+void Verifier::restart(Check& check) {
+  check.asked.clear();
+  for (const WorkItem& item : check.items) add_pieces(item, check.asked);
+  check.rest = cut_to_one_query(check.asked);
+  check.differs = check.shrunk = false;
+}
+
+// Of items that differ together, or cannot be compared together, each half is compared by itself.
 void Verifier::split(const Check& check) {
   std::optional<Error> closed;
   const std::size_t half = check.items.size() / 2;
@@ -272,10 +330,10 @@ void Verifier::split(const Check& check) {
     closed = closed_;
     for (const auto part : {items.subspan(half), items.first(half)}) {
       if (closed) break;
+      if (part.empty()) continue;
       auto one = std::make_shared<Check>();
       one->items.assign(part.begin(), part.end());
-      for (const WorkItem& item : part) add_pieces(item, one->asked);
-      one->rest = cut_to_one_query(one->asked);
+      restart(*one);
       again_.push_front(std::move(one));
     }
   }

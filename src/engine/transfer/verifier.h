@@ -18,7 +18,8 @@ namespace p2p::engine {
 
 /// Compares what was moved with the peer's memory, of transfers that want it (PostOptions::verify): digests
 /// of both, and where they differ those of halves, until one range is left. While questions are on their way
-/// what lands is gathered for the next one. Thread-safe.
+/// what lands is gathered for the next one; what is asked together and cannot be compared is asked by halves,
+/// so that nobody fails for another's memory. Thread-safe.
 class Verifier : public std::enable_shared_from_this<Verifier> {
  public:
   Verifier(std::shared_ptr<Context> context, SendMessage send)
@@ -28,6 +29,9 @@ class Verifier : public std::enable_shared_from_this<Verifier> {
   void verify(const WorkItem& item);
 
   Status on(const wire::DigestAnswer& answer);
+
+  /// A transfer was cancelled: what it has here ends as soon as this side reads no memory for it.
+  void abandon();
 
   /// The connection ended: no more answers come.
   void close(const Error& error);
@@ -43,17 +47,21 @@ class Verifier : public std::enable_shared_from_this<Verifier> {
     Pieces asked;
     Pieces rest;
     bool differs = false;  ///< `asked` and `rest` do, as a whole
+    bool shrunk = false;   ///< they have memory of items that have ended, and is not to be used
     std::optional<Digest> here;
     std::optional<Digest> there;
   };
   class LocalDigest;
 
-  std::shared_ptr<Check> next() P2P_REQUIRES(mutex_);
+  using Items = std::vector<WorkItem>;
+
+  std::shared_ptr<Check> next(Items& aborted) P2P_REQUIRES(mutex_);
   void ask();
   void digest_here(std::uint64_t query, std::span<const Segment> pieces);
   void tell(std::uint64_t query, std::optional<Digest> Check::* which, Digest digest);
   void conclude(const std::shared_ptr<Check>& check);
   static bool narrow(Check& check, Pieces pieces);
+  static void restart(Check& check);
   void split(const Check& check);
 
   const std::shared_ptr<Context> context_;
