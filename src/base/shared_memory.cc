@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -47,9 +48,11 @@ Result<UniqueFd> make_sealed_file(const char* name, std::uint64_t bytes) {
   UniqueFd made = UniqueFd::of(::memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNotExecutable);
   if (!made) made = UniqueFd::of(::memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (!made) return tl::unexpected(system_error("make a file in memory: memfd_create"));
-  if (bytes > std::numeric_limits<off_t>::max() || ::ftruncate(made.get(), static_cast<off_t>(bytes)) != 0 ||
+  const bool possible = bytes <= std::numeric_limits<off_t>::max();
+  if (!possible || ::ftruncate(made.get(), static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(made.get(), F_ADD_SEALS, kSeals) != 0) {
-    return tl::unexpected(system_error(fmt::format("give a file in memory {} bytes for good", bytes)));
+    const int why = possible ? errno : EFBIG;
+    return tl::unexpected(system_error(fmt::format("give a file in memory {} bytes for good", bytes), why));
   }
   return made;
 }

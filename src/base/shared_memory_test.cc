@@ -2,11 +2,14 @@
 #include "base/shared_memory.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
+#include <string>
 
 namespace p2p::shared_memory_test {
 namespace {
@@ -24,6 +27,18 @@ TEST(SharedMemory, IsFoundByAnyRangeInItAndByNoOther) {
   memory.reset();
   EXPECT_EQ(SharedMemory::find(data, 1), nullptr);
   EXPECT_FALSE(SharedMemory::create(0));
+}
+
+TEST(SharedMemory, SaysWhatIsTooMuch) {
+  for (const std::size_t bytes :
+       {std::size_t{1} << 62, ~std::size_t{0} >> 1, (~std::size_t{0} >> 1) + 1, ~std::size_t{0}}) {
+    errno = 0;
+    const auto made = SharedMemory::create(bytes);
+    ASSERT_FALSE(made) << bytes;
+    EXPECT_EQ(made.error().code, ErrorCode::kSystem);
+    EXPECT_THAT(made.error().message, ::testing::HasSubstr(std::to_string(bytes)));
+    EXPECT_THAT(made.error().message, ::testing::Not(::testing::HasSubstr("Success")));
+  }
 }
 
 TEST(SharedMemory, WhoMapsItsFileSeesTheSameBytes) {
