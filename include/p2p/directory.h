@@ -41,7 +41,14 @@ class P2P_API Directory {
   /// * static://name=host:port,..., static:///path/of/a/file with one name=host:port a line,
   /// static://$VARIABLE
   ///   that holds either; nothing can be published there;
-  /// * folder:///path, which all processes see, and whose hosts' clocks agree to a second or so.
+  /// * folder:///path, which all processes see, and whose hosts' clocks agree to a second or so;
+  /// * etcd://host:port/prefix of etcd 3.4 or newer (port 2379, prefix /uccl/endpoints), by its JSON gateway,
+  ///   without TLS; where this library was built with Boost.Beast;
+  /// * k8s://service.namespace.svc:port, a headless service, whose pods all listen at that port: `lookup`
+  /// finds
+  ///   a pod by its name, and nothing has to be published.
+  ///
+  /// Calls of the latter two take up to 3 seconds where the server or the resolver does not answer.
   static Result<Directory> use(const std::string& where,
                                std::chrono::milliseconds lease = std::chrono::seconds{6});
 
@@ -54,7 +61,8 @@ class P2P_API Directory {
   Status publish(const DirectoryEntry& entry);
   Status publish(const std::string& name, const Endpoint& endpoint, std::int32_t gpu = 0);
 
-  /// Takes back what this object has published; nothing if it has not.
+  /// Takes back what this object has published; nothing if it has not. What cannot be reached now is told
+  /// once it is back, or forgets it with the lease.
   Status withdraw(const std::string& name);
 
   /// Who is not there yet is waited for, and so is a directory that is down. kNotFound once `timeout` is

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <map>
-#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -56,12 +55,13 @@ class Directory::Keeper {
       wake_.notify_all();
       thread_.join();
     }
-    for (const auto& [name, entry] : published_) static_cast<void>(driver_->remove(name));
+    driver_->end(published_);
   }
 
   directories::Driver& driver() const { return *driver_; }
 
   Status add(const DirectoryEntry& entry) {
+    const MutexLock writing(writing_);
     if (Status put = driver_->put(entry); !put) return put;
     MutexLock lock(mutex_);
     published_[entry.name] = entry;
@@ -71,21 +71,20 @@ class Directory::Keeper {
                      }));
   }
 
-  bool forget(const std::string& name) {
-    MutexLock lock(mutex_);
-    return published_.erase(name) > 0;
+  Status forget(const std::string& name) {
+    const MutexLock writing(writing_);
+    {
+      MutexLock lock(mutex_);
+      if (published_.erase(name) == 0) return {};
+    }
+    return driver_->remove(name);
   }
 
  private:
   void run() {
     bool reached = true;
-    for (;;) {
-      const auto entries = after_a_while();
-      if (!entries) return;
-      Status renewed;
-      for (const auto& [name, entry] : *entries) {
-        if (Status put = driver_->put(entry); !put) renewed = put;
-      }
+    while (wait_for_its_time()) {
+      const Status renewed = renew();
       if (!renewed && reached) {
         log(LogLevel::kWarning, "what this process has published cannot be renewed, and is tried again: {}",
             renewed.error().message);
@@ -94,20 +93,30 @@ class Directory::Keeper {
     }
   }
 
-  /// What is to be renewed; nothing at the end.
-  std::optional<std::map<std::string, DirectoryEntry>> after_a_while() {
+  /// False at the end.
+  bool wait_for_its_time() {
     MutexLock lock(mutex_);
     const auto due = Clock::now() + lease_ / 3;
     while (!stop_ && Clock::now() < due) wake_.wait_until(mutex_, due);
-    if (stop_) return std::nullopt;
-    return published_;
+    return !stop_;
+  }
+
+  Status renew() {
+    const MutexLock writing(writing_);
+    directories::Entries entries;
+    {
+      MutexLock lock(mutex_);
+      entries = published_;
+    }
+    return driver_->renew(entries);
   }
 
   const std::unique_ptr<directories::Driver> driver_;
   const std::chrono::milliseconds lease_;
+  Mutex writing_;  // before mutex_: what is renewed is not what has just been changed or withdrawn
   Mutex mutex_;
   std::condition_variable_any wake_;
-  std::map<std::string, DirectoryEntry> published_ P2P_GUARDED_BY(mutex_);
+  directories::Entries published_ P2P_GUARDED_BY(mutex_);
   bool stop_ P2P_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
@@ -142,9 +151,7 @@ Status Directory::publish(const std::string& name, const Endpoint& endpoint, std
   return publish({name, endpoint.address(), endpoint.port(), std::to_string(gpu)});
 }
 
-Status Directory::withdraw(const std::string& name) {
-  return keeper_->forget(name) ? keeper_->driver().remove(name) : Status();
-}
+Status Directory::withdraw(const std::string& name) { return keeper_->forget(name); }
 
 Result<DirectoryEntry> Directory::lookup(const std::string& name, std::chrono::nanoseconds timeout) const {
   const auto deadline = Clock::now() + timeout;
@@ -171,15 +178,20 @@ Result<std::vector<DirectoryEntry>> Directory::entries() const {
 Result<std::vector<DirectoryChange>> Directory::watch(std::vector<DirectoryEntry>& known,
                                                       std::chrono::nanoseconds timeout) const {
   const auto deadline = Clock::now() + timeout;
+  std::string looked;
   for (;;) {
     const auto left = deadline - Clock::now();
-    auto now = entries();
-    if (!now) return tl::unexpected(now.error());
-    auto found = changes(known, *now);
-    if (!found.empty() || left.count() <= 0) {
+    auto mark = keeper_->driver().mark();
+    if (!mark) return tl::unexpected(mark.error());
+    if (mark->empty() || *mark != looked) {
+      auto now = entries();
+      if (!now) return tl::unexpected(now.error());
+      auto found = changes(known, *now);
       known = std::move(*now);
-      return found;
+      if (!found.empty()) return found;
+      looked = std::move(*mark);
     }
+    if (left.count() <= 0) return std::vector<DirectoryChange>();
     std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kLook, left));
   }
 }

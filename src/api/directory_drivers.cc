@@ -25,7 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using SystemClock = std::chrono::system_clock;
-using Entries = std::map<std::string, DirectoryEntry>;
 
 constexpr std::string_view kSuffix = ".endpoint";
 constexpr off_t kMostBytes = 16 << 20;
@@ -221,9 +220,23 @@ class FolderDirectory : public Driver {
 
 }  // namespace
 
+Status Driver::renew(const Entries& published) {
+  Status renewed;
+  for (const auto& [name, entry] : published) {
+    if (Status listed = put(entry); !listed) renewed = listed;
+  }
+  return renewed;
+}
+
+void Driver::end(const Entries& published) {
+  for (const auto& [name, entry] : published) static_cast<void>(remove(name));
+}
+
 Result<std::unique_ptr<Driver>> Driver::of(const std::string& where, std::chrono::milliseconds lease) {
   constexpr std::string_view kStatic = "static://";
   constexpr std::string_view kFolder = "folder://";
+  constexpr std::string_view kEtcd = "etcd://";
+  constexpr std::string_view kDns = "k8s://";
   if (where.starts_with(kStatic)) {
     std::string list = where.substr(kStatic.size());
     if (list.starts_with('$')) {
@@ -243,7 +256,11 @@ Result<std::unique_ptr<Driver>> Driver::of(const std::string& where, std::chrono
     }
     return std::make_unique<FolderDirectory>(std::move(folder), lease);
   }
-  return fail(ErrorCode::kInvalidArgument, "use the directory \"{}\": one of static://, folder://", where);
+  if (where.starts_with(kEtcd)) return in_etcd(where.substr(kEtcd.size()), lease);
+  if (where.starts_with(kDns)) return in_dns(where.substr(kDns.size()));
+  return fail(ErrorCode::kInvalidArgument,
+              "use the directory \"{}\": one of static://, folder://, etcd://, k8s://; others are Python's",
+              where);
 }
 
 }  // namespace p2p::directories

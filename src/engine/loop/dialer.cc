@@ -1,54 +1,27 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/loop/dialer.h"
 
-#include <netdb.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/thread.h"
-#include "drivers/socket/address.h"
+#include "drivers/socket/dial.h"
 #include "p2p/host_port.h"
 
 namespace p2p::engine {
 
-struct Dialer::Answer {
-  sockaddr_storage address{};
-  socklen_t size = 0;
-};
-
 struct Dialer::Resolution {
   UniqueFd ready;
   Mutex mutex;
-  int error P2P_GUARDED_BY(mutex) = 0;
-  std::vector<Answer> answers P2P_GUARDED_BY(mutex);
+  Result<std::vector<socket::Address>> answers P2P_GUARDED_BY(mutex);
 };
 
 namespace {
-
-/// Returns an EAI_ code.
-int addresses_of(const std::string& host, std::uint16_t port, std::vector<Dialer::Answer>& answers) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) return error;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    Dialer::Answer answer;
-    if (each->ai_addrlen > sizeof answer.address) continue;
-    std::memcpy(&answer.address, each->ai_addr, each->ai_addrlen);
-    answer.size = each->ai_addrlen;
-    answers.push_back(answer);
-  }
-  freeaddrinfo(found);
-  return answers.empty() ? EAI_NONAME : 0;
-}
 
 /// A host that says no is not a broken system; nor is one out of reach, which says nothing of who runs there.
 Error dial_error(const std::string& what, int error_number) {
@@ -93,9 +66,7 @@ Status Dialer::read_host() {
   if (!place->is_numeric()) return {};
   const auto address = socket::Address::parse(host_, port_);
   if (!address) return tl::unexpected(address.error());
-  Answer answer{.size = address->raw_size()};
-  std::memcpy(&answer.address, address->raw(), answer.size);
-  answers_.push_back(answer);
+  answers_.push_back(*address);
   return address->check_scope();
 }
 
@@ -103,10 +74,8 @@ void Dialer::look_up() {
   auto resolution = std::make_shared<Resolution>();
   resolution->ready = UniqueFd::of(::eventfd, 0, EFD_CLOEXEC | EFD_NONBLOCK);
   const auto resolve = [resolution, host = host_, port = port_] {
-    std::vector<Answer> answers;
-    const int error = addresses_of(host, port, answers);
+    auto answers = socket::addresses_of(host, port);
     MutexLock lock(resolution->mutex);
-    resolution->error = error;
     resolution->answers = std::move(answers);
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(resolution->ready.get(), &one, sizeof one);
@@ -126,14 +95,13 @@ void Dialer::look_up() {
 void Dialer::take_answers() {
   const auto resolution = std::exchange(resolution_, nullptr);
   reactor_.unwatch(resolution->ready.get());
-  int error = 0;
   {
     MutexLock lock(resolution->mutex);
-    error = resolution->error;
-    answers_ = std::move(resolution->answers);
-  }
-  if (error != 0) {
-    return finish(fail(ErrorCode::kNotFound, "look up {}: {}", host_, gai_strerror(error)));
+    if (resolution->answers) {
+      answers_ = std::move(*resolution->answers);
+    } else {
+      failure_ = Error{ErrorCode::kNotFound, resolution->answers.error().message};
+    }
   }
   try_next();
 }
@@ -141,10 +109,9 @@ void Dialer::take_answers() {
 void Dialer::try_next() {
   if (!done_) return;
   while (next_ < answers_.size()) {
-    const Answer& answer = answers_[next_++];
-    socket_ = UniqueFd::of(::socket, answer.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    const auto* address = reinterpret_cast<const sockaddr*>(&answer.address);
-    if (socket_ && (::connect(socket_.get(), address, answer.size) == 0 || errno == EINPROGRESS)) {
+    const socket::Address& answer = answers_[next_++];
+    socket_ = UniqueFd::of(::socket, answer.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (socket_ && (::connect(socket_.get(), answer.raw(), answer.raw_size()) == 0 || errno == EINPROGRESS)) {
       const Status watched = reactor_.watch(
           socket_.get(), EPOLLOUT, [self = shared_from_this()](std::uint32_t) { self->take_outcome(); });
       if (watched) return;

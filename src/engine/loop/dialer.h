@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "drivers/socket/address.h"
 #include "engine/loop/reactor.h"
 #include "p2p/result.h"
 
@@ -22,7 +23,6 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
   /// Gets a connected, non-blocking socket, or why there is none.
   using Done = std::function<void(Result<UniqueFd>)>;
 
-  struct Answer;      // a socket address
   struct Resolution;  // what the look-up thread fills in
 
   Dialer(Reactor& reactor, std::string host, std::uint16_t port);
@@ -50,7 +50,7 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
   std::uint16_t port_;
   Done done_;
   std::shared_ptr<Resolution> resolution_;
-  std::vector<Answer> answers_;
+  std::vector<socket::Address> answers_;
   std::size_t next_ = 0;
   UniqueFd socket_;
   std::optional<Error> failure_;  // of the address tried last
