@@ -25,6 +25,29 @@ two_hosts() {
   for host in "$left" "$right"; do ip -n "$host" link set cable up; done
 }
 
+# iperf_between LEFT RIGHT FILE OPTION...: iperf3 from the host $left to the host $right, by these addresses; its JSON goes
+# to FILE. The client is not started before the server listens, and neither outlives IPERF_LIMIT seconds (60).
+iperf_between() {
+  local here=$1 there=$2 file=$3 heard=$folder/heard.$2 limit=${IPERF_LIMIT:-60} listener said word status=0
+  shift 3
+  mkfifo "$heard"
+  ip netns exec "$right" timeout "$limit" iperf3 -s -1 -B "$there" --forceflush >"$heard" &
+  listener=$!
+  exec {said}<"$heard"
+  rm "$heard"
+  while read -r -t 30 -u "$said" word && [[ $word != *listening* ]]; do :; done
+  ip netns exec "$left" timeout "$limit" iperf3 -c "$there" -B "$here" --connect-timeout 5000 -J "$@" >"$file" || status=$?
+  if [ "$status" -ne 0 ]; then
+    echo "iperf3 from $here to $there: exit status $status (124: not done within $limit s)" >&2
+    cat "$file" >&2
+    kill "$listener" 2>/dev/null || true
+  fi
+  cat <&"$said" >/dev/null
+  exec {said}<&-
+  wait "$listener" || true
+  return "$status"
+}
+
 # perf_between LEFT RIGHT OPTION...: $perf moves something from the host $left to the host $right, by these addresses; its
 # rows lie in $folder/rows. Sets $server meanwhile.
 perf_between() {

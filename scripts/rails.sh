@@ -21,6 +21,11 @@ if [ "${1:-}" = --cut ]; then
 fi
 speeds=("$@")
 if [ ${#speeds[@]} -eq 0 ]; then speeds=(1000 1000 1000 1000); fi
+# p2p-perf begins with ten transfers, one after the other, and ends with all that is in flight: a transfer takes about an
+# eighth of a second at any speed, 64 MiB of four rails of 1000 Mbit/s.
+sum=0
+for speed in "${speeds[@]}"; do sum=$((sum + speed)); done
+size=$((sum * 16))K
 for tool in "$([ "$cut" ] && echo nft || echo iperf3)" tc "$perf"; do
   command -v "$tool" >/dev/null || { echo "rails: '$tool' is missing" >&2 && exit 2; }
 done
@@ -41,16 +46,13 @@ done
 
 # Of all rails at once, in Mbit/s.
 iperf_sum() {
-  local i clients=()
+  local i client clients=()
   for i in "${!speeds[@]}"; do
-    ip netns exec "$right" iperf3 -s -1 -D -B "10.99.$i.2" -I "$folder/server.$i"
-  done
-  for i in "${!speeds[@]}"; do
-    ip netns exec "$left" iperf3 -c "10.99.$i.2" -B "10.99.$i.1" -t "$seconds" -J >"$folder/iperf.$i" &
+    IPERF_LIMIT=$((seconds + 20)) iperf_between "10.99.$i.1" "10.99.$i.2" "$folder/iperf.$i" -t "$seconds" &
     clients+=($!)
   done
-  wait "${clients[@]}"
-  python3 - "$folder"/iperf.? <<'END'
+  for client in "${clients[@]}"; do wait "$client"; done
+  python3 - "$folder"/iperf.* <<'END'
 import json, sys
 print(sum(json.load(open(name))["end"]["sum_received"]["bits_per_second"] for name in sys.argv[1:]) / 1e6)
 END
@@ -59,7 +61,7 @@ END
 # engine OPERATIONS SECONDS: p2p-perf does these for so long each.
 engine() {
   export UCCL_P2P_INTERFACES=$interfaces UCCL_P2P_STREAMS=1
-  perf_between 10.98.0.1 10.98.0.2 --transport tcp --op "$1" --size 64M --depth "$depth" --duration "$2"
+  perf_between 10.98.0.1 10.98.0.2 --transport tcp --op "$1" --size "$size" --depth "$depth" --duration "$2"
 }
 
 # set_speed KBITS: a command that gives the first rail this speed.
