@@ -126,6 +126,17 @@ TEST_P(VerifyTest, AnOwnerThatIsGoneEndsIt) {
   }
 }
 
+// Those as well that wait for the peer's word of its region.
+TEST_P(VerifyTest, ACloseLetsThemFinish) {
+  std::vector<Transfer> transfers;
+  for (int i = 0; i != 16; ++i) {
+    const PostOptions options{.verify = i % 2 == 0};
+    transfers.push_back(pair_.connection.write(own_.span(0, kSize), there(0, kSize), options));
+  }
+  EXPECT_TRUE(is_ok(pair_.connection.close(kLimit)));
+  for (const Transfer& transfer : transfers) EXPECT_TRUE(is_ok(transfer.wait(kLimit)));
+}
+
 // While a peer stands still what has landed is asked about together.
 TEST(VerifyTogetherTest, NobodyFailsForMemoryOfAnother) {
   Pair pair(plan_over("cma"));

@@ -72,15 +72,17 @@ Result<std::shared_ptr<const SegmentList>> Transfers::build(Operation operation,
                                                             std::span<const LocalSpan> local,
                                                             std::span<const RemoteSpan> remote,
                                                             std::span<const StridedPair> strided,
-                                                            const HeldRegions& held) const {
+                                                            const HeldRegions* held) const {
   if (Status here = parts_.regions->check_process(); !here) return tl::unexpected(here.error());
-  if (parts_.life->state() != ConnectionState::kOpen) {
+  const ConnectionState state = parts_.life->state();
+  const bool goes_on = state == ConnectionState::kClosing && held != nullptr;
+  if (state != ConnectionState::kOpen && !goes_on) {
     if (Status usable = parts_.life->status(); !usable) return tl::unexpected(usable.error());
-    if (parts_.life->state() == ConnectionState::kConnecting) return std::shared_ptr<const SegmentList>();
+    if (state == ConnectionState::kConnecting) return std::shared_ptr<const SegmentList>();
   }
   const ListContext context{
-      [this, &held](RegionId id) {
-        auto region = held.find(id);
+      [this, held](RegionId id) {
+        auto region = held == nullptr ? nullptr : held->find(id);
         return region ? region : parts_.regions->find(id);
       },
       [this](RemoteRegionId id) { return parts_.imports->find(id); },
@@ -256,7 +258,7 @@ void Transfers::start_pending(const TransferState& state) {
   auto pending = pending_.take(state);
   if (!pending) return;
   const auto list =
-      build(pending->operation, pending->local, pending->remote, pending->strided, pending->held);
+      build(pending->operation, pending->local, pending->remote, pending->strided, &pending->held);
   if (!list) return fail_early(*pending->state, list.error());
   if (!*list) return park(pending);
   launch(*list, pending->state, pending->options, std::move(pending->dependency));

@@ -54,11 +54,12 @@ class Transfers : public RequestOwner, public std::enable_shared_from_this<Trans
   std::shared_ptr<TransferState> start(Operation operation, std::span<const LocalStrided> local,
                                        std::span<const RemoteStrided> remote, const PostOptions& options);
 
-  /// Null while a remote region waits for the peer's message.
+  /// Null while a remote region waits for the peer's message. `held`: the local regions of a transfer that
+  /// was taken before, which a close lets finish.
   Result<std::shared_ptr<const SegmentList>> build(Operation operation, std::span<const LocalSpan> local,
                                                    std::span<const RemoteSpan> remote,
                                                    std::span<const StridedPair> strided,
-                                                   const HeldRegions& held = {}) const;
+                                                   const HeldRegions* held = nullptr) const;
 
   /// Posts a list that `build` made.
   std::shared_ptr<TransferState> post(const std::shared_ptr<const SegmentList>& list,
