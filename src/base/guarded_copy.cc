@@ -222,6 +222,36 @@ bool takes_faults() {
 
 bool holds() { return is_put() && in_place.load(std::memory_order_relaxed) && takes_faults(); }
 
+// What pieces in no order cost is the way to memory: of the piece so many ahead the first bytes are fetched,
+// and the processor fetches the rest of a longer one by itself.
+constexpr std::size_t kAhead = 6;
+constexpr std::size_t kFetched = 1024;
+constexpr std::size_t kLine = 64;
+
+template <bool kWrites>
+void fetch(const iovec& piece) {
+  const auto* const at = static_cast<const std::byte*>(piece.iov_base);
+  const std::size_t size = std::min(piece.iov_len, kFetched);
+  for (std::size_t i = 0; i < size; i += kLine) __builtin_prefetch(at + i, kWrites ? 1 : 0);
+  if (size != 0) __builtin_prefetch(at + size - 1, kWrites ? 1 : 0);
+}
+
+/// Calls `copy(piece, size, done)` for one after the other; false ends it.
+template <bool kWrites, class Copy>
+std::size_t each_piece(std::span<const iovec> pieces, std::size_t bytes, std::size_t skip, Copy copy) {
+  std::size_t at = 0;
+  for (; at != pieces.size() && skip >= pieces[at].iov_len; ++at) skip -= pieces[at].iov_len;
+  std::size_t done = 0;
+  for (; done != bytes && at != pieces.size(); ++at) {
+    if (at + kAhead < pieces.size()) fetch<kWrites>(pieces[at + kAhead]);
+    const std::size_t size = std::min(pieces[at].iov_len - skip, bytes - done);
+    if (!copy(static_cast<std::byte*>(pieces[at].iov_base) + skip, size, done)) break;
+    done += size;
+    skip = 0;
+  }
+  return done;
+}
+
 std::size_t pages(std::size_t bytes) { return (bytes + 4095) / 4096; }
 
 }  // namespace
@@ -229,6 +259,22 @@ std::size_t pages(std::size_t bytes) { return (bytes + 4095) / 4096; }
 bool guarded_copy(void* to, const void* from, std::size_t bytes) {
   if (holds()) return p2p_copy(to, from, bytes) != 0;
   return copy_across(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+}
+
+std::size_t guarded_gather(std::byte* to, std::span<const iovec> from, std::size_t bytes, std::size_t skip) {
+  if (!holds()) return 0;
+  return each_piece<false>(from, bytes, skip,
+                           [to](const std::byte* piece, std::size_t size, std::size_t done) {
+                             return p2p_copy(to + done, piece, size) != 0;
+                           });
+}
+
+std::size_t guarded_scatter(std::span<const iovec> to, const std::byte* from, std::size_t bytes,
+                            std::size_t skip) {
+  if (!holds()) return 0;
+  return each_piece<true>(to, bytes, skip, [from](std::byte* piece, std::size_t size, std::size_t done) {
+    return p2p_copy(piece, from + done, size) != 0;
+  });
 }
 
 std::optional<bool> guarded_look(const void* from, std::size_t bytes) {

@@ -1,8 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <optional>
+#include <span>
 
 /// Copies to and from memory of the program, which may have become bad since it was registered. Bad memory is
 /// an answer, as with base/safe_copy.h, at the price of memcpy: a handler of SIGSEGV and SIGBUS leads out of
@@ -11,6 +14,13 @@ namespace p2p {
 
 /// False if either is bad there; some of the bytes may have been copied then. Any thread.
 bool guarded_copy(void* to, const void* from, std::size_t bytes);
+
+/// From pieces of memory that lie here and there to one place and back, the next pieces on their way into the
+/// cache meanwhile. How many bytes, behind the first `skip` of the pieces: fewer than `bytes` where a piece
+/// is bad, of which some may have been copied, or where the system has to copy.
+std::size_t guarded_gather(std::byte* to, std::span<const iovec> from, std::size_t bytes, std::size_t skip);
+std::size_t guarded_scatter(std::span<const iovec> to, const std::byte* from, std::size_t bytes,
+                            std::size_t skip);
 
 /// Reads a byte of each page, and writes one of each as it is, whoever else writes there. False: some of it
 /// is bad. Nothing: the system has to look. Costs a fifth of what that takes.

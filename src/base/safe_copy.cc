@@ -26,7 +26,7 @@ namespace p2p {
 namespace {
 
 // Stays in a processor's cache.
-constexpr std::size_t kRoomBytes = std::size_t{64} << 10;
+constexpr std::size_t kRoomBytes = std::size_t{256} << 10;
 constexpr std::size_t kPieces = 64;            // of one system call
 constexpr std::size_t kPage = 4096;            // or a multiple of it
 constexpr int kPopulateRead = 22;              // MADV_POPULATE_READ, of Linux 5.14; older headers lack it
@@ -162,9 +162,8 @@ std::size_t each_part(std::span<const iovec> pieces, std::size_t skip, std::size
   return done;
 }
 
-}  // namespace
-
-std::size_t copy_out(std::span<const iovec> to, const std::byte* from, std::size_t bytes, std::size_t skip) {
+std::size_t system_copy_out(std::span<const iovec> to, const std::byte* from, std::size_t bytes,
+                            std::size_t skip) {
   Room& room = Room::here();
   const auto inside = room.offset_of(from);
   return each_part(to, skip, bytes, [&](std::span<const iovec> some, std::size_t size, std::size_t done) {
@@ -174,7 +173,7 @@ std::size_t copy_out(std::span<const iovec> to, const std::byte* from, std::size
   });
 }
 
-std::size_t copy_in(std::byte* to, std::span<const iovec> from, std::size_t bytes, std::size_t skip) {
+std::size_t system_copy_in(std::byte* to, std::span<const iovec> from, std::size_t bytes, std::size_t skip) {
   Room& room = Room::here();
   const auto inside = room.offset_of(to);
   return each_part(from, skip, bytes,
@@ -184,6 +183,32 @@ std::size_t copy_in(std::byte* to, std::span<const iovec> from, std::size_t byte
                      if (moved > 0) std::memcpy(to + done, room.data(), static_cast<std::size_t>(moved));
                      return moved;
                    });
+}
+
+}  // namespace
+
+// What the processor meets and cannot copy, the system may in part: it ends at the first bad byte.
+std::size_t copy_out(std::span<const iovec> to, const std::byte* from, std::size_t bytes, std::size_t skip) {
+  const std::size_t quick = guarded_scatter(to, from, bytes, skip);
+  return quick == bytes ? bytes : quick + system_copy_out(to, from + quick, bytes - quick, skip + quick);
+}
+
+std::size_t copy_in(std::byte* to, std::span<const iovec> from, std::size_t bytes, std::size_t skip) {
+  const std::size_t quick = guarded_gather(to, from, bytes, skip);
+  return quick == bytes ? bytes : quick + system_copy_in(to + quick, from, bytes - quick, skip + quick);
+}
+
+bool land(std::span<const iovec> to, const std::byte* from, std::size_t bytes, std::size_t skip) {
+  bool all = true;
+  for (std::size_t done = 0; done != bytes;) {
+    done += copy_out(to, from + done, bytes - done, skip + done);
+    if (done == bytes) break;
+    all = false;
+    std::size_t end = 0;  // of the piece that is bad
+    for (std::size_t i = 0; end <= skip + done; ++i) end += to[i].iov_len;
+    done = std::min(end - skip, bytes);
+  }
+  return all;
 }
 
 bool copy_across(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -20,6 +20,9 @@ std::size_t copy_out(std::span<const iovec> to, const std::byte* from, std::size
                      std::size_t skip = 0);
 std::size_t copy_in(std::byte* to, std::span<const iovec> from, std::size_t bytes, std::size_t skip = 0);
 
+/// As copy_out, but goes on behind memory that is bad. False: some of it was, and has lost its bytes.
+bool land(std::span<const iovec> to, const std::byte* from, std::size_t bytes, std::size_t skip = 0);
+
 /// Between two places of the program's memory, which may overlap. False if either is bad.
 bool copy_across(std::byte* to, const std::byte* from, std::size_t bytes);
 

@@ -12,7 +12,6 @@
 namespace p2p::crypto {
 namespace {
 
-constexpr const char* kCipher = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kCipherId{0x13, 0x01};
 constexpr std::size_t kMostCertificateBytes = std::size_t{16} << 10;
 
@@ -27,7 +26,7 @@ Result<SSL_CTX*> make_tls_context() {
   SSL_CTX* context = SSL_CTX_new(TLS_method());
   const bool made = context != nullptr && SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
                     SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
-                    SSL_CTX_set_ciphersuites(context, kCipher) == 1 &&
+                    SSL_CTX_set_ciphersuites(context, kCipher.data()) == 1 &&
                     SSL_CTX_set1_groups_list(context, "X25519:P-256") == 1 &&
                     SSL_CTX_set_num_tickets(context, 0) == 1 &&
                     SSL_CTX_set_session_id_context(context, kContext.data(), kContext.size()) == 1;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "base/bytes.h"
 #include "p2p/result.h"
@@ -13,6 +14,9 @@ struct ssl_st;
 
 /// What all TLS of this library has in common.
 namespace p2p::crypto {
+
+/// The one cipher.
+inline constexpr std::string_view kCipher = "TLS_AES_128_GCM_SHA256";
 
 /// TLS 1.3 of one cipher, without tickets, which takes nobody's certificate yet. The caller frees it.
 Result<ssl_ctx_st*> make_tls_context();
@@ -31,6 +35,9 @@ class KeyUpdates {
 
   /// Counts from now on. `this` outlives `ssl`'s use.
   void watch(ssl_st* ssl);
+
+  /// A new key of the peer's, where OpenSSL is past watching.
+  void count() { ++updates_; }
 
   /// Data came.
   void count_record() { ++records_; }

@@ -5,12 +5,14 @@
 #include <string_view>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/unique_fd.h"
 #include "drivers/socket/stream_io.h"
 
 namespace p2p::socket {
 
-/// The bytes of a connected stream, both ways: in clear. Heirs make something else of them on the way. One
+/// The bytes of a connected stream, both ways: in clear. Small pieces go through memory in the core's cache:
+/// the system copies them slower than the processor. Heirs make something else of them on the way. One
 /// thread at a time.
 class Stream {
  public:
@@ -30,7 +32,7 @@ class Stream {
 
   /// Bytes that `try_send` has taken and the socket not yet: `try_send` goes on with them, also with nothing
   /// new.
-  virtual std::size_t kept() const { return 0; }
+  virtual std::size_t kept() const { return kept_.size() - kept_sent_; }
 
   /// Something has come of which the descriptor does not tell.
   virtual bool holds() const { return false; }
@@ -42,7 +44,11 @@ class Stream {
   virtual bool encrypted() const { return false; }
 
  private:
+  Result<Moved> send_kept();
+
   const UniqueFd fd_;
+  Bytes kept_;  // gathered, and no room for it in the socket
+  std::size_t kept_sent_ = 0;
 };
 
 }  // namespace p2p::socket

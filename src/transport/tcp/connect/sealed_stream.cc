@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "transport/tcp/connect/sealed_stream.h"
 
-#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -55,8 +54,7 @@ Result<std::size_t> SealedStream::send(ByteView bytes) {
   return moved->bytes;
 }
 
-Result<std::size_t> SealedStream::receive(std::span<std::byte> first, std::span<std::byte> second) {
-  std::array<iovec, 2> into{iovec{first.data(), first.size()}, iovec{second.data(), second.size()}};
+Result<std::size_t> SealedStream::receive(std::span<std::byte> into) {
   const Result<socket::Moved> moved = socket::try_receive(fd(), into);
   if (!moved) return tl::unexpected(moved.error());
   if (moved->ended) return fail(ErrorCode::kPeerGone, "the peer closed the stream");

@@ -33,7 +33,7 @@ class SealedStream final : public socket::Stream, private crypto::StreamTls::Pip
   explicit SealedStream(UniqueFd fd) : Stream(std::move(fd)) {}
 
   Result<std::size_t> send(ByteView bytes) override;
-  Result<std::size_t> receive(std::span<std::byte> first, std::span<std::byte> second) override;
+  Result<std::size_t> receive(std::span<std::byte> into) override;
 
   std::unique_ptr<crypto::StreamTls> tls_;
   bool holds_ = false;  // the last call had no room for more
