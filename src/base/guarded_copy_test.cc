@@ -2,7 +2,6 @@
 #include "base/guarded_copy.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,29 +13,18 @@
 
 #include "base/thread.h"
 #include "support/memory.h"
+#include "support/process.h"
 
 namespace p2p {
 namespace {
 
 using testing::Bad;
+using testing::in_child;
 using testing::Pages;
+using testing::ProcessEnd;
 
 constexpr std::size_t kPage = 4096;
 constexpr std::array kBad{Bad::kReadOnly, Bad::kProtected, Bad::kCut};
-
-/// Runs it in a child; what became of that.
-template <class Body>
-int status_of_child(const Body& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    body();
-    ::_exit(0);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return status;
-}
 
 bool tells(Bad how) {
   Pages pages(kPage);
@@ -51,12 +39,13 @@ extern "C" void take_and_leave(int) { ::_exit(7); }
 
 // The first of all: in this process none is in place yet.
 TEST(GuardedCopy, OtherFaultsGoToTheHandlerThatWasThereBefore) {
-  const int status = status_of_child([] {
+  const ProcessEnd end = in_child([] {
     ::signal(SIGSEGV, take_and_leave);
-    if (!tells(Bad::kProtected)) ::_exit(1);
+    if (!tells(Bad::kProtected)) return 1;
     fault();
+    return 3;
   });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  EXPECT_EQ(end, ProcessEnd{.code = 7});
 }
 
 TEST(GuardedCopy, CopiesAnySizeFromAndToAnyByte) {
@@ -119,41 +108,44 @@ TEST(GuardedCopy, SaysSoOnThreadsOfTheEngineAndOnManyAtOnce) {
 
 #ifdef P2P_PLAIN
 TEST(GuardedCopy, OtherFaultsEndTheProcessAsBefore) {
-  int status = status_of_child([] {
-    if (!tells(Bad::kProtected)) ::_exit(1);
+  ProcessEnd end = in_child([] {
+    if (!tells(Bad::kProtected)) return 1;
     fault();
+    return 3;
   });
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
-  status = status_of_child([] {
-    if (!tells(Bad::kProtected)) ::_exit(1);
-    ::kill(::getpid(), SIGBUS);
+  EXPECT_EQ(end, ProcessEnd{.signal = SIGSEGV});
+  end = in_child([] {
+    if (!tells(Bad::kProtected)) return 1;
+    return ::kill(::getpid(), SIGBUS);
   });
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS) << status;
+  EXPECT_EQ(end, ProcessEnd{.signal = SIGBUS});
 }
 #endif
 
 TEST(GuardedCopy, SaysSoOnThreadsThatBlockAllSignals) {
-  const int status = status_of_child([] {
-    if (!tells(Bad::kProtected)) ::_exit(1);
+  const ProcessEnd end = in_child([] {
+    if (!tells(Bad::kProtected)) return 1;
     std::thread([] {
       sigset_t all;
       ::sigfillset(&all);
       ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
       ::_exit(tells(Bad::kProtected) ? 7 : 2);
     }).join();
+    return 3;
   });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  EXPECT_EQ(end, ProcessEnd{.code = 7});
 }
 
 TEST(GuardedCopy, LeavesHandlersThatComeLaterInPlace) {
-  const int status = status_of_child([] {
-    if (!tells(Bad::kProtected)) ::_exit(1);
+  const ProcessEnd end = in_child([] {
+    if (!tells(Bad::kProtected)) return 1;
     ::signal(SIGSEGV, take_and_leave);
     look_after_guard();
-    if (!tells(Bad::kProtected)) ::_exit(2);  // the system copies
+    if (!tells(Bad::kProtected)) return 2;  // the system copies
     fault();
+    return 3;
   });
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  EXPECT_EQ(end, ProcessEnd{.code = 7});
 }
 
 }  // namespace

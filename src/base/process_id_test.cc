@@ -2,10 +2,9 @@
 #include "base/process_id.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
+#include "support/process.h"
 
 namespace p2p {
 namespace {
@@ -21,34 +20,24 @@ TEST(ProcessIdTest, IsTheSameAtEveryLook) {
 
 TEST(ProcessIdTest, AnotherProcessOfTheHostDiffersInItsNumberAlone) {
   const ProcessId mine = this_process().value();
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  const testing::ProcessEnd end = testing::in_child([&] {
     const auto own = this_process();
-    ::_exit(own && own->pid != mine.pid && own->boot == mine.boot &&
-                    own->pid_namespace == mine.pid_namespace && own->started >= mine.started
-                ? 0
-                : 1);
-  }
-  int outcome = -1;
-  ASSERT_EQ(::waitpid(child, &outcome, 0), child);
-  EXPECT_EQ(outcome, 0);
+    const bool right = own && own->pid != mine.pid && own->boot == mine.boot &&
+                       own->pid_namespace == mine.pid_namespace && own->started >= mine.started;
+    return right ? 0 : 1;
+  });
+  EXPECT_EQ(end, testing::ProcessEnd{.code = 0});
 }
 
 TEST(ProcessIdTest, TheStartOfAnotherProcessIsKnownUntilItIsGone) {
   EXPECT_EQ(start_of(static_cast<std::uint64_t>(::getpid())), this_process()->started);
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    ::pause();
-    ::_exit(0);
-  }
-  const auto started = start_of(static_cast<std::uint64_t>(child));
-  ::kill(child, SIGKILL);
-  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  auto child = testing::Process::forked([] { return ::pause(); }).value();
+  const auto pid = static_cast<std::uint64_t>(child.pid());
+  const auto started = start_of(pid);
+  child.kill_now();
   ASSERT_TRUE(started) << started.error().message;
   EXPECT_GE(*started, this_process()->started);
-  const auto gone = start_of(static_cast<std::uint64_t>(child));
+  const auto gone = start_of(pid);
   ASSERT_FALSE(gone);
   EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
 }

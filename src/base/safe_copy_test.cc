@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -15,12 +13,14 @@
 
 #include "support/forbid.h"
 #include "support/memory.h"
+#include "support/process.h"
 
 namespace p2p {
 namespace {
 
 using testing::Bad;
 using testing::Pages;
+using testing::ProcessEnd;
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kBytes = 64 * kPage;
@@ -148,31 +148,25 @@ TEST_F(SafeCopyTest, AForkedChildHasARoomOfItsOwn) {
   const std::array whole{piece(pages_.part(0, 100))};
   ASSERT_EQ(copy_out(whole, own_.data(), 100), 100U);
   testing::fill(copy_room(), 7);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const ProcessEnd end = testing::in_child([&] {
     testing::fill(copy_room(), 8);
     const bool right = copy_out(whole, own_.data() + 100, 100) == 100;
-    ::_exit(right && std::equal(own_.begin() + 100, own_.begin() + 200, pages_.data()) ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return right && std::equal(own_.begin() + 100, own_.begin() + 200, pages_.data()) ? 0 : 1;
+  });
+  EXPECT_EQ(end, ProcessEnd{.code = 0});
   EXPECT_EQ(testing::difference(copy_room(), 7), std::nullopt);
 }
 
 TEST_F(SafeCopyTest, GoesWithoutFilesInMemory) {
   const std::array whole{piece(pages_.bytes())};
   testing::spoil(pages_.part(kBytes, kBytes), Bad::kCut);
-  const pid_t child = ::fork();  // whose room is made anew
-  if (child == 0) {
-    if (!testing::forbid(SYS_memfd_create, EPERM)) ::_exit(0);
+  const ProcessEnd end = testing::in_child([&] {  // whose room is made anew
+    if (!testing::forbid(SYS_memfd_create, EPERM)) return 0;
     const bool right = copy_out(whole, own_.data(), own_.size()) == kBytes &&
                        copy_in(own_.data() + kBytes, whole, kBytes) == kBytes && !readable(whole);
-    ::_exit(right && !testing::difference(std::span(own_).subspan(kBytes), 1) ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return right && !testing::difference(std::span(own_).subspan(kBytes), 1) ? 0 : 1;
+  });
+  EXPECT_EQ(end, ProcessEnd{.code = 0});
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 // <sentence>". Notifications are told as "note CONNECTION BYTES TEXT".
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,6 +29,7 @@
 #include "support/command.h"
 #include "support/hex.h"
 #include "support/memory.h"
+#include "support/process.h"
 
 namespace p2p::chaos {
 namespace {
@@ -275,14 +277,14 @@ class Worker {
   /// fork MS: a child that uses what the parent made, is told no, and lives for so long.
   std::string fork_child(Words& words) {
     const auto time = words.time();
-    const pid_t child = ::fork();
-    if (child < 0) return "error system fork";
-    if (child == 0) {
+    auto child = testing::Process::forked([&] {
+      ::prctl(PR_SET_PDEATHSIG, 0);  // it may outlive its parent
       const int wrong = wrong_in_child();
       std::this_thread::sleep_for(time);
-      ::_exit(wrong);
-    }
-    children_.push_back(child);
+      return wrong;
+    });
+    if (!child) return answer_error(child);
+    children_.push_back(*std::move(child));
     return "ok";
   }
 
@@ -315,15 +317,15 @@ class Worker {
 
   /// children 0|1: those that have ended, or all, ended by themselves and after no wrong answer.
   std::string children(Words& words) {
-    const int how = words.number() == 0 ? WNOHANG : 0;
-    std::string bad;
-    std::erase_if(children_, [&](pid_t child) {
-      int status = 0;
-      if (::waitpid(child, &status, how) == 0) return false;
-      if (status != 0) bad = fmt::format("error system a child ended with status {:#x}", status);
+    const std::chrono::milliseconds limit = words.number() == 0 ? std::chrono::seconds(0) : testing::kLimit;
+    std::ostringstream bad;
+    std::erase_if(children_, [&](testing::Process& child) {
+      const testing::ProcessEnd end = child.wait(limit);
+      if (!end.over() && limit.count() == 0) return false;
+      if (end.code != 0) bad << "error system a child: " << end;
       return true;
     });
-    return bad.empty() ? "ok" : bad;
+    return bad.str().empty() ? "ok" : bad.str();
   }
 
   /// How many channels the connections have lost.
@@ -347,7 +349,7 @@ class Worker {
   std::map<std::uint64_t, Connection> connections_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, RemoteSpan> imports_;
   std::map<std::uint64_t, Transfer> transfers_;
-  std::vector<pid_t> children_;
+  std::vector<testing::Process> children_;
 };
 
 /// Takes lines until the world ends, and looks for notifications every other millisecond.

@@ -7,6 +7,6 @@
 
 int main(int argc, char** argv) {
   if (argc == 4 && std::string_view(argv[1]) == "--serve") return p2p::conformance::serve({argv[2], argv[3]});
-  testing::InitGoogleTest(&argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

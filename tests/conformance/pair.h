@@ -41,7 +41,7 @@ Segment segment(const Memory& local, std::size_t offset, const RemoteKey& key, s
 
 /// One test of the suite with one transport, whose name it has. Fails without the ones that need nothing but
 /// a Linux host; reports any other that cannot be used here as skipped.
-class Conformance : public testing::TestWithParam<TransportRegistry::Entry> {
+class Conformance : public ::testing::TestWithParam<TransportRegistry::Entry> {
  protected:
   void SetUp() override;
 
@@ -52,8 +52,8 @@ class Conformance : public testing::TestWithParam<TransportRegistry::Entry> {
 };
 
 /// Runs a suite with every transport that comes with the library.
-#define P2P_FOR_EVERY_TRANSPORT(suite)                                                       \
-  INSTANTIATE_TEST_SUITE_P(All, suite, testing::ValuesIn(p2p::builtin_transports().entries), \
+#define P2P_FOR_EVERY_TRANSPORT(suite)                                                         \
+  INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(p2p::builtin_transports().entries), \
                            [](const auto& parameter) { return parameter.param.name; })
 
 }  // namespace p2p::conformance

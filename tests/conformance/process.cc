@@ -2,13 +2,11 @@
 #include "conformance/process.h"
 
 #include <gtest/gtest.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <optional>
 #include <utility>
 
@@ -16,14 +14,11 @@
 #include "conformance/pair.h"
 #include "support/devices.h"
 
-extern char** environ;
-
 namespace p2p::conformance {
 
 namespace {
 
-// The descriptor at which a served process finds its socket.
-constexpr int kSocket = 3;
+constexpr int kSocket = testing::Process::kPassed;
 
 enum class Kind : std::uint8_t { kRegion, kAddress, kControl };
 
@@ -118,21 +113,15 @@ OtherProcess::OtherProcess(const std::string& transport, Role role) : role_(role
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) std::abort();
   socket_ = UniqueFd(ends[0]);
-  const UniqueFd theirs(ends[1]);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kSocket);
-  std::vector<std::string> words{"conformance_test", "--serve", transport,
-                                 role == Role::kConnector ? "connector" : "acceptor"};
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  if (::posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments.data(), environ) != 0) std::abort();
-  ::posix_spawn_file_actions_destroy(&actions);
+  auto process = testing::Process::spawn(
+      {"/proc/self/exe", "--serve", transport, role == Role::kConnector ? "connector" : "acceptor"}, ends[1]);
+  ::close(ends[1]);  // no UniqueFd: a child would not have it
+  if (!process) std::abort();
+  process_.emplace(*std::move(process));
 }
 
 OtherProcess::~OtherProcess() {
-  kill();
+  process_->kill_now();
   if (mine_ != nullptr) mine_->close();  // its channels send control messages through `socket_`
   if (reader_.joinable()) reader_.join();
 }
@@ -150,12 +139,6 @@ Status OtherProcess::connect(Peer& mine) {
   if (const Status met = meet(mine, role, socket_.get()); !met) return met;
   reader_ = std::thread([this, &mine] { deliver_until_end(mine, socket_.get()); });
   return mine.wait_ready();
-}
-
-void OtherProcess::kill() {
-  if (pid_ == 0) return;
-  ::kill(pid_, SIGKILL);
-  ::waitpid(std::exchange(pid_, 0), nullptr, 0);
 }
 
 int serve(const std::vector<std::string>& arguments) {

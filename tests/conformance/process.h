@@ -1,13 +1,13 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/types.h>
-
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "base/unique_fd.h"
 #include "conformance/peer.h"
+#include "support/process.h"
 
 namespace p2p::conformance {
 
@@ -32,12 +32,12 @@ class OtherProcess {
   std::uint64_t address() const { return address_; }
 
   /// SIGKILL; returns when it is dead.
-  void kill();
+  void kill() { process_->kill_now(); }
 
  private:
   Role role_;
   UniqueFd socket_;
-  pid_t pid_ = 0;
+  std::optional<testing::Process> process_;
   RegionOffer region_;
   std::uint64_t address_ = 0;
   Peer* mine_ = nullptr;

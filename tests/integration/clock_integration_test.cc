@@ -2,7 +2,6 @@
 // The clock that administrators and NTP set jumps: nothing here waits by it.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -75,9 +74,7 @@ TEST_P(ClockTest, MayBeSetAtAnyTime) {
     auto another = pair.endpoint.connect("127.0.0.1", pair.peer.port(), kLimit);
     ASSERT_TRUE(is_ok(status_of(another)));
     EXPECT_TRUE(is_ok(another->close(kLimit)));
-    const pid_t child = ::fork();
-    if (child == 0) ::_exit(0);
-    EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+    EXPECT_EQ(in_child([] { return 0; }), ProcessEnd{.code = 0});
     waiting.cancel();
     EXPECT_TRUE(is_error(waiting.wait(kLimit), {ErrorCode::kCancelled}));
     EXPECT_LT(Clock::now() - start, kLimit);

@@ -5,7 +5,6 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "p2p/log.h"
+#include "support/command.h"
 #include "support/peer.h"
 #include "support/sanitizer.h"
 #include "support/transports.h"
@@ -37,18 +37,6 @@ constexpr std::size_t kSize = 100'000;
 
 class ForkTest : public OverTransport {};
 P2P_OVER_TRANSPORTS(ForkTest);
-
-/// What `child` returns in a child process; -1 if it did not end by itself.
-int in_child(const std::function<int()>& child) {
-  const pid_t process = ::fork();
-  if (process == 0) {
-    ::alarm(20);
-    ::_exit(child());
-  }
-  int status = 0;
-  if (process < 0 || ::waitpid(process, &status, 0) != process || !WIFEXITED(status)) return -1;
-  return WEXITSTATUS(status);
-}
 
 bool refused(const Status& status) {
   return !status && status.error().code == ErrorCode::kUnavailable &&
@@ -69,7 +57,7 @@ TEST_P(ForkTest, AChildIsToldAndHarmsNothing) {
   const RemoteSpan to{*id, theirs.descriptor.address, kSize};
   const auto write = [&] { return pair->connection.write(own->span(0, kSize), to).wait(kLimit); };
   ASSERT_TRUE(is_ok(write()));
-  const int failed = in_child([&] {
+  const ProcessEnd end = in_child([&] {
     int wrong = 0;
     const auto expect = [&wrong](bool right) { wrong += right ? 0 : 1; };
     expect(refused(write()));
@@ -93,7 +81,7 @@ TEST_P(ForkTest, AChildIsToldAndHarmsNothing) {
     expect(refused(status_of(Endpoint::create(EndpointPlan{.transport = GetParam()}.options()))));
     return wrong;
   });
-  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(end, ProcessEnd{.code = 0});
   EXPECT_TRUE(is_ok(write())) << "the parent's goes on";
   EXPECT_TRUE(is_ok(pair->connection.notify("from the parent").wait(kLimit)));
 }
@@ -152,35 +140,8 @@ bool child_has(const Descriptors& parents) {
              std::fprintf(stderr, "descriptor %d: %s (%s)\n", fd, has ? "kept" : "lost", name.data());
            }
            return wrong != 0;
-         }) == 0;
+         }).code == 0;
 }
-
-/// A child that does nothing, from when its handlers have run.
-class Idler {
- public:
-  Idler() {
-    std::array<int, 2> ready{};
-    EXPECT_EQ(::pipe2(ready.data(), O_CLOEXEC), 0);
-    child_ = ::fork();
-    if (child_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      static_cast<void>(::write(ready[1], "", 1));
-      for (;;) ::pause();
-    }
-    char byte = 0;
-    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
-    for (const int end : ready) ::close(end);
-  }
-  ~Idler() {
-    ::kill(child_, SIGKILL);
-    ::waitpid(child_, nullptr, 0);
-  }
-  Idler(const Idler&) = delete;
-  Idler& operator=(const Idler&) = delete;
-
- private:
-  pid_t child_ = -1;
-};
 
 TEST_P(ForkTest, AChildHasNoneOfTheEnginesDescriptorsAndAllOthers) {
   const int others = ::eventfd(0, EFD_CLOEXEC);
@@ -204,7 +165,11 @@ TEST_P(ForkTest, WhatTheParentClosedIsFreeWhileAChildLives) {
   options.metrics = "127.0.0.1:" + std::to_string(free_port());
   options.trace = ::testing::TempDir() + "fork_trace_" + std::to_string(::getpid());
   std::optional<Endpoint> endpoint(Endpoint::create(options).value());
-  const Idler child;
+  auto child = Process::forked([](const Process::Say& say) {
+    say("its handlers have run");
+    return ::pause();
+  });
+  ASSERT_TRUE(child && child->read_line(kLimit));
   endpoint.reset();
   std::vector<std::string> log;
   set_log_sink([&](LogLevel, std::string_view line) { log.emplace_back(line); });
@@ -239,36 +204,33 @@ TEST_P(ForkTest, NoneIsMissedWhileTheyComeAndGo) {
 
 // A process with an endpoint has a child for other reasons, and is killed.
 TEST_P(ForkTest, AParentsDeathIsKnownAtOnce) {
-  std::array<int, 2> told{};
-  ASSERT_EQ(::pipe(told.data()), 0);
-  const pid_t parent = ::fork();
-  if (parent == 0) {
+  auto parent = Process::forked([](const Process::Say& say) {
     const Endpoint owner = make_endpoint({.transport = GetParam()});
-    const pid_t child = ::fork();
-    if (child == 0) {
+    const auto child = Process::forked([] {
       ::prctl(PR_SET_PDEATHSIG, 0);
       ::alarm(60);
-      for (;;) ::pause();
-    }
-    const std::array<std::uint64_t, 2> words{owner.port(), static_cast<std::uint64_t>(child)};
-    static_cast<void>(::write(told[1], words.data(), sizeof words));
-    for (;;) ::pause();
-  }
-  std::array<std::uint64_t, 2> words{};
-  ASSERT_EQ(::read(told[0], words.data(), sizeof words), static_cast<ssize_t>(sizeof words));
+      return ::pause();
+    });
+    say(fmt::format("{} {}", owner.port(), child->pid()));
+    return ::pause();
+  });
+  ASSERT_TRUE(parent);
+  const auto said = parent->read_line(kLimit);
+  ASSERT_TRUE(is_ok(status_of(said)));
+  Words words(*said);
+  const auto port = static_cast<std::uint16_t>(words.number());
+  const auto child = static_cast<pid_t>(words.number());
   Endpoint mine = make_endpoint({.transport = GetParam()});
-  const auto connection = mine.connect("127.0.0.1", static_cast<std::uint16_t>(words[0]), kLimit);
+  const auto connection = mine.connect("127.0.0.1", port, kLimit);
   ASSERT_TRUE(is_ok(status_of(connection)));
   std::array<std::byte, 64> room{};
   const MemoryRegion region = mine.register_memory(room.data(), room.size()).value();
   const Transfer receive = connection->recv(region.span());
-  ::kill(parent, SIGKILL);
-  ::waitpid(parent, nullptr, 0);
+  parent->kill_now();
   const Status status = receive.wait(std::chrono::seconds(10));  // a third of `hung`
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kPeerGone) << status.error().message;
-  ::kill(static_cast<pid_t>(words[1]), SIGKILL);
-  for (const int end : told) ::close(end);
+  ::kill(child, SIGKILL);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ Ended to_its_end(const std::vector<std::string>& words) {
   for (auto line = process->read_line(4 * kLimit); line; line = process->read_line(4 * kLimit)) {
     ended.lines.push_back(*line);
   }
-  ended.status = process->wait(kLimit).value_or(-1);
+  ended.status = process->wait(kLimit).code.value_or(-1);
   return ended;
 }
 

@@ -1,18 +1,14 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // What the owner lets peers do with a region: RegionOptions.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -275,10 +271,8 @@ TEST_F(RightsTest, NamesAskForProof) {
 // In a user namespace of its own a process may not read the other's memory, which may read its.
 TEST(RouteTest, TellsTheCauseHereAndNotThatThePeerHeardOfIt) {
   const Peer peer({.transport = "cma,tcp"});
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    if (::unshare(CLONE_NEWUSER) != 0) ::_exit(2);
+  const ProcessEnd end = in_child([&] {
+    if (::unshare(CLONE_NEWUSER) != 0) return 2;
     Endpoint here = make_endpoint({.transport = "cma,tcp"});
     const auto connection = here.connect(peer.address(), peer.port(), kLimit);
     const auto told = [&] {
@@ -286,12 +280,10 @@ TEST(RouteTest, TellsTheCauseHereAndNotThatThePeerHeardOfIt) {
       return routes.front().transport == "tcp" &&
              routes.front().reason.find("not permitted") != std::string::npos;
     };
-    ::_exit(connection && eventually(told) ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no user namespaces here";
-  EXPECT_EQ(status, 0);
+    return connection && eventually(told) ? 0 : 1;
+  });
+  if (end.code == 2) GTEST_SKIP() << "no user namespaces here";
+  EXPECT_EQ(end, ProcessEnd{.code = 0});
 }
 
 TEST_F(RightsTest, MessagesReachARegionThatIsRegisteredAgain) {
@@ -313,37 +305,25 @@ TEST_F(RightsTest, MessagesReachARegionThatIsRegisteredAgain) {
 
 // The acceptor cannot make the rings of cma, and to the connector it closed.
 TEST(RouteTest, TellsThePeersCauseAndNotThatItClosed) {
-  std::array<int, 2> port{};
-  ASSERT_EQ(::pipe2(port.data(), O_CLOEXEC), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
+  auto child = Process::forked([](const Process::Say& say) {
     const Endpoint here = make_endpoint({.transport = "cma,tcp"});
-    if (!forbid(SYS_memfd_create, EPERM)) ::_exit(2);
-    const std::uint16_t own = here.port();
-    if (::write(port[1], &own, sizeof own) != sizeof own) ::_exit(1);
-    while (true) ::pause();
-  }
-  ::close(port[1]);
-  std::uint16_t there = 0;
-  const bool begun = ::read(port[0], &there, sizeof there) == sizeof there;
-  ::close(port[0]);
+    if (!forbid(SYS_memfd_create, EPERM)) return 2;
+    say(std::to_string(here.port()));
+    return ::pause();
+  });
+  ASSERT_TRUE(child);
+  const auto said = child->read_line(kLimit);
+  if (!said && child->wait(kLimit).code == 2) GTEST_SKIP() << "no filter can be set here";
+  ASSERT_TRUE(is_ok(status_of(said)));
+  Endpoint here = make_endpoint({.transport = "cma,tcp"});
+  const auto connection = here.connect("127.0.0.1", static_cast<std::uint16_t>(std::stoi(*said)), kLimit);
   std::string told;
-  if (begun) {
-    Endpoint here = make_endpoint({.transport = "cma,tcp"});
-    const auto connection = here.connect("127.0.0.1", there, kLimit);
-    const auto tells = [&] {
-      told = connection->routes().front().reason;
-      return told.find("cma: the peer gave it up: ") != std::string::npos &&
-             told.find("memfd_create") != std::string::npos;
-    };
-    EXPECT_TRUE(connection && eventually(tells)) << told;
-  }
-  ::kill(child, SIGKILL);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  if (!begun && WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no filter can be set here";
-  EXPECT_TRUE(begun);
+  const auto tells = [&] {
+    told = connection->routes().front().reason;
+    return told.find("cma: the peer gave it up: ") != std::string::npos &&
+           told.find("memfd_create") != std::string::npos;
+  };
+  EXPECT_TRUE(connection && eventually(tells)) << told;
 }
 
 }  // namespace

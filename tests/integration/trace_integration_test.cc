@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -180,8 +179,7 @@ TEST(TraceFileTest, EndsAtItsLimitAndStaysGood) {
 
 TEST(TraceFileTest, WhatWasWrittenOutlivesAKill) {
   const TraceFile file("killed");
-  const pid_t child = ::fork();
-  if (child == 0) {
+  auto child = Process::forked([&]() -> int {
     write_some(traced(file, "cma"), 64, 100);
     // The first trace has been closed; this one is open when the end comes.
     const Options options = traced(file, "cma");
@@ -194,13 +192,13 @@ TEST(TraceFileTest, WhatWasWrittenOutlivesAKill) {
       const Transfer sent = connection.write(region.span(), {RemoteRegionId{1}, 0, 1}, {.trace_id = 7});
       static_cast<void>(sent.wait(kLimit));
     }
-  }
+  });
+  ASSERT_TRUE(child);
   const auto deadline = std::chrono::steady_clock::now() + kLimit;
   while (!file.tells(R"("id":7,)") && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();
   }
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+  child->kill_now();
   const std::string text = file.text();
   EXPECT_FALSE(text.ends_with("\n]\n"));
   bool seen = false;

@@ -1,11 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // Each case runs in a process of its own with the SOFTNET_FAULT that it names (CMakeLists.txt).
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
-
 #include "softnet/testing.h"
+#include "support/process.h"
 
 namespace softnet::testing {
 namespace {
@@ -109,9 +105,7 @@ void kill_peer(std::size_t bytes_before) {
   const auto device = plugin->device(0);
   auto listener = Listener::open(plugin, *device);
   ASSERT_TRUE(listener);
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  auto child = p2p::testing::Process::forked([&]() -> int {
     Connector connector(plugin, *device, listener->handle());
     std::optional<SendComm> comm;
     until([&] { return (comm = connector.poll().value_or(std::nullopt)).has_value(); });
@@ -120,7 +114,8 @@ void kill_peer(std::size_t bytes_before) {
     const auto source = register_with(sends.comm(), from.data, from.size, abi::kPointerHost);
     if (bytes_before != 0) (void)sends.post(from.data, from.size, *source);
     while (true) (void)sends.poll();  // ends by the signal, in the middle of data or idle
-  }
+  });
+  ASSERT_TRUE(child);
   std::optional<RecvComm> comm;
   ASSERT_TRUE(until([&] { return (comm = listener->poll().value_or(std::nullopt)).has_value(); }));
   ReceiveWindow receives(*comm);
@@ -131,8 +126,7 @@ void kill_peer(std::size_t bytes_before) {
   ASSERT_TRUE(*receives.post(to.data, to.size, *target));
   ASSERT_TRUE(*receives.post(more.data, more.size, *another));
   EXPECT_TRUE(receives.poll());
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+  child->kill_now();
   ErrorCode code{};
   EXPECT_TRUE(until([&] {
     auto arrival = receives.poll();

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 #include <cerrno>
 #include <csignal>
@@ -22,6 +21,7 @@
 #include "drivers/nccl_net/tcpx.h"
 #include "drivers/nccl_net/trial.h"
 #include "softnet/testing.h"
+#include "support/process.h"
 
 namespace softnet::testing {
 namespace {
@@ -101,13 +101,13 @@ TEST(Habit, AListenerThatWasGivenUpIsEndedAndNotUsedAgain) {
 }
 
 /// A client in a process of its own, which ends so long after it has begun to connect.
-pid_t connect_and_die(const std::shared_ptr<Plugin>& plugin, const Handle& handle,
-                      std::chrono::milliseconds after) {
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  Connector connector(plugin, *plugin->device(0), handle);
-  for (const auto end = Clock::now() + after; Clock::now() < end;) (void)connector.poll();
-  ::_exit(0);
+Result<p2p::testing::Process> connect_and_die(const std::shared_ptr<Plugin>& plugin, const Handle& handle,
+                                              std::chrono::milliseconds after) {
+  return p2p::testing::Process::forked([&]() -> int {
+    Connector connector(plugin, *plugin->device(0), handle);
+    for (const auto end = Clock::now() + after; Clock::now() < end;) (void)connector.poll();
+    ::_exit(0);  // and does not close the connection
+  });
 }
 
 TEST(Habit, ClientsThatDieWhileTheyConnectSpoilNoOthersConnection) {
@@ -116,14 +116,13 @@ TEST(Habit, ClientsThatDieWhileTheyConnectSpoilNoOthersConnection) {
   for (int step = 0; step < 5; ++step) {  // each of a client's two connections takes 50 ms (CMakeLists.txt)
     auto listener = Listener::open(plugin, *device);
     ASSERT_TRUE(listener);
-    const pid_t child =
-        connect_and_die(plugin, listener->handle(), std::chrono::milliseconds(50 * step + 25));
-    ASSERT_GT(child, 0);
+    auto child = connect_and_die(plugin, listener->handle(), std::chrono::milliseconds(50 * step + 25));
+    ASSERT_TRUE(child);
     EXPECT_TRUE(until([&] {
       const auto polled = listener->poll();
-      return !polled || *polled || ::waitpid(child, nullptr, WNOHANG) != 0;
+      return !polled || *polled || child->wait(std::chrono::milliseconds(0)).over();
     }));
-    ::waitpid(child, nullptr, 0);
+    EXPECT_TRUE(child->wait(p2p::testing::kLimit).over());
   }
   std::vector<std::thread> good;
   for (int client = 0; client < 50; ++client) {

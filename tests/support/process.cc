@@ -17,11 +17,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <ostream>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
-#include "bounds.h"
 #include "eventually.h"
 
 namespace p2p::testing {
@@ -51,88 +51,155 @@ void close_one(int& fd) {
   if (fd >= 0) ::close(std::exchange(fd, -1));
 }
 
+bool write_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t size = ::write(fd, bytes.data(), bytes.size());
+    if (size < 0 && errno != EINTR) return false;
+    if (size > 0) bytes = bytes.subspan(static_cast<std::size_t>(size));
+  }
+  return true;
+}
+
+bool write_text(int fd, const std::string& text) { return write_all(fd, std::as_bytes(std::span(text))); }
+
+/// Forks a child that leaves with what `body` returns.
+Result<pid_t> start(const std::function<int()>& body) {
+  const pid_t pid = ::fork();
+  if (pid < 0) return system_failure("fork");
+  if (pid != 0) return pid;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::_exit(body());
+}
+
+/// Two ends of a line: writing to a dead program is an error then and no signal.
+Result<std::array<int, 2>> make_line() {
+  std::array<int, 2> ends{-1, -1};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    return system_failure("make a socket pair");
+  }
+  return ends;
+}
+
+/// The end of that which is here, once the other is in the child.
+Result<int> end_of(std::array<int, 2> ends, const Result<pid_t>& child) {
+  close_one(ends[1]);
+  if (child) return ends[0];
+  close_one(ends[0]);
+  return tl::unexpected(child.error());
+}
+
 }  // namespace
 
-Result<Process> Process::spawn(const std::vector<std::string>& words) {
+std::ostream& operator<<(std::ostream& out, const ProcessEnd& end) {
+  if (end.code) return out << "code " << *end.code;
+  if (end.signal) return out << "signal " << *end.signal;
+  return out << "not ended";
+}
+
+Result<Process> Process::spawn(const std::vector<std::string>& words, int passed) {
   std::vector<std::string> copies = words;
   std::vector<char*> pointers;
   for (std::string& word : copies) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  std::array<int, 2> in{-1, -1};
-  std::array<int, 2> out{-1, -1};
-  // A socket, so that writing to a dead program is an error and no signal.
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in.data()) != 0) {
-    return system_failure("make a socket pair");
-  }
-  if (::pipe2(out.data(), O_CLOEXEC) != 0) {
-    close_one(in[0]);
-    close_one(in[1]);
-    return system_failure("make a pipe");
-  }
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::dup2(in[0], STDIN_FILENO);
-    ::dup2(out[1], STDOUT_FILENO);
+  const auto ends = make_line();
+  if (!ends) return tl::unexpected(ends.error());
+  const auto pid = start([&] {
+    ::dup2((*ends)[1], STDIN_FILENO);
+    ::dup2((*ends)[1], STDOUT_FILENO);
+    if (passed >= 0 && ::dup2(passed, kPassed) == passed) ::fcntl(passed, F_SETFD, 0);
     ::execvp(pointers[0], pointers.data());
-    ::_exit(127);
-  }
-  close_one(in[0]);
-  close_one(out[1]);
-  if (pid > 0) return Process(pid, in[1], out[0]);
-  close_one(in[1]);
-  close_one(out[0]);
-  return system_failure("fork");
+    return 127;
+  });
+  const auto here = end_of(*ends, pid);
+  if (!here) return tl::unexpected(here.error());
+  return Process(*pid, *here);
+}
+
+Result<Process> Process::forked(const std::function<int()>& body) {
+  const auto pid = start(body);
+  if (!pid) return tl::unexpected(pid.error());
+  return Process(*pid, -1);
+}
+
+Result<Process> Process::forked(const std::function<int(const Say&)>& body) {
+  const auto ends = make_line();
+  if (!ends) return tl::unexpected(ends.error());
+  const auto pid = start([&] {
+    ::close((*ends)[0]);
+    return body([&](const std::string& line) { write_text((*ends)[1], line + "\n"); });
+  });
+  const auto here = end_of(*ends, pid);
+  if (!here) return tl::unexpected(here.error());
+  return Process(*pid, *here);
 }
 
 Process::Process(Process&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
-      input_(std::exchange(other.input_, -1)),
-      output_(std::exchange(other.output_, -1)),
-      come_(std::move(other.come_)) {}
+      socket_(std::exchange(other.socket_, -1)),
+      come_(std::move(other.come_)),
+      end_(other.end_) {}
 
 Process& Process::operator=(Process&& other) noexcept {
   std::swap(pid_, other.pid_);
-  std::swap(input_, other.input_);
-  std::swap(output_, other.output_);
+  std::swap(socket_, other.socket_);
   std::swap(come_, other.come_);
+  std::swap(end_, other.end_);
   return *this;
 }
 
 Process::~Process() {
   kill_now();
-  close_one(input_);
-  close_one(output_);
+  close_one(socket_);
 }
 
 Status Process::write_line(const std::string& line) {
   const std::string text = line + "\n";
   for (std::size_t done = 0; done < text.size();) {
-    const ssize_t size = ::send(input_, text.data() + done, text.size() - done, MSG_NOSIGNAL);
+    const ssize_t size = ::send(socket_, text.data() + done, text.size() - done, MSG_NOSIGNAL);
     if (size < 0 && errno != EINTR) return system_failure(fmt::format("write to process {}", pid_));
     if (size > 0) done += static_cast<std::size_t>(size);
   }
   return {};
 }
 
+Status Process::read_more(Time deadline) {
+  if (!wait_readable(socket_, deadline)) {
+    return error_of(ErrorCode::kTimedOut, fmt::format("process {} said nothing in time", pid_));
+  }
+  std::array<char, 65536> piece;
+  const ssize_t size = ::read(socket_, piece.data(), piece.size());
+  if (size < 0 && errno == EINTR) return {};
+  if (size <= 0) return error_of(ErrorCode::kPeerGone, fmt::format("process {} has ended", pid_));
+  come_.append(piece.data(), static_cast<std::size_t>(size));
+  return {};
+}
+
 Result<std::string> Process::read_line(std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
+  std::size_t looked = 0;
   for (;;) {
-    if (const std::size_t end = come_.find('\n'); end != std::string::npos) {
+    if (const std::size_t end = come_.find('\n', looked); end != std::string::npos) {
       std::string line = come_.substr(0, end);
       come_.erase(0, end + 1);
       return line;
     }
-    if (!wait_readable(output_, deadline)) {
-      return error_of(ErrorCode::kTimedOut,
-                      fmt::format("process {} said nothing for {} ms", pid_, timeout.count()));
-    }
-    std::array<char, 65536> piece;
-    const ssize_t size = ::read(output_, piece.data(), piece.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) return error_of(ErrorCode::kPeerGone, fmt::format("process {} has ended", pid_));
-    come_.append(piece.data(), static_cast<std::size_t>(size));
+    looked = come_.size();
+    if (Status more = read_more(deadline); !more) return tl::unexpected(more.error());
   }
+}
+
+Result<std::string> Process::read_block(std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  const auto line = read_line(timeout);
+  if (!line) return line;
+  std::size_t size = 0;
+  std::from_chars(line->data(), line->data() + line->size(), size);
+  while (come_.size() < size) {
+    if (Status more = read_more(deadline); !more) return tl::unexpected(more.error());
+  }
+  std::string block = come_.substr(0, size);
+  come_.erase(0, size);
+  return block;
 }
 
 void Process::signal(int number) const {
@@ -150,36 +217,40 @@ void Process::stop() const {
 
 void Process::go_on() const { signal(SIGCONT); }
 
-Result<int> Process::wait(std::chrono::milliseconds timeout) {
-  const int handle = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
-  if (handle < 0) return system_failure(fmt::format("watch process {}", pid_));
-  const bool ended = wait_readable(handle, Clock::now() + timeout);
-  ::close(handle);
-  if (!ended) {
-    return error_of(ErrorCode::kTimedOut,
-                    fmt::format("process {} did not end in {} ms", pid_, timeout.count()));
-  }
+ProcessEnd Process::wait(std::chrono::milliseconds timeout) {
+  if (pid_ <= 0) return end_;
+  int handle = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));
+  if (handle >= 0) wait_readable(handle, Clock::now() + timeout);
+  close_one(handle);
   int status = 0;
-  if (::waitpid(std::exchange(pid_, -1), &status, 0) < 0) return system_failure("wait for a process");
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (::waitpid(pid_, &status, WNOHANG) != pid_) return {};
+  pid_ = -1;
+  end_ = WIFEXITED(status) ? ProcessEnd{.code = WEXITSTATUS(status)} : ProcessEnd{.signal = WTERMSIG(status)};
+  return end_;
 }
 
 void Process::kill_now() {
-  if (pid_ <= 0) return;
-  ::kill(pid_, SIGKILL);
-  ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+  signal(SIGKILL);
+  wait(kLimit);
+}
+
+ProcessEnd in_child(const std::function<int()>& body, std::chrono::milliseconds limit) {
+  auto child = Process::forked(body);
+  return child ? child->wait(limit) : ProcessEnd{};
+}
+
+bool write_block(std::span<const std::byte> bytes) {
+  return write_text(STDOUT_FILENO, fmt::format("{}\n", bytes.size())) && write_all(STDOUT_FILENO, bytes);
 }
 
 Status run(const std::vector<std::string>& words) {
   auto process = Process::spawn(words);
   if (!process) return tl::unexpected(process.error());
-  const auto status = process->wait(kLimit);
-  if (!status) return tl::unexpected(status.error());
-  if (*status != 0) {
-    return error_of(ErrorCode::kSystem,
-                    fmt::format("{} ended with status {}", fmt::join(words, " "), *status));
-  }
-  return {};
+  const ProcessEnd end = process->wait(kLimit);
+  if (end == ProcessEnd{.code = 0}) return {};
+  std::ostringstream said;
+  said << end;
+  return error_of(ErrorCode::kSystem, fmt::format("{}: {}", fmt::join(words, " "), said.str()));
 }
 
 Usage usage_of(pid_t pid) {

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "drivers/socket/local_socket.h"
+#include "support/process.h"
 
 namespace p2p::socket {
 namespace {
@@ -100,12 +100,11 @@ TEST_F(LocalPlace, SweepsWhatNobodyHoldsAndNothingElse) {
 
 TEST_F(LocalPlace, AChildDoesNotTakeTheParentsNameAway) {
   const Listener listener = listen_locally("p2p-cma-1", place_).value();
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const auto end = p2p::testing::in_child([&] {
     const_cast<Listener&>(listener).reset();
-    ::_exit(0);
-  }
-  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    return 0;
+  });
+  EXPECT_EQ(end.code, 0);
   EXPECT_TRUE(connect_locally("p2p-cma-1", {}, place_));
 }
 

@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,11 +17,13 @@
 #include "drivers/socket/local_socket.h"
 #include "support/devices.h"
 #include "support/forbid.h"
+#include "support/process.h"
 #include "transport/cma/channel.h"
 
 namespace p2p::cma {
 namespace {
 
+using p2p::testing::ProcessEnd;
 using ::testing::HasSubstr;
 
 std::uint64_t number(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
@@ -99,13 +100,13 @@ TEST(CmaCopier, SaysWhereACopyEnded) {
 }
 
 TEST(CmaCopier, ProcessThatEnded) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(0);
-  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  auto child = p2p::testing::Process::forked([] { return 0; }).value();
+  const pid_t ended = child.pid();
+  ASSERT_EQ(child.wait(p2p::testing::kLimit), ProcessEnd{.code = 0});
   std::byte byte{};
   const std::vector<Segment> segments{{.local = &byte, .remote = number(&byte), .size = 1}};
   ProcessCopier copier;
-  const Status status = copier.copy(child, batch_of(Operation::kRead, segments));
+  const Status status = copier.copy(ended, batch_of(Operation::kRead, segments));
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, ErrorCode::kPeerGone);
 }
@@ -123,16 +124,13 @@ TEST(CmaAccess, IsRefusedWhereOneOfTheCallsIsForbidden) {
   for (const auto& [call, name] :
        {Case{SYS_process_vm_readv, "read"}, Case{SYS_process_vm_writev, "write"}}) {
     for (const int error : {EPERM, ENOSYS}) {
-      const pid_t child = ::fork();
-      if (child == 0) {
-        if (!p2p::testing::forbid(call, static_cast<unsigned>(error))) ::_exit(2);
+      const ProcessEnd end = p2p::testing::in_child([&, call = call, name = name] {
+        if (!p2p::testing::forbid(call, static_cast<unsigned>(error))) return 2;
         const Status refused = check_access(::getpid(), proof);
-        ::_exit(!refused && refused.error().message.starts_with(fmt::format("{} the memory", name)) ? 0 : 1);
-      }
-      int status = 0;
-      ASSERT_EQ(::waitpid(child, &status, 0), child);
-      if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no filter can be set here";
-      EXPECT_EQ(status, 0) << name << ", error " << error;
+        return !refused && refused.error().message.starts_with(fmt::format("{} the memory", name)) ? 0 : 1;
+      });
+      if (end.code == 2) GTEST_SKIP() << "no filter can be set here";
+      EXPECT_EQ(end, ProcessEnd{.code = 0}) << name << ", error " << error;
     }
   }
 }

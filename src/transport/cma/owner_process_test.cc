@@ -5,13 +5,13 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -19,12 +19,14 @@
 #include "base/error.h"
 #include "base/underlying.h"
 #include "support/eventually.h"
+#include "support/process.h"
 #include "transport/cma/owner_copies_testing.h"
 
 namespace p2p::cma {
 namespace {
 
 using p2p::testing::eventually;
+using p2p::testing::Process;
 
 constexpr std::size_t kAreas = 8;
 constexpr std::size_t kArea = kSpreadBytes;  // several at once over one channel
@@ -77,45 +79,29 @@ std::unique_ptr<Channel> bring_up(Role role, int socket, std::shared_ptr<const R
   return up && channel->state() == ChannelState::kReady ? std::move(channel) : nullptr;
 }
 
-/// A process that was forked for one side; killed at the end.
+/// A process that was forked for one side.
 class Side {
  public:
   explicit Side(const std::function<void(int socket)>& run) {
     std::array<int, 2> sockets{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets.data()), 0);
-    pid_ = ::fork();
-    if (pid_ == 0) {
+    process_.emplace(*Process::forked([&] {
       ::close(sockets[0]);
       run(sockets[1]);
-      ::_exit(0);
-    }
+      return 0;
+    }));
     ::close(sockets[1]);
     socket_ = sockets[0];
   }
-  ~Side() {
-    kill();
-    ::close(socket_);
-  }
+  ~Side() { ::close(socket_); }
   Side(const Side&) = delete;
   Side& operator=(const Side&) = delete;
 
   int socket() const { return socket_; }
-  void stop() const {
-    ::kill(pid_, SIGSTOP);
-    int status = 0;
-    EXPECT_EQ(::waitpid(pid_, &status, WUNTRACED), pid_);
-    EXPECT_TRUE(WIFSTOPPED(status));
-  }
-  void go_on() const { ::kill(pid_, SIGCONT); }
-  void kill() {
-    if (pid_ == 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
+  Process& process() { return *process_; }
 
  private:
-  pid_t pid_ = 0;
+  std::optional<Process> process_;
   int socket_ = -1;
 };
 
@@ -203,7 +189,7 @@ TEST_F(CmaOwnerProcess, AnOwnerThatIsKilledEndsWhatItWasAskedForAndNothingLandsA
     ASSERT_TRUE(channel);
     Writer writer(*channel, info_);
     work(writer);
-    owner.kill();
+    owner.process().kill_now();
     ASSERT_TRUE(eventually([&] { return writer.progress(); }));
     for (std::size_t area = 0; area != writer.posted(); ++area) {
       const Status& outcome = writer.outcome(area);
@@ -232,7 +218,7 @@ TEST_F(CmaOwnerProcess, WhoLeavesAnOwnerThatStandsStillGivesItNothingElseToCopy)
     ASSERT_TRUE(channel);
     Writer writer(*channel, info_);
     work(writer);
-    owner.stop();
+    owner.process().stop();
     const auto end = dynamic_cast<LeavesPeer&>(*channel).leave().end;
     ASSERT_TRUE(end);
     writer.progress();
@@ -243,12 +229,12 @@ TEST_F(CmaOwnerProcess, WhoLeavesAnOwnerThatStandsStillGivesItNothingElseToCopy)
       free.push_back(slot);
     }
     EXPECT_FALSE(end->over());
-    owner.go_on();
+    owner.process().go_on();
     pollfd told{.fd = end->fd(), .events = POLLIN, .revents = 0};
     ASSERT_EQ(::poll(&told, 1, 20000), 1);
     EXPECT_TRUE(end->over());
     const Bytes left = memory_.copy();
-    owner.kill();
+    owner.process().kill_now();
     EXPECT_EQ(memory_.copy(), left);
     for (std::size_t area = 0; area != kAreas; ++area) {
       const std::byte* const there = left.data() + area * kArea;
@@ -280,7 +266,7 @@ TEST_F(CmaOwnerProcess, AWriterThatIsKilledLeavesTheOwnersMemoryAlone) {
     ASSERT_TRUE(channel);
     std::vector<Completion> none;
     for (auto turns = random_() % 2000; turns != 0; --turns) channel->progress(none);
-    other.kill();
+    other.process().kill_now();
     EXPECT_TRUE(eventually([&] {
       channel->progress(none);
       return channel->state() == ChannelState::kFailed;

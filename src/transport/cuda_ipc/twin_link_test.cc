@@ -20,11 +20,14 @@
 #include "base/error.h"
 #include "drivers/socket/local_socket.h"
 #include "support/forbid.h"
+#include "support/process.h"
 #include "transport/cuda_ipc/memory/chunk_protocol.h"
 
 namespace p2p::cuda_ipc {
 namespace {
 
+using p2p::testing::Process;
+using p2p::testing::ProcessEnd;
 using ::testing::HasSubstr;
 using Meeting = TwinLink::Meeting;
 
@@ -223,24 +226,17 @@ TEST(TwinLinkTest, ChildrenThatHoldTheSocketsDoNotHoldTheTwin) {
 
 TEST(TwinLinkTest, AKilledProcessIsThrough) {
   TwinLink acceptor = open(Role::kAcceptor);
-  int connected[2];
-  ASSERT_EQ(::pipe(connected), 0);
   const ProcessId parent = here();
-  const pid_t child = ::fork();
-  if (child == 0) {
+  auto child = Process::forked([&](const Process::Say& say) {
     TwinLink connector = open(Role::kConnector);
-    if (connector.connect(here(), parent, acceptor.address()) == Meeting::kMet) ::close(connected[1]);
-    for (;;) ::pause();
-  }
-  ASSERT_GT(child, 0);
-  const UniqueFd told(connected[0]);
-  ::close(connected[1]);
-  char none = 0;
-  EXPECT_EQ(::read(told.get(), &none, 1), 0);
+    say(connector.connect(here(), parent, acceptor.address()) == Meeting::kMet ? "met" : "not");
+    return ::pause();
+  });
+  ASSERT_TRUE(child);
+  EXPECT_EQ(child->read_line(p2p::testing::kLimit).value_or("nothing"), "met");
   const auto end = acceptor.leave(true);
   const bool over_before = !end || is_over(*end);
-  ::kill(child, SIGKILL);
-  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  child->kill_now();
   EXPECT_FALSE(over_before);
   EXPECT_TRUE(!end || is_over(*end));
 }
@@ -299,17 +295,13 @@ TEST(TwinLinkTest, ThereIsNoneBetweenNetworkNamespacesOrToAPeerWithout) {
 
 TEST(TwinLinkTest, WhereTheSystemForbidsItBothDoWithout) {
   TwinLink acceptor = open(Role::kAcceptor);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (!p2p::testing::forbid(SYS_connect, EACCES)) ::_exit(2);
+  const ProcessEnd end = p2p::testing::in_child([&] {
+    if (!p2p::testing::forbid(SYS_connect, EACCES)) return 2;
     TwinLink connector = open(Role::kConnector);
-    ::_exit(connect(connector, acceptor) == Meeting::kMissed && !connector.leave(true) ? 0 : 1);
-  }
-  ASSERT_GT(child, 0);
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no filter can be set here";
-  EXPECT_EQ(status, 0);
+    return connect(connector, acceptor) == Meeting::kMissed && !connector.leave(true) ? 0 : 1;
+  });
+  if (end.code == 2) GTEST_SKIP() << "no filter can be set here";
+  EXPECT_EQ(end, ProcessEnd{.code = 0});
   EXPECT_TRUE(acceptor.met(false));
   EXPECT_FALSE(acceptor.leave(true));
 }
