@@ -170,6 +170,17 @@ def test_an_etcd_that_is_down_costs_no_connection_and_is_told_again(tmp_path, ca
             assert [entry.name for entry in names.entries()] == ["prefill"]
 
 
+def test_what_is_withdrawn_while_etcd_is_down_goes_once_it_is_back(tmp_path):
+    port = etcd_server.free_port()
+    with directory.use(f"etcd://127.0.0.1:{port}", LEASE) as names:
+        with etcd(tmp_path / "data", port):
+            names.publish("stays", "10.0.0.1:5")
+            names.publish("goes", "10.0.0.1:6")
+        names.withdraw("goes")
+        with etcd(tmp_path / "data", port):  # with all that it knew, and the lease
+            wait_for(lambda: [entry.name for entry in names.entries()] == ["stays"], "the withdrawal")
+
+
 class Strange(http.server.BaseHTTPRequestHandler):
     """Speaks JSON, and is no etcd."""
 

@@ -33,7 +33,7 @@ class EtcdDirectory(Directory):
         self._server = f"{parts.scheme}://{parts.netloc}"
         self._prefix = f"{parts.path.rstrip('/') or '/uccl/endpoints'}/"
         self._lease_id: str | None = None
-        self._leases: dict[str, str] = {}  # by names
+        self._leases: dict[str, str] = {}  # by names; "": not sure
         # Not by a proxy that the environment names.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -68,7 +68,7 @@ class EtcdDirectory(Directory):
 
     def _put(self, entry: Entry) -> None:
         with self._lock:
-            self._leases.pop(entry.name, None)  # until it is there as it is now
+            self._leases[entry.name] = ""  # until it is there as it is now
         try:
             self._put_under(self._grant(), entry)
         except DirectoryError as error:
@@ -91,10 +91,15 @@ class EtcdDirectory(Directory):
         if left <= 0:
             self._lose()
         lease = self._grant()
+        # The lease keeps what could not be withdrawn, or was put though its answer was lost.
+        for name in set(self._leases) - {entry.name for entry in entries}:
+            self._remove(name)
         super()._renew([entry for entry in entries if self._leases.get(entry.name) != lease])
 
     def _remove(self, name: str) -> None:
         self._ask("kv/deleterange", {"key": _coded(self._prefix + name)}, bool)
+        with self._lock:
+            self._leases.pop(name, None)
 
     def _range(self, body: dict[str, str]) -> dict[str, Entry]:
         pairs = self._ask(
