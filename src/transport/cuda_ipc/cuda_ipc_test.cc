@@ -2,36 +2,44 @@
 #include "transport/cuda_ipc/cuda_ipc.h"
 
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <iostream>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
-#include "base/unique_fd.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
 #include "support/devices.h"
+#include "support/process.h"
 #include "transport/cuda_ipc/memory/key.h"
 
 namespace p2p::cuda_ipc {
 namespace {
 
 using namespace std::chrono_literals;
+using p2p::testing::kLimit;
+using p2p::testing::Process;
+using p2p::testing::write_block;
 
 Bytes random_bytes(std::size_t size, unsigned seed) {
   std::mt19937 random(seed);
   Bytes bytes(size);
   std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
   return bytes;
+}
+
+Bytes bytes_of(const std::string& block) {
+  const auto bytes = std::as_bytes(std::span(block));
+  return {bytes.begin(), bytes.end()};
 }
 
 TEST(CudaIpcTransport, SaysWhyItCannotBeUsed) {
@@ -64,32 +72,14 @@ TEST(CudaIpcTransport, PassesOnWhyTheOwnerCannotShare) {
   EXPECT_FALSE(transport->import_region(region, {}));
 }
 
-/// The other process: owns a buffer, answers on pipes.
+/// The other process: owns a buffer and says its content when it is asked.
 class PeerProcess {
  public:
   static constexpr std::size_t kBytes = std::size_t{48} << 20;
   static constexpr const char* kFlag = "--cuda-ipc-peer";
 
-  explicit PeerProcess(int device) {
-    int to[2];
-    int from[2];
-    EXPECT_EQ(::pipe(to), 0);
-    EXPECT_EQ(::pipe(from), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, to[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, from[1], 1);
-    for (const int fd : {to[0], to[1], from[0], from[1]}) posix_spawn_file_actions_addclose(&actions, fd);
-    std::string program = "/proc/self/exe";
-    std::string flag = kFlag;
-    std::string number = std::to_string(device);
-    char* arguments[] = {program.data(), flag.data(), number.data(), nullptr};
-    EXPECT_EQ(::posix_spawn(&child_, program.c_str(), &actions, nullptr, arguments, environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(to[0]);
-    ::close(from[1]);
-    to_ = UniqueFd(to[1]);
-    from_ = UniqueFd(from[0]);
+  explicit PeerProcess(int device)
+      : process_(*Process::spawn({"/proc/self/exe", kFlag, std::to_string(device)})) {
     address = receive();
     key = receive();
     region = {.id = RegionId{1}, .base = nullptr, .size = kBytes, .place = {MemoryKind::kCuda, device}};
@@ -97,23 +87,14 @@ class PeerProcess {
     if (base.size() == sizeof region.base) std::memcpy(&region.base, base.data(), sizeof region.base);
   }
 
-  ~PeerProcess() {
-    to_.reset();
-    if (child_ > 0) ::waitpid(child_, nullptr, 0);
-  }
-
-  void kill() { ::kill(child_, SIGKILL); }
+  void kill() { process_.signal(SIGKILL); }
 
   /// Whether the process is no more.
-  bool dead() {
-    if (child_ > 0 && ::waitpid(child_, nullptr, WNOHANG) == child_) child_ = -1;
-    return child_ < 0;
-  }
+  bool dead() { return process_.wait(0ms).over(); }
 
   /// What its buffer holds.
   Bytes content() {
-    const char ask = 'c';
-    EXPECT_EQ(::write(to_.get(), &ask, 1), 1);
+    EXPECT_TRUE(process_.write_line("content"));
     return receive();
   }
 
@@ -125,31 +106,9 @@ class PeerProcess {
   RegionInfo region;
 
  private:
-  static void send(ByteView bytes) {
-    const std::uint64_t size = bytes.size();
-    if (::write(1, &size, sizeof size) != sizeof size) std::exit(3);
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(1, bytes.data(), bytes.size());
-      if (written <= 0) std::exit(3);
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-  }
+  Bytes receive() { return bytes_of(process_.read_block(kLimit).value_or("")); }
 
-  Bytes receive() {
-    std::uint64_t size = 0;
-    if (::read(from_.get(), &size, sizeof size) != sizeof size) return {};
-    Bytes bytes(size);
-    for (std::size_t at = 0; at < size;) {
-      const ssize_t got = ::read(from_.get(), bytes.data() + at, size - at);
-      if (got <= 0) return {};
-      at += static_cast<std::size_t>(got);
-    }
-    return bytes;
-  }
-
-  pid_t child_ = -1;
-  UniqueFd to_;
-  UniqueFd from_;
+  Process process_;
 };
 
 int PeerProcess::serve(int device) {
@@ -162,15 +121,13 @@ int PeerProcess::serve(int device) {
       {.id = RegionId{1}, .base = buffer->data(), .size = kBytes, .place = {MemoryKind::kCuda, device}});
   const auto channel = transport->open_channel({});
   if (!registered || !channel) return 6;
-  send((*channel)->address());
-  send((*registered)->export_key());
   std::byte* const base = buffer->data();
-  send(ByteView(reinterpret_cast<const std::byte*>(&base), sizeof base));
-  char ask = 0;
+  const bool said = write_block((*channel)->address()) && write_block((*registered)->export_key()) &&
+                    write_block(ByteView(reinterpret_cast<const std::byte*>(&base), sizeof base));
   Bytes now(kBytes);
-  while (::read(0, &ask, 1) == 1) {
+  for (std::string line; said && std::getline(std::cin, line);) {
     if (!cuda::copy_now(now.data(), buffer->data(), kBytes)) return 7;
-    send(now);
+    if (!write_block(now)) return 3;
   }
   return 0;
 }

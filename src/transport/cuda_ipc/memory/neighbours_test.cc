@@ -1,27 +1,30 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 // Small allocations that CUDA puts into one block: a peer reaches all of them at the same time.
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
+#include <iostream>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/unique_fd.h"
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
 #include "support/devices.h"
+#include "support/process.h"
 #include "transport/cuda_ipc/cuda_ipc.h"
 
 namespace p2p::cuda_ipc {
 namespace {
 
 using namespace std::chrono_literals;
+using p2p::testing::kLimit;
+using p2p::testing::Process;
+using p2p::testing::ProcessEnd;
+using p2p::testing::write_block;
 
 constexpr const char* kFlag = "--cuda-ipc-neighbours";
 constexpr std::size_t kRegions = 8;
@@ -44,36 +47,6 @@ RegionInfo region_at(std::size_t i, std::byte* base) {
           .place = {MemoryKind::kCuda, 0}};
 }
 
-bool write_all(int fd, ByteView bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written <= 0) return false;
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-  return true;
-}
-
-bool send(int fd, ByteView bytes) {
-  const std::uint64_t size = bytes.size();
-  return write_all(fd, {reinterpret_cast<const std::byte*>(&size), sizeof size}) && write_all(fd, bytes);
-}
-
-Bytes receive(int fd) {
-  const auto read_all = [fd](std::byte* to, std::size_t size) {
-    while (size != 0) {
-      const ssize_t got = ::read(fd, to, size);
-      if (got <= 0) return false;
-      to += got;
-      size -= static_cast<std::size_t>(got);
-    }
-    return true;
-  };
-  std::uint64_t size = 0;
-  if (!read_all(reinterpret_cast<std::byte*>(&size), sizeof size)) return {};
-  Bytes bytes(size);
-  return read_all(bytes.data(), size) ? bytes : Bytes();
-}
-
 /// The owner's process: says its regions, then lives until its input ends. Returns its exit status.
 int own_regions() {
   const auto transport = make({}, test_devices());
@@ -88,53 +61,32 @@ int own_regions() {
     registrations.push_back(std::move(*registered));
   }
   const auto channel = transport->open_channel({});
-  if (!channel || !send(1, (*channel)->address())) return 4;
+  if (!channel || !write_block((*channel)->address())) return 4;
   for (std::size_t i = 0; i < kRegions; ++i) {
     const auto base = reinterpret_cast<std::uint64_t>(buffers[i].data());
-    if (!send(1, {reinterpret_cast<const std::byte*>(&base), sizeof base})) return 5;
-    if (!send(1, registrations[i]->export_key())) return 5;
+    if (!write_block({reinterpret_cast<const std::byte*>(&base), sizeof base})) return 5;
+    if (!write_block(registrations[i]->export_key())) return 5;
   }
-  std::byte end{};
-  return ::read(0, &end, 1) < 0 ? 6 : 0;
+  std::string line;
+  return std::getline(std::cin, line) ? 0 : 6;
 }
 
 /// Starts the owner.
 class Owner {
  public:
-  Owner() {
-    int to[2];
-    int from[2];
-    EXPECT_EQ(::pipe(to), 0);
-    EXPECT_EQ(::pipe(from), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, to[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, from[1], 1);
-    for (const int fd : {to[0], to[1], from[0], from[1]}) posix_spawn_file_actions_addclose(&actions, fd);
-    std::string program = "/proc/self/exe";
-    std::string flag = kFlag;
-    char* arguments[] = {program.data(), flag.data(), nullptr};
-    EXPECT_EQ(::posix_spawn(&child_, program.c_str(), &actions, nullptr, arguments, environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(to[0]);
-    ::close(from[1]);
-    to_ = UniqueFd(to[1]);
-    from_ = UniqueFd(from[0]);
-  }
-
   ~Owner() {
-    to_.reset();
-    int status = 0;
-    ::waitpid(child_, &status, 0);
-    EXPECT_EQ(status, 0);
+    EXPECT_TRUE(process_.write_line("end"));
+    EXPECT_EQ(process_.wait(kLimit), ProcessEnd{.code = 0});
   }
 
-  Bytes next() const { return receive(from_.get()); }
+  Bytes next() {
+    const std::string block = process_.read_block(kLimit).value_or("");
+    const auto bytes = std::as_bytes(std::span(block));
+    return {bytes.begin(), bytes.end()};
+  }
 
  private:
-  pid_t child_ = -1;
-  UniqueFd to_;
-  UniqueFd from_;
+  Process process_ = *Process::spawn({"/proc/self/exe", kFlag});
 };
 
 Status transfer(Channel& channel, Operation operation, const Segment& segment) {
