@@ -313,8 +313,10 @@ Result<ByteView> StreamTls::next_clear(std::size_t most) {
     const auto opened = opens_->open(*record);
     if (!opened) return tl::unexpected(opened.error());
     if (opened->type == RecordCipher::Type::kData) {
+      // No side sends any; a peer that sent nothing else would keep this thread for as long as it likes.
+      if (opened->clear.empty()) return fail(ErrorCode::kProtocol, "TLS of a stream: a record without bytes");
       opened_ = opened->clear;
-      if (!opened_.empty()) key_updates_.count_record();
+      key_updates_.count_record();
     } else if (Status heard = hear(*opened); !heard) {
       return tl::unexpected(heard.error());
     }
