@@ -13,8 +13,9 @@
 namespace p2p {
 
 /// A digest of bytes, 64 bits, the same of host memory and of that of GPUs. It is of blocks of 4096 bytes, of
-/// which the last is filled up with zeros: XXH3 (64 bits) of their XXH3s (seed 0), which are little endian, with
-/// the number of bytes as seed. It finds accidents, not forgeries. This one is of host memory, by the calling thread; `Endpoint::digest` is of any.
+/// which the last is filled up with zeros: XXH3 (64 bits) of their XXH3s (seed 0), which are little endian,
+/// with the number of bytes as seed. It finds accidents, not forgeries. This one is of host memory, by the
+/// calling thread; `Endpoint::digest` is of any.
 P2P_API std::uint64_t digest(std::span<const std::byte> bytes);
 
 /// One of registered memory that may still be under way. One thread at a time. Its end waits for a GPU that

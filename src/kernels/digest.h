@@ -26,9 +26,9 @@ struct DigestList {
   std::uint64_t total = 0;  ///< bytes of all, not 0
 };
 
-/// Writes XXH3 (64 bits, seed 0) of each block of kHashedBlock bytes, the last of which is filled up with zeros,
-/// to `blocks`: pinned host memory. On `stream` (cudaStream_t) of the current device. Returns the CUDA runtime's code, 0
-/// when launched; failures while running are the stream's.
+/// Writes XXH3 (64 bits, seed 0) of each block of kHashedBlock bytes, the last of which is filled up with
+/// zeros, to `blocks`: pinned host memory. On `stream` (cudaStream_t) of the current device. Returns the CUDA
+/// runtime's code, 0 when launched; failures while running are the stream's.
 int launch_digest(const DigestList& list, std::uint64_t* blocks, const Signal& signal, void* stream);
 
 }  // namespace p2p::kernels
