@@ -2,7 +2,6 @@
 #include "engine/transfer/verifier.h"
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -93,11 +92,13 @@ bool is_aborted(const WorkItem& item) { return item.request->aborted(); }
 
 /// Those of transfers that have failed or were cancelled. True: there are some.
 bool take_aborted(auto& items, std::vector<WorkItem>& aborted) {
-  const auto first = std::ranges::stable_partition(items, std::not_fn(is_aborted)).begin();
-  std::move(first, items.end(), std::back_inserter(aborted));
-  const bool any = first != items.end();
-  items.erase(first, items.end());
-  return any;
+  // Asked once: a transfer may be cancelled meanwhile.
+  const auto is_taken = [&](const WorkItem& item) {
+    if (!is_aborted(item)) return false;
+    aborted.push_back(item);
+    return true;
+  };
+  return std::erase_if(items, is_taken) != 0;
 }
 
 }  // namespace

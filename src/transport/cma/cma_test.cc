@@ -121,16 +121,16 @@ TEST(CmaAccess, IsRefusedWhereOneOfTheCallsIsForbidden) {
     unsigned call;
     std::string_view name;
   };
-  for (const auto& [call, name] :
-       {Case{SYS_process_vm_readv, "read"}, Case{SYS_process_vm_writev, "write"}}) {
+  for (const Case& one : {Case{SYS_process_vm_readv, "read"}, Case{SYS_process_vm_writev, "write"}}) {
     for (const int error : {EPERM, ENOSYS}) {
-      const ProcessEnd end = p2p::testing::in_child([&, call = call, name = name] {
-        if (!p2p::testing::forbid(call, static_cast<unsigned>(error))) return 2;
+      const ProcessEnd end = p2p::testing::in_child([&] {
+        if (!p2p::testing::forbid(one.call, static_cast<unsigned>(error))) return 2;
         const Status refused = check_access(::getpid(), proof);
-        return !refused && refused.error().message.starts_with(fmt::format("{} the memory", name)) ? 0 : 1;
+        return !refused && refused.error().message.starts_with(fmt::format("{} the memory", one.name)) ? 0
+                                                                                                       : 1;
       });
       if (end.code == 2) GTEST_SKIP() << "no filter can be set here";
-      EXPECT_EQ(end, ProcessEnd{.code = 0}) << name << ", error " << error;
+      EXPECT_EQ(end, ProcessEnd{.code = 0}) << one.name << ", error " << error;
     }
   }
 }
