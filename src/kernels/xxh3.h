@@ -18,10 +18,10 @@ namespace p2p::kernels::xxh3 {
 
 using Word = std::uint64_t;
 
-inline constexpr Word kPrime32_1 = 0x9E3779B1, kPrime32_2 = 0x85EBCA77, kPrime32_3 = 0xC2B2AE3D;
-inline constexpr Word kPrime64_1 = 0x9E3779B185EBCA87, kPrime64_2 = 0xC2B2AE3D27D4EB4F,
-                      kPrime64_3 = 0x165667B19E3779F9, kPrime64_4 = 0x85EBCA77C2B2AE63,
-                      kPrime64_5 = 0x27D4EB2F165667C5;
+inline constexpr Word kShortPrime1 = 0x9E3779B1, kShortPrime2 = 0x85EBCA77, kShortPrime3 = 0xC2B2AE3D;
+inline constexpr Word kLongPrime1 = 0x9E3779B185EBCA87, kLongPrime2 = 0xC2B2AE3D27D4EB4F,
+                      kLongPrime3 = 0x165667B19E3779F9, kLongPrime4 = 0x85EBCA77C2B2AE63,
+                      kLongPrime5 = 0x27D4EB2F165667C5;
 
 inline constexpr unsigned kParts = 4;
 inline constexpr unsigned kStripe = 64;   ///< bytes
@@ -54,10 +54,10 @@ struct Pair {
 
 P2P_ANYWHERE constexpr Pair first_sums(unsigned part) {
   switch (part) {
-    case 0: return {kPrime32_3, kPrime64_1};
-    case 1: return {kPrime64_2, kPrime64_3};
-    case 2: return {kPrime64_4, kPrime32_2};
-    default: return {kPrime64_5, kPrime32_1};
+    case 0: return {kShortPrime3, kLongPrime1};
+    case 1: return {kLongPrime2, kLongPrime3};
+    case 2: return {kLongPrime4, kShortPrime2};
+    default: return {kLongPrime5, kShortPrime1};
   }
 }
 
@@ -74,7 +74,7 @@ P2P_ANYWHERE constexpr void add(Pair& sums, const Pair& data, const Pair& keys) 
   sums.second += data.first + (two & 0xFFFFFFFF) * (two >> 32);
 }
 
-P2P_ANYWHERE constexpr Word scrambled(Word sum, Word key) { return (sum ^ sum >> 47 ^ key) * kPrime32_1; }
+P2P_ANYWHERE constexpr Word scrambled(Word sum, Word key) { return (sum ^ sum >> 47 ^ key) * kShortPrime1; }
 
 /// After each row but the last.
 P2P_ANYWHERE constexpr void scramble(Pair& sums, const Secret& secret, unsigned part) {
@@ -99,7 +99,7 @@ P2P_ANYWHERE inline Word folded(const Pair& sums, const Secret& secret, unsigned
 
 /// The hash of a block of `bytes`, of the sum of what its parts add.
 P2P_ANYWHERE constexpr Word finish(Word sum, Word bytes) {
-  Word hash = sum + bytes * kPrime64_1;
+  Word hash = sum + bytes * kLongPrime1;
   hash = (hash ^ hash >> 37) * 0x165667919E3779F9;
   return hash ^ hash >> 32;
 }

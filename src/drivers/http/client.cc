@@ -37,7 +37,7 @@ Status await(int fd, short events, Deadline deadline) {
 Status send_all(int fd, std::string_view text, Deadline deadline) {
   while (!text.empty()) {
     const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0) {
+    if (sent >= 0) {
       text.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN) {
       if (Status waited = await(fd, POLLOUT, deadline); !waited) return waited;

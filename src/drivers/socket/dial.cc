@@ -67,7 +67,7 @@ Addresses addresses_of(const std::string& host, std::uint16_t port) {
     auto address = Address::from(each->ai_addr, each->ai_addrlen);
     if (!address) continue;
     address->set_port(port);
-    addresses.push_back(std::move(*address));
+    addresses.push_back(*address);
   }
   ::freeaddrinfo(found);
   if (addresses.empty()) return fail(ErrorCode::kNotFound, "look up {}: no address", host);
