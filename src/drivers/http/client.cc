@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -13,6 +12,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/wait_for_fd.h"
 
 namespace p2p::http {
 namespace {
@@ -25,13 +25,8 @@ constexpr std::uint32_t kMostAnswerHeader = 16384;
 constexpr std::size_t kPart = 16384;
 
 Status await(int fd, short events, Deadline deadline) {
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    if (left <= 0) return fail(ErrorCode::kTimedOut, "no answer in time");
-    pollfd waiting{.fd = fd, .events = events, .revents = 0};
-    if (::poll(&waiting, 1, static_cast<int>(std::min<std::int64_t>(left, 1'000'000))) > 0) return {};
-  }
+  if (std::chrono::steady_clock::now() < deadline && wait_for_fd(fd, events, deadline)) return {};
+  return fail(ErrorCode::kTimedOut, "no answer in time");
 }
 
 Status send_all(int fd, std::string_view text, Deadline deadline) {

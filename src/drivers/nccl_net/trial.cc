@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -15,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "base/wait_for_fd.h"
 #include "drivers/nccl_net/tcpx.h"
 
 namespace p2p::nccl_net {
@@ -36,16 +36,8 @@ void mute() {
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nowhere, standard);
 }
 
-// Signals of the program interrupt a poll, whoever they are for.
 bool comes_within(const UniqueFd& event, milliseconds within) {
-  const auto deadline = steady_clock::now() + within;
-  pollfd poll{event.get(), POLLIN, 0};
-  int found = 0;
-  do {
-    const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
-    found = ::poll(&poll, 1, static_cast<int>(std::max(left, milliseconds{0}).count()));
-  } while (found < 0 && errno == EINTR);
-  return found > 0;
+  return wait_for_fd(event.get(), POLLIN, steady_clock::now() + within);
 }
 
 /// Ends the child, and says so to the process that waits for it.

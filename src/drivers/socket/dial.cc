@@ -4,8 +4,6 @@
 #include <netdb.h>
 #include <poll.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <condition_variable>
 #include <memory>
 #include <optional>
@@ -14,6 +12,7 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/thread.h"
+#include "base/wait_for_fd.h"
 #include "drivers/socket/socket.h"
 #include "p2p/host_port.h"
 
@@ -43,7 +42,7 @@ Result<UniqueFd> dial_one(const Address& address, DialDeadline deadline) {
     const auto connected = dial_finished(fd->get());
     if (!connected) return tl::unexpected(connected.error());
     if (*connected) break;
-    if (!wait_for(fd->get(), POLLOUT, deadline)) {
+    if (!wait_for_fd(fd->get(), POLLOUT, deadline)) {
       return fail(ErrorCode::kTimedOut, "connect to {}: no answer in time", address.describe());
     }
   }
@@ -102,16 +101,6 @@ Result<UniqueFd> dial(const std::string& host, std::uint16_t port, DialDeadline 
     fd = dial_one((*addresses)[addresses->size() - left], share);
   }
   return fd;
-}
-
-bool wait_for(int fd, short events, DialDeadline deadline) {
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd waiting{.fd = fd, .events = events, .revents = 0};
-    const int ready = ::poll(&waiting, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000)));
-    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;
-    if (left <= 0) return false;
-  }
 }
 
 }  // namespace p2p::socket

@@ -25,7 +25,4 @@ Result<std::vector<Address>> addresses_of(const std::string& host, std::uint16_t
 /// A stream to the first address of the host that takes one; why the last did not, or kTimedOut.
 Result<UniqueFd> dial(const std::string& host, std::uint16_t port, DialDeadline deadline);
 
-/// Waits until `fd` has one of the `events` of poll(2), or is broken; false from the deadline on.
-bool wait_for(int fd, short events, DialDeadline deadline);
-
 }  // namespace p2p::socket
