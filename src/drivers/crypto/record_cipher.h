@@ -51,6 +51,9 @@ class RecordCipher {
   /// to be used for nothing.
   Result<Opened> open(std::span<std::byte> record);
 
+  /// Sealed or opened with the key in use.
+  std::uint64_t records() const { return records_; }
+
   /// The next key of this direction, behind a KeyUpdate.
   Status update_key();
 

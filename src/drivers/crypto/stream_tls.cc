@@ -183,7 +183,6 @@ Status StreamTls::begin(Tls::Side side) {
   }
   SSL_set_bio(ssl_, bio, bio);
   SSL_set_app_data(ssl_, this);
-  side_ = side;
   if (side == Tls::Side::kDials) {
     SSL_set_connect_state(ssl_);
   } else {
@@ -223,7 +222,7 @@ Status StreamTls::take_over() {
   if (secrets_.known != 2 || std::string_view(cipher) != kCipher) {
     return fail(ErrorCode::kSystem, "TLS of a stream: OpenSSL gave no keys for {}", kCipher);
   }
-  const bool dials = side_ == Tls::Side::kDials;
+  const bool dials = SSL_is_server(ssl_) == 0;
   auto seals = RecordCipher::start(RecordCipher::Use::kSeals, dials ? secrets_.dialler : secrets_.acceptor);
   auto opens = RecordCipher::start(RecordCipher::Use::kOpens, dials ? secrets_.acceptor : secrets_.dialler);
   wipe(secrets_.dialler);
@@ -259,10 +258,9 @@ Result<StreamTls::Moved> StreamTls::send(std::span<const iovec> pieces) {
 }
 
 Status StreamTls::seal(ByteView clear) {
-  if (++records_ > records_of_a_key_ || new_key_wanted_) {
+  if (seals_->records() >= records_of_a_key_ || new_key_wanted_) {
     if (Status said = append(RecordCipher::Type::kHandshake, kKeyUpdate); !said) return said;
     if (Status updated = seals_->update_key(); !updated) return updated;
-    records_ = 1;
     new_key_wanted_ = false;
   }
   return append(RecordCipher::Type::kData, clear);

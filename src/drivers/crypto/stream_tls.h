@@ -91,10 +91,8 @@ class StreamTls {
   const Key key_;
   Pipe& pipe_;
   const std::uint64_t records_of_a_key_;
-  std::uint64_t records_ = 0;    // sealed with the key in use
   bool new_key_wanted_ = false;  // by the peer
-  Tls::Side side_ = Tls::Side::kDials;
-  ssl_st* ssl_ = nullptr;  // until both have shown the key
+  ssl_st* ssl_ = nullptr;        // until both have shown the key
   struct {
     RecordCipher::Secret dialler{};
     RecordCipher::Secret acceptor{};
