@@ -38,15 +38,13 @@ struct DirectoryChange {
 class P2P_API Directory {
  public:
   /// Nothing is asked of it yet. `lease`: from 1 to 10 seconds. kInvalidArgument for what is none of
-  /// * static://name=host:port,..., static:///path/of/a/file with one name=host:port a line,
-  /// static://$VARIABLE
-  ///   that holds either; nothing can be published there;
+  /// * static://name=host:port,..., static:///path/of/a/file with one name=host:port a line, or
+  ///   static://$VARIABLE that holds either; nothing can be published there;
   /// * folder:///path, which all processes see, and whose hosts' clocks agree to a second or so;
   /// * etcd://host:port/prefix of etcd 3.4 or newer (port 2379, prefix /uccl/endpoints), by its JSON gateway,
   ///   without TLS; where this library was built with Boost.Beast;
   /// * k8s://service.namespace.svc:port, a headless service, whose pods all listen at that port: `lookup`
-  /// finds
-  ///   a pod by its name, and nothing has to be published.
+  ///   finds a pod by its name, and nothing has to be published.
   ///
   /// Calls of the latter two take up to 3 seconds where the server or the resolver does not answer.
   static Result<Directory> use(const std::string& where,

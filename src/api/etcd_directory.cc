@@ -201,7 +201,7 @@ class EtcdDirectory : public Driver {
       return failed(ErrorCode::kUnavailable, fmt::format("it answers {}: {}", answer->status, answer->body));
     }
     auto json = Json::parse(answer->body);
-    if (!json || !json->is_object()) return failed(ErrorCode::kProtocol, "an answer that is none");
+    if (!json || !json->is_object()) return no_answer(call);
     return std::move(*json);
   }
 
