@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "api/directory_drivers.h"
+#include "api/directory_testing.h"
 #include "support/bounds.h"
 #include "support/eventually.h"
 
@@ -26,6 +27,7 @@ using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::kDecode;
 using testing::kLimit;
 
 namespace fs = std::filesystem;
@@ -54,43 +56,28 @@ class DirectoryTest : public ::testing::Test {
   std::string folder_;
 };
 
-const DirectoryEntry kFive{"decode/0", "10.0.0.1", 5, "0"};
-
 TEST_F(DirectoryTest, WhoPublishesIsFoundUntilItIsWithdrawn) {
-  Directory ours = open();
-  Directory theirs = open();
-  EXPECT_EQ(ours.lookup("decode/0").error().code, ErrorCode::kNotFound);
-  ASSERT_TRUE(theirs.publish(kFive));
-  EXPECT_EQ(ours.lookup("decode/0").value(), kFive);
-  const DirectoryEntry other{"b c/ü", "fe80::1", 6, "0000:3b:00.0"};
-  ASSERT_TRUE(theirs.publish(other));
-  EXPECT_THAT(ours.entries().value(), ElementsAre(other, kFive));
-  EXPECT_TRUE(theirs.withdraw("decode/0"));
-  EXPECT_THAT(ours.entries().value(), ElementsAre(other));
-  {
-    const Directory gone = std::move(theirs);
-  }
-  EXPECT_THAT(ours.entries().value(), IsEmpty());
+  testing::expect_found_until_withdrawn([this] { return open(); });
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 TEST_F(DirectoryTest, WhoIsNotThereYetIsWaitedFor) {
   std::thread later([this] {
     Directory theirs = open();
-    ASSERT_TRUE(theirs.publish(kFive));
+    ASSERT_TRUE(theirs.publish(kDecode));
     ASSERT_TRUE(theirs.lookup("done", kLimit));
   });
   Directory ours = open();
-  EXPECT_EQ(ours.lookup("decode/0", kLimit).value(), kFive);
+  EXPECT_EQ(ours.lookup("decode/0", kLimit).value(), kDecode);
   EXPECT_TRUE(ours.publish({"done", "10.0.0.2", 1}));
   later.join();
 }
 
 TEST_F(DirectoryTest, WhatIsPublishedIsRenewedAndThatOfTheDeadIsPassedOver) {
   Directory ours = open();
-  ASSERT_TRUE(ours.publish(kFive));
+  ASSERT_TRUE(ours.publish(kDecode));
   write("dead.endpoint", text_of({"dead", "10.0.0.2", 7}, std::chrono::system_clock::now() - 1s));
-  EXPECT_THAT(ours.entries().value(), ElementsAre(kFive));
+  EXPECT_THAT(ours.entries().value(), ElementsAre(kDecode));
   const std::string first = read("decode%2F0.endpoint");
   EXPECT_TRUE(testing::eventually([&] {
     const std::string now = read("decode%2F0.endpoint");
@@ -98,24 +85,12 @@ TEST_F(DirectoryTest, WhatIsPublishedIsRenewedAndThatOfTheDeadIsPassedOver) {
   }));
   // One that has been dead for more than a minute is removed.
   fs::last_write_time(folder_ + "/dead.endpoint", fs::file_time_type::clock::now() - 2min);
-  EXPECT_THAT(ours.entries().value(), ElementsAre(kFive));
+  EXPECT_THAT(ours.entries().value(), ElementsAre(kDecode));
   EXPECT_FALSE(fs::exists(folder_ + "/dead.endpoint"));
 }
 
 TEST_F(DirectoryTest, WatchTellsWhatHasChanged) {
-  Directory ours = open();
-  Directory theirs = open();
-  std::vector<DirectoryEntry> known;
-  EXPECT_THAT(ours.watch(known, 0ns).value(), IsEmpty());
-  ASSERT_TRUE(theirs.publish(kFive));
-  EXPECT_THAT(ours.watch(known, kLimit).value(), ElementsAre(DirectoryChange{kFive}));
-  DirectoryEntry moved = kFive;
-  moved.port = 6;
-  ASSERT_TRUE(theirs.publish(moved));
-  EXPECT_THAT(ours.watch(known, kLimit).value(), ElementsAre(DirectoryChange{moved}));
-  ASSERT_TRUE(theirs.withdraw("decode/0"));
-  EXPECT_THAT(ours.watch(known, kLimit).value(), ElementsAre(DirectoryChange{moved, true}));
-  EXPECT_THAT(known, IsEmpty());
+  testing::expect_changes_told([this] { return open(); }, kLimit);
 }
 
 // python/tests/test_directory.py has the same two texts.
@@ -123,7 +98,7 @@ TEST_F(DirectoryTest, ReadsAndWritesWhatPythonDoes) {
   write("b%20c%2F%C3%BC.endpoint",
         R"({"address": "fe80::1", "port": 6, "gpu": "0000:3b:00.0", "until": 4000000000.0})");
   EXPECT_EQ(open().lookup("b c/ü").value(), (DirectoryEntry{"b c/ü", "fe80::1", 6, "0000:3b:00.0"}));
-  EXPECT_EQ(text_of(kFive, std::chrono::system_clock::time_point(4'000'000'000s)),
+  EXPECT_EQ(text_of(kDecode, std::chrono::system_clock::time_point(4'000'000'000s)),
             R"({"address": "10.0.0.1", "port": 5, "gpu": 0, "until": 4000000000.000000})");
 }
 
@@ -187,7 +162,7 @@ TEST(DirectoryUseTest, RefusesWhatIsNone) {
   }
   EXPECT_EQ(Directory::use("folder:///x", 60s).error().code, ErrorCode::kInvalidArgument);
   Directory names = Directory::use("folder:///proc/no/such").value();
-  EXPECT_THAT(names.publish(kFive).error().message, HasSubstr("publish \"decode/0\" in /proc/no/such"));
+  EXPECT_THAT(names.publish(kDecode).error().message, HasSubstr("publish \"decode/0\" in /proc/no/such"));
   EXPECT_EQ(names.publish({"two\nlines", "a", 5}).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(names.publish({"a", "", 5}).error().code, ErrorCode::kInvalidArgument);
 }

@@ -21,9 +21,11 @@ constexpr std::size_t kSize = std::size_t{2} << 20;
 constexpr PostOptions kVerify{.verify = true};
 
 /// One region here and one at the peer, both larger than a batch.
-class VerifyTest : public OverTransport {
+class BothRegions {
  protected:
-  void SetUp() override {
+  explicit BothRegions(const EndpointPlan& plan) : pair_(plan) {}
+
+  void import() {
     fill(own_.pages.bytes(), 7);
     const auto id = pair_.connection.import_region(theirs_.descriptor);
     ASSERT_TRUE(is_ok(status_of(id)));
@@ -37,10 +39,16 @@ class VerifyTest : public OverTransport {
     return fmt::format("at {:#x} of the peer's region", theirs_.descriptor.address + offset);
   }
 
-  Pair pair_{plan_over(GetParam())};
+  Pair pair_;
   OwnRegion own_{pair_.endpoint, 2 * kSize};
   PeerRegion theirs_ = pair_.peer.region(2 * kSize);
   RemoteRegionId id_{};
+};
+
+class VerifyTest : public OverTransport, protected BothRegions {
+ protected:
+  VerifyTest() : BothRegions(plan_over(GetParam())) {}
+  void SetUp() override { import(); }
 };
 P2P_OVER_TRANSPORTS_AND_TLS(VerifyTest);
 
@@ -137,33 +145,34 @@ TEST_P(VerifyTest, ACloseLetsThemFinish) {
   for (const Transfer& transfer : transfers) EXPECT_TRUE(is_ok(transfer.wait(kLimit)));
 }
 
+class VerifyOverCma : public ::testing::Test, protected BothRegions {
+ protected:
+  VerifyOverCma() : BothRegions(plan_over("cma")) {}
+  void SetUp() override { import(); }
+};
+using VerifyTogetherTest = VerifyOverCma;
+using VerifyCancelTest = VerifyOverCma;
+
 // While a peer stands still what has landed is asked about together.
-TEST(VerifyTogetherTest, NobodyFailsForMemoryOfAnother) {
-  Pair pair(plan_over("cma"));
-  OwnRegion own(pair.endpoint, kSize);
-  const PeerRegion theirs = pair.peer.region(kSize);
-  const auto id = pair.connection.import_region(theirs.descriptor);
-  ASSERT_TRUE(is_ok(status_of(id)));
-  ASSERT_TRUE(is_ok(pair.connection.wait_imported(*id, kLimit)));
-  fill(own.pages.bytes(), 5);
-  pair.peer.process().stop();
+TEST_F(VerifyTogetherTest, NobodyFailsForMemoryOfAnother) {
+  ASSERT_TRUE(is_ok(pair_.connection.wait_imported(id_, kLimit)));
+  pair_.peer.process().stop();
   std::vector<Transfer> transfers;
   for (std::size_t i = 0; i != 20; ++i) {
-    transfers.push_back(pair.connection.write(
-        own.span(i * kBlock, kBlock), {*id, theirs.descriptor.address + i * kBlock, kBlock}, kVerify));
+    transfers.push_back(
+        pair_.connection.write(own_.span(i * kBlock, kBlock), there(i * kBlock, kBlock), kVerify));
   }
   const auto landed = [&] {
-    OwnRegion copy(pair.endpoint, kBlock);
+    OwnRegion copy(pair_.endpoint, kBlock);
     for (std::size_t i = 0; i != 20; ++i) {
-      const RemoteSpan there{*id, theirs.descriptor.address + i * kBlock, kBlock};
-      if (!pair.connection.read(copy.span(0, kBlock), there).wait(kLimit)) return false;
-      if (!std::ranges::equal(copy.part(0, kBlock), own.part(i * kBlock, kBlock))) return false;
+      if (!pair_.connection.read(copy.span(0, kBlock), there(i * kBlock, kBlock)).wait(kLimit)) return false;
+      if (!std::ranges::equal(copy.part(0, kBlock), own_.part(i * kBlock, kBlock))) return false;
     }
     return true;
   };
   ASSERT_TRUE(eventually(landed));
-  spoil(own.part(13 * kBlock, kBlock), Bad::kProtected);
-  pair.peer.process().go_on();
+  spoil(own_.part(13 * kBlock, kBlock), Bad::kProtected);
+  pair_.peer.process().go_on();
   for (std::size_t i = 0; i != 20; ++i) {
     const Status ended = transfers[i].wait(kLimit);
     EXPECT_TRUE(i == 13 ? is_error(ended, {ErrorCode::kSystem}) : is_ok(ended)) << i;
@@ -171,22 +180,13 @@ TEST(VerifyTogetherTest, NobodyFailsForMemoryOfAnother) {
 }
 
 // What is at the peer already, which does not say what its digest is: nothing moves any more.
-TEST(VerifyCancelTest, DoesNotWaitForAPeerThatStandsStill) {
-  Pair pair(plan_over("cma"));
-  OwnRegion own(pair.endpoint, kSize);
-  const PeerRegion theirs = pair.peer.region(kSize);
-  const auto id = pair.connection.import_region(theirs.descriptor);
-  ASSERT_TRUE(is_ok(status_of(id)));
-  const auto there = [&](std::size_t offset, std::size_t size) {
-    return RemoteSpan{*id, theirs.descriptor.address + offset, size};
-  };
-  fill(own.pages.bytes(), 3);
-  ASSERT_TRUE(is_ok(pair.connection.write(own.span(0, kSize), there(0, kSize), kVerify).wait(kLimit)));
-  pair.peer.process().stop();
+TEST_F(VerifyCancelTest, DoesNotWaitForAPeerThatStandsStill) {
+  ASSERT_TRUE(is_ok(pair_.connection.write(own_.span(0, kSize), there(0, kSize), kVerify).wait(kLimit)));
+  pair_.peer.process().stop();
   std::vector<Transfer> transfers;  // more than there are questions at a time
   constexpr std::size_t kPart = kSize / 16;
   for (std::size_t at = 0; at != kSize; at += kPart) {
-    transfers.push_back(pair.connection.write(own.span(at, kPart), there(at, kPart), kVerify));
+    transfers.push_back(pair_.connection.write(own_.span(at, kPart), there(at, kPart), kVerify));
   }
   // Neighbours of the first and the last question go on.
   for (std::size_t i = 0; i != transfers.size(); ++i) {
@@ -197,10 +197,10 @@ TEST(VerifyCancelTest, DoesNotWaitForAPeerThatStandsStill) {
       EXPECT_TRUE(is_error(transfers[i].wait(std::chrono::seconds(10)), {ErrorCode::kCancelled})) << i;
     }
   }
-  pair.peer.process().go_on();
+  pair_.peer.process().go_on();
   for (std::size_t i = 1; i < transfers.size(); i += 3) EXPECT_TRUE(is_ok(transfers[i].wait(kLimit))) << i;
-  EXPECT_TRUE(is_ok(pair.connection.write(own.span(0, kSize), there(0, kSize), kVerify).wait(kLimit)));
-  EXPECT_TRUE(is_ok(pair.connection.status()));
+  EXPECT_TRUE(is_ok(pair_.connection.write(own_.span(0, kSize), there(0, kSize), kVerify).wait(kLimit)));
+  EXPECT_TRUE(is_ok(pair_.connection.status()));
 }
 
 }  // namespace
