@@ -233,10 +233,23 @@ from uccl import p2p
 def pattern(seed):
     return np.arange(seed, seed + 750_000, dtype=np.uint32).view(np.uint8)
 
+def open_files():
+    found = []
+    for name in os.listdir('/proc/self/fd'):
+        try:
+            found.append(os.readlink('/proc/self/fd/' + name))
+        except FileNotFoundError:
+            pass  # the list's own, and what has just been closed
+    return sorted(found)
+
+def lent():
+    return [name for name in open_files() if 'p2p-memory' in name]
+
 gpu = int(sys.argv[1])
 with p2p.Endpoint(gpu, 2, listen_address=sys.argv[2]) as ep:
     if gpu == 1:
         buffer = ep.allocate(3_000_000)
+        assert len(lent()) == 1
         array = np.frombuffer(buffer, np.uint8)
         assert (array == 0).all() and len(buffer) == buffer.nbytes == array.nbytes and buffer.ptr == array.ctypes.data
         mr = ep.reg(buffer)[1]
@@ -261,9 +274,15 @@ with p2p.Endpoint(gpu, 2, listen_address=sys.argv[2]) as ep:
     mr = ep.reg(array)[1]
     assert ep.read(conn, mr, array.ctypes.data, array.nbytes, blob), p2p.last_error()
     assert (array == pattern(1)).all()
-    while 'is mapped here' not in (how := ep.explain(conn, mr, blob))['detail'] and time.monotonic() < end:
+    def is_whole(how):  # else channels are still to come, with their descriptors
+        return 'is mapped here' in how['detail'] and ' of ' not in how['detail'].partition(' channels')[0]
+
+    while not is_whole(how := ep.explain(conn, mr, blob)):
+        assert time.monotonic() < end, how
         assert ep.read(conn, mr, array.ctypes.data, array.nbytes, blob), p2p.last_error()
-    open_files = len(os.listdir('/proc/self/fd'))
+    while lent():  # closed just behind the moment from which it is mapped
+        assert time.monotonic() < end, 'the descriptor stays open though it is mapped'
+    before = open_files()
     maps = [line for line in open('/proc/self/maps') if 'p2p-memory' in line]
     assert len(maps) == 1, maps
     for seed in range(10):
@@ -272,7 +291,9 @@ with p2p.Endpoint(gpu, 2, listen_address=sys.argv[2]) as ep:
         array[:] = 0
         assert ep.read(conn, mr, array.ctypes.data, array.nbytes, blob), p2p.last_error()
         assert (array == pattern(seed)).all(), seed
-    assert len(os.listdir('/proc/self/fd')) == open_files, 'the descriptor is closed once it is mapped'
+    assert not lent()
+    while len(open_files()) > len(before):  # others come and go meanwhile
+        assert time.monotonic() < end, 'descriptors were opened: %s before, %s now' % (before, open_files())
     print(how['transport'], how['detail'], flush=True)
     sys.stdin.readline()
     while ep.write(conn, mr, array.ctypes.data, array.nbytes, blob):
