@@ -100,6 +100,10 @@ bool Router::any_usable() const {
   return std::ranges::any_of(rows(), [](const Row& row) { return !row.closed; });
 }
 
+bool Router::over() const {
+  return std::ranges::all_of(rows(), [](const Row& row) { return row.closed && !row.awaited; });
+}
+
 bool Router::wants_exported_key(MemoryPlace place) const {
   const Rows& rows = this->rows();
   for (std::size_t i = 0; i < rows.size(); ++i) {

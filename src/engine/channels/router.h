@@ -50,6 +50,9 @@ class Router {
   bool may_be_usable(std::size_t transport) const;
   bool any_usable() const;
 
+  /// No transport is usable any more, nor may any be: the connection ends, and its end says why.
+  bool over() const;
+
   /// Some lane that is up, or may come up, wants the owner's message for a region in `place`.
   bool wants_exported_key(MemoryPlace place) const;
 

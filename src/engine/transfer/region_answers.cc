@@ -64,6 +64,8 @@ void RegionAnswers::answer(const wire::RegionQuery& query, const Result<std::sha
       answer.keys.push_back(
           {std::string(context_->transports()[i].transport->name()), registration->export_key()});
     }
+    // Without its keys the peer would take the region for one that no transport reaches.
+    if (router_->over()) return;
   }
   send_(std::move(answer));
 }

@@ -234,6 +234,7 @@ void RegionExchange::make_ready(RemoteRegion& remote, const RegionInfo& info,
       refuse(i, std::move(key.error().message));
     }
   }
+  if (router_->over()) return;  // and keys are missing: the region fails with the connection
   remote.set_ready(info, std::move(keys), std::move(reasons));
 }
 

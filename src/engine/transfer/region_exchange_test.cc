@@ -459,6 +459,44 @@ TEST_F(ImportsWithoutQuestions, AreForgottenWithTheirRegions) {
   ASSERT_TRUE(stays->revoke(std::chrono::steady_clock::now() + 10s));
 }
 
+// The connection's end says why. An answer without keys, which comes before it, would say that there is no
+// way.
+TEST_F(ImportsWithoutQuestions, AreNotAnsweredWithoutKeysOnceTheConnectionEnds) {
+  const auto region = add();
+  const std::shared_ptr<Context> context(std::shared_ptr<void>(), &there_->context());
+  const auto router = std::make_shared<Router>(context->transports());
+  std::vector<wire::RegionAnswer> said;
+  const auto answers = std::make_shared<RegionAnswers>(context, router, [&](const wire::Message& message) {
+    said.push_back(std::get<wire::RegionAnswer>(message));
+  });
+  const wire::RegionQuery query{7, to_underlying(region->info().id), region->info().key};
+  router->await(0);
+  answers->on(query);
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_EQ(said[0].keys.size(), 1U);
+  router->close_all("closed");
+  answers->on(query);
+  EXPECT_EQ(said.size(), 1U);
+  answers->close(std::make_shared<Fence>(*context->reactor, 1s));
+  ASSERT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
+}
+
+// Nor does this side take an answer for one that names no way, when it is its own end that closed them.
+TEST_F(ImportsWithoutQuestions, WaitForTheCauseOnceTheConnectionEnds) {
+  const auto region = add();
+  const std::shared_ptr<Context> context(std::shared_ptr<void>(), &here_->context());
+  const auto router = std::make_shared<Router>(context->transports());
+  router->close_all("closed");
+  const auto imports = std::make_shared<RegionExchange>(context, router, [](const wire::Message&) {});
+  imports->set_peer(region->incarnation());
+  imports->start();
+  const RemoteRegionId id = imports->import(descriptor(*region)).value();
+  EXPECT_EQ(imports->wait(id, 0s).error().code, ErrorCode::kTimedOut);
+  imports->close({ErrorCode::kPeerGone, "the peer is gone"}, std::make_shared<Fence>(*context->reactor, 1s));
+  EXPECT_EQ(imports->wait(id, 0s).error().code, ErrorCode::kPeerGone);
+  ASSERT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
+}
+
 // The word that a region has ended is slower than the application that tells of its successor of the same
 // name.
 TEST_F(ImportsWithoutQuestions, LiveWhereTheirRegionIsThereAgain) {
