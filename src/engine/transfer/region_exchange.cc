@@ -123,12 +123,8 @@ void RegionExchange::start() {
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
   {
     MutexLock lock(mutex_);
-    if (started_) return;
-  }
-  context_->regions->add_importer(answers_);
-  {
-    MutexLock lock(mutex_);
-    started_ = true;
+    if (std::exchange(started_, true)) return;
+    context_->regions->add_importer(answers_);
     for (const auto& [id, remote] : remotes_) remotes.push_back(remote);
   }
   std::ranges::sort(remotes, {}, [](const auto& remote) { return remote->id(); });
