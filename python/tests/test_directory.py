@@ -181,6 +181,20 @@ def test_what_is_withdrawn_while_etcd_is_down_goes_once_it_is_back(tmp_path):
             wait_for(lambda: [entry.name for entry in names.entries()] == ["stays"], "the withdrawal")
 
 
+@pytest.mark.parametrize("place", ["no-such-host.invalid", "no-such-host.invalid:", "no-such-host.invalid/of/tests"])
+@pytest.mark.parametrize(("kind", "scheme"), [("etcd", "http"), ("etcds", "https")])
+def test_etcd_has_its_port_unless_another_is_named(kind, scheme, place):
+    with directory.use(f"{kind}://{place}") as names:
+        with pytest.raises(directory.DirectoryError, match=f"etcd at {scheme}://no-such-host.invalid:2379: "):
+            names.entries()
+
+
+@pytest.mark.parametrize("place", ["", ":2379", "host:0x5", "host:99999/a"])
+def test_what_is_no_place_of_an_etcd_is_refused(place):
+    with pytest.raises(ValueError, match="use the directory "):
+        directory.use(f"etcd://{place}")
+
+
 class Strange(http.server.BaseHTTPRequestHandler):
     """Speaks JSON, and is no etcd."""
 

@@ -54,7 +54,7 @@ def use(where: str, lease: float = 6.0) -> Directory:
       ``static://$VARIABLE`` that holds either;
     * ``folder:///path``, which all processes see;
     * ``tcpstore://host:port`` of a ``torch.distributed.TCPStore``;
-    * ``etcd://host:2379`` or, by TLS, ``etcds://host:2379``; ``/prefix`` may follow;
+    * ``etcd://host:port`` or, by TLS, ``etcds://host:port`` (port 2379 if none is named); ``/prefix`` may follow;
     * ``ray://``, or ``ray://part``, in the store of the Ray cluster that this process is in;
     * ``k8s://service.namespace.svc:port``, a headless service, whose pods all listen at that port.
 

@@ -14,6 +14,8 @@ from uccl.directory.base import Directory, DirectoryError, Entry
 
 _T = TypeVar("_T")
 
+_PORT = 2379  # etcd's own
+
 # Seconds for one answer.
 _PATIENCE = 3.0
 
@@ -27,10 +29,14 @@ class EtcdDirectory(Directory):
 
     def __init__(self, url: str, lease: float = 6.0) -> None:
         super().__init__(lease)
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            place = parts.netloc if parts.port is not None else f"{parts.netloc.rstrip(':')}:{_PORT}"
+        except ValueError as error:
+            raise ValueError(f"use the directory {url}: {error}") from error
         if not parts.hostname:
             raise ValueError(f"use the directory {url}: no host")
-        self._server = f"{parts.scheme}://{parts.netloc}"
+        self._server = f"{parts.scheme}://{place}"
         self._prefix = f"{parts.path.rstrip('/') or '/uccl/endpoints'}/"
         self._lease_id: str | None = None
         self._leases: dict[str, str] = {}  # by names; "": not sure
