@@ -255,8 +255,10 @@ def test_a_store_that_the_program_has():
     distributed = pytest.importorskip("torch.distributed")
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with directory.TcpStoreDirectory(store, LEASE) as names:
-        names.publish("a", "10.0.0.1:5")
-        assert names.lookup("a").port == 5
+        for name in (" a", "b\u2028c\x1dd"):  # at these `splitlines` would cut
+            names.publish(name, "10.0.0.1:5")
+            assert names.lookup(name).port == 5
+        assert [entry.name for entry in names.entries()] == [" a", "b\u2028c\x1dd"]
 
 
 # src/api/directory_test.cc has the same two texts.

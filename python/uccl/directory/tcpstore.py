@@ -83,7 +83,7 @@ class TcpStoreDirectory(Directory):
 
     def _all(self) -> dict[str, Entry]:
         def every(store: Any) -> dict[str, Entry]:
-            names = store.get(_NAMES).decode().splitlines() if store.check([_NAMES]) else []
+            names = store.get(_NAMES).decode().split("\n") if store.check([_NAMES]) else []
             read = {name: self._read(store, name) for name in set(names)}
             return {name: entry for name, entry in read.items() if entry is not None}
 
