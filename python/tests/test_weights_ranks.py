@@ -1,8 +1,10 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """Versions that several publishers hold together."""
 
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -98,6 +100,31 @@ def test_a_version_is_whole_once_all_ranks_have_published_it(publishers):
         with pytest.raises(p2p.Error, match="rank 1 of 2"):
             subscriber.stage(2, timeout=1)
         assert torch.equal(target, WHOLE[1:7, 1:6])
+
+
+def test_who_interrupts_a_stage_ends_it_at_all_ranks(publishers):
+    tensors, parts = halves(publishers)
+    target = torch.zeros(8, 6)
+
+    def interrupt():
+        publishers[0].wait_copies(1, 1, 60)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    with RanksSubscriber(parts, {"w": target}, **HERE) as subscriber:
+        publishers[0].publish(1, tensors[0])
+        thread = threading.Thread(target=interrupt)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        thread.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                subscriber.stage(1, timeout=100)  # rank 1 has published nothing
+        finally:
+            thread.join()
+            signal.signal(signal.SIGINT, before)
+        publishers[1].publish(1, tensors[1])
+        subscriber.stage(1, timeout=60)
+        assert subscriber.commit() == 1
+        assert torch.equal(target, WHOLE)
 
 
 def test_parts_that_do_not_fill_the_tensors_are_refused(publishers):

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from uccl.weights._tensors import Box, Shard, Tensors, boxes_of
 
 if TYPE_CHECKING:
-    from uccl.weights import Progress
+    from uccl.weights import Progress, Subscriber
 
 _Numbers = tuple[int, ...]
 
@@ -115,7 +116,10 @@ class RanksSubscriber:
         return self._version
 
     def wait_version(self, above: int | None = None, timeout: float | None = None) -> int:
-        """The newest version that all ranks offer that are taken from, once it is more than ``above``. TimedOut."""
+        """The newest version that all ranks offer that are taken from, once it is more than ``above``. TimedOut.
+
+        It is that of the rank that is most behind: the others are to offer it, too, until it has been staged.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         newest: list[int] = []
         for rank in self._taken:
@@ -130,14 +134,29 @@ class RanksSubscriber:
         """
         if in_place:
             self._version = None
-        with ThreadPoolExecutor(max(len(self._taken), 1)) as threads:
-            staged = {
-                rank: threads.submit(self._of, rank, lambda one: one.stage(version, timeout=timeout, in_place=in_place))
-                for rank in self._taken
-            }
-        if any(one.exception() for one in staged.values()):
-            for one in self._taken.values():
-                one._take_back()  # noqa: SLF001
+        given_up = threading.Event()
+
+        def go_on(_: Progress) -> None:
+            if given_up.is_set():
+                raise RuntimeError("the stage was interrupted")
+
+        def stage(one: Subscriber) -> Progress:
+            return one.stage(version, timeout=timeout, in_place=in_place, progress=go_on)
+
+        whole = False
+        try:
+            with ThreadPoolExecutor(max(len(self._taken), 1)) as threads:
+                staged = {rank: threads.submit(self._of, rank, stage) for rank in self._taken}
+                try:
+                    wait(staged.values())
+                except BaseException:  # a signal's, of which those threads hear nothing
+                    given_up.set()
+                    raise
+            whole = not any(one.exception() for one in staged.values())
+        finally:
+            if not whole:
+                for one in self._taken.values():
+                    one._take_back()  # noqa: SLF001
         return {rank: one.result() for rank, one in staged.items()}
 
     def commit(self) -> int:
