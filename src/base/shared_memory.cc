@@ -7,13 +7,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <iterator>
 #include <limits>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/mutex.h"
 
 namespace p2p {
@@ -23,13 +26,21 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 /// The memory of this process that is shared, by where it begins.
 struct Known {
+  Birthplace birthplace;
   Mutex mutex;
   std::map<const std::byte*, std::weak_ptr<const SharedMemory>> memories P2P_GUARDED_BY(mutex);
 };
 
-// Memory may be freed after the globals of this library.
+constinit std::atomic<Known*> latest{nullptr};  // memory may be freed after the globals of this library
+
+// A forked process has its own: in that of its parent the lock may be held for ever, and the files are
+// closed.
 Known& known() {
-  static auto* const all = new Known;
+  Known* all = latest.load();
+  while (all == nullptr || all->birthplace.left()) {
+    auto made = std::make_unique<Known>();
+    if (latest.compare_exchange_strong(all, made.get())) all = made.release();
+  }
   return *all;
 }
 

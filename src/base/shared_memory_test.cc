@@ -7,9 +7,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <thread>
+
+#include "support/process.h"
 
 namespace p2p::shared_memory_test {
 namespace {
@@ -27,6 +31,26 @@ TEST(SharedMemory, IsFoundByAnyRangeInItAndByNoOther) {
   memory.reset();
   EXPECT_EQ(SharedMemory::find(data, 1), nullptr);
   EXPECT_FALSE(SharedMemory::create(0));
+}
+
+// A child has none of the threads that may hold the table's lock when it is made.
+TEST(SharedMemory, AChildHasItsOwn) {
+  auto memory = SharedMemory::create(kBytes).value();
+  const std::byte* const data = memory->data();
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) EXPECT_NE(SharedMemory::find(data, 1), nullptr);
+  });
+  for (int child = 0; child != 50 && !::testing::Test::HasFailure(); ++child) {
+    const auto end = testing::in_child([&] {
+      memory.reset();  // its parent's
+      const auto own = SharedMemory::create(kBytes);
+      return own && SharedMemory::find((*own)->data(), kBytes) == *own ? 7 : 1;
+    });
+    EXPECT_EQ(end.code, 7) << "child " << child;
+  }
+  stop = true;
+  busy.join();
 }
 
 TEST(SharedMemory, SaysWhatIsTooMuch) {
