@@ -2,6 +2,7 @@
 #include "engine/transfer/region_answers.h"
 
 #include "base/error.h"
+#include "base/memory_guard.h"
 #include "base/underlying.h"
 #include "base/wire_code.h"
 #include "engine/memory/fence.h"
@@ -43,7 +44,10 @@ void RegionAnswers::on(const wire::RegionQuery& query) {
   // A driver that maps memory answers nobody meanwhile; the session's other messages shall not wait for it.
   const bool waits = region && takes_long((*region)->info(), context_->transports(), *router_);
   const auto later = [self = shared_from_this(), query] {
-    self->answer(query, self->context_->regions->find(RegionId{query.region}, query.key));
+    guard_memory(
+        "an answer about a region",
+        [&] { self->answer(query, self->context_->regions->find(RegionId{query.region}, query.key)); },
+        [&] { self->answer(query, fail(ErrorCode::kSystem, "{}", kOutOfMemory)); });
   };
   if (!waits || !context_->answers.post(later)) answer(query, region);
 }
@@ -89,7 +93,11 @@ Status RegionAnswers::on(const wire::DigestQuery& query) {
     many = query.ranges[i].size > wire::kMostDigestBytes - bytes;
     bytes += query.ranges[i].size;
   }
-  if (many || digesting_.fetch_add(1) >= wire::kMostDigestQueries) {
+  if (!many) {
+    MutexLock lock(mutex_);
+    many = digesting_.size() >= wire::kMostDigestQueries || !digesting_.insert(query.query).second;
+  }
+  if (many) {
     return fail(ErrorCode::kProtocol, "a digest of too much was asked for, or too many at a time: {} ranges",
                 query.ranges.size());
   }
@@ -98,7 +106,11 @@ Status RegionAnswers::on(const wire::DigestQuery& query) {
     if (!memory || digested_at_once(memory->ranges)) return answer(query, memory), Status{};
   }
   // Memory is looked up no sooner than it is read, so that nobody who takes it back waits longer.
-  const auto later = [self = shared_from_this(), query] { self->answer(query, self->memory_of(query)); };
+  const auto later = [self = shared_from_this(), query] {
+    guard_memory(
+        "a digest for a peer", [&] { self->answer(query, self->memory_of(query)); },
+        [&] { self->answer(query, fail(ErrorCode::kSystem, "{}", kOutOfMemory)); });
+  };
   if (!context_->digest_later(query.query, later)) later();
   return {};
 }
@@ -146,7 +158,10 @@ void RegionAnswers::answer(const wire::DigestQuery& query, const Result<Digested
     answer.error = wire_code(digest.error().code);
     answer.message = digest.error().message;
   }
-  digesting_.fetch_sub(1);
+  {
+    MutexLock lock(mutex_);
+    digesting_.erase(query.query);
+  }
   send_(answer);
 }
 

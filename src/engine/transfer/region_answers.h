@@ -1,7 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -60,11 +59,10 @@ class RegionAnswers : public RegionImporter, public std::enable_shared_from_this
   const std::shared_ptr<const Router> router_;
   const SendMessage send_;
 
-  std::atomic<unsigned> digesting_{0};  // queries that are not answered
-
   Mutex mutex_;
   std::string identity_ P2P_GUARDED_BY(mutex_);
-  std::unordered_set<std::uint32_t> given_ P2P_GUARDED_BY(mutex_);  // regions of mine that the peer knows
+  std::unordered_set<std::uint64_t> digesting_ P2P_GUARDED_BY(mutex_);  // queries that are not answered
+  std::unordered_set<std::uint32_t> given_ P2P_GUARDED_BY(mutex_);      // regions of mine that the peer knows
   std::unordered_map<std::uint64_t, std::shared_ptr<Region>> revocations_
       P2P_GUARDED_BY(mutex_);                            // unanswered
   std::shared_ptr<Fence> fence_ P2P_GUARDED_BY(mutex_);  // once closed

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/futex.h"
+#include "base/memory_guard.h"
 #include "base/underlying.h"
 #include "base/wire_code.h"
 
@@ -271,7 +272,9 @@ Status RegionExchange::on(const wire::RegionAnswer& answer) {
     if (!remote->begin_import()) return {};
     const std::shared_ptr<void> reading(nullptr, [remote](void*) { remote->remove_user(); });
     const auto ready = [self = shared_from_this(), remote, info, keys = answer.keys, reading] {
-      self->make_ready(*remote, info, keys);
+      guard_memory(
+          "an import of a region", [&] { self->make_ready(*remote, info, keys); },
+          [&] { self->fail_region(remote, {ErrorCode::kSystem, std::string(kOutOfMemory)}); });
       self->wake_waiters();
       self->warm_up(remote);
     };

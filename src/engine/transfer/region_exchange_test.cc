@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -54,7 +55,12 @@ struct Asked {
       tell;                     // no sooner, of regions of a device that are added from now on
   std::atomic<int> warming{0};  // the same, of first uses
   std::optional<std::shared_future<void>> warm;  // no sooner
+  std::atomic<bool> exhausted{false};  // there is no memory for the next key that is told or imported
 };
+
+void take_memory(Asked& asked) {
+  if (asked.exhausted.exchange(false)) throw std::bad_alloc();
+}
 
 // Tells of its memory no sooner than it is told to.
 class SlowRegistration : public Registration {
@@ -70,6 +76,7 @@ class SlowRegistration : public Registration {
   std::vector<std::byte> export_key() const override {
     asked_->telling.fetch_add(1);
     go_.wait();
+    take_memory(*asked_);
     return registration_->export_key();
   }
 
@@ -109,6 +116,7 @@ class SlowTransport : public Transport {
                                                    std::span<const std::byte> exported) override {
     asked_->importing.fetch_add(1);
     go_.wait();
+    take_memory(*asked_);
     return transport_->import_region(region, exported);
   }
   void warm_up(const RemoteKey&) override {
@@ -234,6 +242,33 @@ TEST_F(SlowImports, AnswersHoldUpNothingElse) {
   for (const auto& region : {slow, quick}) {
     EXPECT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
   }
+}
+
+TEST_F(SlowImports, FailWhereThisSideRunsOutOfMemory) {
+  const auto pending = write();
+  asked_->exhausted = true;
+  release();
+  const Status written = pending->wait(10s);
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code, ErrorCode::kSystem);
+  EXPECT_NE(written.error().message.find("out of memory"), std::string::npos) << written.error().message;
+}
+
+TEST_F(SlowImports, FailWhereTheirOwnerRunsOutOfMemory) {
+  release();
+  ASSERT_TRUE(connection_->wait_imported(id_, 10s));
+  std::promise<void> at_once;
+  at_once.set_value();
+  asked_->tell = at_once.get_future().share();
+  asked_->exhausted = true;
+  std::vector<std::byte> more(kBytes);
+  const auto region = there_->context().regions->add(more.data(), kBytes, kDevice).value();
+  const Status imported =
+      connection_->wait_imported(connection_->import_region(descriptor(*region)).value(), 10s);
+  ASSERT_FALSE(imported);
+  EXPECT_EQ(imported.error().code, ErrorCode::kSystem);
+  EXPECT_NE(imported.error().message.find("out of memory"), std::string::npos) << imported.error().message;
+  EXPECT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
 }
 
 TEST_F(SlowImports, ARegionIsNotFreeWhileItWarmsUp) {
