@@ -7,6 +7,7 @@
 
 #include "base/block_digest.h"
 #include "base/error.h"
+#include "base/memory_guard.h"
 #include "base/underlying.h"
 #include "base/wire_code.h"
 
@@ -115,22 +116,28 @@ class Verifier::LocalDigest {
   ~LocalDigest() {
     if (told_) return;
     tell(fail(ErrorCode::kCancelled, "verify a transfer: the endpoint was closed"));
+    verifier_->ask();
   }
   LocalDigest(const LocalDigest&) = delete;
   LocalDigest& operator=(const LocalDigest&) = delete;
 
   bool at_once() const { return digested_at_once(ranges_); }
 
+  /// Then there may be room for another question: whoever calls asks it.
   void compute() {
-    for (const Segment& piece : pieces_) {
-      if (Status alive = piece.registration->check_alive(); !alive) {
-        return tell(tl::unexpected(std::move(alive.error())));
-      }
-    }
-    tell(verifier_->context_->digests->compute(ranges_));
+    guard_memory(
+        "a digest of what was moved", [this] { tell(digest()); },
+        [this] { tell(fail(ErrorCode::kSystem, "verify a transfer: {}", kOutOfMemory)); });
   }
 
  private:
+  Digest digest() const {
+    for (const Segment& piece : pieces_) {
+      if (Status alive = piece.registration->check_alive(); !alive) return tl::unexpected(alive.error());
+    }
+    return verifier_->context_->digests->compute(ranges_);
+  }
+
   void tell(Digest digest) {
     told_ = true;
     verifier_->tell(query_, &Check::here, std::move(digest));
@@ -211,8 +218,11 @@ void Verifier::ask() {
 
 void Verifier::digest_here(std::uint64_t query, std::span<const Segment> pieces) {
   const auto digest = std::make_shared<LocalDigest>(shared_from_this(), query, pieces);
-  const auto later = [digest] { digest->compute(); };
-  if (digest->at_once() || !context_->digest_later(query, later)) later();
+  const auto later = [self = shared_from_this(), digest] {
+    digest->compute();
+    self->ask();
+  };
+  if (digest->at_once() || !context_->digest_later(query, later)) digest->compute();
 }
 
 Status Verifier::on(const wire::DigestAnswer& answer) {
@@ -229,6 +239,7 @@ Status Verifier::on(const wire::DigestAnswer& answer) {
                   answer.message.text());
   }
   tell(answer.query, &Check::there, std::move(digest));
+  ask();
   return {};
 }
 
@@ -249,7 +260,7 @@ void Verifier::abandon() {
   drop(aborted);
 }
 
-// The last one of both concludes.
+// The last one of both concludes. It does not ask on: `ask` calls this, of any number of questions.
 void Verifier::tell(std::uint64_t query, std::optional<Digest> Check::* which, Digest digest) {
   std::shared_ptr<Check> check;
   Items aborted;
@@ -267,9 +278,7 @@ void Verifier::tell(std::uint64_t query, std::optional<Digest> Check::* which, D
     }
   }
   drop(aborted);
-  if (!check) return;
-  conclude(check);
-  ask();
+  if (check) conclude(check);
 }
 
 void Verifier::conclude(const std::shared_ptr<Check>& check) {

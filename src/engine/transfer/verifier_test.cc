@@ -1,0 +1,164 @@
+// Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/transfer/verifier.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <set>
+#include <variant>
+#include <vector>
+
+#include "base/underlying.h"
+#include "base/wire_code.h"
+#include "engine/endpoint.h"
+#include "engine/transfer/region_answers.h"
+
+namespace p2p::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+using ::testing::HasSubstr;
+
+std::vector<std::byte> pattern(std::size_t size) {
+  std::vector<std::byte> bytes(size);
+  std::iota(reinterpret_cast<unsigned char*>(bytes.data()),
+            reinterpret_cast<unsigned char*>(bytes.data()) + size, static_cast<unsigned char>(5));
+  return bytes;
+}
+
+RegionInfo info_of(std::vector<std::byte>& bytes) {
+  return {RegionId{7}, RegionKey{}, bytes.data(), bytes.size(), {}};
+}
+
+class Owner : public RequestOwner {
+ public:
+  void ended(const Request& request, Status status) override { request.state()->finish(std::move(status)); }
+  void reroute(WorkItem /*item*/, const Error& why) override { ADD_FAILURE() << why.message; }
+  void reroute_stuck(WorkItem /*item*/, const Error& why) override { ADD_FAILURE() << why.message; }
+  void verify(WorkItem /*item*/) override { ADD_FAILURE() << "it is verified here"; }
+};
+
+/// Who runs out of memory when he looks at his own.
+class Exhausting : public Registration {
+ public:
+  using Registration::Registration;
+  Status check_alive() const override { throw std::bad_alloc(); }
+};
+
+/// A transfer that has landed, of `count` blocks between which a byte lies, and a peer in this process.
+class VerifierTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    for (Background& one : context_->digesting) one.stop();  // as the endpoint does, before the context ends
+  }
+
+  void land(std::size_t count, std::size_t size, const std::function<void(const wire::DigestQuery&)>& peer) {
+    here_ = pattern(count * (size + 1));
+    there_ = here_;
+    if (!registration_) registration_ = std::make_unique<Registration>(info_of(here_));
+    key_ = std::make_unique<RemoteKey>(info_of(there_));
+    auto list = std::make_shared<SegmentList>();
+    list->bytes = count * size;
+    SegmentList::Portion portion{.segments = {}, .bytes = list->bytes};
+    for (std::size_t i = 0; i != count; ++i) {
+      portion.segments.push_back({here_.data() + i * (size + 1),
+                                  reinterpret_cast<std::uintptr_t>(there_.data()) + i * (size + 1), size,
+                                  registration_.get(), key_.get()});
+    }
+    list->portions.push_back(std::move(portion));
+    state_ = std::make_shared<TransferState>(list->bytes);
+    const auto request = std::make_shared<Request>(
+        owner_, Request::Post{.list = list, .state = state_, .dependency = {}, .notification = {}});
+    verifier_ = std::make_shared<Verifier>(
+        context_, [peer](const wire::Message& message) { peer(std::get<wire::DigestQuery>(message)); });
+    const SegmentList::Portion& all = list->portions.front();
+    verifier_->verify({request, {.segments = all.segments, .bytes = all.bytes}});
+  }
+
+  void answer(const wire::DigestQuery& query) {
+    std::vector<Digests::Range> ranges;
+    for (const wire::DigestRange& range : query.ranges) {
+      ranges.push_back({{reinterpret_cast<const std::byte*>(range.address), range.size}, {}});
+    }
+    const wire::DigestAnswer said{.query = query.query, .digest = context_->digests->compute(ranges).value()};
+    EXPECT_TRUE(verifier_->on(said));
+  }
+
+  std::shared_ptr<Context> context_ = std::make_shared<Context>();
+  std::shared_ptr<Owner> owner_ = std::make_shared<Owner>();
+  std::vector<std::byte> here_;
+  std::vector<std::byte> there_;
+  std::unique_ptr<Registration> registration_;
+  std::unique_ptr<RemoteKey> key_;
+  std::shared_ptr<TransferState> state_;
+  std::shared_ptr<Verifier> verifier_;
+};
+
+TEST_F(VerifierTest, AsksFromOnePlaceHoweverQuicklyThePeerAnswers) {
+  constexpr std::size_t kQueries = 20;
+  std::size_t asked = 0;
+  std::set<void*> frames;
+  land(kQueries * wire::kMostDigestRanges, 2, [&](const wire::DigestQuery& query) {
+    ++asked;
+    frames.insert(__builtin_frame_address(0));
+    answer(query);
+  });
+  EXPECT_TRUE(state_->wait(10s));
+  EXPECT_EQ(asked, kQueries);
+  EXPECT_EQ(frames.size(), 1U) << "each question stands on the stack of the one before";
+}
+
+TEST_F(VerifierTest, SaysThatThisSideRanOutOfMemory) {
+  for (const std::size_t size : {std::size_t{100}, 2 * kDigestedAtOnce}) {  // here, and in the background
+    here_ = pattern(size);
+    registration_ = std::make_unique<Exhausting>(info_of(here_));
+    land(1, size, [this](const wire::DigestQuery& query) { answer(query); });
+    const Status ended = state_->wait(10s);
+    ASSERT_FALSE(ended);
+    EXPECT_EQ(ended.error().code, ErrorCode::kSystem);
+    EXPECT_THAT(ended.error().message, HasSubstr("out of memory"));
+  }
+}
+
+TEST(DigestAnswers, SayThatTheOwnerRanOutOfMemory) {
+  Options options;
+  options.listen_address = "127.0.0.1";
+  options.transports = {"tcp"};
+  const auto owner = Endpoint::create(options, builtin_transports()).value();
+  auto bytes = pattern(2 * kDigestedAtOnce);
+  const auto region = owner->context().regions->add(bytes.data(), bytes.size(), {}).value();
+  const std::shared_ptr<Context> context(std::shared_ptr<void>(), &owner->context());
+  std::atomic<bool> exhausted{true};
+  std::promise<wire::DigestAnswer> said;
+  const auto answers = std::make_shared<RegionAnswers>(
+      context, std::make_shared<Router>(context->transports()), [&](const wire::Message& message) {
+        if (exhausted.exchange(false)) throw std::bad_alloc();
+        said.set_value(std::get<wire::DigestAnswer>(message));
+      });
+  const wire::DigestQuery query{
+      .query = 3,
+      .regions = {{to_underlying(region->info().id), region->info().key}},
+      .ranges = {{0, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()}}};
+  ASSERT_TRUE(answers->on(query));
+  auto future = said.get_future();
+  const bool came = future.wait_for(10s) == std::future_status::ready;
+  EXPECT_TRUE(came) << "nobody answers";
+  if (came) {
+    const wire::DigestAnswer answer = future.get();
+    EXPECT_EQ(answer.query, 3U);
+    EXPECT_EQ(answer.error, wire_code(ErrorCode::kSystem));
+    EXPECT_THAT(answer.message.text(), HasSubstr("out of memory"));
+  }
+  EXPECT_TRUE(region->revoke(std::chrono::steady_clock::now() + 10s));
+}
+
+}  // namespace
+}  // namespace p2p::engine
