@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "p2p/added_metrics.h"
 #include "p2p/api.h"
 #include "p2p/connection.h"
 #include "p2p/digest.h"
@@ -24,6 +25,7 @@ namespace p2p {
 namespace engine {
 class Endpoint;
 }
+class MetricSources;
 class MetricsListing;
 
 /// All that this process needs to move bytes: transports, regions, engine threads, a listener.
@@ -108,11 +110,19 @@ class P2P_API Endpoint {
   /// A row for each transport and direction that has moved anything, ended connections included.
   std::vector<Latency> latencies() const;
 
+  /// Adds metrics of the program's own to this endpoint's, wherever these are read: `openmetrics`, and the
+  /// place that options name (docs/watching.md). `function` says their values for each page. What is not
+  /// there after half a second, what it throws, and samples past 4096 or that do not fit the families are
+  /// left out, and the log warns. kInvalidArgument: no name of a metric or label, or one that the engine has;
+  /// more than 64 families.
+  Result<AddedMetrics> add_metrics(std::vector<MetricFamily> families, MetricFunction function);
+
  private:
   friend P2P_API std::string openmetrics(const Endpoint& endpoint);
 
   explicit Endpoint(std::unique_ptr<engine::Endpoint> endpoint);
   std::unique_ptr<engine::Endpoint> endpoint_;
+  std::shared_ptr<MetricSources> sources_;   // what programs have added to its metrics
   std::unique_ptr<MetricsListing> listing_;  // ends first; null: none
 };
 

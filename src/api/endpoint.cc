@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "api/latency_rows.h"
+#include "api/metric_sources.h"
 #include "api/metrics_listing.h"
 #include "base/background.h"
 #include "base/callback.h"
@@ -60,12 +61,14 @@ void end_later(std::unique_ptr<engine::Endpoint> endpoint, std::unique_ptr<Metri
 
 }  // namespace
 
-Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
+Endpoint::Endpoint(std::unique_ptr<engine::Endpoint> endpoint)
+    : endpoint_(std::move(endpoint)), sources_(std::make_shared<MetricSources>()) {}
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
 Endpoint& Endpoint::operator=(Endpoint&& other) noexcept {
   if (this != &other) {
     const Endpoint old(std::move(*this));
     endpoint_ = std::move(other.endpoint_);
+    sources_ = std::move(other.sources_);
     listing_ = std::move(other.listing_);
   }
   return *this;
@@ -87,7 +90,7 @@ Result<Endpoint> Endpoint::create(const Options& options) {
   auto endpoint = engine::Endpoint::create(options, builtin_transports());
   if (!endpoint) return tl::unexpected(endpoint.error());
   Endpoint made(std::move(*endpoint));
-  auto listing = MetricsListing::make(options, *made.endpoint_);
+  auto listing = MetricsListing::make(options, *made.endpoint_, made.sources_);
   if (!listing) return tl::unexpected(listing.error());
   made.listing_ = std::move(*listing);
   return made;
@@ -169,6 +172,13 @@ std::vector<TransportStatus> Endpoint::transports() const {
     rows.push_back({.name = std::string(slot.transport->name()), .reason = slot.unusable.value_or("")});
   }
   return rows;
+}
+
+Result<AddedMetrics> Endpoint::add_metrics(std::vector<MetricFamily> families, MetricFunction function) {
+  auto source = MetricSource::make(std::move(families), std::move(function));
+  if (!source) return tl::unexpected(std::move(source.error()));
+  if (!is_left(*endpoint_)) sources_->add(*source);
+  return AddedMetrics(std::move(*source));
 }
 
 Stats Endpoint::stats() const { return is_left(*endpoint_) ? Stats() : endpoint_->stats(); }

@@ -9,19 +9,21 @@
 
 namespace p2p {
 
-MetricsListing::MetricsListing(std::shared_ptr<MetricsServer> server, const engine::Endpoint& endpoint)
+MetricsListing::MetricsListing(std::shared_ptr<MetricsServer> server, const engine::Endpoint& endpoint,
+                               const std::shared_ptr<MetricSources>& added)
     : server_(std::move(server)), endpoint_(endpoint) {
-  server_->add(endpoint_);
+  server_->add(endpoint_, added);
 }
 
 MetricsListing::~MetricsListing() { server_->remove(endpoint_); }
 
 Result<std::unique_ptr<MetricsListing>> MetricsListing::make(const Options& options,
-                                                             const engine::Endpoint& endpoint) {
+                                                             const engine::Endpoint& endpoint,
+                                                             const std::shared_ptr<MetricSources>& added) {
   if (options.metrics.empty()) return nullptr;
   auto server = MetricsServer::of_process(options);
   if (server) {
-    return std::unique_ptr<MetricsListing>(new MetricsListing(std::move(*server), endpoint));
+    return std::unique_ptr<MetricsListing>(new MetricsListing(std::move(*server), endpoint, added));
   }
   const Error& error = server.error();
   switch (error.code) {

@@ -31,6 +31,9 @@ class Merged {
       if (line.starts_with("# TYPE ")) {
         const std::string_view rest = line.substr(7);
         std::tie(family, first) = of(rest.substr(0, rest.find(' ')));
+        // Programs may add one name as different kinds: the first process has it, or no collector takes the
+        // page.
+        if (!first && !family->head.starts_with(fmt::format("{}\n", line))) family = nullptr;
       }
       if (family == nullptr) continue;
       if (line.starts_with('#')) {

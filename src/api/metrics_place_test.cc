@@ -1,18 +1,17 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "api/metrics_place.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "api/http_testing.h"
 #include "base/unique_fd.h"
 #include "drivers/socket/local_socket.h"
 #include "support/bounds.h"
@@ -23,7 +22,9 @@ namespace {
 
 using ::testing::AllOf;
 using testing::eventually;
+using testing::get;
 using ::testing::HasSubstr;
+using testing::loopback;
 
 http::Reply page_of(const std::string& endpoint) {
   return {200, "text/plain",
@@ -51,41 +52,21 @@ TEST(MetricsMergeTest, WhatIsNoPageAddsNothing) {
   EXPECT_THAT(merge_metrics(replies).body, HasSubstr("p2p_process_up{process=\"8\"} 0\n"));
 }
 
+TEST(MetricsMergeTest, ANameIsOneKindOfMetric) {
+  const http::Reply counter{200, "text/plain", "# TYPE a counter\n# HELP a Some.\na_total{x=\"1\"} 1\n"};
+  std::vector<ProcessReply> replies{{"7", counter}, {"8", page_of("y")}, {"9", counter}};
+  EXPECT_THAT(merge_metrics(replies).body,
+              ::testing::StartsWith("# TYPE a counter\n# HELP a Some.\n"
+                                    "a_total{process=\"7\",x=\"1\"} 1\na_total{process=\"9\",x=\"1\"} 1\n"
+                                    "# TYPE b gauge\n# HELP b More.\nb{process=\"8\",endpoint=\"y\"} 2\n"));
+}
+
 TEST(MetricsMergeTest, AllHaveToBeWell) {
   std::vector<ProcessReply> one{{"7", http::Reply{200, "text/plain", "ok\n"}}};
   EXPECT_EQ(merge_health(one).body, "ok\n");
   std::vector<ProcessReply> two{one.front(), {"8", std::nullopt}};
   EXPECT_EQ(merge_health(two).status, 503U);
   EXPECT_EQ(merge_health(two).body, "process 7: ok\nprocess 8: does not answer\n");
-}
-
-/// A socket on 127.0.0.1 that is bound to a port, or connected to one.
-UniqueFd loopback(std::uint16_t& port, bool connects) {
-  UniqueFd socket = UniqueFd::of(::socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const name = reinterpret_cast<sockaddr*>(&address);
-  if (connects && ::connect(socket.get(), name, size) != 0) return {};
-  if (!connects && ::bind(socket.get(), name, size) != 0) return {};
-  if (!connects && ::getsockname(socket.get(), name, &size) == 0) port = ntohs(address.sin_port);
-  return socket;
-}
-
-/// All that is served at the path; empty if nobody serves.
-std::string get(std::uint16_t port, const std::string& path) {
-  const UniqueFd socket = loopback(port, true);
-  if (!socket) return {};
-  const std::string text = "GET " + path + " HTTP/1.0\r\n\r\n";
-  if (::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0) return {};
-  std::string all;
-  std::array<char, 4096> part{};
-  for (ssize_t got = 0; (got = ::recv(socket.get(), part.data(), part.size(), 0)) > 0;) {
-    all.append(part.data(), static_cast<std::size_t>(got));
-  }
-  return all;
 }
 
 class MetricsPlaceTest : public ::testing::Test {

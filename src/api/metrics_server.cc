@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -28,14 +29,14 @@ Result<std::shared_ptr<MetricsServer>> MetricsServer::start(const Options& optio
   return made;
 }
 
-void MetricsServer::add(const engine::Endpoint& endpoint) {
+void MetricsServer::add(const engine::Endpoint& endpoint, std::shared_ptr<MetricSources> added) {
   MutexLock lock(mutex_);
-  endpoints_.push_back(&endpoint);
+  endpoints_.push_back({&endpoint, std::move(added)});
 }
 
 void MetricsServer::remove(const engine::Endpoint& endpoint) {
   MutexLock lock(mutex_);
-  std::erase(endpoints_, &endpoint);
+  std::erase_if(endpoints_, [&](const Listed& one) { return one.endpoint == &endpoint; });
 }
 
 // For probes: whether the control threads do their work, and whether peers can connect.
@@ -43,7 +44,7 @@ http::Reply MetricsServer::health(bool ready) const {
   constexpr std::chrono::milliseconds kPatience{1000};
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   std::vector<std::pair<const engine::Endpoint*, std::future<void>>> asked;
-  for (const engine::Endpoint* const endpoint : endpoints_) {
+  for (const auto& [endpoint, added] : endpoints_) {
     auto answered = std::make_shared<std::promise<void>>();
     asked.emplace_back(endpoint, answered->get_future());
     endpoint->context().reactor->post([answered] { answered->set_value(); });
@@ -54,22 +55,41 @@ http::Reply MetricsServer::health(bool ready) const {
             fmt::format("the control thread of the endpoint {} {} has not answered for {} ms\n",
                         endpoint->address(), endpoint->port(), kPatience.count())};
   }
-  const auto open = std::ranges::count_if(endpoints_, [](const auto* one) { return one->listens(); });
+  const auto open =
+      std::ranges::count_if(endpoints_, [](const Listed& one) { return one.endpoint->listens(); });
   if (ready && open == 0) return {503, "text/plain", "no endpoint listens\n"};
   return {200, "text/plain", fmt::format("ok, {} endpoints listen\n", open)};
 }
 
+std::string MetricsServer::page(bool open) const {
+  // An endpoint may end meanwhile, and its address be another one's; what was added to it stays.
+  std::map<std::shared_ptr<MetricSources>, std::vector<std::shared_ptr<MetricSource>>> asked;
+  {
+    MutexLock lock(mutex_);
+    for (const Listed& one : endpoints_) asked[one.added] = one.added->asked();
+  }
+  const auto deadline = MetricSource::Clock::now() + MetricSources::kPatience;
+  std::map<std::shared_ptr<MetricSources>, std::vector<AddedSamples>> said;
+  for (const auto& [added, sources] : asked) said[added] = answers_of(sources, deadline);
+  MutexLock lock(mutex_);
+  std::vector<MetricsOf> all;
+  for (const Listed& one : endpoints_) all.push_back({one.endpoint, said[one.added]});
+  return metrics_text(all, open ? MetricsFormat::kOpenMetrics : MetricsFormat::kPrometheus);
+}
+
 // Collectors that do not ask for OpenMetrics get the older text format, which all of them read.
 http::Reply MetricsServer::answer(const http::Request& request) const {
-  MutexLock lock(mutex_);
-  if (request.path == "/healthz" || request.path == "/readyz") return health(request.path == "/readyz");
+  if (request.path == "/healthz" || request.path == "/readyz") {
+    MutexLock lock(mutex_);
+    return health(request.path == "/readyz");
+  }
   if (request.path != "/metrics")
     return {404, "text/plain", "the pages are /metrics, /healthz and /readyz\n"};
   const bool open = request.accept.find("application/openmetrics-text") != std::string::npos;
   return {200,
           open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                : "text/plain; version=0.0.4; charset=utf-8",
-          metrics_text(endpoints_, open ? MetricsFormat::kOpenMetrics : MetricsFormat::kPrometheus)};
+          page(open)};
 }
 
 }  // namespace p2p

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -153,6 +154,37 @@ class Page {
     }
   }
 
+  /// Of programs. Where two endpoints have a name for different things, the first one has it.
+  void added(std::span<const MetricsOf> all, const std::vector<Series>& wholes) {
+    struct Rows {
+      const MetricFamily* family;
+      std::map<std::string, double> by_labels{};
+    };
+    std::map<std::string_view, Rows> found;
+    for (std::size_t at = 0; at < all.size(); ++at) {
+      for (const AddedSamples& one : all[at].added) {
+        for (const MetricSample& sample : one.samples) {
+          const MetricFamily& family = (*one.families)[sample.family];
+          Rows& rows = found.try_emplace(family.name, Rows{&family}).first->second;
+          if (rows.family->kind != family.kind) continue;
+          std::string labels = wholes[at].labels;
+          for (std::size_t i = 0; i < sample.labels.size(); ++i) {
+            labels += fmt::format(R"(,{}="{}")", family.labels[i], escaped(sample.labels[i]));
+          }
+          rows.by_labels.try_emplace(std::move(labels), sample.value);
+        }
+      }
+    }
+    for (const auto& [name, rows] : found) {
+      const bool counter = rows.family->kind == MetricKind::kCounter;
+      const std::string series = counter ? fmt::format("{}_total", name) : std::string(name);
+      family(counter && open_ ? name : series, counter ? "counter" : "gauge", rows.family->help);
+      for (const auto& [labels, value] : rows.by_labels) {
+        fmt::format_to(out(), "{}{{{}}} {}\n", series, labels, value);
+      }
+    }
+  }
+
   std::string end() && {
     if (open_) text_ += "# EOF\n";
     return std::move(text_);
@@ -192,10 +224,11 @@ class Page {
 
 }  // namespace
 
-std::string metrics_text(std::span<const engine::Endpoint* const> endpoints, MetricsFormat format) {
+std::string metrics_text(std::span<const MetricsOf> all, MetricsFormat format) {
   std::vector<Series> wholes;
   std::vector<Series> connections;
-  for (const engine::Endpoint* const one : endpoints) {
+  for (const MetricsOf& listed : all) {
+    const engine::Endpoint* const one = listed.endpoint;
     const std::string label = escaped(fmt::format("{} {}", one->address(), one->port()));
     wholes.push_back({fmt::format(R"(endpoint="{}")", label), "", one->stats(), one->latencies()});
     auto found = connections_of(*one, wholes.back().labels);
@@ -227,7 +260,13 @@ std::string metrics_text(std::span<const engine::Endpoint* const> endpoints, Met
     page.gauge(fmt::format("p2p_{}", metric.name), metric.help, connections,
                [&](const Series& one) { return one.stats.*metric.value; });
   }
+  page.added(all, wholes);
   return std::move(page).end();
+}
+
+bool is_engine_metric(std::string_view name) {
+  static const std::string page = metrics_text({}, MetricsFormat::kOpenMetrics);
+  return page.find(fmt::format("# TYPE {} ", name)) != std::string::npos || name == "p2p_process_up";
 }
 
 }  // namespace p2p
