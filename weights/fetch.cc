@@ -42,6 +42,33 @@ constexpr std::uint64_t kSlowBytesPerMs = 8 << 10;
 // Times that one chunk may come wrong, from whomever.
 constexpr std::uint32_t kMostWrong = 4;
 
+/// Those before `order` in the chain, the nearest first, those of this host before others and those who give
+/// deltas before both; then those behind; then the slow ones. The publisher is the very first of the chain.
+auto place_of(const Source& source, std::uint32_t order, const std::string& here, bool deltas) {
+  const bool behind = source.member.order > order;
+  const bool away = source.member.address != here || source.is_publisher();
+  const auto at = static_cast<std::int64_t>(source.member.order);
+  return std::tuple(source.slow, behind, deltas && !source.gives_deltas(), away, behind ? at : -at);
+}
+
+void warn_of_wrong(const std::string& what, std::uint64_t version, const Source& source) {
+  write_log(LogLevel::kWarning, "Weights: " + what + " of version " + std::to_string(version) +
+                                    " came wrong from " + source.member.place() + ", and is asked for again");
+}
+
+tl::unexpected<Error> nobody_has(std::uint32_t chunk, std::uint32_t chunks) {
+  return tl::unexpected(
+      Error{ErrorCode::kPeerGone, "the publisher is gone, and of those left nobody has chunk " +
+                                      std::to_string(chunk) + " of " + std::to_string(chunks)});
+}
+
+/// Four times, from whomever.
+tl::unexpected<Error> wrong_for_good(const std::string& chunk, const Source& source) {
+  return tl::unexpected(Error{ErrorCode::kProtocol, chunk + " came wrong " + std::to_string(kMostWrong) +
+                                                        " times, at last from " + source.member.place() +
+                                                        "; the memory published may have changed"});
+}
+
 }  // namespace
 
 Fetch::Fetch(Node& node, Holding& holding, const HeldPieces& pieces, const Lent& lent,
@@ -128,8 +155,6 @@ void Fetch::lost(const LinkPtr& link) {
   }
 }
 
-/// Those before this one in the chain, the nearest first, those of this host before others and those who give
-/// deltas before both; then those behind; then the slow ones. The publisher is the very first of the chain.
 void Fetch::rank() {
   if (!std::exchange(reorder_, false)) return;
   look_ = true;
@@ -137,15 +162,9 @@ void Fetch::rank() {
   for (const auto& source : sources_) {
     if (!source->lost()) ranked_.push_back(source.get());
   }
-  const std::string& here = node_.self().address;
-  const auto place = [&](const Source* source) {
-    const bool behind = source->member.order > *order_;
-    const bool away = source->member.address != here || source->is_publisher();
-    const auto order = static_cast<std::int64_t>(source->member.order);
-    const bool whole = patcher_.active() && !source->gives_deltas();
-    return std::tuple(source->slow, behind, whole, away, behind ? order : -order);
-  };
-  std::ranges::sort(ranked_, {}, place);
+  std::ranges::sort(ranked_, {}, [&](const Source* source) {
+    return place_of(*source, *order_, node_.self().address, patcher_.active());
+  });
   progress_.from = ranked_.empty() ? "" : ranked_[0]->member.place();
 }
 
@@ -235,15 +254,15 @@ Status Fetch::check(const Pull& pull, bool right) {
     if (pull.source->is_publisher()) progress_.publisher_bytes += bytes;
     if (pull.delta) progress_.delta_bytes += pull.delta->bytes().size(), progress_.from_deltas += bytes;
     for (const auto& source : sources_) source->came(pull.chunk);
+    const std::uint64_t travelled = pull.delta ? pull.delta->bytes().size() : bytes;
+    holding_.account().received[pull.source->member.place()] += travelled;
+    node_.send(pull.source->link(), Took{holding_.key(), travelled});
     holding_.add(pull.chunk, *digests_[pull.chunk], pull.delta ? pull.delta->bytes() : "");
     return {};
   }
   if (pull.source->lost()) return {};  // what it has withdrawn may have changed meanwhile
   ++progress_.wrong_digests;
-  write_log(LogLevel::kWarning, "Weights: " + std::string(pull.delta ? "the delta of " : "") + chunk +
-                                    " of version " + std::to_string(holding_.key().version) +
-                                    " came wrong from " + pull.source->member.place() +
-                                    ", and is asked for again");
+  warn_of_wrong((pull.delta ? "the delta of " : "") + chunk, holding_.key().version, *pull.source);
   if (pull.delta) {
     patcher_.take_whole(pull.chunk);
     progress_.no_delta = "that of " + chunk + " from " + pull.source->member.place() + " is wrong";
@@ -251,9 +270,7 @@ Status Fetch::check(const Pull& pull, bool right) {
   }
   pull.source->bad.insert(pull.chunk);
   if (++wrong_[pull.chunk] < kMostWrong) return {};
-  return tl::unexpected(Error{ErrorCode::kProtocol,
-                              chunk + " came wrong " + std::to_string(kMostWrong) + " times, at last from " +
-                                  pull.source->member.place() + "; the memory published may have changed"});
+  return wrong_for_good(chunk, *pull.source);
 }
 
 void Fetch::pass(Source& source, const std::string& why) {
@@ -378,10 +395,17 @@ Status Fetch::check_stall(Clock::time_point now) {
       ranked_, [](const Source* at) { return (at->is_publisher() && at->heard()) || at->useful() > 0; });
   if (some || !pulls_.empty()) hope_ = now;
   if (now - hope_ < stall_) return {};
-  return tl::unexpected(
-      Error{ErrorCode::kPeerGone, "the publisher is gone, and of those left nobody has chunk " +
-                                      std::to_string(first_missing_) + " of " +
-                                      std::to_string(holding_.demand().chunks())});
+  return nobody_has(first_missing_, holding_.demand().chunks());
+}
+
+void Fetch::note_wait() {
+  const bool waits = pulls_.empty() && checks_.empty() && !holding_.whole();
+  const std::string whom = ranked_.empty() ? "members" : ranked_[0]->member.place();
+  Account& account = holding_.account();
+  account.wait_for(waits ? whom : "", Clock::now());
+  progress_.given_bytes = account.given;
+  progress_.waited = account.waited;
+  progress_.waits_for = account.waits_for;
 }
 
 Result<bool> Fetch::step() {

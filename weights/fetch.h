@@ -49,6 +49,8 @@ class Fetch {
 
   /// What is due; true: there is more, at once. An error: it cannot be filled.
   Result<bool> step();
+  /// After each step: whether this member waits for another one now.
+  void note_wait();
   const Progress& progress() const { return progress_; }  ///< its times count from when this was made
 
  private:

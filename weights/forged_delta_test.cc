@@ -83,6 +83,7 @@ class Forger : public Node {
     if (std::holds_alternative<Join>(message)) found->second.holding->admit(link);
     if (std::holds_alternative<Follow>(message)) found->second.holding->follow(link);
   }
+  void tell(Samples& /*samples*/) override {}
   bool step() override { return false; }
 
   std::map<std::uint64_t, Publication> publications_;

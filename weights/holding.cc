@@ -25,6 +25,7 @@ void Holding::add(std::uint32_t chunk, std::uint64_t digest, std::string_view de
   have_[chunk] = true;
   digests_[chunk] = digest;
   ++count_;
+  bytes_ += demand_.end(chunk) - demand_.begin(chunk);
   if (!delta.empty()) keep(chunk, delta);
   const auto kept = deltas_.find(chunk);
   for (const LinkPtr& link : followers_) {

@@ -9,6 +9,7 @@
 
 #include "node.h"
 #include "pieces.h"
+#include "samples.h"
 
 namespace p2p::weights {
 
@@ -26,6 +27,8 @@ class Holding {
   std::uint64_t digest(std::uint32_t chunk) const { return digests_[chunk]; }
   std::uint32_t count() const { return count_; }
   bool whole() const { return count_ == have_.size(); }
+  std::uint64_t bytes() const { return bytes_; }  ///< of the chunks that are here
+  Account& account() { return account_; }
 
   /// Says to those who follow that it gives deltas. Called before one does.
   void give_deltas() { deltas_given_ = true; }
@@ -61,6 +64,8 @@ class Holding {
   std::vector<bool> have_;
   std::vector<std::uint64_t> digests_;
   std::uint32_t count_ = 0;
+  std::uint64_t bytes_ = 0;
+  Account account_;
   bool deltas_given_ = false;
   std::map<std::uint32_t, Place> deltas_;
   std::vector<std::unique_ptr<LentTable>> blocks_;  // deltas one after another

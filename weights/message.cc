@@ -10,7 +10,7 @@ namespace p2p::weights {
 namespace {
 
 // Changes when a message does: others are not understood.
-constexpr std::string_view kNoteMark = "uccl.weights 3";
+constexpr std::string_view kNoteMark = "uccl.weights 4";
 constexpr std::size_t kMostText = 1024;
 
 void put(Writer& out, const Key& key) {
@@ -22,6 +22,7 @@ void put(Writer& out, const Key& key) {
 void put(Writer&, const Withdraw&) {}
 void put(Writer&, const Follow&) {}
 void put(Writer&, const Done&) {}
+void put(Writer& out, const Took& took) { out.number(took.bytes); }
 void put(Writer& out, const Offer& offer) { put(out, offer.base); }
 void put(Writer& out, const TableAt& table) {
   out.region(table.memory);
@@ -74,6 +75,11 @@ bool take(Reader& in, TableAt& table) {
   return true;
 }
 bool take(Reader& in, Join& join) { return take(in, join.demand); }
+
+bool take(Reader& in, Took& took) {
+  took.bytes = in.number<std::uint64_t>();
+  return true;
+}
 
 bool take(Reader& in, Offer& offer) {
   offer.base = take_key(in);

@@ -97,7 +97,12 @@ struct Done {  ///< to everybody; the publisher counts it: all has come
   Key key;
 };
 
-using Message = std::variant<Offer, Withdraw, Join, Refuse, Tell, Follow, Layout, Delta, Have, Done>;
+struct Took {  ///< to a holder, which counts it: bytes have been read there
+  Key key;
+  std::uint64_t bytes = 0;
+};
+
+using Message = std::variant<Offer, Withdraw, Join, Refuse, Tell, Follow, Layout, Delta, Have, Done, Took>;
 
 /// The most chunks in one message.
 inline constexpr std::size_t kMostChunksTold = 2048;

@@ -24,7 +24,8 @@ std::vector<Message> one_of_each() {
           Layout{kKey, {region, ""}, true},
           Delta{kKey, 7, region, 4100, 96},
           Have{kKey, {{1, 2}, {3, 4}}},
-          Done{kKey}};
+          Done{kKey},
+          Took{kKey, 5000}};
 }
 
 TEST(Message, IsReadAsWritten) {

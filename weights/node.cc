@@ -43,10 +43,19 @@ Node::Node(Endpoint endpoint) : endpoint_(std::move(endpoint)) {
 }
 
 void Node::start() {
+  auto added = endpoint_.add_metrics(Samples::families(), [this] {
+    Samples samples;
+    const std::lock_guard lock(mutex_);
+    tell(samples);
+    return samples.take();
+  });
+  if (added) metrics_ = std::move(*added);
+  if (!added) write_log(LogLevel::kError, "Weights: no metrics: " + added.error().message);
   thread_ = std::thread([this] { run(); });
 }
 
 void Node::stop() {
+  metrics_.end();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

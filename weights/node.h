@@ -13,6 +13,7 @@
 #include "message.h"
 #include "p2p/endpoint.h"
 #include "pieces.h"
+#include "samples.h"
 
 namespace p2p::weights {
 
@@ -75,6 +76,8 @@ class Node {
   virtual void on_message(const LinkPtr& link, Message message) = 0;
   /// What is due. True: there is more, at once.
   virtual bool step() = 0;
+  /// For those who watch; on any thread, with `mutex_` held.
+  virtual void tell(Samples& samples) = 0;
   /// Whether to look for messages often.
   virtual bool busy() const { return false; }
 
@@ -95,6 +98,7 @@ class Node {
   Member self_;
   std::shared_ptr<Wake> wake_ = std::make_shared<Wake>();
   std::vector<LinkPtr> links_;
+  AddedMetrics metrics_;
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -95,12 +95,15 @@ class Publisher::Impl : public Node {
     std::unique_ptr<LentTable> table;
     std::map<std::uint64_t, Class> classes;  // by their demand
     std::set<std::uint64_t> copies;
+    std::uint64_t bytes = 0;
+    std::uint64_t given = 0;
   };
 
   void on_open(const LinkPtr& link) override;
   void on_lost(const LinkPtr& link) override;
   void on_message(const LinkPtr& link, Message message) override;
   bool step() override;
+  void tell(Samples& samples) override;
   bool busy() const override { return hashing_; }
 
   Publication* find(const Key& key);
@@ -138,6 +141,7 @@ Status Publisher::Impl::publish(std::uint64_t version, Manifest owned, std::opti
   }
   auto ranges = ranges_of(owned);
   if (!ranges) return tl::unexpected(std::move(ranges.error()));
+  for (const Piece& range : *ranges) fresh->bytes += range.bytes;
   fresh->owned = std::move(owned);
   auto lent = Lent::make(endpoint(), gpu_regions(), std::move(*ranges));
   if (!lent) return tl::unexpected(std::move(lent.error()));
@@ -223,6 +227,7 @@ void Publisher::Impl::on_message(const LinkPtr& link, Message message) {
   Publication* publication = find(key);
   if (publication == nullptr) return;
   if (std::holds_alternative<Done>(message)) publication->copies.insert(link->peer.id);
+  if (const auto* took = std::get_if<Took>(&message)) publication->given += took->bytes;
   const auto found = publication->classes.find(key.demand);
   if (std::holds_alternative<Follow>(message) && found != publication->classes.end() &&
       found->second.holding) {
@@ -347,6 +352,12 @@ bool Publisher::Impl::hash_next(const Publication& publication, Class& among) {
     any = true;
   }
   return any;
+}
+
+void Publisher::Impl::tell(Samples& samples) {
+  for (const auto& [version, publication] : publications_) {
+    samples.published(version, publication->bytes, publication->copies.size(), publication->given);
+  }
 }
 
 bool Publisher::Impl::step() {

@@ -75,9 +75,8 @@ Result<std::uint64_t> Subscriber::Impl::wait_version(std::optional<std::uint64_t
                                         : "No version is offered yet."});
 }
 
-Result<std::unique_ptr<Subscriber::Impl::Held>> Subscriber::Impl::prepare(std::uint64_t version,
-                                                                          const Manifest& wanted,
-                                                                          const StageOptions& options) {
+Result<std::unique_ptr<Held>> Subscriber::Impl::prepare(std::uint64_t version, const Manifest& wanted,
+                                                        const StageOptions& options) {
   auto held = std::make_unique<Held>();
   held->version = version;
   auto demand = Demand::make(wanted, options.renames, chunk_bytes_);
@@ -191,7 +190,7 @@ Status Subscriber::Impl::await(std::unique_lock<std::mutex>& lock, Held& held, c
   return {};
 }
 
-std::unique_ptr<Subscriber::Impl::Held> Subscriber::Impl::remove(std::uint64_t version) {
+std::unique_ptr<Held> Subscriber::Impl::remove(std::uint64_t version) {
   const auto found = held_.find(version);
   if (found == held_.end()) return nullptr;
   auto held = std::move(found->second);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "fetch.h"
+#include "held.h"
 #include "p2p/weights/subscriber.h"
 
 namespace p2p::weights {
@@ -48,30 +48,6 @@ class Subscriber::Impl : public Node {
     Key base;
     LinkPtr link;
   };
-  /// A version that is here or on its way.
-  struct Held {
-    std::uint64_t version = 0;
-    Demand demand;
-    HeldPieces pieces{{}};
-    Lent lent;
-    std::unique_ptr<LentTable> wish;   // the demand, for the publisher
-    std::unique_ptr<LentTable> table;  // for those who follow
-    LinkPtr directory;                 // was asked to join
-    std::vector<LinkPtr> refused;
-    std::string why;  // it was refused
-    Key replaced;     // whose memory this is: each of its bytes is that of the same place
-    Key base;         // of its deltas
-    Clock::time_point begun = Clock::now();
-    std::chrono::nanoseconds offered{0};  // after that, as is the next
-    std::chrono::nanoseconds joined{0};
-    bool admitted = false;
-    std::optional<Error> failed;
-    std::unique_ptr<Holding> holding;
-    std::unique_ptr<Fetch> fetch;  // null: whole, or not joined yet
-
-    Progress progress() const;  // with a fetch
-  };
-
   void take_offer(const LinkPtr& link, const Offer& offer);
   void use_base(Held& held, const Key& publication);
   static Offer offer_of(const Held& held);
@@ -79,6 +55,9 @@ class Subscriber::Impl : public Node {
   void on_lost(const LinkPtr& link) override;
   void on_message(const LinkPtr& link, Message message) override;
   bool step() override;
+  void tell(Samples& samples) override {
+    for (const auto& [version, held] : held_) held->tell(samples);
+  }
   bool busy() const override { return staging_ != nullptr; }
 
   void redial();

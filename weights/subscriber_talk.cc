@@ -8,8 +8,6 @@ namespace p2p::weights {
 
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr std::size_t kMostOffers = 4096;
 constexpr std::chrono::seconds kRedial{1};
 // A publisher says what it offers as soon as a link is open.
@@ -19,13 +17,6 @@ constexpr std::chrono::seconds kHear{1};
 
 Offer Subscriber::Impl::offer_of(const Held& held) {
   return {held.holding->key().whole(), held.base.whole()};
-}
-
-Progress Subscriber::Impl::Held::progress() const {
-  Progress progress = fetch->progress();
-  progress.offered = offered, progress.joined = joined;
-  for (auto* time : {&progress.first, &progress.last}) *time += time->count() > 0 ? offered : 0ns;
-  return progress;
 }
 
 void Subscriber::Impl::on_open(const LinkPtr& link) {
@@ -58,7 +49,7 @@ void Subscriber::Impl::ask_again(Held& held) {
   held.base = {};
 }
 
-Subscriber::Impl::Held* Subscriber::Impl::find(const Key& key) {
+Held* Subscriber::Impl::find(const Key& key) {
   const auto found = held_.find(key.version);
   if (found == held_.end() || !found->second->holding || found->second->holding->key() != key) return nullptr;
   return found->second.get();
@@ -93,6 +84,7 @@ void Subscriber::Impl::take_offer(const LinkPtr& link, const Offer& offer) {
 void Subscriber::Impl::take(const LinkPtr& link, Held& held, const Message& message) {
   if (std::holds_alternative<Join>(message)) held.holding->admit(link);
   if (std::holds_alternative<Follow>(message)) held.holding->follow(link);
+  if (const auto* took = std::get_if<Took>(&message)) held.holding->account().given += took->bytes;
   if (const auto* tell = std::get_if<Tell>(&message)) {
     held.holding->learn(tell->member);
     if (held.fetch) held.fetch->tell(link, tell->member);
@@ -186,6 +178,7 @@ bool Subscriber::Impl::step() {
   if (!held.directory) join(held);
   if (!held.fetch) return false;
   const auto more = held.fetch->step();
+  held.fetch->note_wait();
   if (!more) held.failed = more.error();
   return more && *more;
 }

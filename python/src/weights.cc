@@ -101,7 +101,8 @@ auto wait_sliced(std::optional<double> timeout, Wait&& wait) {
 
 /// The fields of uccl.weights.Progress.
 using Row = Tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
-                  std::uint64_t, std::uint64_t, std::string, std::string, double, double, double, double>;
+                  std::uint64_t, std::uint64_t, std::string, std::string, double, double, double, double,
+                  std::uint64_t, double, std::string>;
 
 double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
@@ -109,7 +110,8 @@ Row row_of(const Progress& progress) {
   return nb::make_tuple(progress.version, progress.bytes, progress.total_bytes, progress.publisher_bytes,
                         progress.wrong_digests, progress.bridged, progress.delta_bytes, progress.from_deltas,
                         progress.no_delta, progress.from, seconds(progress.offered), seconds(progress.joined),
-                        seconds(progress.first), seconds(progress.last));
+                        seconds(progress.first), seconds(progress.last), progress.given_bytes,
+                        seconds(progress.waited), progress.waits_for);
 }
 
 /// A stage in a thread of its own, so that this one can look for signals and tell its caller.

@@ -1,5 +1,5 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""A live table of the connections of a process that serves its metrics (UCCL_P2P_METRICS)."""
+"""Live tables of the connections and weights of processes that serve their metrics (UCCL_P2P_METRICS)."""
 
 from __future__ import annotations
 
@@ -198,11 +198,97 @@ def table(rows: list[Line], most: int | None = None) -> str:
         )
         for one in rows
     ]  # fmt: skip
-    widths = [max(len(row[i]) for row in [heads, *cells]) for i in range(len(heads))]
-    left = 3  # columns of names
+    return _aligned([heads, *cells], 3, most)
+
+
+@dataclass
+class WeightsLine:
+    """A version at one publisher or subscriber. Rates are bytes a second since the scrape before; None: there was none."""
+
+    endpoint: str
+    process: str
+    version: str
+    role: str
+    size: float
+    held: float
+    came: float | None
+    given: float | None
+    copies: float | None  # of a publisher
+    source: str
+    waits: str  # on whom; empty: it does not
+    waited: float  # seconds
+
+
+_Version = tuple[str, str, str]
+
+
+def _version(labels: Mapping[str, str]) -> _Version:
+    return labels.get("process", ""), labels["endpoint"], labels["version"]
+
+
+def _by_version(scrape: Scrape, name: str) -> dict[_Version, float]:
+    found: dict[_Version, float] = {}
+    for labels, value in scrape.named(f"p2p_weights_{name}"):
+        found[_version(labels)] = found.get(_version(labels), 0) + value
+    return found
+
+
+def weights(now: Scrape, before: Scrape | None) -> list[WeightsLine]:
+    """The versions of weights at each member: newer ones first, of each the publisher first."""
+
+    def rate(name: str) -> dict[_Version, float]:
+        if before is None:
+            return {}
+        old, seconds = _by_version(before, name), max(now.at - before.at, 1e-9)
+        return {key: max(value - old.get(key, 0), 0) / seconds for key, value in _by_version(now, name).items()}
+
+    def named(name: str, label: str) -> dict[_Version, str]:
+        return {_version(labels): labels[label] for labels, _ in now.named(f"p2p_weights_{name}")}
+
+    came, given = rate("received_bytes_total"), rate("given_bytes_total")
+    held, waited = _by_version(now, "held_bytes"), _by_version(now, "waited_seconds_total")
+    copies = _by_version(now, "copies")
+    source, waits = named("source", "from"), named("waiting", "on")
+    none = None if before is None else 0.0
+    made = []
+    for labels, size in now.named("p2p_weights_bytes"):
+        key = _version(labels)
+        made.append(
+            WeightsLine(
+                endpoint=key[1], process=key[0], version=key[2], role=labels["role"], size=size, held=held.get(key, 0),
+                came=came.get(key, none), given=given.get(key, none), copies=copies.get(key), source=source.get(key, ""),
+                waits=waits.get(key, ""), waited=waited.get(key, 0),
+            )
+        )  # fmt: skip
+    return sorted(made, key=lambda one: (-int(one.version), one.role, one.endpoint))
+
+
+def weights_table(rows: list[WeightsLine], most: int | None = None) -> str:
+    """The rows as text, `most` lines of it; empty if there are none."""
+    if not rows:
+        return ""
+
+    def rate(value: float | None) -> str:
+        return "-" if value is None else f"{value / 1e9:.3f}"
+
+    heads = ("weights", "role", "member", "from", "waits for", "here", "of", "%", "GB/s in", "GB/s out", "copies", "waited")
+    cells = [
+        (
+            one.version, one.role, one.endpoint, one.source or "-", one.waits or "-", bytes_text(one.held), bytes_text(one.size),
+            f"{100 * one.held / one.size:.0f}" if one.size else "100", rate(one.came), rate(one.given),
+            "-" if one.copies is None else f"{one.copies:.0f}", f"{one.waited:.1f} s",
+        )
+        for one in rows
+    ]  # fmt: skip
+    return _aligned([heads, *cells], 5, most)
+
+
+def _aligned(rows: list[tuple[str, ...]], left: int, most: int | None) -> str:
+    """`most` lines of columns, of which the first `left` are names."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     text = [
         "  ".join(cell.ljust(width) if i < left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths)))
-        for row in [heads, *cells]
+        for row in rows
     ]
     return "\n".join(line.rstrip() for line in text[:most])
 
@@ -235,12 +321,15 @@ def show(place: str, interval: float, once: bool) -> int:
             told = text if isinstance(error, TimeoutError) else f"{text}; {remedy}"
             print(f"p2p-top: no metrics at {place}: {told}", file=sys.stderr)
             return 1
-        rows = lines(now, before)
+        rows, versions = lines(now, before), weights(now, before)
         if terminal and not once:
-            height = max(shutil.get_terminal_size().lines - 3, 2)
-            print("\033[H\033[2J" + f"p2p-top {place}  {summary(now, rows)}\n\n{table(rows, height)}", flush=True)
+            height = max(shutil.get_terminal_size().lines - 3, 4)
+            shown = weights_table(versions, height // 2)
+            shown += "\n\n" if shown else ""
+            below = table(rows, height - shown.count("\n"))
+            print("\033[H\033[2J" + f"p2p-top {place}  {summary(now, rows)}\n\n{shown}{below}", flush=True)
         else:
-            print(f"{summary(now, rows)}\n{table(rows)}\n", flush=True)
+            print("\n".join(filter(None, (summary(now, rows), table(rows), weights_table(versions)))) + "\n", flush=True)
         if once:
             return 0
         before = now

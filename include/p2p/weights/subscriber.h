@@ -30,6 +30,9 @@ struct Progress {
   std::chrono::nanoseconds joined{0};   ///< until the publisher had said that this one takes part
   std::chrono::nanoseconds first{0};    ///< until a chunk had come and its digest was right
   std::chrono::nanoseconds last{0};     ///< until the latest chunk had come, whose digest is still to be seen
+  std::uint64_t given_bytes = 0;        ///< that others have taken from here, as they say
+  std::chrono::nanoseconds waited{0};   ///< in which something lacked and nothing was under way
+  std::string waits_for{};              ///< address and port of whom it waits for now; empty: it does not
   std::string from{};                   ///< address and port of whom chunks are taken from; empty: nobody yet
 };
 

@@ -49,6 +49,9 @@ class Progress:
     joined: float = 0.0
     first: float = 0.0
     last: float = 0.0
+    given_bytes: int = 0  # that others have taken from here, as they say
+    waited: float = 0.0  # seconds in which something lacked and nothing was under way
+    waits_for: str = ""  # host:port of whom it waits for now; empty: it does not
 
 
 _Closable = Any
