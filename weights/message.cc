@@ -11,6 +11,7 @@ namespace {
 
 // Changes when a message does: others are not understood.
 constexpr std::string_view kNoteMark = "uccl.weights 4";
+constexpr std::string_view kAnyMark = "uccl.weights ";
 constexpr std::size_t kMostText = 1024;
 
 void put(Writer& out, const Key& key) {
@@ -195,6 +196,11 @@ std::optional<std::pair<std::string, std::uint16_t>> decode_note(std::string_vie
   std::string address(in.text(kMostText));
   if (!in.at_end() || port == 0 || address.empty()) return std::nullopt;
   return std::pair(std::move(address), port);
+}
+
+std::string why_refused(std::string_view note) {
+  if (!note.starts_with(kAnyMark)) return "it is no publisher or subscriber of weights";
+  return "it is of a release with other messages about weights, and all members need the same";
 }
 
 }  // namespace p2p::weights

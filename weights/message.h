@@ -96,7 +96,6 @@ struct Have {  ///< then, whenever more has come
 struct Done {  ///< to everybody; the publisher counts it: all has come
   Key key;
 };
-
 struct Took {  ///< to a holder, which counts it: bytes have been read there
   Key key;
   std::uint64_t bytes = 0;
@@ -119,5 +118,7 @@ Result<Message> decode(std::string_view bytes);
 /// What a member says of itself in each handshake.
 std::string encode_note(const std::string& address, std::uint16_t port);
 std::optional<std::pair<std::string, std::uint16_t>> decode_note(std::string_view note);
+/// Of a note that cannot be decoded: what its sender is.
+std::string why_refused(std::string_view note);
 
 }  // namespace p2p::weights

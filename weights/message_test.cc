@@ -53,6 +53,14 @@ TEST(Message, NoteIsReadAsWritten) {
   for (std::size_t size = 0; size < note.size(); ++size) EXPECT_FALSE(decode_note(note.substr(0, size)));
 }
 
+TEST(Message, NoteOfAnotherReleaseIsToldFromAStrangers) {
+  std::string other = encode_note("10.0.0.1", 4000);
+  --other[std::string_view("uccl.weights ").size()];
+  EXPECT_FALSE(decode_note(other));
+  EXPECT_NE(why_refused(other).find("all members need the same"), std::string::npos);
+  EXPECT_NE(why_refused("").find("no publisher or subscriber"), std::string::npos);
+}
+
 std::vector<std::string> tables() {
   Manifest manifest;
   const std::vector<std::uint64_t> shape{4, 6}, offset{1, 0}, size{2, 6};

@@ -117,8 +117,10 @@ bool Node::poll(const LinkPtr& link) {
   const ConnectionState state = link->connection.state();
   if (!link->open && state == ConnectionState::kOpen) opened(link);
   if (link->lost || !link->open) {
-    if (!link->lost && state == ConnectionState::kClosed) lose(link, "it could not be reached");
-    return false;
+    if (link->lost || state != ConnectionState::kClosed) return false;
+    const std::string note = link->connection.peer().note;  // it may have refused this one at once
+    if (!note.empty() && !decode_note(note)) return refuse(link, note), false;
+    return lose(link, "it could not be reached"), false;
   }
   const auto messages = link->connection.take_notifications();
   for (const std::string& bytes : messages) {
@@ -137,7 +139,7 @@ bool Node::poll(const LinkPtr& link) {
 void Node::opened(const LinkPtr& link) {
   const Peer peer = link->connection.peer();
   const auto place = decode_note(peer.note);
-  if (!place) return lose(link, "it is no publisher or subscriber of weights");
+  if (!place) return refuse(link, peer.note);
   if (link->peer.id != 0 && link->peer.id != peer.incarnation) {
     return lose(link, "another process listens at its address");
   }
@@ -146,12 +148,21 @@ void Node::opened(const LinkPtr& link) {
   on_open(link);
 }
 
+void Node::refuse(const LinkPtr& link, const std::string& note) {
+  const Peer peer = link->connection.peer();
+  if (!std::exchange(warned_, true)) {  // once: it may come again each second
+    write_log(LogLevel::kWarning,
+              "Weights: " + HostPort{peer.address, peer.port}.text() + " is refused: " + why_refused(note));
+  }
+  lose(link, why_refused(note));
+}
+
 void Node::lose(const LinkPtr& link, const std::string& why) {
   link->lost = true;
   const Status status = link->connection.status();
+  link->why = why + (status ? "" : ": " + status.error().message);
   write_log(link->open ? LogLevel::kInfo : LogLevel::kDebug,
-            "Weights: " + link->peer.place() + " is given up: " + why +
-                (status ? "" : ": " + status.error().message));
+            "Weights: " + link->peer.place() + " is given up: " + link->why);
   (void)link->connection.close(0ns);
   on_lost(link);
 }

@@ -42,6 +42,7 @@ struct Link {
   Member peer;  ///< its id is 0 until it is open, where it was not known before
   bool open = false;
   bool lost = false;  ///< for good
+  std::string why{};  ///< it is lost
 };
 using LinkPtr = std::shared_ptr<Link>;
 
@@ -91,6 +92,7 @@ class Node {
   void watch(const Link& link) const;
   bool poll(const LinkPtr& link);
   void opened(const LinkPtr& link);
+  void refuse(const LinkPtr& link, const std::string& note);
   void lose(const LinkPtr& link, const std::string& why);
 
   Endpoint endpoint_;
@@ -99,6 +101,7 @@ class Node {
   std::shared_ptr<Wake> wake_ = std::make_shared<Wake>();
   std::vector<LinkPtr> links_;
   AddedMetrics metrics_;
+  bool warned_ = false;  // of a peer that is no member
   bool stopping_ = false;
   std::thread thread_;
 };

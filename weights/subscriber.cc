@@ -70,9 +70,9 @@ Result<std::uint64_t> Subscriber::Impl::wait_version(std::optional<std::uint64_t
     return newest && (!above || *newest > *above);
   };
   if (changed_.wait_until(lock, deadline_of(timeout), offered)) return *newest;
+  const std::string which = above ? " after " + std::to_string(*above) : "";
   return tl::unexpected(
-      Error{ErrorCode::kTimedOut, above ? "No version after " + std::to_string(*above) + " is offered yet."
-                                        : "No version is offered yet."});
+      Error{ErrorCode::kTimedOut, "No version" + which + " is offered yet" + unreached() + "."});
 }
 
 Result<std::unique_ptr<Held>> Subscriber::Impl::prepare(std::uint64_t version, const Manifest& wanted,
@@ -177,10 +177,10 @@ Status Subscriber::Impl::await(std::unique_lock<std::mutex>& lock, Held& held, c
     if (whole) break;
     if (Clock::now() >= deadline) {
       return tl::unexpected(
-          Error{ErrorCode::kTimedOut, !held.admitted
-                                          ? (held.why.empty() ? "nobody has offered it in time" : held.why)
-                                          : std::to_string(progress.bytes) + " of " +
-                                                std::to_string(held.demand.bytes) + " bytes came in time"});
+          Error{ErrorCode::kTimedOut,
+                !held.admitted ? (held.why.empty() ? "nobody has offered it in time" + unreached() : held.why)
+                               : std::to_string(progress.bytes) + " of " + std::to_string(held.demand.bytes) +
+                                     " bytes came in time"});
     }
     changed_.wait_until(lock, options.progress ? std::min(deadline, tell_at) : deadline);
   }

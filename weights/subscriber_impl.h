@@ -41,7 +41,7 @@ class Subscriber::Impl : public Node {
     LinkPtr link;
     Clock::time_point dialled;
     Clock::time_point opened;
-    bool failed = false;  // the last link to it
+    std::string why{};  // the last link to it has failed; empty: it has not
   };
   struct Offered {
     Key key;
@@ -61,6 +61,7 @@ class Subscriber::Impl : public Node {
   bool busy() const override { return staging_ != nullptr; }
 
   void redial();
+  std::string unreached() const;
   bool may_offer(const Held& held, const Directory& directory) const;
   void join(Held& held);
   void ask_again(Held& held);

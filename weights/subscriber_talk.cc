@@ -21,7 +21,7 @@ Offer Subscriber::Impl::offer_of(const Held& held) {
 
 void Subscriber::Impl::on_open(const LinkPtr& link) {
   for (Directory& directory : directories_) {
-    if (directory.link == link) directory.opened = Clock::now(), directory.failed = false;
+    if (directory.link == link) directory.opened = Clock::now(), directory.why.clear();
   }
   for (const auto& [version, held] : held_) {
     if (!held->holding || !held->holding->whole() || held->fetch) continue;
@@ -32,7 +32,9 @@ void Subscriber::Impl::on_open(const LinkPtr& link) {
 
 void Subscriber::Impl::on_lost(const LinkPtr& link) {
   std::erase_if(offers_, [&](const Offered& offer) { return offer.link == link; });
-  for (Directory& directory : directories_) directory.failed |= directory.link == link;
+  for (Directory& directory : directories_) {
+    if (directory.link == link) directory.why = link->why;
+  }
   for (const auto& [version, held] : held_) {
     if (held->holding) held->holding->forget(link);
     if (held->fetch) held->fetch->lost(link);
@@ -112,9 +114,18 @@ void Subscriber::Impl::redial() {
   }
 }
 
+/// Who of those named cannot be had, to be appended to an error.
+std::string Subscriber::Impl::unreached() const {
+  std::string text;
+  for (const Directory& directory : directories_) {
+    if (!directory.why.empty()) text += "; " + directory.place.place() + ": " + directory.why;
+  }
+  return text;
+}
+
 /// It has not had the time to say whether it offers the version.
 bool Subscriber::Impl::may_offer(const Held& held, const Directory& directory) const {
-  if (!directory.link || !directory.link->open) return !directory.failed;
+  if (!directory.link || !directory.link->open) return directory.why.empty();
   const bool refused = std::ranges::find(held.refused, directory.link) != held.refused.end();
   return !refused && !directory.link->lost && Clock::now() - directory.opened < kHear;
 }
