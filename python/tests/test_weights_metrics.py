@@ -91,18 +91,19 @@ def test_top_has_a_line_for_each_member_of_a_version(members):
     for one in (publisher, *subscribers):
         one.finish()
     # What is given is counted once those who took it have said so.
-    rows = until(place, lambda rows: rows and rows[0].copies == 2 and given(place) == 2 * _BYTES)
+    # Whose function is late is left out of a page, so each look waits for a page with all.
+    rows = until(place, lambda rows: len(rows) == 3 and rows[0].copies == 2 and given(place) == 2 * _BYTES)
     assert [row.role for row in rows] == ["publisher", "subscriber", "subscriber"]
     assert [(row.held, row.size, row.waits) for row in rows] == 3 * [(_BYTES, _BYTES, "")]
     names = {one.place.replace(":", " ") for one in (publisher, *subscribers)}
     assert {row.endpoint for row in rows} == names
-    received = dict.fromkeys(names, 0)
-    for labels, value in top.fetch(place).named("p2p_weights_received_bytes_total"):
-        assert labels["from"].replace(":", " ") in names - {labels["endpoint"]}
-        received[labels["endpoint"]] += value
-    assert received == {row.endpoint: 0 if row.role == "publisher" else _BYTES for row in rows}
+    came = {row.endpoint: 0 if row.role == "publisher" else _BYTES for row in rows}
+    until(place, lambda _: received(place, names) == came)
 
+    deadline = time.monotonic() + 60
     shown = run_top(place, "--once")
+    while shown.stdout.count("\n7 ") < 3 and time.monotonic() < deadline:
+        shown = run_top(place, "--once")
     assert shown.returncode == 0, shown.stderr
     heads, *lines = [line.split() for line in shown.stdout.split("\nweights", 1)[1].splitlines() if line]
     assert heads[:2] == ["role", "member"]
@@ -110,6 +111,14 @@ def test_top_has_a_line_for_each_member_of_a_version(members):
     assert all("4.0 MiB  4.0 MiB  100" in line for line in shown.stdout.splitlines() if line.startswith("7 "))
     publisher.kill()
     until(place, lambda rows: [row.role for row in rows] == 2 * ["subscriber"])
+
+
+def received(place, names):
+    bytes_of = dict.fromkeys(names, 0)
+    for labels, value in top.fetch(place).named("p2p_weights_received_bytes_total"):
+        assert labels["from"].replace(":", " ") in names - {labels["endpoint"]}
+        bytes_of[labels["endpoint"]] += value
+    return bytes_of
 
 
 def given(place):
@@ -124,9 +133,11 @@ def test_promtool_has_nothing_to_say_of_weights(members):
     publisher.begin()
     for one in (publisher, *subscribers):
         one.finish()
-    until(place, lambda rows: len(rows) == 3)
-    _, text = page(place)
-    assert len(re.findall(r"^p2p_weights_held_bytes\{process=", text, re.MULTILINE)) == 3
+    deadline = time.monotonic() + 60
+    text = ""
+    while len(re.findall(r"^p2p_weights_held_bytes\{process=", text, re.MULTILINE)) < 3:
+        assert time.monotonic() < deadline, text
+        _, text = page(place)
     checked = subprocess.run(
         [found.stdout.strip(), "check", "metrics"], input=text, capture_output=True, text=True, timeout=50, check=False
     )
