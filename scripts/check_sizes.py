@@ -27,7 +27,6 @@ PRODUCT = ("include/", "src/", "softnet/", "nixl/", "weights/", "python/src/", "
 LARGE_CLASSES = {
     "p2p::engine::ChannelRunner": 437,
     "p2p::engine::ChannelPool": 560,
-    "p2p::engine::LaneSet": 534,
 }
 
 # Signatures that a foreign ABI dictates.

@@ -18,8 +18,11 @@ LaneSet::LaneSet(std::shared_ptr<Context> context, SendMessage send, std::functi
       changed_(std::move(changed)),
       router_(std::make_shared<Router>(context_->transports(), context_->options.required)),
       fence_(std::make_shared<Fence>(*context_->reactor, context_->options.keepalive)),
-      make_message_port_(std::move(make_message_port)),
-      entries_(context_->transports().size()) {}
+      make_message_port_(std::move(make_message_port)) {
+  for (const TransportSlot& slot : context_->transports()) {
+    lanes_.emplace_back(lanes_.size(), std::string(slot.transport->name()), send_, *router_, after_);
+  }
+}
 
 void LaneSet::start(Role role, const SessionPeer& peer) {
   {
@@ -27,24 +30,22 @@ void LaneSet::start(Role role, const SessionPeer& peer) {
     role_ = role;
     peer_ = peer;
     started_ = true;
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      Entry& entry = entries_[i];
-      const TransportSlot& own = context_->transports()[i];
-      if (own.unusable) {
-        router_->close(i, *own.unusable);
+    for (LaneNegotiation& lane : lanes_) {
+      const std::size_t i = lane.transport();
+      if (const auto& unusable = context_->transports()[i].unusable) {
+        router_->close(i, *unusable);
         continue;
       }
       for (const wire::TransportStatus& theirs : peer.introduction.transports) {
-        if (theirs.name != own.transport->name()) continue;
+        if (theirs.name != lane.name()) continue;
         if (theirs.reason.empty()) {
-          entry.on(LaneEvent::kShare);
-          router_->await(i);
+          lane.share();
         } else {
           router_->close(i, "the peer cannot use it: " + theirs.reason.text());
         }
       }
     }
-    dirty_ = true;
+    after_.changed = true;
   }
   sweep();
 }
@@ -52,33 +53,20 @@ void LaneSet::start(Role role, const SessionPeer& peer) {
 bool LaneSet::offer_next() {
   {
     MutexLock lock(mutex_);
-    const auto next = std::find_if(entries_.begin(), entries_.end(),
-                                   [](const Entry& entry) { return entry.state == LaneState::kExpected; });
-    if (closed_ || next == entries_.end()) return false;
-    make_channels(*next);
-    auto addresses = next->channels->open();
-    if (addresses) {
-      next->on(LaneEvent::kOffer);
-      send_(wire::ChannelOffer{name_of(*next), std::move(*addresses)});
-    } else {
-      give_up(*next, addresses.error());
-    }
-    dirty_ = true;
+    const auto next = std::ranges::find_if(lanes_, &LaneNegotiation::may_offer);
+    if (closed_ || next == lanes_.end()) return false;
+    next->offer(setup_of(*next));
   }
   sweep();
   return true;
 }
 
-std::vector<std::string> LaneSet::of_both() const {
-  std::vector<std::string> names;
-  for (const Entry& entry : entries_) {
-    if (entry.state != LaneState::kUnshared && !is_given_up(entry.state)) names.push_back(name_of(entry));
+ChannelPool::Setup LaneSet::setup_of(const LaneNegotiation& lane) {
+  std::vector<std::string> of_both;
+  for (const LaneNegotiation& other : lanes_) {
+    if (other.may_serve()) of_both.push_back(other.name());
   }
-  return names;
-}
-
-void LaneSet::make_channels(Entry& entry) {
-  const std::size_t index = index_of(entry);
+  const std::size_t index = lane.transport();
   // Hands what becomes of a channel over to the reactor's thread.
   const auto report = [weak = weak_from_this(), &reactor = *context_->reactor, index](std::uint32_t channel,
                                                                                       const Status& status) {
@@ -94,124 +82,68 @@ void LaneSet::make_channels(Entry& entry) {
       });
     };
   };
-  entry.channels = std::make_unique<ChannelPool>(
-      ChannelPool::Setup{context_, index, role_, peer_, of_both(), send_, make_message_port_, fence_, report,
-                         on_reactor(&ChannelPool::wake), on_reactor(&ChannelPool::watch)});
-}
-
-/// What ends `before` has not come yet.
-bool LaneSet::may_come(const Entry& entry, LaneState before) {
-  return entry.state == before || entry.state == LaneState::kGivenUpEarly;
+  ChannelPool::Setup setup{context_, index,  role_,   peer_,  std::move(of_both), send_, make_message_port_,
+                           fence_,   report, nullptr, nullptr};
+  setup.want = on_reactor(&ChannelPool::wake);
+  setup.bulk = on_reactor(&ChannelPool::watch);
+  return setup;
 }
 
 Status LaneSet::on(const wire::ChannelOffer& offer) {
   {
     MutexLock lock(mutex_);
     if (closed_) return {};
-    Entry* entry = find(offer.transport);
-    if (role_ != Role::kAcceptor || entry == nullptr || !may_come(*entry, LaneState::kExpected) ||
-        offer.addresses.empty() || offer.addresses.size() > kMaxChannels) {
+    LaneNegotiation* const lane = find(offer.transport);
+    if (role_ != Role::kAcceptor || lane == nullptr || !lane->awaits_offer() || offer.addresses.empty() ||
+        offer.addresses.size() > kMaxChannels) {
       return fail(ErrorCode::kProtocol, "an offer of {} {} channels that was not due", offer.addresses.size(),
                   offer.transport);
     }
-    entry->on(LaneEvent::kAnswer);
-    dirty_ = true;
-    if (is_given_up(entry->state)) {  // meanwhile
-      send_(wire::ChannelAnswer{offer.transport, "given up meanwhile", {}});
-    } else if (const Status taken = take_up(*entry, offer); !taken) {
-      give_up(*entry, taken.error());
-    }
+    lane->take(offer, setup_of(*lane));
   }
   sweep();
   return {};
-}
-
-Status LaneSet::take_up(Entry& entry, const wire::ChannelOffer& offer) {
-  make_channels(entry);
-  auto addresses = entry.channels->answer(offer.addresses);
-  if (!addresses) {
-    send_(wire::ChannelAnswer{offer.transport, addresses.error().message, {}});
-    return tl::unexpected(addresses.error());
-  }
-  const std::vector<Bytes> theirs(offer.addresses.begin(),
-                                  offer.addresses.begin() + static_cast<std::ptrdiff_t>(addresses->size()));
-  send_(wire::ChannelAnswer{offer.transport, "", std::move(*addresses)});
-  return entry.channels->connect(theirs);
 }
 
 Status LaneSet::on(const wire::ChannelAnswer& answer) {
   {
     MutexLock lock(mutex_);
     if (closed_) return {};
-    Entry* entry = find(answer.transport);
+    LaneNegotiation* const lane = find(answer.transport);
     // One answer to one offer: a second one would connect channels anew that workers have by now.
-    if (role_ != Role::kConnector || entry == nullptr || !may_come(*entry, LaneState::kOffered)) {
+    if (role_ != Role::kConnector || lane == nullptr || !lane->awaits_answer()) {
       return fail(ErrorCode::kProtocol, "an answer about {} channels that was not due", answer.transport);
     }
-    entry->on(LaneEvent::kAnswer);
-    dirty_ = true;
-    if (is_given_up(entry->state)) return {};  // meanwhile
-    if (const Status taken = take_answer(*entry, answer); !taken) give_up(*entry, taken.error());
+    if (!lane->take(answer)) return {};
   }
   sweep();
   return {};
-}
-
-Status LaneSet::take_answer(Entry& entry, const wire::ChannelAnswer& answer) {
-  if (!answer.reason.empty()) {
-    return fail(ErrorCode::kUnavailable, "the peer could not open its channels: {}", answer.reason);
-  }
-  if (answer.addresses.empty() || answer.addresses.size() > entry.channels->size()) {
-    return fail(ErrorCode::kProtocol, "the peer answered with a wrong number of channels");
-  }
-  return entry.channels->connect(answer.addresses);
 }
 
 Status LaneSet::on(const wire::ChannelsReady& ready) {
   {
     MutexLock lock(mutex_);
     if (closed_) return {};
-    Entry* entry = find(ready.transport);
-    const bool success = ready.reason.empty();
-    if (entry == nullptr || entry->state == LaneState::kUnshared || !is_due(*entry, success)) {
+    LaneNegotiation* const lane = find(ready.transport);
+    if (lane == nullptr || !lane->awaits(ready)) {
       return fail(ErrorCode::kProtocol, "{} channels ready that were not due", ready.transport);
     }
-    entry->peer_said = success ? PeerSaid::kReady : PeerSaid::kGaveUp;
-    if (!success) {
-      const Error why{ErrorCode::kPeerGone, "the peer gave it up: " + ready.reason.text()};
-      const bool news = !is_given_up(entry->state);
-      if (news && entry->channels) entry->channels->leave(ChannelPool::Clock::now());
-      if (news) give_up(*entry, why);
-      router_->heard(index_of(*entry), why.message);
-    }
-    if (success && entry->state == LaneState::kServing) open_route(*entry);
-    dirty_ = true;
+    lane->take(ready);
   }
   sweep();
   return {};
 }
 
-/// Once that they are up, and once that they never are or will not be any more.
-bool LaneSet::is_due(const Entry& entry, bool success) {
-  switch (entry.peer_said) {
-    case PeerSaid::kNothing:
-    case PeerSaid::kLate: return !success || is_answered(entry.state);
-    case PeerSaid::kReady: return !success;
-    case PeerSaid::kGaveUp: break;
-  }
-  return false;
-}
-
 Status LaneSet::on(wire::ChannelControl control) {
   MutexLock lock(mutex_);
   if (closed_) return {};
-  Entry* entry = find(control.transport);
-  if (entry == nullptr || !is_answered(entry->state)) {
+  LaneNegotiation* const lane = find(control.transport);
+  if (lane == nullptr || !lane->is_answered()) {
     return fail(ErrorCode::kProtocol, "a message for {} channel {} before it was connected",
                 control.transport, control.channel);
   }
-  if (!entry->channels) return {};  // given up meanwhile
-  return entry->channels->control(std::move(control));
+  if (lane->channels() == nullptr) return {};  // given up meanwhile
+  return lane->channels()->control(std::move(control));
 }
 
 template <class Message>
@@ -219,14 +151,15 @@ Status LaneSet::take_reopening(const Message& message) {
   {
     MutexLock lock(mutex_);
     if (closed_) return {};
-    Entry* entry = find(message.transport);
-    if (entry == nullptr || !is_answered(entry->state) || !entry->settled()) {
+    LaneNegotiation* const lane = find(message.transport);
+    if (lane == nullptr || !lane->is_answered() || !lane->settled()) {
       return fail(ErrorCode::kProtocol, "{}: {} before both sides were ready", message.transport,
                   wire::name(wire::Message(message)));
     }
-    if (!entry->channels || entry->channels->ended()) return {};  // given up meanwhile
-    if (Status taken = entry->channels->on(message); !taken) return taken;
-    reconcile(*entry);
+    ChannelPool* const channels = lane->channels();
+    if (channels == nullptr || channels->ended()) return {};  // given up meanwhile
+    if (Status taken = channels->on(message); !taken) return taken;
+    reconcile(*lane);
   }
   sweep();
   return {};
@@ -248,10 +181,10 @@ void LaneSet::open_idle() {
 void LaneSet::tell_all(void (ChannelPool::*call)()) {
   {
     MutexLock lock(mutex_);
-    for (Entry& entry : entries_) {
-      if (!entry.channels) continue;
-      (entry.channels.get()->*call)();
-      reconcile(entry);
+    for (LaneNegotiation& lane : lanes_) {
+      if (lane.channels() == nullptr) continue;
+      (lane.channels()->*call)();
+      reconcile(lane);
     }
   }
   sweep();
@@ -262,33 +195,27 @@ void LaneSet::channel_changed(std::size_t transport, std::uint32_t channel, cons
   {
     MutexLock lock(mutex_);
     if (closed_) return;
-    Entry& entry = entries_[transport];
-    if (!entry.channels) return;
-    entry.channels->changed(channel, status);
-    reconcile(entry);
-    if (!status && entry.peer_said == PeerSaid::kGaveUp) router_->close(transport, status.error());
-    dirty_ = true;
+    LaneNegotiation& lane = lanes_[transport];
+    if (lane.channels() == nullptr) return;
+    lane.channels()->changed(channel, status);
+    reconcile(lane);
+    if (!status && lane.peer_gave_up()) router_->close(transport, status.error());
+    after_.changed = true;
   }
   sweep();
 }
 
-void LaneSet::reconcile(Entry& entry) {
-  const ChannelPool::News news = entry.channels->reconcile(ChannelPool::Clock::now());
-  if (news == ChannelPool::News::kLost) return give_up(entry, entry.channels->why());
-  if (entry.channels->is_idle()) any_idle_ = dirty_ = true;
-  if (news != ChannelPool::News::kServing || entry.state != LaneState::kConnecting) return;
-  entry.on(LaneEvent::kUp);
-  send_(wire::ChannelsReady{name_of(entry), ""});
-  if (entry.settled()) open_route(entry);
-  dirty_ = true;
+void LaneSet::reconcile(LaneNegotiation& lane) {
+  lane.reconcile();
+  if (lane.channels()->is_idle()) any_idle_ = after_.changed = true;
 }
 
 void LaneSet::tick() {
   timer_.reset();
   {
     MutexLock lock(mutex_);
-    for (Entry& entry : entries_) {
-      if (entry.channels) reconcile(entry);
+    for (LaneNegotiation& lane : lanes_) {
+      if (lane.channels() != nullptr) reconcile(lane);
     }
   }
   sweep();
@@ -299,8 +226,8 @@ void LaneSet::set_timer() {
   std::optional<ChannelPool::Clock::time_point> next;
   {
     MutexLock lock(mutex_);
-    for (const Entry& entry : entries_) {
-      const auto due = entry.channels ? entry.channels->next_deadline() : std::nullopt;
+    for (const LaneNegotiation& lane : lanes_) {
+      const auto due = lane.channels() != nullptr ? lane.channels()->next_deadline() : std::nullopt;
       if (due && (!next || *due < *next)) next = due;
     }
   }
@@ -313,63 +240,39 @@ void LaneSet::set_timer() {
   });
 }
 
-void LaneSet::open_route(const Entry& entry) {
-  entry.channels->peer_serves();
-  router_->open(index_of(entry), entry.channels->lane());
-}
-
-void LaneSet::give_up(Entry& entry, const Error& why) {
-  const std::size_t index = index_of(entry);
-  const std::string name = name_of(entry);
-  if (router_->usable(index)) log(LogLevel::kInfo, "{} is lost: {}", name, why.message);
-  // The peer would else wait for it until this side is hung.
-  const bool tells = !is_given_up(entry.state) && entry.peer_said != PeerSaid::kGaveUp;
-  if (tells || !is_decided(entry.state)) send_(wire::ChannelsReady{name, why.message});
-  entry.on(LaneEvent::kGiveUp);
-  if (entry.channels) {
-    if (!entry.channels->ended()) entry.channels->clear(trash_);
-    given_up_.emplace_back(entry.channels->lane(), why);
-  }
-  router_->close(index, why);
-  dirty_ = true;
-}
-
 void LaneSet::expire(const Error& error) {
   {
     MutexLock lock(mutex_);
-    for (Entry& entry : entries_) {
-      if (entry.channels) {
-        entry.channels->hurry();
-        reconcile(entry);
+    for (LaneNegotiation& lane : lanes_) {
+      if (lane.channels() != nullptr) {
+        lane.channels()->hurry();
+        reconcile(lane);
       }
-      if (entry.state == LaneState::kUnshared || entry.settled()) continue;
-      give_up(entry, error);
-      if (entry.peer_said == PeerSaid::kNothing) entry.peer_said = PeerSaid::kLate;
+      lane.expire(error);
     }
   }
   sweep();
 }
 
 void LaneSet::sweep() {
-  std::vector<std::shared_ptr<ChannelRunner>> trash;
-  std::vector<std::pair<std::shared_ptr<Lane>, Error>> given_up;
-  bool changed = false;
+  LaneAftermath after;
   {
     MutexLock lock(mutex_);
-    trash.swap(trash_);
-    given_up.swap(given_up_);
-    for (Entry& entry : entries_) {
-      if (entry.channels) std::ranges::move(entry.channels->take_trash(), std::back_inserter(trash));
+    std::swap(after, after_);
+    for (const LaneNegotiation& lane : lanes_) {
+      if (lane.channels() != nullptr) {
+        std::ranges::move(lane.channels()->take_trash(), std::back_inserter(after.ending));
+      }
     }
-    changed = std::exchange(dirty_, false) && !closed_;
+    if (closed_) after.changed = false;
   }
   const Error error{ErrorCode::kPeerGone, "the channel was given up"};
-  for (const auto& runner : trash) runner->stop(error);
+  for (const auto& runner : after.ending) runner->stop(error);
   PostUnlockActions actions;
-  for (const auto& [lane, why] : given_up) lane->give_up(why, actions);
+  for (const auto& [lane, why] : after.given_up) lane->give_up(why, actions);
   actions.run();
   set_timer();
-  if (changed) changed_();
+  if (after.changed) changed_();
 }
 
 // Of several who close at once each stops all channels: none may go on before they have ended.
@@ -379,15 +282,10 @@ void LaneSet::close(const Error& error) {
   {
     MutexLock lock(mutex_);
     closed_ = true;
-    for (Entry& entry : entries_) {
-      if (entry.channels) {
-        entry.channels->clear(trash_);
-        std::ranges::move(entry.channels->take_trash(), std::back_inserter(trash_));
-        sets.push_back(std::move(entry.channels));
-      }
-      entry = Entry();
+    for (LaneNegotiation& lane : lanes_) {
+      if (auto channels = lane.end()) sets.push_back(std::move(channels));
     }
-    ending.swap(trash_);
+    ending.swap(after_.ending);
     for (const auto& runner : ending_) {
       if (auto one = runner.lock()) ending.push_back(std::move(one));
     }
@@ -404,39 +302,26 @@ void LaneSet::close(const Error& error) {
 
 bool LaneSet::met() const {
   MutexLock lock(mutex_);
-  return started_ && std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
-           return entry.state != LaneState::kExpected && entry.state != LaneState::kOffered;
-         });
+  return started_ && std::ranges::none_of(lanes_, &LaneNegotiation::is_open);
 }
 
 bool LaneSet::settled() const {
   MutexLock lock(mutex_);
-  return started_ && std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
-           return entry.state == LaneState::kUnshared || entry.settled();
-         });
+  return started_ &&
+         std::ranges::all_of(lanes_, [](const auto& lane) { return !lane.is_shared() || lane.settled(); });
 }
 
 void LaneSet::add_to(Stats& stats) const {
   MutexLock lock(mutex_);
-  for (const Entry& entry : entries_) {
-    if (!entry.channels) continue;
-    const Lane& lane = *entry.channels->lane();
-    stats.batches_retried += lane.retried();
-    stats.channels_lost += lane.history().losses();
-    stats.channels_returned += lane.history().returns();
-    if (!entry.channels->ended()) stats.channels_wanted += lane.expected();
-    stats.pieces_queued += lane.queued();
-    const RunnerList runners = lane.runners();
-    stats.channels += runners.size();
-    stats.channels_encrypted += runners.encrypted();
-  }
+  for (const LaneNegotiation& lane : lanes_) lane.add_to(stats);
 }
 
 std::vector<std::shared_ptr<ChannelRunner>> LaneSet::runners() const {
   std::vector<std::shared_ptr<ChannelRunner>> runners;
   MutexLock lock(mutex_);
-  for (const Entry& entry : entries_) {
-    if (entry.channels) entry.channels->for_each([&](const auto& runner) { runners.push_back(runner); });
+  for (const LaneNegotiation& lane : lanes_) {
+    if (lane.channels() == nullptr) continue;
+    lane.channels()->for_each([&](const auto& runner) { runners.push_back(runner); });
   }
   return runners;
 }
@@ -454,24 +339,14 @@ bool LaneSet::heard_within(std::chrono::milliseconds time) const {
 void LaneSet::moved(const PeerPath& path) {
   MutexLock lock(mutex_);
   peer_.path = path;
-  for (Entry& entry : entries_) {
-    if (entry.channels) entry.channels->moved(path);
+  for (const LaneNegotiation& lane : lanes_) {
+    if (lane.channels() != nullptr) lane.channels()->moved(path);
   }
 }
 
-LaneSet::Entry* LaneSet::find(const std::string& transport) {
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (context_->transports()[i].transport->name() == transport) return &entries_[i];
-  }
-  return nullptr;
-}
-
-std::size_t LaneSet::index_of(const Entry& entry) const {
-  return static_cast<std::size_t>(&entry - entries_.data());
-}
-
-std::string LaneSet::name_of(const Entry& entry) const {
-  return std::string(context_->transports()[index_of(entry)].transport->name());
+LaneNegotiation* LaneSet::find(const std::string& transport) {
+  const auto found = std::ranges::find(lanes_, transport, &LaneNegotiation::name);
+  return found == lanes_.end() ? nullptr : &*found;
 }
 
 }  // namespace p2p::engine

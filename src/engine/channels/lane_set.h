@@ -7,13 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "engine/channels/channel_pool.h"
 #include "engine/channels/context.h"
-#include "engine/channels/lane_state.h"
+#include "engine/channels/lane_negotiation.h"
 #include "engine/channels/router.h"
 #include "engine/memory/fence.h"
 #include "engine/schedule/lane.h"
@@ -83,31 +82,10 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   const std::shared_ptr<Fence>& fence() const { return fence_; }
 
  private:
-  /// By its ChannelsReady. kLate: nothing, and it is waited for no longer.
-  enum class PeerSaid : std::uint8_t { kNothing, kLate, kReady, kGaveUp };
-
-  struct Entry {
-    LaneState state = LaneState::kUnshared;
-    PeerSaid peer_said = PeerSaid::kNothing;
-    std::unique_ptr<ChannelPool> channels;
-
-    void on(LaneEvent event) { state = next_state(state, event); }
-    bool settled() const { return is_decided(state) && peer_said != PeerSaid::kNothing; }
-  };
-
   std::vector<std::shared_ptr<ChannelRunner>> runners() const;
-  Entry* find(const std::string& transport) P2P_REQUIRES(mutex_);
-  std::size_t index_of(const Entry& entry) const P2P_REQUIRES(mutex_);
-  std::string name_of(const Entry& entry) const P2P_REQUIRES(mutex_);
-  std::vector<std::string> of_both() const P2P_REQUIRES(mutex_);
-  void make_channels(Entry& entry) P2P_REQUIRES(mutex_);
-  Status take_up(Entry& entry, const wire::ChannelOffer& offer) P2P_REQUIRES(mutex_);
-  Status take_answer(Entry& entry, const wire::ChannelAnswer& answer) P2P_REQUIRES(mutex_);
-  static bool may_come(const Entry& entry, LaneState before);
-  static bool is_due(const Entry& entry, bool success);
-  void give_up(Entry& entry, const Error& why) P2P_REQUIRES(mutex_);
-  void reconcile(Entry& entry) P2P_REQUIRES(mutex_);
-  void open_route(const Entry& entry) P2P_REQUIRES(mutex_);
+  LaneNegotiation* find(const std::string& transport) P2P_REQUIRES(mutex_);
+  ChannelPool::Setup setup_of(const LaneNegotiation& lane) P2P_REQUIRES(mutex_);
+  void reconcile(LaneNegotiation& lane) P2P_REQUIRES(mutex_);
   void tell_all(void (ChannelPool::*call)());
   void channel_changed(std::size_t transport, std::uint32_t channel, const Status& status);
   void tick();
@@ -126,12 +104,10 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   mutable Mutex mutex_;
   Role role_ P2P_GUARDED_BY(mutex_) = Role::kConnector;
   SessionPeer peer_ P2P_GUARDED_BY(mutex_);
-  std::vector<Entry> entries_ P2P_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<ChannelRunner>> trash_ P2P_GUARDED_BY(mutex_);
+  LaneAftermath after_ P2P_GUARDED_BY(mutex_);                               // until `sweep`
+  std::vector<LaneNegotiation> lanes_ P2P_GUARDED_BY(mutex_);                // one for each transport
   std::vector<std::weak_ptr<ChannelRunner>> ending_ P2P_GUARDED_BY(mutex_);  // with the connection
-  std::vector<std::pair<std::shared_ptr<Lane>, Error>> given_up_ P2P_GUARDED_BY(mutex_);
   bool started_ P2P_GUARDED_BY(mutex_) = false;
-  bool dirty_ P2P_GUARDED_BY(mutex_) = false;
   bool closed_ P2P_GUARDED_BY(mutex_) = false;
 
   std::atomic<bool> any_idle_{false};  // some channels may
