@@ -25,7 +25,6 @@ PRODUCT = ("include/", "src/", "softnet/", "nixl/", "weights/", "python/src/", "
 
 # Classes over the limit, with the most lines that they may have. The table may only shrink.
 LARGE_CLASSES = {
-    "p2p::engine::ChannelRunner": 437,
     "p2p::engine::ChannelPool": 560,
 }
 

@@ -2,31 +2,15 @@
 #include "engine/schedule/channel_runner.h"
 
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/lock_polling.h"
-#include "base/log.h"
 #include "base/memory_guard.h"
 #include "base/relax.h"
-#include "base/underlying.h"
 #include "engine/schedule/lane.h"
 #include "engine/schedule/worker.h"
 
 namespace p2p::engine {
-namespace {
-
-/// As the channel's. Out of memory, it fails the item, which nobody else has.
-bool post(Channel& channel, WorkItem& item, PostUnlockActions& actions) {
-  try {
-    return channel.post(item.batch);
-  } catch (const std::bad_alloc&) {
-    item.fail({ErrorCode::kSystem, std::string(kOutOfMemory)}, actions);
-    throw;
-  }
-}
-
-}  // namespace
 
 ChannelRunner::ChannelRunner(Worker& thread, std::shared_ptr<Lane> lane, Setup setup)
     : thread_(thread),
@@ -42,7 +26,7 @@ ChannelRunner::ChannelRunner(Worker& thread, std::shared_ptr<Lane> lane, Setup s
       carries_messages_(messages_ && setup.channel->carries_messages()),
       channel_(std::move(setup.channel)),
       report_(std::move(setup.report)),
-      flying_(TransferTrace::Way{this, setup.transport, rail_}, pace_) {
+      batches_(*this, *lane_, TransferTrace::Way{this, setup.transport, rail_}, pace_) {
   thread_.reserve();
 }
 
@@ -82,7 +66,7 @@ bool ChannelRunner::turn(PostUnlockActions& actions, WorkItem* first) {
 
 bool ChannelRunner::move_on(PostUnlockActions& actions, WorkItem* first) {
   bool moved = progress(actions);
-  more_ = false;
+  batches_.begin_turn();
   if (!ready_ && channel_->state() == ChannelState::kReady) {
     ready_ = moved = true;
     description_ = channel_->describe();
@@ -92,10 +76,10 @@ bool ChannelRunner::move_on(PostUnlockActions& actions, WorkItem* first) {
     report({}, actions);
   }
   if (move_messages(actions)) moved = true;
-  if (ready_ && channel_->state() == ChannelState::kReady && post_work(actions, first)) {
+  if (ready_ && channel_->state() == ChannelState::kReady && batches_.post(*channel_, first, actions)) {
     moved = true;
     if (channel_->busy()) {  // a copy is done when post returns
-      if (progress(actions) && (full_ || lane_->queued() != 0)) more_ = true;
+      if (progress(actions)) batches_.note_room();
       move_messages(actions);
     }
   }
@@ -112,59 +96,10 @@ bool ChannelRunner::move_messages(PostUnlockActions& actions) {
   return carries_messages_ && messages_->move(*this, *channel_, actions);
 }
 
-// Whoever takes a lane's channels away to close them looks at each, under its mutex, for what is under way:
-// what comes after that look finds that the lane serves no more.
-std::optional<WorkItem> ChannelRunner::next_item(PostUnlockActions& actions, WorkItem* first) {
-  if (first != nullptr && first->request && lane_->serves()) return std::exchange(*first, {});
-  return lane_->pull(*this, actions);
-}
-
-bool ChannelRunner::post_work(PostUnlockActions& actions, WorkItem* first) {
-  bool moved = false;
-  std::uint64_t posted = 0;  // bytes
-  lane_->admit_ready(*this, actions);
-  while (true) {
-    const auto id = flying_.next_id();
-    full_ = !id;
-    more_ = posted >= policy_.turn_bytes;
-    if (full_ || more_) break;
-    auto item = next_item(actions, first);
-    if (!item) break;
-    item->batch.id = *id;
-    const auto at = item->trace() != nullptr ? Clock::now() : Clock::time_point{};
-    if (!post(*channel_, *item, actions)) {
-      full_ = true;
-      lane_->give_back(*this, std::move(*item), actions);
-      break;
-    }
-    posted += item->batch.bytes;
-    flying_.add(std::move(*item), at);
-    moved = true;
-  }
-  return moved;
-}
-
 bool ChannelRunner::progress(PostUnlockActions& actions) {
-  const bool moved = channel_->progress(completions_);
-  for (Completion& completion : completions_) complete(completion, actions);
-  completions_.clear();
-  pace_.update();
+  const bool moved = batches_.progress(*channel_, actions);
   if (carries_messages_) messages_->tell(actions);
   return moved;
-}
-
-void ChannelRunner::complete(Completion& completion, PostUnlockActions& actions) {
-  std::optional<WorkItem> item = flying_.complete(completion);
-  if (!item) {
-    return log(LogLevel::kError, "{}: completed batch {} twice", channel_->describe(),
-               to_underlying(completion.id));
-  }
-  if (completion.status) return item->land(actions);
-  Error& error = completion.status.error();
-  if (error.code != ErrorCode::kPeerGone) return item->fail(std::move(error), actions);
-  // A lost channel's items go over another one, or over another transport.
-  if (item->request->aborted()) return item->drop(actions);  // cancelled, mostly: nothing failed
-  lane_->retry(std::move(*item), error, actions);
 }
 
 void ChannelRunner::report(Status status, PostUnlockActions& actions) {
@@ -214,14 +149,14 @@ void ChannelRunner::drop(const Error& error, PostUnlockActions& actions) {
   if (leaver != nullptr) left = leaver->leave();
   if (!ready_) unready_ = std::move(channel_);
   channel_.reset();
-  flying_.fail_all(error, std::move(left), fence_, actions);
+  batches_.fail_all(error, std::move(left), fence_, actions);
   lane_->remove(*this);
   report(tl::unexpected(own.message.empty() ? error : own), actions);
 }
 
 std::optional<ChannelRunner::Clock::time_point> ChannelRunner::quiet_since() {
   MutexLock lock(mutex_);
-  const bool quiet = ready_ && !stopped_ && assists_ == 0 && !busy() && flying_.empty() && channel_->quiet();
+  const bool quiet = ready_ && !stopped_ && assists_ == 0 && !busy() && batches_.empty() && channel_->quiet();
   return quiet ? std::optional(moved_at_) : std::nullopt;
 }
 
@@ -253,9 +188,7 @@ void ChannelRunner::abandon(std::shared_ptr<TransferState> state) {
   thread_.post([self = shared_from_this(), state = std::move(state)](PostUnlockActions& /*actions*/) {
     self->assume_locked();
     if (!self->channel_) return;
-    self->flying_.for_each([&, channel = self->channel_.get()](const WorkItem& item) {
-      if (item.request->state() == state) channel->abandon(item.batch.id);
-    });
+    self->batches_.abandon(state, *self->channel_);
     self->activate();
   });
 }
@@ -267,7 +200,7 @@ void ChannelRunner::rejoin() {
 
 // Something is under way that no descriptor announces.
 bool ChannelRunner::busy() const {
-  return more_ || channel_->busy() || (carries_messages_ && messages_->stuck()) ||
+  return batches_.has_more() || channel_->busy() || (carries_messages_ && messages_->stuck()) ||
          lane_->polls_streams(*this);
 }
 

@@ -6,15 +6,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/mutex.h"
 #include "engine/memory/fence.h"
 #include "engine/request/post_unlock_actions.h"
-#include "engine/schedule/inflight_table.h"
+#include "engine/schedule/batch_pipeline.h"
 #include "engine/schedule/message_port.h"
 #include "engine/schedule/policy.h"
 #include "engine/schedule/rate_estimator.h"
@@ -27,8 +27,8 @@ class Worker;
 
 enum class Turn : std::uint8_t { kBusy, kMoved, kIdle };
 
-/// One channel at work: the batches that are on their way through it, and who moves it when. Its thread does,
-/// and so do callers, one at a time. Thread-safe.
+/// One channel at work: who moves it and its batches, and when, until its end. Its thread does, and so do
+/// callers, one at a time. Thread-safe.
 class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
  public:
   using Clock = std::chrono::steady_clock;
@@ -146,9 +146,6 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   bool move_on(PostUnlockActions& actions, WorkItem* first) P2P_REQUIRES(mutex_);
   bool progress(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   bool move_messages(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
-  bool post_work(PostUnlockActions& actions, WorkItem* first) P2P_REQUIRES(mutex_);
-  std::optional<WorkItem> next_item(PostUnlockActions& actions, WorkItem* first) P2P_REQUIRES(mutex_);
-  void complete(Completion& completion, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void drop(const Error& error, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void leave_to_thread(bool due = false) P2P_REQUIRES(mutex_);
   void report(Status status, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
@@ -175,12 +172,9 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   int fd_ P2P_GUARDED_BY(mutex_) = -1;            // that the thread watches
   bool disarmed_ P2P_GUARDED_BY(mutex_) = false;  // but not now: it would tell of what a caller sees
 
-  RateEstimator pace_;  // of `flying_`
-  InflightTable flying_ P2P_GUARDED_BY(mutex_);
-  std::vector<Completion> completions_ P2P_GUARDED_BY(mutex_);  // kept for its capacity
+  RateEstimator pace_;  // of `batches_`
+  BatchPipeline batches_ P2P_GUARDED_BY(mutex_);
 
-  bool more_ P2P_GUARDED_BY(mutex_) = false;    // its last turn ended with room left, for the next one
-  bool full_ P2P_GUARDED_BY(mutex_) = false;    // it took no more work when it was last given some
   bool active_ P2P_GUARDED_BY(mutex_) = false;  // the thread looks at it again and again
   bool due_ P2P_GUARDED_BY(mutex_) = false;     // signalled, and not looked at since
   Clock::time_point moved_at_ P2P_GUARDED_BY(mutex_){};
