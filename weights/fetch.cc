@@ -32,12 +32,9 @@ constexpr std::chrono::milliseconds kLagging{100};
 constexpr std::uint32_t kLag = 8;
 // if it got nothing for so long, next to the publisher, which has all from the beginning,
 constexpr std::chrono::milliseconds kStuck{10000};
-// if it gets a chunk in more than so many times what it takes to get one from it, and a chunk comes in less
-// than half of that from the publisher,
-constexpr int kTooLong = 3;
-// or if a chunk from it takes longer than this, and than all under way at this rate.
-constexpr std::chrono::milliseconds kPatience{2000};
-constexpr std::uint64_t kSlowBytesPerMs = 8 << 10;
+// if its table or a chunk from it takes longer than `Source::keeps_waiting` and `Pace::patience` say, or if
+// it starves, or tells nothing for as long as that, and a chunk comes in less than half of that from the
+// publisher.
 
 // Times that one chunk may come wrong, from whomever.
 constexpr std::uint32_t kMostWrong = 4;
@@ -200,9 +197,9 @@ bool Fetch::finish_pulls() {
 }
 
 void Fetch::note_time(const Pull& pull, std::chrono::nanoseconds took) {
-  pull.source->pace.pull = took;
+  pull.source->pace.gave(took, !pull.delta);
   const bool tried = tried_ == pull.chunk && pull.source->is_publisher();
-  if (tried && !ranked_.empty() && 2 * took < ranked_[0]->pace.interval) {
+  if (tried && !ranked_.empty() && 2 * took < ranked_[0]->pace.gap(Clock::now(), starved_)) {
     pass(*ranked_[0], "the publisher is faster");
   }
 }
@@ -284,8 +281,7 @@ void Fetch::pass(Source& source, const std::string& why) {
 void Fetch::pass_slow(Clock::time_point now) {
   if (ranked_.size() < 2 || ranked_[0]->slow) return;
   Source& first = *ranked_[0];
-  const auto patience =
-      kPatience + std::chrono::milliseconds(depth_ * holding_.demand().chunk_bytes / kSlowBytesPerMs);
+  const auto patience = first.pace.patience(depth_ * holding_.demand().chunk_bytes);
   for (const Pull& pull : pulls_) {
     if (pull.source != &first || now - pull.start < patience) continue;
     for (const Pull& other : pulls_) {
@@ -293,6 +289,7 @@ void Fetch::pass_slow(Clock::time_point now) {
     }
     return pass(first, "a chunk has not come for long");
   }
+  if (first.keeps_waiting(now)) return pass(first, "its table has not come for long");
   if (!pulls_.empty() || first.useful() > 0) {
     starved_ = now;
     return;
@@ -308,9 +305,9 @@ void Fetch::pass_slow(Clock::time_point now) {
 
 /// The first one takes from the publisher as well. Whether it is slow, or the publisher, only a chunk shows.
 void Fetch::try_publisher(Source& first, Source& publisher, Clock::time_point now) {
-  if (now - std::max(first.pace.last_had, starved_) > kStuck) return pass(first, "it gets nothing");
-  const bool slow = first.pace.pull.count() > 0 && first.pace.interval > kTooLong * first.pace.pull;
-  if (tried_ || !slow) return;
+  const std::chrono::nanoseconds gap = first.pace.gap(now, starved_);
+  if (gap > kStuck) return pass(first, "it gets nothing");
+  if (tried_ || (!first.pace.starves() && gap < first.pace.patience(holding_.demand().chunk_bytes))) return;
   for (std::uint32_t chunk = first_missing_; chunk < pulled_.size(); ++chunk) {
     if (!missing(chunk) || !digests_[chunk] || !publisher.has(chunk)) continue;
     if (pull(publisher, chunk, now)) tried_ = chunk;

@@ -1,9 +1,27 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "source.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace p2p::weights {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// A machine that is busy with other things lets a member stand still for some tenths of a second.
+constexpr std::chrono::nanoseconds kLeastPatience = 500ms;
+constexpr std::chrono::nanoseconds kMostPatience = 2s;
+constexpr std::uint64_t kSlowBytesPerMs = 8 << 10;
+constexpr int kTimesSlowest = 8;
+
+}  // namespace
+
+std::chrono::nanoseconds Pace::patience(std::uint64_t bytes) const {
+  const std::chrono::nanoseconds most = kMostPatience + std::chrono::milliseconds(bytes / kSlowBytesPerMs);
+  return slowest.count() == 0 ? most : std::clamp(kTimesSlowest * slowest, kLeastPatience, most);
+}
 
 Source::Source(Node& node, const Holding& into, const Member& who)
     : member(who), node_(node), into_(into), have_(into.demand().chunks()) {}
@@ -61,6 +79,7 @@ Result<bool> Source::ready() {
     auto reading = TableRead::start(node_, link_, *table_);
     if (!reading) return tl::unexpected(std::move(reading.error()));
     reading_ = std::move(*reading);
+    reading_since_ = Pace::Clock::now();
   }
   if (!reading_->done()) return false;
   const auto reading = std::move(reading_);
@@ -68,6 +87,12 @@ Result<bool> Source::ready() {
   if (auto taken = take_table(reading->bytes()); !taken) return tl::unexpected(std::move(taken.error()));
   imported_.resize(regions_.size());
   return true;
+}
+
+bool Source::keeps_waiting(Pace::Clock::time_point now) const {
+  if (!reading_) return false;
+  const std::chrono::milliseconds at_slow_rate(reading_->bytes().size() / kSlowBytesPerMs);
+  return now - reading_since_ > kLeastPatience + at_slow_rate;
 }
 
 Status Source::take_table(const std::string& bytes) {

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -20,6 +21,27 @@ struct Pace {
   Clock::time_point last_had{};          ///< when it told of a single chunk
   std::chrono::nanoseconds interval{0};  ///< between those, smoothed
   std::chrono::nanoseconds pull{0};      ///< of the latest chunk from it
+  std::chrono::nanoseconds slowest{0};   ///< of the latest dozen that came whole, or so
+
+  /// Between two of those: as it was, or as it is now if that is longer. It had no cause to tell before
+  /// `since`.
+  std::chrono::nanoseconds gap(Clock::time_point now, Clock::time_point since) const {
+    return std::max<std::chrono::nanoseconds>(interval, now - std::max(last_had, since));
+  }
+
+  /// It gets a chunk in more than three times what it takes to get one from it.
+  bool starves() const { return pull.count() > 0 && interval > 3 * pull; }
+
+  /// A chunk came from it: `whole`, or as a delta.
+  void gave(std::chrono::nanoseconds took, bool whole) {
+    pull = took;
+    if (whole) slowest = std::max(took, slowest - slowest / 8);
+  }
+
+  /// A chunk from it that takes longer does not come: many times what the slowest took, if any came, else
+  /// what `bytes`, all that are under way, take at a slow rate. A member that dies mostly tells it by its
+  /// sockets; where it does not, this is what its death costs.
+  std::chrono::nanoseconds patience(std::uint64_t bytes) const;
 
   void had(Clock::time_point now) {
     if (last_had != Clock::time_point()) interval = (interval + (now - last_had)) / 2;
@@ -69,6 +91,8 @@ class Source {
 
   /// Has its table, and can be read from; fetches it at the first call. An error: its table is no good.
   Result<bool> ready();
+  /// Its table has been on its way for longer than even a slow member takes for it.
+  bool keeps_waiting(Pace::Clock::time_point now) const;
 
   /// Starts to read a chunk into pieces of this node's memory. Null: not `ready`.
   Result<Transfer> read(std::uint32_t chunk, const Lent& lent, const std::vector<Piece>& into);
@@ -88,6 +112,7 @@ class Source {
   std::map<std::uint32_t, Delta> deltas_;
   std::optional<TableAt> table_;
   std::unique_ptr<TableRead> reading_;
+  Pace::Clock::time_point reading_since_;
   OwnedTable owned_;  // of a publisher; its pieces refer to it
   std::unique_ptr<Pieces> pieces_;
   std::vector<RegionDescriptor> regions_;

@@ -115,6 +115,28 @@ TEST(WeightsMove, SurvivorsOfAKilledRelayGetAll) {
   }
 }
 
+// It closes no connection, and says nothing.
+TEST(WeightsMove, ARelayThatStandsStillHoldsNobody) {
+  for (int seed = 1; seed <= seeds(4); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 dice(static_cast<std::uint64_t>(seed));
+    const Cast cast{static_cast<std::uint64_t>(seed), 16 << 10};
+    auto publisher = cast.publisher();
+    ASSERT_EQ(publisher.call("publish 1"), "ok ");
+    std::vector<WeightsMember> subscribers;
+    for (int i = 0; i < 4; ++i) subscribers.push_back(cast.subscriber(2, {publisher.place()}));
+    for (WeightsMember& member : subscribers) member.begin("stage 1");
+    WeightsMember& still = subscribers[dice() % subscribers.size()];
+    std::this_thread::sleep_for(std::chrono::microseconds(dice() % 150000));  // the moment, by seed
+    still.process().stop();
+    for (WeightsMember& member : subscribers) {
+      if (&member != &still) staged(member.finish());
+    }
+    still.process().go_on();
+    staged(still.finish());
+  }
+}
+
 // What a class wants is read from the first that asks.
 TEST(WeightsMove, WhoAsksFirstAndDiesHoldsUpNobodyBehind) {
   for (int seed = 1; seed <= seeds(4); ++seed) {
