@@ -73,6 +73,7 @@ std::string MetricsServer::page(bool open) const {
   for (const auto& [added, sources] : asked) said[added] = answers_of(sources, deadline);
   MutexLock lock(mutex_);
   std::vector<MetricsOf> all;
+  all.reserve(endpoints_.size());
   for (const Listed& one : endpoints_) all.push_back({one.endpoint, said[one.added]});
   return metrics_text(all, open ? MetricsFormat::kOpenMetrics : MetricsFormat::kPrometheus);
 }
