@@ -152,7 +152,9 @@ void MetricSource::end() {
   mutex_.lock();
   over_ = true;
   const bool own = thread_.get_id() == std::this_thread::get_id();
-  while (running_ && !own) ended_.wait(mutex_);
+  // In steps: a wait without a time is a symbol of libstdc++ that is newer than the wheel's machines may
+  // have.
+  while (running_ && !own) ended_.wait_for(mutex_, MetricSources::kPatience);
   MetricFunction gone;  // ends without the lock: it may own anything
   if (!own) gone.swap(function_);
   mutex_.unlock();
