@@ -397,7 +397,7 @@ Status Fetch::check_stall(Clock::time_point now) {
 
 void Fetch::note_wait() {
   const bool waits = pulls_.empty() && checks_.empty() && !holding_.whole();
-  const std::string whom = ranked_.empty() ? "members" : ranked_[0]->member.place();
+  const std::string whom = progress_.from.empty() ? "members" : progress_.from;
   Account& account = holding_.account();
   account.wait_for(waits ? whom : "", Clock::now());
   progress_.given_bytes = account.given;

@@ -16,10 +16,14 @@ constexpr std::chrono::nanoseconds kMostPatience = 2s;
 constexpr std::uint64_t kSlowBytesPerMs = 8 << 10;
 constexpr int kTimesSlowest = 8;
 
+std::chrono::milliseconds at_slow_rate(std::uint64_t bytes) {
+  return std::chrono::milliseconds(bytes / kSlowBytesPerMs);
+}
+
 }  // namespace
 
 std::chrono::nanoseconds Pace::patience(std::uint64_t bytes) const {
-  const std::chrono::nanoseconds most = kMostPatience + std::chrono::milliseconds(bytes / kSlowBytesPerMs);
+  const std::chrono::nanoseconds most = kMostPatience + at_slow_rate(bytes);
   return slowest.count() == 0 ? most : std::clamp(kTimesSlowest * slowest, kLeastPatience, most);
 }
 
@@ -90,9 +94,7 @@ Result<bool> Source::ready() {
 }
 
 bool Source::keeps_waiting(Pace::Clock::time_point now) const {
-  if (!reading_) return false;
-  const std::chrono::milliseconds at_slow_rate(reading_->bytes().size() / kSlowBytesPerMs);
-  return now - reading_since_ > kLeastPatience + at_slow_rate;
+  return reading_ && now - reading_since_ > kLeastPatience + at_slow_rate(reading_->bytes().size());
 }
 
 Status Source::take_table(const std::string& bytes) {

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <random>
 #include <string>
 #include <thread>
@@ -102,7 +104,8 @@ TEST(WeightsMove, ARefusalOfOneHoldsNobodyFromThePublisher) {
   EXPECT_GT(staged(subscriber.finish()).from_publisher, 0);
 }
 
-TEST(WeightsMove, SurvivorsOfAKilledRelayGetAll) {
+/// By seed: four who may take a version of many chunks from its publisher.
+void with_four(const std::function<void(std::vector<WeightsMember>&, std::mt19937_64&)>& then) {
   for (int seed = 1; seed <= seeds(4); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 dice(static_cast<std::uint64_t>(seed));
@@ -111,20 +114,15 @@ TEST(WeightsMove, SurvivorsOfAKilledRelayGetAll) {
     ASSERT_EQ(publisher.call("publish 1"), "ok ");
     std::vector<WeightsMember> subscribers;
     for (int i = 0; i < 4; ++i) subscribers.push_back(cast.subscriber(2, {publisher.place()}));
-    stage_while_one_is_killed(subscribers, dice);
+    then(subscribers, dice);
   }
 }
 
+TEST(WeightsMove, SurvivorsOfAKilledRelayGetAll) { with_four(stage_while_one_is_killed); }
+
 // It closes no connection, and says nothing.
 TEST(WeightsMove, ARelayThatStandsStillHoldsNobody) {
-  for (int seed = 1; seed <= seeds(4); ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    std::mt19937_64 dice(static_cast<std::uint64_t>(seed));
-    const Cast cast{static_cast<std::uint64_t>(seed), 16 << 10};
-    auto publisher = cast.publisher();
-    ASSERT_EQ(publisher.call("publish 1"), "ok ");
-    std::vector<WeightsMember> subscribers;
-    for (int i = 0; i < 4; ++i) subscribers.push_back(cast.subscriber(2, {publisher.place()}));
+  with_four([](std::vector<WeightsMember>& subscribers, std::mt19937_64& dice) {
     for (WeightsMember& member : subscribers) member.begin("stage 1");
     WeightsMember& still = subscribers[dice() % subscribers.size()];
     std::this_thread::sleep_for(std::chrono::microseconds(dice() % 150000));  // the moment, by seed
@@ -134,7 +132,7 @@ TEST(WeightsMove, ARelayThatStandsStillHoldsNobody) {
     }
     still.process().go_on();
     staged(still.finish());
-  }
+  });
 }
 
 // What a class wants is read from the first that asks.
