@@ -23,6 +23,27 @@ function(p2p_precompiled target)
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endfunction()
 
+# Unit tests that need GPUs. Where these are emulated (tests/softgpu) they have two; other tests see none.
+set(P2P_GPU_UNIT_TESTS "")
+if(P2P_SOFT_GPU)
+  set(P2P_GPU_UNIT_TESTS drivers_cuda_test copy_test copier_test job_test staging_pool_test lifetime_test unpacker_test
+    digester_test cuda_ipc_test cuda_ipc_channel_test cuda_ipc_open_links_test cuda_ipc_neighbours_test tcp_device_memory_test)
+  add_custom_target(softgpu_tests)
+endif()
+
+# p2p_soft_gpu_test(NAME PROGRAM [ARGUMENTS argument...] [ENVIRONMENT setting...]): softgpu.NAME, with two emulated GPUs;
+# where there are none, nothing. The target `softgpu_tests` builds the programs of all.
+function(p2p_soft_gpu_test name program)
+  if(NOT P2P_SOFT_GPU)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "ARGUMENTS;ENVIRONMENT")
+  add_dependencies(softgpu_tests ${program})
+  add_test(NAME softgpu.${name} COMMAND ${program} ${arg_ARGUMENTS})
+  set_tests_properties(softgpu.${name} PROPERTIES TIMEOUT 600 COST 10 LABELS softgpu
+    ENVIRONMENT "SOFTGPU_DEVICES=2;UCCL_P2P_LOG_LEVEL=error;${arg_ENVIRONMENT}")
+endfunction()
+
 # p2p_unit_test(NAME source...): the program NAME.
 function(p2p_unit_test name)
   if(NOT P2P_TESTS)
@@ -34,7 +55,12 @@ function(p2p_unit_test name)
   target_link_libraries(${name} PRIVATE p2p_unit_support p2p_internal GTest::gmock_main)
   p2p_test_options(${name})
   p2p_precompiled(${name})
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120 LABELS unit)
+  if(name IN_LIST P2P_GPU_UNIT_TESTS)
+    # Without what wants the memory and the speed of a GPU.
+    p2p_soft_gpu_test(${name} ${name} ARGUMENTS --gtest_filter=-*Gi[bg]a*byte*:CopierEnd.*)
+  else()
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120 LABELS unit)
+  endif()
   p2p_names_of_tests(${name} ${ARGN})
 endfunction()
 

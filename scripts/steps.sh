@@ -7,7 +7,7 @@ log_folder=build/logs
 failed_steps=()
 
 # The lines with which ctest, pytest, unittest, scripts/lint.sh and scripts/rdma_tests.sh sum up.
-closing_lines='% tests passed|tests failed out of|^=+ .*(passed|failed|error).* =+$|^(OK|FAILED)( \(.*\))?$|^Ran [0-9]+ tests|^lint: |^fuzz_|^rdma: .*(passed|ok,|FAILED)|^aarch64: '
+closing_lines='% tests passed|tests failed out of|^=+ .*(passed|failed|error).* =+$|^(OK|FAILED)( \(.*\))?$|^Ran [0-9]+ tests|^lint: |^fuzz_|^rdma: .*(passed|ok,|FAILED)|^aarch64: |^softgpu: '
 
 # How tests, compilers and checks name what failed.
 failed_lines='\((Failed|Timeout|SEGFAULT|Subprocess aborted|Not Run|ILLEGAL|Exception.*)\)( |$)|^(FAILED|ERROR) |(error|Failure): |: Failure$|^fuzz_.*FAILED|^ +[a-z-]+ +FAILED'
@@ -38,6 +38,13 @@ step() {
   echo "  --- the end of $log"
   grep -v '(Skipped)' "$log" | tail -n "${STEP_TAIL:-40}" | sed 's/^/  | /'
   return "$status"
+}
+
+# has_soft_gpus PRESET: whether its build, which was configured, has emulated GPUs; says so if not.
+has_soft_gpus() {
+  if cmake --build "build/$1" --target help | grep '^softgpu_tests: ' >/dev/null; then return 0; fi
+  echo "softgpu: skipped: there are no headers of a CUDA toolkit"
+  return 1
 }
 
 # progress TEXT: what of a long work is done and what is left; in a terminal what is printed next takes its place, and

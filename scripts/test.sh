@@ -13,7 +13,8 @@
 #   fuzz      every fuzzer for FUZZ_SECONDS (60; among all parts 20), from the committed corpus
 #   NAME      scripts/test_NAME.sh
 # Besides, not yet in `all`:
-#   softgpu_address, softgpu_thread  what needs GPUs, on emulated ones, with that sanitizer
+#   softgpu_address  what needs GPUs, on emulated ones, by the build of `dev`
+#   softgpu_thread   the same with the thread sanitizer, by a build of its own
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source-path=SCRIPTDIR
@@ -48,8 +49,6 @@ build_tsan() { cmake --preset tsan && cmake --build --preset tsan; }
 # While the tests of others wait.
 build_lint() { cmake --preset lint && scripts/lint.sh build/lint; }
 build_aarch64() { scripts/test_aarch64.sh; }
-build_softgpu_address() { SOFTGPU_PRESET=softgpu-address scripts/softgpu.sh --build; }
-build_softgpu_thread() { SOFTGPU_PRESET=softgpu-thread scripts/softgpu.sh --build; }
 
 # Without the transfers of over 4 GiB (label slow): a sanitizer keeps several bytes for each that they touch.
 part_release() { jobs=$jobs_optimised run_ctest release -LE 'lint|slow'; }
@@ -58,21 +57,21 @@ part_large() {
     P2P_FLOOD_PEERS=3000 build/release/tests/integration/load_integration_test --gtest_brief=1 --gtest_filter='*HalfOpen*' &&
     P2P_WEIGHTS_SEEDS=60 build/release/tests/weights/weights_move_test --gtest_brief=1 --gtest_filter='*Random*:*Killed*'
 }
-part_dev() { run_ctest dev -LE 'lint|slow'; }
+part_dev() { run_ctest dev -LE 'lint|slow|softgpu'; }
 part_tsan() { fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow'; }
+part_softgpu_address() { ! has_soft_gpus dev || run_ctest dev -L softgpu; }
+part_softgpu_thread() { SOFTGPU_PRESET=softgpu-thread fixed_addresses scripts/softgpu.sh 1 60; }
 part_lint() { cat build/logs/build_lint.log; }
 part_aarch64() { cat build/logs/build_aarch64.log; }
 part_fuzz() { scripts/fuzz.sh; }
-part_softgpu_address() { SOFTGPU_PRESET=softgpu-address scripts/softgpu.sh 1 60; }
-part_softgpu_thread() { SOFTGPU_PRESET=softgpu-thread fixed_addresses scripts/softgpu.sh 1 60; }
 
 # What a part is built by, if anything is.
 build_of() {
   case $1 in
-    release | dev | tsan | aarch64 | lint | softgpu_address | softgpu_thread) echo "$1" ;;
+    release | dev | tsan | aarch64 | lint) echo "$1" ;;
     python | nixl) echo python ;;
     large | rdma | chaos | netns | tcpx) echo release_rest ;;
-    fuzz) echo dev ;;
+    fuzz | softgpu_address) echo dev ;;
   esac
 }
 

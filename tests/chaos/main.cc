@@ -62,7 +62,7 @@ std::map<std::string, Setting> settings() {
     for (const std::string right : {"cuda", "pooled", "mapped", "private", "host"}) {
       for (const std::string transport : {"cuda_ipc", "tcp", "best"}) {
         const std::string name = fmt::format("{}_{}_{}", transport, left, right);
-        add(name, {"SOFTGPU_LATE_US=300"});
+        add(name, {"SOFTGPU_DEVICES=2", "SOFTGPU_LATE_US=300"});
         all[name].gpus = {left + ":0", right == "host" ? "" : right + ":1"};
         if (transport != "best") all[name].environment.push_back("UCCL_P2P_TRANSPORT=" + transport);
       }

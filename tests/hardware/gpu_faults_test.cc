@@ -15,9 +15,6 @@
 namespace p2p::testing {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::byte kUntouched{0xee};
-
 class GpuFaults : public GpuTest {
  protected:
   bool over_tcp() const { return std::string(config().transport) == "tcp"; }

@@ -21,14 +21,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kSize = std::size_t{4} << 20;
-constexpr std::byte kUntouched{0xee};
+constexpr std::size_t kWritten = std::size_t{4} << 20;
 
 /// A side that writes to the other's memory, again and again, until its connection ends.
 class Writing {
  public:
   Writing(Side& writer, const std::string& place, const SideMemory& into, std::size_t size)
-      : writer_(writer), source_(writer, place, kSize) {
+      : writer_(writer), source_(writer, place, kWritten) {
     source_.fill(5);
     const Piece piece{source_.index(), into.imported_by(writer), 0, into.address(0), size};
     std::ranges::copy(std::as_bytes(std::span(&piece, 1)), writer.window().bytes().begin());
@@ -68,9 +67,9 @@ TEST_P(GpuFence, AStoppedPeerHoldsTheMemoryUntilItGoesOn) {
     const bool dialler_writes = round % 2 == 0;
     Side& writer = dialler_writes ? made->left : made->right;
     Side& owner = dialler_writes ? made->right : made->left;
-    const SideMemory memory(owner, dialler_writes ? config().right_place() : config().left_place(), kSize);
+    const SideMemory memory(owner, dialler_writes ? config().right_place() : config().left_place(), kWritten);
     memory.set(kUntouched);
-    const std::size_t size = kSize >> (round % 11);
+    const std::size_t size = kWritten >> (round % 11);
     Writing writing(writer, dialler_writes ? config().left_place() : config().right_place(), memory, size);
     const auto until = Clock::now() + std::chrono::microseconds(random() % 3000);
     while (Clock::now() < until) continue;  // somewhere in the writer's way
@@ -91,16 +90,16 @@ TEST_P(GpuFence, AStoppedPeerHoldsTheMemoryUntilItGoesOn) {
       memory.set(kUntouched);
     }
     writing.end();
-    EXPECT_TRUE(memory.is_set(0, kSize, kUntouched)) << "written to after it was released";
+    EXPECT_TRUE(memory.is_set(0, kWritten, kUntouched)) << "written to after it was released";
     connect(made->left, made->right);
   }
 }
 
 TEST_P(GpuFence, TheEndOfThePeersProcessEndsTheWait) {
   const auto made = own_pair();
-  const SideMemory memory(made->right, config().right_place(), kSize);
+  const SideMemory memory(made->right, config().right_place(), kWritten);
   memory.set(kUntouched);
-  const Writing writing(made->left, config().left_place(), memory, kSize);
+  const Writing writing(made->left, config().left_place(), memory, kWritten);
   made->left.stop();
   ASSERT_TRUE(is_ok(status_of(made->right.call("close 0"))));
   made->left.kill();
@@ -108,14 +107,14 @@ TEST_P(GpuFence, TheEndOfThePeersProcessEndsTheWait) {
   EXPECT_TRUE(is_ok(release(made->right, memory, kLimit)));
   EXPECT_LT(Clock::now() - start, kMargin);
   memory.set(kUntouched);
-  EXPECT_TRUE(memory.is_set(0, kSize, kUntouched));
+  EXPECT_TRUE(memory.is_set(0, kWritten, kUntouched));
 }
 
 // The peer copies what its process alone reaches, to memory here.
 TEST_P(GpuFence, AReadThatAPeerCopiesFailsOnceNothingComesToItAnyMore) {
   if (over_tcp()) GTEST_SKIP() << "nobody but the reader writes";
   constexpr int kRounds = 8;
-  constexpr std::size_t kLarge = 4 * kSize;
+  constexpr std::size_t kLarge = 4 * kWritten;
   constexpr std::uint64_t kTimes = 5000;
   constexpr std::chrono::milliseconds kKeepalive{400};
   const auto made = own_pair({.keepalive = kKeepalive});
@@ -152,16 +151,16 @@ TEST_P(GpuFence, AReadThatAPeerCopiesFailsOnceNothingComesToItAnyMore) {
 
 TEST_P(GpuFence, APeerThatHearsOfTheEndIsThroughAtOnce) {
   const auto made = own_pair();
-  const SideMemory memory(made->right, config().right_place(), kSize);
+  const SideMemory memory(made->right, config().right_place(), kWritten);
   memory.set(kUntouched);
-  Writing writing(made->left, config().left_place(), memory, kSize);
+  Writing writing(made->left, config().left_place(), memory, kWritten);
   const auto start = Clock::now();
   ASSERT_TRUE(is_ok(status_of(made->right.call("close 0"))));
   EXPECT_TRUE(is_ok(release(made->right, memory, kLimit)));
   EXPECT_LT(Clock::now() - start, kMargin);
   memory.set(kUntouched);
   writing.end();
-  EXPECT_TRUE(memory.is_set(0, kSize, kUntouched)) << "written to after it was released";
+  EXPECT_TRUE(memory.is_set(0, kWritten, kUntouched)) << "written to after it was released";
 }
 
 }  // namespace

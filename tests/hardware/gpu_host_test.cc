@@ -17,10 +17,6 @@
 namespace p2p::testing {
 namespace {
 
-constexpr std::size_t kKiB = 1024;
-constexpr std::size_t kMiB = 1024 * kKiB;
-constexpr std::byte kUntouched{0xee};
-
 /// Over a transport, or over what the engine chooses.
 class GpuToHost : public ::testing::TestWithParam<const char*> {
  protected:

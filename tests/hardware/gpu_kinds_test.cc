@@ -17,9 +17,6 @@
 namespace p2p::testing {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::byte kUntouched{0xee};
-
 struct PrivateKind {
   const char* name;
   const char* reason;

@@ -17,7 +17,6 @@ namespace p2p::testing {
 namespace {
 
 constexpr std::size_t kFirstBytes = 4096;
-constexpr std::byte kUntouched{0xee};
 
 }  // namespace
 

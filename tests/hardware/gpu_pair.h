@@ -13,6 +13,11 @@
 
 namespace p2p::testing {
 
+constexpr std::size_t kKiB = 1024;
+constexpr std::size_t kMiB = 1024 * kKiB;
+constexpr std::size_t kGiB = 1024 * kMiB;
+constexpr std::byte kUntouched{0xee};  ///< what memory holds that nothing has come to
+
 /// Over which transport, and whether the sides use two GPUs or share one.
 struct GpuConfig {
   const char* transport = "";

@@ -16,8 +16,6 @@
 namespace p2p::testing {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::byte kUntouched{0xee};
 constexpr std::array kPrivate{"private", "pooled", "open_pool"};
 
 class GpuRing : public GpuTest {

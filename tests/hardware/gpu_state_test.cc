@@ -16,8 +16,6 @@
 namespace p2p::testing {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-
 class GpuState : public GpuTest {};
 P2P_OVER_GPUS(GpuState);
 

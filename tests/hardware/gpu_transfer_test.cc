@@ -15,11 +15,6 @@
 namespace p2p::testing {
 namespace {
 
-constexpr std::size_t kKiB = 1024;
-constexpr std::size_t kMiB = 1024 * kKiB;
-constexpr std::size_t kGiB = 1024 * kMiB;
-constexpr std::byte kUntouched{0xee};
-
 class GpuTransfer : public GpuTest {};
 P2P_OVER_GPUS(GpuTransfer);
 

@@ -6,6 +6,8 @@
 #include <array>
 #include <atomic>
 
+#include "devices.h"
+
 namespace softgpu {
 namespace {
 
@@ -56,7 +58,8 @@ int& capture_mode() {
   return mode;
 }
 
-int refused_by_capture() {
+int refused() {
+  if (device_count() == 0) return CUDA_ERROR_NO_DEVICE;
   if (global_captures == 0 || capture_mode() == CU_STREAM_CAPTURE_MODE_RELAXED) return 0;
   capture_lost = true;
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -34,9 +34,9 @@ CUctx_st*& current_context();
 /// The same; that of device 0 if there was none.
 CUctx_st* any_context();
 
-/// While a stream is captured in global mode, threads in another than the relaxed mode may not do what could
-/// wait, and what was captured is lost with it: CUDA's code, or 0.
-int refused_by_capture();
+/// CUDA's code if there is no device, or a stream is captured in global mode: then threads in another than
+/// the relaxed mode may not do what could wait, and what was captured is lost with it. Else 0.
+int refused();
 int& capture_mode();  ///< of the calling thread
 void begin_capture(CUstream_st& stream, int mode);
 

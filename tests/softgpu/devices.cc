@@ -11,7 +11,7 @@ namespace {
 
 int machine_count() {
   const char* const count = std::getenv("SOFTGPU_DEVICES");
-  return count != nullptr ? std::atoi(count) : 2;
+  return count != nullptr ? std::atoi(count) : 0;
 }
 
 // The machine's numbers of the visible ones.

@@ -90,7 +90,9 @@ void attribute(CUpointer_attribute name, const Range* range, void* out) {
 
 extern "C" {
 
-CUresult cuInit(unsigned /*flags*/) { return CUDA_SUCCESS; }
+CUresult cuInit(unsigned /*flags*/) {
+  return softgpu::device_count() == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
 
 CUresult cuDeviceGetCount(int* count) {
   *count = softgpu::device_count();
@@ -196,7 +198,7 @@ CUresult cuStreamDestroy(CUstream stream) {
 
 CUresult cuStreamSynchronize(CUstream handle) {
   const softgpu::Stream& stream = *softgpu::stream_of(handle).stream;
-  if (const int refused = softgpu::refused_by_capture(); refused != 0) return result(refused);
+  if (const int code = softgpu::refused(); code != 0) return result(code);
   stream.wait();
   return stream.failed() ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }

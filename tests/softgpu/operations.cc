@@ -34,11 +34,12 @@ int place(Range::Kind kind, const std::shared_ptr<Physical>& memory, std::uintpt
 }  // namespace
 
 int allocate(Range::Kind kind, std::size_t size, std::uintptr_t& address) {
-  if (const int refused = refused_by_capture(); refused != 0) return refused;
+  if (const int code = refused(); code != 0) return code;
   return place(kind, Physical::make(any_context()->device, size, false), address);
 }
 
 int allocate_managed(std::size_t size, std::uintptr_t& address) {
+  if (device_count() == 0) return CUDA_ERROR_NO_DEVICE;
   any_context();
   address = reinterpret_cast<std::uintptr_t>(std::aligned_alloc(4096, (size + 4095) / 4096 * 4096));
   if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -48,7 +49,7 @@ int allocate_managed(std::size_t size, std::uintptr_t& address) {
 }
 
 int take_away(std::uintptr_t address) {
-  if (const int refused = refused_by_capture(); refused != 0) return refused;
+  if (const int code = refused(); code != 0) return code;
   wait_for_all();
   const auto range = Addresses::of_process().find(address);
   if (!range || range->base != address || range->kind == Range::Kind::kMapped)
@@ -72,7 +73,7 @@ int share(LegacyHandle& handle, std::uintptr_t address) {
 }
 
 int open_shared(const LegacyHandle& handle, std::uintptr_t& address) {
-  if (const int refused = refused_by_capture(); refused != 0) return refused;
+  if (const int code = refused(); code != 0) return code;
   Legacy where;
   std::memcpy(&where, handle.data(), sizeof where);
   if (where.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -85,9 +86,7 @@ int open_shared(const LegacyHandle& handle, std::uintptr_t& address) {
   return place(Range::Kind::kImported, memory, address);
 }
 
-void wait_for_all() {
-  for (const auto& stream : Stream::all()) stream->wait();
-}
+void wait_for_all() { Stream::wait_for_all(); }
 
 }  // namespace softgpu
 

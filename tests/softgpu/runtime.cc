@@ -110,7 +110,7 @@ cudaError_t cudaFree(void* data) {
 }
 
 cudaError_t cudaHostAlloc(void** data, std::size_t size, unsigned /*flags*/) {
-  if (const int refused = softgpu::refused_by_capture(); refused != 0) return told(refused);
+  if (const int code = softgpu::refused(); code != 0) return told(code);
   any_context();
   *data = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
   if (*data == nullptr) return told(cudaErrorMemoryAllocation);
@@ -120,7 +120,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t size, unsigned /*flags*/) {
 }
 
 cudaError_t cudaFreeHost(void* data) {
-  if (const int refused = softgpu::refused_by_capture(); refused != 0) return told(refused);
+  if (const int code = softgpu::refused(); code != 0) return told(code);
   softgpu::wait_for_all();
   if (!Addresses::of_process().remove(number(data))) return told(cudaErrorInvalidValue);
   std::free(data);
@@ -128,7 +128,7 @@ cudaError_t cudaFreeHost(void* data) {
 }
 
 cudaError_t cudaHostRegister(void* data, std::size_t size, unsigned /*flags*/) {
-  if (const int refused = softgpu::refused_by_capture(); refused != 0) return told(refused);
+  if (const int code = softgpu::refused(); code != 0) return told(code);
   any_context();
   if (Addresses::of_process().find(number(data))) return told(cudaErrorHostMemoryAlreadyRegistered);
   Addresses::of_process().add(
@@ -137,12 +137,13 @@ cudaError_t cudaHostRegister(void* data, std::size_t size, unsigned /*flags*/) {
 }
 
 cudaError_t cudaHostUnregister(void* data) {
-  if (const int refused = softgpu::refused_by_capture(); refused != 0) return told(refused);
+  if (const int code = softgpu::refused(); code != 0) return told(code);
   softgpu::wait_for_all();
   return told(Addresses::of_process().remove(number(data)) ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned /*flags*/, int /*priority*/) {
+  if (softgpu::device_count() == 0) return told(cudaErrorNoDevice);
   CUctx_st* const context = any_context();
   *stream = new CUstream_st{Stream::open(context->device), context};
   return cudaSuccess;
@@ -154,14 +155,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
-  if (const int refused = softgpu::refused_by_capture(); refused != 0) return told(refused);
+  if (const int code = softgpu::refused(); code != 0) return told(code);
   const Stream& stream = *stream_of(handle).stream;
   if (!stream.done(stream.last())) return told(cudaErrorNotReady);
   return told(state_of(stream));
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
-  if (const int refused = softgpu::refused_by_capture(); refused != 0) return told(refused);
+  if (const int code = softgpu::refused(); code != 0) return told(code);
   const Stream& stream = *stream_of(handle).stream;
   stream.wait();
   return told(state_of(stream));

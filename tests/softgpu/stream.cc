@@ -24,16 +24,6 @@ std::chrono::microseconds late() {
   return std::chrono::microseconds(random() % static_cast<unsigned long>(most));
 }
 
-struct Everybody {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<Stream>> streams;
-};
-
-Everybody& everybody() {
-  static Everybody* const all = new Everybody;  // for threads that outlive main
-  return *all;
-}
-
 }  // namespace
 
 struct Stream::State {
@@ -44,16 +34,33 @@ struct Stream::State {
   std::uint64_t finished = 0;
   bool failed = false;
   bool closed = false;
+
+  void wait() const {
+    std::unique_lock lock(mutex);
+    const std::uint64_t number = added;
+    changed.wait(lock, [&] { return finished >= number; });
+  }
+
+  /// Of all streams that have a thread.
+  struct Everybody {
+    std::mutex mutex;
+    std::vector<std::weak_ptr<State>> states;
+  };
+
+  static Everybody& everybody() {
+    static Everybody* const all = new Everybody;  // for threads that outlive main
+    return *all;
+  }
 };
 
 std::shared_ptr<Stream> Stream::open(int device) {
   const std::shared_ptr<Stream> stream(new Stream(device));
   stream->state_ = std::make_shared<State>();
   std::thread(run, stream->state_).detach();
-  Everybody& all = everybody();
+  State::Everybody& all = State::everybody();
   const std::lock_guard lock(all.mutex);
-  std::erase_if(all.streams, [](const auto& one) { return one.expired(); });
-  all.streams.push_back(stream);
+  std::erase_if(all.states, [](const auto& one) { return one.expired(); });
+  all.states.push_back(stream->state_);
   return stream;
 }
 
@@ -103,20 +110,18 @@ bool Stream::failed() const {
   return state_->failed;
 }
 
-void Stream::wait() const {
-  std::unique_lock lock(state_->mutex);
-  const std::uint64_t number = state_->added;
-  state_->changed.wait(lock, [&] { return state_->finished >= number; });
-}
+void Stream::wait() const { state_->wait(); }
 
-std::vector<std::shared_ptr<Stream>> Stream::all() {
-  Everybody& all = everybody();
-  const std::lock_guard lock(all.mutex);
-  std::vector<std::shared_ptr<Stream>> streams;
-  for (const auto& one : all.streams) {
-    if (auto stream = one.lock()) streams.push_back(std::move(stream));
+void Stream::wait_for_all() {
+  std::vector<std::shared_ptr<State>> states;
+  {
+    State::Everybody& all = State::everybody();
+    const std::lock_guard lock(all.mutex);
+    for (const auto& one : all.states) {
+      if (auto state = one.lock()) states.push_back(std::move(state));
+    }
   }
-  return streams;
+  for (const auto& state : states) state->wait();
 }
 
 }  // namespace softgpu

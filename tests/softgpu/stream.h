@@ -31,8 +31,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool failed() const;
   void wait() const;
 
-  /// All that there are.
-  static std::vector<std::shared_ptr<Stream>> all();
+  /// For all work of all streams, also of those that nobody has any more.
+  static void wait_for_all();
 
  private:
   struct State;
