@@ -56,7 +56,9 @@ function(p2p_unit_test name)
   p2p_test_options(${name})
   p2p_precompiled(${name})
   if(name IN_LIST P2P_GPU_UNIT_TESTS)
-    # Without what wants the memory and the speed of a GPU.
+    # What they say where there is no GPU, at once; then without what wants the memory and the speed of a real one.
+    add_test(NAME ${name}.no_gpu COMMAND ${name})
+    set_tests_properties(${name}.no_gpu PROPERTIES TIMEOUT 120 LABELS unit)
     p2p_soft_gpu_test(${name} ${name} ARGUMENTS --gtest_filter=-*Gi[bg]a*byte*:CopierEnd.*)
   else()
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 120 LABELS unit)

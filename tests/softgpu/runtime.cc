@@ -23,7 +23,9 @@ using softgpu::stream_of;
 
 thread_local cudaError_t last_error = cudaSuccess;
 
+// Where there is no GPU the runtime says that, whatever it was asked.
 cudaError_t told(int code) {
+  if (code != cudaSuccess && softgpu::device_count() == 0) code = cudaErrorNoDevice;
   if (code != cudaSuccess) last_error = static_cast<cudaError_t>(code);
   return static_cast<cudaError_t>(code);
 }
