@@ -11,7 +11,7 @@ source scripts/steps.sh
 use_compiler_cache
 
 preset=${SOFTGPU_PRESET:-softgpu}
-cmake --preset "$preset" >/dev/null
+configure_soft_gpus "$preset" >/dev/null
 if ! has_soft_gpus "$preset"; then exit 0; fi
 cmake --build --preset "$preset" --target softgpu_tests
 export UCCL_P2P_LOG_LEVEL=${UCCL_P2P_LOG_LEVEL:-error}

@@ -40,10 +40,35 @@ step() {
   return "$status"
 }
 
-# has_soft_gpus PRESET: whether its build, which was configured, has emulated GPUs; says so if not.
+# cuda_packages PYTHON: the folder of NVIDIA's packages of CUDA 12.9 for -DP2P_CUDA_PACKAGES, which PYTHON's pip fetches
+# once: 130 MB. Any interpreter will do: nothing in them is Python.
+cuda_packages() {
+  local folder=${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/cuda-12.9
+  if [ ! -e "$folder/complete" ]; then
+    rm -rf "$folder"
+    "$1" -m pip --disable-pip-version-check -q install --no-deps --only-binary :all: --target "$folder" \
+      nvidia-cuda-nvcc-cu12==12.9.86 nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79 \
+      nvidia-nvfatbin-cu12==12.9.82 >&2 || return
+    touch "$folder/complete"
+  fi
+  echo "$folder/nvidia"
+}
+
+# configure_soft_gpus PRESET: with emulated GPUs. They take the headers of a CUDA toolkit, or else of the packages that
+# wheels are made with; where there are neither, the build has no emulated GPUs.
+configure_soft_gpus() {
+  local venv=${UCCL_P2P_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/venv} packages
+  cmake --preset "$1" || return
+  if has_soft_gpus "$1" >/dev/null; then return 0; fi
+  if { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } && packages=$(cuda_packages "$venv/bin/python"); then
+    cmake --preset "$1" "-DP2P_CUDA_PACKAGES=$packages"
+  fi
+}
+
+# has_soft_gpus PRESET: whether its build, which was configured, has emulated GPUs; says what is missing if not.
 has_soft_gpus() {
   if cmake --build "build/$1" --target help | grep '^softgpu_tests: ' >/dev/null; then return 0; fi
-  echo "softgpu: skipped: there are no headers of a CUDA toolkit"
+  echo "softgpu: skipped: CUDA's headers are missing: no toolkit of 12.3 or newer, and no nvidia-cuda-runtime-cu12 from PyPI"
   return 1
 }
 

@@ -43,7 +43,7 @@ run_ctest() {
 # What CTest runs; then what else there is of that build: GPU tests, micro benchmarks, each header by itself.
 build_release() { cmake --preset release -DP2P_LONE_PROGRAMS=OFF -DP2P_BENCH=OFF && cmake --build build/release; }
 build_release_rest() { cmake --preset release && cmake --build --preset release; }
-build_dev() { cmake --preset dev && cmake --build --preset dev; }
+build_dev() { configure_soft_gpus dev && cmake --build --preset dev; }
 build_python() { scripts/test_python.sh --install; }
 build_tsan() { cmake --preset tsan && cmake --build --preset tsan; }
 # While the tests of others wait.

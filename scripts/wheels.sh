@@ -37,23 +37,6 @@ environment() {
   echo "$folder/bin"
 }
 
-# cuda_packages: the folder of the CUDA 12 that the wheels get, for -DP2P_CUDA_PACKAGES; fetched once. Says nothing if
-# CUDACXX names another one.
-cuda_packages() {
-  local folder
-  if [ -n "${CUDACXX:-}" ]; then return; fi
-  folder=${XDG_CACHE_HOME:-$HOME/.cache}/uccl_p2p/cuda-12.9
-  if [ ! -e "$folder/complete" ]; then
-    rm -rf "$folder"
-    # Any interpreter's pip: nothing in them is Python.
-    python -m pip --disable-pip-version-check -q install --no-deps --only-binary :all: --target "$folder" \
-      nvidia-cuda-nvcc-cu12==12.9.86 nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79 \
-      nvidia-nvfatbin-cu12==12.9.82 >&2
-    touch "$folder/complete"
-  fi
-  echo "$folder/nvidia"
-}
-
 # wheel PYTHON FOLDER: builds one, and has auditwheel look whether it fits the systems that it is to be for. OpenSSL's
 # code goes inside, since systems differ in what they have. Warnings are errors and the build folder is as deep as in the
 # presets, so that the compiler cache has what these compiled.
@@ -63,7 +46,8 @@ wheel() {
   temporary=$(mktemp -d)
   trap 'rm -rf "$temporary"' EXIT
   export PATH=$bin:$PATH
-  packages=$(cuda_packages)
+  packages= # with CUDACXX that toolkit
+  if [ -z "${CUDACXX:-}" ]; then packages=$(cuda_packages python); fi
   python -m build --wheel --no-isolation --outdir "$temporary" -Cbuild-dir='build/wheel-{wheel_tag}' \
     -Ccmake.define.OPENSSL_USE_STATIC_LIBS=ON -Ccmake.define.P2P_WERROR=ON -Ccmake.define.P2P_CUDA_PACKAGES="$packages" .
   auditwheel repair --plat "manylinux_2_34_$(uname -m)" --only-plat --wheel-dir "$2" "$temporary"/*.whl
