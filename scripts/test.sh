@@ -9,12 +9,12 @@
 #   large     transfers of over 4 GiB, and what CTest knows of the checks, by the build of `release`
 #   dev       all of `release` with the address and undefined-behaviour sanitizers
 #   tsan      tests with threads of their own, with the thread sanitizer
+#   softgpu_address  what needs GPUs, on emulated ones, by the build of `dev`
 #   lint      layers, sizes, pages, format, spelling, shell, Doxygen; clang: warnings, thread safety, clang-tidy
 #   fuzz      every fuzzer for FUZZ_SECONDS (60; among all parts 20), from the committed corpus
 #   NAME      scripts/test_NAME.sh
 # Besides, not yet in `all`:
-#   softgpu_address  what needs GPUs, on emulated ones, by the build of `dev`
-#   softgpu_thread   the same with the thread sanitizer, by a build of its own
+#   softgpu_thread   softgpu_address with the thread sanitizer, by a build of its own
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source-path=SCRIPTDIR
@@ -129,7 +129,7 @@ case ${parts[*]} in
     scripts/setup.sh test || exit 1
     export FUZZ_SECONDS=${FUZZ_SECONDS:-20}
     # In the order of their builds, which go on meanwhile: first what the build of `release` is for.
-    others=(large netns tcpx rdma chaos stacks dev fuzz wheel tsan)
+    others=(large netns tcpx rdma chaos stacks dev softgpu_address fuzz wheel tsan)
     for script in scripts/test_*.sh; do
       name=${script#scripts/test_}
       name=${name%.sh}
