@@ -7,14 +7,11 @@
 #   python    of `test`: the Python package's tests
 #   nixl      of `test`: the NIXL backend's
 #   large     transfers of over 4 GiB, and what CTest knows of the checks, by the build of `release`
-#   dev       all of `release` with the address and undefined-behaviour sanitizers
-#   tsan      tests with threads of their own, with the thread sanitizer
-#   softgpu_address  what needs GPUs, on emulated ones, by the build of `dev`
+#   dev       all of `release` with the address and undefined-behaviour sanitizers, and what needs GPUs, on emulated ones
+#   tsan      tests with threads of their own, and what needs GPUs, with the thread sanitizer
 #   lint      layers, sizes, pages, format, spelling, shell, Doxygen; clang: warnings, thread safety, clang-tidy
 #   fuzz      every fuzzer for FUZZ_SECONDS (60; among all parts 20), from the committed corpus
 #   NAME      scripts/test_NAME.sh
-# Besides, not yet in `all`:
-#   softgpu_thread   softgpu_address with the thread sanitizer, by a build of its own
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source-path=SCRIPTDIR
@@ -45,7 +42,7 @@ build_release() { cmake --preset release -DP2P_LONE_PROGRAMS=OFF -DP2P_BENCH=OFF
 build_release_rest() { cmake --preset release && cmake --build --preset release; }
 build_dev() { configure_soft_gpus dev && cmake --build --preset dev; }
 build_python() { scripts/test_python.sh --install; }
-build_tsan() { cmake --preset tsan && cmake --build --preset tsan; }
+build_tsan() { configure_soft_gpus tsan && cmake --build --preset tsan; }
 # While the tests of others wait.
 build_lint() { cmake --preset lint && scripts/lint.sh build/lint; }
 build_aarch64() { scripts/test_aarch64.sh; }
@@ -57,10 +54,8 @@ part_large() {
     P2P_FLOOD_PEERS=3000 build/release/tests/integration/load_integration_test --gtest_brief=1 --gtest_filter='*HalfOpen*' &&
     P2P_WEIGHTS_SEEDS=60 build/release/tests/weights/weights_move_test --gtest_brief=1 --gtest_filter='*Random*:*Killed*'
 }
-part_dev() { run_ctest dev -LE 'lint|slow|softgpu'; }
-part_tsan() { fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow'; }
-part_softgpu_address() { ! has_soft_gpus dev || run_ctest dev -L softgpu; }
-part_softgpu_thread() { SOFTGPU_PRESET=softgpu-thread fixed_addresses scripts/softgpu.sh 1 60; }
+part_dev() { has_soft_gpus dev; run_ctest dev -LE 'lint|slow'; }
+part_tsan() { has_soft_gpus tsan; fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow'; }
 part_lint() { cat build/logs/build_lint.log; }
 part_aarch64() { cat build/logs/build_aarch64.log; }
 part_fuzz() { scripts/fuzz.sh; }
@@ -71,7 +66,7 @@ build_of() {
     release | dev | tsan | aarch64 | lint) echo "$1" ;;
     python | nixl) echo python ;;
     large | rdma | chaos | netns | tcpx) echo release_rest ;;
-    fuzz | softgpu_address) echo dev ;;
+    fuzz) echo dev ;;
   esac
 }
 
@@ -129,7 +124,7 @@ case ${parts[*]} in
     scripts/setup.sh test || exit 1
     export FUZZ_SECONDS=${FUZZ_SECONDS:-20}
     # In the order of their builds, which go on meanwhile: first what the build of `release` is for.
-    others=(large netns tcpx rdma chaos stacks dev softgpu_address fuzz wheel tsan)
+    others=(large netns tcpx rdma chaos stacks dev fuzz wheel tsan)
     for script in scripts/test_*.sh; do
       name=${script#scripts/test_}
       name=${name%.sh}
