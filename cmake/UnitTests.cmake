@@ -31,22 +31,28 @@ if(P2P_SOFT_GPU)
   add_custom_target(softgpu_tests)
 endif()
 
-# What emulated GPUs leave out: GiB of memory, and with a sanitizer what tests do on one GPU that they also do between two.
+# What emulated GPUs leave out: GiB of memory, and with a sanitizer what tests do on one GPU, or by tcp, that
+# they also do between two by cuda_ipc.
 set(P2P_NO_SOFT_GPU "-*Gi[bg]a*byte*:CopierEnd.*")
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
-  string(APPEND P2P_NO_SOFT_GPU ":*same_gpu:PeerOnDevice/*/0")
+  string(APPEND P2P_NO_SOFT_GPU ":*same_gpu:*tcp_two_gpus:PeerOnDevice/*/0")
 endif()
 
 # p2p_soft_gpu_test(NAME PROGRAM [ARGUMENTS argument...] [ENVIRONMENT setting...]): softgpu.NAME, with two emulated GPUs;
-# where there are none, nothing. The target `softgpu_tests` builds the programs of all.
+# where there are none, nothing. The target `softgpu_tests` builds the programs of all. LONG: too long for every run of
+# the thread sanitizer; those have the label softgpu_long there, and scripts/softgpu.sh runs them.
 function(p2p_soft_gpu_test name program)
   if(NOT P2P_SOFT_GPU)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "ARGUMENTS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "LONG" "" "ARGUMENTS;ENVIRONMENT")
+  set(label softgpu)
+  if(P2P_THREADS_ONLY AND (arg_LONG OR name MATCHES "^(copy|digester|unpacker|cuda_ipc|tcp_device_memory)_test$"))
+    set(label softgpu_long)
+  endif()
   add_dependencies(softgpu_tests ${program})
   add_test(NAME softgpu.${name} COMMAND ${program} ${arg_ARGUMENTS})
-  set_tests_properties(softgpu.${name} PROPERTIES TIMEOUT 600 COST 100 LABELS softgpu
+  set_tests_properties(softgpu.${name} PROPERTIES TIMEOUT 600 COST 100 LABELS ${label}
     ENVIRONMENT "SOFTGPU_DEVICES=2;UCCL_P2P_LOG_LEVEL=error;${arg_ENVIRONMENT}")
 endfunction()
 

@@ -55,7 +55,7 @@ part_large() {
     P2P_WEIGHTS_SEEDS=60 build/release/tests/weights/weights_move_test --gtest_brief=1 --gtest_filter='*Random*:*Killed*'
 }
 part_dev() { has_soft_gpus dev; run_ctest dev -LE 'lint|slow'; }
-part_tsan() { has_soft_gpus tsan; fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow'; }
+part_tsan() { has_soft_gpus tsan; fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow|softgpu_long'; }
 part_lint() { cat build/logs/build_lint.log; }
 part_aarch64() { cat build/logs/build_aarch64.log; }
 part_fuzz() { scripts/fuzz.sh; }

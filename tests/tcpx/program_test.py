@@ -44,14 +44,14 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def pair(command, *arguments, server=(), plugin=None, **settings):
-    """A server and a client; both as they ended, the server's output first."""
+def pair(command, *arguments, server=(), plugin=None, both_fail=False, **settings):
+    """A server and a client; both as they ended, the server's output first. It is killed where the client alone can fail."""
     port = str(free_port())
     common = ["--plugin", plugin or PLUGIN, "--port", port]
     with subprocess.Popen([TCPX, command, "server", *common, *server], env=environment(settings), text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as serving:
         client = run(command, "client", "127.0.0.1", *common, *arguments, **settings)
-        if client.returncode != 0:
+        if client.returncode != 0 and not both_fail:
             serving.kill()
         output, _ = serving.communicate(timeout=60)
     return serving.returncode, output, client
@@ -247,7 +247,8 @@ class Gpus(unittest.TestCase):
 
     def test_accepts_are_refused_instead(self):
         with receive_manager() as folder:
-            served = pair("transfer", "--gpu", "0", server=["--gpu", "0"], plugin=SHY_PLUGIN, **self.settings(folder))
+            served = pair("transfer", "--gpu", "0", server=["--gpu", "0"], plugin=SHY_PLUGIN, both_fail=True,
+                          **self.settings(folder))
         code, output, client = served
         self.assertEqual((code, client.returncode), (1, 1))
         self.assertIn("RxDM has no pool of the GPU", output)
