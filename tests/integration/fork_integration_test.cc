@@ -134,7 +134,7 @@ bool child_has(const Descriptors& parents) {
              std::array<char, 128> name{};
              std::array<char, 64> link{};
              std::snprintf(link.data(), link.size(), "/proc/self/fd/%d", fd);
-             static_cast<void>(::readlink(link.data(), name.data(), name.size() - 1));
+             if (::readlink(link.data(), name.data(), name.size() - 1) < 0) name = {"unnamed"};
              if (is_a_lookup(fd, name.data())) continue;
              ++wrong;
              std::fprintf(stderr, "descriptor %d: %s (%s)\n", fd, has ? "kept" : "lost", name.data());

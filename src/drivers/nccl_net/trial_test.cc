@@ -17,13 +17,13 @@ int pipe_ends[2];
 TEST(ChildProcess, IsWaitedForThroughSignalsOfTheProgram) {
   ASSERT_EQ(::pipe(pipe_ends), 0);
   const auto before = std::signal(SIGALRM, [](int /*signal*/) {
-    if (++alarms == 20) static_cast<void>(::write(pipe_ends[1], "", 1));
+    if (++alarms == 20 && ::write(pipe_ends[1], "", 1) != 1) std::abort();
   });
   const itimerval often{.it_interval = {0, 1000}, .it_value = {0, 1000}};
   ASSERT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
   const auto end = run_in_child(std::chrono::minutes{1}, [] {
     char byte = 0;
-    static_cast<void>(::read(pipe_ends[0], &byte, 1));
+    if (::read(pipe_ends[0], &byte, 1) != 1) std::abort();
   });
   const itimerval never{};
   ::setitimer(ITIMER_REAL, &never, nullptr);
