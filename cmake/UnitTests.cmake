@@ -52,7 +52,7 @@ function(p2p_soft_gpu_test name program)
   endif()
   add_dependencies(softgpu_tests ${program})
   add_test(NAME softgpu.${name} COMMAND ${program} ${arg_ARGUMENTS})
-  set_tests_properties(softgpu.${name} PROPERTIES TIMEOUT 600 COST 100 LABELS ${label}
+  set_tests_properties(softgpu.${name} PROPERTIES TIMEOUT 1200 COST 100 LABELS ${label}
     ENVIRONMENT "SOFTGPU_DEVICES=2;UCCL_P2P_LOG_LEVEL=error;${arg_ENVIRONMENT}")
 endfunction()
 
