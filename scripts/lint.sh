@@ -52,8 +52,8 @@ check docs python3 scripts/check_docs.py
 check format check_format
 check spelling check_spelling
 check shell check_shell
+check pages scripts/docs.py
 if ! $texts; then
-  check pages scripts/docs.py
   check clang-tidy python3 scripts/tidy.py "$build"
 fi
 if [ ${#failed[@]} -ne 0 ]; then
