@@ -32,10 +32,10 @@ if(P2P_SOFT_GPU)
 endif()
 
 # What emulated GPUs leave out: GiB of memory, and with a sanitizer what tests do on one GPU, or by tcp, that
-# they also do between two by cuda_ipc.
-set(P2P_NO_SOFT_GPU "-*Gi[bg]a*byte*:CopierEnd.*")
+# they also do between two by cuda_ipc, and by the best route what they also do by its transport.
+set(P2P_NO_SOFT_GPU "-*Gi??byte*:CopierEnd.*")
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
-  string(APPEND P2P_NO_SOFT_GPU ":*same_gpu:*tcp_two_gpus:PeerOnDevice/*/0")
+  string(APPEND P2P_NO_SOFT_GPU ":*same_gpu:*tcp_two_gpus:PeerOnDevice/*/0:Over/GpuToHost.*/best")
 endif()
 
 # p2p_soft_gpu_test(NAME PROGRAM [ARGUMENTS argument...] [ENVIRONMENT setting...]): softgpu.NAME, with two emulated GPUs;
