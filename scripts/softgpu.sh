@@ -19,16 +19,14 @@ failed=0
 ctest --test-dir "build/$preset" -L softgpu -j $((2 * $(nproc))) --output-on-failure || failed=1
 
 chaos=build/$preset/tests/chaos/chaos
-kinds=(cuda_cuda cuda_pooled mapped_mapped mapped_private private_cuda pooled_private cuda_host private_host)
+# Those that CTest has, each with one of the runs.
+mapfile -t settings < <(ctest --test-dir "build/$preset" -N -R '^softgpu\.chaos\.' | sed -n 's/.*softgpu\.chaos\.[a-z]*\.//p')
+((${#settings[@]})) || { echo "softgpu: no test of chaos" >&2; exit 1; }
 seed=${1:-$((RANDOM * 32768 + RANDOM))}
 end=$((SECONDS + ${2:-60}))
 while ((SECONDS < end)); do
   for run in kill cancel stop leave; do
-    for kind in "${kinds[@]}"; do
-      for transport in best tcp; do
-        "$chaos" "$run" "${transport}_$kind" "$seed" 1000 3 || failed=1
-      done
-    done
+    for setting in "${settings[@]}"; do "$chaos" "$run" "$setting" "$seed" 1000 3 || failed=1; done
   done
   seed=$((seed + 1))
 done
