@@ -1,9 +1,6 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/channels/lane_negotiation.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "base/error.h"
 #include "base/log.h"
 
@@ -15,7 +12,7 @@ void LaneNegotiation::share() {
 }
 
 void LaneNegotiation::offer(ChannelPool::Setup setup) {
-  channels_ = std::make_unique<ChannelPool>(std::move(setup));
+  channels_ = std::make_unique<ChannelPool>(std::move(setup), after_.ending);
   auto addresses = channels_->open();
   if (addresses) {
     on(LaneEvent::kOffer);
@@ -37,7 +34,7 @@ void LaneNegotiation::take(const wire::ChannelOffer& offer, ChannelPool::Setup s
 }
 
 Status LaneNegotiation::answer(const wire::ChannelOffer& offer, ChannelPool::Setup setup) {
-  channels_ = std::make_unique<ChannelPool>(std::move(setup));
+  channels_ = std::make_unique<ChannelPool>(std::move(setup), after_.ending);
   auto addresses = channels_->answer(offer.addresses);
   if (!addresses) {
     send_(wire::ChannelAnswer{name_, addresses.error().message, {}});
@@ -95,9 +92,9 @@ void LaneNegotiation::take(const wire::ChannelsReady& ready) {
 }
 
 void LaneNegotiation::reconcile() {
-  const ChannelPool::News news = channels_->reconcile(ChannelPool::Clock::now());
-  if (news == ChannelPool::News::kLost) return give_up(channels_->why());
-  if (news != ChannelPool::News::kServing || state_ != LaneState::kConnecting) return;
+  channels_->reconcile(ChannelPool::Clock::now());
+  if (channels_->lost() && !is_given_up(state_)) return give_up(channels_->why());
+  if (!channels_->serves() || state_ != LaneState::kConnecting) return;
   on(LaneEvent::kUp);
   send_(wire::ChannelsReady{name_, ""});
   if (settled()) open_route();
@@ -116,7 +113,7 @@ void LaneNegotiation::give_up(const Error& why) {
   if (tells || !is_decided(state_)) send_(wire::ChannelsReady{name_, why.message});
   on(LaneEvent::kGiveUp);
   if (channels_) {
-    if (!channels_->ended()) channels_->clear(after_.ending);
+    if (!channels_->ended()) channels_->clear();
     after_.given_up.emplace_back(channels_->lane(), why);
   }
   router_.close(transport_, why);
@@ -143,10 +140,7 @@ void LaneNegotiation::add_to(Stats& stats) const {
 }
 
 std::unique_ptr<ChannelPool> LaneNegotiation::end() {
-  if (channels_) {
-    channels_->clear(after_.ending);
-    std::ranges::move(channels_->take_trash(), std::back_inserter(after_.ending));
-  }
+  if (channels_) channels_->clear();
   state_ = LaneState::kUnshared;
   peer_said_ = PeerSaid::kNothing;
   return std::move(channels_);

@@ -18,7 +18,7 @@ namespace p2p::engine {
 
 /// What came of lanes under their owner's mutex, for the owner to see to once it is free.
 struct LaneAftermath {
-  std::vector<std::shared_ptr<ChannelRunner>> ending;             ///< to be stopped
+  ChannelPool::Runners ending;                                    ///< to be stopped
   std::vector<std::pair<std::shared_ptr<Lane>, Error>> given_up;  ///< what waits there goes over others
   bool changed = false;                                           ///< a lane got further
 };

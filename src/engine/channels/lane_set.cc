@@ -2,7 +2,6 @@
 #include "engine/channels/lane_set.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -259,11 +258,6 @@ void LaneSet::sweep() {
   {
     MutexLock lock(mutex_);
     std::swap(after, after_);
-    for (const LaneNegotiation& lane : lanes_) {
-      if (lane.channels() != nullptr) {
-        std::ranges::move(lane.channels()->take_trash(), std::back_inserter(after.ending));
-      }
-    }
     if (closed_) after.changed = false;
   }
   const Error error{ErrorCode::kPeerGone, "the channel was given up"};
@@ -278,7 +272,7 @@ void LaneSet::sweep() {
 // Of several who close at once each stops all channels: none may go on before they have ended.
 void LaneSet::close(const Error& error) {
   std::vector<std::unique_ptr<ChannelPool>> sets;
-  std::vector<std::shared_ptr<ChannelRunner>> ending;
+  ChannelPool::Runners ending;
   {
     MutexLock lock(mutex_);
     closed_ = true;
@@ -316,12 +310,11 @@ void LaneSet::add_to(Stats& stats) const {
   for (const LaneNegotiation& lane : lanes_) lane.add_to(stats);
 }
 
-std::vector<std::shared_ptr<ChannelRunner>> LaneSet::runners() const {
-  std::vector<std::shared_ptr<ChannelRunner>> runners;
+ChannelPool::Runners LaneSet::runners() const {
+  ChannelPool::Runners runners;
   MutexLock lock(mutex_);
   for (const LaneNegotiation& lane : lanes_) {
-    if (lane.channels() == nullptr) continue;
-    lane.channels()->for_each([&](const auto& runner) { runners.push_back(runner); });
+    if (lane.channels() != nullptr) lane.channels()->add_to(runners);
   }
   return runners;
 }

@@ -82,7 +82,7 @@ class LaneSet : public std::enable_shared_from_this<LaneSet> {
   const std::shared_ptr<Fence>& fence() const { return fence_; }
 
  private:
-  std::vector<std::shared_ptr<ChannelRunner>> runners() const;
+  ChannelPool::Runners runners() const;
   LaneNegotiation* find(const std::string& transport) P2P_REQUIRES(mutex_);
   ChannelPool::Setup setup_of(const LaneNegotiation& lane) P2P_REQUIRES(mutex_);
   void reconcile(LaneNegotiation& lane) P2P_REQUIRES(mutex_);
