@@ -23,11 +23,6 @@ PARAMETERS_HARD = 6
 CLASS_SOFT, CLASS_HARD = 300, 400
 PRODUCT = ("include/", "src/", "softnet/", "nixl/", "weights/", "python/src/", "tools/")
 
-# Classes over the limit, with the most lines that they may have. The table may only shrink.
-LARGE_CLASSES = {
-    "p2p::engine::ChannelPool": 560,
-}
-
 # Signatures that a foreign ABI dictates.
 FOREIGN_SIGNATURES = ("src/drivers/nccl_net/", "src/drivers/verbs/", "softnet/", "include/tcpx/interface.h",
                       "src/tcpx/interface.cc", "tests/tcpx/shy_plugin.cc", "nixl/",
@@ -158,17 +153,12 @@ def check_file(root, path):
     yield from (check_python if path.endswith(".py") else check_cxx)(path, text)
 
 
-def check_classes(sizes, exceptions):
+def check_classes(sizes):
     """Yields (class, what, whether it is an error)."""
     for name, size in sorted(sizes.items()):
-        allowed = exceptions.get(name, CLASS_HARD)
-        if size > allowed:
-            yield name, f"has {size} lines with its methods, and may have {allowed}", True
-        elif size > CLASS_SOFT:
-            yield name, f"has {size} lines with its methods (soft {CLASS_SOFT}, hard {CLASS_HARD})", False
-    for name in sorted(exceptions):
-        if sizes.get(name, 0) <= CLASS_HARD:
-            yield name, "is within the limit: take it out of LARGE_CLASSES", True
+        if size > CLASS_SOFT:
+            what = f"has {size} lines with its methods (soft {CLASS_SOFT}, hard {CLASS_HARD})"
+            yield name, what, size > CLASS_HARD
 
 
 def sizes_of_classes(root, paths):
@@ -189,8 +179,7 @@ def main():
         for line, what, soft, hard, is_error in check_file(root, path):
             errors += is_error
             print(f"{path}:{line}: {'error' if is_error else 'remark'}: {what} (soft {soft}, hard {hard})")
-    exceptions = LARGE_CLASSES if root == HERE else {}
-    for name, what, is_error in check_classes(sizes_of_classes(root, paths), exceptions):
+    for name, what, is_error in check_classes(sizes_of_classes(root, paths)):
         errors += is_error
         print(f"{name}: {'error' if is_error else 'remark'}: {what}")
     print(f"sizes: {len(paths)} files, {errors} over a hard limit")
