@@ -20,12 +20,12 @@ def _kept():
 @pytest.fixture
 def other(_kept):
     """A second process, kept between tests; each test makes its own agents there."""
-    if _kept and (_kept[-1].waiting or not _kept[-1].process.is_alive()):
+    if _kept and not _kept[-1].idle:
         _kept.pop().kill()
     if not _kept:
         _kept.append(Other())
     yield _kept[-1]
-    if _kept[-1].process.is_alive() and not _kept[-1].waiting:
+    if _kept[-1].idle:
         _kept[-1].run("close")
 
 

@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from driven_process import DrivenProcess
 
 from uccl import p2p
 
 # scripts/rdma_vm.sh says that everything takes some ten times longer there.
 REPLY_SECONDS = 180.0 if os.environ.get("P2P_SLOW_MACHINE") else 30.0
-_SPAWN = multiprocessing.get_context("spawn")
 
 
 def _state_at(path: Path) -> str | None:
@@ -117,66 +114,11 @@ class Worker:
         return os.getpid()
 
 
-def _serve(pipe: Any, make: Any) -> None:
-    # The terminal's Ctrl-C is the test runner's.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker = make()
-    while True:
-        try:
-            number, method, arguments, keywords = pipe.recv()
-        except EOFError:
-            return
-        try:
-            pipe.send((number, True, getattr(worker, method)(*arguments, **keywords)))
-        except Exception:  # noqa: BLE001 - the test shows it
-            pipe.send((number, False, traceback.format_exc()))
-
-
-class Other:
-    """The handle on a second process. ``other.memory(...)`` and so on run there; ``begin`` and ``result`` in halves."""
+class Other(DrivenProcess):
+    """The handle on a second process: ``other.memory(...)`` and so on run there."""
 
     def __init__(self, make: Any = Worker) -> None:
-        self._begun = self._answered = 0
-        self._pipe, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_serve, args=(theirs, make), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    @property
-    def idle(self) -> bool:
-        """Whether every call was answered: a test that failed may have left one waiting."""
-        return self.process.is_alive() and self._begun == self._answered
-
-    def begin(self, method: str, *arguments: Any, **keywords: Any) -> None:
-        self._begun += 1
-        self._pipe.send((self._begun, method, arguments, keywords))
-
-    def result(self, seconds: float = REPLY_SECONDS) -> Any:
-        """The answer to the latest call."""
-        assert self._pipe.poll(seconds), "the other process does not answer"
-        self._answered, ok, value = self._pipe.recv()
-        assert self._answered == self._begun
-        assert ok, value
-        return value
-
-    def run(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        self.begin(method, *arguments, **keywords)
-        return self.result()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *arguments, **keywords: self.run(name, *arguments, **keywords)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join(REPLY_SECONDS)
-
-    def stop(self) -> None:
-        self._pipe.close()
-        self.process.join(5)
-        if self.process.is_alive():
-            self.kill()
+        super().__init__(make, REPLY_SECONDS)
 
 
 class Pair:
