@@ -88,7 +88,7 @@ FOREIGN = (
     (r"hwloc.*", ("src/drivers/topology/",)),
     (r"nccl.*\.h", ("src/drivers/nccl_net/",)),
     (r"spdlog/.*", ("src/base/log.cc",)),
-    (r"xxhash.h", ("src/base/block_digest.cc", "src/kernels/xxh3_test.cc", "tests/softgpu/")),
+    (r"xxhash.h", ("src/base/block_digest.cc", "src/base/block_hash", "src/kernels/xxh3_test.cc", "tests/softgpu/")),
     (r"fmt/.*", ("src/", "tools/", "softnet/", "nixl/", "tests/", "bench/", "fuzz/")),
     (r"gtest/.*|gmock/.*", ("tests/", "_test.cc", "_testing.h", "_pair.h")),
     (r"benchmark/.*", ("bench/",)),

@@ -7,10 +7,9 @@
 #include <span>
 #include <vector>
 
-namespace p2p {
+#include "base/block_hash.h"
 
-/// Bytes of a block of a digest.
-inline constexpr std::size_t kDigestBlock = 4096;
+namespace p2p {
 
 /// The digest of `size` bytes whose blocks have these digests. See p2p/digest.h.
 std::uint64_t digest_of_blocks(std::span<const std::uint64_t> blocks, std::uint64_t size);
@@ -19,9 +18,17 @@ std::uint64_t digest_of_blocks(std::span<const std::uint64_t> blocks, std::uint6
 class BlockDigest {
  public:
   void add(std::span<const std::byte> bytes);
+
+  /// Of memory that may have become bad. False: it has, and the digest is of no use.
+  bool add_guarded(std::span<const std::byte> bytes);
+
+  /// Those of the blocks so far; the last one is filled up, and nothing may be added any more.
+  std::span<const std::uint64_t> blocks();
   std::uint64_t value();
 
  private:
+  template <class Hash, class Copy>
+  bool add_by(std::span<const std::byte> bytes, Hash hash, Copy copy);
   void end_part();
 
   std::vector<std::uint64_t> blocks_;

@@ -4,7 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <random>
+#include <vector>
+
+#include "support/memory.h"
 
 namespace p2p {
 namespace {
@@ -30,6 +35,38 @@ TEST(BlockDigest, IsTheSameHoweverTheBytesCome) {
     EXPECT_EQ(digest.value(), expected) << "in parts of " << most << " bytes at most";
   }
 }
+
+TEST(BlockDigest, OfMemoryThatMayBeBadIsTheSame) {
+  testing::Pages pages(5 * kDigestBlock);
+  testing::fill(pages.bytes(), 3);
+  const auto guarded = [&](std::size_t first, std::size_t size) -> std::optional<std::uint64_t> {
+    BlockDigest digest;
+    if (!digest.add_guarded(pages.part(0, first)) || !digest.add_guarded(pages.part(first, size - first))) {
+      return std::nullopt;
+    }
+    return digest.value();
+  };
+  for (const std::size_t first : {std::size_t{0}, std::size_t{1}, kDigestBlock, 2 * kDigestBlock + 17}) {
+    EXPECT_EQ(guarded(first, pages.bytes().size()), whole(pages.bytes())) << first;
+  }
+  const std::uint64_t good = whole(pages.part(0, 4 * kDigestBlock));
+  testing::spoil(pages.part(4 * kDigestBlock, kDigestBlock), testing::Bad::kProtected);
+  EXPECT_EQ(guarded(17, 4 * kDigestBlock), good);
+  EXPECT_EQ(guarded(17, 4 * kDigestBlock + 1), std::nullopt) << "a part";
+  EXPECT_EQ(guarded(kDigestBlock, 5 * kDigestBlock), std::nullopt) << "a whole block";
+}
+
+#if defined(__x86_64__)
+TEST(BlockHash, IsTheSameByWhateverInstructions) {
+  if (__builtin_cpu_supports("avx2") == 0) GTEST_SKIP() << "this processor has no AVX2";
+  std::vector<std::byte> bytes(3 * kDigestBlock);
+  testing::fill(bytes, 9);
+  std::array<std::uint64_t, 3> any{}, wide{};
+  hash_blocks_by_any(bytes.data(), any.size(), any.data());
+  hash_blocks_by_avx2(bytes.data(), wide.size(), wide.data());
+  EXPECT_EQ(any, wide);
+}
+#endif
 
 TEST(BlockDigest, TellsWhatDiffers) {
   std::vector<std::byte> bytes(3 * kDigestBlock);

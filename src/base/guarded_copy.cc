@@ -2,13 +2,16 @@
 #include "base/guarded_copy.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <csetjmp>
 #include <csignal>
+#include <cstdint>
 #include <type_traits>
 
 #include "base/safe_copy.h"
@@ -141,6 +144,29 @@ struct sigaction& handler_before(int fault) {
 
 std::atomic<bool> in_place{false};
 
+/// What a thread reads by guarded_read, and the way out.
+struct Reading {
+  std::uintptr_t begin;
+  std::uintptr_t end;
+  std::jmp_buf out;
+};
+
+// Each thread's, by pthread_getspecific: a handler may call that anywhere, also where the fault is not ours
+// and its thread never read. A thread_local may have to allocate there, with malloc's lock held, or be of the
+// kind for which a library that is loaded late may find no room.
+pthread_key_t reading_key;
+
+Reading* reading() { return static_cast<Reading*>(::pthread_getspecific(reading_key)); }
+
+// Where a thread goes on that met bad memory: as if the read had called it.
+[[noreturn]] void leave_reading() { std::longjmp(reading()->out, 1); }
+
+bool reads(const void* address) {
+  const Reading* const mine = reading();
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  return mine != nullptr && at >= mine->begin && at < mine->end;
+}
+
 /// To the program's own handler, as the system would have called it.
 void pass_on(int fault, siginfo_t* info, void* context) {
   const struct sigaction& before = handler_before(fault);
@@ -163,14 +189,23 @@ void on_fault(int fault, siginfo_t* info, void* context) {
   auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
   auto& at = machine.gregs[REG_RIP];
+  auto& stack = machine.gregs[REG_RSP];
+  constexpr int kInUse = 128;  // below the stack's end
+  constexpr int kReturn = 8;   // which a call would have put there
 #else
   auto& at = machine.pc;
+  auto& stack = machine.sp;
+  constexpr int kInUse = 0;
+  constexpr int kReturn = 0;
 #endif
   using Place = std::remove_reference_t<decltype(at)>;
   const auto begin = reinterpret_cast<Place>(&p2p_copy);
   const auto end = reinterpret_cast<Place>(&p2p_copy_failed);
   if (info->si_code > 0 && at >= begin && at < end) {
     at = end;
+  } else if (info->si_code > 0 && reads(info->si_addr)) {
+    at = reinterpret_cast<Place>(&leave_reading);
+    stack = (stack - kInUse) / 16 * 16 - kReturn;
   } else {
     pass_on(fault, info, context);
   }
@@ -191,6 +226,7 @@ bool put_in_place() {
   if (::dladdr(reinterpret_cast<void*>(&on_fault), &library) != 0) {
     ::dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
   }
+  if (::pthread_key_create(&reading_key, nullptr) != 0) return false;
   for (const int fault : kFaults) {
     struct sigaction& before = handler_before(fault);
     if (::sigaction(fault, nullptr, &before) != 0) return false;
@@ -287,6 +323,22 @@ std::optional<bool> guarded_touch(void* to, std::size_t bytes) {
   if (!holds()) return std::nullopt;
   if (bytes == 0) return true;
   return p2p_touch(to, pages(bytes), static_cast<std::byte*>(to) + bytes - 1) != 0;
+}
+
+std::optional<bool> guarded_read(std::span<const std::byte> bytes, void (*read)(void* argument),
+                                 void* argument) {
+  if (!holds()) return std::nullopt;
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  Reading mine{begin, begin + bytes.size(), {}};
+  if (::pthread_setspecific(reading_key, &mine) != 0) return std::nullopt;
+  const bool good = setjmp(mine.out) == 0;  // NOLINT(*-err52-cpp): nothing is owned on the way
+  if (good) {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    read(argument);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  ::pthread_setspecific(reading_key, nullptr);
+  return good;
 }
 
 void look_after_guard() {

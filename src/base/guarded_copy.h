@@ -9,7 +9,8 @@
 
 /// Copies to and from memory of the program, which may have become bad since it was registered. Bad memory is
 /// an answer, as with base/safe_copy.h, at the price of memcpy: a handler of SIGSEGV and SIGBUS leads out of
-/// the one routine that copies. All other faults go to the handlers that the program had before.
+/// the one routine that copies, and out of `guarded_read`. All other faults go to the handlers that the
+/// program had before.
 namespace p2p {
 
 /// False if either is bad there; some of the bytes may have been copied then. Any thread.
@@ -26,6 +27,12 @@ std::size_t guarded_scatter(std::span<const iovec> to, const std::byte* from, st
 /// is bad. Nothing: the system has to look. Costs a fifth of what that takes.
 std::optional<bool> guarded_look(const void* from, std::size_t bytes);
 std::optional<bool> guarded_touch(void* to, std::size_t bytes);
+
+/// Has `read(argument)` read these bytes where they lie. It may be left at any of them, so it holds no lock,
+/// owns nothing, and reads nothing by this. False: some of them are bad, and it was left. Nothing: it was not
+/// called, since the handler is not in place.
+std::optional<bool> guarded_read(std::span<const std::byte> bytes, void (*read)(void* argument),
+                                 void* argument);
 
 /// Looks whether the program has put other handlers in place since. They are left alone, and the system
 /// copies as long as they are there, at half the rate. Costs two calls of the system.

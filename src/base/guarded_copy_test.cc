@@ -14,6 +14,7 @@
 #include "base/thread.h"
 #include "support/memory.h"
 #include "support/process.h"
+#include "support/sanitizer.h"
 
 namespace p2p {
 namespace {
@@ -36,17 +37,6 @@ bool tells(Bad how) {
 void fault() { *static_cast<volatile char*>(nullptr) = 1; }
 
 extern "C" void take_and_leave(int) { ::_exit(7); }
-
-// The first of all: in this process none is in place yet.
-TEST(GuardedCopy, OtherFaultsGoToTheHandlerThatWasThereBefore) {
-  const ProcessEnd end = in_child([] {
-    ::signal(SIGSEGV, take_and_leave);
-    if (!tells(Bad::kProtected)) return 1;
-    fault();
-    return 3;
-  });
-  EXPECT_EQ(end, ProcessEnd{.code = 7});
-}
 
 TEST(GuardedCopy, CopiesAnySizeFromAndToAnyByte) {
   std::vector<std::byte> from(5000);
@@ -98,15 +88,7 @@ TEST(GuardedCopy, SaysSoOnThreadsOfTheEngineAndOnManyAtOnce) {
   for (auto& thread : threads) thread.join();
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#if !defined(__has_feature)
-#define P2P_PLAIN 1
-#elif !__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer)
-#define P2P_PLAIN 1
-#endif
-#endif
-
-#ifdef P2P_PLAIN
+#if !defined(P2P_ASAN) && !defined(P2P_TSAN)
 TEST(GuardedCopy, OtherFaultsEndTheProcessAsBefore) {
   ProcessEnd end = in_child([] {
     if (!tells(Bad::kProtected)) return 1;
