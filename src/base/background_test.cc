@@ -65,6 +65,63 @@ TEST(Background, EndsWithTheTaskThatHasBegun) {
   releases.join();
 }
 
+TEST(Background, RunsAsManyTasksAtOnceAsItHasThreads) {
+  std::atomic<int> begun{0};
+  std::atomic<bool> let_go{false};
+  Background background("test", 3, 1ms);
+  for (int i = 0; i != 4; ++i) {
+    background.post([&] {
+      ++begun;
+      while (!let_go) std::this_thread::yield();
+    });
+  }
+  EXPECT_TRUE(eventually([&] { return begun == 3; })) << begun;
+  let_go = true;
+  EXPECT_TRUE(eventually([&] { return begun == 4; })) << begun;
+}
+
+TEST(Background, GoesOnAfterItsThreadsHaveWaitedInVain) {
+  std::atomic<int> done{0};
+  Background background("test", 2, 0ms);
+  for (int i = 2; i <= 100; i += 2) {
+    background.post([&] { ++done; });
+    background.post([&] { ++done; });
+    ASSERT_TRUE(eventually([&] { return done == i; }));
+  }
+}
+
+// Also where no thread has time for it, or none is left.
+TEST(BackgroundShare, CallsEachPartOnce) {
+  Background background("test", 3, 100ms);
+  std::atomic<bool> let_go{false};
+  for (const bool busy : {false, true}) {
+    for (int i = 0; busy && i != 3; ++i) {
+      background.post([&] {
+        while (!let_go) std::this_thread::yield();
+      });
+    }
+    for (const std::size_t parts : {0, 1, 2, 3, 1000}) {
+      std::vector<std::atomic<int>> calls(parts);
+      background.share(parts, [&](std::size_t part) { ++calls[part]; });
+      for (std::size_t i = 0; i != parts; ++i) ASSERT_EQ(calls[i], 1) << i << " of " << parts;
+    }
+  }
+  let_go = true;
+  background.stop();
+  int calls = 0;
+  background.share(3, [&](std::size_t) { ++calls; });
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(BackgroundShare, IsDoneByOtherThreadsToo) {
+  Background background("test", 2, 100ms);
+  std::atomic<int> present{0};
+  background.share(2, [&](std::size_t) {  // each waits for the other
+    ++present;
+    EXPECT_TRUE(eventually([&] { return present == 2; }));
+  });
+}
+
 TEST(Background, NeedsNoTask) { Background background("test"); }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct SessionVisitor {
   Status operator()(wire::RegionAnswer& m) const { return parts.imports->on(m); }
   Status operator()(wire::RegionRevoke& m) const { return parts.imports->on(m), Status{}; }
   Status operator()(wire::RegionRevoked& m) const { return parts.imports->answers().on(m), Status{}; }
-  Status operator()(wire::DigestQuery& m) const { return parts.imports->answers().on(m); }
+  Status operator()(wire::DigestQuery& m) const { return parts.imports->answers().on(std::move(m)); }
   Status operator()(wire::DigestAnswer& m) const { return parts.verifier->on(m); }
   Status operator()(wire::MessageBlock& m) const {
     PostUnlockActions actions;

@@ -203,7 +203,7 @@ Endpoint::~Endpoint() {
   implicit_read_only_.clear();
   context_->imports.stop();
   context_->answers.stop();
-  for (Background& one : context_->digesting) one.stop();
+  context_->digesting.stop();
   context_->watch.stop();
   for (const auto& worker : context_->workers) worker->stop();
   context_->workers.clear();  // they post to the reactor until they are gone

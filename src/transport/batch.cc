@@ -3,22 +3,42 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "transport/registration.h"
 
 namespace p2p {
 
-Status check_alive(const Batch& batch) {
-  // Segments of few regions take turns: each region is asked once, not each segment.
-  std::array<const Registration*, 8> asked{};
-  std::size_t next = 0;
+namespace {
+
+/// Segments of few regions take turns: each region is asked once, not each segment.
+class AliveCheck {
+ public:
+  void ask(const Registration* registration) {
+    if (!status || std::find(asked_.begin(), asked_.end(), registration) != asked_.end()) return;
+    asked_[next_++ % asked_.size()] = registration;
+    status = registration->check_alive();
+  }
+
   Status status;
-  batch.for_each_piece([&](const Segment& piece) {
-    if (!status || std::find(asked.begin(), asked.end(), piece.registration) != asked.end()) return;
-    asked[next++ % asked.size()] = piece.registration;
-    status = piece.registration->check_alive();
-  });
-  return status;
+
+ private:
+  std::array<const Registration*, 8> asked_{};
+  std::size_t next_ = 0;
+};
+
+}  // namespace
+
+Status check_alive(const Batch& batch) {
+  AliveCheck check;
+  batch.for_each_piece([&](const Segment& piece) { check.ask(piece.registration); });
+  return std::move(check.status);
+}
+
+Status check_alive(std::span<const Segment> pieces) {
+  AliveCheck check;
+  for (const Segment& piece : pieces) check.ask(piece.registration);
+  return std::move(check.status);
 }
 
 bool starts_on_device(const Batch& batch) {

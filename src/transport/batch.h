@@ -59,6 +59,9 @@ struct Batch {
 /// kNotFound if local memory of the batch was freed since it was registered (`Registration::check_alive`).
 Status check_alive(const Batch& batch);
 
+/// The same of pieces.
+Status check_alive(std::span<const Segment> pieces);
+
 /// True if local memory of the batch is on a device.
 bool starts_on_device(const Batch& batch);
 

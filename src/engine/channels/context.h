@@ -1,12 +1,11 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <utility>
+#include <span>
 #include <vector>
 
 #include "base/background.h"
@@ -39,13 +38,12 @@ struct Context {
   Background imports{"p2p-imports"};
   Background answers{"p2p-answers"};  ///< to peers that import
   std::shared_ptr<Digests> digests = std::make_shared<Digests>();
-  std::array<Background, wire::kMostDigestQueries> digesting{
-      {Background("p2p-digest0"), Background("p2p-digest1"), Background("p2p-digest2"),
-       Background("p2p-digest3")}};  ///< of what is verified, here and for peers
+  Background digesting{"p2p-digest", digest_threads(),
+                       kDigestLinger};  ///< what is verified, here and for peers
 
-  /// Digests of different queries are computed side by side. False: by nobody.
-  bool digest_later(std::uint64_t query, std::function<void()> task) {
-    return digesting[query % digesting.size()].post(std::move(task));
+  /// Computed by this thread and those for digests that are idle.
+  Result<std::uint64_t> digest(std::span<const Digests::Range> ranges) {
+    return digests->compute(ranges, &digesting);
   }
 
   const TransportList& transports() const { return regions->transports(); }

@@ -2,14 +2,16 @@
 #include "engine/memory/digests.h"
 
 #include <algorithm>
-#include <array>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/background.h"
 #include "base/block_digest.h"
 #include "base/error.h"
 #include "base/guarded_copy.h"
+#include "base/memory_guard.h"
+#include "base/mutex.h"
 #include "base/safe_copy.h"
 #include "base/underlying.h"
 #include "device/digester.h"
@@ -48,19 +50,7 @@ Status add_of_gpu(BlockDigest& digest, std::span<const std::byte> bytes, std::ve
   return {};
 }
 
-/// Of host memory that may have become bad: each block is copied before it is hashed, and stays in the cache.
-Status add_guarded(BlockDigest& digest, std::span<const std::byte> bytes) {
-  std::array<std::byte, kDigestBlock> block;  // NOLINT(*-member-init): written before it is read
-  for (auto rest = bytes; !rest.empty();) {
-    const std::size_t size = std::min(rest.size(), block.size());
-    if (!guarded_copy(block.data(), rest.data(), size)) {
-      return tl::unexpected(bad_memory("digest of", bytes.data(), bytes.size()));
-    }
-    digest.add(std::span(block).first(size));
-    rest = rest.subspan(size);
-  }
-  return {};
-}
+Error bad(const Range& range) { return bad_memory("digest of", range.bytes.data(), range.bytes.size()); }
 
 /// Of host memory and that of any GPUs, by this thread.
 Result<std::uint64_t> digest_here(std::span<const Range> ranges, bool guarded) {
@@ -71,7 +61,7 @@ Result<std::uint64_t> digest_here(std::span<const Range> ranges, bool guarded) {
     if (!on_host(range)) {
       added = add_of_gpu(digest, range.bytes, fetched);
     } else if (guarded) {
-      added = add_guarded(digest, range.bytes);
+      if (!digest.add_guarded(range.bytes)) added = tl::unexpected(bad(range));
     } else {
       digest.add(range.bytes);
     }
@@ -79,6 +69,68 @@ Result<std::uint64_t> digest_here(std::span<const Range> ranges, bool guarded) {
   }
   return digest.value();
 }
+
+/// Host memory that several threads hash: each share of it begins with a block.
+class Shares {
+ public:
+  explicit Shares(std::span<const Range> ranges) : ranges_(ranges) {
+    begins_.reserve(ranges.size());
+    for (const Range& range : ranges) {
+      begins_.push_back(bytes_);
+      bytes_ += range.bytes.size();
+    }
+    hashes_.resize((bytes_ + kDigestBlock - 1) / kDigestBlock);
+  }
+
+  std::size_t count() const { return (bytes_ + kShare - 1) / kShare; }
+
+  /// Any thread; different ones at a time.
+  void hash(std::size_t share) {
+    guard_memory(
+        "a digest", [&] { keep(hash_now(share)); },
+        [&] { keep(fail(ErrorCode::kSystem, "digest: {}", kOutOfMemory)); });
+  }
+
+  /// Once all are hashed.
+  Result<std::uint64_t> value() {
+    const MutexLock lock(mutex_);
+    if (!status_) return tl::unexpected(status_.error());
+    return digest_of_blocks(hashes_, bytes_);
+  }
+
+ private:
+  // Takes some 20 us: more than another thread takes to wake.
+  static constexpr std::uint64_t kShare = std::uint64_t{256} << 10;
+  static_assert(kShare % kDigestBlock == 0);
+
+  void keep(Status status) {
+    if (status) return;
+    const MutexLock lock(mutex_);
+    if (status_) status_ = std::move(status);
+  }
+
+  Status hash_now(std::size_t share) {
+    const std::uint64_t begin = share * kShare, end = std::min(begin + kShare, bytes_);
+    auto at = static_cast<std::size_t>(std::ranges::upper_bound(begins_, begin) - begins_.begin()) - 1;
+    BlockDigest digest;
+    for (std::uint64_t from = begin; from != end; ++at) {
+      if (at + 1 != ranges_.size()) fetch_block(ranges_[at + 1].bytes.data(), ranges_[at + 1].bytes.size());
+      const std::uint64_t skip = from - begins_[at];
+      const std::uint64_t size = std::min(ranges_[at].bytes.size() - skip, end - from);
+      if (!digest.add_guarded(ranges_[at].bytes.subspan(skip, size))) return tl::unexpected(bad(ranges_[at]));
+      from += size;
+    }
+    std::ranges::copy(digest.blocks(), hashes_.begin() + static_cast<std::ptrdiff_t>(begin / kDigestBlock));
+    return {};
+  }
+
+  const std::span<const Range> ranges_;
+  std::vector<std::uint64_t> begins_;
+  std::uint64_t bytes_ = 0;
+  std::vector<std::uint64_t> hashes_;
+  Mutex mutex_;
+  Status status_ P2P_GUARDED_BY(mutex_);
+};
 
 std::vector<std::span<const std::byte>> bytes_of(std::span<const Range> ranges) {
   std::vector<std::span<const std::byte>> bytes;
@@ -161,7 +213,15 @@ Result<Digest> Digests::start(const RegionTable& regions, std::span<const LocalS
   return Digest(std::move(state));
 }
 
-Result<std::uint64_t> Digests::compute(std::span<const Range> ranges) {
+std::size_t digest_threads() { return std::clamp(std::thread::hardware_concurrency() / 2, 4U, 8U); }
+
+Result<std::uint64_t> Digests::compute(std::span<const Range> ranges, Background* others) {
+  look_after_guard();  // the program may have put handlers of its own in place since memory was registered
+  if (others != nullptr && std::ranges::all_of(ranges, on_host)) {
+    Shares shares(ranges);
+    others->share(shares.count(), [&](std::size_t share) { shares.hash(share); });
+    return shares.value();
+  }
   if (!on_one_gpu(ranges)) return digest_here(ranges, true);
   auto work = digester(ranges.front().place.device)->start(bytes_of(ranges));
   if (!work) return tl::unexpected(std::move(work.error()));

@@ -4,11 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <optional>
 #include <vector>
 
+#include "base/background.h"
 #include "drivers/cuda/memory.h"
 #include "p2p/endpoint.h"
+#include "support/memory.h"
+#include "support/process.h"
 
 namespace p2p {
 namespace {
@@ -87,6 +91,53 @@ TEST_F(EndpointDigest, IsTheSameOfTheMemoryOfAGpu) {
   const auto freed = endpoint_->digest({{there.span()}});
   ASSERT_FALSE(freed);
   EXPECT_EQ(freed.error().code, ErrorCode::kNotFound);
+}
+
+/// Pieces of many sizes, of which a share ends in the middle of many.
+class DigestsInShares : public ::testing::Test {
+ protected:
+  DigestsInShares() {
+    testing::fill(pages_.bytes(), 5);
+    std::size_t size = 1;
+    for (std::size_t at = 0; at + size < pages_.bytes().size(); at += size, size = size * 7 % 70'001) {
+      ranges_.push_back({pages_.part(at, size), {}});
+    }
+  }
+  ~DigestsInShares() override { others_.stop(); }
+
+  testing::Pages pages_{std::size_t{4} << 20};
+  std::vector<engine::Digests::Range> ranges_;
+  engine::Digests digests_;
+  Background others_{"others", 3, 100ms};
+};
+
+TEST_F(DigestsInShares, AreTheSameAsByOneThread) {
+  const auto alone = digests_.compute(ranges_);
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(digests_.compute(ranges_, &others_).value_or(0), *alone);
+  const engine::Digests::Range all{pages_.bytes(), {}};
+  EXPECT_EQ(digests_.compute({&all, 1}, &others_).value_or(0), p2p::digest(pages_.bytes()));
+  EXPECT_EQ(digests_.compute({}, &others_).value_or(0), p2p::digest({}));
+}
+
+TEST_F(DigestsInShares, SayThatMemoryIsBadInWhicheverShare) {
+  constexpr std::size_t kPart = std::size_t{1} << 20;
+  for (const std::size_t at : {3 * kPart, std::size_t{0}}) {
+    testing::spoil(pages_.part(at, 4096), testing::Bad::kProtected);
+    const auto value = digests_.compute(ranges_, &others_);
+    ASSERT_FALSE(value);
+    EXPECT_EQ(value.error().code, ErrorCode::kSystem);
+  }
+}
+
+TEST_F(DigestsInShares, DoNotEndAProgramThatHasHandlersOfItsOwnNow) {
+  ASSERT_TRUE(digests_.compute(ranges_));
+  testing::spoil(pages_.part(0, 4096), testing::Bad::kProtected);
+  const testing::ProcessEnd end = testing::in_child([&] {
+    ::signal(SIGSEGV, SIG_DFL);
+    return digests_.compute(ranges_) ? 3 : 7;
+  });
+  EXPECT_EQ(end, testing::ProcessEnd{.code = 7});
 }
 
 }  // namespace

@@ -86,7 +86,9 @@ void RegionAnswers::on(const wire::RegionRevoked& revoked) {
   region->answered();
 }
 
-Status RegionAnswers::on(const wire::DigestQuery& query) {
+Status RegionAnswers::on(wire::DigestQuery asked) {
+  const auto kept = std::make_shared<const wire::DigestQuery>(std::move(asked));
+  const wire::DigestQuery& query = *kept;
   std::uint64_t bytes = 0;
   bool many = query.ranges.size() > wire::kMostDigestRanges || query.regions.size() > query.ranges.size();
   for (std::size_t i = 0; i != query.ranges.size() && !many; ++i) {
@@ -106,12 +108,12 @@ Status RegionAnswers::on(const wire::DigestQuery& query) {
     if (!memory || digested_at_once(memory->ranges)) return answer(query, memory), Status{};
   }
   // Memory is looked up no sooner than it is read, so that nobody who takes it back waits longer.
-  const auto later = [self = shared_from_this(), query] {
+  const auto later = [self = shared_from_this(), kept] {
     guard_memory(
-        "a digest for a peer", [&] { self->answer(query, self->memory_of(query)); },
-        [&] { self->answer(query, fail(ErrorCode::kSystem, "{}", kOutOfMemory)); });
+        "a digest for a peer", [&] { self->answer(*kept, self->memory_of(*kept)); },
+        [&] { self->answer(*kept, fail(ErrorCode::kSystem, "{}", kOutOfMemory)); });
   };
-  if (!context_->digest_later(query.query, later)) later();
+  if (!context_->digesting.post(later)) later();
   return {};
 }
 
@@ -149,8 +151,7 @@ Result<DigestedMemory> RegionAnswers::memory_of(const wire::DigestQuery& query) 
 }
 
 void RegionAnswers::answer(const wire::DigestQuery& query, const Result<DigestedMemory>& memory) {
-  Result<std::uint64_t> digest =
-      memory ? context_->digests->compute(memory->ranges) : tl::unexpected(memory.error());
+  Result<std::uint64_t> digest = memory ? context_->digest(memory->ranges) : tl::unexpected(memory.error());
   wire::DigestAnswer answer{.query = query.query};
   if (digest) {
     answer.digest = *digest;

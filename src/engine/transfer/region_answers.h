@@ -43,7 +43,7 @@ class RegionAnswers : public RegionImporter, public std::enable_shared_from_this
   void on(const wire::RegionRevoked& revoked);
 
   /// kProtocol for more than a peer may ask at a time.
-  Status on(const wire::DigestQuery& query);
+  Status on(wire::DigestQuery asked);
 
   /// The connection ended. What the peer imported is free once it is past `fence`.
   void close(const std::shared_ptr<Fence>& fence);

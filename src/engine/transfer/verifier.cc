@@ -50,10 +50,16 @@ wire::DigestQuery query_of(std::uint64_t number, std::span<const Segment> pieces
   wire::DigestQuery query{.query = number, .regions = {}, .ranges = {}};
   query.ranges.reserve(pieces.size());
   std::unordered_map<const RemoteKey*, std::uint32_t> places;
+  const RemoteKey* last = nullptr;
+  std::uint32_t place = 0;
   for (const Segment& piece : pieces) {
-    const auto [place, is_new] = places.try_emplace(piece.key, static_cast<std::uint32_t>(places.size()));
-    if (is_new) query.regions.push_back({to_underlying(piece.key->info().id), piece.key->info().key});
-    query.ranges.push_back({place->second, piece.remote, piece.size});
+    if (piece.key != last) {
+      last = piece.key;
+      const auto [found, is_new] = places.try_emplace(last, static_cast<std::uint32_t>(places.size()));
+      if (is_new) query.regions.push_back({to_underlying(last->info().id), last->info().key});
+      place = found->second;
+    }
+    query.ranges.push_back({place, piece.remote, piece.size});
   }
   return query;
 }
@@ -107,9 +113,10 @@ bool take_aborted(auto& items, std::vector<WorkItem>& aborted) {
 /// The digest of memory here, which some thread computes. It is told even if none does.
 class Verifier::LocalDigest {
  public:
-  LocalDigest(std::shared_ptr<Verifier> verifier, std::uint64_t query, std::span<const Segment> pieces)
-      : verifier_(std::move(verifier)), query_(query), pieces_(pieces.begin(), pieces.end()) {
-    for (const Segment& piece : pieces_) {
+  LocalDigest(std::shared_ptr<Verifier> verifier, std::uint64_t query, std::shared_ptr<const Check> check)
+      : verifier_(std::move(verifier)), query_(query), check_(std::move(check)) {
+    ranges_.reserve(check_->asked.size());
+    for (const Segment& piece : check_->asked) {
       ranges_.push_back({{piece.local, piece.size}, piece.registration->info().place});
     }
   }
@@ -132,10 +139,8 @@ class Verifier::LocalDigest {
 
  private:
   Digest digest() const {
-    for (const Segment& piece : pieces_) {
-      if (Status alive = piece.registration->check_alive(); !alive) return tl::unexpected(alive.error());
-    }
-    return verifier_->context_->digests->compute(ranges_);
+    if (Status alive = check_alive(check_->asked); !alive) return tl::unexpected(alive.error());
+    return verifier_->context_->digest(ranges_);
   }
 
   void tell(Digest digest) {
@@ -145,7 +150,7 @@ class Verifier::LocalDigest {
 
   const std::shared_ptr<Verifier> verifier_;
   const std::uint64_t query_;
-  const Pieces pieces_;
+  const std::shared_ptr<const Check> check_;  // nobody changes what is asked before this is told
   std::vector<Digests::Range> ranges_;
   bool told_ = false;
 };
@@ -197,32 +202,32 @@ std::shared_ptr<Verifier::Check> Verifier::next(Items& aborted) {
 void Verifier::ask() {
   for (;;) {
     std::uint64_t query = 0;
-    Pieces pieces;
+    std::shared_ptr<Check> check;
     Items aborted;
     {
       MutexLock lock(mutex_);
-      if (const auto check = next(aborted)) {
+      check = next(aborted);
+      if (check) {
         query = next_query_++;
         check->here.reset();
         check->there.reset();
-        pieces = check->asked;
         asked_.emplace(query, check);
       }
     }
     drop(aborted);
-    if (query == 0) return;
-    send_(query_of(query, pieces));
-    digest_here(query, pieces);
+    if (!check) return;
+    send_(query_of(query, check->asked));
+    digest_here(query, std::move(check));
   }
 }
 
-void Verifier::digest_here(std::uint64_t query, std::span<const Segment> pieces) {
-  const auto digest = std::make_shared<LocalDigest>(shared_from_this(), query, pieces);
+void Verifier::digest_here(std::uint64_t query, std::shared_ptr<const Check> check) {
+  const auto digest = std::make_shared<LocalDigest>(shared_from_this(), query, std::move(check));
   const auto later = [self = shared_from_this(), digest] {
     digest->compute();
     self->ask();
   };
-  if (digest->at_once() || !context_->digest_later(query, later)) digest->compute();
+  if (digest->at_once() || !context_->digesting.post(later)) digest->compute();
 }
 
 Status Verifier::on(const wire::DigestAnswer& answer) {

@@ -57,7 +57,7 @@ class Verifier : public std::enable_shared_from_this<Verifier> {
 
   std::shared_ptr<Check> next(Items& aborted) P2P_REQUIRES(mutex_);
   void ask();
-  void digest_here(std::uint64_t query, std::span<const Segment> pieces);
+  void digest_here(std::uint64_t query, std::shared_ptr<const Check> check);
   void tell(std::uint64_t query, std::optional<Digest> Check::* which, Digest digest);
   void conclude(const std::shared_ptr<Check>& check);
   static bool narrow(Check& check, Pieces pieces);

@@ -53,11 +53,19 @@ class Exhausting : public Registration {
   Status check_alive() const override { throw std::bad_alloc(); }
 };
 
+/// Counts how often it is asked, which takes a driver's call for memory of a GPU.
+class Counting : public Registration {
+ public:
+  using Registration::Registration;
+  Status check_alive() const override { return ++asked, Status{}; }
+  mutable std::atomic<int> asked{0};
+};
+
 /// A transfer that has landed, of `count` blocks between which a byte lies, and a peer in this process.
 class VerifierTest : public ::testing::Test {
  protected:
   void TearDown() override {
-    for (Background& one : context_->digesting) one.stop();  // as the endpoint does, before the context ends
+    context_->digesting.stop();  // as the endpoint does, before the context ends
   }
 
   void land(std::size_t count, std::size_t size, const std::function<void(const wire::DigestQuery&)>& peer) {
@@ -114,6 +122,17 @@ TEST_F(VerifierTest, AsksFromOnePlaceHoweverQuicklyThePeerAnswers) {
   EXPECT_TRUE(state_->wait(10s));
   EXPECT_EQ(asked, kQueries);
   EXPECT_EQ(frames.size(), 1U) << "each question stands on the stack of the one before";
+}
+
+TEST_F(VerifierTest, AsksOnceAQuestionWhetherMemoryIsThere) {
+  constexpr std::size_t kCount = 1000, kSize = 2;
+  here_ = pattern(kCount * (kSize + 1));
+  auto counting = std::make_unique<Counting>(info_of(here_));
+  const Counting& registration = *counting;
+  registration_ = std::move(counting);
+  land(kCount, kSize, [this](const wire::DigestQuery& query) { answer(query); });
+  EXPECT_TRUE(state_->wait(10s));
+  EXPECT_EQ(registration.asked, 1);
 }
 
 TEST_F(VerifierTest, SaysThatThisSideRanOutOfMemory) {
