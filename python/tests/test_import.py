@@ -1,6 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import re
@@ -43,6 +44,17 @@ for group, package in (('vllm.general_plugins', 'vllm'), ('sglang.srt.plugins', 
 assert not {'torch', 'numpy', 'uccl._p2p', 'uccl.weights'} & set(sys.modules)
 """
 
+_FAULT = """
+import ctypes, faulthandler
+from uccl import p2p
+{early}
+ep = p2p.Endpoint(0, 1)
+memory = bytearray(4096)
+assert ep.reg(memory)[0]
+{late}
+ctypes.string_at(8)
+"""
+
 
 def run_python(code, seconds=30, **keywords):
     return subprocess.run(
@@ -76,6 +88,13 @@ def test_endpoint_of_the_parent_is_refused_in_a_child(ep):
     assert b"fork" in os.read(read, 4096)
     os.close(read)
     assert ep.get_metadata()
+
+
+@pytest.mark.parametrize("enable", ["early", "late"])
+def test_faults_of_the_program_reach_its_faulthandler(enable):
+    done = run_python(_FAULT.format(**{"early": "", "late": "", enable: "faulthandler.enable()"}))
+    assert done.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in done.stderr and "string_at" in done.stderr
 
 
 def test_version_is_that_of_the_project():

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
-"""Usage: check_exports.py LIBRARY HEADERS: the library exports p2p:: names only, and those that HEADERS promise."""
+"""Usage: check_exports.py LIBRARY HEADERS
+
+The library exports p2p:: names only, and those that HEADERS promise, and can be loaded late.
+"""
 
 import pathlib
 import re
@@ -30,6 +33,9 @@ def main():
                  if not any(re.match(rf"p2p::{name}(::|\(|\[|$)", symbol) for symbol in exported)]
     problems += [f"needs {name}, which nothing defines" for name in symbols(library, "--undefined-only")
                  if re.match(r"U p2p::", name)]
+    dynamic = subprocess.run(["readelf", "-W", "-d", library], check=True, capture_output=True, text=True).stdout
+    if "STATIC_TLS" in dynamic:
+        problems.append("needs room of static TLS, which may be gone where other libraries are loaded first")
     print("\n".join(problems) if problems else f"exports: {len(exported)} names, all of p2p")
     return 1 if problems else 0
 

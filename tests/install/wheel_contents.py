@@ -40,7 +40,8 @@ def problems_of_binary(path):
             yield f"needs {library}"
     if not needed:
         yield "has no dynamic section"
-    if match := re.search(r"\((RPATH|RUNPATH|TEXTREL)\).*", dynamic):
+    # Room for static TLS may be gone where others are loaded first, as torch is: then an import fails.
+    if match := re.search(r"\((RPATH|RUNPATH|TEXTREL)\).*|STATIC_TLS", dynamic):
         yield f"has {match.group(0)}"
     for family, version in set(re.findall(r"Name: ([A-Z]+)_([0-9.]+)\b", readelf("-V", path))):
         if tuple(map(int, version.split("."))) > NEWEST.get(family, (1000,)):
