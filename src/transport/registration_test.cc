@@ -283,7 +283,7 @@ TEST(Batch, AsksEachRegionOnceWhetherItsMemoryIsThere) {
   const Status status = check_alive({.segments = segments, .bytes = 201});
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().message, "freed");
-  EXPECT_TRUE(check_alive({}));
+  EXPECT_TRUE(check_alive(Batch{}));
 }
 
 }  // namespace
