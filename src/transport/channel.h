@@ -25,6 +25,7 @@ struct PathUse {
   bool send_waits = false;                  ///< bytes wait to leave, for which the peer has room
   bool unread = false;                      ///< bytes have come that this side has not taken
   std::chrono::microseconds round_trip{0};  ///< least seen; 0: not known, or it does not matter
+  bool fills_path = false;                  ///< alone, whatever is lost there
 
   /// So long nothing of what is to be sent has reached the other host, or a small part of what usually does;
   /// 0: it moves, or there is nothing. Known where ChannelSetup::stalls is given.

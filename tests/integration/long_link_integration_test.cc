@@ -2,7 +2,10 @@
 // Two hosts with a link between them that is long and loses, doubles and reorders packets.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,14 +18,21 @@ namespace {
 
 constexpr std::size_t kSize = std::size_t{8} << 20;
 
+bool kernel_has(const std::string& control) {
+  std::ifstream file("/proc/sys/net/ipv4/tcp_available_congestion_control");
+  const std::vector<std::string> all{std::istream_iterator<std::string>(file), {}};
+  return std::ranges::find(all, control) != all.end();
+}
+
 class LongLinkTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const std::string missing = LongLink::missing(); !missing.empty()) GTEST_SKIP() << missing;
   }
 
-  void make(const std::string& profile) {
+  void make(const std::string& profile, const std::string& control = "cubic") {
     link_.emplace(1, profile);
+    ASSERT_TRUE(is_ok(link_->set_congestion_control(control)));
     ASSERT_TRUE(is_ok(link_->made()));
     peers_.emplace(*link_, plan(LongLink::kLeftAddress), plan(LongLink::kRightAddress), kSize);
   }
@@ -43,6 +53,13 @@ class LongLinkTest : public ::testing::Test {
   void move(const std::string& words) {
     const auto work = peers_->work(words);
     EXPECT_TRUE(is_ok(work.by.wait(peers_->start(work.by, work.operation))));
+  }
+
+  void move_filled(const std::string& words, std::uint64_t seed) {
+    const auto work = peers_->work(words);
+    peers_->fill(work.from, seed);
+    move(words);
+    peers_->expect_filled(work.to, seed);
   }
 
   /// What both say of their channels begins like that.
@@ -91,28 +108,45 @@ TEST_F(LongLinkTest, ALinkTakesItsTime) {
 }
 
 /// Who does what.
-class MoreStreamsTest : public LongLinkTest, public ::testing::WithParamInterface<const char*> {
- protected:
-  void move_once(std::uint64_t seed) {
-    const auto work = peers_->work(GetParam());
-    peers_->fill(work.from, seed);
-    move(GetParam());
-    peers_->expect_filled(work.to, seed);
-  }
-};
+class MoreStreamsTest : public LongLinkTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(MoreStreamsTest, ThereAreMoreWhileThereIsMuchToDoAndFewAfterARest) {
   ASSERT_NO_FATAL_FAILURE(make("delay_us=5000 rate_mbit=100 loss_ppm=1000"));
   EXPECT_TRUE(channels_are("1 channel:"));
   std::uint64_t seed = 0;
-  until_channels_are("24 channels", [&] { move_once(++seed); });
-  move_once(++seed);
+  until_channels_are("24 channels", [&] { move_filled(GetParam(), ++seed); });
+  move_filled(GetParam(), ++seed);
   until_channels_are("1 channel at rest", [] {});
-  move_once(++seed);
+  move_filled(GetParam(), ++seed);
 }
 
 INSTANTIATE_TEST_SUITE_P(By, MoreStreamsTest,
                          ::testing::Values("write", "read", "write_by_right", "read_by_right"),
+                         [](const auto& each) { return std::string(each.param); });
+
+// One stream fills it, and 24 would overrun it.
+TEST_F(LongLinkTest, WithBbrThereAreFewOverAPathThatOneFills) {
+  if (!kernel_has("bbr")) GTEST_SKIP() << "the kernel has no bbr";
+  ASSERT_NO_FATAL_FAILURE(make("delay_us=5000 rate_mbit=100 loss_ppm=1000", "bbr"));
+  std::uint64_t seed = 0;
+  for (const char* const words : {"write", "read"}) {
+    move_filled(words, ++seed);
+    EXPECT_FALSE(channels_are("24 channels")) << words;
+  }
+}
+
+// 128 KiB in a round trip, and 500 would fill it.
+class SmallBuffersTest : public LongLinkTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(SmallBuffersTest, ThereAreMoreWithBbrToo) {
+  if (!kernel_has("bbr")) GTEST_SKIP() << "the kernel has no bbr";
+  ASSERT_NO_FATAL_FAILURE(make("delay_us=10000 rate_mbit=200", "bbr"));
+  ASSERT_TRUE(is_ok(link_->bound_receive_buffers(std::uint64_t{256} << 10)));
+  std::uint64_t seed = 0;
+  until_channels_are("24 channels", [&] { move_filled(GetParam(), ++seed); });
+}
+
+INSTANTIATE_TEST_SUITE_P(By, SmallBuffersTest, ::testing::Values("write", "read"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST_F(LongLinkTest, WhoNamesANumberOfStreamsGetsIt) {

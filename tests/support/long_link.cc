@@ -44,6 +44,13 @@ Status LongLink::set_congestion_control(const std::string& name) {
   return made_;
 }
 
+Status LongLink::bound_receive_buffers(std::uint64_t most) {
+  for (const std::string& host : {left_, right_}) {
+    must({"ip", "netns", "exec", host, "sysctl", "-q", fmt::format("net.ipv4.tcp_rmem=4096 65536 {}", most)});
+  }
+  return made_;
+}
+
 Result<std::string> LongLink::change(const std::string& profile) {
   if (const Status told = link_->write_line(profile); !told) return tl::unexpected(told.error());
   auto said = link_->read_line(kLimit);

@@ -26,6 +26,9 @@ class LongLink : public Hosts {
   /// The hosts' congestion control, by its name; an error if the kernel has none of that name.
   Status set_congestion_control(const std::string& name);
 
+  /// The most that a stream's buffer for what comes grows to, in bytes.
+  Status bound_receive_buffers(std::uint64_t most);
+
   /// From now on, what is not named as before. What the link has counted until now.
   Result<std::string> change(const std::string& profile);
 

@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 namespace p2p::socket {
 
@@ -24,6 +26,23 @@ std::chrono::microseconds round_trip_of(const tcp_info& info) {
   return std::chrono::microseconds(info.tcpi_min_rtt == ~0U ? 0U : info.tcpi_min_rtt);
 }
 
+std::uint64_t window_of(const tcp_info& info) {
+  return std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss;
+}
+
+// A stream's window and buffer grow with it, up to bounds of the hosts, and are behind for so long.
+constexpr std::uint32_t kGrowing = 500'000;  // us
+
+// What it sends has waited for them for a fourth of the time. Or what it receives comes as one full window in
+// a round trip, of which the kernel offers twice as much if it may.
+bool waits_for_buffers(const tcp_info& info) {
+  const std::uint64_t window = window_of(info);
+  if (info.tcpi_rcv_space > window) return std::uint64_t{info.tcpi_rcv_space} * 2 > info.tcpi_rcv_ssthresh;
+  const std::uint64_t waited =
+      info.tcpi_sndbuf_limited + (info.tcpi_snd_wnd < window ? info.tcpi_rwnd_limited : 0);
+  return info.tcpi_busy_time > kGrowing && 4 * waited > info.tcpi_busy_time;
+}
+
 }  // namespace
 
 std::chrono::microseconds least_round_trip(int fd) {
@@ -33,7 +52,14 @@ std::chrono::microseconds least_round_trip(int fd) {
 
 std::uint64_t bytes_on_path(int fd) {
   tcp_info info{};
-  return look(fd, info) ? std::uint64_t{info.tcpi_snd_cwnd} * info.tcpi_snd_mss : 0;
+  return look(fd, info) ? window_of(info) : 0;
+}
+
+bool withstands_loss(int fd) {
+  std::array<char, 16> name{};  // the kernel's TCP_CA_NAME_MAX
+  socklen_t size = name.size();
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0 &&
+         std::string_view(name.data(), size).starts_with("bbr");
 }
 
 Traffic traffic_of(int fd) {
@@ -49,6 +75,8 @@ Traffic traffic_of(int fd) {
           .unsent = info.tcpi_notsent_bytes,
           .window = info.tcpi_snd_wnd,
           .unread = static_cast<std::uint64_t>(unread),
+          .on_path = std::max<std::uint64_t>(window_of(info), info.tcpi_rcv_space),
+          .waits_for_buffers = waits_for_buffers(info),
           .round_trip = round_trip_of(info)};
 }
 

@@ -34,6 +34,7 @@ struct ChannelTraffic {
   std::chrono::microseconds round_trip{0};
   std::uint64_t moved = 0;  ///< bytes so far, both ways, by all that were ever up
   bool path_bound = false;  ///< what is to be moved waits for the path
+  bool fills_path = false;  ///< those that move have a full share of it
 };
 
 enum class ChannelWork : std::uint8_t {

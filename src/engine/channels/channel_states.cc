@@ -219,6 +219,7 @@ void ChannelStates::grow(Clock::time_point now) {
   if (!rules_.connector || phase_ != Phase::kServing || !settled()) return;
   if (hold_until_ && now < *hold_until_) return;
   target_ = size();
+  trial_.hold(now);  // one that began while the path was full would give them back
 }
 
 std::vector<ChannelStates::Action> ChannelStates::reconcile(Clock::time_point now, const Traffic& traffic) {
@@ -308,7 +309,8 @@ void ChannelStates::check_growth(Clock::time_point now, const Traffic& traffic,
 void ChannelStates::look_at_load(Clock::time_point now, const Traffic& traffic,
                                  std::vector<Action>& actions) {
   const std::uint64_t moved = traffic.moved - std::exchange(moved_, traffic.moved);
-  const bool is_long = traffic.round_trip >= kLongPath;
+  // Where the path is full already only a trial tells whether more help, as over a short one.
+  const bool is_long = traffic.round_trip >= kLongPath && !traffic.fills_path;
   if (expected() == size() && (is_long || !trial_.runs())) return;
   const bool asked = std::exchange(peer_busy_, peer_busy_ && !is_long && moved >= kPeerAtWork);
   if (!traffic.busy && !(asked && (is_long || peer_busy_))) {
@@ -319,7 +321,10 @@ void ChannelStates::look_at_load(Clock::time_point now, const Traffic& traffic,
   raise_at_ = now + kLook;
   if (phase_ != Phase::kServing || ready() == 0) return;
   if (is_long && asked) return grow(now);
-  if (!is_long && rules_.connector) return look_at_short_path(now, traffic, actions);
+  if (!is_long && rules_.connector) {
+    busy_looks_ = 0;
+    return look_at_short_path(now, traffic, actions);
+  }
   if (++busy_looks_ < kBusyLooks) return;
   if (is_long) actions.push_back({Do::kCutSmall});
   if (rules_.connector) return grow(now);
@@ -336,7 +341,8 @@ void ChannelStates::look_at_short_path(Clock::time_point now, const Traffic& tra
                                  .up = ready(),
                                  .may_come = size() - open(),
                                  .settled = settled()});
-  raise_at_ = step.next;
+  // Over a long path that will not stay full all are opened at once.
+  raise_at_ = traffic.fills_path ? now + kLook : step.next;
   target_ += step.add;
   if (step.gained) actions.push_back({Do::kCutSmall});
   give_back(step.give_back, actions);

@@ -196,6 +196,64 @@ TEST(ChannelStatesTest, SurplusOnesAreOpenedWhileOthersAreBusyOverALongPath) {
   EXPECT_EQ(run.wait(100ms, kBusyFar), (Actions{{Do::kCutSmall}, {Do::kOpen, 1}}));
 }
 
+// What one has on its way fills a path of 200 Mbit/s; 24 that share it overrun it.
+TEST(ChannelStatesTest, OverALongPathThatIsFullOnesThatAddNothingAreGivenBack) {
+  Driven run(rules(), {Kind::kFirst, Kind::kSurplus, Kind::kSurplus, Kind::kSurplus});
+  run.serve();
+  run.on(V::kBulk);
+  ChannelStates::Traffic full = kBusyFar;
+  full.path_bound = full.fills_path = true;
+  const auto next = [&] {
+    Actions actions;
+    for (int i = 0; i != 20 && actions.empty(); ++i) {
+      full.moved += 2'500'000;
+      actions = run.wait(100ms, full);
+    }
+    return actions;
+  };
+  EXPECT_EQ(next(), (Actions{{Do::kOpen, 1}})) << "a trial";
+  run.come_up(1);
+  EXPECT_EQ(next(), (Actions{{Do::kGiveBack, 1}}));
+  run.on(1, E::kFail);
+  EXPECT_EQ(next(), Actions());
+
+  // Another path, or losses that one stream does not withstand.
+  run.on(V::kBulk);
+  for (const bool fills : {false, true, false}) {
+    full.fills_path = fills;
+    EXPECT_EQ(run.wait(100ms, full), Actions()) << "two looks in a row";
+  }
+  EXPECT_EQ(run.wait(100ms, full),
+            (Actions{{Do::kCutSmall}, {Do::kOpen, 1}, {Do::kOpen, 2}, {Do::kOpen, 3}}));
+}
+
+// Those that a trial has opened stay where the path turns out to have room.
+TEST(ChannelStatesTest, AllStayThatWereOpenedOverALongPathAfterATrialHadBegun) {
+  Driven run(rules(), {Kind::kFirst, Kind::kSurplus, Kind::kSurplus});
+  run.serve();
+  run.on(V::kBulk);
+  ChannelStates::Traffic traffic = kBusyFar;
+  traffic.path_bound = traffic.fills_path = true;
+  Actions actions;
+  for (int i = 0; i != 20 && actions.empty(); ++i) {
+    traffic.moved += 2'500'000;
+    actions = run.wait(100ms, traffic);
+  }
+  ASSERT_EQ(actions, (Actions{{Do::kOpen, 1}}));
+  run.come_up(1);
+  traffic.fills_path = false;
+  EXPECT_EQ(run.wait(100ms, traffic), Actions());
+  EXPECT_EQ(run.wait(100ms, traffic), (Actions{{Do::kCutSmall}, {Do::kOpen, 2}}));
+  run.come_up(2);
+  traffic.fills_path = true;
+  traffic.busy = false;
+  for (int i = 0; i != 3; ++i) {
+    const auto then = run.wait(100ms, traffic);
+    EXPECT_EQ(std::ranges::count(then, Do::kGiveBack, &ChannelStates::Action::what), 0);
+  }
+  EXPECT_EQ(run.states.ready(), 3U);
+}
+
 TEST(ChannelStatesTest, NoSurplusOnesOverAShortPathOrWithLittleToDo) {
   Driven run(rules(), {Kind::kFirst, Kind::kSurplus});
   run.serve();

@@ -12,7 +12,7 @@ void PathMeter::begin() {
   before_ = std::exchange(now_, {});
   round_trips_.clear();
   flying_ = 0;
-  moving_ = bound_ = 0;
+  moving_ = bound_ = full_ = 0;
 }
 
 void PathMeter::look_at(ChannelRunner& runner, bool ready) {
@@ -31,6 +31,7 @@ void PathMeter::look_at(ChannelRunner& runner, bool ready) {
   moved_ += sent + received;
   if (sent + received == 0) return;
   ++moving_;
+  if (use.fills_path) ++full_;
   if (sent >= received ? use.send_waits : !use.unread) ++bound_;
 }
 
@@ -39,6 +40,7 @@ void PathMeter::tell(ChannelTraffic& traffic) const {
   traffic.busy = flying_ >= Lane::kBulkBytes;
   traffic.moved = moved_;
   traffic.path_bound = 2 * bound_ > moving_;
+  traffic.fills_path = 2 * full_ > moving_;
 }
 
 }  // namespace p2p::engine

@@ -34,6 +34,7 @@ class PathMeter {
   std::uint64_t flying_ = 0;
   std::size_t moving_ = 0;  // channels
   std::size_t bound_ = 0;   // of those that wait for the path
+  std::size_t full_ = 0;    // of those that fill it
 };
 
 }  // namespace p2p::engine

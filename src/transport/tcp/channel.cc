@@ -20,6 +20,16 @@ constexpr int kLocalBufferBytes = 4 << 20;
 // This side's thread is behind with so much: twice what the receiver lets come before it is woken.
 constexpr std::uint64_t kMuchUnread = 512U << 10;
 
+// On its way at once a stream has as much as the usual bounds of the kernel's buffers allow.
+constexpr std::uint64_t kCoveredPath = 2U << 20;
+
+// With BBR one stream fills any path that its buffers cover. Many of them overrun a small one, since each
+// keeps some packets on the way however small its share. The peer's control is taken to be this side's.
+bool fills_path(int fd, const socket::Traffic& traffic) {
+  return traffic.round_trip >= kLongPath && traffic.on_path <= kCoveredPath && !traffic.waits_for_buffers &&
+         socket::withstands_loss(fd);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Channel>> StreamChannel::open(const ChannelSetup& setup, ChannelConfig config) {
@@ -104,6 +114,7 @@ PathUse StreamChannel::path_use() const {
           .send_waits = traffic.unsent != 0 && !traffic.window_full(),
           .unread = traffic.unread >= kMuchUnread,
           .round_trip = traffic.round_trip,
+          .fills_path = fills_path(stream_->fd(), traffic),
           .stalled_for = liveness_.stalled_for()};
 }
 

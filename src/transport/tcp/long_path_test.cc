@@ -66,6 +66,18 @@ TEST_F(ReadWindowTest, OfASlowStreamItStaysSmall) {
   EXPECT_GE(window_.bytes(), ReadWindow::kLeast);
 }
 
+// One large answer at a time would leave the path empty after each.
+TEST_F(ReadWindowTest, ASecondAnswerIsAskedForHoweverLarge) {
+  EXPECT_TRUE(window_.has_room(0, kMega));
+  EXPECT_TRUE(window_.has_room(kMega, kMega));
+  EXPECT_FALSE(window_.has_room(2 * kMega, kMega));
+  EXPECT_TRUE(window_.has_room(ReadWindow::kLeast - kAnswer, kAnswer));
+  EXPECT_FALSE(window_.has_room(ReadWindow::kLeast, kAnswer));
+  const ReadWindow of_short_path;
+  EXPECT_TRUE(of_short_path.has_room(0, ReadWindow::kMost + 1));
+  EXPECT_FALSE(of_short_path.has_room(ReadWindow::kMost - kAnswer, kAnswer + 1));
+}
+
 // The answers behind a lost packet are late, all of them, and come at once.
 TEST_F(ReadWindowTest, ALostPacketHardlyNarrowsIt) {
   for (int i = 0; i != 20; ++i) bring(kMega);

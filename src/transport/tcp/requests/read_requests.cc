@@ -10,8 +10,7 @@
 namespace p2p::tcp {
 
 bool ReadRequests::post(const Batch& batch) {
-  const bool room = reads_.size() < kMaxReads && (bytes_ == 0 || bytes_ + batch.bytes <= window_.bytes());
-  if (!room) return false;
+  if (reads_.size() >= kMaxReads || !window_.has_room(bytes_, batch.bytes)) return false;
   Read read{.number = next_, .batch = batch, .outcome = {}};
   if (starts_on_device(batch)) {
     Result<Slot*> slot = nullptr;

@@ -24,6 +24,12 @@ class ReadWindow {
 
   std::uint64_t bytes() const { return bytes_; }
 
+  /// Whether so many bytes more may be asked for. On a long path a second answer as large as the first always
+  /// is: with a single one the path would be empty after each for a round trip.
+  bool has_room(std::uint64_t under_way, std::uint64_t more) const {
+    return under_way <= (long_path() ? more : 0) || under_way + more <= bytes_;
+  }
+
   /// On a long path: the first read after a pause was posted; one has ended.
   void begin(Clock::time_point now);
   void ended(std::uint64_t bytes, Clock::time_point now);
