@@ -321,10 +321,7 @@ void ChannelStates::look_at_load(Clock::time_point now, const Traffic& traffic,
   raise_at_ = now + kLook;
   if (phase_ != Phase::kServing || ready() == 0) return;
   if (is_long && asked) return grow(now);
-  if (!is_long && rules_.connector) {
-    busy_looks_ = 0;
-    return look_at_short_path(now, traffic, actions);
-  }
+  if (!is_long && rules_.connector) return look_at_short_path(now, traffic, actions);
   if (++busy_looks_ < kBusyLooks) return;
   if (is_long) actions.push_back({Do::kCutSmall});
   if (rules_.connector) return grow(now);
@@ -334,13 +331,10 @@ void ChannelStates::look_at_load(Clock::time_point now, const Traffic& traffic,
 
 void ChannelStates::look_at_short_path(Clock::time_point now, const Traffic& traffic,
                                        std::vector<Action>& actions) {
+  busy_looks_ = 0;
   if (hold_until_ && now < *hold_until_) trial_.hold(*hold_until_);
-  const auto step = trial_.look({.now = now,
-                                 .moved = traffic.moved,
-                                 .path_bound = traffic.path_bound,
-                                 .up = ready(),
-                                 .may_come = size() - open(),
-                                 .settled = settled()});
+  const auto step =
+      trial_.look({now, traffic.moved, traffic.path_bound, ready(), size() - open(), settled()});
   // Over a long path that will not stay full all are opened at once.
   raise_at_ = traffic.fills_path ? now + kLook : step.next;
   target_ += step.add;

@@ -196,64 +196,6 @@ TEST(ChannelStatesTest, SurplusOnesAreOpenedWhileOthersAreBusyOverALongPath) {
   EXPECT_EQ(run.wait(100ms, kBusyFar), (Actions{{Do::kCutSmall}, {Do::kOpen, 1}}));
 }
 
-// What one has on its way fills a path of 200 Mbit/s; 24 that share it overrun it.
-TEST(ChannelStatesTest, OverALongPathThatIsFullOnesThatAddNothingAreGivenBack) {
-  Driven run(rules(), {Kind::kFirst, Kind::kSurplus, Kind::kSurplus, Kind::kSurplus});
-  run.serve();
-  run.on(V::kBulk);
-  ChannelStates::Traffic full = kBusyFar;
-  full.path_bound = full.fills_path = true;
-  const auto next = [&] {
-    Actions actions;
-    for (int i = 0; i != 20 && actions.empty(); ++i) {
-      full.moved += 2'500'000;
-      actions = run.wait(100ms, full);
-    }
-    return actions;
-  };
-  EXPECT_EQ(next(), (Actions{{Do::kOpen, 1}})) << "a trial";
-  run.come_up(1);
-  EXPECT_EQ(next(), (Actions{{Do::kGiveBack, 1}}));
-  run.on(1, E::kFail);
-  EXPECT_EQ(next(), Actions());
-
-  // Another path, or losses that one stream does not withstand.
-  run.on(V::kBulk);
-  for (const bool fills : {false, true, false}) {
-    full.fills_path = fills;
-    EXPECT_EQ(run.wait(100ms, full), Actions()) << "two looks in a row";
-  }
-  EXPECT_EQ(run.wait(100ms, full),
-            (Actions{{Do::kCutSmall}, {Do::kOpen, 1}, {Do::kOpen, 2}, {Do::kOpen, 3}}));
-}
-
-// Those that a trial has opened stay where the path turns out to have room.
-TEST(ChannelStatesTest, AllStayThatWereOpenedOverALongPathAfterATrialHadBegun) {
-  Driven run(rules(), {Kind::kFirst, Kind::kSurplus, Kind::kSurplus});
-  run.serve();
-  run.on(V::kBulk);
-  ChannelStates::Traffic traffic = kBusyFar;
-  traffic.path_bound = traffic.fills_path = true;
-  Actions actions;
-  for (int i = 0; i != 20 && actions.empty(); ++i) {
-    traffic.moved += 2'500'000;
-    actions = run.wait(100ms, traffic);
-  }
-  ASSERT_EQ(actions, (Actions{{Do::kOpen, 1}}));
-  run.come_up(1);
-  traffic.fills_path = false;
-  EXPECT_EQ(run.wait(100ms, traffic), Actions());
-  EXPECT_EQ(run.wait(100ms, traffic), (Actions{{Do::kCutSmall}, {Do::kOpen, 2}}));
-  run.come_up(2);
-  traffic.fills_path = true;
-  traffic.busy = false;
-  for (int i = 0; i != 3; ++i) {
-    const auto then = run.wait(100ms, traffic);
-    EXPECT_EQ(std::ranges::count(then, Do::kGiveBack, &ChannelStates::Action::what), 0);
-  }
-  EXPECT_EQ(run.states.ready(), 3U);
-}
-
 TEST(ChannelStatesTest, NoSurplusOnesOverAShortPathOrWithLittleToDo) {
   Driven run(rules(), {Kind::kFirst, Kind::kSurplus});
   run.serve();
@@ -265,22 +207,25 @@ TEST(ChannelStatesTest, NoSurplusOnesOverAShortPathOrWithLittleToDo) {
   }
 }
 
-/// A short path on which each stream is capped, or not, at 100 MB a second.
-struct ShortPath {
+/// A path on which each stream is capped, or not, at 100 MB a second.
+struct BusyPath {
   ChannelStates::Traffic after(Clock::duration time, std::size_t streams) {
     const double rate = 1e8 * (capped ? static_cast<double>(streams) : 1);
     moved += rate * std::chrono::duration<double>(time).count();
     return {.unused_since = {},
             .busy = busy,
-            .round_trip = 200us,
+            .round_trip = round_trip,
             .moved = static_cast<std::uint64_t>(moved),
-            .path_bound = true};
+            .path_bound = true,
+            .fills_path = full};
   }
+
+  Actions look(Driven& run) { return run.wait(100ms, after(100ms, run.states.ready())); }
 
   /// Lets time pass until something but waiting is to be done.
   Actions until_something(Driven& run) {
     for (int i = 0; i != 100; ++i) {
-      auto actions = run.wait(100ms, after(100ms, run.states.ready()));
+      auto actions = look(run);
       if (!actions.empty()) return actions;
     }
     return {};
@@ -288,6 +233,8 @@ struct ShortPath {
 
   bool capped = true;
   bool busy = true;
+  bool full = false;
+  std::chrono::microseconds round_trip{200};
   double moved = 0;
 };
 
@@ -297,7 +244,7 @@ TEST(ChannelStatesTest, SurplusOnesStayOverAShortPathIfEachAddsItsShare) {
   Driven run(rules(), kOneAndThree);
   run.serve();
   run.on(V::kBulk);
-  ShortPath path;
+  BusyPath path;
   EXPECT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}}));
   run.come_up(1);
   EXPECT_EQ(path.until_something(run), (Actions{{Do::kCutSmall}, {Do::kOpen, 2}, {Do::kOpen, 3}}));
@@ -311,7 +258,7 @@ TEST(ChannelStatesTest, OneThatAddsNothingOverAShortPathIsGivenBack) {
   Driven run(rules(), kOneAndThree);
   run.serve();
   run.on(V::kBulk);
-  ShortPath path{.capped = false};
+  BusyPath path{.capped = false};
   EXPECT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}}));
   run.come_up(1);
   EXPECT_EQ(path.until_something(run), (Actions{{Do::kGiveBack, 1}}));
@@ -327,18 +274,55 @@ TEST(ChannelStatesTest, ATrialOverAShortPathEndsWithTheWork) {
   Driven run(rules(), kOneAndThree);
   run.serve();
   run.on(V::kBulk);
-  ShortPath path;
+  BusyPath path;
   EXPECT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}}));
   run.come_up(1);
   path.busy = false;
   EXPECT_EQ(path.until_something(run), (Actions{{Do::kGiveBack, 1}, {Do::kWatch}}));
 }
 
+// What one has on its way fills the path; 24 that share it overrun it.
+TEST(ChannelStatesTest, OnesThatAddNothingToALongPathThatIsFullAreGivenBack) {
+  Driven run(rules(), kOneAndThree);
+  run.serve();
+  run.on(V::kBulk);
+  BusyPath path{.capped = false, .full = true, .round_trip = 20ms};
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}})) << "a trial";
+  run.come_up(1);
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kGiveBack, 1}}));
+  run.on(1, E::kFail);
+  EXPECT_EQ(path.until_something(run), Actions());
+
+  // Another path, or losses that one stream does not withstand.
+  for (const bool full : {false, true, false}) {
+    path.full = full;
+    EXPECT_EQ(path.look(run), Actions()) << "two looks in a row";
+  }
+  EXPECT_EQ(path.look(run), (Actions{{Do::kCutSmall}, {Do::kOpen, 1}, {Do::kOpen, 2}, {Do::kOpen, 3}}));
+}
+
+// Those that a trial has opened stay where the path turns out to have room.
+TEST(ChannelStatesTest, AllStayThatWereOpenedOverALongPathAfterATrialHadBegun) {
+  Driven run(rules(), {Kind::kFirst, Kind::kSurplus, Kind::kSurplus});
+  run.serve();
+  run.on(V::kBulk);
+  BusyPath path{.capped = false, .full = true, .round_trip = 20ms};
+  ASSERT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}}));
+  run.come_up(1);
+  path.full = false;
+  EXPECT_EQ(path.until_something(run), (Actions{{Do::kCutSmall}, {Do::kOpen, 2}}));
+  run.come_up(2);
+  path.full = true;
+  path.busy = false;
+  EXPECT_EQ(path.until_something(run), Actions());
+  EXPECT_EQ(run.states.ready(), 3U);
+}
+
 // The acceptor's work, of which the connector sees what moves.
 TEST(ChannelStatesTest, ThePeersWorkOverAShortPathCountsWhileItMoves) {
   Driven run(rules(), kOneAndThree);
   run.serve();
-  ShortPath path{.busy = false};
+  BusyPath path{.busy = false};
   EXPECT_EQ(path.until_something(run), Actions());
   run.on(V::kPeerWanted);
   EXPECT_EQ(path.until_something(run), (Actions{{Do::kOpen, 1}}));
@@ -352,7 +336,7 @@ TEST(ChannelStatesTest, TheAcceptorAsksOverAShortPathWhileThePathIsTheBound) {
   Driven run(rules(false), kOneAndThree);
   run.serve();
   run.on(V::kBulk);
-  ShortPath path;
+  BusyPath path;
   EXPECT_EQ(path.until_something(run), (Actions{{Do::kAskForMore}}));
   auto bound_by_threads = path.after(100ms, 1);
   bound_by_threads.path_bound = false;
@@ -510,6 +494,7 @@ class Random {
     moved_ += draw(2) == 0 ? 0 : draw(1U << 30);
     traffic_.moved = moved_;
     traffic_.path_bound = draw(4) != 0;
+    traffic_.fills_path = draw(2) == 0;
     if (draw(2) == 0) traffic_.unused_since = run_.now - std::chrono::seconds(draw(100));
   }
 
@@ -576,9 +561,7 @@ class Random {
       if (states.state(i) == S::kBackoff) {
         EXPECT_TRUE(by_.connector && by_.reopens);
       }
-      if (states.state(i) == S::kShutdown) {
-        EXPECT_FALSE(by_.reopens);
-      }
+      EXPECT_FALSE(states.state(i) == S::kShutdown && by_.reopens);
     }
     EXPECT_EQ(ready, states.ready());
     if (by_.connector && !states.ended()) {
@@ -588,9 +571,7 @@ class Random {
       EXPECT_EQ(states.open(), 0U);
     }
     const bool limited = states.phase() == P::kWaking || states.phase() == P::kInterrupted;
-    if (limited) {
-      EXPECT_TRUE(states.next_deadline()) << "no end";
-    }
+    EXPECT_TRUE(!limited || states.next_deadline()) << "no end";
     if (states.phase() == P::kIdle) {
       EXPECT_EQ(ready, 0U);
     }
