@@ -15,7 +15,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kSize = std::size_t{64} << 20;
+// Each write has its own part: no two may have the same bytes on their way.
+constexpr std::size_t kPart = std::size_t{6} << 20;
+constexpr unsigned kWrites = 20;
+constexpr std::size_t kSize = (kWrites + 2) * kPart;
 
 /// Two hosts joined by a cable, as network namespaces; gone with the object.
 class Cable {
@@ -77,20 +80,39 @@ class LinkTest : public ::testing::Test {
   Cable cable;
 };
 
-/// The command that writes the whole region.
-std::string write_command(Peer& from, std::uint64_t connection, const PeerRegion& own,
-                          const PeerRegion& theirs) {
-  const std::uint64_t id = from.number(fmt::format("import {} {}", connection, to_hex(theirs.descriptor)));
-  return fmt::format("write {} {} 0 {} {} {}", connection, own.index, kSize, id, theirs.descriptor.address);
-}
+/// Writes of the region, part after part.
+class Writes {
+ public:
+  Writes(Peer& from, std::uint64_t connection, const PeerRegion& own, const PeerRegion& theirs)
+      : from_(from),
+        id_(from.number(fmt::format("import {} {}", connection, to_hex(theirs.descriptor)))),
+        connection_(connection),
+        own_(own),
+        address_(theirs.descriptor.address) {}
 
-/// Posts `count` writes after one that has ended; the transfers' numbers.
-std::vector<std::uint64_t> start_writes(Peer& from, const std::string& write, int count) {
-  EXPECT_TRUE(is_ok(from.wait(from.number(write))));
-  std::vector<std::uint64_t> writes;
-  for (int i = 0; i < count; ++i) writes.push_back(from.number(write));
-  return writes;
-}
+  /// Posts the next one; the transfer's number.
+  std::uint64_t post() {
+    const std::size_t at = next_++ * kPart;
+    return from_.number(
+        fmt::format("write {} {} {} {} {} {}", connection_, own_.index, at, kPart, id_, address_ + at));
+  }
+
+  /// Posts many after one that has ended.
+  std::vector<std::uint64_t> start() {
+    EXPECT_TRUE(is_ok(from_.wait(post())));
+    std::vector<std::uint64_t> writes;
+    while (writes.size() != kWrites) writes.push_back(post());
+    return writes;
+  }
+
+ private:
+  Peer& from_;
+  const std::uint64_t id_;
+  const std::uint64_t connection_;
+  const PeerRegion own_;
+  const std::uint64_t address_;
+  std::size_t next_ = 0;
+};
 
 TEST_F(LinkTest, DroppedLinkFailsTransfersInTimeAndReconnectWorks) {
   Peer left(plan("10.99.0.1"), cable.left());
@@ -99,11 +121,11 @@ TEST_F(LinkTest, DroppedLinkFailsTransfersInTimeAndReconnectWorks) {
   const PeerRegion own = left.region(kSize);
   const PeerRegion theirs = right.region(kSize);
   left.number(fmt::format("fill {} 0 {} 1", own.index, kSize));
-  const auto write = write_command(left, connection, own, theirs);
-  auto writes = start_writes(left, write, 20);
+  Writes all(left, connection, own, theirs);
+  auto writes = all.start();
   ASSERT_TRUE(is_ok(cable.set("down")));
   const auto start = Clock::now();
-  writes.push_back(left.number(write));
+  writes.push_back(all.post());
   EXPECT_TRUE(is_error(left.wait(writes.back()), {ErrorCode::kPeerGone}));
   EXPECT_LT(Clock::now() - start, EndpointPlan{}.keepalive + kWideMargin);
   for (const std::uint64_t one : writes) {
@@ -120,8 +142,8 @@ TEST_F(LinkTest, DroppedLinkFailsTransfersInTimeAndReconnectWorks) {
 
   ASSERT_TRUE(is_ok(cable.set("up")));
   const std::uint64_t again = connect(left, right);
-  EXPECT_TRUE(is_ok(left.wait(left.number(write_command(left, again, own, theirs)))));
-  EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("check {} 0 {} 1", theirs.index, kSize)))));
+  EXPECT_TRUE(is_ok(left.wait(Writes(left, again, own, theirs).post())));
+  EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("check {} 0 {} 1", theirs.index, kPart)))));
 }
 
 TEST_F(LinkTest, ShortOutageIsSurvived) {
@@ -134,10 +156,10 @@ TEST_F(LinkTest, ShortOutageIsSurvived) {
   const std::uint64_t connection = connect(left, right);
   const PeerRegion own = left.region(kSize);
   const PeerRegion theirs = right.region(kSize);
-  const auto write = write_command(left, connection, own, theirs);
-  auto writes = start_writes(left, write, 20);
+  Writes all(left, connection, own, theirs);
+  auto writes = all.start();
   ASSERT_TRUE(is_ok(cable.set("down")));
-  writes.push_back(left.number(write));
+  writes.push_back(all.post());
   EXPECT_TRUE(is_error(left.wait(writes.back(), std::chrono::milliseconds(300)), {ErrorCode::kTimedOut}));
   ASSERT_TRUE(is_ok(cable.set("up")));
   for (const std::uint64_t one : writes) EXPECT_TRUE(is_ok(left.wait(one)));
