@@ -116,7 +116,7 @@ bool Background::await_task() {
   const auto until = std::chrono::steady_clock::now() + linger_;
   ++waiting_;
   while (!stop_ && tasks_.empty()) {
-    if (linger_ == linger_.zero() || posted_.wait_until(mutex_, until) == std::cv_status::timeout) break;
+    if (linger_.count() == 0 || posted_.wait_until(mutex_, until) == std::cv_status::timeout) break;
   }
   --waiting_;
   if (!stop_ && !tasks_.empty()) return true;

@@ -31,10 +31,11 @@ def main():
                 if not re.match(r"((typeinfo|typeinfo name|vtable) for )?p2p::(?!engine::|wire::|tcp::|cma::)", name)]
     problems += [f"lacks p2p::{name}, which a header promises" for name in promised(headers)
                  if not any(re.match(rf"p2p::{name}(::|\(|\[|$)", symbol) for symbol in exported)]
-    problems += [f"needs {name}, which nothing defines" for name in symbols(library, "--undefined-only")
-                 if re.match(r"U p2p::", name)]
+    undefined = symbols(library, "--undefined-only")
+    problems += [f"needs {name}, which nothing defines" for name in undefined if re.match(r"U p2p::", name)]
     dynamic = subprocess.run(["readelf", "-W", "-d", library], check=True, capture_output=True, text=True).stdout
-    if "STATIC_TLS" in dynamic:
+    # The address sanitizer's own code has such variables.
+    if "STATIC_TLS" in dynamic and not any("__asan_" in name for name in undefined):
         problems.append("needs room of static TLS, which may be gone where other libraries are loaded first")
     print("\n".join(problems) if problems else f"exports: {len(exported)} names, all of p2p")
     return 1 if problems else 0
