@@ -142,8 +142,11 @@ TEST_F(LinkTest, DroppedLinkFailsTransfersInTimeAndReconnectWorks) {
 
   ASSERT_TRUE(is_ok(cable.set("up")));
   const std::uint64_t again = connect(left, right);
-  EXPECT_TRUE(is_ok(left.wait(Writes(left, again, own, theirs).post())));
-  EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("check {} 0 {} 1", theirs.index, kPart)))));
+  Writes anew(left, again, own, theirs);
+  writes = anew.start();
+  writes.push_back(anew.post());
+  for (const std::uint64_t one : writes) EXPECT_TRUE(is_ok(left.wait(one)));
+  EXPECT_TRUE(is_ok(status_of(right.call(fmt::format("check {} 0 {} 1", theirs.index, kSize)))));
 }
 
 TEST_F(LinkTest, ShortOutageIsSurvived) {
