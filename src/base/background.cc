@@ -79,12 +79,12 @@ bool Background::post(std::function<void()> task) {
 
 void Background::share(std::size_t parts, const std::function<void(std::size_t)>& part) {
   std::size_t idle = 0;
-  {
+  if (parts > 1) {
     const MutexLock lock(mutex_);
     const std::size_t free = most_ - running_ + waiting_;
     idle = free - std::min(free, tasks_.size());
   }
-  if (parts < 2 || idle == 0) {
+  if (idle == 0) {
     for (std::size_t i = 0; i != parts; ++i) part(i);
     return;
   }
