@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
+#include <exception>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -134,15 +135,24 @@ Row stage(const PySubscriber& self, std::uint64_t version, const Manifest& wante
     std::atomic<bool>& go_on;
     std::future<Status>& staged;
     std::shared_ptr<Subscriber>& subscriber;
+    std::uint64_t version;
     ~End() {
       go_on = false;
       const Released released;
-      if (staged.valid()) staged.wait();
+      if (staged.valid()) take_back();
       subscriber.reset();  // it may be the last, and wait for peers
     }
+    // The caller gave up, and the last bytes may have come meanwhile.
+    void take_back() noexcept {
+      try {
+        if (staged.get()) static_cast<void>(subscriber->drop(version));
+      } catch (const std::exception&) {  // nothing is staged
+      }
+    }
   };
+  Status status;
   {
-    const End end{go_on, staged, subscriber};
+    const End end{go_on, staged, subscriber, version};
     for (bool done = false; !done;) {
       {
         const Released released;
@@ -157,8 +167,9 @@ Row stage(const PySubscriber& self, std::uint64_t version, const Manifest& wante
       }
       if (!tell.is_none()) tell(row_of(now));
     }
+    status = staged.get();
   }
-  raise_unless(staged.get());
+  raise_unless(std::move(status));
   return row_of(latest);
 }
 

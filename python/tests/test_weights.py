@@ -121,6 +121,25 @@ def test_read_only_arrays_are_not_staged_over(publisher):
     assert not target.any()
 
 
+def test_who_gives_up_a_stage_as_the_last_bytes_come_may_stage_it_again(publisher):
+    publisher.publish(1, {"w": np.full(64, 3, np.uint8)})
+    target = np.zeros(64, np.uint8)
+
+    def give_up(progress):
+        if progress.bytes == progress.total_bytes:
+            publisher.wait_copies(1, 1, timeout=30)
+            raise ZeroDivisionError
+
+    with subscriber_of(publisher, {"w": target}) as subscriber:
+        with pytest.raises(ZeroDivisionError):
+            subscriber.stage(1, timeout=30, progress=give_up)
+        with pytest.raises(p2p.NotFound):
+            subscriber.commit()
+        subscriber.stage(1, timeout=30)
+        subscriber.commit()
+    assert (target == 3).all()
+
+
 def test_close_ends_a_stage_under_way(publisher):
     subscriber = subscriber_of(publisher, {"w": np.zeros(64, np.uint8)})
     waits, failed = threading.Event(), []
