@@ -127,6 +127,27 @@ def test_who_interrupts_a_stage_ends_it_at_all_ranks(publishers):
         assert torch.equal(target, WHOLE)
 
 
+def test_who_interrupts_the_start_of_a_stage_ends_it_at_all_ranks(publishers, monkeypatch):
+    tensors, parts = halves(publishers)
+    target = torch.zeros(8, 6)
+    publishers[0].publish(1, tensors[0])
+    start = threading.Thread.start
+
+    def start_interrupted(thread):  # a signal comes while the second thread is waited for, which runs already
+        start(thread)
+        if thread.name.startswith("ThreadPoolExecutor") and thread.name.endswith("_1"):
+            raise KeyboardInterrupt
+
+    with RanksSubscriber(parts, {"w": target}, **HERE) as subscriber:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(threading.Thread, "start", start_interrupted)
+            subscriber.stage(1, timeout=100)
+        publishers[1].publish(1, tensors[1])
+        subscriber.stage(1, timeout=60)
+        assert subscriber.commit() == 1
+        assert torch.equal(target, WHOLE)
+
+
 def test_parts_that_do_not_fill_the_tensors_are_refused(publishers):
     _, parts = halves(publishers)
     target = {"w": torch.zeros(8, 6)}

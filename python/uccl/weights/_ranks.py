@@ -134,23 +134,37 @@ class RanksSubscriber:
         """
         if in_place:
             self._version = None
-        given_up = threading.Event()
+        given_up = False
+        under_way = 0
+        changed = threading.Condition()
 
-        def go_on(_: Progress) -> None:
-            if given_up.is_set():
+        def go_on(_: Progress | None = None) -> None:
+            if given_up:
                 raise RuntimeError("the stage was interrupted")
 
         def stage(one: Subscriber) -> Progress:
-            return one.stage(version, timeout=timeout, in_place=in_place, progress=go_on)
+            nonlocal under_way
+            with changed:
+                go_on()
+                under_way += 1
+            try:
+                return one.stage(version, timeout=timeout, in_place=in_place, progress=go_on)
+            finally:
+                with changed:
+                    under_way -= 1
+                    changed.notify_all()
 
         whole = False
         try:
             with ThreadPoolExecutor(max(len(self._taken), 1)) as threads:
-                staged = {rank: threads.submit(self._of, rank, stage) for rank in self._taken}
                 try:
+                    staged = {rank: threads.submit(self._of, rank, stage) for rank in self._taken}
                     wait(staged.values())
                 except BaseException:  # a signal's, of which those threads hear nothing
-                    given_up.set()
+                    # Nor does the pool know a thread during whose start it came, and would not wait for it.
+                    with changed:
+                        given_up = True
+                        changed.wait_for(lambda: under_way == 0)
                     raise
             whole = not any(one.exception() for one in staged.values())
         finally:
