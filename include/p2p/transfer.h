@@ -103,8 +103,9 @@ class P2P_API PreparedTransfer {
 
   std::uint64_t bytes() const;
 
-  /// Contiguous segments left after neighbours on both sides were merged. Before the peer has answered about
-  /// its region, the number of spans that were given.
+  /// Contiguous segments left after neighbours on both sides were merged; what lies in rows of equal blocks
+  /// counts once where the transport takes it as such. Before the peer has answered about its region, the
+  /// number of spans that were given.
   std::size_t segments() const;
 
  private:

@@ -95,6 +95,9 @@ Status Copier::rehearse_all() {
       const int code = kernels::launch_copy(empty, limits_.grid, {}, stream.handle());
       status = cuda::check(code, fmt::format("start a kernel on CUDA device {}", device_));
     }
+    if (limits_.bulk_bytes == 0 || !status) break;
+    status = cuda::check(kernels::launch_copy(kernels::CopyRows{}, limits_.grid, {}, stream.handle()),
+                         fmt::format("start a kernel on CUDA device {}", device_));
   }
   for (const cuda::Stream& stream : bulk_) {
     if (status) status = stream.copy(scratch_of_device() + kRehearsed, scratch_of_host(), kLine);
@@ -184,6 +187,7 @@ Copier::List* Copier::take() {
   list->stream_ = list->slot_ % kernels_.size();
   list->blocks_ = {.blocks = blocks_of(list->slot_)};
   list->bulk_.clear();
+  list->rows_.clear();
   list->waits_ = {};
   list->order_ = {};
   list->status_ = {};
@@ -205,7 +209,7 @@ void Copier::start(List& list) {
 
 // A single short piece, if a kernel stands by.
 bool Copier::order(List& list) {
-  const bool single = list.blocks_.count == 1 && list.bulk_.empty();
+  const bool single = list.blocks_.count == 1 && list.bulk_.empty() && list.rows_.empty();
   if (!standby_ || !single || list.blocks_.total > list.standby_bytes_) return false;
   list.order_ = standby_->order(list.blocks_.blocks[0]);
   return list.order_.has_value();
@@ -215,21 +219,36 @@ void Copier::launch(List& list) {
   choose_engine(list);
   const cuda::DeviceGuard guard(device_);
   list.status_ = guard.status();
-  if (list.status_ && list.blocks_.count != 0) start_kernel(list);
+  if (list.status_ && (list.blocks_.count != 0 || !list.rows_.empty())) start_kernel(list);
   if (list.status_ && !list.bulk_.empty()) start_bulk(list);
 }
 
+// One after the other on one stream; the last one tells the host.
 void Copier::start_kernel(List& list) {
   const kernels::Signal signal{word_of(list, kKernel), list.turn_,
                                reinterpret_cast<std::uint32_t*>(arrivals_.data() + list.slot_ * kLine)};
-  const int code =
-      kernels::launch_copy(list.blocks_, limits_.grid, signal, stream_of(list, kKernel).handle());
+  const cuda::Stream& stream = stream_of(list, kKernel);
+  int code = 0;
+  std::size_t started = 0;
+  if (list.blocks_.count != 0) {
+    const kernels::Signal told = list.rows_.empty() ? signal : kernels::Signal{};
+    code = kernels::launch_copy(list.blocks_, limits_.grid, told, stream.handle());
+    if (code == 0) ++started;
+  }
+  for (const kernels::CopyRows& rows : list.rows_) {
+    if (code != 0) break;
+    const kernels::Signal told = &rows == &list.rows_.back() ? signal : kernels::Signal{};
+    code = kernels::launch_copy(rows, limits_.grid, told, stream.handle());
+    if (code == 0) ++started;
+  }
   if (code == 0) {
     list.waits_[kKernel] = true;
-  } else {
-    list.status_ = tl::unexpected(
-        cuda::error_of(code, fmt::format("copy {} blocks on CUDA device {}", list.blocks_.count, device_)));
+    return;
   }
+  if (started != 0) static_cast<void>(stream.synchronize());
+  list.status_ =
+      tl::unexpected(cuda::error_of(code, fmt::format("copy {} blocks and {} sets of rows on CUDA device {}",
+                                                      list.blocks_.count, list.rows_.size(), device_)));
 }
 
 void Copier::start_bulk(List& list) {

@@ -59,6 +59,7 @@ class Copier {
     std::size_t stream_ = 0;  // of two
     kernels::CopyList blocks_;
     std::vector<kernels::CopyBlock> bulk_;
+    std::vector<kernels::CopyRows> rows_;
     std::uint32_t turn_ = 0;
     std::array<bool, 2> waits_{};  // for the kernel's word, for the copy engine's word
     std::uint64_t standby_bytes_ = 0;
@@ -113,6 +114,9 @@ class Copier {
     list.blocks_.total += block.bytes;
     list.blocks_.largest = std::max(list.blocks_.largest, block.bytes);
   }
+
+  /// Rows of blocks go by kernel, however long they are: one launch each.
+  static void add_rows(List& list, const kernels::CopyRows& rows) { list.rows_.push_back(rows); }
 
   /// The limits' ways, but single pieces of at most so much by the kernel that stands by.
   Ways ways(std::uint64_t standby_bytes) const { return {limits_.bulk_bytes, standby_bytes}; }

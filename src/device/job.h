@@ -42,6 +42,7 @@ class Job {
 
     void add(const kernels::CopyBlock& block, const Ways& ways) const { copier->add(*list, block, ways); }
     void add(const kernels::CopyBlock& block) const { copier->add(*list, block); }
+    void add_rows(const kernels::CopyRows& rows) const { Copier::add_rows(*list, rows); }
   };
 
   /// Where copies by `device` are added to.

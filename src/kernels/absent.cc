@@ -10,6 +10,9 @@ namespace p2p::kernels {
 int launch_copy(const CopyList& /*list*/, const Grid& /*grid*/, const Signal& /*signal*/, void* /*stream*/) {
   return 34;
 }
+int launch_copy(const CopyRows& /*rows*/, const Grid& /*grid*/, const Signal& /*signal*/, void* /*stream*/) {
+  return 34;
+}
 int launch_standby(const StandbyBoard& /*board*/, unsigned /*ctas*/, void* /*stream*/) { return 34; }
 int launch_digest(const DigestList& /*list*/, std::uint64_t* /*blocks*/, const Signal& /*signal*/,
                   void* /*stream*/) {

@@ -14,6 +14,18 @@ struct CopyBlock {
   std::uint64_t bytes = 0;
 };
 
+/// Equal blocks in rows, which the device counts out by itself. Strides are bytes from start to start, of
+/// two's complement.
+struct CopyRows {
+  CopyBlock first{};
+  std::uint64_t count = 1;  ///< blocks of a row
+  std::uint64_t source_stride = 0;
+  std::uint64_t target_stride = 0;
+  std::uint64_t rows = 1;
+  std::uint64_t source_row = 0;
+  std::uint64_t target_row = 0;
+};
+
 /// So many blocks travel with the launch itself, which spares the device a read over PCIe.
 inline constexpr std::size_t kInlineBlocks = 64;
 

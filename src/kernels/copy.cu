@@ -112,7 +112,31 @@ __device__ void copy_units(const CopyBlock* blocks, std::uint64_t count, std::ui
   }
 }
 
+/// The same of blocks that nobody has listed.
+__device__ void copy_rows(const CopyRows& all, std::uint64_t split) {
+  const unsigned lane = threadIdx.x % kLanes;
+  const std::uint64_t warps = std::uint64_t{gridDim.x} * kWarps;
+  const std::uint64_t units = all.count * all.rows * split;
+  std::uint64_t unit = std::uint64_t{threadIdx.x / kLanes} * gridDim.x + blockIdx.x;
+  for (; unit < units; unit += warps) {
+    const std::uint64_t which = unit / split;
+    const std::uint64_t row = which / all.count, place = which % all.count;
+    const std::byte* const source = all.first.source + (row * all.source_row + place * all.source_stride);
+    std::byte* const target = all.first.target + (row * all.target_row + place * all.target_stride);
+    for (std::uint64_t at = unit % split * kPiece; at < all.first.bytes; at += split * kPiece) {
+      const std::uint64_t left = all.first.bytes - at;
+      copy_piece<false>(source + at, target + at, left < kPiece ? left : kPiece, lane);
+    }
+  }
+}
+
 }  // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    p2p_copy_rows(const __grid_constant__ CopyRows all, std::uint64_t split, Signal signal) {
+  copy_rows(all, split);
+  tell(signal);
+}
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     p2p_copy_listed(const CopyBlock* blocks, std::uint64_t count, std::uint64_t split, Signal signal) {
@@ -367,6 +391,7 @@ int find_kernel(Kernel which, const void*& found) {
     case Kernel::kCopyListed: found = reinterpret_cast<const void*>(p2p_copy_listed); break;
     case Kernel::kCopyInline: found = reinterpret_cast<const void*>(p2p_copy_inline); break;
     case Kernel::kStandBy: found = reinterpret_cast<const void*>(p2p_stand_by); break;
+    case Kernel::kCopyRows: found = reinterpret_cast<const void*>(p2p_copy_rows); break;
     case Kernel::kDigest: found = reinterpret_cast<const void*>(p2p_digest); break;
   }
   return 0;

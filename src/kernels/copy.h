@@ -28,6 +28,9 @@ struct Grid {
 /// when launched; failures while running are the stream's.
 int launch_copy(const CopyList& list, const Grid& grid, const Signal& signal, void* stream);
 
+/// The same for rows of blocks.
+int launch_copy(const CopyRows& rows, const Grid& grid, const Signal& signal, void* stream);
+
 /// How the work of a list is dealt out.
 struct CopyShape {
   unsigned ctas = 1;

@@ -26,7 +26,8 @@ extern const unsigned char kDeviceCode[] asm("p2p_device_code");
 
 namespace {
 
-constexpr std::array kNames{"p2p_copy_listed", "p2p_copy_inline", "p2p_stand_by", "p2p_digest"};
+constexpr std::array kNames{"p2p_copy_listed", "p2p_copy_inline", "p2p_stand_by", "p2p_digest",
+                            "p2p_copy_rows"};
 
 std::array<std::atomic<cudaKernel_t>, kNames.size()> kernels{};
 

@@ -52,6 +52,19 @@ int launch_copy(const CopyList& list, const Grid& grid, const Signal& signal, vo
   return launch(Kernel::kCopyInline, shape.ctas, stream, arguments);
 }
 
+int launch_copy(const CopyRows& rows, const Grid& grid, const Signal& signal, void* stream) {
+  const std::uint64_t count = rows.count * rows.rows;
+  unsigned processors = 0;
+  if (const int code = processors_of_current_device(processors); code != cudaSuccess) return code;
+  const CopyList like{nullptr, count, count * rows.first.bytes, rows.first.bytes};
+  const CopyShape shape = shape_of(like, grid, processors);
+  CopyRows copied = rows;
+  std::uint64_t split = shape.split;
+  Signal told = signal;
+  void* arguments[] = {&copied, &split, &told};
+  return launch(Kernel::kCopyRows, shape.ctas, stream, arguments);
+}
+
 int launch_standby(const StandbyBoard& board, unsigned ctas, void* stream) {
   StandbyBoard copy = board;
   void* arguments[] = {&copy};

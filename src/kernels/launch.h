@@ -20,7 +20,7 @@ struct InlineRuns {
   DigestRun runs[kInlineRuns];
 };
 
-enum class Kernel { kCopyListed, kCopyInline, kStandBy, kDigest };
+enum class Kernel { kCopyListed, kCopyInline, kStandBy, kDigest, kCopyRows };
 
 /// What the CUDA runtime launches as this kernel. Returns the runtime's code.
 int find_kernel(Kernel which, const void*& found);

@@ -15,6 +15,18 @@ class RemoteKey;
 
 enum class Operation : std::uint8_t { kWrite, kRead };
 
+/// How equal blocks lie at both sides: rows of them. Strides are bytes from start to start, and may be
+/// negative.
+struct Repeats {
+  std::uint64_t block = 0;  ///< bytes
+  std::uint64_t count = 1;  ///< blocks of a row
+  std::int64_t local_stride = 0;
+  std::int64_t remote_stride = 0;
+  std::uint64_t rows = 1;
+  std::int64_t local_row = 0;
+  std::int64_t remote_row = 0;
+};
+
 /// One contiguous run: `size` bytes at `local` here, at `remote` in the peer's address space.
 /// The engine has checked both against `registration` and, as far as this side knows it, the peer's region.
 struct Segment {
@@ -23,6 +35,10 @@ struct Segment {
   std::uint64_t size = 0;
   const Registration* registration = nullptr;  ///< of `local`, with this transport
   const RemoteKey* key = nullptr;              ///< of `remote`, with this transport
+
+  /// Not null: `size` bytes in so many blocks, of which the first is at `local` and `remote`. Only for
+  /// transports that take them (Transport::takes_repeats).
+  const Repeats* repeats = nullptr;
 };
 
 /// Chosen by the engine, unique among the batches that a channel has not completed yet.
@@ -39,19 +55,79 @@ struct Batch {
   std::uint64_t skip = 0;
   std::uint64_t bytes = 0;
 
-  /// Calls `visit(const Segment& piece)` for each clipped segment, in order. Empty segments are skipped.
+  /// So many pieces at most.
+  std::uint64_t pieces() const {
+    std::uint64_t sum = 0;
+    for (const Segment& segment : segments) {
+      sum += segment.repeats == nullptr ? 1 : segment.repeats->count * segment.repeats->rows;
+    }
+    return sum;
+  }
+
+  /// Calls `visit(const Segment& piece)` for each clipped segment, in order, block by block where it repeats.
+  /// Empty segments are skipped.
   template <class Visitor>
   void for_each_piece(Visitor&& visit) const {
+    for_each_run(visit, [&visit](const Segment& run) {
+      const Repeats& repeats = *run.repeats;
+      for (std::uint64_t row = 0; row != repeats.rows; ++row) {
+        for (std::uint64_t i = 0; i != repeats.count; ++i) visit(block_of(run, repeats, row, i));
+      }
+    });
+  }
+
+  /// The same, but `take` gets whole blocks that repeat, as many as can be told at once.
+  template <class Visitor, class Taker>
+  void for_each_run(Visitor&& visit, Taker&& take) const {
     std::uint64_t left = bytes;
     std::uint64_t offset = skip;
     for (const Segment& segment : segments) {
       const std::uint64_t size = std::min(left, segment.size - offset);
-      if (size != 0) {
+      if (segment.repeats != nullptr) {
+        split_repeats(segment, offset, size, visit, take);
+      } else if (size != 0) {
         visit(Segment{segment.local + offset, segment.remote + offset, size, segment.registration,
                       segment.key});
       }
       left -= size;
       offset = 0;
+    }
+  }
+
+ private:
+  static Segment block_of(const Segment& first, const Repeats& repeats, std::uint64_t row, std::uint64_t i) {
+    const auto place = [&](std::int64_t row_stride, std::int64_t stride) {
+      return static_cast<std::int64_t>(row) * row_stride + static_cast<std::int64_t>(i) * stride;
+    };
+    return {first.local + place(repeats.local_row, repeats.local_stride),
+            first.remote + static_cast<std::uint64_t>(place(repeats.remote_row, repeats.remote_stride)),
+            repeats.block, first.registration, first.key};
+  }
+
+  // A cut within a block makes a piece of it, one within a row a run of the rest of that row.
+  template <class Visitor, class Taker>
+  static void split_repeats(const Segment& segment, std::uint64_t at, std::uint64_t size, Visitor& visit,
+                            Taker& take) {
+    const Repeats& all = *segment.repeats;
+    for (const std::uint64_t end = at + size; at != end;) {
+      const std::uint64_t index = at / all.block, within = at % all.block, place = index % all.count;
+      Segment run = block_of(segment, all, index / all.count, place);
+      const std::uint64_t blocks = (end - at) / all.block;
+      if (within != 0 || blocks == 0) {
+        run.local += within;
+        run.remote += within;
+        run.size = std::min(all.block - within, end - at);
+        visit(run);
+      } else {
+        Repeats part = all;
+        const bool whole_rows = place == 0 && blocks >= all.count;
+        part.rows = whole_rows ? blocks / all.count : 1;
+        if (!whole_rows) part.count = std::min(all.count - place, blocks);
+        run.size = all.block * part.count * part.rows;
+        run.repeats = &part;
+        take(run);
+      }
+      at += run.size;
     }
   }
 };

@@ -147,6 +147,11 @@ class Transport {
   /// Whether it moves bytes between these two, which it has made; the error says why not.
   virtual Status check_pair(const Registration& /*local*/, const RemoteKey& /*remote*/) const { return {}; }
 
+  /// Whether segments between the two may repeat: a description that its channels take as it is.
+  virtual bool takes_repeats(const Registration& /*local*/, const RemoteKey& /*remote*/) const {
+    return false;
+  }
+
   /// How this region of a peer's is reached, for people; empty: as all of them.
   virtual std::string describe(const RemoteKey& /*remote*/) const { return {}; }
 

@@ -82,6 +82,24 @@ TEST_P(GpuTransfer, AnyNumberOfScatteredBlocks) {
   }
 }
 
+// What lies in rows on both sides, upwards and downwards, among blocks that do not.
+TEST_P(GpuTransfer, BlocksInRows) {
+  for (const std::size_t size : {1, 132, 576, 2112, 4096, 9217}) {
+    SCOPED_TRACE(size);
+    constexpr std::size_t kCount = 300;
+    std::vector<Block> blocks = scattered(500, static_cast<unsigned>(size), 11);
+    for (const bool down : {false, true}) {
+      const std::size_t left = extent_of(blocks) + 5, right = left + 3;
+      for (std::size_t i = 0; i != kCount; ++i) {
+        const std::size_t place = down ? kCount - 1 - i : i;
+        blocks.push_back({left + i * (size + 7), right + place * (size + 9), size});
+      }
+      blocks.push_back({extent_of(blocks) + 1, extent_of(blocks) + 1, 77});
+    }
+    write_and_read(pair(), config().left_place(), config().right_place(), blocks, 11);
+  }
+}
+
 // With fewer multiprocessors, or none: the bytes are the same.
 class GpuBlocks : public GpuTest {
  protected:
@@ -93,6 +111,9 @@ class GpuBlocks : public GpuTest {
     write_and_read(*made, left, right, {{7, 5, 5 * kMiB + 7}}, 3);
     write_and_read(*made, left, right, scattered(2000, 8, 1), 1);
     write_and_read(*made, "host", right, scattered(300, 9, 1), 1);
+    std::vector<Block> rows;
+    for (std::size_t i = 0; i != 400; ++i) rows.push_back({1 + i * 100, 1 + (399 - i) * 90, 80});
+    for (const std::string& place : {left, std::string("host")}) write_and_read(*made, place, right, rows, 1);
   }
 };
 P2P_OVER_GPUS(GpuBlocks);

@@ -20,7 +20,7 @@
 namespace p2p::kernels {
 namespace {
 
-constexpr char kTags[4] = {};  // an address for each kernel
+constexpr char kTags[5] = {};  // an address for each kernel
 
 }  // namespace
 
@@ -50,6 +50,18 @@ bool copy_blocks(const std::vector<CopyBlock>& blocks) {
   bool right = true;
   for (const CopyBlock& block : blocks)
     right &= copy_by_kernel(number(block.target), number(block.source), block.bytes);
+  return right;
+}
+
+bool copy_rows(const p2p::kernels::CopyRows& all) {
+  bool right = true;
+  for (std::uint64_t row = 0; row != all.rows; ++row) {
+    for (std::uint64_t i = 0; i != all.count; ++i) {
+      right &= copy_by_kernel(number(all.first.target) + row * all.target_row + i * all.target_stride,
+                              number(all.first.source) + row * all.source_row + i * all.source_stride,
+                              all.first.bytes);
+    }
+  }
   return right;
 }
 
@@ -154,6 +166,15 @@ void launch(const void* kernel, unsigned /*ctas*/, void** arguments, Stream& str
     return;
   }
   if (is(Kernel::kDigest)) return launch_digest(arguments, stream);
+  if (is(Kernel::kCopyRows)) {
+    stream.add(
+        [all = argument<p2p::kernels::CopyRows>(arguments, 0), signal = argument<Signal>(arguments, 2)] {
+          const bool right = copy_rows(all);
+          if (right) tell(signal.word, signal.value);
+          return right;
+        });
+    return;
+  }
   const auto count = argument<std::uint64_t>(arguments, 1);
   const auto signal = argument<Signal>(arguments, 3);
   if (is(Kernel::kCopyInline)) {

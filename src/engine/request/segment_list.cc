@@ -13,6 +13,9 @@
 namespace p2p::engine {
 namespace {
 
+// Fewer blocks are quicker as pieces of one launch than as a launch of their own.
+constexpr std::uint64_t kWorthRepeating = 256;
+
 // Builds one list. Spans of a list mostly stay in one pair of regions, so the last pair is remembered.
 class Builder {
  public:
@@ -45,15 +48,60 @@ class Builder {
   Result<bool> add_strided(const LocalSpan& local, const RemoteSpan& remote, const StridedPair& pair) {
     auto good = admit(local, remote);
     if (!good || !*good || pair.bytes == 0) return good;
+    if (append_repeats(pair)) return good;
     pair.for_each_piece([&](std::byte* data, std::uint64_t address, std::uint64_t size) {
       append({local.region, data, size}, {remote.region, address, size});
     });
     return good;
   }
 
-  std::shared_ptr<const SegmentList> finish() { return std::move(list_); }
+  std::shared_ptr<const SegmentList> finish() {
+    if (!context_.takes_repeats) return std::move(list_);
+    for (SegmentList::Portion& portion : list_->portions) {
+      if (portion.segments.size() >= kWorthRepeating) fold_runs(portion);
+    }
+    return std::move(list_);
+  }
 
  private:
+  // Makes one segment of what lies like a row of equal blocks, where that is worth it.
+  void fold_runs(SegmentList::Portion& portion) {
+    auto& all = portion.segments;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i != all.size();) {
+      const std::size_t run = run_at(all, i);
+      const Segment& first = all[i];
+      const bool folds = run >= kWorthRepeating &&
+                         context_.takes_repeats(portion.transport, *first.registration, *first.key);
+      if (!folds) {
+        for (std::size_t left = run; left != 0; --left) all[kept++] = all[i++];
+        continue;
+      }
+      list_->repeats.push_back({first.size, run, all[i + 1].local - first.local,
+                                static_cast<std::int64_t>(all[i + 1].remote - first.remote)});
+      Segment folded = first;
+      folded.size *= run;
+      folded.repeats = &list_->repeats.back();
+      all[kept++] = folded;
+      i += run;
+    }
+    all.resize(kept);
+  }
+
+  // How many from `i` on are equally long and equally far apart.
+  static std::size_t run_at(std::span<const Segment> all, std::size_t i) {
+    const auto follows = [&](std::size_t at) {
+      const Segment &one = all[at], &next = all[at + 1];
+      return next.size == all[i].size && one.repeats == nullptr && next.repeats == nullptr &&
+             next.local - one.local == all[i + 1].local - all[i].local &&
+             next.remote - one.remote == all[i + 1].remote - all[i].remote &&
+             next.registration == all[i].registration && next.key == all[i].key;
+    };
+    std::size_t end = i;
+    while (end + 1 != all.size() && follows(end)) ++end;
+    return end + 1 - i;
+  }
+
   // Makes the spans' regions the current pair and sees that they hold the spans. False: a remote region is
   // waiting.
   Result<bool> admit(const LocalSpan& local, const RemoteSpan& remote) {
@@ -84,6 +132,23 @@ class Builder {
     append_merged(portion.segments, {local.data, remote.address, local.size, registration_, key_});
     portion.bytes += local.size;
     list_->bytes += local.size;
+  }
+
+  // False: it has to go piece by piece.
+  bool append_repeats(const StridedPair& pair) {
+    if (!context_.takes_repeats) return false;
+    SegmentList::Portion& portion = list_->portions[portion_];
+    const auto repeats = pair.repeats();
+    if (!repeats || repeats->count * repeats->rows < kWorthRepeating ||
+        !context_.takes_repeats(portion.transport, *registration_, *key_)) {
+      return false;
+    }
+    list_->repeats.push_back(*repeats);
+    portion.segments.push_back(
+        {pair.data, pair.address, pair.bytes, registration_, key_, &list_->repeats.back()});
+    portion.bytes += pair.bytes;
+    list_->bytes += pair.bytes;
+    return true;
   }
 
   tl::unexpected<Error> refuse(ErrorCode code, const LocalSpan& local, const RemoteSpan& remote,

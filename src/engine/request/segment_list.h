@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -33,6 +34,7 @@ struct SegmentList {
   Operation operation = Operation::kWrite;
   std::uint64_t bytes = 0;
   std::vector<Portion> portions;
+  std::deque<Repeats> repeats;  ///< that segments point to
   std::vector<std::shared_ptr<Region>> locals;
   std::vector<std::shared_ptr<RemoteRegion>> remotes;
 
@@ -54,6 +56,9 @@ struct ListContext {
 
   /// The transport that moves bytes between the two, or why none does.
   std::function<Result<std::size_t>(const Region&, const RemoteRegion&)> route;
+
+  /// As the transport's `takes_repeats`; null: none does.
+  std::function<bool(std::size_t, const Registration&, const RemoteKey&)> takes_repeats{};
 };
 
 /// Checks every pair of spans against its regions, chooses its route and merges neighbours. A null list

@@ -2,6 +2,7 @@
 #include "engine/request/strided.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -126,7 +127,59 @@ struct Side {
   }
 };
 
+/// So many of what is inside, at a stride on each side.
+struct Level {
+  std::uint64_t count = 1;
+  std::int64_t local = 0;
+  std::int64_t remote = 0;
+};
+
+/// One side's levels, of which the innermost may be taken in parts.
+struct Levels {
+  Levels(const Strides& strides, std::uint64_t block)
+      : levels{{{strides.block / block, static_cast<std::int64_t>(block)},
+                {strides.count, strides.stride},
+                {strides.rows, strides.row_stride}}} {
+    skip();
+  }
+
+  void skip() {
+    while (at != levels.size() && levels[at].first == 1) ++at;
+  }
+
+  /// The stride of so many, which divide those that are left of the level.
+  std::int64_t take(std::uint64_t count) {
+    auto& [left, stride] = levels[at];
+    const std::int64_t taken = stride;
+    left /= count;
+    stride *= static_cast<std::int64_t>(count);
+    skip();
+    return taken;
+  }
+
+  std::array<std::pair<std::uint64_t, std::int64_t>, 3> levels;
+  std::size_t at = 0;
+};
+
 }  // namespace
+
+std::optional<Repeats> StridedPair::repeats() const {
+  const std::uint64_t block = std::min(local.block, remote.block);
+  if (bytes == 0 || local.block % block != 0 || remote.block % block != 0) return std::nullopt;
+  Levels here(local, block);
+  Levels there(remote, block);
+  std::array<Level, 2> levels{};
+  std::size_t used = 0;
+  // Both have equally many blocks, so that they end together.
+  while (here.at != here.levels.size() && there.at != there.levels.size()) {
+    const std::uint64_t ours = here.levels[here.at].first, theirs = there.levels[there.at].first;
+    const std::uint64_t count = std::min(ours, theirs);
+    if (used == levels.size() || ours % count != 0 || theirs % count != 0) return std::nullopt;
+    levels[used++] = {count, here.take(count), there.take(count)};
+  }
+  return Repeats{block,           levels[0].count, levels[0].local, levels[0].remote,
+                 levels[1].count, levels[1].local, levels[1].remote};
+}
 
 Result<StridedList> StridedList::make(Operation operation, std::span<const LocalStrided> local,
                                       std::span<const RemoteStrided> remote) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct StridedPair {
   /// Calls `take(local, remote, size)` for each run of bytes that is contiguous on both sides, in order.
   template <class Take>
   void for_each_piece(Take&& take) const;
+
+  /// The same runs of bytes as rows of equal blocks, if they are such. The first one begins at `data` and
+  /// `address`.
+  std::optional<Repeats> repeats() const;
 };
 
 /// A transfer of strided memory, checked as far as it can be without its regions: numbers that fit the

@@ -84,6 +84,40 @@ TEST(Strided, MovesEachByteOnceAndInOrder) {
   }
 }
 
+// However a batch cuts them, within blocks and rows.
+TEST(Strided, RepeatsAreTheSamePieces) {
+  std::mt19937_64 random(43);
+  int described = 0;
+  for (int round = 0; round != 4000; ++round) {
+    const std::uint64_t bytes = 1 + random() % 720;
+    Strides remote = random_shape(random, bytes);
+    if (round % 2 == 0) remote = {.block = bytes};
+    const Strides local = random_shape(random, bytes);
+    const auto list = make(Operation::kWrite, local, remote);
+    ASSERT_TRUE(list) << list.error().message;
+    const StridedPair& pair = list->pairs[0];
+    const auto repeats = pair.repeats();
+    if (!repeats) continue;
+    ++described;
+    const Segment segment{pair.data, pair.address, bytes, nullptr, nullptr, &*repeats};
+    const std::uint64_t skip = random() % bytes, taken = 1 + random() % (bytes - skip);
+    const Batch batch{BatchId{1}, Operation::kWrite, {&segment, 1}, skip, taken};
+    EXPECT_EQ(batch.pieces(), repeats->count * repeats->rows);
+    const auto from = bytes_of(kHere, local);
+    const auto to = bytes_of(kThere, remote);
+    std::uint64_t at = skip;
+    batch.for_each_piece([&](const Segment& piece) {
+      for (std::uint64_t b = 0; b != piece.size; ++b, ++at) {
+        ASSERT_LT(at, skip + taken);
+        ASSERT_EQ(reinterpret_cast<std::uintptr_t>(piece.local) + b, from[at]);
+        ASSERT_EQ(piece.remote + b, to[at]);
+      }
+    });
+    ASSERT_EQ(at, skip + taken);
+  }
+  EXPECT_GT(described, 2000);
+}
+
 TEST(Strided, JoinsNeighbours) {
   const Strides whole{.block = 4, .count = 8, .stride = 4, .rows = 10, .row_stride = 32};
   const auto list = make(Operation::kRead, whole, {.block = 320});

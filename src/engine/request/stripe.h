@@ -17,8 +17,9 @@ inline void append_merged(std::vector<Segment>& list, const Segment& next) {
   if (next.size == 0) return;
   if (!list.empty()) {
     Segment& last = list.back();
-    if (last.local + last.size == next.local && last.remote + last.size == next.remote &&
-        last.registration == next.registration && last.key == next.key) {
+    if (last.repeats == nullptr && last.local + last.size == next.local &&
+        last.remote + last.size == next.remote && last.registration == next.registration &&
+        last.key == next.key) {
       last.size += next.size;
       return;
     }

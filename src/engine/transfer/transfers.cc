@@ -86,7 +86,10 @@ Result<std::shared_ptr<const SegmentList>> Transfers::build(Operation operation,
         return region ? region : parts_.regions->find(id);
       },
       [this](RemoteRegionId id) { return parts_.imports->find(id); },
-      [this](const Region& here, const RemoteRegion& there) { return router_->choose(here, there); }};
+      [this](const Region& here, const RemoteRegion& there) { return router_->choose(here, there); },
+      [this](std::size_t transport, const Registration& here, const RemoteKey& there) {
+        return parts_.regions->transports()[transport].transport->takes_repeats(here, there);
+      }};
   return build_list(operation, local, remote, context, strided);
 }
 

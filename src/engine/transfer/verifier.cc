@@ -188,7 +188,7 @@ std::shared_ptr<Verifier::Check> Verifier::next(Items& aborted) {
     if (!check) {
       check = std::make_shared<Check>();
     } else if (bytes > wire::kMostDigestBytes ||
-               check->asked.size() + batch.segments.size() > wire::kMostDigestRanges) {
+               check->asked.size() + batch.pieces() > wire::kMostDigestRanges) {
       break;
     }
     add_pieces(landed_.front(), check->asked);

@@ -16,6 +16,47 @@ namespace {
 constexpr std::size_t kMaxServed = 256;
 constexpr std::uint64_t kAnyBytes = ~std::uint64_t{0};
 
+std::uint64_t base_of(const Segment& piece) {
+  return reinterpret_cast<std::uint64_t>(piece.key->info().base);
+}
+
+Status within(const Segment& piece) {
+  const std::uint64_t offset = piece.remote - base_of(piece), size = piece.key->info().size;
+  if (offset <= size && piece.size <= size - offset) return {};
+  return fail(ErrorCode::kOutOfRange, "{} bytes at {:#x} lie outside the peer's region", piece.size,
+              piece.remote);
+}
+
+// The corners of what repeats are its lowest and its highest block.
+Status all_within(const Segment& run) {
+  const Repeats& repeats = *run.repeats;
+  const std::uint64_t along = (repeats.count - 1) * static_cast<std::uint64_t>(repeats.remote_stride);
+  const std::uint64_t down = (repeats.rows - 1) * static_cast<std::uint64_t>(repeats.remote_row);
+  for (const std::uint64_t corner : {std::uint64_t{0}, along, down, along + down}) {
+    Segment block = run;
+    block.remote += corner;
+    block.size = repeats.block;
+    if (Status good = within(block); !good) return good;
+  }
+  return {};
+}
+
+kernels::CopyRows rows_of(const Segment& run, std::byte* peer, bool write) {
+  const Repeats& repeats = *run.repeats;
+  auto from = std::pair(static_cast<std::uint64_t>(repeats.local_stride),
+                        static_cast<std::uint64_t>(repeats.local_row));
+  auto to = std::pair(static_cast<std::uint64_t>(repeats.remote_stride),
+                      static_cast<std::uint64_t>(repeats.remote_row));
+  if (!write) std::swap(from, to);
+  return {.first = {write ? run.local : peer, write ? peer : run.local, repeats.block},
+          .count = repeats.count,
+          .source_stride = from.first,
+          .target_stride = to.first,
+          .rows = repeats.rows,
+          .source_row = from.second,
+          .target_row = to.second};
+}
+
 }  // namespace
 
 IpcChannel::IpcChannel(Own own)
@@ -143,27 +184,32 @@ IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
   std::pair<const Registration*, const RemoteKey*> seen;
   std::vector<Segment>* apart = nullptr;  // what is not copied here and now
   bool full = false;
-  batch.for_each_piece([&](const Segment& piece) {
-    if (full || !flight.status) return;
-    const RemoteKey& key = *piece.key;
-    const RegionInfo& region = key.info();
-    if (piece.registration != seen.first || &key != seen.second) apart = apart_of(piece, flight);
-    seen = {piece.registration, &key};
-    if (apart != nullptr) return apart->push_back(piece);
-    if (piece.registration != path.registration || &key != path.key) {
+  const bool write = batch.operation == Operation::kWrite;
+  // Where the piece's end at the peer is mapped; null: it is none to be copied here.
+  const auto enter = [&](const Segment& piece) -> std::byte* {
+    if (full || !flight.status) return nullptr;
+    if (piece.registration != seen.first || piece.key != seen.second) apart = apart_of(piece, flight);
+    seen = {piece.registration, piece.key};
+    if (apart != nullptr) {
+      apart->push_back(piece);
+      return nullptr;
+    }
+    if (piece.registration != path.registration || piece.key != path.key) {
       const auto found = find_path(piece, flight, path);
       if (!found) flight.status = tl::unexpected(found.error());
       full = found && !*found;
-      if (!found || full) return;
+      if (!found || full) return nullptr;
     }
-    const std::uint64_t offset = piece.remote - reinterpret_cast<std::uint64_t>(region.base);
-    if (offset > region.size || piece.size > region.size - offset) {
-      flight.status = fail(ErrorCode::kOutOfRange, "{} bytes at {:#x} lie outside the peer's region",
-                           piece.size, piece.remote);
-      return;
-    }
-    add(path, piece, path.peer + offset, batch.operation == Operation::kWrite);
-  });
+    flight.status = piece.repeats == nullptr ? within(piece) : all_within(piece);
+    return flight.status ? path.peer + (piece.remote - base_of(piece)) : nullptr;
+  };
+  batch.for_each_run(
+      [&](const Segment& piece) {
+        if (std::byte* const peer = enter(piece)) add(path, piece, peer, write);
+      },
+      [&](const Segment& run) {
+        if (std::byte* const peer = enter(run)) path.part.add_rows(rows_of(run, peer, write));
+      });
   return full ? Planned::kFull : Planned::kYes;
 }
 

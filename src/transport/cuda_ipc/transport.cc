@@ -122,6 +122,12 @@ class CudaIpc : public Transport {
                 there->reason(), why);
   }
 
+  // What a kernel surely copies by itself.
+  bool takes_repeats(const Registration& local, const RemoteKey& remote) const override {
+    return warmup_->ways().bulk_bytes != 0 && local.info().place.kind == MemoryKind::kCuda &&
+           dynamic_cast<const PeerMemory*>(&remote) != nullptr;
+  }
+
   Result<std::unique_ptr<RemoteKey>> import_region(const RegionInfo& region,
                                                    std::span<const std::byte> exported) override;
 
