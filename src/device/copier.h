@@ -110,9 +110,17 @@ class Copier {
       list.bulk_.push_back(block);
       return;
     }
-    blocks_of(list.slot_)[list.blocks_.count++] = block;
-    list.blocks_.total += block.bytes;
-    list.blocks_.largest = std::max(list.blocks_.largest, block.bytes);
+    *room(list) = block;
+    added(list, {nullptr, 1, block.bytes, block.bytes});
+  }
+
+  /// Where the next blocks of a list for a kernel may be written, up to Limits::blocks of it in all; then
+  /// `added` tells of them.
+  kernels::CopyBlock* room(const List& list) const { return blocks_of(list.slot_) + list.blocks_.count; }
+  static void added(List& list, const kernels::CopyList& more) {
+    list.blocks_.count += more.count;
+    list.blocks_.total += more.total;
+    list.blocks_.largest = std::max(list.blocks_.largest, more.largest);
   }
 
   /// Rows of blocks go by kernel, however long they are: one launch each.

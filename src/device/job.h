@@ -42,6 +42,8 @@ class Job {
 
     void add(const kernels::CopyBlock& block, const Ways& ways) const { copier->add(*list, block, ways); }
     void add(const kernels::CopyBlock& block) const { copier->add(*list, block); }
+    kernels::CopyBlock* room() const { return copier->room(*list); }
+    void added(const kernels::CopyList& more) const { Copier::added(*list, more); }
     void add_rows(const kernels::CopyRows& rows) const { Copier::add_rows(*list, rows); }
   };
 

@@ -68,23 +68,40 @@ struct Batch {
   /// Empty segments are skipped.
   template <class Visitor>
   void for_each_piece(Visitor&& visit) const {
-    for_each_run(visit, [&visit](const Segment& run) {
+    const auto visit_blocks = [&visit](const Segment& run) {
+      if (run.repeats == nullptr) return visit(run);
       const Repeats& repeats = *run.repeats;
       for (std::uint64_t row = 0; row != repeats.rows; ++row) {
         for (std::uint64_t i = 0; i != repeats.count; ++i) visit(block_of(run, repeats, row, i));
       }
-    });
+    };
+    for_each_run(visit_blocks, [](std::span<const Segment>) { return Taken{}; });
   }
 
-  /// The same, but `take` gets whole blocks that repeat, as many as can be told at once.
+  /// Segments that were taken at once, and their bytes.
+  struct Taken {
+    std::size_t segments = 0;
+    std::uint64_t bytes = 0;
+  };
+
+  /// The same, but whole blocks that repeat are one run, as many as can be told at once; and before each
+  /// segment that is whole `take(std::span<const Segment>)` may take as many of those that follow as it
+  /// likes.
   template <class Visitor, class Taker>
   void for_each_run(Visitor&& visit, Taker&& take) const {
     std::uint64_t left = bytes;
     std::uint64_t offset = skip;
-    for (const Segment& segment : segments) {
+    for (std::size_t i = 0; i != segments.size();) {
+      if (offset == 0 && i + 1 != segments.size()) {
+        const Taken taken = take(segments.subspan(i, segments.size() - 1 - i));
+        left -= taken.bytes;
+        i += taken.segments;
+        if (taken.segments != 0) continue;
+      }
+      const Segment& segment = segments[i++];
       const std::uint64_t size = std::min(left, segment.size - offset);
       if (segment.repeats != nullptr) {
-        split_repeats(segment, offset, size, visit, take);
+        visit_repeats(segment, offset, size, visit);
       } else if (size != 0) {
         visit(Segment{segment.local + offset, segment.remote + offset, size, segment.registration,
                       segment.key});
@@ -105,9 +122,8 @@ struct Batch {
   }
 
   // A cut within a block makes a piece of it, one within a row a run of the rest of that row.
-  template <class Visitor, class Taker>
-  static void split_repeats(const Segment& segment, std::uint64_t at, std::uint64_t size, Visitor& visit,
-                            Taker& take) {
+  template <class Visitor>
+  static void visit_repeats(const Segment& segment, std::uint64_t at, std::uint64_t size, Visitor& visit) {
     const Repeats& all = *segment.repeats;
     for (const std::uint64_t end = at + size; at != end;) {
       const std::uint64_t index = at / all.block, within = at % all.block, place = index % all.count;
@@ -125,7 +141,7 @@ struct Batch {
         if (!whole_rows) part.count = std::min(all.count - place, blocks);
         run.size = all.block * part.count * part.rows;
         run.repeats = &part;
-        take(run);
+        visit(run);
       }
       at += run.size;
     }

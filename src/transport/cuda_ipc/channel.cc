@@ -200,17 +200,46 @@ IpcChannel::Planned IpcChannel::plan(const Batch& batch, Flight& flight) {
       full = found && !*found;
       if (!found || full) return nullptr;
     }
-    flight.status = piece.repeats == nullptr ? within(piece) : all_within(piece);
-    return flight.status ? path.peer + (piece.remote - base_of(piece)) : nullptr;
+    if (Status good = piece.repeats == nullptr ? within(piece) : all_within(piece); !good) {
+      flight.status = std::move(good);
+      return nullptr;
+    }
+    return path.peer + (piece.remote - base_of(piece));
   };
   batch.for_each_run(
-      [&](const Segment& piece) {
-        if (std::byte* const peer = enter(piece)) add(path, piece, peer, write);
-      },
       [&](const Segment& run) {
-        if (std::byte* const peer = enter(run)) path.part.add_rows(rows_of(run, peer, write));
+        std::byte* const peer = enter(run);
+        if (peer == nullptr) return;
+        if (run.repeats == nullptr) return add(path, run, peer, write);
+        path.part.add_rows(rows_of(run, peer, write));
+      },
+      [&](std::span<const Segment> whole) {
+        return full || !flight.status ? Batch::Taken{} : add_alike(path, whole, write);
       });
   return full ? Planned::kFull : Planned::kYes;
+}
+
+// Blocks for a kernel, for as long as the path stays the same. A list of small blocks costs what this loop
+// does, so that it works on copies which nothing that it writes may change.
+Batch::Taken IpcChannel::add_alike(const Path& path, std::span<const Segment> whole, bool write) {
+  if (path.part.list == nullptr || !path.seams.empty()) return {};
+  const auto [registration, key] = std::pair(path.registration, path.key);
+  const auto base = reinterpret_cast<std::uint64_t>(key->info().base);
+  const std::uint64_t size = key->info().size, bulk = path.ways.bulk_bytes;
+  std::byte* const region = path.peer;
+  kernels::CopyBlock* const blocks = path.part.room();
+  kernels::CopyList more;
+  for (const Segment& piece : whole) {
+    const std::uint64_t offset = piece.remote - base;
+    const bool alike = piece.registration == registration && piece.key == key && piece.repeats == nullptr;
+    if (!alike || piece.size >= bulk || offset > size || piece.size > size - offset) break;
+    std::byte* const peer = region + offset;
+    blocks[more.count++] = {write ? piece.local : peer, write ? peer : piece.local, piece.size};
+    more.total += piece.size;
+    more.largest = std::max(more.largest, piece.size);
+  }
+  path.part.added(more);
+  return {more.count, more.total};
 }
 
 std::vector<Segment>* IpcChannel::apart_of(const Segment& piece, Flight& flight) {

@@ -83,6 +83,7 @@ class IpcChannel : public Channel, public LeavesPeer {
 
   enum class Planned : std::uint8_t { kYes, kFull };
   Planned plan(const Batch& batch, Flight& flight);
+  static Batch::Taken add_alike(const Path& path, std::span<const Segment> whole, bool write);
   static std::vector<Segment>* apart_of(const Segment& piece, Flight& flight);
   static void add(const Path& path, const Segment& piece, std::byte* peer, bool write);
   Result<bool> find_path(const Segment& piece, Flight& flight, Path& path);

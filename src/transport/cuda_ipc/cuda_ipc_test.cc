@@ -305,11 +305,14 @@ TEST_P(IpcTransfers, RefusesFreedMemory) {
 }
 
 TEST_P(IpcTransfers, RefusesWhatLiesOutside) {
-  const Status status =
-      transfer(Operation::kWrite,
-               {{memory_.data(), peer_at(PeerProcess::kBytes - 10), 11, local_.get(), remote_.get()}});
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().code, ErrorCode::kOutOfRange);
+  const auto good = scattered(9, 64, memory_.data(), local_.get());
+  for (std::size_t bad = 0; bad != good.size(); ++bad) {
+    auto segments = good;
+    segments[bad].remote = peer_at(PeerProcess::kBytes - 63);
+    const Status status = transfer(Operation::kWrite, segments);
+    ASSERT_FALSE(status) << "block " << bad;
+    EXPECT_EQ(status.error().code, ErrorCode::kOutOfRange);
+  }
 }
 
 TEST_P(IpcTransfers, OutlivesThePeer) {
