@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/job.h"
+#include "transport/cuda_ipc/copies/planner.h"
 #include "transport/cuda_ipc/copies/warmup.h"
 #include "transport/cuda_ipc/memory/regions.h"
 #include "transport/cuda_ipc/memory/ring_leases.h"
@@ -61,32 +62,14 @@ class IpcChannel : public Channel, public LeavesPeer {
 
  private:
   /// A batch under way.
-  struct Flight {
+  struct Flight : Plan {
     BatchId id{};
-    device::Job copies;  // by local devices
-    Status status;
-    std::vector<Segment> asked;   // that the peer has to copy, because its memory is private
-    std::vector<Segment> closed;  // of memory that is private on both sides, until it is `ringed`
     std::unique_ptr<RingJob> ringed;
     bool awaits_peer = false;            // which has not said yet how that ended
     std::unique_ptr<ServedCopy> served;  // set: the batch is the peer's, and `id` means nothing
   };
-  /// What is the same for a run of segments.
-  struct Path {
-    const Registration* registration = nullptr;
-    const RemoteKey* key = nullptr;
-    device::Job::Part part;
-    std::byte* peer = nullptr;  // where the peer's region begins here
-    device::Ways ways;
-    std::span<std::byte* const> seams;  // of the local memory
-  };
 
-  enum class Planned : std::uint8_t { kYes, kFull };
-  Planned plan(const Batch& batch, Flight& flight);
-  static Batch::Taken add_alike(const Path& path, std::span<const Segment> whole, bool write);
-  static std::vector<Segment>* apart_of(const Segment& piece, Flight& flight);
-  static void add(const Path& path, const Segment& piece, std::byte* peer, bool write);
-  Result<bool> find_path(const Segment& piece, Flight& flight, Path& path);
+  bool plan(const Batch& batch, Flight& flight);
   static void start(Flight& flight);
   void ask(Flight& flight, Operation operation);
   Status offer(const LocalMemory& region);
