@@ -2,6 +2,7 @@
 // What runs on the device. Two compilers read this: nvcc, and NVRTC (cmake/device_code.py), which knows
 // nothing of the host and of the standard library only <cstddef> and <cstdint>.
 #include "kernels/launch.h"
+#include "kernels/rows.h"
 #include "kernels/standby.h"
 #include "kernels/xxh3.h"
 
@@ -114,11 +115,17 @@ __device__ void copy_units(const CopyBlock* blocks, std::uint64_t count, std::ui
 
 /// The same of blocks that nobody has listed.
 __device__ void copy_rows(const CopyRows& all, std::uint64_t split) {
+  const std::uint32_t thread = blockIdx.x * kThreads + threadIdx.x, threads = gridDim.x * kThreads;
+  switch (rows::word_of(all)) {
+    case 16: return rows::copy<uint4>(all, thread, threads);
+    case 8: return rows::copy<std::uint64_t>(all, thread, threads);
+    case 4: return rows::copy<std::uint32_t>(all, thread, threads);
+    default: break;
+  }
   const unsigned lane = threadIdx.x % kLanes;
-  const std::uint64_t warps = std::uint64_t{gridDim.x} * kWarps;
   const std::uint64_t units = all.count * all.rows * split;
   std::uint64_t unit = std::uint64_t{threadIdx.x / kLanes} * gridDim.x + blockIdx.x;
-  for (; unit < units; unit += warps) {
+  for (; unit < units; unit += threads / kLanes) {
     const std::uint64_t which = unit / split;
     const std::uint64_t row = which / all.count, place = which % all.count;
     const std::byte* const source = all.first.source + (row * all.source_row + place * all.source_stride);

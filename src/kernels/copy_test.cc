@@ -74,6 +74,17 @@ CopyList list_of(const std::vector<CopyBlock>& blocks, const CopyBlock* at) {
   return list;
 }
 
+std::vector<CopyBlock> blocks_of(const CopyRows& all) {
+  std::vector<CopyBlock> blocks;
+  for (std::uint64_t row = 0; row != all.rows; ++row) {
+    for (std::uint64_t i = 0; i != all.count; ++i) {
+      blocks.push_back({all.first.source + row * all.source_row + i * all.source_stride,
+                        all.first.target + row * all.target_row + i * all.target_stride, all.first.bytes});
+    }
+  }
+  return blocks;
+}
+
 TEST(CopyReference, GatherThenScatterRestoresEveryRun) {
   Bytes memory = random_bytes(10000, 3);
   const Bytes original = memory;
@@ -146,16 +157,20 @@ class CopyKernel : public ::testing::Test {
     std::memset(words_.data(), 0, words_.size());
   }
 
-  /// Launches and waits for the word.
+  /// Starts blocks and waits for the word.
   void run(const std::vector<CopyBlock>& blocks, const Grid& grid = {}) {
     const std::size_t bytes = blocks.size() * sizeof(CopyBlock);
     if (listed_.size() < bytes) listed_ = cuda::HostBuffer::allocate(bytes).value();
     if (!blocks.empty()) std::memcpy(listed_.data(), blocks.data(), bytes);
+    launch(list_of(blocks, reinterpret_cast<const CopyBlock*>(listed_.data())), grid);
+  }
+
+  template <class Work>
+  void launch(const Work& work, const Grid& grid) {
     auto* const word = reinterpret_cast<std::uint32_t*>(words_.data());
     const Signal signal{word, ++turn_, reinterpret_cast<std::uint32_t*>(arrivals_.data())};
     const cuda::DeviceGuard guard(0);
-    const CopyList list = list_of(blocks, reinterpret_cast<const CopyBlock*>(listed_.data()));
-    ASSERT_TRUE(cuda::check(launch_copy(list, grid, signal, stream_.handle()), "launch"));
+    ASSERT_TRUE(cuda::check(launch_copy(work, grid, signal, stream_.handle()), "launch"));
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (std::atomic_ref<std::uint32_t>(*word).load(std::memory_order_acquire) != turn_) {
       if (std::chrono::steady_clock::now() < deadline) continue;
@@ -228,6 +243,37 @@ TEST_F(CopyKernel, MixedSizesInOneList) {
   auto source = cuda::DeviceBuffer::allocate(0, at + 16).value();
   auto target = cuda::DeviceBuffer::allocate(0, at + 16).value();
   expect_same(all, source.data(), target.data());
+}
+
+// Of short blocks word by word, in each width, and of others.
+TEST_F(CopyKernel, RowsOfAnyShape) {
+  constexpr std::size_t kMemory = std::size_t{8} << 20;
+  auto source = cuda::DeviceBuffer::allocate(0, kMemory).value();
+  auto target = cuda::DeviceBuffer::allocate(0, kMemory).value();
+  const Bytes from = random_bytes(kMemory, 11);
+  ASSERT_TRUE(cuda::copy_now(source.data(), from.data(), kMemory));
+  std::mt19937 random(13);
+  for (const std::uint64_t bytes : {4, 7, 48, 132, 576, 2048, 2064, 9216}) {
+    for (const std::uint64_t step : {1, 4, 8, 16}) {
+      SCOPED_TRACE(::testing::Message() << bytes << " bytes, gaps of " << step);
+      CopyRows all{.count = 1 + random() % 20, .rows = 1 + random() % 20};
+      all.source_stride = bytes + step * (random() % 3);
+      all.target_stride = bytes + step * (random() % 3);
+      all.source_row = all.count * all.source_stride + step;
+      all.target_row = all.count * all.target_stride + step;
+      const auto rows_at = [&](const std::byte* here, std::byte* there) {
+        all.first = {here + step, there + step, bytes};
+        return all;
+      };
+      Bytes expected = random_bytes(kMemory, 12);
+      ASSERT_TRUE(cuda::copy_now(target.data(), expected.data(), kMemory));
+      ASSERT_NO_FATAL_FAILURE(launch(rows_at(source.data(), target.data()), {}));
+      copy_on_host(blocks_of(rows_at(from.data(), expected.data())));
+      Bytes got(kMemory);
+      ASSERT_TRUE(cuda::copy_now(got.data(), target.data(), kMemory));
+      ASSERT_TRUE(got == expected);
+    }
+  }
 }
 
 TEST_F(CopyKernel, ToAndFromPinnedMemory) {

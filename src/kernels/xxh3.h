@@ -4,11 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#if defined(__CUDACC__) && !defined(__CUDACC_RTC__)
-#define P2P_ANYWHERE __host__ __device__
-#else
-#define P2P_ANYWHERE
-#endif
+#include "kernels/anywhere.h"
 
 /// XXH3 (64 bits, seed 0, its own secret) of one whole block of kHashedBlock bytes, in four parts that go
 /// side by side. Of the eight sums that it keeps, part `i` has 2 i and 2 i + 1. Read by the device's compiler
