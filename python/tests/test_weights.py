@@ -140,6 +140,30 @@ def test_who_gives_up_a_stage_as_the_last_bytes_come_may_stage_it_again(publishe
     assert (target == 3).all()
 
 
+def test_an_interrupted_commit_is_ended_by_the_next(publisher, monkeypatch):
+    publisher.publish(1, {"a": np.full(64, 1, np.uint8), "b": np.full(64, 2, np.uint8)})
+    target = {"a": np.zeros(64, np.uint8), "b": np.zeros(64, np.uint8)}
+    copy = np.copyto
+
+    def copy_interrupted(into, what):
+        if into is target["b"]:
+            raise KeyboardInterrupt
+        copy(into, what)
+
+    with subscriber_of(publisher, target) as subscriber:
+        subscriber.stage(1, timeout=30)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(np, "copyto", copy_interrupted)
+            subscriber.commit()
+        assert target["a"].all()
+        assert not target["b"].any()
+        assert subscriber.version is None
+        assert subscriber.commit() == subscriber.version == 1
+        assert (target["b"] == 2).all()
+        with pytest.raises(p2p.NotFound):
+            subscriber.commit()
+
+
 def test_close_ends_a_stage_under_way(publisher):
     subscriber = subscriber_of(publisher, {"w": np.zeros(64, np.uint8)})
     waits, failed = threading.Event(), []

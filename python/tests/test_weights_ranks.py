@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from uccl import p2p
-from uccl.weights import Part, Publisher, RanksSubscriber, Shard
+from uccl.weights import Part, Publisher, RanksSubscriber, Shard, Subscriber
 
 HERE = {"listen_address": "127.0.0.1"}
 WHOLE = torch.arange(8 * 6, dtype=torch.float32).reshape(8, 6)
@@ -146,6 +146,32 @@ def test_who_interrupts_the_start_of_a_stage_ends_it_at_all_ranks(publishers, mo
         subscriber.stage(1, timeout=60)
         assert subscriber.commit() == 1
         assert torch.equal(target, WHOLE)
+
+
+def test_an_interrupted_commit_is_ended_by_the_next(publishers, monkeypatch):
+    tensors, parts = halves(publishers)
+    target = torch.zeros(8, 6)
+    for one, held in zip(publishers, tensors, strict=True):
+        one.publish(1, held)
+    commit, left = Subscriber.commit, [1]
+
+    def commit_interrupted(subscriber):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return commit(subscriber)
+
+    with RanksSubscriber(parts, {"w": target}, **HERE) as subscriber:
+        subscriber.stage(1, timeout=60)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Subscriber, "commit", commit_interrupted)
+            subscriber.commit()
+        assert subscriber.version is None
+        assert not torch.equal(target, WHOLE)
+        assert subscriber.commit() == subscriber.version == 1
+        assert torch.equal(target, WHOLE)
+        with pytest.raises(p2p.NotFound):
+            subscriber.commit()
 
 
 def test_parts_that_do_not_fill_the_tensors_are_refused(publishers):

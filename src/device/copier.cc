@@ -245,6 +245,7 @@ void Copier::start_kernel(List& list) {
     list.waits_[kKernel] = true;
     return;
   }
+  // What has begun is through before anybody learns that the list failed.
   if (started != 0) static_cast<void>(stream.synchronize());
   list.status_ =
       tl::unexpected(cuda::error_of(code, fmt::format("copy {} blocks and {} sets of rows on CUDA device {}",

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from uccl import _p2p
+from uccl._errors import NotFound
 from uccl.directory import Directory, DirectoryError
 from uccl.weights._broadcast import broadcast, reshard
 from uccl.weights._listing import Listing
@@ -278,9 +279,16 @@ class Subscriber:
         """Makes the staged version that of the tensors: a local copy, or none in place. NotFound: none is staged.
 
         On GPUs the copy is of the current stream, and done when this returns. Other streams must not use the
-        tensors meanwhile.
+        tensors meanwhile. Where a signal interrupts the copy the tensors are of no version; another call ends it.
         """
-        version = int(self._holder.commit())
+        try:
+            version = int(self._holder.commit())
+        except NotFound:
+            begun = self._holder.committed()
+            if begun is None or begun == self._version:
+                raise
+            version = int(begun)  # by a call that was interrupted
+        self._version = None
         if not self._in_place and self._staging is not None:
             self._staging.copy_to(self._boxes)
         self._version = version

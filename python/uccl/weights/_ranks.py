@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from uccl._errors import NotFound
 from uccl.weights._tensors import Box, Shard, Tensors, boxes_of
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class RanksSubscriber:
             self.close()
             raise
         self._version: int | None = None
+        self._staged: int | None = None  # and not committed, at least not at all ranks
 
     @property
     def version(self) -> int | None:
@@ -132,6 +134,7 @@ class RanksSubscriber:
 
         The error says of which rank it is, that of the lowest first; then nothing is staged.
         """
+        self._staged = None
         if in_place:
             self._version = None
         given_up = False
@@ -167,6 +170,7 @@ class RanksSubscriber:
                         changed.wait_for(lambda: under_way == 0)
                     raise
             whole = not any(one.exception() for one in staged.values())
+            self._staged = version if whole else None
         finally:
             if not whole:
                 for one in self._taken.values():
@@ -174,10 +178,22 @@ class RanksSubscriber:
         return {rank: one.result() for rank, one in staged.items()}
 
     def commit(self) -> int:
-        """Makes the staged version that of the tensors. NotFound: none is staged."""
+        """Makes the staged version that of the tensors. NotFound: none is staged.
+
+        Where a signal interrupts it the tensors are of no version; another call ends it.
+        """
+        staged = self._staged
+        if staged is None:
+            raise NotFound("no version of the weights is staged")
+        self._version = None
         for one in self._taken.values():
-            self._version = one.commit()
-        return int(self._version or 0)
+            try:
+                one.commit()
+            except NotFound:
+                if one.version != staged:
+                    raise
+        self._version, self._staged = staged, None
+        return staged
 
     def close(self) -> None:
         """Ends it; what was committed stays. May be repeated."""
