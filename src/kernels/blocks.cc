@@ -11,12 +11,6 @@ namespace {
 constexpr std::uint64_t kPiece = 4096;
 constexpr unsigned kWarps = 16;
 
-void add(CopyList& list, const CopyBlock& block, CopyBlock* out) {
-  out[list.count++] = block;
-  list.total += block.bytes;
-  list.largest = std::max(list.largest, block.bytes);
-}
-
 }  // namespace
 
 CopyShape shape_of(const CopyList& list, const Grid& grid, unsigned processors) {
@@ -39,18 +33,6 @@ void copy_on_host(std::span<const CopyBlock> blocks) {
   for (const CopyBlock& block : blocks) {
     if (block.bytes != 0) std::memcpy(block.target, block.source, block.bytes);
   }
-}
-
-CopyList gather(std::span<const Run> runs, std::byte* packed, CopyBlock* out) {
-  CopyList list{.blocks = out};
-  for (const Run& run : runs) add(list, {run.data, packed + list.total, run.bytes}, out);
-  return list;
-}
-
-CopyList scatter(std::span<const Run> runs, const std::byte* packed, CopyBlock* out) {
-  CopyList list{.blocks = out};
-  for (const Run& run : runs) add(list, {packed + list.total, run.data, run.bytes}, out);
-  return list;
 }
 
 }  // namespace p2p::kernels

@@ -43,16 +43,4 @@ CopyShape shape_of(const CopyList& list, const Grid& grid, unsigned processors);
 /// What `launch_copy` does, on the processor; the reference that it is tested against.
 void copy_on_host(std::span<const CopyBlock> blocks);
 
-/// One contiguous run of a scattered list.
-struct Run {
-  std::byte* data = nullptr;
-  std::uint64_t bytes = 0;
-};
-
-/// Writes runs.size() blocks to `out` that pack the runs back to back from `packed` on; returns their list.
-CopyList gather(std::span<const Run> runs, std::byte* packed, CopyBlock* out);
-
-/// The reverse: blocks that deal `packed` out to the runs.
-CopyList scatter(std::span<const Run> runs, const std::byte* packed, CopyBlock* out);
-
 }  // namespace p2p::kernels

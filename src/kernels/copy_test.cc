@@ -85,35 +85,6 @@ std::vector<CopyBlock> blocks_of(const CopyRows& all) {
   return blocks;
 }
 
-TEST(CopyReference, GatherThenScatterRestoresEveryRun) {
-  Bytes memory = random_bytes(10000, 3);
-  const Bytes original = memory;
-  const std::vector<kernels::Run> runs = {{memory.data() + 5000, 1},
-                                          {memory.data(), 4097},
-                                          {memory.data() + 9000, 0},
-                                          {memory.data() + 7001, 333}};
-  Bytes packed(1 + 4097 + 333);
-  std::vector<CopyBlock> blocks(runs.size());
-  const CopyList gathered = gather(runs, packed.data(), blocks.data());
-  EXPECT_EQ(gathered.count, 4u);
-  EXPECT_EQ(gathered.total, packed.size());
-  EXPECT_EQ(gathered.largest, 4097u);
-  copy_on_host(blocks);
-  EXPECT_EQ(packed[0], original[5000]);
-  EXPECT_EQ(packed[1], original[0]);
-  EXPECT_EQ(packed.back(), original[7001 + 332]);
-  std::fill(memory.begin(), memory.end(), std::byte{0});
-  const CopyList dealt = scatter(runs, packed.data(), blocks.data());
-  EXPECT_EQ(dealt.total, packed.size());
-  copy_on_host(blocks);
-  for (const kernels::Run& run : runs) {
-    const auto offset = run.data - memory.data();
-    EXPECT_EQ(std::memcmp(run.data, original.data() + offset, run.bytes), 0) << "at " << offset;
-  }
-  EXPECT_EQ(memory[4999], std::byte{0});
-  EXPECT_EQ(memory[5001], std::byte{0});
-}
-
 TEST(CopyShape, SpreadsOneBlockAndLeavesLongListsAlone) {
   const CopyShape one =
       shape_of({.blocks = nullptr, .count = 1, .total = 1 << 20, .largest = 1 << 20}, {}, 132);
