@@ -13,7 +13,8 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check -q "$@"; }
 pip install 'scikit-build-core>=0.10' 'nanobind>=2.4' ninja "$@"
 if [ -n "${UCCL_P2P_PACKAGES_ONLY:-}" ]; then exit 0; fi
 if command -v ccache >/dev/null; then
-  export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+  # Under the name that the presets' builds call it by: to the compiler's cache another name is another compiler.
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CXX=${CXX:-c++}
   export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
 fi
 # The build folder stays, so that the next time only what changed is compiled. Warnings are errors as in the presets: so
