@@ -2,9 +2,10 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """PyTorch's own NCCL over softnet: send/recv, all_reduce and all_gather between GPUs with right sums.
 
-Usage: gpu_nccl_proof.py PLUGIN [LARGEST_BYTES [RANKS [SECONDS]]]. Starts one process a GPU (2), with peer access and
-shared memory off, so that every byte takes the plugin; NCCL's device code does the unpacking. NCCL_ALGO (Ring) is
-what the caller has set; trees are for sums alone: "allreduce:tree;allgather:ring". Exits with 1 if a sum is wrong,
+Usage: gpu_nccl_proof.py PLUGIN [LARGEST_BYTES [RANKS [SECONDS]]]. Starts RANKS processes (2), with peer access and
+shared memory off, so that every byte takes the plugin; NCCL's device code does the unpacking. Ranks beyond the number
+of GPUs share them: each is a host of its own to NCCL, which allows no two ranks of a host on one GPU. NCCL_ALGO (Ring)
+is what the caller has set; trees are for sums alone: "allreduce:tree;allgather:ring". Exits with 1 if a sum is wrong,
 NCCL did not load the plugin, did not use it for GPU memory, or was not done within SECONDS (120).
 """
 
@@ -38,8 +39,11 @@ def run_rank(rank, ranks, largest):
     import torch
     import torch.distributed as dist
 
-    torch.cuda.set_device(rank)
-    device = torch.device("cuda", rank)
+    gpus = torch.cuda.device_count()
+    if ranks > gpus:
+        os.environ["NCCL_HOSTID"] = f"rank{rank}"
+    torch.cuda.set_device(rank % gpus)
+    device = torch.device("cuda", rank % gpus)
     dist.init_process_group("nccl", rank=rank, world_size=ranks, device_id=device)
     following, previous = (rank + 1) % ranks, (rank - 1) % ranks
     for size in [size for size in SIZES if size <= largest]:
@@ -85,7 +89,7 @@ def main():
         os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(), NCCL_NET_PLUGIN=plugin, NCCL_NET="softnet",
         NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1", NCCL_PROTO="Simple", NCCL_NVLS_ENABLE="0",
         NCCL_NET_GDR_LEVEL="SYS", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1",
-        NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,ENV", SOFTNET_CUDA="1", SOFTNET_INTERFACES="lo",
+        NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET,ENV,TUNING", SOFTNET_CUDA="1", SOFTNET_INTERFACES="lo",
         SOFTNET_POOL_MIB="512")
     environment.setdefault("NCCL_ALGO", "Ring")
     with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +112,9 @@ def main():
                 process.kill()
                 process.wait()
         text = "\n".join(log.read_text(errors="replace") if log.exists() else "" for log in logs)
-    for pattern, meaning in EVIDENCE:
+    algorithm = "TREE" if "tree" in environment["NCCL_ALGO"].lower() else "RING"
+    chosen = (f"AllReduce: .*Algo {algorithm}", "sums took the algorithm that was asked for")
+    for pattern, meaning in (*EVIDENCE, chosen):
         found = re.findall(f".*(?:{pattern}).*", text)
         line = found[0].strip()[-170:] if found else "no such line"
         print(f"nccl {'ok    ' if found else 'FAILED'} {meaning}: {line}")
