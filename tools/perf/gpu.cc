@@ -71,6 +71,9 @@ Result<GpuMemory> GpuMemory::allocate(const GpuKind& kind, std::size_t size) {
     if (!mapped) return tl::unexpected(mapped.error());
     return memory;
   }
+  // As frameworks allocate: what is no multiple of a large page is mapped in small ones in other processes.
+  constexpr std::size_t kLargePage = std::size_t{2} << 20;
+  size = (size + kLargePage - 1) / kLargePage * kLargePage;
   std::uint64_t address = 0;
   if (const int code = (*driver)->allocate(&address, size); code != 0) {
     return fail(ErrorCode::kSystem, "allocate {} bytes on cuda:{}: CUDA error {}", format_size(size), device,
