@@ -138,6 +138,8 @@ unset SOFTNET_CUDA
 
 if ((gpus > 1)) && python3 -c 'import torch' 2>/dev/null; then
   step nccl_proof 150 python3 scripts/gpu_nccl_proof.py "$plugin" $((256 << 20))
+  step nccl_proof_four 150 python3 scripts/gpu_nccl_proof.py "$plugin" $((256 << 20)) 4
+  step nccl_proof_trees 150 env NCCL_ALGO='allreduce:tree;allgather:ring' python3 scripts/gpu_nccl_proof.py "$plugin" $((256 << 20)) 4
 else
   echo "nccl_proof: skipped: needs two GPUs and PyTorch"
 fi

@@ -4,7 +4,8 @@
 
 Usage: PYTHONPATH=build/gpu/site scripts/weights_gpu_bench.py [--gib 16] [--gpus 2] [--out FILE]
 
-A process for each GPU; that of GPU 0 publishes. Rows of the table: NCCL's broadcast; a plain write from GPU 0 to GPU 1,
+A process for each GPU; that of GPU 0 publishes. More of them than there are GPUs share these, each as a host of its own
+to NCCL: for rows by tcp alone, since NVLink has no other GPU to go to. Rows of the table: NCCL's broadcast; a plain write from GPU 0 to GPU 1,
 by the best way and by tcp alone; uccl.weights, by the best way (beside NCCL: W8) and by tcp alone (beside the plain write
 by tcp: W9). Times are from a common start until the last process is through, the median of --rounds after one that is
 not counted. Of uccl.weights that is publish() and stage(), digests included; commit() stands beside it, and the parts below the table.
@@ -33,7 +34,10 @@ class Ranks:
 
         self.torch, self.dist, self.args = torch, dist, args
         self.rank, self.count = args.rank, args.gpus
-        self.device = torch.device("cuda", self.rank)
+        there = torch.cuda.device_count()
+        if self.count > there:
+            os.environ["NCCL_HOSTID"] = f"rank{self.rank}"
+        self.device = torch.device("cuda", self.rank % there)
         torch.cuda.set_device(self.device)
         dist.init_process_group(
             "nccl", init_method=f"tcp://127.0.0.1:{args.port}", rank=self.rank, world_size=self.count,
@@ -250,7 +254,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="*", default=WORKS, metavar="WORK", help=f"of {', '.join(WORKS)}; all of them")
     parser.add_argument("--gib", type=float, default=16)
-    parser.add_argument("--gpus", type=int, default=0, help="0: all that torch sees")
+    parser.add_argument("--gpus", type=int, default=0, help="processes, one for each; 0: all that torch sees")
     parser.add_argument("--tensors", type=int, default=64, help="the bytes are cut into so many, of bfloat16")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--chunk-mib", type=int, default=0, help="of uccl.weights; 0: its own choice")
