@@ -82,6 +82,7 @@ progress() {
 use_compiler_cache() {
   if command -v ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+    export CXX=${CXX:-c++} # under one name: to the cache g++, which Python's builds take by themselves, is another compiler
     export CCACHE_SLOPPINESS=pch_defines,time_macros # precompiled headers (cmake/UnitTests.cmake)
     export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
   fi
