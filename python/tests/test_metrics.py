@@ -252,6 +252,31 @@ def test_top_waits_a_bounded_time_for_an_answer_that_trickles(first, monkeypatch
             server.join()
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"hello world\n",
+        b"caf\xe9 1\n",
+        b'p2p_connection_up{peer="x"} 1\np2p_connection_bytes_total{peer="x"} 1\np2p_connection_transfer_seconds_bucket{le="1"} 1\n',
+        b'p2p_weights_bytes{endpoint="1",version="main",role="publisher"} 4\n',
+    ],
+)
+def test_top_says_that_something_else_is_served(page, capsys):
+    def answer(listener):
+        client, _ = listener.accept()
+        with client:
+            client.recv(4096)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=answer, args=(listener,))
+        server.start()
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert top.show(place, 1, True) == 1
+        server.join()
+    assert f"what is served at {place} are not this library's metrics" in capsys.readouterr().err
+
+
 def test_top_says_that_the_process_has_ended(other):
     place = free_place()
     other.open(metrics=place)

@@ -315,13 +315,16 @@ def show(place: str, interval: float, once: bool) -> int:
     while True:
         try:
             now = fetch(place)
+            rows, versions = lines(now, before), weights(now, before)
+        except (LookupError, ValueError) as error:
+            print(f"p2p-top: what is served at {place} are not this library's metrics: {error!r}", file=sys.stderr)
+            return 1
         except OSError as error:
             text = error.strerror or error
             remedy = "the process has ended" if before else f"run the process with UCCL_P2P_METRICS={place}"
             told = text if isinstance(error, TimeoutError) else f"{text}; {remedy}"
             print(f"p2p-top: no metrics at {place}: {told}", file=sys.stderr)
             return 1
-        rows, versions = lines(now, before), weights(now, before)
         if terminal and not once:
             height = max(shutil.get_terminal_size().lines - 3, 4)
             shown = weights_table(versions, height // 2)
