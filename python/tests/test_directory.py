@@ -220,7 +220,7 @@ def strange():
         server.shutdown()
 
 
-@pytest.mark.parametrize("answer", [b"{}", b"[]", b"\xff", b'{"result": 5, "kvs": 5}', b'{"kvs": [{"key": 5}]}'])
+@pytest.mark.parametrize("answer", [b"{}", b"[]", b"\xff", b'{"result": 5, "kvs": 5}', b'{"kvs": [{"key": 5}]}', b"[" * 100_000])
 def test_what_is_no_etcd_is_an_error_of_the_directory(strange, answer):
     strange.answer = answer
     with directory.use(f"etcd://127.0.0.1:{strange.server_port}", LEASE) as names:
@@ -241,11 +241,22 @@ def test_an_answer_that_is_none_does_not_end_the_renewals(strange, caplog):
         assert any(thread.name == "uccl-directory" for thread in threading.enumerate())
 
 
-def test_what_is_no_entry_hides_none(tmp_path):
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xff\xfe\xfd",
+        b"[" * 100_000,
+        b'{"address": "10.0.0.1", "port": 1e999, "gpu": 0}',
+        b'{"address": "10.0.0.1", "port": 65536, "gpu": 0}',
+        b'{"address": "10.0.0.1", "port": 5, "gpu": []}',
+        b'{"address": "10.0.0.1", "port": 5, "gpu": 0, "until": "soon"}',
+    ],
+)
+def test_what_is_no_entry_hides_none(text, tmp_path):
     with directory.use(f"folder://{tmp_path}", LEASE) as names:
         names.publish("a", "10.0.0.1:5")
         for name in ("b", "%FF"):
-            (tmp_path / f"{name}.endpoint").write_bytes(b"\xff\xfe\xfd")
+            (tmp_path / f"{name}.endpoint").write_bytes(text)
         assert [entry.name for entry in names.entries()] == ["a"]
         with pytest.raises(LookupError):
             names.lookup("b")

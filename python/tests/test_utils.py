@@ -45,6 +45,7 @@ def test_only_json_and_bytes(sockets):
         b"x" + bytes(8),  # a form that does not exist
         b"b" + (1 << 40).to_bytes(8, "little"),  # more than anyone may ask for
         b"j" + (3).to_bytes(8, "little") + b"{{{",
+        b"j" + (50_000).to_bytes(8, "little") + b"[" * 50_000,  # deeper than Python counts
         (27).to_bytes(8, "little") + b"\x80\x04\x95pickle of older versions",
     ],
 )

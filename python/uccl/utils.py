@@ -83,7 +83,10 @@ def recv_obj(sock: socket.socket) -> Any:
     if form not in (_JSON, _BYTES) or size > _MAX_BYTES:
         raise ValueError("the peer sent something that is not a message")
     payload = _receive_exactly(sock, size)
-    return payload if form == _BYTES else json.loads(payload)
+    try:
+        return payload if form == _BYTES else json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the peer sent something that is not a message: {error}") from error
 
 
 def _receive_exactly(sock: socket.socket, size: int) -> bytes:

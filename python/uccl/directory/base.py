@@ -61,8 +61,11 @@ class Entry:
             fields = json.loads(text)
             if fields.get("until", float("inf")) < time.time():
                 return None
-            return cls(name, str(fields["address"]), int(fields["port"]), fields["gpu"], str(fields.get("note", "")))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            port, gpu = int(fields["port"]), fields["gpu"]
+            if not 0 < port < 65536 or not isinstance(gpu, int | str):
+                return None
+            return cls(name, str(fields["address"]), port, gpu, str(fields.get("note", "")))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
 

@@ -56,7 +56,7 @@ class EtcdDirectory(Directory):
             raise DirectoryError(f"{call} of etcd at {self._server}: {error}") from error
         try:
             return read(json.loads(said))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise DirectoryError(f"{call} of etcd at {self._server}: an answer that is none") from error
 
     def _grant(self) -> str:

@@ -209,5 +209,5 @@ def _decode(text: bytes) -> tuple[list[_Listed], bool]:
         told = json.loads(text)
         listed = [(str(name), str(kind), [int(extent) for extent in shape]) for name, kind, shape in told["tensors"]]
         return listed, bool(told["last"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"what the actor has announced is no list of tensors: {text[:80]!r}") from error
