@@ -2,6 +2,7 @@
 """uccl.directory: every driver against the real thing, between two processes where it is of use to several."""
 
 import http.server
+import os
 import socket
 import subprocess
 import sys
@@ -260,6 +261,20 @@ def test_what_is_no_entry_hides_none(text, tmp_path):
         assert [entry.name for entry in names.entries()] == ["a"]
         with pytest.raises(LookupError):
             names.lookup("b")
+
+
+def test_what_is_no_file_hangs_nobody(tmp_path):
+    with directory.use(f"folder://{tmp_path}", LEASE) as names:
+        names.publish("a", "10.0.0.1:5")
+        os.mkfifo(tmp_path / "pipe.endpoint")
+        (tmp_path / "folder.endpoint").mkdir()
+        (tmp_path / "nowhere.endpoint").symlink_to("/dev/zero")
+        for name in ("pipe", "folder", "nowhere"):
+            with pytest.raises(directory.DirectoryError, match=f"look '{name}' up in .*: it is no file"):
+                names.lookup(name)
+        assert [entry.name for entry in names.entries()] == ["a"]
+    with directory.use(f"static://{tmp_path}/pipe.endpoint") as names, pytest.raises(directory.DirectoryError, match="no file"):
+        names.entries()
 
 
 def test_a_store_that_the_program_has():

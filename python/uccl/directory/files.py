@@ -1,7 +1,9 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """Directories of files: a list that somebody has written, and a folder that all processes see."""
 
+import errno
 import os
+import stat
 import time
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -12,6 +14,20 @@ _SUFFIX = ".endpoint"
 
 # Seconds after which what was not renewed is removed by whoever looks.
 _SWEEP_SECONDS = 60.0
+
+_MOST_BYTES = 16 << 20
+
+
+def _read(path: Path) -> bytes:
+    """A file's bytes. Raises OSError also for a pipe, on which it would wait for ever, and for more than _MOST_BYTES."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+            raise OSError(errno.EINVAL, "it is no file, or too long")
+        return os.pread(file, status.st_size, 0)
+    finally:
+        os.close(file)
 
 
 class StaticDirectory(Directory):
@@ -46,7 +62,7 @@ class StaticDirectory(Directory):
         text = self._where
         if text.startswith("/"):
             try:
-                text = Path(text).read_text()
+                text = _read(Path(text)).decode()
             except (OSError, ValueError) as error:
                 raise DirectoryError(f"read the static directory {self._where}: {error}") from error
         found = {}
@@ -97,7 +113,7 @@ class FolderDirectory(Directory):
 
     def _get(self, name: str) -> Entry | None:
         try:
-            return Entry.parse(name, self._path(name).read_bytes())
+            return Entry.parse(name, _read(self._path(name)))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -113,7 +129,10 @@ class FolderDirectory(Directory):
             raise DirectoryError(f"list {self._folder}: {error.strerror}") from error
         for path in paths:
             name = unquote(path.name[: -len(_SUFFIX)]) if not path.name.startswith(".") else ""
-            entry = self._get(name) if name else None
+            try:
+                entry = self._get(name) if name else None
+            except DirectoryError:
+                entry = None  # one that cannot be read hides none
             if entry is not None:
                 found[name] = entry
             else:
