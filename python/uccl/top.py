@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
 import os
 import re
 import shutil
-import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from uccl._http import ask
 
 _PATIENCE = 5.0
 _LINE = re.compile(r'(?P<name>[a-z0-9_]+)(?:\{(?P<labels>.*)\})? (?P<value>[^ ]+)$')
@@ -50,35 +49,11 @@ class Scrape:
 
 def fetch(place: str) -> Scrape:
     """The metrics that are served at ``address:port``; all of the answer has ``_PATIENCE`` seconds."""
-    connection = http.client.HTTPConnection(place, timeout=_PATIENCE)  # of no proxy
-    connection.connect()
-    late = threading.Event()
-    sock = connection.sock
-
-    def cut_off() -> None:
-        late.set()
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    too_late = TimeoutError(f"the answer was not there within {_PATIENCE:g} s")
-    timer = threading.Timer(_PATIENCE, cut_off)
-    timer.start()
-    try:
-        connection.request("GET", "/metrics", headers={"Accept": "text/plain"})
-        answer = connection.getresponse()
-        page = answer.read(_MOST_BYTES)
-    except http.client.HTTPException as error:
-        if late.is_set():
-            raise too_late from error
-        raise OSError(f"{type(error).__name__}: {error}") from error
-    finally:
-        timer.cancel()
-        connection.close()
-    if late.is_set():
-        raise too_late
+    connection = http.client.HTTPConnection(place)  # of no proxy
+    answer = ask(connection, "GET", "/metrics", headers={"Accept": "text/plain"}, seconds=_PATIENCE, most_bytes=_MOST_BYTES)
     if answer.status != 200:
         raise OSError(f"HTTP {answer.status}: {answer.reason}")
-    return Scrape.of(page.decode(), time.monotonic())
+    return Scrape.of(answer.body.decode(), time.monotonic())
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:

@@ -3,13 +3,12 @@
 
 import http.client
 import json
-import urllib.error
-import urllib.request
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from uccl._http import ask
 from uccl.directory.base import Directory, DirectoryError, Entry
 
 _T = TypeVar("_T")
@@ -18,6 +17,7 @@ _PORT = 2379  # etcd's own
 
 # Seconds for one answer.
 _PATIENCE = 3.0
+_MOST_BYTES = 16 << 20
 
 
 def _coded(text: str) -> str:
@@ -36,26 +36,27 @@ class EtcdDirectory(Directory):
             raise ValueError(f"use the directory {url}: {error}") from error
         if not parts.hostname:
             raise ValueError(f"use the directory {url}: no host")
+        self._place = place
         self._server = f"{parts.scheme}://{place}"
+        # Not by a proxy that the environment names.
+        self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._prefix = f"{parts.path.rstrip('/') or '/uccl/endpoints'}/"
         self._lease_id: str | None = None
         self._leases: dict[str, str] = {}  # by names; "": not sure
-        # Not by a proxy that the environment names.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def _ask(self, call: str, body: dict[str, Any], read: Callable[[Any], _T]) -> _T:
-        request = urllib.request.Request(
-            f"{self._server}/v3/{call}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
+        connection = self._connection(self._place)
+        headers = {"Content-Type": "application/json"}
         try:
-            with self._opener.open(request, timeout=_PATIENCE) as answer:
-                said = answer.read()
-        except urllib.error.HTTPError as error:
-            raise DirectoryError(f"{call} of etcd at {self._server}: {error.read(300).decode(errors='replace')}") from error
-        except (OSError, ValueError, http.client.HTTPException) as error:
+            answer = ask(
+                connection, "POST", f"/v3/{call}", json.dumps(body).encode(), headers, seconds=_PATIENCE, most_bytes=_MOST_BYTES
+            )
+        except (OSError, ValueError) as error:
             raise DirectoryError(f"{call} of etcd at {self._server}: {error}") from error
+        if answer.status != 200:
+            raise DirectoryError(f"{call} of etcd at {self._server}: {answer.body[:300].decode(errors='replace')}")
         try:
-            return read(json.loads(said))
+            return read(json.loads(answer.body))
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise DirectoryError(f"{call} of etcd at {self._server}: an answer that is none") from error
 
