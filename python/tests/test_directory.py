@@ -1,7 +1,6 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """uccl.directory: every driver against the real thing, between two processes where it is of use to several."""
 
-import contextlib
 import http.server
 import os
 import socket
@@ -9,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import etcd_server
 import numpy as np
 import pytest
+from trickling import trickling
 
 from uccl import directory, p2p
 from uccl.directory import etcd as driver
@@ -21,7 +22,7 @@ from uccl.directory import etcd as driver
 LEASE = 1.0
 
 
-@contextlib.contextmanager
+@contextmanager
 def etcd(folder, port):
     with etcd_server.etcd(folder, port) as server:
         with directory.use(f"etcd://127.0.0.1:{port}") as names:
@@ -76,7 +77,7 @@ with directory.use(sys.argv[1], lease=1.0) as names, p2p.Endpoint(3, 1, listen_a
 """
 
 
-@contextlib.contextmanager
+@contextmanager
 def peer(where):
     process = subprocess.Popen(
         [sys.executable, "-c", PEER, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -240,25 +241,10 @@ def test_an_etcd_that_trickles_or_floods_is_cut_off(strange, monkeypatch):
     with directory.use(f"etcd://127.0.0.1:{strange.server_port}", LEASE) as names:
         with pytest.raises(directory.DirectoryError, match="more than 1000 bytes"):
             names.entries()
-    done = threading.Event()
-
-    def trickle(listener):
-        client, _ = listener.accept()
-        with client, contextlib.suppress(OSError):
-            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-            while not done.wait(0.1):
-                client.sendall(b" ")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = threading.Thread(target=trickle, args=(listener,))
-        server.start()
-        try:
-            with directory.use(f"etcd://127.0.0.1:{listener.getsockname()[1]}", LEASE) as names:
-                with pytest.raises(directory.DirectoryError, match="not there within 1 s"):
-                    names.entries()
-        finally:
-            done.set()
-            server.join()
+    with trickling(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n") as place:
+        with directory.use(f"etcd://{place}", LEASE) as names:
+            with pytest.raises(directory.DirectoryError, match="not there within 1 s"):
+                names.entries()
 
 
 def test_an_answer_that_is_none_does_not_end_the_renewals(strange, caplog):

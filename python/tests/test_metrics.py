@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from other_process import Other
+from trickling import trickling
 
 from uccl import p2p, top
 
@@ -232,24 +233,8 @@ def test_top_says_where_nothing_is_served():
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"])
 def test_top_waits_a_bounded_time_for_an_answer_that_trickles(first, monkeypatch):
     monkeypatch.setattr(top, "_PATIENCE", 1.0)
-    done = threading.Event()
-
-    def trickle(listener):
-        client, _ = listener.accept()
-        with client, contextlib.suppress(OSError):
-            client.sendall(first)
-            while not done.wait(0.1):
-                client.sendall(b"#")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = threading.Thread(target=trickle, args=(listener,))
-        server.start()
-        try:
-            with pytest.raises(TimeoutError, match="not there within 1 s"):
-                top.fetch(f"127.0.0.1:{listener.getsockname()[1]}")
-        finally:
-            done.set()
-            server.join()
+    with trickling(first) as place, pytest.raises(TimeoutError, match="not there within 1 s"):
+        top.fetch(place)
 
 
 @pytest.mark.parametrize(

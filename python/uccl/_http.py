@@ -31,6 +31,7 @@ def ask(
     than ``most_bytes``, or, as TimeoutError, it was not there within ``seconds``, however it trickles."""
     connection.timeout = seconds
     late = threading.Event()
+    too_late = TimeoutError(f"the answer was not there within {seconds:g} s")
     timer = None
     try:
         connection.connect()
@@ -48,7 +49,7 @@ def ask(
         said = answer.read(most_bytes + 1)
     except (http.client.HTTPException, OSError) as error:
         if late.is_set():
-            raise TimeoutError(f"the answer was not there within {seconds:g} s") from error
+            raise too_late from error
         if isinstance(error, OSError):
             raise
         raise OSError(f"{type(error).__name__}: {error}") from error
@@ -57,7 +58,7 @@ def ask(
             timer.cancel()
         connection.close()
     if late.is_set():
-        raise TimeoutError(f"the answer was not there within {seconds:g} s")
+        raise too_late
     if len(said) > most_bytes:
         raise OSError(f"the answer has more than {most_bytes} bytes")
     return Answer(answer.status, answer.reason, said)
