@@ -2,12 +2,18 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <memory>
+#include <span>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "support/hex.h"
 #include "support/peer.h"
@@ -16,6 +22,7 @@ namespace p2p::testing::endpoint {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 Options on_loopback() { return EndpointPlan{}.options(); }
 
@@ -141,6 +148,55 @@ TEST(EndpointTest, BothMayCloseAsSoonAsTheLastTransferIsDone) {
     EXPECT_TRUE(is_ok(sending.send(source.span()).wait(kLimit)));
     EXPECT_TRUE(is_ok(sending.close(kLimit))) << round;
     receiver.join();
+  }
+}
+
+/// Handles of what an endpoint had: an application may keep them for longer than it.
+struct Handles {
+  std::vector<Connection> connections;
+  std::vector<MemoryRegion> regions;
+  std::vector<Transfer> transfers;
+};
+
+/// What is left of two endpoints that met, moved something and are gone.
+Handles of_two_that_are_gone(const char* transport, std::span<char> memory) {
+  Handles left;
+  const EndpointPlan plan = plan_over(transport);
+  Endpoint dialling = make_endpoint(plan);
+  Endpoint listening = make_endpoint(plan);
+  left.connections.push_back(dialling.connect(listening.address(), listening.port(), kLimit).value());
+  left.connections.push_back(listening.accept(kLimit).value());
+  left.regions.push_back(dialling.register_memory(memory.data(), memory.size() / 2).value());
+  left.regions.push_back(listening.register_memory(&memory[memory.size() / 2], memory.size() / 2).value());
+  left.transfers.push_back(left.connections[1].recv(left.regions[1].span()));
+  left.transfers.push_back(left.connections[0].send(left.regions[0].span()));
+  for (const Transfer& transfer : left.transfers) EXPECT_TRUE(is_ok(transfer.wait(kLimit)));
+  return left;
+}
+
+/// Those of this process, of any family.
+std::vector<int> listening_sockets() {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0)
+      found.push_back(fd);
+  }
+  return found;
+}
+
+// Whoever dials what still listens, and nobody serves, waits for an answer until its peer counts as hung.
+TEST(EndpointTest, OneThatIsGoneLeavesNothingOpenToWhoKeepsItsHandles) {
+  std::vector<char> memory(std::size_t{8} << 20);
+  for (const char* const transport : {"tcp", "cma", "tcp_tls"}) {
+    of_two_that_are_gone(transport, memory);  // what the process keeps for all its endpoints is there now
+    const Usage before = usage_of(::getpid());
+    const Handles kept = of_two_that_are_gone(transport, memory);
+    const Usage after = usage_of(::getpid());
+    EXPECT_THAT(listening_sockets(), IsEmpty()) << transport;
+    EXPECT_EQ(after.threads, before.threads) << transport;
   }
 }
 

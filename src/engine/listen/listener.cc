@@ -55,6 +55,7 @@ void Listener::watch(int listener) {
 void Listener::close() {
   closed_ = true;
   for (const UniqueFd& one : sockets_) reactor_.unwatch(one.get());
+  sockets_.clear();  // or whoever dials waits for an answer for as long as a handle keeps this object
   while (strangers_.drop_one()) {
   }
 }
