@@ -75,6 +75,13 @@ class P2P_API Endpoint {
   /// it is until the digest is done. kNotFound, kOutOfRange: spans that are not (any more) of a region.
   Result<Digest> digest(std::span<const LocalSpan> spans) const;
 
+  /// Copies registered memory, of the host or of GPUs, as if the spans lay in a row, into as many bytes of
+  /// the host, or those bytes there, before it returns. Memory of GPUs goes by streams of the endpoint: what
+  /// the program's are to do with it must be done by now. kNotFound, kOutOfRange: as `digest`.
+  /// kInvalidArgument: the two are not of one size. kSystem: a GPU has failed, or host memory has become bad.
+  Status gather(std::span<const LocalSpan> from, std::span<std::byte> into) const;
+  Status scatter(std::span<const std::byte> from, std::span<const LocalSpan> into) const;
+
   /// Connects and waits until the connection is open. `host` is read by HostPort::parse; a port that it names
   /// must be `port`. The peer gets `note`, or else that of `set_note`.
   Result<Connection> connect(const std::string& host, std::uint16_t port,

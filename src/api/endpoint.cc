@@ -14,6 +14,7 @@
 #include "base/thread.h"
 #include "engine/endpoint.h"
 #include "engine/listen/own_address.h"
+#include "engine/memory/local_copy.h"
 
 namespace p2p {
 namespace {
@@ -124,6 +125,16 @@ Result<std::vector<std::shared_ptr<MemoryRegion>>> Endpoint::cover(std::span<Loc
 Result<Digest> Endpoint::digest(std::span<const LocalSpan> spans) const {
   const engine::Context& context = endpoint_->context();
   return context.digests->start(*context.regions, spans);
+}
+
+Status Endpoint::gather(std::span<const LocalSpan> from, std::span<std::byte> into) const {
+  const engine::Context& context = endpoint_->context();
+  return engine::gather(*context.regions, context.devices->staging(), from, into);
+}
+
+Status Endpoint::scatter(std::span<const std::byte> from, std::span<const LocalSpan> into) const {
+  const engine::Context& context = endpoint_->context();
+  return engine::scatter(*context.regions, context.devices->staging(), from, into);
 }
 
 Connection Endpoint::connect_async(const std::string& host, std::uint16_t port,

@@ -89,7 +89,8 @@ Result<std::unique_ptr<Endpoint>> Endpoint::create(const Options& options,
   if (Status random = crypto::random_bytes(drawn); !random) return tl::unexpected(random.error());
   std::memcpy(&endpoint->incarnation_, drawn.data(), sizeof endpoint->incarnation_);
   if (auto process = this_process()) endpoint->process_ = *process;
-  auto transports = load_transports(endpoint->context_->options, registry);
+  endpoint->context_->devices = std::make_shared<device::Service>(options);
+  auto transports = load_transports(endpoint->context_->options, registry, endpoint->context_->devices);
   if (!transports) return tl::unexpected(transports.error());
   endpoint->context_->regions =
       std::make_shared<RegionTable>(std::move(*transports), endpoint->incarnation_, options.keepalive);

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "device/service.h"
 
 namespace p2p::engine {
 namespace {
@@ -91,12 +90,12 @@ Status check_usable(const TransportList& list, const Options& options) {
 
 }  // namespace
 
-Result<TransportList> load_transports(Options& options, const TransportRegistry& registry) {
+Result<TransportList> load_transports(Options& options, const TransportRegistry& registry,
+                                      const std::shared_ptr<device::Service>& devices) {
   const auto chosen = choose(options, registry);
   if (!chosen) return tl::unexpected(chosen.error());
   TransportList list;
   list.reserve(chosen->size());
-  const auto devices = std::make_shared<device::Service>(options);
   for (const Entry* entry : *chosen) list.push_back(load(*entry, options, devices));
   if (Status found = find_required(options.required, registry, list); !found) {
     return tl::unexpected(found.error());

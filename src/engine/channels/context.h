@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/background.h"
+#include "device/service.h"
 #include "engine/loop/reactor.h"
 #include "engine/memory/digests.h"
 #include "engine/memory/peer_budget.h"
@@ -26,6 +27,7 @@ namespace p2p::engine {
 /// What the connections of an endpoint share. The endpoint owns it and outlives their work.
 struct Context {
   Options options;
+  std::shared_ptr<device::Service> devices;  ///< what moves device memory
   std::shared_ptr<RegionTable> regions;
   std::shared_ptr<PeerBudget> peer_budget = std::make_shared<PeerBudget>(Options{}.max_peer_bytes);
   std::vector<std::shared_ptr<Worker>> workers;

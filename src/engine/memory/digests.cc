@@ -16,17 +16,12 @@
 #include "base/underlying.h"
 #include "device/digester.h"
 #include "drivers/cuda/memory.h"
+#include "engine/memory/gpu_patience.h"
 
 namespace p2p {
 namespace {
 
 using Range = engine::Digests::Range;
-
-// Between looks at a GPU, which tells nobody that it is through.
-constexpr std::chrono::microseconds kLookEvery{20};
-
-// For a GPU that neither ends nor fails.
-constexpr std::chrono::seconds kGpuLimit{30};
 
 // What goes to the host at a time, of memory of several kinds.
 constexpr std::size_t kFetched = std::size_t{1} << 20;
@@ -170,7 +165,7 @@ Result<std::uint64_t> Digest::wait(std::chrono::nanoseconds timeout) const {
       return fail(ErrorCode::kTimedOut, "a digest of GPU memory was not there in {} ms",
                   std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
     }
-    std::this_thread::sleep_for(kLookEvery);
+    std::this_thread::sleep_for(engine::kLookAtGpuEvery);
   }
   return state_->work->value();
 }
