@@ -79,7 +79,7 @@ Fetch::Fetch(Node& node, Holding& holding, const HeldPieces& pieces, const Lent&
       moved_(Clock::now()),
       starved_(moved_),
       hope_(moved_),
-      patcher_(pieces, holding.demand()) {
+      patcher_(node.endpoint(), {&pieces, &lent}, holding.demand()) {
   const std::uint32_t chunks = holding.demand().chunks();
   pulled_.resize(chunks);
   digests_.resize(chunks);
@@ -108,21 +108,21 @@ void Fetch::tell(const LinkPtr& link, const Member& member) {
   if (link->peer.id == member.id) (*known)->follow_by(link);
 }
 
+Source* Fetch::at(const LinkPtr& link) const {
+  const auto found = std::ranges::find(sources_, link, [](const auto& source) { return source->link(); });
+  return found == sources_.end() ? nullptr : found->get();
+}
+
 void Fetch::laid_out(const LinkPtr& link, const Layout& layout) {
-  for (const auto& source : sources_) {
-    if (source->link() == link) source->laid_out(layout);
-  }
+  if (Source* source = at(link)) source->laid_out(layout);
   reorder_ = true;
 }
 
 void Fetch::has_delta(const LinkPtr& link, const Delta& delta) {
-  if (!patcher_.active()) return;
-  for (const auto& source : sources_) {
-    if (source->link() == link) source->has_delta(delta);
-  }
+  if (Source* source = at(link); source != nullptr && patcher_.active()) source->has_delta(delta);
 }
 
-void Fetch::use_base(const HeldPieces* base, std::string why) {
+void Fetch::use_base(std::optional<HeldMemory> base, std::string why) {
   patcher_.use(base);
   progress_.no_delta = std::move(why);
   reorder_ = true;
@@ -130,26 +130,24 @@ void Fetch::use_base(const HeldPieces* base, std::string why) {
 
 void Fetch::have(const LinkPtr& link, const std::vector<ChunkDigest>& chunks) {
   look_ = true;
-  for (const auto& source : sources_) {
-    if (source->link() != link) continue;
-    if (chunks.size() == 1) source->pace.had(Clock::now());
-    for (const ChunkDigest& row : chunks) {
-      // What the publisher says counts more than what others say of it.
-      if (!source->has_come(row) || told_by_publisher_[row.chunk]) continue;
-      if (digests_[row.chunk] && !source->is_publisher()) continue;
-      digests_[row.chunk] = row.digest;
-      told_by_publisher_[row.chunk] = source->is_publisher();
-    }
+  Source* source = at(link);
+  if (source == nullptr) return;
+  if (chunks.size() == 1) source->pace.had(Clock::now());
+  for (const ChunkDigest& row : chunks) {
+    // What the publisher says counts more than what others say of it.
+    if (!source->has_come(row) || told_by_publisher_[row.chunk]) continue;
+    if (digests_[row.chunk] && !source->is_publisher()) continue;
+    digests_[row.chunk] = row.digest;
+    told_by_publisher_[row.chunk] = source->is_publisher();
   }
 }
 
 void Fetch::lost(const LinkPtr& link) {
-  for (const auto& source : sources_) {
-    if (source->link() != link || source->lost()) continue;
-    if (!ranked_.empty() && ranked_[0] == source.get()) ++progress_.bridged;
-    source->lose();
-    reorder_ = true;
-  }
+  Source* source = at(link);
+  if (source == nullptr || source->lost()) return;
+  if (!ranked_.empty() && ranked_[0] == source) ++progress_.bridged;
+  source->lose();
+  reorder_ = true;
 }
 
 void Fetch::rank() {
@@ -209,7 +207,9 @@ void Fetch::begin_check(Pull pull) {
   const std::uint64_t begin = holding_.demand().begin(pull.chunk), end = holding_.demand().end(pull.chunk);
   if (pull.delta) {
     if (!patcher_.active()) return miss(pull.chunk);  // it comes whole
-    return end_check(pull, patcher_.make(pull.chunk, pull.delta->bytes(), *digests_[pull.chunk]));
+    const auto made = patcher_.make(pull.chunk, pull.delta->bytes(), *digests_[pull.chunk]);
+    if (made) return end_check(pull, *made);
+    return use_base(std::nullopt, made.error().message), miss(pull.chunk);
   }
   auto digest = lent_.digest(node_.endpoint(), pieces_.within(begin, end));
   if (!digest) return void(failed_ = digest.error());

@@ -44,8 +44,8 @@ class Fetch {
   void have(const LinkPtr& link, const std::vector<ChunkDigest>& chunks);
   void lost(const LinkPtr& link);
 
-  /// The base of deltas lies there; null: it is not here, or not any more, which `why` says.
-  void use_base(const HeldPieces* base, std::string why);
+  /// The base of deltas lies there; none: it is not here, or not any more, which `why` says.
+  void use_base(std::optional<HeldMemory> base, std::string why);
 
   /// What is due; true: there is more, at once. An error: it cannot be filled.
   Result<bool> step();
@@ -54,6 +54,7 @@ class Fetch {
   const Progress& progress() const { return progress_; }  ///< its times count from when this was made
 
  private:
+  Source* at(const LinkPtr& link) const;  // null: it is none of the members
   void rank();
   void follow();
   bool finish_pulls();

@@ -6,12 +6,13 @@
 
 namespace p2p::weights {
 
-bool Patcher::make(std::uint32_t chunk, std::string_view delta, std::uint64_t digest) {
+Result<bool> Patcher::make(std::uint32_t chunk, std::string_view delta, std::uint64_t digest) {
   const std::uint64_t begin = demand_.begin(chunk), end = demand_.end(chunk);
-  gather(base_->within(begin, end), made_);
-  if (!apply_delta(delta, made_)) return false;
-  if (p2p::digest(made_) != digest) return false;
-  scatter(made_, into_.within(begin, end));
+  const Status read = base_->lent->gather(endpoint_, base_->pieces->within(begin, end), made_);
+  if (!read) return tl::unexpected(read.error());
+  if (!apply_delta(delta, made_) || p2p::digest(made_) != digest) return false;
+  const Status written = into_.lent->scatter(endpoint_, made_, into_.pieces->within(begin, end));
+  if (!written) return tl::unexpected(written.error());
   return true;
 }
 

@@ -2,7 +2,6 @@
 #include "pieces.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -98,25 +97,6 @@ std::vector<Piece> OwnedPieces::within(std::uint64_t begin, std::uint64_t end) c
   return out;
 }
 
-void gather(const std::vector<Piece>& from, std::vector<std::byte>& into) {
-  std::size_t done = 0;
-  for (const Piece& piece : from) done += piece.bytes;
-  into.resize(done);
-  done = 0;
-  for (const Piece& piece : from) {
-    std::memcpy(into.data() + done, reinterpret_cast<const void*>(piece.address), piece.bytes);
-    done += piece.bytes;
-  }
-}
-
-void scatter(const std::vector<std::byte>& from, const std::vector<Piece>& into) {
-  std::size_t done = 0;
-  for (const Piece& piece : into) {
-    std::memcpy(reinterpret_cast<void*>(piece.address), from.data() + done, piece.bytes);
-    done += piece.bytes;
-  }
-}
-
 Result<GpuRegions::Kept> GpuRegions::get(Endpoint& endpoint, void* data, std::uint64_t bytes) {
   Kept dropped;  // ends without the lock: that may wait for peers
   const std::lock_guard lock(mutex_);
@@ -178,11 +158,28 @@ LocalSpan Lent::span(std::uint64_t address, std::uint64_t bytes) const {
   return (*at)->span(address - begin_of(*at), bytes);
 }
 
-Result<Digest> Lent::digest(const Endpoint& endpoint, const std::vector<Piece>& pieces) const {
+std::vector<LocalSpan> Lent::spans(const std::vector<Piece>& pieces) const {
   std::vector<LocalSpan> spans;
   spans.reserve(pieces.size());
   for (const Piece& piece : pieces) spans.push_back(span(piece.address, piece.bytes));
-  return endpoint.digest(spans);
+  return spans;
+}
+
+Result<Digest> Lent::digest(const Endpoint& endpoint, const std::vector<Piece>& pieces) const {
+  return endpoint.digest(spans(pieces));
+}
+
+Status Lent::gather(const Endpoint& endpoint, const std::vector<Piece>& from,
+                    std::vector<std::byte>& into) const {
+  std::size_t bytes = 0;
+  for (const Piece& piece : from) bytes += piece.bytes;
+  into.resize(bytes);
+  return endpoint.gather(spans(from), into);
+}
+
+Status Lent::scatter(const Endpoint& endpoint, const std::vector<std::byte>& from,
+                     const std::vector<Piece>& into) const {
+  return endpoint.scatter(from, spans(into));
 }
 
 bool Lent::on_host() const {

@@ -64,10 +64,6 @@ void for_each_pair(const std::vector<Piece>& a, const std::vector<Piece>& b, Use
   }
 }
 
-/// Copies what lies in pieces of host memory of this process together, or there from where it is together.
-void gather(const std::vector<Piece>& from, std::vector<std::byte>& into);
-void scatter(const std::vector<std::byte>& from, const std::vector<Piece>& into);
-
 /// Registrations of GPU memory, kept from one version to the next: peers map it at the first one, which takes
 /// a millisecond a GiB, and not again. What is freed is found, by the engine and at the next use. Any thread.
 class GpuRegions {
@@ -96,9 +92,21 @@ class Lent {
   bool on_host() const;
   /// Starts the digest of pieces that lie in the ranges.
   Result<Digest> digest(const Endpoint& endpoint, const std::vector<Piece>& pieces) const;
+  /// Copies what lies in pieces of the ranges together, or there from where it is together.
+  Status gather(const Endpoint& endpoint, const std::vector<Piece>& from, std::vector<std::byte>& into) const;
+  Status scatter(const Endpoint& endpoint, const std::vector<std::byte>& from,
+                 const std::vector<Piece>& into) const;
 
  private:
+  std::vector<LocalSpan> spans(const std::vector<Piece>& pieces) const;
+
   std::vector<GpuRegions::Kept> regions_;  // by address
+};
+
+/// A version's memory here. Both outlive it.
+struct HeldMemory {
+  const HeldPieces* pieces = nullptr;
+  const Lent* lent = nullptr;  ///< has what `pieces` name
 };
 
 /// A table that peers read, kept in place.

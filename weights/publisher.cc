@@ -32,6 +32,12 @@ tl::unexpected<Error> published_already(std::uint64_t version) {
       Error{ErrorCode::kInvalidArgument, "Version " + std::to_string(version) + " is published already."});
 }
 
+/// Once for those who want the same.
+void warn_of_no_delta(const Key& base, const std::string& why) {
+  write_log(LogLevel::kWarning,
+            "Weights: no deltas on version " + std::to_string(base.version) + ", which " + why);
+}
+
 /// The shards of a manifest as ranges of memory. kInvalidArgument where elements do not follow one another
 /// upwards: what lies between them would be readable, too.
 Result<std::vector<Piece>> ranges_of(const Manifest& owned) {
@@ -111,7 +117,7 @@ class Publisher::Impl : public Node {
   void plan(Publication& publication, std::uint64_t demand);
   void plan_base(const Publication& publication, Class& among);
   bool hash_next(const Publication& publication, Class& among);
-  void hash_with_delta(Class& among);
+  bool hash_with_delta(const Publication& publication, Class& among);
   void give_up(Class& among, const std::string& why);
   void read_first(Class& among, const Key& key);
   void refuse_first(Class& among, const Key& key, const std::string& why);
@@ -292,31 +298,32 @@ void Publisher::Impl::plan(Publication& publication, std::uint64_t demand) {
   for (const Waiting& one : std::exchange(among.waiting, {})) among.holding->admit(one.link);
 }
 
-/// Deltas are made by the processor, of host memory.
 void Publisher::Impl::plan_base(const Publication& publication, Class& among) {
-  const Key& key = publication.base;
-  const Publication* base = find(key);
+  const Publication* base = find(publication.base);
   if (base == nullptr) return;
-  const auto none = [&](const std::string& why) {
-    write_log(LogLevel::kWarning,
-              "Weights: no deltas on version " + std::to_string(key.version) + ", " + why);
-  };
-  if (!publication.lent.on_host() || !base->lent.on_host()) return none("since memory of a GPU is published");
   auto pieces = OwnedPieces::make(base->owned, among.holding->demand());
-  if (!pieces) return none("which differs in more than bytes: " + pieces.error().message);
+  if (!pieces) return warn_of_no_delta(base->key, "differs in more than bytes: " + pieces.error().message);
   among.base = std::move(*pieces);
   among.grids = grids_of(among.holding->demand());
   among.holding->give_deltas();
 }
 
-void Publisher::Impl::hash_with_delta(Class& among) {
+/// By the processor: memory of GPUs comes to the host for it. False: the base cannot be read.
+bool Publisher::Impl::hash_with_delta(const Publication& publication, Class& among) {
+  const Publication& base = *find(publication.base);
   Holding& holding = *among.holding;
   const std::uint32_t chunk = holding.count();
   const std::uint64_t begin = holding.demand().begin(chunk), end = holding.demand().end(chunk);
-  gather(among.pieces->within(begin, end), fresh_);
-  gather(among.base->within(begin, end), base_);
+  if (Status read = base.lent.gather(endpoint(), among.base->within(begin, end), base_); !read) {
+    warn_of_no_delta(base.key, "cannot be read: " + read.error().message);
+    among.base = nullptr;
+    return false;
+  }
+  const Status read = publication.lent.gather(endpoint(), among.pieces->within(begin, end), fresh_);
+  if (!read) return give_up(among, read.error().message), true;
   const auto delta = encode_delta(base_, fresh_, among.grids[chunk], most_of_delta(end - begin));
   holding.add(chunk, p2p::digest(fresh_), delta ? *delta : "");
+  return true;
 }
 
 /// Its memory cannot be read: a GPU has failed, or the memory was freed.
@@ -334,7 +341,7 @@ void Publisher::Impl::give_up(Class& among, const std::string& why) {
 /// once. False: nothing has come of it yet.
 bool Publisher::Impl::hash_next(const Publication& publication, Class& among) {
   Holding& holding = *among.holding;
-  if (among.base) return hash_with_delta(among), true;
+  if (among.base && hash_with_delta(publication, among)) return true;
   bool any = false;
   const std::uint32_t chunk = holding.count() + static_cast<std::uint32_t>(among.hashed.size());
   if (chunk < holding.demand().chunks() && among.hashed.size() < kHashedAtOnce) {

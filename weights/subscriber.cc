@@ -200,7 +200,7 @@ std::unique_ptr<Held> Subscriber::Impl::remove(std::uint64_t version) {
   if (held->holding) send_all(Withdraw{held->holding->key()});
   if (held->holding && staging_ != nullptr && staging_->fetch && staging_->base == held->holding->key()) {
     staging_->fetch->use_base(
-        nullptr, "version " + std::to_string(version) + ", on which they are based, was dropped");
+        std::nullopt, "version " + std::to_string(version) + ", on which they are based, was dropped");
   }
   held->fetch = nullptr;
   return held;

@@ -171,15 +171,12 @@ void Subscriber::Impl::use_base(Held& held, const Key& publication) {
   const Held* at = held.replaced == held.base ? &held : find(held.base);
   const bool whole = at == &held || (at != nullptr && at->holding->whole());
   if (!whole) {
-    return held.fetch->use_base(nullptr,
+    return held.fetch->use_base(std::nullopt,
                                 "version " + std::to_string(publication.version) +
                                     ", on which they are based, is not here as it was published there");
   }
-  if (!held.lent.on_host() || !at->lent.on_host()) {
-    return held.fetch->use_base(nullptr, "they are not taken into memory of a GPU");
-  }
   held.holding->give_deltas();
-  held.fetch->use_base(&at->pieces, "");
+  held.fetch->use_base(HeldMemory{&at->pieces, &at->lent}, "");
 }
 
 bool Subscriber::Impl::step() {

@@ -99,6 +99,55 @@ TEST_F(WeightsOnGpus, VersionsFollowOneAnotherInMemoryThatIsNewOrTheSame) {
   }
 }
 
+// The base and what is made of it lie beside each other or in the same memory, here and at the publisher.
+TEST_F(WeightsOnGpus, DeltasMakeEveryByteInAnyMemory) {
+  for (int seed = 1; seed <= seeds(3); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto number = static_cast<std::uint64_t>(seed);
+    std::mt19937_64 dice(number);
+    const Cast cast{number};
+    auto publisher = cast.publisher(number % 3, seed == 1 ? "cuda:0" : kind(dice));
+    ASSERT_EQ(publisher.call("publish 1"), "ok ");
+    std::vector<WeightsMember> subscribers;
+    for (const std::uint64_t cut : {1, 1, 2}) {
+      subscribers.push_back(
+          cast.subscriber(100 * number + cut, {publisher.place()}, subscribers.empty() ? far() : kind(dice)));
+      staged(subscribers.back().call("stage 1"));
+      ASSERT_EQ(subscribers.back().call("commit"), "ok 1");
+      ASSERT_EQ(subscribers.back().call("descend 2 1 500"), "ok");
+      ASSERT_EQ(subscribers.back().call("descend 3 2 60"), "ok");
+    }
+    for (const char* const publish : {"publish 2 1 500", "publish 3 2 60"}) {
+      ASSERT_THAT(publisher.call(publish), StartsWith("ok "));
+      const std::string version(1, publish[8]);
+      const char* const how[] = {"again ", "beside ", "again "};
+      for (std::size_t at = 0; at < 3; ++at) subscribers[at].begin(how[at] + version);
+      for (WeightsMember& member : subscribers) {
+        const Staged row = staged(member.finish());
+        EXPECT_EQ(row.from_deltas, row.bytes) << row.no_delta;
+        EXPECT_LT(row.delta_bytes, row.bytes / 8);
+        EXPECT_EQ(row.wrong, 0);
+        EXPECT_EQ(member.call("commit"), "ok " + version);
+      }
+    }
+  }
+}
+
+TEST_F(WeightsOnGpus, ABaseThatChangedIsFoundAndItsChunkComesWhole) {
+  const Cast cast;
+  auto publisher = cast.publisher(1, "cuda:0");
+  ASSERT_EQ(publisher.call("publish 1"), "ok ");
+  auto subscriber = cast.subscriber(2, {publisher.place()}, far());
+  staged(subscriber.call("stage 1"));
+  ASSERT_EQ(subscriber.call("descend 2 1 100"), "ok");
+  ASSERT_EQ(subscriber.call("spoil"), "ok");
+  ASSERT_THAT(publisher.call("publish 2 1 100"), StartsWith("ok "));
+  const Staged row = staged(subscriber.call("again 2"));
+  EXPECT_EQ(row.wrong, 1);
+  EXPECT_EQ(row.from_deltas, row.bytes - cast.chunk_bytes);
+  EXPECT_THAT(row.no_delta, HasSubstr("that of chunk 0"));
+}
+
 TEST_F(WeightsOnGpus, AChunkThatCameWrongComesAgainFromAnother) {
   const Cast cast;
   auto publisher = cast.publisher(1, "cuda:0");

@@ -91,8 +91,8 @@ class Publisher:
 
         Those of GPUs are read where they lie, once the current streams of these GPUs have done what they have to
         do now: this waits for it. Copies are in host memory; tensors with gaps, or of other devices, are copied in
-        any case. ``base``: a version that is published here, with bytes of its own; subscribers that hold it in
-        host memory receive what differs from it. InvalidArgument: the version is there; NotFound: the base is not.
+        any case. ``base``: a version that is published here, with bytes of its own; subscribers that hold it
+        receive what differs from it. InvalidArgument: the version is there; NotFound: the base is not.
         """
         boxes = boxes_of(tensors, copy=copy)
         wait_for_gpus(boxes)
