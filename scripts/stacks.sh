@@ -98,10 +98,9 @@ run_stack() {
       "$python" tests/stacks/vllm/run.py "$folder/run" || return
       "$python" tests/stacks/vllm/mooncake_connector.py "$folder/mooncake" || return
       alone "$folder/sglang" sglang==0.5.23 gguf orjson ipython traitlets || return
-      for part in transfer_engine disaggregation; do # both by the default route, the first by tcp, too
-        PYTHONPATH=tests/stacks/support:$folder/sglang "$python" "tests/stacks/sglang/$part.py" || return
+      for part in transfer_engine disaggregation weights; do # the first two by the default route, the first by tcp, too
+        PYTHONPATH=tests/stacks/support:tests/stacks/sglang/host:$folder/sglang "$python" "tests/stacks/sglang/$part.py" || return
       done
-      PYTHONPATH=tests/stacks/support:tests/stacks/sglang/host:$folder/sglang "$python" tests/stacks/sglang/weights.py || return
       alone "$folder/verl" verl==0.9.1 ray==2.60.0 tensordict==0.10.0 codetiming hydra-core omegaconf \
         antlr4-python3-runtime==4.9.3 msgpack orjson pyvers || return
       PYTHONPATH=tests/stacks/support:$folder/verl "$python" tests/stacks/verl/chain.py

