@@ -102,4 +102,33 @@ inline void stage_while_one_is_killed(std::vector<WeightsMember>& subscribers, s
   }
 }
 
+/// One that holds version 1 and knows what 2 is, one of `every` of whose elements differs.
+inline WeightsMember holder(const Cast& cast, std::uint64_t cut, const std::string& place,
+                            std::uint64_t every = 100, const std::string& memory = "host") {
+  auto member = cast.subscriber(cut, {place}, memory);
+  staged(member.call("stage 1"));
+  EXPECT_EQ(member.call("commit"), "ok 1");
+  EXPECT_EQ(member.call("descend 2 1 " + text(every)), "ok");
+  return member;
+}
+
+/// Versions 2 and 3 as deltas, each of the one before, to three members that hold version 1 and know what 2
+/// is.
+inline void publish_deltas(WeightsMember& publisher, std::vector<WeightsMember>& subscribers) {
+  for (WeightsMember& member : subscribers) EXPECT_EQ(member.call("descend 3 2 60"), "ok");
+  for (const char* const publish : {"publish 2 1 500", "publish 3 2 60"}) {
+    ASSERT_THAT(publisher.call(publish), ::testing::StartsWith("ok "));
+    const std::string version(1, publish[8]);
+    const char* const how[] = {"again ", "beside ", "again "};
+    for (std::size_t at = 0; at < 3; ++at) subscribers[at].begin(how[at] + version);
+    for (WeightsMember& member : subscribers) {
+      const Staged row = staged(member.finish());
+      EXPECT_EQ(row.from_deltas, row.bytes) << row.no_delta;
+      EXPECT_LT(row.delta_bytes, row.bytes / 8);
+      EXPECT_EQ(row.wrong, 0);
+      EXPECT_EQ(member.call("commit"), "ok " + version);
+    }
+  }
+}
+
 }  // namespace p2p::testing

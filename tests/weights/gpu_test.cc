@@ -111,25 +111,9 @@ TEST_F(WeightsOnGpus, DeltasMakeEveryByteInAnyMemory) {
     std::vector<WeightsMember> subscribers;
     for (const std::uint64_t cut : {1, 1, 2}) {
       subscribers.push_back(
-          cast.subscriber(100 * number + cut, {publisher.place()}, subscribers.empty() ? far() : kind(dice)));
-      staged(subscribers.back().call("stage 1"));
-      ASSERT_EQ(subscribers.back().call("commit"), "ok 1");
-      ASSERT_EQ(subscribers.back().call("descend 2 1 500"), "ok");
-      ASSERT_EQ(subscribers.back().call("descend 3 2 60"), "ok");
+          holder(cast, 100 * number + cut, publisher.place(), 500, subscribers.empty() ? far() : kind(dice)));
     }
-    for (const char* const publish : {"publish 2 1 500", "publish 3 2 60"}) {
-      ASSERT_THAT(publisher.call(publish), StartsWith("ok "));
-      const std::string version(1, publish[8]);
-      const char* const how[] = {"again ", "beside ", "again "};
-      for (std::size_t at = 0; at < 3; ++at) subscribers[at].begin(how[at] + version);
-      for (WeightsMember& member : subscribers) {
-        const Staged row = staged(member.finish());
-        EXPECT_EQ(row.from_deltas, row.bytes) << row.no_delta;
-        EXPECT_LT(row.delta_bytes, row.bytes / 8);
-        EXPECT_EQ(row.wrong, 0);
-        EXPECT_EQ(member.call("commit"), "ok " + version);
-      }
-    }
+    publish_deltas(publisher, subscribers);
   }
 }
 
@@ -137,9 +121,7 @@ TEST_F(WeightsOnGpus, ABaseThatChangedIsFoundAndItsChunkComesWhole) {
   const Cast cast;
   auto publisher = cast.publisher(1, "cuda:0");
   ASSERT_EQ(publisher.call("publish 1"), "ok ");
-  auto subscriber = cast.subscriber(2, {publisher.place()}, far());
-  staged(subscriber.call("stage 1"));
-  ASSERT_EQ(subscriber.call("descend 2 1 100"), "ok");
+  auto subscriber = holder(cast, 2, publisher.place(), 100, far());
   ASSERT_EQ(subscriber.call("spoil"), "ok");
   ASSERT_THAT(publisher.call("publish 2 1 100"), StartsWith("ok "));
   const Staged row = staged(subscriber.call("again 2"));

@@ -209,16 +209,6 @@ TEST(WeightsMove, TwoPublishersOfOneVersionAreRefused) {
   staged(subscriber.call("stage 3"));
 }
 
-/// One that holds version 1 and knows what 2 is, one of `every` of whose elements differs.
-WeightsMember holder(const Cast& cast, std::uint64_t cut, const std::string& place,
-                     std::uint64_t every = 100) {
-  auto member = cast.subscriber(cut, {place});
-  staged(member.call("stage 1"));
-  EXPECT_EQ(member.call("commit"), "ok 1");
-  EXPECT_EQ(member.call("descend 2 1 " + text(every)), "ok");
-  return member;
-}
-
 TEST(WeightsMove, DeltasGiveEveryByteOfRandomShardings) {
   for (int seed = 1; seed <= seeds(2); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -229,21 +219,8 @@ TEST(WeightsMove, DeltasGiveEveryByteOfRandomShardings) {
     for (const std::uint64_t cut : {1, 1, 2}) {
       subscribers.push_back(
           holder(cast, 100 * static_cast<std::uint64_t>(seed) + cut, publisher.place(), 500));
-      ASSERT_EQ(subscribers.back().call("descend 3 2 60"), "ok");
     }
-    for (const char* const publish : {"publish 2 1 500", "publish 3 2 60"}) {
-      ASSERT_THAT(publisher.call(publish), StartsWith("ok "));
-      const std::string version(1, publish[8]);
-      const char* const how[] = {"again ", "beside ", "again "};
-      for (std::size_t at = 0; at < 3; ++at) subscribers[at].begin(how[at] + version);
-      for (WeightsMember& member : subscribers) {
-        const Staged row = staged(member.finish());
-        EXPECT_EQ(row.from_deltas, row.bytes) << row.no_delta;
-        EXPECT_LT(row.delta_bytes, row.bytes / 8);
-        EXPECT_EQ(row.wrong, 0);
-        EXPECT_EQ(member.call("commit"), "ok " + version);
-      }
-    }
+    publish_deltas(publisher, subscribers);
   }
 }
 
