@@ -253,7 +253,8 @@ def main() -> None:
                         "the last one joins at half time, the time is its own; W5: the publisher is killed once one "
                         "copy is out; W7: one of a hundred elements of two bytes has changed since the version that "
                         "all have; beside them: gloo: torch.distributed's broadcast, writes: uccl.p2p's, to all at "
-                        "once. These two need torch and uccl in this Python")
+                        "once, verl: its checkpoint engine over UCX. These need torch and uccl in this Python, the last "
+                        "verl and NIXL, too")
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--receivers", type=int, default=8)
     parser.add_argument("--mbit", type=int, default=1000)
@@ -266,7 +267,7 @@ def main() -> None:
     for work in args.work:
         if work == "W3":
             kill_relays(args.member, args)
-        elif work in ("gloo", "writes"):
+        elif work in ("gloo", "writes", "verl"):
             beside(work, args)
         else:
             measure(work, args.member, args)
