@@ -131,4 +131,16 @@ inline void publish_deltas(WeightsMember& publisher, std::vector<WeightsMember>&
   }
 }
 
+/// Version 2 as a delta to one that holds version 1, a byte of which has changed there: that chunk comes
+/// whole.
+inline void publish_delta_on_spoilt_base(const Cast& cast, WeightsMember& publisher,
+                                         WeightsMember& subscriber) {
+  ASSERT_EQ(subscriber.call("spoil"), "ok");
+  ASSERT_THAT(publisher.call("publish 2 1 100"), ::testing::StartsWith("ok "));
+  const Staged row = staged(subscriber.call("again 2"));
+  EXPECT_EQ(row.wrong, 1);
+  EXPECT_EQ(row.from_deltas, row.bytes - cast.chunk_bytes);
+  EXPECT_THAT(row.no_delta, ::testing::HasSubstr("that of chunk 0"));
+}
+
 }  // namespace p2p::testing

@@ -288,12 +288,7 @@ TEST(WeightsMove, ABaseThatChangedIsFoundAndItsChunkComesWhole) {
   auto publisher = cast.publisher();
   ASSERT_EQ(publisher.call("publish 1"), "ok ");
   auto subscriber = holder(cast, 2, publisher.place());
-  ASSERT_EQ(subscriber.call("spoil"), "ok");
-  ASSERT_THAT(publisher.call("publish 2 1 100"), StartsWith("ok "));
-  const Staged row = staged(subscriber.call("again 2"));
-  EXPECT_EQ(row.wrong, 1);
-  EXPECT_EQ(row.from_deltas, row.bytes - cast.chunk_bytes);
-  EXPECT_THAT(row.no_delta, HasSubstr("that of chunk 0"));
+  publish_delta_on_spoilt_base(cast, publisher, subscriber);
 }
 
 }  // namespace
