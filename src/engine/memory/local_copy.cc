@@ -108,6 +108,7 @@ class Passage {
 };
 
 Status copy_on_host(Way way, const std::vector<device::StagedPiece>& pieces, std::byte* row) {
+  look_after_guard();  // the program may have put handlers of its own in place since memory was registered
   for (const device::StagedPiece& piece : pieces) {
     const bool gathers = way == Way::kGather;
     if (!guarded_copy(gathers ? row : piece.data, gathers ? piece.data : row, piece.bytes)) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -134,6 +136,20 @@ TEST_F(LocalCopy, SaysThatMemoryIsBad) {
   ASSERT_FALSE(gathered);
   EXPECT_EQ(gathered.error().code, ErrorCode::kSystem);
   EXPECT_FALSE(endpoint_->scatter(row, {{region.span()}}));
+}
+
+TEST_F(LocalCopy, DoesNotEndAProgramThatHasHandlersOfItsOwnNow) {
+  testing::Pages pages(kSize);
+  Bytes row(pages.bytes().size());
+  const MemoryRegion region = registered(pages.data(), row.size());
+  testing::spoil(pages.part(0, 4096), testing::Bad::kProtected);
+  struct sigaction before{};
+  const struct sigaction own{};  // the system's
+  ASSERT_EQ(::sigaction(SIGSEGV, &own, &before), 0);
+  const Status gathered = endpoint_->gather({{region.span()}}, row);
+  ASSERT_EQ(::sigaction(SIGSEGV, &before, nullptr), 0);
+  ASSERT_FALSE(gathered);
+  EXPECT_EQ(gathered.error().code, ErrorCode::kSystem);
 }
 
 TEST_F(LocalCopy, OfFreedGpuMemoryIsRefused) {
