@@ -9,6 +9,7 @@ to NCCL: for rows by tcp alone, since NVLink has no other GPU to go to. Rows of 
 by the best way and by tcp alone; uccl.weights, by the best way (beside NCCL: W8) and by tcp alone (beside the plain write
 by tcp: W9). Times are from a common start until the last process is through, the median of --rounds after one that is
 not counted. Of uccl.weights that is publish() and stage(), digests included; commit() stands beside it, and the parts below the table.
+"deltas" is uccl.weights where each version is published with the one before as its base, of which one element in 100 has changed.
 Every byte is compared at the end of each work. --out writes what was measured as JSON.
 """
 
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import time
 
-WORKS = ("nccl", "write", "weights", "write_tcp", "weights_tcp")
+WORKS = ("nccl", "write", "weights", "write_tcp", "weights_tcp", "deltas", "deltas_tcp")
 
 
 class Ranks:
@@ -48,8 +49,8 @@ class Ranks:
         self.flat = torch.empty(self.size, dtype=torch.uint8, device=self.device)
         self.staged = None
 
-    def tensors(self):
-        bf16 = self.flat.view(self.torch.bfloat16)
+    def tensors(self, flat=None):
+        bf16 = (self.flat if flat is None else flat).view(self.torch.bfloat16)
         return {f"layer{at}": part for at, part in enumerate(bf16.chunk(self.args.tensors))}
 
     def pattern(self, seed):
@@ -130,23 +131,53 @@ class Ranks:
         del endpoint
         return {"seconds": times[1:], "first": times[0]}
 
-    def weights(self):
+    def change(self, flat, seed):
+        """Other values in one of 100 elements, here and there."""
+        elements = flat.view(self.torch.int16)
+        step = 1 << 26
+        self.torch.manual_seed(seed)
+        for begin in range(0, len(elements), step):
+            part = elements[begin : begin + step]
+            part[self.torch.randint(len(part), (len(part) // 100,), device=self.device)] += 1
+        self.torch.cuda.synchronize()
+
+    def compare(self, flat):
+        """With the bytes of the publisher."""
+        for begin in range(0, self.size, 1 << 28):
+            mine = flat[begin : begin + (1 << 28)]
+            published = mine.clone()
+            self.dist.broadcast(published, 0)
+            if not self.torch.equal(mine, published):
+                raise SystemExit(f"rank {self.rank}: wrong bytes from {begin} on")
+
+    def deltas(self):
+        return self.weights(deltas=True)
+
+    def weights(self, deltas=False):
         from uccl.weights import Publisher, Subscriber
 
         self.fill(3)
+        versions = [self.flat, self.flat.clone()] if deltas and self.rank == 0 else [self.flat]
         publisher = Publisher(listen_address="127.0.0.1") if self.rank == 0 else None
         place = self.tell(publisher.place if publisher else "")[0]
         subscriber = None if publisher else Subscriber(place, self.tensors(), listen_address="127.0.0.1",
                                                        chunk_bytes=self.args.chunk_mib << 20)  # fmt: skip
-        rows = {"seconds": [], "commit": [], "parts": [], "first": None, "from_publisher": None, "bridged": 0,
-                "wrong_digests": 0}  # fmt: skip
+        rows = {"seconds": [], "commit": [], "parts": [], "first": None, "from_publisher": None, "from_deltas": None,
+                "bridged": 0, "wrong_digests": 0}  # fmt: skip
         for version in range(1, 2 + self.args.rounds):
             progress, parts = [], {}
+            flat = versions[version % len(versions)]
+            base = version - 1 if deltas and version > 1 else None
+            if publisher and base:
+                if version > 2:
+                    publisher.withdraw(version - 2)
+                flat.copy_(versions[base % 2])
+                self.change(flat, version)
 
-            def move(version=version, progress=progress, parts=parts):
+            def move(version=version, progress=progress, parts=parts, flat=flat, base=base):
                 begun = time.monotonic()
                 if publisher:
-                    publisher.publish(version, self.tensors())
+                    publisher.publish(version, self.tensors(flat), base=base)
                     parts["publish"] = time.monotonic() - begun
                     return
                 row = subscriber.stage(version, timeout=self.args.limit, in_place=self.args.in_place)
@@ -166,11 +197,15 @@ class Ranks:
                 rows["commit"].append(committed)
                 rows["parts"].append(every)
             rows["from_publisher"] = sum(row.publisher_bytes for row in done) / self.size
+            rows["from_deltas"] = sum(row.from_deltas for row in done) / self.size
             rows["bridged"] += sum(row.bridged for row in done)
             rows["wrong_digests"] += sum(row.wrong_digests for row in done)
-            if publisher:
+            if publisher and not deltas:
                 publisher.withdraw(version)
-        self.check(3, range(self.count))
+        if deltas:
+            self.compare(flat)
+        else:
+            self.check(3, range(self.count))
         self.barrier()
         (publisher or subscriber).close()
         self.barrier()
@@ -229,7 +264,8 @@ def show(rows, args):
         beside = ""
         if "commit" in row:
             beside = (f"commit {statistics.median(row['commit']) * 1e3:.1f} ms, {row['from_publisher']:.2f} B from the "
-                      f"publisher, bridged {row['bridged']}, wrong {row['wrong_digests']}")  # fmt: skip
+                      f"publisher, {row['from_deltas']:.2f} B made of deltas, bridged {row['bridged']}, wrong "
+                      f"{row['wrong_digests']}")  # fmt: skip
         name, other, most = limits.get(work, ("", "", 0))
         if name and rows.get(other):
             row["ratio"] = row["median"] / rows[other]["median"]
