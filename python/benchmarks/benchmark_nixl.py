@@ -93,9 +93,9 @@ def serve(arguments: argparse.Namespace) -> None:
             send_obj(connection, agent.get_agent_metadata())
             peer = recv_obj(connection)
             metadata = recv_obj(connection)
-            side.meet(metadata, peer)
             meanwhile = None
-            if order["dual"]:
+            if order["dual"]:  # else the one that moves nothing loads nobody, as with vLLM
+                side.meet(metadata, peer)
                 side.make_own_region(peer)
                 meanwhile = _Meanwhile(side)
             send_obj(connection, "ready")

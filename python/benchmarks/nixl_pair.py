@@ -181,6 +181,7 @@ class Side:
 
     def close(self) -> None:
         self._release()
-        self.agent.remove_remote_agent(self._peer)
+        if self._peer:
+            self.agent.remove_remote_agent(self._peer)
         for registered in self._registered:
             self.agent.deregister_memory(registered)

@@ -99,6 +99,6 @@ Window::~Window() = default;
 Status Window::add(const UniqueFd& /*exported*/, std::uint64_t /*size*/) { return absent(); }
 Status Window::add(const Chunk& /*own*/) { return absent(); }
 Status Window::map(unsigned long long /*handle*/, std::uint64_t /*size*/) { return absent(); }
-Status Window::allow(int /*device*/) const { return absent(); }
+Status Window::allow(int /*device*/, std::uint64_t /*from*/) const { return absent(); }
 
 }  // namespace p2p::cuda

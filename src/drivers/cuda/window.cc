@@ -70,15 +70,16 @@ Status Window::add(const Chunk& own) {
   return map(memory.handle(), own.size);
 }
 
-Status Window::allow(int device) const {
+Status Window::allow(int device, std::uint64_t from) const {
   const DeviceGuard guard(device);
   if (!guard.status()) return guard.status();
   CUmemAccessDesc access{};
   access.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  const CUresult code = loaded_driver()->set_access(address(data_), size_, &access, 1);
+  const CUresult code = loaded_driver()->set_access(address(data_) + from, mapped_ - from, &access, 1);
   if (code == CUDA_SUCCESS) return {};
-  return driver_error(fmt::format("let CUDA device {} use {} bytes of device memory", device, size_), code);
+  return driver_error(fmt::format("let CUDA device {} use {} bytes of device memory", device, mapped_ - from),
+                      code);
 }
 
 }  // namespace p2p::cuda

@@ -40,12 +40,13 @@ class Window {
   /// The same with a chunk of this process.
   Status add(const Chunk& own);
 
-  /// Lets copies and kernels of `device` use all of it, once it is full.
-  Status allow(int device) const;
+  /// Lets copies and kernels of `device` use what is mapped by now, or what of it begins at byte `from`.
+  Status allow(int device, std::uint64_t from = 0) const;
 
   bool full() const { return data_ != nullptr && mapped_ == size_; }
   std::byte* data() const { return data_; }
-  std::uint64_t size() const { return size_; }  ///< bytes
+  std::uint64_t size() const { return size_; }      ///< bytes
+  std::uint64_t mapped() const { return mapped_; }  ///< of them
 
  private:
   Window(std::byte* data, std::uint64_t size) : data_(data), size_(size) {}

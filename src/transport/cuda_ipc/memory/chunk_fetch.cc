@@ -15,7 +15,7 @@ namespace p2p::cuda_ipc {
 namespace {
 
 // Asked for ahead, so that the owner exports while this side imports.
-constexpr std::size_t kAhead = 2;
+constexpr std::size_t kAhead = 4;
 
 socket::Deadline soon() { return std::chrono::steady_clock::now() + kPacketTime; }
 

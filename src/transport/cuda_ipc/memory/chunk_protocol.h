@@ -20,8 +20,9 @@ namespace p2p::cuda_ipc {
 enum Answer : std::uint8_t { kServed, kRefused };
 inline constexpr std::uint8_t kNext = 1;
 
-/// Chunks of a batch: few, because a process stalls for milliseconds whenever its table of descriptors grows.
-inline constexpr std::size_t kChunksOfABatch = 32;
+/// Chunks of a batch: few, so that the importer maps the first ones while the owner exports the next, and
+/// because a process stalls for milliseconds whenever its table of descriptors grows.
+inline constexpr std::size_t kChunksOfABatch = 4;
 
 /// A packet's bytes at most.
 inline constexpr std::size_t kMaxPacket = 512;

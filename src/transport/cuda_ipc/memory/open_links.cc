@@ -13,16 +13,16 @@ namespace {
 // As small as memory that is mapped gets.
 constexpr std::uint64_t kBytes = std::uint64_t{2} << 20;
 
-Result<cuda::Window> map_new(int device) {
-  const auto chunk = cuda::make_chunk(device, kBytes);
-  if (!chunk) return tl::unexpected(chunk.error());
-  auto window = cuda::Window::reserve(kBytes);
-  if (!window) return window;
-  if (Status added = window->add(*chunk, kBytes); !added) return tl::unexpected(std::move(added.error()));
-  return window;
-}
-
 }  // namespace
+
+Result<OpenLinks::Kept> OpenLinks::map_new(int peer) {
+  auto chunk = cuda::make_chunk(peer, kBytes);
+  if (!chunk) return tl::unexpected(std::move(chunk.error()));
+  auto window = cuda::Window::reserve(kBytes);
+  if (!window) return tl::unexpected(std::move(window.error()));
+  if (Status added = window->add(*chunk, kBytes); !added) return tl::unexpected(std::move(added.error()));
+  return Kept{std::move(*chunk), std::move(*window)};
+}
 
 void OpenLinks::open(int device) {
   for (int peer = 0; peer < cuda::device_count(); ++peer) {
@@ -37,13 +37,13 @@ void OpenLinks::open(int device) {
 }
 
 Status OpenLinks::open(int device, int peer) {
-  auto known = windows_.find(peer);
-  if (known == windows_.end()) {
+  auto known = kept_.find(peer);
+  if (known == kept_.end()) {
     auto made = map_new(peer);
     if (!made) return tl::unexpected(std::move(made.error()));
-    known = windows_.emplace(peer, std::move(*made)).first;
+    known = kept_.emplace(peer, std::move(*made)).first;
   }
-  return known->second.allow(device);
+  return known->second.window.allow(device);
 }
 
 }  // namespace p2p::cuda_ipc

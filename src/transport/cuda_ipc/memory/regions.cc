@@ -291,21 +291,27 @@ Result<PeerMemory::Reach> PeerMemory::map_allocation(int device) const {
   return Reach{mapped->data + (address - key_.memory->base), std::move(mapped->mapping), nullptr};
 }
 
-// One window serves all devices.
+// One window serves all devices. The first is let use chunk by chunk, while
+// the owner exports others.
 Result<PeerMemory::Reach> PeerMemory::map_chunks(int device) const {
   const MutexLock lock(fetching_);
   auto window = window_.lock();
-  if (!window) {
+  Status allowed;
+  if (window) {
+    allowed = window->allow(device);
+  } else {
     auto made = cuda::Window::reserve(key_.chunks->size);
     if (!made) return tl::unexpected(made.error());
-    const Status fetched = fetch_chunks(
-        *key_.chunks, [&](const UniqueFd& chunk, std::uint64_t size) { return made->add(chunk, size); },
-        place_);
-    if (!fetched) return tl::unexpected(fetched.error());
+    const auto take = [&](const UniqueFd& chunk, std::uint64_t size) {
+      const std::uint64_t from = made->mapped();
+      Status added = made->add(chunk, size);
+      return added ? made->allow(device, from) : added;
+    };
+    allowed = fetch_chunks(*key_.chunks, take, place_);
     window = std::make_shared<const cuda::Window>(std::move(*made));
-    window_ = window;
+    if (allowed) window_ = window;
   }
-  if (const Status allowed = window->allow(device); !allowed) return tl::unexpected(allowed.error());
+  if (!allowed) return tl::unexpected(std::move(allowed.error()));
   const auto address = reinterpret_cast<std::uint64_t>(info().base);
   return Reach{window->data() + (address - key_.chunks->base), nullptr, std::move(window)};
 }
