@@ -9,9 +9,51 @@
 namespace p2p::wire {
 namespace {
 
+/// How many bytes values take.
+class Sizer {
+ public:
+  template <class... T>
+  void operator()(const T&... values) {
+    (add(values), ...);
+  }
+
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  template <std::integral T>
+  void add(T /*value*/) {
+    bytes_ += sizeof(T);
+  }
+
+  template <std::size_t kSize>
+  void add(const std::array<std::byte, kSize>& /*bytes*/) {
+    bytes_ += kSize;
+  }
+
+  void add(const PeerText& text) { add_counted(text.text().size()); }
+  void add(const std::string& text) { add_counted(text.size()); }
+  void add(const Bytes& bytes) { add_counted(bytes.size()); }
+
+  template <class T>
+  void add(const std::vector<T>& values) {
+    add_counted(0);
+    for (const T& value : values) add(value);
+  }
+
+  template <Fielded T>
+  void add(const T& value) {
+    fields(value, *this);
+  }
+
+  void add_counted(std::size_t bytes) { bytes_ += sizeof(std::uint32_t) + bytes; }
+
+  std::size_t bytes_ = 0;
+};
+
+/// Writes values to where there is room for them: some are lists of many thousands.
 class Encoder {
  public:
-  explicit Encoder(Bytes& out) : out_(out) {}
+  explicit Encoder(std::byte* to) : to_(to) {}
 
   template <class... T>
   void operator()(const T&... values) {
@@ -21,25 +63,17 @@ class Encoder {
  private:
   template <std::integral T>
   void put(T value) {
-    out_.put(static_cast<std::make_unsigned_t<T>>(value));
+    put_bytes(&value, sizeof value);
   }
 
   template <std::size_t kSize>
   void put(const std::array<std::byte, kSize>& bytes) {
-    out_.put(ByteView(bytes));
+    put_bytes(bytes.data(), kSize);
   }
 
-  void put(const PeerText& text) { put(text.text()); }
-
-  void put(const std::string& text) {
-    put_count(text.size());
-    out_.put(as_bytes(text));
-  }
-
-  void put(const Bytes& bytes) {
-    put_count(bytes.size());
-    out_.put(ByteView(bytes));
-  }
+  void put(const PeerText& text) { put_counted(text.text().data(), text.text().size()); }
+  void put(const std::string& text) { put_counted(text.data(), text.size()); }
+  void put(const Bytes& bytes) { put_counted(bytes.data(), bytes.size()); }
 
   template <class T>
   void put(const std::vector<T>& values) {
@@ -53,9 +87,19 @@ class Encoder {
   }
 
   // What does not fit 32 bits is far over kMaxFrameBytes and never sent.
-  void put_count(std::size_t count) { out_.put(static_cast<std::uint32_t>(count)); }
+  void put_count(std::size_t count) { put(static_cast<std::uint32_t>(count)); }
 
-  ByteWriter out_;
+  void put_counted(const void* data, std::size_t bytes) {
+    put_count(bytes);
+    put_bytes(data, bytes);
+  }
+
+  void put_bytes(const void* data, std::size_t bytes) {
+    if (bytes != 0) std::memcpy(to_, data, bytes);
+    to_ += bytes;
+  }
+
+  std::byte* to_;
 };
 
 constexpr std::array<std::string_view, std::variant_size_v<Message>> kNames = {"Hello",
@@ -106,13 +150,18 @@ Bytes encode(const Message& message) {
 }
 
 void encode(const Message& message, Bytes& frame) {
-  frame.clear();
-  ByteWriter header(frame);
-  header.put(std::uint32_t{0});
-  header.put(static_cast<std::uint16_t>(message.index() + 1));
-  std::visit([&](const auto& body) { fields(body, Encoder(frame)); }, message);
-  const auto length = static_cast<std::uint32_t>(frame.size() - kLengthBytes);
-  std::memcpy(frame.data(), &length, sizeof length);
+  std::visit(
+      [&](const auto& body) {
+        Sizer sizer;
+        fields(body, sizer);
+        frame.resize(kLengthBytes + kTypeBytes + sizer.bytes());
+        const auto length = static_cast<std::uint32_t>(frame.size() - kLengthBytes);
+        const auto type = static_cast<std::uint16_t>(message.index() + 1);
+        Encoder encoder(frame.data());
+        encoder(length, type);
+        fields(body, encoder);
+      },
+      message);
 }
 
 void lengthen(std::span<std::byte> frame, std::uint32_t tail_bytes) {
