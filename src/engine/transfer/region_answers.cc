@@ -135,6 +135,7 @@ Result<DigestedMemory> RegionAnswers::memory_of(const wire::DigestQuery& query) 
     memory.guards.push_back(std::move(guard));
     regions.push_back(std::move(*region));
   }
+  memory.ranges.reserve(query.ranges.size());
   for (const wire::DigestRange& range : query.ranges) {
     if (range.region >= regions.size()) {
       return fail(ErrorCode::kInvalidArgument, "no region {} of {} was named", range.region, regions.size());

@@ -42,8 +42,15 @@ Pieces cut_to_one_query(Pieces& pieces) {
   return cut_behind(pieces, wire::kMostDigestBytes, wire::kMostDigestRanges);
 }
 
-void add_pieces(const WorkItem& item, Pieces& pieces) {
-  item.batch.for_each_piece([&](const Segment& piece) { pieces.push_back(piece); });
+Pieces pieces_of(std::span<const WorkItem> items) {
+  std::size_t count = 0;
+  for (const WorkItem& item : items) count += item.batch.pieces();
+  Pieces pieces;
+  pieces.reserve(count);
+  for (const WorkItem& item : items) {
+    item.batch.for_each_piece([&](const Segment& piece) { pieces.push_back(piece); });
+  }
+  return pieces;
 }
 
 wire::DigestQuery query_of(std::uint64_t number, std::span<const Segment> pieces) {
@@ -110,16 +117,11 @@ bool take_aborted(auto& items, std::vector<WorkItem>& aborted) {
 
 }  // namespace
 
-/// The digest of memory here, which some thread computes. It is told even if none does.
+/// The question, and the digest of memory here, which some thread computes. It is told even if none does.
 class Verifier::LocalDigest {
  public:
-  LocalDigest(std::shared_ptr<Verifier> verifier, std::uint64_t query, std::shared_ptr<const Check> check)
-      : verifier_(std::move(verifier)), query_(query), check_(std::move(check)) {
-    ranges_.reserve(check_->asked.size());
-    for (const Segment& piece : check_->asked) {
-      ranges_.push_back({{piece.local, piece.size}, piece.registration->info().place});
-    }
-  }
+  LocalDigest(std::shared_ptr<Verifier> verifier, std::uint64_t query, std::shared_ptr<Check> check)
+      : verifier_(std::move(verifier)), query_(query), check_(std::move(check)) {}
   ~LocalDigest() {
     if (told_) return;
     tell(fail(ErrorCode::kCancelled, "verify a transfer: the endpoint was closed"));
@@ -128,16 +130,43 @@ class Verifier::LocalDigest {
   LocalDigest(const LocalDigest&) = delete;
   LocalDigest& operator=(const LocalDigest&) = delete;
 
+  /// The peer computes its digest meanwhile.
+  void ask() {
+    guard_memory(
+        "a question about what was moved", [this] { ask_now(); },
+        [this] {
+          const Digest failed = fail(ErrorCode::kSystem, "verify a transfer: {}", kOutOfMemory);
+          verifier_->tell(query_, &Check::there, failed);
+          tell(failed);
+        });
+  }
+
   bool at_once() const { return digested_at_once(ranges_); }
 
   /// Then there may be room for another question: whoever calls asks it.
   void compute() {
+    if (told_) return;
     guard_memory(
         "a digest of what was moved", [this] { tell(digest()); },
         [this] { tell(fail(ErrorCode::kSystem, "verify a transfer: {}", kOutOfMemory)); });
   }
 
  private:
+  // Once it is sent nothing may fail.
+  void ask_now() {
+    Pieces& pieces = check_->asked;
+    if (pieces.empty()) {
+      pieces = pieces_of(check_->items);
+      check_->rest = cut_to_one_query(pieces);
+    }
+    wire::DigestQuery query = query_of(query_, pieces);
+    ranges_.reserve(pieces.size());
+    for (const Segment& piece : pieces) {
+      ranges_.push_back({{piece.local, piece.size}, piece.registration->info().place});
+    }
+    verifier_->send_(std::move(query));
+  }
+
   Digest digest() const {
     if (Status alive = check_alive(check_->asked); !alive) return tl::unexpected(alive.error());
     return verifier_->context_->digest(ranges_);
@@ -150,7 +179,7 @@ class Verifier::LocalDigest {
 
   const std::shared_ptr<Verifier> verifier_;
   const std::uint64_t query_;
-  const std::shared_ptr<const Check> check_;  // nobody changes what is asked before this is told
+  const std::shared_ptr<Check> check_;  // nobody else changes what is asked before this is told
   std::vector<Digests::Range> ranges_;
   bool told_ = false;
 };
@@ -177,6 +206,7 @@ std::shared_ptr<Verifier::Check> Verifier::next(Items& aborted) {
     std::ranges::move(std::exchange(check, nullptr)->items, std::back_inserter(aborted));
   }
   std::uint64_t bytes = 0;
+  std::size_t pieces = 0;
   while (!landed_.empty()) {
     if (is_aborted(landed_.front())) {
       aborted.push_back(std::move(landed_.front()));
@@ -185,17 +215,15 @@ std::shared_ptr<Verifier::Check> Verifier::next(Items& aborted) {
     }
     const Batch& batch = landed_.front().batch;
     bytes += batch.bytes;
+    pieces += batch.pieces();
     if (!check) {
       check = std::make_shared<Check>();
-    } else if (bytes > wire::kMostDigestBytes ||
-               check->asked.size() + batch.pieces() > wire::kMostDigestRanges) {
+    } else if (bytes > wire::kMostDigestBytes || pieces > wire::kMostDigestRanges) {
       break;
     }
-    add_pieces(landed_.front(), check->asked);
     check->items.push_back(std::move(landed_.front()));
     landed_.pop_front();
   }
-  if (check) check->rest = cut_to_one_query(check->asked);
   return check;
 }
 
@@ -216,18 +244,26 @@ void Verifier::ask() {
     }
     drop(aborted);
     if (!check) return;
-    send_(query_of(query, check->asked));
-    digest_here(query, std::move(check));
+    begin(query, check);
   }
 }
 
-void Verifier::digest_here(std::uint64_t query, std::shared_ptr<const Check> check) {
-  const auto digest = std::make_shared<LocalDigest>(shared_from_this(), query, std::move(check));
-  const auto later = [self = shared_from_this(), digest] {
+// Whoever calls may be the thread that copies: of much he does not even list what is asked.
+void Verifier::begin(std::uint64_t query, const std::shared_ptr<Check>& check) {
+  const auto digest = std::make_shared<LocalDigest>(shared_from_this(), query, check);
+  const auto compute = [self = shared_from_this(), digest] {
     digest->compute();
     self->ask();
   };
-  if (digest->at_once() || !context_->digesting.post(later)) digest->compute();
+  const auto all = [digest, compute] {
+    digest->ask();
+    compute();
+  };
+  std::uint64_t bytes = 0;
+  for (const WorkItem& item : check->items) bytes += item.batch.bytes;
+  if (bytes > kDigestedAtOnce && context_->digesting.post(all)) return;
+  digest->ask();
+  if (digest->at_once() || !context_->digesting.post(compute)) digest->compute();
 }
 
 Status Verifier::on(const wire::DigestAnswer& answer) {
@@ -255,7 +291,7 @@ void Verifier::abandon() {
     MutexLock lock(mutex_);
     take_aborted(landed_, aborted);
     for (const auto& check : again_) {
-      if (take_aborted(check->items, aborted)) restart(*check);
+      if (take_aborted(check->items, aborted)) *check = Check{.items = std::move(check->items)};
     }
     std::erase_if(again_, [](const auto& check) { return check->items.empty(); });
     for (const auto& [query, check] : asked_) {
@@ -328,13 +364,6 @@ bool Verifier::narrow(Check& check, Pieces pieces) {
   return true;
 }
 
-void Verifier::restart(Check& check) {
-  check.asked.clear();
-  for (const WorkItem& item : check.items) add_pieces(item, check.asked);
-  check.rest = cut_to_one_query(check.asked);
-  check.differs = check.shrunk = false;
-}
-
 // Of items that differ together, or cannot be compared together, each half is compared by itself.
 void Verifier::split(const Check& check) {
   std::optional<Error> closed;
@@ -348,7 +377,6 @@ void Verifier::split(const Check& check) {
       if (part.empty()) continue;
       auto one = std::make_shared<Check>();
       one->items.assign(part.begin(), part.end());
-      restart(*one);
       again_.push_front(std::move(one));
     }
   }

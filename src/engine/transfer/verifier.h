@@ -44,7 +44,7 @@ class Verifier : public std::enable_shared_from_this<Verifier> {
   /// question may name, or differences to find, `rest` is what comes after `asked`.
   struct Check {
     std::vector<WorkItem> items;
-    Pieces asked;
+    Pieces asked;  ///< none yet: those of the items
     Pieces rest;
     bool differs = false;  ///< `asked` and `rest` do, as a whole
     bool shrunk = false;   ///< they have memory of items that have ended, and is not to be used
@@ -57,11 +57,10 @@ class Verifier : public std::enable_shared_from_this<Verifier> {
 
   std::shared_ptr<Check> next(Items& aborted) P2P_REQUIRES(mutex_);
   void ask();
-  void digest_here(std::uint64_t query, std::shared_ptr<const Check> check);
+  void begin(std::uint64_t query, const std::shared_ptr<Check>& check);
   void tell(std::uint64_t query, std::optional<Digest> Check::* which, Digest digest);
   void conclude(const std::shared_ptr<Check>& check);
   static bool narrow(Check& check, Pieces pieces);
-  static void restart(Check& check);
   void split(const Check& check);
 
   const std::shared_ptr<Context> context_;
