@@ -76,10 +76,10 @@ Fetch::Fetch(Node& node, Holding& holding, const HeldPieces& pieces, const Lent&
       lent_(lent),
       stall_(stall),
       depth_(lent.on_host() ? kDepth : kGpuDepth),
+      patcher_(node, {&pieces, &lent}, holding.demand()),
       moved_(Clock::now()),
       starved_(moved_),
-      hope_(moved_),
-      patcher_(node.endpoint(), {&pieces, &lent}, holding.demand()) {
+      hope_(moved_) {
   const std::uint32_t chunks = holding.demand().chunks();
   pulled_.resize(chunks);
   digests_.resize(chunks);
@@ -122,7 +122,8 @@ void Fetch::has_delta(const LinkPtr& link, const Delta& delta) {
   if (Source* source = at(link); source != nullptr && patcher_.active()) source->has_delta(delta);
 }
 
-void Fetch::use_base(std::optional<HeldMemory> base, std::string why) {
+void Fetch::use_base(std::optional<VersionMemory> base, std::string why) {
+  for (const Pull& pull : checks_) pull.patch.wait();  // they read the one before
   patcher_.use(base);
   progress_.no_delta = std::move(why);
   reorder_ = true;
@@ -202,37 +203,35 @@ void Fetch::note_time(const Pull& pull, std::chrono::nanoseconds took) {
   }
 }
 
-/// A chunk has come. In the memory of a GPU it is hashed there meanwhile.
+/// A chunk has come. In the memory of a GPU it is hashed there meanwhile, and of a delta it is made.
 void Fetch::begin_check(Pull pull) {
-  const std::uint64_t begin = holding_.demand().begin(pull.chunk), end = holding_.demand().end(pull.chunk);
-  if (pull.delta) {
-    if (!patcher_.active()) return miss(pull.chunk);  // it comes whole
-    const auto made = patcher_.make(pull.chunk, pull.delta->bytes(), *digests_[pull.chunk]);
-    if (made) return end_check(pull, *made);
-    return use_base(std::nullopt, made.error().message), miss(pull.chunk);
+  if (!pull.delta) {
+    const std::uint64_t begin = holding_.demand().begin(pull.chunk), end = holding_.demand().end(pull.chunk);
+    auto digest = lent_.digest(node_.endpoint(), pieces_.within(begin, end));
+    if (!digest) return void(failed_ = digest.error());
+    pull.digest = std::move(*digest);
   }
-  auto digest = lent_.digest(node_.endpoint(), pieces_.within(begin, end));
-  if (!digest) return void(failed_ = digest.error());
-  pull.digest = std::move(*digest);
   checks_.push_back(std::move(pull));
 }
 
 bool Fetch::finish_checks() {
+  for (Pull& pull : checks_) pull.start_patch(patcher_, *digests_[pull.chunk]);
   bool any = false;
-  while (!checks_.empty() && checks_[0].digest.done()) {
+  while (!checks_.empty() && checks_[0].checked()) {
     any = look_ = true;
-    const Pull pull = std::move(checks_[0]);
+    Pull pull = std::move(checks_[0]);
     checks_.erase(checks_.begin());
-    const auto digest = pull.digest.wait(0ns);
-    if (!digest) failed_ = digest.error();
-    if (digest) end_check(pull, *digest == digests_[pull.chunk]);
+    end_check(pull, pull.found());
   }
   return any;
 }
 
-void Fetch::end_check(const Pull& pull, bool right) {
+void Fetch::end_check(const Pull& pull, const Result<std::optional<std::uint64_t>>& found) {
   miss(pull.chunk);
-  if (auto checked = check(pull, right); !checked) failed_ = checked.error();
+  if (!found && !pull.delta) return void(failed_ = found.error());
+  if (!found && patcher_.active()) use_base(std::nullopt, found.error().message);
+  if (!found) return;  // it comes whole
+  if (auto checked = check(pull, *found == digests_[pull.chunk]); !checked) failed_ = checked.error();
 }
 
 void Fetch::miss(std::uint32_t chunk) {

@@ -15,14 +15,26 @@
 
 namespace p2p::weights {
 
-/// A chunk that is read from a member, or has come and is hashed.
+/// A chunk that is read from a member, or has come and is hashed or made of its delta.
 struct Pull {
   std::uint32_t chunk = 0;
   Source* source = nullptr;
   std::chrono::steady_clock::time_point start;
   Transfer transfer{};
-  std::unique_ptr<TableRead> delta{};  ///< what comes is this, not the chunk
-  Digest digest{};                     ///< of what has come
+  std::unique_ptr<TableRead> delta{};         ///< what comes is this, not the chunk
+  Digest digest{};                            ///< of what has come
+  Job<std::optional<std::uint64_t>> patch{};  ///< of the delta; reads that, and ends first
+
+  /// Once it has come: if it is a delta, and there is room.
+  void start_patch(Patcher& patcher, std::uint64_t expected) {
+    if (delta && !patch.valid()) patch = patcher.start(chunk, delta->bytes(), expected);
+  }
+  bool checked() const { return delta ? patch.valid() && patch.done() : digest.done(); }
+  /// The digest, once checked.
+  Result<std::optional<std::uint64_t>> found() {
+    if (delta) return patch.take();
+    return digest.wait(std::chrono::nanoseconds(0));
+  }
 };
 
 /// Fills a holding from other members: from the one before in the chain, and past it where it is lost, slow
@@ -45,7 +57,7 @@ class Fetch {
   void lost(const LinkPtr& link);
 
   /// The base of deltas lies there; none: it is not here, or not any more, which `why` says.
-  void use_base(std::optional<HeldMemory> base, std::string why);
+  void use_base(std::optional<VersionMemory> base, std::string why);
 
   /// What is due; true: there is more, at once. An error: it cannot be filled.
   Result<bool> step();
@@ -60,7 +72,7 @@ class Fetch {
   bool finish_pulls();
   bool finish_checks();
   void begin_check(Pull pull);
-  void end_check(const Pull& pull, bool right);
+  void end_check(const Pull& pull, const Result<std::optional<std::uint64_t>>& found);
   Status check(const Pull& pull, bool right);
   void miss(std::uint32_t chunk);
   Result<bool> begin(Pull& pull);
@@ -86,6 +98,7 @@ class Fetch {
   std::vector<Source*> ranked_;  // those not lost, the one to take from first
   bool reorder_ = true;          // `ranked_` is of before
   bool look_ = true;             // there may be a chunk to take
+  Patcher patcher_;
   std::vector<Pull> pulls_;
   std::vector<Pull> checks_;                           // those that have come and are hashed, in that order
   std::vector<bool> pulled_;                           // chunks of both
@@ -98,7 +111,6 @@ class Fetch {
   Clock::time_point hope_;          // when somebody had what is missing, or the publisher answered
   Clock::time_point looked_again_;  // for members that were lost
   std::map<std::uint32_t, std::uint32_t> wrong_;  // how often a chunk came wrong
-  Patcher patcher_;
   std::optional<Error> failed_;
   Progress progress_;
 };

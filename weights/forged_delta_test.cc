@@ -9,6 +9,7 @@
 #include "holding.h"
 #include "p2p/digest.h"
 #include "p2p/weights/subscriber.h"
+#include "support/byte_tensor.h"
 
 namespace p2p::weights {
 namespace {
@@ -17,15 +18,6 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 constexpr std::uint64_t kChunk = 4096, kChunks = 4;
-
-Manifest manifest_of(std::vector<std::byte>& memory) {
-  Manifest manifest;
-  const std::vector<std::uint64_t> shape{memory.size()}, offset{0};
-  const auto tensor = manifest.add_tensor("w", {"uint8", 1}, shape);
-  EXPECT_TRUE(
-      manifest.add_shard(*tensor, {0, reinterpret_cast<std::uint64_t>(memory.data()), offset, shape, {}}));
-  return manifest;
-}
 
 Endpoint loopback() {
   Options options = Options::from_environment().value();
@@ -45,7 +37,7 @@ class Forger : public Node {
     Publication& made = publications_[version];
     made.bytes = std::move(bytes);
     made.offer = {{version, 7, 0}, {base, base == 0 ? 0U : 7U, 0}};
-    const Manifest owned = manifest_of(made.bytes);
+    const Manifest owned = byte_tensor(made.bytes);
     const auto demand = Demand::make(owned, {}, kChunk);
     made.lent =
         std::move(Lent::make(endpoint(), gpu_regions(),
@@ -95,7 +87,7 @@ Progress stage(Subscriber& subscriber, std::uint64_t version, std::vector<std::b
   options.in_place = in_place;
   options.timeout = 60s;
   options.progress = [&](const Progress& now) { return progress = now, true; };
-  const Status staged = subscriber.stage(version, manifest_of(into), options);
+  const Status staged = subscriber.stage(version, byte_tensor(into), options);
   EXPECT_TRUE(staged) << staged.error().message;
   return progress;
 }

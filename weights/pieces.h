@@ -104,8 +104,8 @@ class Lent {
 };
 
 /// A version's memory here. Both outlive it.
-struct HeldMemory {
-  const HeldPieces* pieces = nullptr;
+struct VersionMemory {
+  const Pieces* pieces = nullptr;
   const Lent* lent = nullptr;  ///< has what `pieces` name
 };
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "delta.h"
+#include "delta_maker.h"
 #include "holding.h"
 #include "p2p/write_log.h"
 #include "table_read.h"
@@ -34,8 +34,7 @@ tl::unexpected<Error> published_already(std::uint64_t version) {
 
 /// Once for those who want the same.
 void warn_of_no_delta(const Key& base, const std::string& why) {
-  write_log(LogLevel::kWarning,
-            "Weights: no deltas on version " + std::to_string(base.version) + ", which " + why);
+  write_log(LogLevel::kWarning, "Weights: no deltas on version " + std::to_string(base.version) + ": " + why);
 }
 
 /// The shards of a manifest as ranges of memory. kInvalidArgument where elements do not follow one another
@@ -70,7 +69,10 @@ Result<std::vector<Piece>> ranges_of(const Manifest& owned) {
 class Publisher::Impl : public Node {
  public:
   explicit Impl(Endpoint endpoint) : Node(std::move(endpoint)) { start(); }
-  ~Impl() override { stop(); }
+  ~Impl() override {
+    stop();
+    for (const auto& [version, publication] : publications_) publication->end_deltas();
+  }
 
   Status publish(std::uint64_t version, Manifest owned, std::optional<std::uint64_t> base);
   Status withdraw(std::uint64_t version);
@@ -89,9 +91,8 @@ class Publisher::Impl : public Node {
     std::vector<Waiting> waiting;
     std::unique_ptr<Holding> holding;  // null: not planned yet
     std::unique_ptr<OwnedPieces> pieces;
-    std::unique_ptr<OwnedPieces> base;  // null: no deltas, or not any more
-    std::vector<Grid> grids;
-    std::vector<Digest> hashed;  // of chunks, under way, in order
+    std::vector<Digest> hashed;          // of chunks, under way, in order
+    std::unique_ptr<DeltaMaker> deltas;  // refers to the others; null: none, or not any more
   };
   struct Publication {
     Key key;
@@ -103,6 +104,11 @@ class Publisher::Impl : public Node {
     std::set<std::uint64_t> copies;
     std::uint64_t bytes = 0;
     std::uint64_t given = 0;
+
+    /// No thread reads its memory or that of its base for deltas any more.
+    void end_deltas() {
+      for (auto& [demand, among] : classes) among.deltas = nullptr;
+    }
   };
 
   void on_open(const LinkPtr& link) override;
@@ -117,16 +123,14 @@ class Publisher::Impl : public Node {
   void plan(Publication& publication, std::uint64_t demand);
   void plan_base(const Publication& publication, Class& among);
   bool hash_next(const Publication& publication, Class& among);
-  bool hash_with_delta(const Publication& publication, Class& among);
   void give_up(Class& among, const std::string& why);
   void read_first(Class& among, const Key& key);
   void refuse_first(Class& among, const Key& key, const std::string& why);
   void refuse_all(Class& among, const Key& key, const std::string& why);
 
+  Jobs jobs_{wake()};
   std::map<std::uint64_t, std::unique_ptr<Publication>> publications_;  // by version
-  std::vector<std::byte> fresh_;                                        // a chunk, and that of its base
-  std::vector<std::byte> base_;
-  bool hashing_ = false;  // at the last step
+  bool hashing_ = false;                                                // at the last step
 };
 
 Status Publisher::Impl::publish(std::uint64_t version, Manifest owned, std::optional<std::uint64_t> base) {
@@ -175,9 +179,9 @@ Status Publisher::Impl::withdraw(std::uint64_t version) {
   }
   gone = std::move(found->second);
   publications_.erase(found);
+  gone->end_deltas();  // with the lock: their base may be withdrawn as soon as it is gone
   for (const auto& [number, other] : publications_) {
-    if (other->base != gone->key) continue;
-    for (auto& [demand, among] : other->classes) among.base = nullptr;
+    if (other->base == gone->key) other->end_deltas();
   }
   send_all(Withdraw{gone->key});
   return {};
@@ -302,28 +306,11 @@ void Publisher::Impl::plan_base(const Publication& publication, Class& among) {
   const Publication* base = find(publication.base);
   if (base == nullptr) return;
   auto pieces = OwnedPieces::make(base->owned, among.holding->demand());
-  if (!pieces) return warn_of_no_delta(base->key, "differs in more than bytes: " + pieces.error().message);
-  among.base = std::move(*pieces);
-  among.grids = grids_of(among.holding->demand());
+  if (!pieces) return warn_of_no_delta(base->key, "it differs in more than bytes: " + pieces.error().message);
+  const VersionMemory fresh{among.pieces.get(), &publication.lent};
+  among.deltas =
+      std::make_unique<DeltaMaker>(endpoint(), jobs_, *among.holding, fresh, std::move(*pieces), base->lent);
   among.holding->give_deltas();
-}
-
-/// By the processor: memory of GPUs comes to the host for it. False: the base cannot be read.
-bool Publisher::Impl::hash_with_delta(const Publication& publication, Class& among) {
-  const Publication& base = *find(publication.base);
-  Holding& holding = *among.holding;
-  const std::uint32_t chunk = holding.count();
-  const std::uint64_t begin = holding.demand().begin(chunk), end = holding.demand().end(chunk);
-  if (Status read = base.lent.gather(endpoint(), among.base->within(begin, end), base_); !read) {
-    warn_of_no_delta(base.key, "cannot be read: " + read.error().message);
-    among.base = nullptr;
-    return false;
-  }
-  const Status read = publication.lent.gather(endpoint(), among.pieces->within(begin, end), fresh_);
-  if (!read) return give_up(among, read.error().message), true;
-  const auto delta = encode_delta(base_, fresh_, among.grids[chunk], most_of_delta(end - begin));
-  holding.add(chunk, p2p::digest(fresh_), delta ? *delta : "");
-  return true;
 }
 
 /// Its memory cannot be read: a GPU has failed, or the memory was freed.
@@ -341,7 +328,12 @@ void Publisher::Impl::give_up(Class& among, const std::string& why) {
 /// once. False: nothing has come of it yet.
 bool Publisher::Impl::hash_next(const Publication& publication, Class& among) {
   Holding& holding = *among.holding;
-  if (among.base && hash_with_delta(publication, among)) return true;
+  if (among.deltas) {
+    const auto made = among.deltas->step();
+    if (made) return *made;
+    warn_of_no_delta(publication.base, made.error().message);
+    among.deltas = nullptr;  // what is left goes whole, if it can be read
+  }
   bool any = false;
   const std::uint32_t chunk = holding.count() + static_cast<std::uint32_t>(among.hashed.size());
   if (chunk < holding.demand().chunks() && among.hashed.size() < kHashedAtOnce) {
@@ -378,6 +370,7 @@ bool Publisher::Impl::step() {
       more |= hash_next(*publication, among);
     }
   }
+  if (!hashing_) jobs_.rest();
   return more;
 }
 

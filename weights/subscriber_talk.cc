@@ -176,7 +176,7 @@ void Subscriber::Impl::use_base(Held& held, const Key& publication) {
                                     ", on which they are based, is not here as it was published there");
   }
   held.holding->give_deltas();
-  held.fetch->use_base(HeldMemory{&at->pieces, &at->lent}, "");
+  held.fetch->use_base(VersionMemory{&at->pieces, &at->lent}, "");
 }
 
 bool Subscriber::Impl::step() {
