@@ -34,7 +34,7 @@ using Memory = std::vector<std::byte>;
 
 /// A publisher of version 1, and of 2 as deltas of that; a subscriber that has committed 1.
 struct Scene {
-  explicit Scene(std::uint64_t seed) : dice(seed), first(64 * kRaceChunk + 1000) {
+  Scene(std::uint64_t seed, std::chrono::milliseconds stall) : dice(seed), first(64 * kRaceChunk + 1000) {
     for (std::size_t at = 0; at < first.size(); at += 1 + dice() % 8)
       first[at] = static_cast<std::byte>(dice());
     second = first;
@@ -49,7 +49,7 @@ struct Scene {
     subscribes.endpoint = options;
     subscribes.publishers = {"127.0.0.1:" + std::to_string(publisher->port())};
     subscribes.chunk_bytes = kRaceChunk;
-    subscribes.stall = 300ms;
+    subscribes.stall = stall;
     subscriber.emplace(std::move(Subscriber::create(subscribes).value()));
     base.resize(first.size());
     into.resize(first.size());
@@ -83,14 +83,14 @@ struct Scene {
   std::optional<Subscriber> subscriber;
 };
 
-/// By seed, by one thread and by several.
-void each_scene(const std::function<void(Scene&)>& then) {
+/// By seed, by one thread and by several. After `stall` without anybody to take from a stage ends.
+void each_scene(std::chrono::milliseconds stall, const std::function<void(Scene&)>& then) {
   const std::size_t usual = most_jobs;
   for (const std::size_t jobs : {1, 4}) {
     for (int seed = 1; seed <= kRaceSeeds; ++seed) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", jobs " + std::to_string(jobs));
       most_jobs = jobs;
-      Scene scene(static_cast<std::uint64_t>(seed));
+      Scene scene(static_cast<std::uint64_t>(seed), stall);
       then(scene);
     }
   }
@@ -98,14 +98,14 @@ void each_scene(const std::function<void(Scene&)>& then) {
 }
 
 TEST(DeltaRace, WhereNothingHappensAllComesAsDeltas) {
-  each_scene([](Scene& scene) {
+  each_scene(60s, [](Scene& scene) {
     EXPECT_TRUE(scene.stage_while([] { return true; }));
     EXPECT_EQ(scene.progress.from_deltas, scene.into.size()) << scene.progress.no_delta;
   });
 }
 
 TEST(DeltaRace, ABaseThatIsWithdrawnIsReadNoMore) {
-  each_scene([](Scene& scene) {
+  each_scene(60s, [](Scene& scene) {
     EXPECT_TRUE(scene.stage_while([&] {
       EXPECT_TRUE(scene.publisher->withdraw(1));
       Scene::spoil(scene.first);
@@ -115,7 +115,7 @@ TEST(DeltaRace, ABaseThatIsWithdrawnIsReadNoMore) {
 }
 
 TEST(DeltaRace, AVersionThatIsWithdrawnIsReadNoMore) {
-  each_scene([](Scene& scene) {
+  each_scene(300ms, [](Scene& scene) {
     (void)scene.stage_while([&] {
       EXPECT_TRUE(scene.publisher->withdraw(2));
       Scene::spoil(scene.second);
@@ -127,7 +127,7 @@ TEST(DeltaRace, AVersionThatIsWithdrawnIsReadNoMore) {
 }
 
 TEST(DeltaRace, APublisherThatEndsReadsNothingMore) {
-  each_scene([](Scene& scene) {
+  each_scene(300ms, [](Scene& scene) {
     (void)scene.stage_while([&] {
       scene.publisher.reset();
       Scene::spoil(scene.first);
@@ -138,7 +138,7 @@ TEST(DeltaRace, APublisherThatEndsReadsNothingMore) {
 }
 
 TEST(DeltaRace, ABaseThatIsDroppedIsReadNoMore) {
-  each_scene([](Scene& scene) {
+  each_scene(60s, [](Scene& scene) {
     EXPECT_TRUE(scene.stage_while([&] {
       EXPECT_TRUE(scene.subscriber->drop(1));
       Scene::spoil(scene.base);
@@ -148,7 +148,7 @@ TEST(DeltaRace, ABaseThatIsDroppedIsReadNoMore) {
 }
 
 TEST(DeltaRace, AStageThatIsEndedWritesNoMore) {
-  each_scene([](Scene& scene) {
+  each_scene(60s, [](Scene& scene) {
     EXPECT_FALSE(scene.stage_while([] { return false; }));
     Scene::spoil(scene.into);
     const Memory spoilt = scene.into;
