@@ -110,7 +110,7 @@ class VerifierTest : public ::testing::Test {
   std::shared_ptr<Verifier> verifier_;
 };
 
-TEST_F(VerifierTest, AsksFromOnePlaceHoweverQuicklyThePeerAnswers) {
+TEST_F(VerifierTest, AsksFromOnePlaceOfAThreadHoweverQuicklyThePeerAnswers) {
   constexpr std::size_t kQueries = 20;
   std::size_t asked = 0;
   std::set<void*> frames;
@@ -121,7 +121,8 @@ TEST_F(VerifierTest, AsksFromOnePlaceHoweverQuicklyThePeerAnswers) {
   });
   EXPECT_TRUE(state_->wait(10s));
   EXPECT_EQ(asked, kQueries);
-  EXPECT_EQ(frames.size(), 1U) << "each question stands on the stack of the one before";
+  static_assert(kQueries > 8);  // more than there may be threads
+  EXPECT_LE(frames.size(), digest_threads()) << "each question stands on the stack of the one before";
 }
 
 TEST_F(VerifierTest, AsksOnceAQuestionWhetherMemoryIsThere) {
