@@ -13,7 +13,7 @@ namespace p2p::wire {
 // Of one query, and queries of one side that are not answered yet.
 inline constexpr std::size_t kMostDigestRanges = 16384;
 inline constexpr std::uint64_t kMostDigestBytes = std::uint64_t{1} << 30;
-inline constexpr unsigned kMostDigestQueries = 4;
+inline constexpr unsigned kMostDigestQueries = 8;
 
 struct DigestRegion {
   std::uint32_t region = 0;

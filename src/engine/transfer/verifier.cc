@@ -16,6 +16,14 @@ namespace {
 
 using Pieces = std::vector<Segment>;
 
+// Of host memory a question is about so much, or about one item: as many threads hash as there are questions.
+constexpr std::uint64_t kMostOfHost = std::uint64_t{4} << 20;
+
+bool on_host(const Batch& batch) {
+  return batch.segments.empty() ||
+         batch.segments.front().registration->info().place.kind == MemoryKind::kHost;
+}
+
 std::uint64_t bytes_of(std::span<const Segment> pieces) {
   std::uint64_t bytes = 0;
   for (const Segment& piece : pieces) bytes += piece.size;
@@ -214,11 +222,12 @@ std::shared_ptr<Verifier::Check> Verifier::next(Items& aborted) {
       continue;
     }
     const Batch& batch = landed_.front().batch;
+    const std::uint64_t most = on_host(batch) ? kMostOfHost : wire::kMostDigestBytes;
     bytes += batch.bytes;
     pieces += batch.pieces();
     if (!check) {
       check = std::make_shared<Check>();
-    } else if (bytes > wire::kMostDigestBytes || pieces > wire::kMostDigestRanges) {
+    } else if (bytes > most || pieces > wire::kMostDigestRanges) {
       break;
     }
     check->items.push_back(std::move(landed_.front()));
