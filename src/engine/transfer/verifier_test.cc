@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/underlying.h"
 #include "base/wire_code.h"
 #include "engine/endpoint.h"
@@ -68,25 +69,35 @@ class VerifierTest : public ::testing::Test {
     context_->digesting.stop();  // as the endpoint does, before the context ends
   }
 
-  void land(std::size_t count, std::size_t size, const std::function<void(const wire::DigestQuery&)>& peer) {
-    here_ = pattern(count * (size + 1));
+  using Peer = std::function<void(const wire::DigestQuery&)>;
+
+  void land(std::size_t count, std::size_t size, const Peer& peer) {
+    meet(count * (size + 1), peer);
+    land(0, count, size);
+  }
+
+  void meet(std::size_t bytes, const Peer& peer) {
+    here_ = pattern(bytes);
     there_ = here_;
     if (!registration_) registration_ = std::make_unique<Registration>(info_of(here_));
     key_ = std::make_unique<RemoteKey>(info_of(there_));
+    verifier_ = std::make_shared<Verifier>(
+        context_, [peer](const wire::Message& message) { peer(std::get<wire::DigestQuery>(message)); });
+  }
+
+  /// At byte `at` of the memory.
+  void land(std::size_t at, std::size_t count, std::size_t size) {
     auto list = std::make_shared<SegmentList>();
     list->bytes = count * size;
     SegmentList::Portion portion{.segments = {}, .bytes = list->bytes};
-    for (std::size_t i = 0; i != count; ++i) {
-      portion.segments.push_back({here_.data() + i * (size + 1),
-                                  reinterpret_cast<std::uintptr_t>(there_.data()) + i * (size + 1), size,
-                                  registration_.get(), key_.get()});
+    for (std::size_t i = 0; i != count; ++i, at += size + 1) {
+      portion.segments.push_back({here_.data() + at, reinterpret_cast<std::uintptr_t>(there_.data()) + at,
+                                  size, registration_.get(), key_.get()});
     }
     list->portions.push_back(std::move(portion));
     state_ = std::make_shared<TransferState>(list->bytes);
     const auto request = std::make_shared<Request>(
         owner_, Request::Post{.list = list, .state = state_, .dependency = {}, .notification = {}});
-    verifier_ = std::make_shared<Verifier>(
-        context_, [peer](const wire::Message& message) { peer(std::get<wire::DigestQuery>(message)); });
     const SegmentList::Portion& all = list->portions.front();
     verifier_->verify({request, {.segments = all.segments, .bytes = all.bytes}});
   }
@@ -123,6 +134,40 @@ TEST_F(VerifierTest, AsksFromOnePlaceOfAThreadHoweverQuicklyThePeerAnswers) {
   EXPECT_EQ(asked, kQueries);
   static_assert(kQueries > 8);  // more than there may be threads
   EXPECT_LE(frames.size(), digest_threads()) << "each question stands on the stack of the one before";
+}
+
+TEST_F(VerifierTest, AsksAboutPartsOfWhatHasLandedSoThatSeveralThreadsHash) {
+  constexpr std::size_t kItems = 48, kSize = std::size_t{1} << 20;
+  Mutex mutex;
+  std::vector<wire::DigestQuery> asked;
+  bool answers = false;
+  std::promise<void> all_asked;
+  meet(kItems * (kSize + 1), [&](const wire::DigestQuery& query) {
+    {
+      const MutexLock lock(mutex);
+      asked.push_back(query);
+      if (asked.size() == wire::kMostDigestQueries) all_asked.set_value();
+      if (!answers) return;
+    }
+    answer(query);
+  });
+  std::vector<std::shared_ptr<TransferState>> transfers;
+  for (std::size_t i = 0; i != kItems; ++i) {
+    land(i * (kSize + 1), 1, kSize);
+    transfers.push_back(state_);
+  }
+  ASSERT_EQ(all_asked.get_future().wait_for(10s), std::future_status::ready);
+  std::vector<wire::DigestQuery> first;
+  {
+    const MutexLock lock(mutex);
+    first = asked;
+    answers = true;
+  }
+  EXPECT_EQ(first.size(), wire::kMostDigestQueries) << "no more than are answered";
+  for (const wire::DigestQuery& query : first) answer(query);
+  for (const auto& transfer : transfers) EXPECT_TRUE(transfer->wait(10s));
+  const MutexLock lock(mutex);
+  EXPECT_EQ(asked.size(), first.size() + (kItems - first.size()) / 4) << "of 4 MiB each";
 }
 
 TEST_F(VerifierTest, AsksOnceAQuestionWhetherMemoryIsThere) {
