@@ -137,12 +137,6 @@ class Copier {
   /// Starts it. Errors are the list's status.
   void start(List& list);
 
-  /// The same, but it has the way for itself until it ends: one after the other of those that are started so.
-  void start_in_order(List& list) {
-    list.stream_ = 0;
-    start(list);
-  }
-
   /// Never blocks. The driver is asked only when a list takes long, to find out whether it failed.
   bool finished(List& list);
 

@@ -89,23 +89,6 @@ TEST(CopierErrors, ARefusedCopyFailsItsListAlone) {
   }
 }
 
-TEST(CopierOrder, ListsStartedInOrderEndInOrder) {
-  if (const Status status = cuda::available(); !status) GTEST_SKIP() << status.error().message;
-  constexpr std::uint64_t kLong = std::uint64_t{64} << 20;
-  const auto buffer = cuda::DeviceBuffer::allocate(0, 2 * kLong, true).value();
-  auto copier = Copier::open(0, kByEngine).value();
-  for (int round = 0; round < 100; ++round) {
-    Copier::List* const first = copier->take();
-    Copier::List* const second = copier->take();
-    copier->add(*first, {buffer.data(), buffer.data() + kLong, kLong});
-    copier->add(*second, {buffer.data(), buffer.data() + kLong, 64});
-    for (Copier::List* const list : {first, second}) copier->start_in_order(*list);
-    ASSERT_TRUE(ends(*copier, *second));
-    EXPECT_TRUE(copier->finished(*first)) << "round " << round;
-    for (Copier::List* const list : {first, second}) copier->give_back(*list);
-  }
-}
-
 // What a copy that goes on for longer than is waited for still writes is not freed beneath it.
 TEST(CopierEnd, DoesNotWaitForEver) {
   using Clock = std::chrono::steady_clock;

@@ -50,13 +50,6 @@ void Job::start() {
   });
 }
 
-void Job::start_in_order() {
-  all([](const Part& part) {
-    part.copier->start_in_order(*part.list);
-    return true;
-  });
-}
-
 void Job::drop() {
   all([](const Part& part) {
     part.copier->give_back(*part.list);

@@ -53,9 +53,6 @@ class Job {
 
   void start();
 
-  /// As Copier::start_in_order.
-  void start_in_order();
-
   /// What was added and not started is not copied.
   void drop();
 

@@ -42,8 +42,7 @@ Result<bool> RingHands::start(RingLoad& load) {
     std::byte* const there = *reached + piece.at;
     part->add({write ? piece.local : there, write ? there : piece.local, piece.size}, ways);
   }
-  // Two at once would share the way, end together, and leave it unused until the owner has emptied a slot.
-  load.copies.start_in_order();
+  load.copies.start();
   return true;
 }
 

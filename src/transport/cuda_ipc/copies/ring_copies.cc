@@ -17,6 +17,10 @@ constexpr std::uint64_t kMostLoad = kMostSlots * kRingSlotBytes;
 // So many loads of a transfer overlap well.
 constexpr std::uint64_t kLoads = 4;
 
+// Loads of one block that the peer fills at a time, to be read. Of more none would be there early, as they
+// share its way; parts of lists spend most of their time being told of.
+constexpr std::ptrdiff_t kFilled = 2;
+
 // One request for each load.
 constexpr std::size_t kMostPieces = kMaxRequestPieces;
 
@@ -44,7 +48,22 @@ Status RingJob::cancelled() { return fail(ErrorCode::kCancelled, "the transfer w
 
 RingCopies::~RingCopies() {
   for (const RingLoad& load : loads_) load.ring->lose(load.slots);
-  if (joined_) joined_->part();
+  if (joined_) part();
+}
+
+void RingCopies::wait(bool waits) {
+  if (std::exchange(waits_, waits) == waits) return;
+  if (waits) {
+    joined_->begin_wait();
+  } else {
+    joined_->end_wait();
+  }
+}
+
+void RingCopies::part() {
+  wait(false);
+  joined_->part();
+  joined_.reset();
 }
 
 void RingCopies::add(RingJob& job) {
@@ -107,6 +126,7 @@ void RingCopies::end(RingLoad& load) {
 // One load of each job in turn, so that a short one does not wait for a long one.
 bool RingCopies::start_next() {
   bool moved = false;
+  yields_ = !waits_ && joined_ && joined_->awaited();
   for (std::size_t idle = 0; idle < jobs_.size();) {
     RingJob& job = *jobs_.front();
     jobs_.pop_front();
@@ -116,11 +136,20 @@ bool RingCopies::start_next() {
     moved = moved || started || !job.queued_;
     idle = started || !job.queued_ ? 0 : idle + 1;
   }
-  if (jobs_.empty() && joined_) {
-    joined_->part();
-    joined_.reset();
-  }
+  if (jobs_.empty() && joined_) part();
   return moved;
+}
+
+/// Slots.
+unsigned RingCopies::may_take(const RingSlots& ring, Operation operation) const {
+  unsigned held = 0;
+  for (const RingLoad& load : loads_) held += load.ring.get() == &ring ? load.slots.count : 0;
+  const auto is_filled = [](const RingLoad& load) {
+    const bool asked = load.operation == Operation::kRead && load.stage == RingLoad::Stage::kAsked;
+    return asked && load.pieces.size() == 1;
+  };
+  if (operation == Operation::kRead && std::ranges::count_if(loads_, is_filled) >= kFilled) return 0;
+  return ring.share() - std::min(held, ring.share());
 }
 
 bool RingCopies::start_load(RingJob& job) {
@@ -130,16 +159,15 @@ bool RingCopies::start_load(RingJob& job) {
     joined_ = *ring;
     joined_->join();
   }
-  unsigned held = 0;
-  for (const RingLoad& load : loads_) held += load.ring == *ring ? load.slots.count : 0;
-  if (held >= (*ring)->share()) return false;
-  if (!(*ring)->may_take(turn_)) return false;
-  const std::optional<RingSlots::Run> slots = (*ring)->take(slots_for(job.load_bytes_));
+  const unsigned most = may_take(**ring, job.operation_);
+  if (most == 0) return false;
+  std::optional<RingSlots::Run> slots;
+  if (!yields_) slots = (*ring)->take(std::min(slots_for(job.load_bytes_), most));
+  wait(!slots && loads_.empty());
   if (!slots) {
     if ((*ring)->lost()) job.fail_with({ErrorCode::kUnavailable, "the memory lent for it is no more"});
     return false;
   }
-  turn_ = (*ring)->turns();
   const std::size_t next = job.next_;
   const std::uint64_t offset = job.offset_;
   RingLoad load = cut(job, std::min(job.load_bytes_, slots->bytes()));

@@ -121,14 +121,18 @@ class RingCopies {
   void end(RingLoad& load);
   bool start_next();
   bool start_load(RingJob& job);
+  unsigned may_take(const RingSlots& ring, Operation operation) const;
   RingLoad cut(RingJob& job, std::uint64_t most) const;
+  void wait(bool waits);
+  void part();
 
   Hands& hands_;
   std::deque<RingJob*> jobs_;  // with loads to come, in turns
   std::list<RingLoad> loads_;
   std::uint64_t last_ = 0;
   std::shared_ptr<RingSlots> joined_;  // while there are jobs
-  std::uint64_t turn_ = 0;             // of the ring, when this one last took a slot
+  bool waits_ = false;                 // for a slot of that
+  bool yields_ = false;                // to others who wait, in this turn
 };
 
 }  // namespace p2p::cuda_ipc

@@ -178,11 +178,22 @@ TEST_F(RingCopiesTest, BothSidesCopyAtTheSameTime) {
   run(copies, job);
 }
 
+TEST_F(RingCopiesTest, ThePeerFillsTwoPartsOfABlockAtATime) {
+  RingCopies copies(hands_);
+  Bytes mine(kLentBytes + 16);
+  hands_.theirs = Bytes(mine.size() + 16);
+  RingJob job(Operation::kRead, segments(mine, {kLentBytes}));
+  copies.add(job);
+  while (copies.advance()) continue;
+  EXPECT_EQ(hands_.asked.size(), 2U);
+  run(copies, job);
+}
+
 TEST_F(RingCopiesTest, AShortOneDoesNotWaitForALongOne) {
   RingCopies copies(hands_);
-  Bytes mine(96 * kMiB + 16);
+  Bytes mine(2 * kLentBytes + 16);
   hands_.theirs = Bytes(mine.size() + 16);
-  RingJob slow(Operation::kWrite, segments(mine, {96 * kMiB}));
+  RingJob slow(Operation::kWrite, segments(mine, {2 * kLentBytes}));
   RingJob quick(Operation::kWrite, segments(mine, {64}));
   copies.add(slow);
   copies.advance();
@@ -309,10 +320,10 @@ TEST_F(RingCopiesTest, ALongLoadTakesWhatShortOnesLeave) {
 TEST_F(RingCopiesTest, TwoChannelsShareTheSlots) {
   RingCopies one(hands_);
   RingCopies other(hands_);
-  Bytes mine(100 * kMiB + 16);
+  Bytes mine(2 * kLentBytes + 16);
   hands_.theirs = Bytes(mine.size() + 16);
-  RingJob first(Operation::kWrite, segments(mine, {100 * kMiB}));
-  RingJob second(Operation::kWrite, segments(mine, {80 * kMiB}));
+  RingJob first(Operation::kWrite, segments(mine, {2 * kLentBytes}));
+  RingJob second(Operation::kWrite, segments(mine, {2 * kLentBytes - kMiB}));
   one.add(first);
   one.advance();
   one.advance();
@@ -322,34 +333,40 @@ TEST_F(RingCopiesTest, TwoChannelsShareTheSlots) {
   EXPECT_EQ(free_slots(), 0U);
   hands_.serve(one);
   one.advance();
-  EXPECT_EQ(free_slots(), kMostSlots) << "are left to the other";
+  EXPECT_EQ(free_slots(), kRingSlots) << "the other comes first";
   other.advance();
+  EXPECT_EQ(free_slots(), kRingSlots / 2) << "and leaves half";
+  one.advance();
   EXPECT_EQ(free_slots(), 0U);
   other.advance();
   one.advance();
   EXPECT_EQ(hands_.asked.size(), kLongLoads);
 }
 
-TEST_F(RingCopiesTest, MoreChannelsThanSlotsTakeTurns) {
-  Bytes mine(90 * kMiB);
+TEST_F(RingCopiesTest, ManyChannelsTakeTurns) {
+  Bytes mine(2 * kLentBytes + 16);
   hands_.theirs = Bytes(mine.size() + 16);
-  std::deque<RingCopies> channels;
-  std::deque<RingJob> jobs;
-  for (unsigned i = 0; i != kRingSlots + 3; ++i) {
-    channels.emplace_back(hands_).add(jobs.emplace_back(Operation::kWrite, segments(mine, {80 * kMiB})));
-  }
-  std::set<RingJob*> served;
-  for (int round = 0; round != 1000 && served.size() != jobs.size(); ++round) {
-    for (RingCopies& channel : channels) {
-      channel.advance();
-      for (const RingLoad& load : std::exchange(hands_.asked, {})) {
-        served.insert(load.job);
-        EXPECT_TRUE(channel.answered(load.number, {}));
+  for (const unsigned count : {kRingSlots / kMostSlots + 1, kRingSlots - 1, kRingSlots + 3}) {
+    hands_.ring = std::make_shared<RingSlots>();
+    std::deque<RingCopies> channels;
+    std::deque<RingJob> jobs;
+    for (unsigned i = 0; i != count; ++i) {
+      channels.emplace_back(hands_).add(
+          jobs.emplace_back(Operation::kWrite, segments(mine, {2 * kLentBytes})));
+    }
+    std::set<RingJob*> served;
+    for (int round = 0; round != 1000 && served.size() != jobs.size(); ++round) {
+      for (RingCopies& channel : channels) {
+        channel.advance();
+        for (const RingLoad& load : std::exchange(hands_.asked, {})) {
+          served.insert(load.job);
+          EXPECT_TRUE(channel.answered(load.number, {}));
+        }
       }
     }
+    EXPECT_EQ(served.size(), jobs.size());
+    for (const RingJob& job : jobs) EXPECT_FALSE(job.ended()) << "while others had none, of " << count;
   }
-  EXPECT_EQ(served.size(), jobs.size());
-  for (const RingJob& job : jobs) EXPECT_FALSE(job.ended()) << "while others had none";
 }
 
 // A channel that ends while the peer may copy.

@@ -13,7 +13,7 @@ namespace p2p::cuda_ipc {
 /// memory to another's. A load takes a run of them: lists of short blocks one, so that many are on their way,
 /// being copied at the other end, or being told of; long blocks up to kMostSlots, as a copy engine rests for
 /// 4 us after each load, and 16 MiB take 43.
-inline constexpr unsigned kRingSlots = 12;
+inline constexpr unsigned kRingSlots = 16;
 inline constexpr std::uint64_t kRingSlotBytes = std::uint64_t{4} << 20;
 inline constexpr std::uint64_t kLentBytes = kRingSlots * kRingSlotBytes;
 inline constexpr unsigned kMostSlots = 4;
@@ -42,9 +42,7 @@ class RingSlots {
     std::uint32_t free = free_.load(std::memory_order_acquire);
     while (free != 0) {
       const Run run = longest(free, most);
-      if (!free_.compare_exchange_weak(free, free & ~mask(run), std::memory_order_acquire)) continue;
-      turns_.fetch_add(1, std::memory_order_relaxed);
-      return run;
+      if (free_.compare_exchange_weak(free, free & ~mask(run), std::memory_order_acquire)) return run;
     }
     return std::nullopt;
   }
@@ -55,19 +53,14 @@ class RingSlots {
   void join() { users_.fetch_add(1, std::memory_order_relaxed); }
   void part() { users_.fetch_sub(1, std::memory_order_relaxed); }
 
-  /// Who has as many takes no more, so that none waits for ever.
-  unsigned share() const {
-    const unsigned users = std::max(1U, users_.load(std::memory_order_relaxed));
-    return (kRingSlots + users - 1) / users;
-  }
+  /// Nobody takes more at a time, so that none waits for ever.
+  unsigned share() const { return std::max(1U, kRingSlots / users()); }
 
-  /// Where there are more of them than slots they take turns: `turn` is what `turns` was when one last took a
-  /// slot, 0 before.
-  bool may_take(std::uint64_t turn) const {
-    const unsigned users = users_.load(std::memory_order_relaxed);
-    return users <= kRingSlots || turn == 0 || turns() - turn >= users - kRingSlots;
-  }
-  std::uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
+  /// A user that has no slot and found none free waits until it has one. While others wait, who has just
+  /// given one takes none at once.
+  void begin_wait() { waiting_.fetch_add(1, std::memory_order_relaxed); }
+  void end_wait() { waiting_.fetch_sub(1, std::memory_order_relaxed); }
+  bool awaited() const { return waiting_.load(std::memory_order_relaxed) != 0; }
 
   /// The peer may still copy to or from it, and nobody will be told when it has ended: it is never used
   /// again.
@@ -78,6 +71,8 @@ class RingSlots {
   bool lost() const { return lost_.load(std::memory_order_relaxed) == kRingSlots; }
 
  private:
+  unsigned users() const { return std::max(1U, users_.load(std::memory_order_relaxed)); }
+
   static std::uint32_t mask(const Run& run) { return ((1U << run.count) - 1) << run.first; }
 
   static Run longest(std::uint32_t free, unsigned most) {
@@ -93,7 +88,7 @@ class RingSlots {
   std::atomic<std::uint32_t> free_{(1U << kRingSlots) - 1};
   std::atomic<unsigned> lost_{0};
   std::atomic<unsigned> users_{0};
-  std::atomic<std::uint64_t> turns_{0};
+  std::atomic<unsigned> waiting_{0};
 };
 
 }  // namespace p2p::cuda_ipc
