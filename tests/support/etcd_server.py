@@ -1,6 +1,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 """An etcd of its own for a Python test: of the package (pyproject.toml names this folder) or of the NIXL backend."""
 
+import random
 import shutil
 import socket
 import subprocess
@@ -12,8 +13,16 @@ import pytest
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """Below those that the system gives to who connects, where it can be: one of them may be taken before etcd listens."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    below = range(max(1024, first // 2), first)
+    for port in [*random.SystemRandom().sample(below, min(len(below), 16)), 0]:
+        try:
+            with socket.create_server(("127.0.0.1", port)) as server:
+                return server.getsockname()[1]
+        except OSError:  # somebody else's
+            continue
+    raise OSError("no port is free")
 
 
 @contextmanager
