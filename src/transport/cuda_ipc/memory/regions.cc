@@ -291,8 +291,8 @@ Result<PeerMemory::Reach> PeerMemory::map_allocation(int device) const {
   return Reach{mapped->data + (address - key_.memory->base), std::move(mapped->mapping), nullptr};
 }
 
-// One window serves all devices. The first is let use chunk by chunk, while
-// the owner exports others.
+// One window serves all devices. The first may use each chunk once it is mapped: the owner exports others
+// meanwhile.
 Result<PeerMemory::Reach> PeerMemory::map_chunks(int device) const {
   const MutexLock lock(fetching_);
   auto window = window_.lock();
