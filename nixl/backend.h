@@ -19,7 +19,7 @@ namespace p2p::nixl {
 /// The backend of one agent: an endpoint, the agents that it knows, and NIXL's calls on them. The engine's
 /// own threads move bytes and notifications, so neither side has to call for the other to go on. Every call
 /// may come from any thread in every mode of the agent, as long as one request is used by one thread at a
-/// time.
+/// time; whether the agent's own tables have a lock is the mode's affair.
 class Backend final : public nixlBackendEngine {
  public:
   explicit Backend(const nixlBackendInitParams& init);

@@ -23,6 +23,19 @@ def config(mode):
     return {} if mode is None else {"sync_mode": mode}
 
 
+def locks(mode):
+    """Whether the agent locks its tables of peers. Without it, a peer that comes or goes beside a new request makes NIXL
+    itself lose entries or crash, whatever the backend (seen with UCX as well)."""
+    return mode is not None and not mode.name.endswith("_NONE")
+
+
+def welcome(visitor, here):
+    here.add(visitor.metadata())
+    here.notify(visitor.name, b"welcome")
+    assert wait_until(visitor.take)
+    here.remove(visitor.name)
+
+
 @pytest.mark.parametrize("mode", modes(), ids=lambda mode: "none" if mode is None else mode.name.lower())
 def test_four_threads(other, names, mode):
     here = Party(names("here"), **config(mode))
@@ -48,14 +61,13 @@ def test_four_threads(other, names, mode):
     threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
     for thread in threads:
         thread.start()
-    # Meanwhile the main thread does what vLLM's does: other peers come and go, notifications are asked for.
-    while any(thread.is_alive() for thread in threads):
-        visitor = Party(names("visitor"))
-        here.add(visitor.metadata())
-        here.notify(visitor.name, b"welcome")
-        assert wait_until(lambda: visitor.take())  # noqa: B023
-        here.remove(visitor.name)
-        here.take()
+    # Meanwhile the main thread does what vLLM's does: notifications are asked for, other peers come and go.
+    for thread in threads:
+        while thread.is_alive():
+            here.take()
+            if locks(mode):
+                welcome(Party(names("visitor")), here)
+            thread.join(0.001)
     assert failures == []
     expected = {b"%d %s %d" % (n, kind, i) for n in range(THREADS) for kind in (b"kept", b"new", b"lone") for i in range(ROUNDS)}
     came = [message for _, message in there.notes(len(expected))]
