@@ -46,7 +46,7 @@ void prepare_stream(int fd) {
 }
 
 void send_unpaced(int fd) {
-  constexpr std::string_view kUnpaced = "cubic";
+  constexpr std::string_view kUnpaced = "reno";  // which every user may choose
   ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(), kUnpaced.size());
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -60,6 +61,12 @@ Status bind_to(int fd, const Address& address) {
   Error error = system_error(fmt::format("bind to {}", address.describe()), number);
   if (number == EADDRINUSE) error.code = ErrorCode::kUnavailable;
   return tl::unexpected(std::move(error));
+}
+
+// Reno is the one that every user may choose.
+void send_unpaced(int fd) {
+  constexpr std::string_view kUnpaced = "reno";
+  (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(), kUnpaced.size());
 }
 
 }  // namespace
@@ -164,6 +171,7 @@ Status tune_stream(int fd, const StreamOptions& options) {
     status = set_option(fd, SOL_SOCKET, SO_SNDBUF, options.buffer_bytes, "SO_SNDBUF");
     if (status) status = set_option(fd, SOL_SOCKET, SO_RCVBUF, options.buffer_bytes, "SO_RCVBUF");
   }
+  if (options.within_host) send_unpaced(fd);
   return status;
 }
 

@@ -36,9 +36,13 @@ struct StreamOptions {
   std::chrono::milliseconds keepalive{0};
 
   int buffer_bytes = 0;  ///< of both directions; 0: the kernel tunes them
+
+  /// Between two sockets of one host nothing is lost, and pacing (BBR) only keeps bytes back: without it.
+  bool within_host = false;
 };
 
-/// TCP_NODELAY and `options`. Buffers are cut to what the system allows.
+/// TCP_NODELAY and `options`. Buffers are cut to what the system allows; a system without Reno keeps its
+/// pacing.
 Status tune_stream(int fd, const StreamOptions& options);
 
 /// What the other host owes a stream.

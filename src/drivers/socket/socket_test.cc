@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <linux/filter.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -218,6 +220,21 @@ TEST(Socket, LowWaterHoldsBackReadiness) {
   EXPECT_FALSE(readable_now(pair.accepted.get()));
   ASSERT_TRUE(try_send(pair.dialled.get(), part));
   EXPECT_TRUE(readable_now(pair.accepted.get()));
+}
+
+TEST(Socket, IsPacedAsTheSystemSaysUnlessItStaysWithinTheHost) {
+  const auto control = [](int fd) {
+    std::array<char, 16> name{};
+    socklen_t size = name.size();
+    EXPECT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size), 0);
+    return std::string(name.data());
+  };
+  Connected pair = connect_pair(loopback());
+  const std::string usual = control(pair.dialled.get());
+  ASSERT_TRUE(tune_stream(pair.dialled.get(), {}));
+  EXPECT_EQ(control(pair.dialled.get()), usual);
+  ASSERT_TRUE(tune_stream(pair.dialled.get(), {.within_host = true}));
+  EXPECT_EQ(control(pair.dialled.get()), "reno");
 }
 
 TEST(Socket, TellsWhyADialFailed) {

@@ -86,7 +86,8 @@ Status StreamChannel::become_ready(std::unique_ptr<socket::Stream> stream) {
   if (!remote) return tl::unexpected(remote.error());
   const bool same_host = socket::is_local(*remote);
   const socket::StreamOptions options{.keepalive = config_.keepalive,
-                                      .buffer_bytes = same_host ? kLocalBufferBytes : 0};
+                                      .buffer_bytes = same_host ? kLocalBufferBytes : 0,
+                                      .within_host = same_host};
   if (Status status = socket::tune_stream(stream->fd(), options); !status) return status;
   if (Status status = polls_.add(stream->fd(), EPOLLIN); !status) return status;
   polls_.clear_alarm();

@@ -2,16 +2,23 @@
 #include "transport/tcp/channel.h"
 
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <numeric>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "device/staging_pool.h"
+#include "drivers/socket/socket.h"
 #include "support/devices.h"
 #include "transport/tcp/channel_pair.h"
 
@@ -45,6 +52,27 @@ TEST_P(ChannelTest, WritesAndReadsOfManySizes) {
     ASSERT_TRUE(outcome(left_, id)) << size;
     EXPECT_EQ(here.bytes, there.bytes) << size;
   }
+}
+
+// The congestion controls of all connected TCP sockets of this process.
+std::vector<std::string> congestion_controls() {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    std::array<char, 16> name{};
+    socklen_t size = name.size();
+    if (!socket::peer_address(fd)) continue;
+    if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0)
+      found.emplace_back(name.data());
+  }
+  return found;
+}
+
+TEST_P(ChannelTest, StreamsOfOneHostAreNotPaced) {
+  ASSERT_TRUE(open());
+  const auto controls = congestion_controls();
+  EXPECT_GE(controls.size(), 2U);
+  EXPECT_THAT(controls, ::testing::Each("reno"));
 }
 
 TEST_P(ChannelTest, EmptyBatchesComplete) {
