@@ -65,7 +65,9 @@ bool ChannelRunner::turn(PostUnlockActions& actions, WorkItem* first) {
 }
 
 bool ChannelRunner::move_on(PostUnlockActions& actions, WorkItem* first) {
-  bool moved = progress(actions);
+  // What a caller brings to a channel at rest is started before a look at what has come.
+  const bool rests = first != nullptr && ready_ && batches_.empty();
+  bool moved = !rests && progress(actions);
   batches_.begin_turn();
   if (!ready_ && channel_->state() == ChannelState::kReady) {
     ready_ = moved = true;
