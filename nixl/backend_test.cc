@@ -15,8 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "support/sanitizer.h"
-
 namespace p2p::nixl {
 namespace {
 

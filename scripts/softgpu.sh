@@ -2,7 +2,7 @@
 # Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/softgpu.sh [SEED [SECONDS]]
 # What needs GPUs, on emulated ones (tests/softgpu), optimised: CTest's label softgpu, then chaos with memory of all kinds,
-# from SEED on (a fresh one) for so long (60). SOFTGPU_PRESET=dev or tsan: with that one's sanitizer, tsan by `setarch -R`. Without the
+# from SEED on (a fresh one) for so long (60). SOFTGPU_PRESET=dev or tsan: with that one's sanitizer. Without the
 # headers of a CUDA toolkit there is nothing to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."

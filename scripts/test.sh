@@ -22,11 +22,6 @@ use_compiler_cache
 jobs=$((3 * $(nproc)))
 jobs_optimised=$((4 * $(nproc)))
 
-# The thread sanitizer of g++ 12 cannot place its memory where the kernel randomises addresses by 32 bits.
-fixed_addresses() {
-  if setarch "$(uname -m)" -R true 2>/dev/null; then setarch "$(uname -m)" -R "$@"; else "$@"; fi
-}
-
 # run_ctest PRESET OPTION...: and what took longest.
 run_ctest() {
   local preset=$1
@@ -55,7 +50,7 @@ part_large() {
     P2P_WEIGHTS_SEEDS=60 build/release/tests/weights/weights_move_test --gtest_brief=1 --gtest_filter='*Random*:*Killed*'
 }
 part_dev() { has_soft_gpus dev; run_ctest dev -LE 'lint|slow'; }
-part_tsan() { has_soft_gpus tsan; fixed_addresses scripts/test.sh --ctest tsan -LE 'lint|slow|softgpu_long'; }
+part_tsan() { has_soft_gpus tsan; run_ctest tsan -LE 'lint|slow|softgpu_long'; }
 part_lint() { cat build/logs/build_lint.log; }
 part_aarch64() { cat build/logs/build_aarch64.log; }
 part_fuzz() { scripts/fuzz.sh; }
@@ -88,10 +83,6 @@ case ${1:-} in
     ;;
   --part)
     run_part "$2"
-    exit
-    ;;
-  --ctest)
-    run_ctest "${@:2}"
     exit
     ;;
 esac

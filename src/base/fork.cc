@@ -11,7 +11,7 @@
 #include <ctime>
 #include <memory>
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(P2P_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -38,11 +38,11 @@ void before_fork() {
   timespec limit{};
   ::clock_gettime(CLOCK_MONOTONIC, &limit);
   ++limit.tv_sec;
-#if defined(__SANITIZE_THREAD__)
+#if defined(P2P_TSAN)
   __tsan_mutex_pre_lock(&changing, __tsan_mutex_try_lock);
 #endif
   holds_changing = ::pthread_rwlock_clockwrlock(&changing, CLOCK_MONOTONIC, &limit) == 0;
-#if defined(__SANITIZE_THREAD__)
+#if defined(P2P_TSAN)
   __tsan_mutex_post_lock(&changing,
                          __tsan_mutex_try_lock | (holds_changing ? 0 : __tsan_mutex_try_lock_failed), 0);
 #endif
@@ -69,7 +69,7 @@ void in_child() {
   // As new: the thread has another number here, by which glibc tells who unlocks, and others may have held
   // it.
   changing = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
-#if defined(__SANITIZE_THREAD__)
+#if defined(P2P_TSAN)
   if (holds_changing) {  // which it does not see by itself
     __tsan_mutex_pre_unlock(&changing, 0);
     __tsan_mutex_post_unlock(&changing, 0);

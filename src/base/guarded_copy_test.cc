@@ -14,7 +14,6 @@
 #include "base/thread.h"
 #include "support/memory.h"
 #include "support/process.h"
-#include "support/sanitizer.h"
 
 namespace p2p {
 namespace {

@@ -21,7 +21,6 @@
 #include "support/eventually.h"
 #include "support/memory.h"
 #include "support/process.h"
-#include "support/sanitizer.h"
 
 namespace p2p {
 namespace {

@@ -5,15 +5,7 @@
 
 namespace p2p {
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define P2P_WATCHED_HEAP 1  // clang tells it this way
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define P2P_WATCHED_HEAP 1
-#endif
-
-#ifdef P2P_WATCHED_HEAP
+#if defined(P2P_ASAN)
 
 // On the heap, the address sanitizer checks accesses beyond either end.
 void* take_pages(std::size_t bytes) { return ::operator new(bytes); }

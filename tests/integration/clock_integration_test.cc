@@ -11,7 +11,6 @@
 #include <ctime>
 
 #include "support/peer.h"
-#include "support/sanitizer.h"
 #include "support/transports.h"
 
 #if !defined(P2P_ASAN) && !defined(P2P_TSAN)  // they have this function, too

@@ -26,7 +26,6 @@
 #include "p2p/log.h"
 #include "support/command.h"
 #include "support/peer.h"
-#include "support/sanitizer.h"
 #include "support/transports.h"
 
 // A child of the process that made an endpoint has its memory and its descriptors, and none of its threads.

@@ -15,7 +15,6 @@
 #include "support/eventually.h"
 #include "support/hex.h"
 #include "support/peer.h"
-#include "support/sanitizer.h"
 
 namespace p2p::testing::idle {
 namespace {

@@ -13,7 +13,6 @@
 #include <string>
 
 #include "support/peer.h"
-#include "support/sanitizer.h"
 
 namespace p2p::testing {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "devices.h"
 
-#ifdef __SANITIZE_THREAD__
+#ifdef P2P_TSAN
 extern "C" {
 void AnnotateIgnoreReadsBegin(const char* file, int line);
 void AnnotateIgnoreReadsEnd(const char* file, int line);
@@ -56,7 +56,7 @@ bool is_device_address(std::uintptr_t address) { return address >= area() && add
 /// it is meant, such as copies that only warm up.
 class NoThread {
  public:
-#ifdef __SANITIZE_THREAD__
+#ifdef P2P_TSAN
   NoThread() {
     AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
     AnnotateIgnoreWritesBegin(__FILE__, __LINE__);

@@ -3,8 +3,6 @@
 
 #include <chrono>
 
-#include "support/sanitizer.h"
-
 namespace p2p::testing {
 
 #if defined(P2P_ASAN) || defined(P2P_TSAN)

@@ -31,7 +31,6 @@
 #include "memory.h"
 #include "p2p/endpoint.h"
 #include "p2p/log.h"
-#include "sanitizer.h"
 
 namespace p2p::testing {
 namespace {

@@ -13,7 +13,6 @@
 #include "engine/schedule/lane.h"
 #include "engine/schedule/worker.h"
 #include "support/eventually.h"
-#include "support/sanitizer.h"
 #include "wire/encode.h"
 
 namespace p2p::engine {

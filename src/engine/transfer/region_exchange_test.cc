@@ -22,7 +22,6 @@
 #include "engine/connection.h"
 #include "engine/endpoint.h"
 #include "support/eventually.h"
-#include "support/sanitizer.h"
 
 #if defined(P2P_ASAN) || defined(P2P_TSAN)
 extern "C" std::size_t
