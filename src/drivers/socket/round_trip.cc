@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
 
 namespace p2p::socket {
 
@@ -55,12 +54,14 @@ std::uint64_t bytes_on_path(int fd) {
   return look(fd, info) ? window_of(info) : 0;
 }
 
-bool withstands_loss(int fd) {
-  std::array<char, 16> name{};  // the kernel's TCP_CA_NAME_MAX
-  socklen_t size = name.size();
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0 &&
-         std::string_view(name.data(), size).starts_with("bbr");
+std::string congestion_control(int fd) {
+  std::array<char, 17> name{};  // the kernel's TCP_CA_NAME_MAX, and an end
+  socklen_t size = name.size() - 1;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) != 0) return {};
+  return name.data();
 }
+
+bool withstands_loss(int fd) { return congestion_control(fd).starts_with("bbr"); }
 
 Traffic traffic_of(int fd) {
   tcp_info info{};

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 namespace p2p::socket {
 
@@ -11,6 +12,9 @@ std::chrono::microseconds least_round_trip(int fd);
 
 /// Bytes that a TCP stream may have on its way, by its congestion window; 0 if that is not known.
 std::uint64_t bytes_on_path(int fd);
+
+/// The name of a TCP stream's congestion control, as the system has it; empty if it is none.
+std::string congestion_control(int fd);
 
 /// Its congestion control takes a lost packet for what it is, and not for a path that is full (BBR).
 bool withstands_loss(int fd);

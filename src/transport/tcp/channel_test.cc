@@ -2,12 +2,8 @@
 #include "transport/tcp/channel.h"
 
 #include <gmock/gmock.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -15,9 +11,11 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/staging_pool.h"
+#include "drivers/socket/round_trip.h"
 #include "drivers/socket/socket.h"
 #include "support/devices.h"
 #include "transport/tcp/channel_pair.h"
@@ -59,11 +57,8 @@ std::vector<std::string> congestion_controls() {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::stoi(entry.path().filename());
-    std::array<char, 16> name{};
-    socklen_t size = name.size();
     if (!socket::peer_address(fd)) continue;
-    if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0)
-      found.emplace_back(name.data());
+    if (std::string name = socket::congestion_control(fd); !name.empty()) found.push_back(std::move(name));
   }
   return found;
 }
