@@ -2,6 +2,7 @@
 #include "parameters.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <string>
@@ -17,14 +18,15 @@ namespace {
 
 constexpr std::string_view kPrefix = "UCCL_P2P_";
 
-// What programs give to the backend UCCL: its threads, and something that is nothing to this one.
-constexpr std::string_view kCpus = "num_cpus";
-constexpr std::string_view kInPython = "in_python";
-
 // Of PostOptions.
 constexpr std::string_view kPriority = "priority";
 constexpr std::string_view kRate = "rate";
 constexpr std::string_view kVerify = "verify";
+
+// Of the engine's options none: those, and what programs give to the backend UCCL, where it changes nothing
+// either.
+constexpr std::array kOthers{kPriority, kRate, kVerify, std::string_view("num_cpus"),
+                             std::string_view("in_python")};
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
@@ -54,10 +56,8 @@ Result<Options> read_options(const nixl_b_params_t& given) {
   auto options = Options::from_environment();
   if (!options) return options;
   const auto known = variables();
-  for (const auto& [given_name, value] : given) {
-    if (given_name == kInPython || given_name == kPriority || given_name == kRate || given_name == kVerify)
-      continue;
-    const std::string name = given_name == kCpus ? "workers" : given_name;
+  for (const auto& [name, value] : given) {
+    if (std::ranges::find(kOthers, name) != kOthers.end()) continue;
     const auto variable = known.find(name);
     if (variable == known.end()) {
       return failure(ErrorCode::kInvalidArgument,

@@ -34,5 +34,11 @@ TEST(Parameters, ThoseOfPostsAreListedAndAreNoOptions) {
   EXPECT_FALSE(read_options({{"urgency", "low"}}));
 }
 
+TEST(Parameters, ThoseOfTheBackendUcclChangeNothing) {
+  const auto options = read_options({{"in_python", "true"}, {"num_cpus", "4"}});
+  ASSERT_TRUE(options);
+  EXPECT_EQ(options->workers, read_options({})->workers);
+}
+
 }  // namespace
 }  // namespace p2p::nixl

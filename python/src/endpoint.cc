@@ -115,10 +115,9 @@ void end(State& state, Clock::time_point deadline) {
 
 }  // namespace
 
-PyEndpoint::PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> cpus,
-                       const nb::kwargs& keywords) {
+PyEndpoint::PyEndpoint(std::optional<std::int32_t> gpu, const nb::kwargs& keywords) {
   if (gpu && *gpu < 0) throw nb::value_error("local_gpu_idx must be at least 0");
-  const Options options = options_from(keywords, cpus);
+  const Options options = options_from(keywords);
   {
     Released released;
     Result<Endpoint> engine = Endpoint::create(options);
@@ -205,13 +204,17 @@ Result<std::shared_ptr<const Link>> find_link(const State& state, std::uint64_t 
 
 void bind_life(PyClass& endpoint) {
   endpoint
-      .def(nb::init<std::optional<std::int32_t>, std::optional<unsigned>, const nb::kwargs&>(),
-           nb::arg("local_gpu_idx") = nb::none(), nb::arg("num_cpus") = nb::none(), nb::arg("options"),
-           "Starts the engine: listener, threads, transports.\n\n"
-           "local_gpu_idx is this process's GPU index as peers are told (any number; no GPU is needed).\n"
-           "num_cpus bounds the engine threads. Keyword options override the environment: every UCCL_P2P_*\n"
-           "variable by its name in small letters (workers=2, gpu_blocks=32), and transports, keepalive and\n"
-           "connect_timeout (both in seconds), require_transport, network_only. Raises uccl.p2p.Error.")
+      .def(
+          "__init__",
+          [](PyEndpoint* self, std::optional<std::int32_t> gpu, std::optional<unsigned> /*num_cpus*/,
+             const nb::kwargs& options) { new (self) PyEndpoint(gpu, options); },
+          nb::arg("local_gpu_idx") = nb::none(), nb::arg("num_cpus") = nb::none(), nb::arg("options"),
+          "Starts the engine: listener, threads, transports.\n\n"
+          "local_gpu_idx is this process's GPU index as peers are told (any number; no GPU is needed).\n"
+          "num_cpus changes nothing, as with newer versions of UCCL; workers= sets the number of threads.\n"
+          "Keyword options override the environment: every UCCL_P2P_*\n"
+          "variable by its name in small letters (workers=2, gpu_blocks=32), and transports, keepalive and\n"
+          "connect_timeout (both in seconds), require_transport, network_only. Raises uccl.p2p.Error.")
       .def("__repr__", [](const PyEndpoint&) { return "<UCCL P2P Endpoint>"; })
       .def(
           "close",

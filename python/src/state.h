@@ -68,7 +68,7 @@ inline constexpr std::uint64_t kNoTransfer = 0;
 /// `uccl.p2p.Endpoint` as C++ sees it. Every method is called with the GIL.
 class PyEndpoint {
  public:
-  PyEndpoint(std::optional<std::int32_t> gpu, std::optional<unsigned> cpus, const nanobind::kwargs& options);
+  PyEndpoint(std::optional<std::int32_t> gpu, const nanobind::kwargs& options);
   ~PyEndpoint();
   PyEndpoint(const PyEndpoint&) = delete;
   PyEndpoint& operator=(const PyEndpoint&) = delete;

@@ -194,7 +194,7 @@ void bind_publisher(nb::module_& module) {
   nb::class_<PyPublisher>(module, "WeightsPublisher", "Offers versions, for uccl.weights.")
       .def("__init__",
            [](PyPublisher* self, const nb::kwargs& options) {
-             const Options chosen = options_from(options, std::nullopt);
+             const Options chosen = options_from(options);
              new (self) PyPublisher(value_or_raise(Publisher::create(chosen)));
            })
       .def_prop_ro("place", place_of<Publisher>, "host:port")
@@ -240,7 +240,7 @@ void bind_subscriber(nb::module_& module) {
           [](PySubscriber* self, std::vector<std::string> publishers, std::uint64_t chunk_bytes, double stall,
              const nb::kwargs& options) {
             SubscriberOptions chosen;
-            chosen.endpoint = options_from(options, std::nullopt);
+            chosen.endpoint = options_from(options);
             chosen.publishers = std::move(publishers);
             chosen.chunk_bytes = chunk_bytes;
             chosen.stall = std::chrono::duration_cast<std::chrono::milliseconds>(whole(deadline_in(stall)));

@@ -29,6 +29,28 @@ def test_gpu_index_needs_no_gpu():
         assert ep.parse_metadata(ep.get_metadata())[2] == 3
 
 
+_THREADS = """
+import os
+from uccl import p2p
+kept = []
+def started(*args, **options):
+    before = len(os.listdir('/proc/self/task'))
+    kept.append(p2p.Endpoint(*args, **options))
+    return len(os.listdir('/proc/self/task')) - before
+started(0)
+own = started(0)
+assert started(0, 1) == started(num_cpus=4) == own
+assert started(0, 1, workers=5) == started(0, 1, workers=2) + 3
+for endpoint in kept:
+    endpoint.close()
+"""
+
+
+def test_num_cpus_changes_nothing():
+    done = run_python(_THREADS)
+    assert done.returncode == 0, done.stderr
+
+
 def test_ipv6_form():
     metadata = socket.inet_pton(socket.AF_INET6, "fd00::7") + struct.pack("!H", 4096) + struct.pack("i", 5)
     assert p2p.Endpoint.parse_metadata(metadata) == ("fd00::7", 4096, 5)

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "convert/errors.h"
 #include "p2p/set_option.h"
@@ -18,8 +17,6 @@
 namespace p2p::python {
 namespace nb = nanobind;
 namespace {
-
-constexpr unsigned kMostWorkers = 8;
 
 /// Keywords that are not simply a variable's name in small letters.
 struct Alias {
@@ -81,7 +78,7 @@ bool set(Options& options, std::string_view keyword, nb::handle value) {
 
 }  // namespace
 
-Options options_from(const nb::kwargs& keywords, std::optional<unsigned> cpus) {
+Options options_from(const nb::kwargs& keywords) {
   Options options = value_or_raise(Options::from_environment());
   for (const auto& [key, value] : keywords) {
     const std::string name = nb::cast<std::string>(key);
@@ -89,10 +86,6 @@ Options options_from(const nb::kwargs& keywords, std::optional<unsigned> cpus) {
     if (!set(options, name, value)) {
       throw nb::type_error(("Endpoint() got an unexpected keyword argument '" + name + "'").c_str());
     }
-  }
-  if (options.workers == 0 && cpus.value_or(0) > 0) {
-    const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-    options.workers = std::min({*cpus, cores, kMostWorkers});
   }
   return options;
 }
