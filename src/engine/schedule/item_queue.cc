@@ -115,6 +115,11 @@ void ItemQueue::rest(WorkItem item, std::uint64_t spent, Clock::time_point now) 
   }
 }
 
+const WorkItem& ItemQueue::next(Priority priority) const {
+  const auto& its = *classes_[to_underlying(priority)];
+  return its.returned.empty() ? its.items.front() : its.returned.front();
+}
+
 std::uint64_t ItemQueue::next_bytes(Priority priority, std::uint64_t most) const {
   const auto& its = *classes_[to_underlying(priority)];
   if (!its.returned.empty()) return its.returned.front().batch.bytes;

@@ -53,6 +53,9 @@ class ItemQueue {
   };
   std::optional<WorkItem> take(Priority priority, const Policy& policy, Cut cut, PostUnlockActions& actions);
 
+  /// What is cut up next, or was before it came back. Something of the class waits.
+  const WorkItem& next(Priority priority) const;
+
   /// So many bytes that a batch of the class would have, of `most` at most. Something of it waits.
   std::uint64_t next_bytes(Priority priority, std::uint64_t most) const;
 

@@ -7,9 +7,12 @@
 namespace p2p::engine {
 namespace {
 
-void wake_idle(const RunnerList& runners, PostUnlockActions& actions) {
+/// False: none is.
+bool wake_idle(const RunnerList& runners, PostUnlockActions& actions) {
   auto idle = runners.idle();
-  if (idle) actions.call([idle = std::move(idle)] { idle->signal(); });
+  if (!idle) return false;
+  actions.call([idle = std::move(idle)] { idle->signal(); });
+  return true;
 }
 
 }  // namespace
@@ -97,7 +100,13 @@ std::uint64_t Lane::most_bytes(const ChannelRunner& runner) const {
 
 // The other one looks by itself when something of it ends, and is woken if it has nothing under way.
 bool Lane::leaves_to_another(const ChannelRunner& runner, Priority priority, PostUnlockActions& actions) {
-  if (!runners_.of_several_rails() && !small_.load(std::memory_order_relaxed)) return false;
+  if (!runners_.of_several_rails() && !small_.load(std::memory_order_relaxed)) {
+    const WorkItem& next = queue_.next(priority);
+    const std::uint64_t left = next.batch.bytes;
+    return next.request->list().operation == Operation::kRead &&
+           std::min(runner.pace().flying(), left) >= policy().read_share(left, runners_.size()) &&
+           wake_idle(runners_, actions);
+  }
   const auto now = Clock::now();
   Asking asking{.batch = queue_.next_bytes(priority, most_bytes(runner))};
   if (runners_.of_several_rails() && probes(runner.pace(), asking.batch))

@@ -91,6 +91,13 @@ struct Policy {
   /// program's.
   std::uint64_t share(std::uint64_t left, std::size_t channels) const;
 
+  /// Of so many bytes to be read, what a channel takes while another has nothing under way. To ask for them
+  /// takes no time, so the one whose thread is awake first would have all.
+  std::uint64_t read_share(std::uint64_t left, std::size_t channels) const {
+    return takes_turns ? std::max({thread_bytes, least_share, left / channels})
+                       : std::numeric_limits<std::uint64_t>::max();
+  }
+
   /// How many channels are to look for so many bytes.
   std::size_t channels_worth(std::uint64_t bytes, std::size_t channels) const {
     return bytes / std::max(thread_bytes, share(bytes, channels)) + 1;
