@@ -18,6 +18,10 @@ using namespace std::chrono_literals;
 // of a chunk. Over NVLink that is 0.1 ms, about as long as it takes to ask for the next.
 constexpr std::size_t kDepth = 2;
 constexpr std::size_t kGpuDepth = 4;
+// Where a chunk comes so soon, what it takes to begin and to end a read counts: with more of them `tcp` of
+// one host brings 41 GB/s to a GPU in place of 30.
+constexpr std::chrono::milliseconds kSoon{10};
+constexpr std::size_t kSoonDepth = 8;
 
 // Chunks that are hashed in the memory of a GPU while others come.
 constexpr std::size_t kHashed = 8;
@@ -48,6 +52,12 @@ auto place_of(const Source& source, std::uint32_t order, const std::string& here
   return std::tuple(source.slow, behind, deltas && !source.gives_deltas(), away, behind ? at : -at);
 }
 
+std::size_t depth_for(const Lent& lent, const std::vector<Source*>& ranked) {
+  if (lent.on_host()) return kDepth;
+  const auto took = ranked.empty() ? std::chrono::nanoseconds{} : ranked.front()->pace.pull;
+  return took.count() != 0 && took < kSoon ? kSoonDepth : kGpuDepth;
+}
+
 void warn_of_wrong(const std::string& what, std::uint64_t version, const Source& source) {
   write_log(LogLevel::kWarning, "Weights: " + what + " of version " + std::to_string(version) +
                                     " came wrong from " + source.member.place() + ", and is asked for again");
@@ -75,7 +85,6 @@ Fetch::Fetch(Node& node, Holding& holding, const HeldPieces& pieces, const Lent&
       pieces_(pieces),
       lent_(lent),
       stall_(stall),
-      depth_(lent.on_host() ? kDepth : kGpuDepth),
       patcher_(node, {&pieces, &lent}, holding.demand()),
       moved_(Clock::now()),
       starved_(moved_),
@@ -280,7 +289,7 @@ void Fetch::pass(Source& source, const std::string& why) {
 void Fetch::pass_slow(Clock::time_point now) {
   if (ranked_.size() < 2 || ranked_[0]->slow) return;
   Source& first = *ranked_[0];
-  const auto patience = first.pace.patience(depth_ * holding_.demand().chunk_bytes);
+  const auto patience = first.pace.patience(depth_for(lent_, ranked_) * holding_.demand().chunk_bytes);
   for (const Pull& pull : pulls_) {
     if (pull.source != &first || now - pull.start < patience) continue;
     for (const Pull& other : pulls_) {
@@ -335,7 +344,8 @@ void Fetch::start_pulls(Clock::time_point now) {
   const std::uint32_t chunks = holding_.demand().chunks();
   while (first_missing_ < chunks && holding_.has(first_missing_)) ++first_missing_;
   if (checks_.size() >= kHashed) return;
-  for (std::uint32_t chunk = first_missing_; chunk < chunks && pulls_.size() < depth_; ++chunk) {
+  const std::size_t depth = depth_for(lent_, ranked_);
+  for (std::uint32_t chunk = first_missing_; chunk < chunks && pulls_.size() < depth; ++chunk) {
     if (!missing(chunk) || !digests_[chunk]) continue;
     Source* source = source_of(chunk);
     if (source == nullptr) continue;

@@ -91,7 +91,6 @@ class Fetch {
   const HeldPieces& pieces_;
   const Lent& lent_;
   const std::chrono::milliseconds stall_;
-  const std::size_t depth_;  // the most of `pulls_`
   const Clock::time_point begun_ = Clock::now();
   std::optional<std::uint32_t> order_;  // own, in the chain; none: not admitted yet
   std::vector<std::unique_ptr<Source>> sources_;

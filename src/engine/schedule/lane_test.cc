@@ -61,34 +61,6 @@ TEST_F(LaneTest, OneTransferIsSharedOutToHalfOfTheChannels) {
   EXPECT_EQ(posts(), 7U);  // 256, 192, 144, three times 128 and 48 KiB
 }
 
-// Who is awake first would take them all.
-TEST_F(LaneTest, ReadsAreLeftToChannelsThatHaveNothing) {
-  operation_ = Operation::kRead;
-  lane_ = std::make_shared<Lane>(Policy::spread({1 << 20, 8}, 50us));
-  std::vector<std::unique_ptr<Worker>> threads;
-  std::vector<std::shared_ptr<Script>> scripts;
-  PostUnlockActions actions;
-  for (int i = 0; i != 4; ++i) {
-    threads.push_back(*Worker::make(50us));
-    const auto& script = scripts.emplace_back(std::make_shared<Script>());
-    script->window = 100;
-    script->hold = true;
-    ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
-    runners_.push_back(std::make_shared<ChannelRunner>(*threads.back(), lane_, std::move(setup)));
-    EXPECT_EQ(runners_.back()->try_turn(actions), Turn::kMoved);  // it comes up
-  }
-  const auto state = submit(1, 4 << 20);
-  for (std::size_t i = 0; i != 4; ++i) {
-    EXPECT_EQ(runners_[i]->try_turn(actions), Turn::kMoved);
-    EXPECT_EQ(scripts[i]->posts, i == 3 ? 4U : 1U) << i;  // of the last MiB 512, 256 and twice 128 KiB
-  }
-  for (const auto& script : scripts) script->hold = false;
-  for (const auto& runner : runners_) runner->try_turn(actions);
-  EXPECT_TRUE(state->done());
-  for (const auto& runner : runners_) runner->stop({ErrorCode::kCancelled, "the test ends"});
-  runners_.clear();
-}
-
 // Also where there are more channels than he could look at all of. No other thread moves anything here.
 TEST_F(LaneTest, AWaitingCallerDrivesTheChannelThatStartedHisTransfer) {
   lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 20s));
