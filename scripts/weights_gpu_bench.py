@@ -258,9 +258,10 @@ def run_all(args):
 def show(rows, args):
     limits = {"weights": ("W8", "nccl", 1.1), "weights_tcp": ("W9", "write_tcp", 1.3)}
     print("| work | seconds, median | GB/s | all | beside |\n| --- | --- | --- | --- | --- |")
+    for row in rows.values():
+        row["median"] = statistics.median(row["seconds"])
     for work in filter(rows.get, args.works):
         row = rows[work]
-        row["median"] = statistics.median(row["seconds"])
         beside = ""
         if "commit" in row:
             beside = (f"commit {statistics.median(row['commit']) * 1e3:.1f} ms, {row['from_publisher']:.2f} B from the "

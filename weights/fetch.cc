@@ -18,9 +18,9 @@ using namespace std::chrono_literals;
 // of a chunk. Over NVLink that is 0.1 ms, about as long as it takes to ask for the next.
 constexpr std::size_t kDepth = 2;
 constexpr std::size_t kGpuDepth = 4;
-// Where a chunk comes so soon, what it takes to begin and to end a read counts: with more of them `tcp` of
-// one host brings 41 GB/s to a GPU in place of 30.
-constexpr std::chrono::milliseconds kSoon{10};
+// Where chunks follow one another so soon, what it takes to begin and to end a read counts: with more of
+// them `tcp` of one host brings 41 GB/s to a GPU in place of 30.
+constexpr std::chrono::milliseconds kSoon{2};
 constexpr std::size_t kSoonDepth = 8;
 
 // Chunks that are hashed in the memory of a GPU while others come.
@@ -52,10 +52,11 @@ auto place_of(const Source& source, std::uint32_t order, const std::string& here
   return std::tuple(source.slow, behind, deltas && !source.gives_deltas(), away, behind ? at : -at);
 }
 
-std::size_t depth_for(const Lent& lent, const std::vector<Source*>& ranked) {
+/// `under_way` beside the next one.
+std::size_t depth_for(const Lent& lent, const std::vector<Source*>& ranked, std::size_t under_way) {
   if (lent.on_host()) return kDepth;
   const auto took = ranked.empty() ? std::chrono::nanoseconds{} : ranked.front()->pace.pull;
-  return took.count() != 0 && took < kSoon ? kSoonDepth : kGpuDepth;
+  return took.count() != 0 && took < kSoon * (under_way + 1) ? kSoonDepth : kGpuDepth;
 }
 
 void warn_of_wrong(const std::string& what, std::uint64_t version, const Source& source) {
@@ -289,7 +290,8 @@ void Fetch::pass(Source& source, const std::string& why) {
 void Fetch::pass_slow(Clock::time_point now) {
   if (ranked_.size() < 2 || ranked_[0]->slow) return;
   Source& first = *ranked_[0];
-  const auto patience = first.pace.patience(depth_for(lent_, ranked_) * holding_.demand().chunk_bytes);
+  const auto patience =
+      first.pace.patience(depth_for(lent_, ranked_, pulls_.size()) * holding_.demand().chunk_bytes);
   for (const Pull& pull : pulls_) {
     if (pull.source != &first || now - pull.start < patience) continue;
     for (const Pull& other : pulls_) {
@@ -344,7 +346,7 @@ void Fetch::start_pulls(Clock::time_point now) {
   const std::uint32_t chunks = holding_.demand().chunks();
   while (first_missing_ < chunks && holding_.has(first_missing_)) ++first_missing_;
   if (checks_.size() >= kHashed) return;
-  const std::size_t depth = depth_for(lent_, ranked_);
+  const std::size_t depth = depth_for(lent_, ranked_, pulls_.size());
   for (std::uint32_t chunk = first_missing_; chunk < chunks && pulls_.size() < depth; ++chunk) {
     if (!missing(chunk) || !digests_[chunk]) continue;
     Source* source = source_of(chunk);
