@@ -33,6 +33,10 @@ constexpr long kBusyPollNanoseconds = 20'000;
 // While something moves the thread looks so often which of the other runners have something to read.
 constexpr std::chrono::microseconds kLook{50};
 
+// Who polls has its core to itself for as long as the answer to a short message takes. Then it is left to
+// threads that wait for it, of which one may have what is polled for.
+constexpr std::chrono::microseconds kAlone{15};
+
 // Of runners that one look finds: as many as there may well be, since those not found wait for the turns of
 // all others.
 constexpr std::size_t kMostEvents = 1024;
@@ -167,8 +171,8 @@ void Worker::run() {
       const timespec no_wait{};
       activate_ready(&no_wait);
       looked_at = moved_at;
-    } else if (Clock::now() - moved_at < spin_) {
-      relax();
+    } else if (const auto idle = Clock::now() - moved_at; idle < spin_) {
+      idle < kAlone ? relax() : std::this_thread::yield();
     } else {
       sleep();
       moved_at = Clock::now();
