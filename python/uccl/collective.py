@@ -67,7 +67,8 @@ class CollectiveContext:
     ``torch.distributed`` must be initialised, with a group that can gather CPU tensors (gloo); RuntimeError
     otherwise. The GPU index defaults to LOCAL_RANK, else the rank among the host's. Call ``init()`` on every
     rank before anything else. ``use_copy_engine_for_intra`` and ``disable_uccl_intra`` chose between libraries
-    for the ranks of one host; here the engine finds the best way for all, and they change nothing.
+    for the ranks of one host, and ``num_cpus`` said how many threads; here the engine finds the best way for
+    all and chooses its threads, and they change nothing.
     """
 
     def __init__(
