@@ -23,8 +23,8 @@ constexpr std::string_view kPriority = "priority";
 constexpr std::string_view kRate = "rate";
 constexpr std::string_view kVerify = "verify";
 
-// Of the engine's options none: those, and what programs give to the backend UCCL, where it changes nothing
-// either.
+// Parameters that are no options of the engine: those, and two that programs give to the backend UCCL, which
+// change nothing here.
 constexpr std::array kOthers{kPriority, kRate, kVerify, std::string_view("num_cpus"),
                              std::string_view("in_python")};
 

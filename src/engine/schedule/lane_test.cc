@@ -64,38 +64,20 @@ TEST_F(LaneTest, OneTransferIsSharedOutToHalfOfTheChannels) {
 // Also where there are more channels than he could look at all of. No other thread moves anything here.
 TEST_F(LaneTest, AWaitingCallerDrivesTheChannelThatStartedHisTransfer) {
   lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 20s));
-  std::vector<std::unique_ptr<Worker>> threads;
-  for (int i = 0; i != 6; ++i) threads.push_back(*Worker::make(50us));
-  PostUnlockActions actions;
-  for (const auto& thread : threads) {
-    const auto script = std::make_shared<Script>();
-    script->looks = 40;
-    ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
-    runners_.push_back(std::make_shared<ChannelRunner>(*thread, lane_, std::move(setup)));
-    EXPECT_EQ(runners_.back()->try_turn(actions), Turn::kMoved);  // it comes up
-  }
+  for (int i = 0; i != 6; ++i) add_unattended_channel()->looks = 40;
   for (int i = 0; i < 100; ++i) {
     const auto state = submit(1, 64);
     assist(*state);
     EXPECT_TRUE(state->done());
     expect_arrived(1, 64);
   }
-  for (const auto& runner : runners_) runner->stop({ErrorCode::kCancelled, "the test ends"});
-  runners_.clear();
 }
 
 // One after the other they find the same threads awake; side by side they are spread.
 TEST_F(LaneTest, WhileNothingIsUnderWayTheFirstChannelServes) {
-  std::vector<std::unique_ptr<Worker>> threads;
-  for (int i = 0; i != 3; ++i) threads.push_back(*Worker::make(50us));
   std::vector<std::shared_ptr<Script>> scripts;
+  for (int i = 0; i != 3; ++i) scripts.push_back(add_unattended_channel());
   PostUnlockActions actions;
-  for (const auto& thread : threads) {
-    const auto& script = scripts.emplace_back(std::make_shared<Script>());
-    ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
-    runners_.push_back(std::make_shared<ChannelRunner>(*thread, lane_, std::move(setup)));
-    EXPECT_EQ(runners_.back()->try_turn(actions), Turn::kMoved);  // it comes up
-  }
   for (std::size_t i = 1; i <= 10; ++i) {
     const auto state = submit(1, 64);
     for (const auto& runner : runners_) runner->try_turn(actions);
@@ -111,8 +93,6 @@ TEST_F(LaneTest, WhileNothingIsUnderWayTheFirstChannelServes) {
   }
   for (const auto& runner : runners_) runner->try_turn(actions);
   for (const auto& state : states) EXPECT_TRUE(state->done());
-  for (const auto& runner : runners_) runner->stop({ErrorCode::kCancelled, "the test ends"});
-  runners_.clear();
 }
 
 TEST_F(LaneTest, AfterAHigherClassALowerOneKeepsItsQueueShort) {

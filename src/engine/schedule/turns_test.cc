@@ -113,18 +113,13 @@ TEST_F(LaneTest, AChannelThatAlwaysMovesDoesNotHideOthers) {
 TEST_F(LaneTest, ReadsAreLeftToChannelsThatHaveNothing) {
   operation_ = Operation::kRead;
   lane_ = std::make_shared<Lane>(Policy::spread({1 << 20, 8}, 50us));
-  std::vector<std::unique_ptr<Worker>> threads;
   std::vector<std::shared_ptr<Script>> scripts;
-  PostUnlockActions actions;
   for (int i = 0; i != 4; ++i) {
-    threads.push_back(*Worker::make(50us));
-    const auto& script = scripts.emplace_back(std::make_shared<Script>());
-    script->window = 100;
-    script->hold = true;
-    ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
-    runners_.push_back(std::make_shared<ChannelRunner>(*threads.back(), lane_, std::move(setup)));
-    EXPECT_EQ(runners_.back()->try_turn(actions), Turn::kMoved);  // it comes up
+    scripts.push_back(add_unattended_channel());
+    scripts.back()->window = 100;
+    scripts.back()->hold = true;
   }
+  PostUnlockActions actions;
   const auto state = submit(1, 4 << 20);
   for (std::size_t i = 0; i != 4; ++i) {
     EXPECT_EQ(runners_[i]->try_turn(actions), Turn::kMoved);
@@ -133,8 +128,6 @@ TEST_F(LaneTest, ReadsAreLeftToChannelsThatHaveNothing) {
   for (const auto& script : scripts) script->hold = false;
   for (const auto& runner : runners_) runner->try_turn(actions);
   EXPECT_TRUE(state->done());
-  for (const auto& runner : runners_) runner->stop({ErrorCode::kCancelled, "the test ends"});
-  runners_.clear();
 }
 
 }  // namespace
