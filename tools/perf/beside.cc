@@ -2,15 +2,9 @@
 #include "beside.h"
 
 #include <array>
-#include <chrono>
 #include <utility>
 
 namespace p2p::perf {
-namespace {
-
-constexpr std::chrono::minutes kTransferTime{5};
-
-}  // namespace
 
 Beside::Beside(const Connection& connection, const Row& row, Buffer here, RemoteSpan there)
     : here_(std::move(here)), thread_([this, connection, read = row.operation == Operation::kRead, there] {

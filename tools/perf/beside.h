@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 
@@ -11,6 +12,9 @@
 #include "row.h"
 
 namespace p2p::perf {
+
+/// Bound on one transfer: far above what 64 GiB take on any working machine.
+inline constexpr std::chrono::minutes kTransferTime{5};
 
 /// Bulk transfers of low priority over a row's connection, in the row's direction, two at a time, from its
 /// construction to its end.

@@ -15,18 +15,15 @@
 #include "layout.h"
 #include "pattern.h"
 #include "percentile.h"
+#include "spread.h"
 
 namespace p2p::perf {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Bound on one transfer: far above what 64 GiB take on any working machine.
-constexpr std::chrono::minutes kTransferTime{5};
-
 /// Transfers one by one before anything else: the first may find something that is not set up yet.
 constexpr std::uint64_t kFirst = 10;
-constexpr std::size_t kRounds = 5;  // whose spread is told
 
 /// How long transfers run before the clock starts.
 constexpr std::chrono::milliseconds kWarmUp{20};
@@ -200,21 +197,6 @@ class Window {
   std::vector<Clock::time_point> ends_;
 };
 
-/// GB/s of rounds of transfers that ended then, the first of which began at `start`.
-Spread spread_of(const std::vector<Clock::time_point>& ends, Clock::time_point start, std::uint64_t bytes) {
-  const std::size_t rounds = std::min(kRounds, ends.size());
-  std::vector<double> rates;
-  std::size_t before = 0;
-  for (std::size_t round = 1; round <= rounds; ++round) {
-    const std::size_t until = ends.size() * round / rounds;
-    const std::chrono::duration<double> took = ends[until - 1] - start;
-    rates.push_back(static_cast<double>((until - before) * bytes) / took.count() / 1e9);
-    start = ends[until - 1];
-    before = until;
-  }
-  return {percentile(rates, 0), percentile(rates, 0.5), percentile(rates, 1)};
-}
-
 /// What a round of transfers with one pattern needs on both sides, and its check.
 class Rounds {
  public:
@@ -305,7 +287,7 @@ Status transfer_timed(const Posts& posts, const Row& row, const Beside* beside, 
     figures.beside_gbytes_per_second = static_cast<double>(beside->bytes() - before) / figures.seconds / 1e9;
   }
   figures.transfers = window.completed();
-  figures.spread = spread_of(window.ends(), start, row.transfer_bytes());
+  figures.spread = spread_of(window.ends(), start, row.transfer_bytes(), row.depth);
   figures.latency_us_p50 = percentile(window.latencies_us(), 0.50);
   figures.latency_us_p99 = percentile(window.latencies_us(), 0.99);
   figures.post_us = percentile(window.posts_us(), 0.50);

@@ -11,6 +11,7 @@
 #include "p2p/result.h"
 #include "p2p/stats.h"
 #include "p2p/transfer.h"
+#include "spread.h"
 
 namespace p2p::perf {
 
@@ -49,19 +50,12 @@ Status check(const Row& row);
 /// Receives that the server keeps posted: enough that a sender never waits for one.
 inline std::uint64_t receives_ahead(const Row& row) { return 2 * row.depth; }
 
-/// Of some values.
-struct Spread {
-  double least = 0;
-  double median = 0;
-  double most = 0;
-};
-
 /// What a row gave.
 struct Figures {
   Explanation taken;  ///< which transport moved the bytes, and why none that is preferred to it
   std::uint64_t transfers = 0;
   double seconds = 0;
-  Spread spread;  ///< GB/s of up to five rounds of equally many transfers, one after the other
+  Spread spread;  ///< GB/s of rounds of transfers, one after the other
   double latency_us_p50 = 0;
   double latency_us_p99 = 0;
   double post_us = 0;   ///< median time to post one transfer
