@@ -10,10 +10,11 @@
 /// By which a side that moved bytes compares them with the peer's: over the control connection.
 namespace p2p::wire {
 
-// Of one query, and queries of one side that are not answered yet.
+// Of one query, and queries of one side that are not answered yet: so many that GPUs hash while others are
+// listed.
 inline constexpr std::size_t kMostDigestRanges = 16384;
 inline constexpr std::uint64_t kMostDigestBytes = std::uint64_t{1} << 30;
-inline constexpr unsigned kMostDigestQueries = 8;
+inline constexpr unsigned kMostDigestQueries = 16;
 
 struct DigestRegion {
   std::uint32_t region = 0;

@@ -155,27 +155,28 @@ using VerifyCancelTest = VerifyOverCma;
 
 // While a peer stands still what has landed is asked about together.
 TEST_F(VerifyTogetherTest, NobodyFailsForMemoryOfAnother) {
+  constexpr std::size_t kTransfers = 40, kBad = 33;  // more than there are questions at a time
   ASSERT_TRUE(is_ok(pair_.connection.wait_imported(id_, kLimit)));
   pair_.peer.process().stop();
   std::vector<Transfer> transfers;
-  for (std::size_t i = 0; i != 20; ++i) {
+  for (std::size_t i = 0; i != kTransfers; ++i) {
     transfers.push_back(
         pair_.connection.write(own_.span(i * kBlock, kBlock), there(i * kBlock, kBlock), kVerify));
   }
   const auto landed = [&] {
     OwnRegion copy(pair_.endpoint, kBlock);
-    for (std::size_t i = 0; i != 20; ++i) {
+    for (std::size_t i = 0; i != kTransfers; ++i) {
       if (!pair_.connection.read(copy.span(0, kBlock), there(i * kBlock, kBlock)).wait(kLimit)) return false;
       if (!std::ranges::equal(copy.part(0, kBlock), own_.part(i * kBlock, kBlock))) return false;
     }
     return true;
   };
   ASSERT_TRUE(eventually(landed));
-  spoil(own_.part(13 * kBlock, kBlock), Bad::kProtected);
+  spoil(own_.part(kBad * kBlock, kBlock), Bad::kProtected);
   pair_.peer.process().go_on();
-  for (std::size_t i = 0; i != 20; ++i) {
+  for (std::size_t i = 0; i != kTransfers; ++i) {
     const Status ended = transfers[i].wait(kLimit);
-    EXPECT_TRUE(i == 13 ? is_error(ended, {ErrorCode::kSystem}) : is_ok(ended)) << i;
+    EXPECT_TRUE(i == kBad ? is_error(ended, {ErrorCode::kSystem}) : is_ok(ended)) << i;
   }
 }
 
