@@ -17,6 +17,7 @@
 #include "drivers/cuda/memory.h"
 #include "drivers/cuda/stream.h"
 #include "kernels/standby.h"
+#include "support/memory.h"
 
 namespace p2p::kernels {
 namespace {
@@ -24,9 +25,8 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 Bytes random_bytes(std::size_t size, std::uint32_t seed) {
-  std::mt19937 random(seed);
   Bytes bytes(size);
-  std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
+  testing::fill(bytes, seed);
   return bytes;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gpu_memory.h"
+#include "support/memory.h"
 #include "support/peer.h"
 
 namespace p2p::testing {
@@ -122,7 +123,7 @@ void write_and_read(GpuPair& pair, const std::string& left_place, const std::str
   EXPECT_TRUE(left.holds(0, source)) << "the source of a write";
 
   copy_pattern(source, 2, 0);
-  std::ranges::fill(expected, kUntouched);
+  set_all(expected, kUntouched);
   right.put(0, source);
   left.set(kUntouched);
   for (const Block& block : blocks) {

@@ -19,6 +19,7 @@
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
 #include "support/devices.h"
+#include "support/memory.h"
 #include "support/process.h"
 #include "transport/cuda_ipc/memory/key.h"
 
@@ -31,9 +32,8 @@ using p2p::testing::Process;
 using p2p::testing::write_block;
 
 Bytes random_bytes(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
   Bytes bytes(size);
-  std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
+  testing::fill(bytes, seed);
   return bytes;
 }
 

@@ -11,6 +11,7 @@
 
 #include "drivers/cuda/device.h"
 #include "drivers/cuda/memory.h"
+#include "support/memory.h"
 #include "transport/tcp/channel_pair.h"
 #include "transport/tcp/staging/staged_memory.h"
 
@@ -73,7 +74,7 @@ struct DeviceMemory {
 
 std::vector<std::byte> pattern_bytes(std::size_t size, std::size_t seed) {
   std::vector<std::byte> bytes(size);
-  for (std::size_t i = 0; i != size; ++i) bytes[i] = pattern(seed, i);
+  testing::fill(bytes, seed);
   return bytes;
 }
 
