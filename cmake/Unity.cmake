@@ -1,7 +1,8 @@
-# p2p_sources(TARGET source...): adds the sources, twelve at a time, as files that include them: most of a build's time
-# goes to headers, which are then read once for all twelve. The path is relative to the project's root, so that a
-# compiler cache knows the file again in another clone.
+# p2p_sources(TARGET source...): adds the sources, several at a time, as files that include them: most of a build's time
+# goes to headers, which are then read once for all. The path is relative to the project's root, so that a compiler
+# cache knows the file again in another clone.
 option(P2P_UNITY "Compile several sources at a time (off for tools that ask about one)" ON)
+set(P2P_UNITY_SOURCES 12 CACHE STRING "How many: more make a whole build shorter, and one after a change longer")
 
 function(p2p_sources target)
   set(sources ${ARGN})
@@ -18,7 +19,7 @@ function(p2p_sources target)
   while(sources)
     list(POP_FRONT sources first)
     set(includes "#include \"${folder}/${first}\"\n")
-    foreach(_ RANGE 2 12)
+    foreach(_ RANGE 2 ${P2P_UNITY_SOURCES})
       list(POP_FRONT sources source)
       if(source)
         string(APPEND includes "#include \"${folder}/${source}\"\n")
@@ -50,18 +51,18 @@ function(p2p_folders variable)
   set(${variable} ${folders} PARENT_SCOPE)
 endfunction()
 
-# p2p_folder_sources(TARGET [EXCEPT source...]): p2p_sources of every .cc of those folders that is not a test's, by
-# folder. A file that comes or goes needs no line anywhere.
+# p2p_folder_sources(TARGET [EXCEPT source...]): p2p_sources of every .cc of those folders that is not a test's. A file
+# that comes or goes needs no line anywhere.
 function(p2p_folder_sources target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" EXCEPT)
   set(here ${CMAKE_CURRENT_SOURCE_DIR})
   p2p_folders(folders)
+  set(sources "")
   foreach(folder IN LISTS folders)
-    file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${here} ${here}/${folder}/*.cc)
-    list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
-    list(REMOVE_ITEM sources ${arg_EXCEPT})
-    if(sources)
-      p2p_sources(${target} ${sources})
-    endif()
+    file(GLOB found CONFIGURE_DEPENDS RELATIVE ${here} ${here}/${folder}/*.cc)
+    list(APPEND sources ${found})
   endforeach()
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(REMOVE_ITEM sources ${arg_EXCEPT})
+  p2p_sources(${target} ${sources})
 endfunction()
