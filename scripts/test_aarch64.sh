@@ -44,7 +44,8 @@ fetch() {
 
 build=build/aarch64
 cmake -G Ninja -B $build -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" -DP2P_AARCH64_ROOT="$root" -DP2P_CUDA=OFF \
-  -DP2P_WERROR=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -DP2P_TEST_OPTIONS=-O0
+  -DP2P_WERROR=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -DP2P_TEST_OPTIONS=-O0 \
+  -DP2P_UNITY_SOURCES=24
 cmake --build $build --target uccl_p2p_shared tcpx_p2p_shared nccl_net_soft nixl_plugin p2p-perf tcpx "${tests[@]}"
 
 emulate() { timeout "$1" qemu-aarch64 -L /usr/aarch64-linux-gnu "${@:2}"; }

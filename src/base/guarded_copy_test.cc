@@ -20,10 +20,10 @@ namespace {
 
 using testing::Bad;
 using testing::in_child;
+using testing::kPage;
 using testing::Pages;
 using testing::ProcessEnd;
 
-constexpr std::size_t kPage = 4096;
 constexpr std::array kBad{Bad::kReadOnly, Bad::kProtected, Bad::kCut};
 
 bool tells(Bad how) {

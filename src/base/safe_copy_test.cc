@@ -19,10 +19,10 @@ namespace p2p {
 namespace {
 
 using testing::Bad;
+using testing::kPage;
 using testing::Pages;
 using testing::ProcessEnd;
 
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kBytes = 64 * kPage;
 
 iovec piece(std::span<std::byte> bytes) { return {bytes.data(), bytes.size()}; }

@@ -8,6 +8,8 @@
 
 namespace p2p::testing {
 
+inline constexpr std::size_t kPage = 4096;
+
 /// Zeroed pages that appear as they are touched. Movable.
 class Pages {
  public:
