@@ -124,22 +124,15 @@ INSTANTIATE_TEST_SUITE_P(By, MoreStreamsTest,
                          ::testing::Values("write", "read", "write_by_right", "read_by_right"),
                          [](const auto& each) { return std::string(each.param); });
 
-// One stream fills it, and 24 would overrun it. A receiver that gets no turn on a busy machine holds a stream
-// up as small buffers do, and there are more then: another connection shows that it need not be so.
+// One stream fills it, and 24 would overrun it.
 TEST_F(LongLinkTest, WithBbrThereAreFewOverAPathThatOneFills) {
   if (!kernel_has("bbr")) GTEST_SKIP() << "the kernel has no bbr";
-  bool few = false;
-  for (int attempt = 0; attempt != 5 && !few; ++attempt) {
-    peers_.reset();
-    ASSERT_NO_FATAL_FAILURE(make("delay_us=5000 rate_mbit=100 loss_ppm=1000", "bbr"));
-    std::uint64_t seed = 0;
-    few = true;
-    for (const char* const words : {"write", "read"}) {
-      move_filled(words, ++seed);
-      few = few && !channels_are("24 channels");
-    }
+  ASSERT_NO_FATAL_FAILURE(make("delay_us=5000 rate_mbit=100 loss_ppm=1000", "bbr"));
+  std::uint64_t seed = 0;
+  for (const char* const words : {"write", "read"}) {
+    move_filled(words, ++seed);
+    EXPECT_FALSE(channels_are("24 channels")) << words;
   }
-  EXPECT_TRUE(few) << peers_->routes_at(peers_->left);
 }
 
 // 128 KiB in a round trip, and 500 would fill it.
