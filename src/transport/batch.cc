@@ -2,42 +2,21 @@
 #include "transport/batch.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "transport/registration.h"
 
 namespace p2p {
 
-namespace {
-
-/// Segments of few regions take turns: each region is asked once, not each segment.
-class AliveCheck {
- public:
-  void ask(const Registration* registration) {
-    if (!status || std::find(asked_.begin(), asked_.end(), registration) != asked_.end()) return;
-    asked_[next_++ % asked_.size()] = registration;
-    status = registration->check_alive();
-  }
-
-  Status status;
-
- private:
-  std::array<const Registration*, 8> asked_{};
-  std::size_t next_ = 0;
-};
-
-}  // namespace
+void AliveCheck::ask(const Registration* registration) {
+  if (!status || std::find(asked_.begin(), asked_.end(), registration) != asked_.end()) return;
+  asked_[next_++ % asked_.size()] = registration;
+  status = registration->check_alive();
+}
 
 Status check_alive(const Batch& batch) {
   AliveCheck check;
   batch.for_each_piece([&](const Segment& piece) { check.ask(piece.registration); });
-  return std::move(check.status);
-}
-
-Status check_alive(std::span<const Segment> pieces) {
-  AliveCheck check;
-  for (const Segment& piece : pieces) check.ask(piece.registration);
   return std::move(check.status);
 }
 

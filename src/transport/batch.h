@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -151,8 +152,18 @@ struct Batch {
 /// kNotFound if local memory of the batch was freed since it was registered (`Registration::check_alive`).
 Status check_alive(const Batch& batch);
 
-/// The same of pieces.
-Status check_alive(std::span<const Segment> pieces);
+/// The same, segment by segment. Those of few regions take turns: each region is asked once, not each
+/// segment.
+class AliveCheck {
+ public:
+  void ask(const Registration* registration);
+
+  Status status;
+
+ private:
+  std::array<const Registration*, 8> asked_{};
+  std::size_t next_ = 0;
+};
 
 /// True if local memory of the batch is on a device.
 bool starts_on_device(const Batch& batch);

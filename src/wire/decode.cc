@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -68,6 +69,10 @@ class Decoder {
       return;
     }
     values.resize(count);
+    if constexpr (std::integral<T>) {
+      if (count != 0) std::memcpy(values.data(), in_.take(count * sizeof(T)).data(), count * sizeof(T));
+      return;
+    }
     for (T& value : values) get(value);
   }
 

@@ -22,18 +22,21 @@ struct DigestRegion {
   friend bool operator==(const DigestRegion&, const DigestRegion&) = default;
 };
 
-struct DigestRange {
+/// So many ranges of one size, in one region.
+struct DigestRun {
   std::uint32_t region = 0;  ///< its place among the query's
-  std::uint64_t address = 0;
-  std::uint64_t size = 0;
-  friend bool operator==(const DigestRange&, const DigestRange&) = default;
+  std::uint32_t ranges = 0;
+  std::uint64_t size = 0;  ///< of each
+  friend bool operator==(const DigestRun&, const DigestRun&) = default;
 };
 
-/// Asks the owner for the digest (p2p/digest.h) of ranges as if they lay in a row.
+/// Asks the owner for the digest (p2p/digest.h) of ranges as if they lay in a row. Of thousands of blocks of
+/// one size no more than the addresses is sent.
 struct DigestQuery {
   std::uint64_t query = 0;
   std::vector<DigestRegion> regions;
-  std::vector<DigestRange> ranges;
+  std::vector<DigestRun> runs;
+  std::vector<std::uint64_t> addresses;  ///< where the ranges of all runs begin, one after the other
   friend bool operator==(const DigestQuery&, const DigestQuery&) = default;
 };
 

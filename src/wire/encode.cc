@@ -36,6 +36,7 @@ class Sizer {
 
   template <class T>
   void add(const std::vector<T>& values) {
+    if constexpr (std::integral<T>) return add_counted(values.size() * sizeof(T));
     add_counted(0);
     for (const T& value : values) add(value);
   }
@@ -78,6 +79,7 @@ class Encoder {
   template <class T>
   void put(const std::vector<T>& values) {
     put_count(values.size());
+    if constexpr (std::integral<T>) return put_bytes(values.data(), values.size() * sizeof(T));
     for (const T& value : values) put(value);
   }
 

@@ -62,8 +62,8 @@ void fields(Is<AlternateAddresses::One> auto& m, auto&& walk) { walk(m.address, 
 void fields(Is<AlternateAddresses> auto& m, auto&& walk) { walk(m.addresses); }
 
 void fields(Is<DigestRegion> auto& m, auto&& walk) { walk(m.region, m.key); }
-void fields(Is<DigestRange> auto& m, auto&& walk) { walk(m.region, m.address, m.size); }
-void fields(Is<DigestQuery> auto& m, auto&& walk) { walk(m.query, m.regions, m.ranges); }
+void fields(Is<DigestRun> auto& m, auto&& walk) { walk(m.region, m.ranges, m.size); }
+void fields(Is<DigestQuery> auto& m, auto&& walk) { walk(m.query, m.regions, m.runs, m.addresses); }
 void fields(Is<DigestAnswer> auto& m, auto&& walk) { walk(m.query, m.error, m.message, m.digest); }
 
 /// A struct with a list of fields above.

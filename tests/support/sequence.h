@@ -107,7 +107,7 @@ class Sequence {
       }
       case 13:
         switch (choose(10)) {
-          case 9: return wire::DigestQuery{small(), {{region, key()}}, {{0, small(), small()}}};
+          case 9: return wire::DigestQuery{small(), {{region, key()}}, {{0, 1, small()}}, {small()}};
           case 8: return wire::DigestAnswer{small(), 0, "said", small()};
           case 7: return wire::Hello{};
           case 6: return wire::Resumable{};

@@ -165,7 +165,7 @@ Result<std::uint64_t> Digest::wait(std::chrono::nanoseconds timeout) const {
       return fail(ErrorCode::kTimedOut, "a digest of GPU memory was not there in {} ms",
                   std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
     }
-    std::this_thread::sleep_for(engine::kLookAtGpuEvery);
+    engine::wait_for_gpu(start);
   }
   return state_->work->value();
 }

@@ -86,13 +86,13 @@ class Passage {
 
   Status finish_first() {
     const UnderWay first = under_way_.front();
-    const auto deadline = Clock::now() + kGpuLimit;
+    const auto begun = Clock::now();
     while (!first.slot->finished()) {
-      if (Clock::now() >= deadline) {
+      if (Clock::now() - begun >= kGpuLimit) {
         return fail(ErrorCode::kSystem, "{}: a GPU has not copied {} bytes within {} s", name(way_),
                     first.row.size(), kGpuLimit.count());
       }
-      std::this_thread::sleep_for(kLookAtGpuEvery);
+      wait_for_gpu(begun);
     }
     if (Status copied = first.slot->status(); !copied) return copied;
     if (way_ == Way::kGather) std::memcpy(first.row.data(), first.slot->data(), first.row.size());

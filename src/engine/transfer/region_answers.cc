@@ -89,11 +89,17 @@ void RegionAnswers::on(const wire::RegionRevoked& revoked) {
 Status RegionAnswers::on(wire::DigestQuery asked) {
   const auto kept = std::make_shared<const wire::DigestQuery>(std::move(asked));
   const wire::DigestQuery& query = *kept;
-  std::uint64_t bytes = 0;
-  bool many = query.ranges.size() > wire::kMostDigestRanges || query.regions.size() > query.ranges.size();
-  for (std::size_t i = 0; i != query.ranges.size() && !many; ++i) {
-    many = query.ranges[i].size > wire::kMostDigestBytes - bytes;
-    bytes += query.ranges[i].size;
+  const std::size_t ranges = query.addresses.size();
+  std::uint64_t bytes = 0, counted = 0;
+  bool many = ranges > wire::kMostDigestRanges || query.regions.size() > ranges || query.runs.size() > ranges;
+  for (std::size_t i = 0; i != query.runs.size() && !many; ++i) {
+    const wire::DigestRun& run = query.runs[i];
+    many = run.size != 0 && run.ranges > (wire::kMostDigestBytes - bytes) / run.size;
+    bytes += run.size * run.ranges;
+    counted += run.ranges;
+  }
+  if (!many && counted != ranges) {
+    return fail(ErrorCode::kProtocol, "a digest was asked for of {} ranges at {} addresses", counted, ranges);
   }
   if (!many) {
     MutexLock lock(mutex_);
@@ -101,7 +107,7 @@ Status RegionAnswers::on(wire::DigestQuery asked) {
   }
   if (many) {
     return fail(ErrorCode::kProtocol, "a digest of too much was asked for, or too many at a time: {} ranges",
-                query.ranges.size());
+                ranges);
   }
   if (bytes <= kDigestedAtOnce) {
     const auto memory = memory_of(query);
@@ -135,18 +141,21 @@ Result<DigestedMemory> RegionAnswers::memory_of(const wire::DigestQuery& query) 
     memory.guards.push_back(std::move(guard));
     regions.push_back(std::move(*region));
   }
-  memory.ranges.reserve(query.ranges.size());
-  for (const wire::DigestRange& range : query.ranges) {
-    if (range.region >= regions.size()) {
-      return fail(ErrorCode::kInvalidArgument, "no region {} of {} was named", range.region, regions.size());
+  memory.ranges.reserve(query.addresses.size());
+  auto address = query.addresses.begin();
+  for (const wire::DigestRun& run : query.runs) {
+    if (run.region >= regions.size()) {
+      return fail(ErrorCode::kInvalidArgument, "no region {} of {} was named", run.region, regions.size());
     }
-    const RegionInfo& info = regions[range.region]->info();
-    if (!info.contains(range.address, range.size)) {
-      return fail(ErrorCode::kOutOfRange, "{} bytes at {:#x} do not lie in region {}", range.size,
-                  range.address, to_underlying(info.id));
+    const RegionInfo& info = regions[run.region]->info();
+    for (const auto end = address + run.ranges; address != end; ++address) {
+      if (!info.contains(*address, run.size)) {
+        return fail(ErrorCode::kOutOfRange, "{} bytes at {:#x} do not lie in region {}", run.size, *address,
+                    to_underlying(info.id));
+      }
+      const auto* const bytes = info.base + (*address - reinterpret_cast<std::uint64_t>(info.base));
+      if (run.size != 0) memory.ranges.push_back({{bytes, run.size}, info.place});
     }
-    const auto* const bytes = info.base + (range.address - reinterpret_cast<std::uint64_t>(info.base));
-    if (range.size != 0) memory.ranges.push_back({{bytes, range.size}, info.place});
   }
   return memory;
 }

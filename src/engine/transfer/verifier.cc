@@ -61,23 +61,36 @@ Pieces pieces_of(std::span<const WorkItem> items) {
   return pieces;
 }
 
-wire::DigestQuery query_of(std::uint64_t number, std::span<const Segment> pieces) {
-  wire::DigestQuery query{.query = number, .regions = {}, .ranges = {}};
-  query.ranges.reserve(pieces.size());
-  std::unordered_map<const RemoteKey*, std::uint32_t> places;
-  const RemoteKey* last = nullptr;
-  std::uint32_t place = 0;
-  for (const Segment& piece : pieces) {
-    if (piece.key != last) {
-      last = piece.key;
-      const auto [found, is_new] = places.try_emplace(last, static_cast<std::uint32_t>(places.size()));
-      if (is_new) query.regions.push_back({to_underlying(last->info().id), last->info().key});
-      place = found->second;
-    }
-    query.ranges.push_back({place, piece.remote, piece.size});
+/// Lists the ranges at the peer of pieces that it is called with, one after the other.
+class QueryList {
+ public:
+  QueryList(std::uint64_t number, std::size_t most)
+      : query_{.query = number, .regions = {}, .runs = {}, .addresses = {}} {
+    query_.addresses.reserve(most);
   }
-  return query;
-}
+
+  void operator()(const Segment& piece) {
+    if (piece.key != last_) {
+      last_ = piece.key;
+      const auto [found, is_new] = places_.try_emplace(last_, static_cast<std::uint32_t>(places_.size()));
+      if (is_new) query_.regions.push_back({to_underlying(last_->info().id), last_->info().key});
+      place_ = found->second;
+    }
+    if (query_.runs.empty() || query_.runs.back().region != place_ || query_.runs.back().size != piece.size) {
+      query_.runs.push_back({.region = place_, .size = piece.size});
+    }
+    ++query_.runs.back().ranges;
+    query_.addresses.push_back(piece.remote);
+  }
+
+  wire::DigestQuery take() { return std::move(query_); }
+
+ private:
+  wire::DigestQuery query_;
+  std::unordered_map<const RemoteKey*, std::uint32_t> places_;
+  const RemoteKey* last_ = nullptr;
+  std::uint32_t place_ = 0;
+};
 
 Error mismatch(const WorkItem& item, const Segment& piece) {
   const bool write = item.batch.operation == Operation::kWrite;
@@ -149,8 +162,6 @@ class Verifier::LocalDigest {
         });
   }
 
-  bool at_once() const { return digested_at_once(ranges_); }
-
   /// Then there may be room for another question: whoever calls asks it.
   void compute() {
     if (told_) return;
@@ -160,24 +171,37 @@ class Verifier::LocalDigest {
   }
 
  private:
-  // Once it is sent nothing may fail.
+  // What is listed here for this side is listed while the peer works, since it is of no use to it.
   void ask_now() {
-    Pieces& pieces = check_->asked;
-    if (pieces.empty()) {
-      pieces = pieces_of(check_->items);
-      check_->rest = cut_to_one_query(pieces);
+    std::size_t pieces = check_->asked.size();
+    if (check_->asked.empty()) {
+      std::uint64_t bytes = 0;
+      for (const WorkItem& item : check_->items) {
+        bytes += item.batch.bytes;
+        pieces += item.batch.pieces();
+      }
+      if (bytes > wire::kMostDigestBytes || pieces > wire::kMostDigestRanges) {
+        check_->asked = pieces_of(check_->items);
+        check_->rest = cut_to_one_query(check_->asked);
+        pieces = check_->asked.size();
+      }
     }
-    wire::DigestQuery query = query_of(query_, pieces);
-    ranges_.reserve(pieces.size());
-    for (const Segment& piece : pieces) {
-      ranges_.push_back({{piece.local, piece.size}, piece.registration->info().place});
-    }
-    verifier_->send_(std::move(query));
+    pieces_ = pieces;
+    QueryList list(query_, pieces);
+    check_->for_each_asked(list);
+    verifier_->send_(list.take());
   }
 
-  Digest digest() const {
-    if (Status alive = check_alive(check_->asked); !alive) return tl::unexpected(alive.error());
-    return verifier_->context_->digest(ranges_);
+  Digest digest() {
+    AliveCheck alive;
+    std::vector<Digests::Range> ranges;
+    ranges.reserve(pieces_);
+    check_->for_each_asked([&](const Segment& piece) {
+      alive.ask(piece.registration);
+      ranges.push_back({{piece.local, piece.size}, piece.registration->info().place});
+    });
+    if (!alive.status) return tl::unexpected(alive.status.error());
+    return verifier_->context_->digest(ranges);
   }
 
   void tell(Digest digest) {
@@ -188,7 +212,7 @@ class Verifier::LocalDigest {
   const std::shared_ptr<Verifier> verifier_;
   const std::uint64_t query_;
   const std::shared_ptr<Check> check_;  // nobody else changes what is asked before this is told
-  std::vector<Digests::Range> ranges_;
+  std::size_t pieces_ = 0;              // at most
   bool told_ = false;
 };
 
@@ -271,8 +295,12 @@ void Verifier::begin(std::uint64_t query, const std::shared_ptr<Check>& check) {
   std::uint64_t bytes = 0;
   for (const WorkItem& item : check->items) bytes += item.batch.bytes;
   if (bytes > kDigestedAtOnce && context_->digesting.post(all)) return;
+  bool on_host = true;  // asked first: with the answer the items may be gone
+  check->for_each_asked([&](const Segment& piece) {
+    on_host = on_host && piece.registration->info().place.kind == MemoryKind::kHost;
+  });
   digest->ask();
-  if (digest->at_once() || !context_->digesting.post(compute)) digest->compute();
+  if ((on_host && bytes <= kDigestedAtOnce) || !context_->digesting.post(compute)) digest->compute();
 }
 
 Status Verifier::on(const wire::DigestAnswer& answer) {
@@ -339,7 +367,7 @@ void Verifier::conclude(const std::shared_ptr<Check>& check) {
   if (!known) return end(check->items, tl::unexpected((*check->here ? *check->there : *check->here).error()));
   bool more = true;
   if (!equal) {
-    more = narrow(*check, std::exchange(check->asked, {}));
+    more = narrow(*check, check->asked.empty() ? pieces_of(check->items) : std::exchange(check->asked, {}));
   } else if (check->differs) {
     more = narrow(*check, std::exchange(check->rest, {}));
   } else {

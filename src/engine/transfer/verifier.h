@@ -44,12 +44,20 @@ class Verifier : public std::enable_shared_from_this<Verifier> {
   /// question may name, or differences to find, `rest` is what comes after `asked`.
   struct Check {
     std::vector<WorkItem> items;
-    Pieces asked;  ///< none yet: those of the items
+    Pieces asked;  ///< none: those of the items
     Pieces rest;
     bool differs = false;  ///< `asked` and `rest` do, as a whole
     bool shrunk = false;   ///< they have memory of items that have ended, and is not to be used
     std::optional<Digest> here;
     std::optional<Digest> there;
+
+    /// Calls `visit(const Segment& piece)` for each of what is asked about.
+    template <class Visitor>
+    void for_each_asked(Visitor&& visit) const {
+      for (const Segment& piece : asked) visit(piece);
+      if (!asked.empty()) return;
+      for (const WorkItem& item : items) item.batch.for_each_piece(visit);
+    }
   };
   class LocalDigest;
 

@@ -104,8 +104,11 @@ class VerifierTest : public ::testing::Test {
 
   void answer(const wire::DigestQuery& query) {
     std::vector<Digests::Range> ranges;
-    for (const wire::DigestRange& range : query.ranges) {
-      ranges.push_back({{reinterpret_cast<const std::byte*>(range.address), range.size}, {}});
+    auto address = query.addresses.begin();
+    for (const wire::DigestRun& run : query.runs) {
+      for (std::uint32_t i = 0; i != run.ranges; ++i) {
+        ranges.push_back({{reinterpret_cast<const std::byte*>(*address++), run.size}, {}});
+      }
     }
     const wire::DigestAnswer said{.query = query.query, .digest = context_->digests->compute(ranges).value()};
     EXPECT_TRUE(verifier_->on(said));
@@ -208,10 +211,10 @@ TEST(DigestAnswers, SayThatTheOwnerRanOutOfMemory) {
         if (exhausted.exchange(false)) throw std::bad_alloc();
         said.set_value(std::get<wire::DigestAnswer>(message));
       });
-  const wire::DigestQuery query{
-      .query = 3,
-      .regions = {{to_underlying(region->info().id), region->info().key}},
-      .ranges = {{0, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size()}}};
+  const wire::DigestQuery query{.query = 3,
+                                .regions = {{to_underlying(region->info().id), region->info().key}},
+                                .runs = {{0, 1, bytes.size()}},
+                                .addresses = {reinterpret_cast<std::uintptr_t>(bytes.data())}};
   ASSERT_TRUE(answers->on(query));
   auto future = said.get_future();
   const bool came = future.wait_for(10s) == std::future_status::ready;
