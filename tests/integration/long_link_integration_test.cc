@@ -8,6 +8,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/connected_peers.h"
@@ -133,6 +134,17 @@ TEST_F(LongLinkTest, WithBbrThereAreFewOverAPathThatOneFills) {
     move_filled(words, ++seed);
     EXPECT_FALSE(channels_are("24 channels")) << words;
   }
+}
+
+TEST_F(LongLinkTest, WithBbrAPeerThatStandsStillIsNoReasonForMore) {
+  if (!kernel_has("bbr")) GTEST_SKIP() << "the kernel has no bbr";
+  ASSERT_NO_FATAL_FAILURE(make("delay_us=5000 rate_mbit=100", "bbr"));
+  const std::uint64_t transfer = peers_->start(peers_->left, "write");
+  peers_->right.process().stop();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // many looks at what moves, which is nothing
+  peers_->right.process().go_on();
+  EXPECT_TRUE(is_ok(peers_->left.wait(transfer)));
+  EXPECT_FALSE(channels_are("24 channels"));
 }
 
 // 128 KiB in a round trip, and 500 would fill it.

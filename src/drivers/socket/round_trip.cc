@@ -32,14 +32,19 @@ std::uint64_t window_of(const tcp_info& info) {
 // A stream's window and buffer grow with it, up to bounds of the hosts, and are behind for so long.
 constexpr std::uint32_t kGrowing = 500'000;  // us
 
-// What it sends has waited for them for a fourth of the time. Or what it receives comes as one full window in
-// a round trip, of which the kernel offers twice as much if it may.
+// What it sends has waited for them for a fourth of the time, and yet an eighth of what may be on its way has
+// gone in each round trip: where the peer's thread is behind its window is full as well, and less goes. Or
+// what it receives comes as one full window in a round trip, of which the kernel offers twice as much if it
+// may.
 bool waits_for_buffers(const tcp_info& info) {
   const std::uint64_t window = window_of(info);
   if (info.tcpi_rcv_space > window) return std::uint64_t{info.tcpi_rcv_space} * 2 > info.tcpi_rcv_ssthresh;
   const std::uint64_t waited =
       info.tcpi_sndbuf_limited + (info.tcpi_snd_wnd < window ? info.tcpi_rwnd_limited : 0);
-  return info.tcpi_busy_time > kGrowing && 4 * waited > info.tcpi_busy_time;
+  const std::uint64_t busy = info.tcpi_busy_time;
+  if (busy <= kGrowing || 4 * waited <= busy) return false;
+  const double round_trips = static_cast<double>(busy) / static_cast<double>(round_trip_of(info).count());
+  return 8 * static_cast<double>(info.tcpi_bytes_acked) > round_trips * static_cast<double>(window);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 namespace p2p::engine {
 
 void PathMeter::begin() {
+  filled_ = fills_path();
   before_ = std::exchange(now_, {});
   round_trips_.clear();
   flying_ = 0;
@@ -40,7 +41,7 @@ void PathMeter::tell(ChannelTraffic& traffic) const {
   traffic.busy = flying_ >= Lane::kBulkBytes;
   traffic.moved = moved_;
   traffic.path_bound = 2 * bound_ > moving_;
-  traffic.fills_path = 2 * full_ > moving_;
+  traffic.fills_path = fills_path();
 }
 
 }  // namespace p2p::engine

@@ -28,6 +28,9 @@ class PathMeter {
     std::uint64_t received = 0;
   };
 
+  // What stands still says nothing of the path: it is as it was before.
+  bool fills_path() const { return moving_ == 0 ? filled_ : 2 * full_ > moving_; }
+
   std::map<std::uint32_t, Used> before_, now_;                    // by the channel's number
   std::map<std::string, std::chrono::microseconds> round_trips_;  // of each rail the least
   std::uint64_t moved_ = 0;                                       // bytes, as far as was looked at
@@ -35,6 +38,7 @@ class PathMeter {
   std::size_t moving_ = 0;  // channels
   std::size_t bound_ = 0;   // of those that wait for the path
   std::size_t full_ = 0;    // of those that fill it
+  bool filled_ = false;     // at the look before
 };
 
 }  // namespace p2p::engine
