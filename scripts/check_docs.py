@@ -3,7 +3,7 @@
 """Checks that pages tell the truth where a script can know it.
 
 Usage: check_docs.py [ROOT]. Links and named paths exist, C++ shown in pages is part of a compiled example,
-folders' READMEs are short, and every source file names its license.
+the wire's page has the code's messages, folders' READMEs are short, and every source file names its license.
 """
 
 import pathlib
@@ -16,6 +16,9 @@ README_LINES = 40
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 NAMED_PATH = re.compile(r"`((?:src|include|tests|scripts|docs|examples|tools|cmake|fuzz|python|bench|nixl|softnet|weights)/"
                         r"[\w./-]*)`")
+MESSAGES = "src/wire/encode.cc"
+MESSAGE_NAMES = re.compile(r"\bkNames = \{(.*?)\}", re.DOTALL)
+MESSAGE_ROW = re.compile(r"^\| (\d+) \| `(\w+)` \|", re.MULTILINE)
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -49,6 +52,16 @@ def check_page(root, page, text, examples):
         yield 1, f"has {text.count(chr(10))} lines (at most {README_LINES})"
 
 
+def check_messages(text, code):
+    names = re.findall(r'"(\w+)"', MESSAGE_NAMES.search(code).group(1))
+    rows = list(MESSAGE_ROW.finditer(text))
+    for number, (row, name) in enumerate(zip(rows, names), start=1):
+        if row.groups() != (str(number), name):
+            yield line_of(text, row.start()), f"has message {row.group(1)}, {row.group(2)}, where {MESSAGES} has {number}, {name}"
+    if len(rows) != len(names):
+        yield 1, f"has {len(rows)} messages, {MESSAGES} {len(names)}"
+
+
 def check_license(path, text):
     if path.endswith((".h", ".cc", ".cu", ".cuh", ".py", ".sh")) or text.startswith("#!"):
         if text.strip() and LICENSE not in "\n".join(text.splitlines()[:2]):
@@ -64,7 +77,9 @@ def breaches(root, paths):
         except UnicodeDecodeError:
             continue  # a seed of a fuzzer
         if path.endswith(".md"):
-            found = check_page(root, path, text, examples)
+            found = list(check_page(root, path, text, examples))
+            if path == "docs/wire.md" and (root / MESSAGES).exists():
+                found += check_messages(text, (root / MESSAGES).read_text(encoding="utf-8"))
         elif not path.startswith("fuzz/corpus/"):
             found = check_license(path, text)
         else:

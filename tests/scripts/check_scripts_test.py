@@ -193,6 +193,14 @@ class Docs(Repository):
         self.write("src/base/README.md", "x\n" * 40)
         self.assert_docs("src/base/README.md:1: has 41 lines", 1)
 
+    def test_messages_of_the_wire(self):
+        self.write("src/wire/encode.cc", 'constexpr std::array<std::string_view, 2> kNames = {"Hello",\n  "Bye"};\n')
+        self.write("docs/wire.md", "| 1 | `Hello` | a u8 |\n| 2 | `Bye` | |\n")
+        self.assert_docs("nothing wrong", 0)
+        self.write("docs/wire.md", "| 1 | `Hello` | a u8 |\n| 2 | `Words` | |\n| 3 | `Bye` | |\n")
+        self.assert_docs("docs/wire.md:3: has message 2, Words, where src/wire/encode.cc has 2, Bye", 1)
+        self.assert_docs("docs/wire.md:1: has 3 messages, src/wire/encode.cc 2", 1)
+
     def test_license(self):
         (self.root / "a.sh").write_text("#!/bin/sh\ntrue\n", encoding="utf-8")
         self.assert_docs("a.sh:1: does not begin with the license line", 1)
