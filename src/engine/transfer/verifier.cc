@@ -171,23 +171,16 @@ class Verifier::LocalDigest {
   }
 
  private:
-  // What is listed here for this side is listed while the peer works, since it is of no use to it.
+  // The list of memory here is made once the question has left, since the peer has no use for it.
   void ask_now() {
-    std::size_t pieces = check_->asked.size();
-    if (check_->asked.empty()) {
-      std::uint64_t bytes = 0;
-      for (const WorkItem& item : check_->items) {
-        bytes += item.batch.bytes;
-        pieces += item.batch.pieces();
-      }
-      if (bytes > wire::kMostDigestBytes || pieces > wire::kMostDigestRanges) {
-        check_->asked = pieces_of(check_->items);
-        check_->rest = cut_to_one_query(check_->asked);
-        pieces = check_->asked.size();
-      }
+    Check::Size size = check_->size();
+    if (check_->asked.empty() &&
+        (size.bytes > wire::kMostDigestBytes || size.pieces > wire::kMostDigestRanges)) {
+      check_->asked = pieces_of(check_->items);
+      check_->rest = cut_to_one_query(check_->asked);
+      size = check_->size();
     }
-    pieces_ = pieces;
-    QueryList list(query_, pieces);
+    QueryList list(query_, size.pieces);
     check_->for_each_asked(list);
     verifier_->send_(list.take());
   }
@@ -195,7 +188,7 @@ class Verifier::LocalDigest {
   Digest digest() {
     AliveCheck alive;
     std::vector<Digests::Range> ranges;
-    ranges.reserve(pieces_);
+    ranges.reserve(check_->size().pieces);
     check_->for_each_asked([&](const Segment& piece) {
       alive.ask(piece.registration);
       ranges.push_back({{piece.local, piece.size}, piece.registration->info().place});
@@ -212,9 +205,18 @@ class Verifier::LocalDigest {
   const std::shared_ptr<Verifier> verifier_;
   const std::uint64_t query_;
   const std::shared_ptr<Check> check_;  // nobody else changes what is asked before this is told
-  std::size_t pieces_ = 0;              // at most
   bool told_ = false;
 };
+
+Verifier::Check::Size Verifier::Check::size() const {
+  if (!asked.empty()) return {bytes_of(asked), asked.size()};
+  Size size;
+  for (const WorkItem& item : items) {
+    size.bytes += item.batch.bytes;
+    size.pieces += item.batch.pieces();
+  }
+  return size;
+}
 
 void Verifier::verify(const WorkItem& item) {
   std::optional<Error> closed;
@@ -292,15 +294,13 @@ void Verifier::begin(std::uint64_t query, const std::shared_ptr<Check>& check) {
     digest->ask();
     compute();
   };
-  std::uint64_t bytes = 0;
-  for (const WorkItem& item : check->items) bytes += item.batch.bytes;
-  if (bytes > kDigestedAtOnce && context_->digesting.post(all)) return;
-  bool on_host = true;  // asked first: with the answer the items may be gone
+  if (check->size().bytes > kDigestedAtOnce && context_->digesting.post(all)) return;
+  bool all_on_host = true;  // looked at first: with the answer the items may be gone
   check->for_each_asked([&](const Segment& piece) {
-    on_host = on_host && piece.registration->info().place.kind == MemoryKind::kHost;
+    all_on_host = all_on_host && piece.registration->info().place.kind == MemoryKind::kHost;
   });
   digest->ask();
-  if ((on_host && bytes <= kDigestedAtOnce) || !context_->digesting.post(compute)) digest->compute();
+  if (all_on_host || !context_->digesting.post(compute)) digest->compute();
 }
 
 Status Verifier::on(const wire::DigestAnswer& answer) {

@@ -1,6 +1,7 @@
 // Copyright The uccl_p2p authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -50,6 +51,13 @@ class Verifier : public std::enable_shared_from_this<Verifier> {
     bool shrunk = false;   ///< they have memory of items that have ended, and is not to be used
     std::optional<Digest> here;
     std::optional<Digest> there;
+
+    /// Of what is asked about.
+    struct Size {
+      std::uint64_t bytes = 0;
+      std::size_t pieces = 0;  ///< at most
+    };
+    Size size() const;
 
     /// Calls `visit(const Segment& piece)` for each of what is asked about.
     template <class Visitor>
