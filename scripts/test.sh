@@ -190,7 +190,7 @@ for part in "${parts[@]}"; do
     continue
   fi
   begun=$SECONDS
-  if [[ $part = python && " ${parts[*]} " == *" nixl "* ]]; then
+  if [[ $part = python && " ${parts[*]} " == *" python nixl "* ]]; then
     step nixl "$(limit_of nixl)" bash "$0" --part nixl >build/logs/nixl.step &
     nixl=$!
   fi
