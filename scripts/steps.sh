@@ -7,7 +7,7 @@ log_folder=build/logs
 failed_steps=()
 
 # The lines with which ctest, pytest, unittest, scripts/lint.sh and scripts/rdma_tests.sh sum up.
-closing_lines='% tests passed|tests failed out of|^=+ .*(passed|failed|error).* =+$|^(OK|FAILED)( \(.*\))?$|^Ran [0-9]+ tests|^lint: |^fuzz_|^rdma: .*(passed|ok,|FAILED)|^aarch64: |^softgpu: '
+closing_lines='% tests passed|tests failed out of|^=+ .*(passed|failed|error).* =+$|^[0-9]+ (passed|failed).* in [0-9.]+s|^NIXL [0-9.]+$|^(OK|FAILED)( \(.*\))?$|^Ran [0-9]+ tests|^lint: |^fuzz_|^rdma: .*(passed|ok,|FAILED)|^aarch64: |^softgpu: '
 
 # How tests, compilers and checks name what failed.
 failed_lines='\((Failed|Timeout|SEGFAULT|Subprocess aborted|Not Run|ILLEGAL|Exception.*)\)( |$)|^(FAILED|ERROR) |(error|Failure): |: Failure$|^fuzz_.*FAILED|^ +[a-z-]+ +FAILED'
