@@ -201,19 +201,31 @@ void ChannelRunner::rejoin() {
 }
 
 // Something is under way that no descriptor announces.
-bool ChannelRunner::busy() const {
-  return batches_.has_more() || channel_->busy() || (carries_messages_ && messages_->stuck()) ||
-         lane_->polls_streams(*this);
+bool ChannelRunner::busy() const { return has_more() || channel_->busy(); }
+
+// There is more to do at once.
+bool ChannelRunner::has_more() const {
+  return batches_.has_more() || (carries_messages_ && messages_->stuck()) || lane_->polls_streams(*this);
 }
 
 void ChannelRunner::signal() {
+  due_ = true;
+  notify();
+}
+
+void ChannelRunner::notify() {
   if (!signalled_.exchange(true)) thread_.signal(shared_from_this());
 }
 
 // What the descriptor does not announce is the thread's to poll, which it does by itself while it watches.
+// The caller who began a copy may be about to wait for it, and then polls himself.
 void ChannelRunner::leave_to_thread(bool due) {
   const bool watching = active_ && policy_.left_to_callers();
-  if (due || (channel_ && busy() && !watching)) signal();
+  if (due || (channel_ && has_more() && !watching)) {
+    signal();
+  } else if (channel_ && channel_->busy() && !watching) {
+    notify();
+  }
 }
 
 bool ChannelRunner::begin_assist() {
@@ -243,12 +255,13 @@ bool ChannelRunner::left_to_caller(Clock::time_point now) const {
   return assists_ != 0 || now - (idle_ ? lane_->called_at() : called_at_.load()) < policy_.callers_turn;
 }
 
+bool ChannelRunner::left_busy() const { return !policy_.left_to_callers() && assists_ == 0 && !idle_; }
+
 void ChannelRunner::clear_signal() {
   assume_locked();
   signalled_.store(false);
   if (!channel_) return;
-  called_at_ = Clock::time_point{};
-  due_ = true;
+  if (due_) called_at_ = Clock::time_point{};
   activate();
 }
 
@@ -262,7 +275,7 @@ void ChannelRunner::activate() {
 
 bool ChannelRunner::turn_if_due(Clock::time_point now, PostUnlockActions& actions) {
   assume_locked();
-  if (!std::exchange(due_, false) && left_to_caller(now)) return false;
+  if (!due_.exchange(false) && left_to_caller(now)) return false;
   if (!channel_ || !turn(actions)) return false;
   moved_at_ = now;
   return true;

@@ -100,7 +100,7 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   /// Asks the channel to leave the local memory of a transfer alone. Returns at once.
   void abandon(std::shared_ptr<TransferState> state);
 
-  /// Has the thread look at the runner.
+  /// Has the thread look at the runner, also where a caller has just been at it.
   void signal();
   bool signalled() const { return signalled_.load(); }
 
@@ -126,6 +126,9 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   /// something. Needs no lock.
   bool left_to_caller(Clock::time_point now) const;
 
+  /// The caller who was at it has left something under way, and does not assist, or not yet. Needs no lock.
+  bool left_busy() const;
+
   // Likewise, with the mutex held:
 
   /// The thread has seen the signal.
@@ -142,11 +145,13 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   void assume_locked() const P2P_ASSERT_HELD(mutex_) {}
   bool end(const Error& error, bool unless_ready);
   bool busy() const P2P_REQUIRES(mutex_);
+  bool has_more() const P2P_REQUIRES(mutex_);
   bool turn(PostUnlockActions& actions, WorkItem* first = nullptr) P2P_REQUIRES(mutex_);
   bool move_on(PostUnlockActions& actions, WorkItem* first) P2P_REQUIRES(mutex_);
   bool progress(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   bool move_messages(PostUnlockActions& actions) P2P_REQUIRES(mutex_);
   void drop(const Error& error, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
+  void notify();
   void leave_to_thread(bool due = false) P2P_REQUIRES(mutex_);
   void report(Status status, PostUnlockActions& actions) P2P_REQUIRES(mutex_);
 
@@ -176,10 +181,10 @@ class ChannelRunner : public std::enable_shared_from_this<ChannelRunner> {
   BatchPipeline batches_ P2P_GUARDED_BY(mutex_);
 
   bool active_ P2P_GUARDED_BY(mutex_) = false;  // the thread looks at it again and again
-  bool due_ P2P_GUARDED_BY(mutex_) = false;     // signalled, and not looked at since
   Clock::time_point moved_at_ P2P_GUARDED_BY(mutex_){};
 
   std::atomic<bool> signalled_{false};
+  std::atomic<bool> due_{false};  // by `signal`, and not looked at since
 
   // Written with the mutex held; the thread also reads them without.
   std::atomic<int> assists_{0};                 // callers who drive it

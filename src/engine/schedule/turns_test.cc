@@ -40,6 +40,37 @@ TEST_F(LaneTest, OneTurnOfABusyChannelIsBounded) {
   runner->stop({ErrorCode::kCancelled, "the test ends"});
 }
 
+// To be woken for it takes longer than it does where he waits for it, and polls.
+TEST_F(LaneTest, WhatACallerHasBegunIsHisForAMoment) {
+  lane_ = std::make_shared<Lane>(Policy::spread({4096, 8}, 50us));
+  const auto thread = *Worker::make(50us);
+  const auto script = std::make_shared<Script>();
+  ChannelRunner::Setup setup{"", nullptr, std::make_unique<CopyChannel>(script, "copy"), nullptr};
+  const auto runner = std::make_shared<ChannelRunner>(*thread, lane_, std::move(setup));
+  PostUnlockActions actions;
+  EXPECT_EQ(runner->try_turn(actions), Turn::kMoved);  // it comes up
+  for (const bool is_due : {false, true}) {
+    script->hold = true;
+    const auto before = std::chrono::steady_clock::now();
+    const auto state = submit(1, 4096);  // begins it at once
+    const auto after = std::chrono::steady_clock::now();
+    EXPECT_TRUE(runner->signalled());
+    EXPECT_TRUE(runner->left_busy());
+    script->hold = false;
+    if (is_due) runner->signal();
+    {
+      MutexLock lock(thread->mutex());
+      runner->clear_signal();
+      EXPECT_EQ(runner->turn_if_due(before + Policy::kReturn / 2, actions), is_due);
+      EXPECT_EQ(runner->turn_if_due(after + Policy::kReturn, actions), !is_due);
+    }
+    actions.run();
+    EXPECT_TRUE(state->done());
+    EXPECT_FALSE(runner->left_busy());
+  }
+  runner->stop({ErrorCode::kCancelled, "the test ends"});
+}
+
 // Even where nothing else tells the worker, which does not watch a channel after its last movement.
 TEST_F(LaneTest, WhatATurnLeavesIsMovedOn) {
   workers_.clear();

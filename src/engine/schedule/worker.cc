@@ -152,7 +152,9 @@ void Worker::run() {
   auto looked_at = moved_at;
   while (!stop_.load(std::memory_order_relaxed)) {
     if (left_to_callers()) {
-      sleep();
+      // Callers who do not wait for what they began are taken to be gone after some microseconds.
+      const bool soon = std::ranges::any_of(active_, [](const auto& runner) { return runner->left_busy(); });
+      soon ? relax() : sleep();
       continue;
     }
     PostUnlockActions actions;
