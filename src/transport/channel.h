@@ -105,6 +105,9 @@ class Channel {
   /// The other host was heard from over this channel within that time; false also where that is not known.
   virtual bool heard_within(std::chrono::milliseconds /*time*/) const { return false; }
 
+  /// Has the other host answer soon, so that `heard_within` tells whether it can, also of a channel at rest.
+  virtual void probe() {}
+
   virtual bool encrypted() const { return false; }  ///< what it carries; known once it is ready
 
   /// For people: "127.0.0.1:4001 -> 127.0.0.1:4002".

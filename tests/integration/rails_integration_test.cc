@@ -124,10 +124,10 @@ TEST_P(RailsTest, NothingFailsWhileOneIsLostAndItCarriesAgainOnceItIsBack) {
   }
 }
 
-// Nobody is taken for dead while it lasts.
+// Nobody is taken for dead while it lasts, nor does the kernel ask a rail at rest, as it does after a third.
 class StalledRailTest : public RailsTest {
  protected:
-  StalledRailTest() { keepalive_ = 2 * kLimit; }
+  StalledRailTest() { keepalive_ = 6 * kLimit; }
 };
 
 TEST_P(StalledRailTest, TheOtherSoonCarriesWhatItHad) {
@@ -138,8 +138,30 @@ TEST_P(StalledRailTest, TheOtherSoonCarriesWhatItHad) {
   ASSERT_NO_FATAL_FAILURE(set_lost(true));
   const auto lost_at = Clock::now();
   for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(peers_->left.wait(one)));
-  EXPECT_LT(Clock::now() - lost_at, kLimit) << "half of what a keepalive takes here";
+  EXPECT_LT(Clock::now() - lost_at, kLimit) << "a sixth of what a keepalive takes here";
   expect_moved(1);
+  ASSERT_NO_FATAL_FAILURE(set_lost(false));
+  expect_channels("2 channels", kLimit);
+}
+
+// What the other had was done, and it at rest, before anybody could see that this one stands still.
+TEST_P(StalledRailTest, TheOtherIsAskedIfItIsAtRest) {
+  constexpr std::uint64_t kMoved = std::uint64_t{1} << 20;
+  fill_source(1);
+  EXPECT_TRUE(is_ok(peers_->left.wait(start())));
+  ASSERT_NO_FATAL_FAILURE(set_lost(true));
+  fill_source(2);
+  std::vector<std::uint64_t> transfers;
+  for (std::uint64_t at = 0; at != kMoved; at += kMoved / 16) {
+    transfers.push_back(peers_->left.number(
+        fmt::format("{} {} {} {} {} {} {}", operation(), peers_->connection, peers_->own.index, at,
+                    kMoved / 16, peers_->id, peers_->theirs.descriptor.address + at)));
+  }
+  for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(peers_->left.wait(one)));
+  const bool reads = operation() == "read";
+  Peer& target = reads ? peers_->left : peers_->right;
+  EXPECT_TRUE(is_ok(status_of(
+      target.call(fmt::format("check {} 0 {} 2", (reads ? peers_->own : peers_->theirs).index, kMoved)))));
   ASSERT_NO_FATAL_FAILURE(set_lost(false));
   expect_channels("2 channels", kLimit);
 }

@@ -28,7 +28,8 @@ struct Script {
   std::function<void()> on_post;       // called, and the batch refused, once
   std::atomic<bool> fail_late{false};  // lost after the next look that brings nothing
   std::atomic<std::chrono::milliseconds> stalled_for{};
-  std::atomic<bool> heard{true};  // of the other host, at any time
+  std::atomic<bool> heard{true};     // of the other host, at any time
+  std::atomic<bool> answers{false};  // is heard from then on, if probed
 };
 
 // Copies from local to `remote` as an address of this process.
@@ -69,6 +70,9 @@ class CopyChannel : public Channel {
   void abandon(BatchId) override { ++script_->abandoned; }
   PathUse path_use() const override { return {.stalled_for = script_->stalled_for}; }
   bool heard_within(std::chrono::milliseconds) const override { return script_->heard; }
+  void probe() override {
+    if (script_->answers) script_->heard = true;
+  }
   void give_up(const Error&) override { failed_ = true; }
   int ready_fd() const override { return -1; }
   bool busy() const override { return !pending_.empty(); }

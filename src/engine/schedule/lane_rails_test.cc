@@ -183,6 +183,21 @@ TEST_F(StalledTest, StaysIfNothingWasHeardOfTheOther) {
   expect_given_up(false);
 }
 
+TEST_F(StalledTest, GoesAgainOverAnotherThatWasAtRestButAnswers) {
+  stall("other");
+  other_->heard = false;
+  other_->answers = true;
+  other_->hold = false;
+  const auto state = submit(8, 4096);
+  ASSERT_TRUE(testing::eventually([this] {
+    lane_->runners().give_up_stalled();
+    return lane_->runners().size() == 1;
+  }));
+  ASSERT_TRUE(state->wait(10s));
+  EXPECT_TRUE(state->status());
+  expect_arrived(8, 4096);
+}
+
 TEST_F(StalledTest, StaysIfTheOtherStandsStillToo) {
   stall("other");
   other_->stalled_for = 1ms;

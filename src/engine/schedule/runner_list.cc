@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -86,12 +85,15 @@ void RunnerList::give_up_stalled() const {
   std::vector<PathUse> uses;
   for (const auto& runner : *runners_) uses.push_back(runner->path_use());
   for (std::size_t i = 0; i != size(); ++i) {
+    if (!uses[i].stalled()) continue;
     const auto time = uses[i].stalled_for;
-    const auto moves = [&](std::size_t other) {
-      return at(other)->rail() != at(i)->rail() && uses[other].stalled_for.count() == 0 &&
-             at(other)->heard_within(time);
-    };
-    if (!uses[i].stalled() || std::ranges::none_of(std::views::iota(std::size_t{0}, size()), moves)) continue;
+    bool another_moves = false;
+    for (std::size_t other = 0; other != size() && !another_moves; ++other) {
+      if (at(other)->rail() == at(i)->rail() || uses[other].stalled_for.count() != 0) continue;
+      another_moves = at(other)->heard_within(time);
+      if (!another_moves) at(other)->tell([](Channel& channel) { return channel.probe(), Status(); });
+    }
+    if (!another_moves) continue;
     at(i)->tell([time](Channel& channel) -> Status {
       channel.give_up({ErrorCode::kPeerGone,
                        fmt::format("it stood still for {} ms while another rail moved", time.count())});

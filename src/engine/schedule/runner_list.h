@@ -60,7 +60,8 @@ class RunnerList {
               const std::function<bool()>& through, ChannelRunner::Clock::time_point deadline) const;
 
   /// Has channels that are stalled give up, so that what they have goes again over others, if of another rail
-  /// something was heard meanwhile and none of it stands still: a busy machine holds up all of them.
+  /// something was heard meanwhile and none of it stands still: a busy machine holds up all of them. What is
+  /// at rest is probed, and known the next time.
   void give_up_stalled() const;
 
   /// How many of them are encrypted.

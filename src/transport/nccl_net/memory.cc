@@ -100,12 +100,9 @@ void SlotMemory::give_back(std::byte* slot, std::size_t bytes) {
 }
 
 Status check_alive(const std::vector<LocalRange>& pieces) {
-  const Registration* last = nullptr;
-  for (const LocalRange& piece : pieces) {
-    if (std::exchange(last, piece.registration) == piece.registration) continue;
-    if (Status alive = piece.registration->check_alive(); !alive) return alive;
-  }
-  return {};
+  AliveCheck alive;
+  for (const LocalRange& piece : pieces) alive.ask(piece.registration);
+  return alive.status;
 }
 
 Status check_readable(const std::vector<LocalRange>& pieces) {

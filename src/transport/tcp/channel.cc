@@ -184,6 +184,12 @@ bool StreamChannel::say(std::span<const std::byte> block) {
   return true;
 }
 
+void StreamChannel::probe() {
+  if (phase_ != Phase::kReady || sender_.pending()) return;
+  sender_.post_acknowledgement();
+  if (const Result<bool> flushed = flush(); !flushed) lose(flushed.error());
+}
+
 bool StreamChannel::progress(std::vector<Completion>& completions) {
   bool moved = false;
   if (phase_ == Phase::kConnecting) {

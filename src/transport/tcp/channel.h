@@ -69,6 +69,7 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
   bool heard_within(std::chrono::milliseconds time) const override {
     return stream_ && socket::heard_within(stream_->fd(), time);
   }
+  void probe() override;
   bool encrypted() const override { return stream_ && stream_->encrypted(); }
   std::string describe() const override { return description_; }
 

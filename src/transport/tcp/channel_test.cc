@@ -70,6 +70,17 @@ TEST_P(ChannelTest, StreamsOfOneHostAreNotPaced) {
   EXPECT_THAT(controls, ::testing::Each("reno"));
 }
 
+TEST_P(ChannelTest, AtRestNothingIsHeardUntilItIsProbed) {
+  ASSERT_TRUE(open());
+  constexpr milliseconds kShort{50};
+  for (int round = 0; round != 3; ++round) {
+    ASSERT_TRUE(drive([&] { return !left_.channel->heard_within(kShort); }));
+    left_.channel->probe();
+    ASSERT_TRUE(drive([&] { return left_.channel->heard_within(kShort); }));
+  }
+  EXPECT_EQ(right_.channel->state(), ChannelState::kReady);
+}
+
 TEST_P(ChannelTest, EmptyBatchesComplete) {
   ASSERT_TRUE(open());
   ASSERT_TRUE(left_.channel->post(batch_of(1, {})));

@@ -68,6 +68,9 @@ class Sender {
   std::uint64_t writes_done() const { return done_; }
   void want_acknowledgement() { acknowledgement_wanted_ = true; }
 
+  /// Also where the peer knows the count: so that its host answers.
+  void post_acknowledgement() { make_frame(kRequests, {.type = FrameType::kAck}); }
+
   /// Sends what the socket takes, up to a bound. Answers whether anything went.
   Result<bool> flush();
 
