@@ -90,7 +90,7 @@ class Channel {
   virtual bool say(std::span<const std::byte> /*block*/) { return false; }
 
   /// `progress` is polled until `arm_events`: the peer's wake-ups are suppressed. True: until then `ready_fd`
-  /// becomes readable for nothing but the peer's end.
+  /// becomes readable for nothing but the peer's end and the channel's own alarms.
   virtual bool enter_polling() { return false; }
 
   /// `progress` is not called again until `ready_fd` is readable; false if there is something to do at once.

@@ -235,9 +235,26 @@ Result<bool> StreamChannel::flush() {
   const bool wanted = sender_.pending();
   if (sent && wanted != watching_output_) {
     watching_output_ = wanted;
-    polls_.change(stream_->fd(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    if (!polled_) watch();
   }
   return sent;
+}
+
+// What comes while somebody polls wakes nobody, which its sender would pay for.
+void StreamChannel::watch() {
+  const std::uint32_t events = watching_output_ ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  polls_.change(stream_->fd(), polled_ ? 0 : events);
+}
+
+bool StreamChannel::enter_polling() {
+  if (phase_ != Phase::kReady) return false;
+  if (!std::exchange(polled_, true)) watch();
+  return true;
+}
+
+bool StreamChannel::arm_events() {
+  if (std::exchange(polled_, false) && stream_) watch();
+  return true;
 }
 
 void StreamChannel::abandon(BatchId id) {

@@ -70,6 +70,8 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
     return stream_ && socket::heard_within(stream_->fd(), time);
   }
   void probe() override;
+  bool enter_polling() override;
+  bool arm_events() override;
   bool encrypted() const override { return stream_ && stream_->encrypted(); }
   std::string describe() const override { return description_; }
 
@@ -87,6 +89,7 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
   Status become_ready(std::unique_ptr<socket::Stream> stream);
   bool move_bytes();
   Result<bool> flush();
+  void watch();
   void lose(const Error& why);
   void finish();
 
@@ -106,6 +109,7 @@ class StreamChannel final : public Channel, public OnOwnPages, private FrameHand
   Liveness liveness_;
   Backlog backlog_;
   bool watching_output_ = false;
+  bool polled_ = false;  // nobody sleeps on `polls_`
   std::string description_;
 
   std::vector<Completion> completions_;

@@ -2,6 +2,7 @@
 #include "transport/tcp/channel.h"
 
 #include <gmock/gmock.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,6 +18,7 @@
 #include "device/staging_pool.h"
 #include "drivers/socket/round_trip.h"
 #include "drivers/socket/socket.h"
+#include "support/bounds.h"
 #include "support/devices.h"
 #include "transport/tcp/channel_pair.h"
 
@@ -79,6 +81,29 @@ TEST_P(ChannelTest, AtRestNothingIsHeardUntilItIsProbed) {
     ASSERT_TRUE(drive([&] { return left_.channel->heard_within(kShort); }));
   }
   EXPECT_EQ(right_.channel->state(), ChannelState::kReady);
+}
+
+TEST_P(ChannelTest, WhatComesWhileItIsPolledWakesNobody) {
+  ASSERT_TRUE(open());
+  Memory here = left_.memory(kMiB, *right_.transport);
+  Memory there = right_.memory(kMiB, *left_.transport);
+  const std::vector<Segment> segments{whole(here, there)};
+  pollfd ready{.fd = right_.channel->ready_fd(), .events = POLLIN, .revents = 0};
+  for (std::uint64_t id = 1; id != 4; ++id) {
+    here.fill(id);
+    ASSERT_TRUE(right_.channel->enter_polling());
+    ASSERT_TRUE(left_.channel->post(batch_of(id, segments)));
+    while (left_.progress()) {
+    }
+    EXPECT_EQ(::poll(&ready, 1, 20), 0);
+    EXPECT_TRUE(right_.channel->arm_events());
+    EXPECT_EQ(::poll(&ready, 1, milliseconds(p2p::testing::kLimit).count()), 1);
+    ASSERT_TRUE(outcome(left_, id));
+    EXPECT_EQ(here.bytes, there.bytes);
+    while (right_.progress()) {
+    }
+    EXPECT_EQ(::poll(&ready, 1, 0), 0) << "nothing is left";
+  }
 }
 
 TEST_P(ChannelTest, EmptyBatchesComplete) {
