@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <array>
+#include <cerrno>
 #include <utility>
 #include <vector>
 
@@ -25,7 +26,11 @@ void keep_for_good(std::shared_ptr<const void> thing) {
 bool is_open(const UniqueFd& process, const UniqueFd& socket) {
   std::array<pollfd, 2> fds{pollfd{.fd = process.get(), .events = POLLIN, .revents = 0},
                             pollfd{.fd = socket.get(), .events = POLLRDHUP, .revents = 0}};
-  return ::poll(fds.data(), fds.size(), 0) == 0;
+  int ready = -1;
+  do {
+    ready = ::poll(fds.data(), fds.size(), 0);
+  } while (ready < 0 && errno == EINTR);  // the program's signals tell nothing of the peer
+  return ready <= 0;
 }
 
 ProcessEnd::ProcessEnd(UniqueFd events, UniqueFd socket, UniqueFd process, std::shared_ptr<const void> kept)

@@ -9,6 +9,7 @@
 namespace p2p {
 
 /// The process is alive, as far as is known, and the channel at the other end has not shut the socket down.
+/// If the system cannot tell, it is so: memory had better stay than be used by two.
 bool is_open(const UniqueFd& process, const UniqueFd& socket);
 
 /// Over once the peer's channel has shut the socket down, which it does between copies, never during one, or

@@ -113,7 +113,7 @@ Result<UniqueFd> start_dial(const Address& local, const Address& remote) {
 
 Result<bool> dial_finished(int fd) {
   pollfd waiting{.fd = fd, .events = POLLOUT, .revents = 0};
-  if (::poll(&waiting, 1, 0) == 0) return false;
+  if (::poll(&waiting, 1, 0) <= 0) return false;  // a signal of the program's: later
   int error_number = 0;
   socklen_t size = sizeof error_number;
   if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error_number, &size) != 0) error_number = errno;
