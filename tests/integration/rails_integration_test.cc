@@ -153,15 +153,10 @@ TEST_P(StalledRailTest, TheOtherIsAskedIfItIsAtRest) {
   fill_source(2);
   std::vector<std::uint64_t> transfers;
   for (std::uint64_t at = 0; at != kMoved; at += kMoved / 16) {
-    transfers.push_back(peers_->left.number(
-        fmt::format("{} {} {} {} {} {} {}", operation(), peers_->connection, peers_->own.index, at,
-                    kMoved / 16, peers_->id, peers_->theirs.descriptor.address + at)));
+    transfers.push_back(peers_->start(peers_->left, operation(), at, kMoved / 16));
   }
   for (const std::uint64_t one : transfers) EXPECT_TRUE(is_ok(peers_->left.wait(one)));
-  const bool reads = operation() == "read";
-  Peer& target = reads ? peers_->left : peers_->right;
-  EXPECT_TRUE(is_ok(status_of(
-      target.call(fmt::format("check {} 0 {} 2", (reads ? peers_->own : peers_->theirs).index, kMoved)))));
+  peers_->expect_filled(operation() == "read" ? peers_->left : peers_->right, 2, kMoved);
   ASSERT_NO_FATAL_FAILURE(set_lost(false));
   expect_channels("2 channels", kLimit);
 }

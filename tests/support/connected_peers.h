@@ -43,20 +43,26 @@ class ConnectedPeers {
   }
 
   /// All that there is, by either side; the transfer's number there.
-  std::uint64_t start(Peer& by, const std::string& operation) {
+  std::uint64_t start(Peer& by, const std::string& operation) { return start(by, operation, 0, size_); }
+
+  /// A part of it.
+  std::uint64_t start(Peer& by, const std::string& operation, std::uint64_t at, std::uint64_t size) {
     const bool is_left = &by == &left;
-    return by.number(fmt::format("{} {} {} 0 {} {} {}", operation, is_left ? connection : at_right,
-                                 (is_left ? own : theirs).index, size_, is_left ? id : own_id,
-                                 (is_left ? theirs : own).descriptor.address));
+    return by.number(fmt::format("{} {} {} {} {} {} {}", operation, is_left ? connection : at_right,
+                                 (is_left ? own : theirs).index, at, size, is_left ? id : own_id,
+                                 (is_left ? theirs : own).descriptor.address + at));
   }
 
   /// One side's region has the content of that number, or is expected to.
   void fill(Peer& side, std::uint64_t seed) {
     side.number(fmt::format("fill {} 0 {} {}", region_of(side).index, size_, seed));
   }
-  void expect_filled(Peer& side, std::uint64_t seed) {
+  void expect_filled(Peer& side, std::uint64_t seed) { expect_filled(side, seed, size_); }
+
+  /// The first `size` bytes of it.
+  void expect_filled(Peer& side, std::uint64_t seed, std::uint64_t size) {
     EXPECT_TRUE(
-        is_ok(status_of(side.call(fmt::format("check {} 0 {} {}", region_of(side).index, size_, seed)))));
+        is_ok(status_of(side.call(fmt::format("check {} 0 {} {}", region_of(side).index, size, seed)))));
   }
 
   /// What a side says of its channels.

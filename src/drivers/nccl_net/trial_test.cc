@@ -2,11 +2,12 @@
 #include "drivers/nccl_net/trial.h"
 
 #include <gtest/gtest.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
+
+#include "support/frequent_signals.h"
 
 namespace p2p::nccl_net {
 namespace {
@@ -16,18 +17,15 @@ int pipe_ends[2];
 
 TEST(ChildProcess, IsWaitedForThroughSignalsOfTheProgram) {
   ASSERT_EQ(::pipe(pipe_ends), 0);
-  const auto before = std::signal(SIGALRM, [](int /*signal*/) {
-    if (++alarms == 20 && ::write(pipe_ends[1], "", 1) != 1) std::abort();
-  });
-  const itimerval often{.it_interval = {0, 1000}, .it_value = {0, 1000}};
-  ASSERT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
-  const auto end = run_in_child(std::chrono::minutes{1}, [] {
-    char byte = 0;
-    if (::read(pipe_ends[0], &byte, 1) != 1) std::abort();
-  });
-  const itimerval never{};
-  ::setitimer(ITIMER_REAL, &never, nullptr);
-  std::signal(SIGALRM, before);
+  const auto end = [] {
+    const p2p::testing::FrequentSignals beside(std::chrono::milliseconds{1}, [](int /*signal*/) {
+      if (++alarms == 20 && ::write(pipe_ends[1], "", 1) != 1) std::abort();
+    });
+    return run_in_child(std::chrono::minutes{1}, [] {
+      char byte = 0;
+      if (::read(pipe_ends[0], &byte, 1) != 1) std::abort();
+    });
+  }();
   for (const int each : pipe_ends) ::close(each);
   ASSERT_TRUE(end) << end.error().message;
   EXPECT_TRUE(end->in_time);
